@@ -1,0 +1,1 @@
+"""How a model is loaded, run and measured. Knows no peer, no campaign, no trio."""

@@ -1,0 +1,1 @@
+"""The way in: bootstrap routing and index shards for a swarm."""

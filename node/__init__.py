@@ -1,0 +1,1 @@
+"""One device: its profile, its leases, its cache, its runs."""

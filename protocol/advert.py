@@ -1,0 +1,103 @@
+"""The advert: what a device is and how it is reached, signed by its node and kept by holders of the index.
+
+Live load is not in it: that is asked for at negotiation. A signed advert fits in 1 KiB.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+from pydantic import Field, ValidationError
+
+from protocol.base import AddressText, Count, Line, Message, Name, PeerName, Sha256, Signature
+from protocol.codec import pack, unpack
+from protocol.errors import LocalProtocolError, RemoteProtocolError
+
+ADVERT_TTL_S: Final = 900
+MAX_ADVERT: Final = 1024
+"""Bytes of a signed advert's body."""
+_CONTEXT: Final = b"sark advert 1\n"
+
+
+class UnitOffer(Message):
+    """A compute unit that was tried and works here."""
+
+    unit: Line
+    """Public name, such as `CPU (ONNX)`."""
+    runtime: Line
+    """Such as `onnxruntime 1.31.1`."""
+
+
+class GpuInfo(Message):
+    """One GPU as its driver reports it."""
+
+    name: Line
+    vram: Count
+    """Bytes."""
+    driver: Line = ""
+
+
+class Advert(Message):
+    """The profile of one node. Unknown facts are absent (None or empty), never zero."""
+
+    v: Literal[1] = 1
+    peer: PeerName
+    seq: Count
+    """Rises with every version a node signs; the highest one counts."""
+    ttl_s: Annotated[int, Field(ge=30, le=3600)] = ADVERT_TTL_S
+    gone: bool = False
+    """The node has left: a tombstone that outranks older adverts."""
+    addresses: Annotated[tuple[AddressText, ...], Field(max_length=8)] = ()
+    device: Name
+    """The hardware's id, shared by the nodes of one host (`device_udid`)."""
+    name: Name
+    version: Line = ""
+    pool: Line = ""
+    os: Line = ""
+    arch: Line = ""
+    soc: Line = ""
+    cores: Annotated[int, Field(ge=1, le=4096)] | None = None
+    """Physical cores."""
+    threads: Annotated[int, Field(ge=1, le=8192)] | None = None
+    """Logical processors."""
+    ram: Count | None = None
+    """Bytes."""
+    units: Annotated[tuple[UnitOffer, ...], Field(max_length=12)] = ()
+    gpus: Annotated[tuple[GpuInfo, ...], Field(max_length=8)] = ()
+    labels: Annotated[dict[Name, Name], Field(max_length=16)] = {}
+    models: Annotated[tuple[Sha256, ...], Field(max_length=4)] = ()
+    """Some of the models in the cache, most recently used first."""
+    sandbox: Literal["full", "partial", "none"] = "none"
+
+
+class SignedAdvert(Message):
+    """An advert's canonical bytes under its node's key."""
+
+    body: Annotated[bytes, Field(max_length=MAX_ADVERT)]
+    signature: Signature
+
+
+def advert_body(advert: Advert) -> bytes:
+    """Canonical bytes. Raises `LocalProtocolError` above the cap, naming what to shorten."""
+    body = pack(advert.to_wire())
+    if len(body) > MAX_ADVERT:
+        raise LocalProtocolError(
+            f"this node's advert is {len(body)} bytes, {MAX_ADVERT} are allowed: use fewer or shorter labels"
+        )
+    return body
+
+
+def advert_message(body: bytes) -> bytes:
+    """What the signature is made over: never the bare body, so that it can stand for nothing else."""
+    return _CONTEXT + body
+
+
+def read_advert(body: bytes) -> Advert:
+    """The advert in `body`, not yet verified. Raises `RemoteProtocolError`."""
+    value = unpack(body, max_bytes=MAX_ADVERT)
+    try:
+        return Advert.model_validate(value)
+    except ValidationError as exc:
+        first = exc.errors(include_url=False, include_input=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise RemoteProtocolError(f"bad advert: {place}: {first['msg']}") from exc

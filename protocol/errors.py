@@ -1,0 +1,95 @@
+"""Every error a part of Sark shows another, in one tree.
+
+    SarkError
+    ├─ ProtocolError
+    │   ├─ LocalProtocolError      we broke the rules: a bug of ours
+    │   └─ RemoteProtocolError     the peer did: the stream is reset, nothing of ours changed
+    ├─ Refused                     a peer said no, with a reason from `protocol.words.Reason`
+    ├─ Unreachable                 no way to the peer, or it stopped answering; trying again may help
+    ├─ RunError                    a task could not be measured (broken model, crash, time limit)
+    ├─ CampaignError               the campaign file is wrong: file, line, hint
+    └─ ResourceError               this machine lacks something: port, disk, data folder, rights
+
+Each carries what the command line prints: one line for what, one for why or what to do (`hint`), and an exit code.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from protocol.words import Reason
+
+
+class SarkError(Exception):
+    """Base of all of them; never raised itself."""
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, what: str, *, hint: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.hint = hint
+
+
+class ProtocolError(SarkError):
+    """Base of the two ways a conversation can go wrong; never raised itself."""
+
+
+class LocalProtocolError(ProtocolError):
+    """We tried something the tables do not allow. State is unchanged; it is a bug to be mended."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """The peer sent what the protocol does not allow. Its stream must be reset; our state is unchanged."""
+
+
+class Refused(SarkError):
+    """A peer answered no. `reason` is one of the words; `retry_after_s` is None where trying again is no use."""
+
+    exit_code: ClassVar[int] = 5
+
+    def __init__(
+        self, what: str, *, reason: Reason, retry_after_s: float | None = None, hint: str = ""
+    ) -> None:
+        super().__init__(what, hint=hint)
+        self.reason = reason
+        self.retry_after_s = retry_after_s
+
+
+class Unreachable(SarkError):
+    """No link to the peer could be had, or the one there was fell silent. Nothing is known of what it did last."""
+
+    exit_code: ClassVar[int] = 4
+
+
+class RunError(SarkError):
+    """A task could not be measured. `permanent`: the model itself is at fault, another device will not do better."""
+
+    def __init__(self, what: str, *, reason: Reason, permanent: bool, hint: str = "") -> None:
+        super().__init__(what, hint=hint)
+        self.reason = reason
+        self.permanent = permanent
+
+
+class CampaignError(SarkError):
+    """The campaign file is wrong. Nothing was stored or sent."""
+
+    exit_code: ClassVar[int] = 2
+
+    def __init__(self, what: str, *, file: str = "", line: int | None = None, hint: str = "") -> None:
+        place = f"{file}:{line}: " if line is not None else f"{file}: " if file else ""
+        super().__init__(place + what, hint=hint)
+        self.file = file
+        self.line = line
+
+
+class NothingFits(SarkError):
+    """No device of the swarm fits a task; `hint` carries the clause by clause count."""
+
+    exit_code: ClassVar[int] = 3
+
+
+class ResourceError(SarkError):
+    """This machine lacks something the command needs: a port, disk, a free data folder, a right."""
+
+    exit_code: ClassVar[int] = 6

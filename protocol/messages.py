@@ -1,0 +1,330 @@
+"""The work conversation, `/sark/work/1`: a scheduler and a worker agree on a task, run it and settle it.
+
+    scheduler                                   worker
+        │ Probe ─────────────────────────────────▶ │   could you, when, is the model there?
+        │ ◀───────────────────────── Quote, Denied │   holds nothing
+        │ Commit ────────────────────────────────▶ │   compare-and-set on the worker's ledger
+        │ ◀──── Granted, Queued, Conflict, Denied  │
+        │ ◀───────────────────────────────── Ready │   a ticket's place is up
+        │ Start, Skip ───────────────────────────▶ │
+        │ Renew ─────────────────────────────────▶ │   every 5 s, all leases in one
+        │ ◀─────────────────────────────── Renewed │
+        │ ◀────────────────────────────── Progress │   a note for each step
+        │ ◀──────────────────────────────── Result │   from the outbox, again and again until
+        │ Accepted, Stale ───────────────────────▶ │
+        │ Cancel, Release ───────────────────────▶ │
+        │ ◀─────────────────────────────── Stopped │   the child is dead
+        │ ◀─────────────────────────────── Preempt │   a note: a higher priority needs the place
+        │ Adopt ─────────────────────────────────▶ │   after a restart, with a higher epoch
+        │ ◀─────────────────────────────── Adopted │
+
+Both sides speak over one kept link that the scheduler opened. Durations only, never instants.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+from pydantic import Field
+
+from protocol.base import MAX_INLINE, Count, Detail, Id, Line, Message, Priority, Seconds, Sha256, Signature
+from protocol.codec import Vocabulary
+from protocol.lease import Fence
+from protocol.requirement import Requirement
+from protocol.task import MAX_TASK
+from protocol.words import Phase, Reason, WorkerState
+
+MAX_BATCH: Final = 64
+"""Shapes in a probe, leases in a renewal."""
+
+WhyNot = Annotated[Reason, Field(strict=False)]
+State = Annotated[WorkerState, Field(strict=False)]
+Attempt = Annotated[int, Field(ge=1, le=1000)]
+Epoch = Annotated[int, Field(ge=0, le=2**53)]
+
+
+# -- could you? --------------------------------------------------------------------------------------------------------------
+
+
+class Shape(Message):
+    """Tasks that are alike in what they need."""
+
+    unit: Line
+    requirement: Requirement
+    model: Sha256
+    size: Count
+    """Bytes of the model."""
+    count: Annotated[int, Field(ge=1, le=100_000)] = 1
+    priority: Priority = 50
+
+
+class Probe(Message):
+    """Could you run these, and when? Asks only; nothing is held."""
+
+    type: Literal["probe"] = "probe"
+    campaign: Id
+    shapes: Annotated[tuple[Shape, ...], Field(min_length=1, max_length=16)]
+
+
+class ShapeQuote(Message):
+    """The answer for one shape, in the probe's order."""
+
+    fits: bool
+    unmet: Annotated[tuple[Detail, ...], Field(max_length=32)] = ()
+    """The clauses that are not met, in words."""
+    warm: bool = False
+    """The model is in the cache."""
+    fetch: Count = 0
+    """Bytes that would have to be fetched."""
+
+
+class Quote(Message):
+    """What the worker could do now. Binding to nobody; `ledger` tells whether the world has moved since."""
+
+    type: Literal["quote"] = "quote"
+    incarnation: Count
+    ledger: Count
+    state: State
+    free: Annotated[int, Field(ge=0, le=1024)]
+    """Places free now."""
+    queue: Annotated[int, Field(ge=0, le=100_000)]
+    """Tickets waiting."""
+    start_s: Seconds | None = None
+    """Expected wait for a new ticket; None: not known yet."""
+    shapes: Annotated[tuple[ShapeQuote, ...], Field(max_length=16)] = ()
+
+
+class Denied(Message):
+    """No, with the reason; `retry_s` is absent where trying again is no use."""
+
+    type: Literal["denied"] = "denied"
+    reason: WhyNot
+    detail: Detail = ""
+    unmet: Annotated[tuple[Detail, ...], Field(max_length=32)] = ()
+    retry_s: Seconds | None = None
+
+
+# -- take it -----------------------------------------------------------------------------------------------------------------
+
+
+class Commit(Message):
+    """Take this attempt of this task. The same `key` again gets the same answer, whatever happened in between."""
+
+    type: Literal["commit"] = "commit"
+    key: Id
+    """Idempotency key."""
+    attempt: Attempt
+    epoch: Epoch
+    task: Annotated[bytes, Field(max_length=MAX_TASK)]
+    """Canonical bytes of a `protocol.task.Task`."""
+    signature: Signature
+    priority: Priority = 50
+    ledger: Count | None = None
+    """Ledger version of the quote this rests on; None: whatever it is now."""
+    queue: bool = False
+    """A ticket is welcome when no place is free."""
+
+
+class Granted(Message):
+    """The place is yours until `ttl_s` after your last renewal."""
+
+    type: Literal["granted"] = "granted"
+    lease: Id
+    fence: Fence
+    ttl_s: Seconds
+    renew_s: Seconds
+
+
+class Queued(Message):
+    """A ticket; `Ready` will come with the lease `lease` under `fence`. To be renewed like a lease."""
+
+    type: Literal["queued"] = "queued"
+    lease: Id
+    fence: Fence
+    position: Annotated[int, Field(ge=1, le=100_000)]
+    start_s: Seconds | None = None
+    ttl_s: Seconds
+    renew_s: Seconds
+
+
+class Conflict(Message):
+    """Somebody was faster, or the quote is old. Nothing is held; here is a fresh quote."""
+
+    type: Literal["conflict"] = "conflict"
+    reason: WhyNot
+    quote: Quote
+
+
+class Ready(Message):
+    """The place of this ticket is free now and kept for you a few seconds."""
+
+    type: Literal["ready"] = "ready"
+    lease: Id
+    fence: Fence
+
+
+class Start(Message):
+    """Go."""
+
+    type: Literal["start"] = "start"
+
+
+class Skip(Message):
+    """Not needed any more."""
+
+    type: Literal["skip"] = "skip"
+
+
+# -- keep it -----------------------------------------------------------------------------------------------------------------
+
+
+class Held(Message):
+    """A lease or ticket and the fence it was granted under."""
+
+    lease: Id
+    fence: Fence
+
+
+class Renew(Message):
+    """I still want these."""
+
+    type: Literal["renew"] = "renew"
+    held: Annotated[tuple[Held, ...], Field(max_length=MAX_BATCH)]
+
+
+class Lost(Message):
+    """A lease that is gone, and why."""
+
+    lease: Id
+    reason: WhyNot
+
+
+class Renewed(Message):
+    """Those are renewed, these are lost."""
+
+    type: Literal["renewed"] = "renewed"
+    incarnation: Count
+    state: State
+    renewed: Annotated[tuple[Id, ...], Field(max_length=MAX_BATCH)] = ()
+    lost: Annotated[tuple[Lost, ...], Field(max_length=MAX_BATCH)] = ()
+
+
+# -- how it goes -------------------------------------------------------------------------------------------------------------
+
+
+class Progress(Message):
+    """A note: the run of this lease reached a phase, or moved on in it. Numbered; a later one makes earlier ones obsolete."""
+
+    type: Literal["progress"] = "progress"
+    lease: Id
+    fence: Fence
+    seq: Count
+    phase: Annotated[Phase, Field(strict=False)]
+    done: Count = 0
+    total: Count | None = None
+    median_ms: Annotated[float, Field(ge=0)] | None = None
+    note: Detail = ""
+
+
+class Result(Message):
+    """A signed record, sent until it is answered. A large one is pulled by its hash over `/sark/blob/1`."""
+
+    type: Literal["result"] = "result"
+    campaign: Id
+    task: Id
+    attempt: Attempt
+    lease: Id
+    fence: Fence
+    sha256: Sha256
+    """Of the record's bytes."""
+    size: Count
+    signature: Signature
+    body: Annotated[bytes, Field(max_length=MAX_INLINE)] | None = None
+
+
+class Accepted(Message):
+    """Recorded, once; you may forget it."""
+
+    type: Literal["accepted"] = "accepted"
+
+
+class Stale(Message):
+    """Not recorded: the task has ended, or another attempt has a newer fence. You may forget it."""
+
+    type: Literal["stale"] = "stale"
+    reason: WhyNot
+
+
+# -- stop it -----------------------------------------------------------------------------------------------------------------
+
+
+class Cancel(Message):
+    """Stop these runs. Answered when their children are dead."""
+
+    type: Literal["cancel"] = "cancel"
+    held: Annotated[tuple[Held, ...], Field(max_length=MAX_BATCH)]
+    reason: WhyNot = Reason.CANCELLED
+
+
+class Release(Message):
+    """I do not need these places any more; nothing runs on them."""
+
+    type: Literal["release"] = "release"
+    held: Annotated[tuple[Held, ...], Field(max_length=MAX_BATCH)]
+
+
+class Stopped(Message):
+    """None of these runs any more; unknown ones count as stopped."""
+
+    type: Literal["stopped"] = "stopped"
+    leases: Annotated[tuple[Id, ...], Field(max_length=MAX_BATCH)]
+
+
+class Preempt(Message):
+    """A note: a higher priority needs the place; the run ends after the grace."""
+
+    type: Literal["preempt"] = "preempt"
+    lease: Id
+    fence: Fence
+    grace_s: Seconds
+    priority: Priority
+    """Of who needs it."""
+
+
+# -- after a restart ---------------------------------------------------------------------------------------------------------
+
+
+class Adopt(Message):
+    """I carry on this campaign; from now on refuse schedulers with a lower epoch."""
+
+    type: Literal["adopt"] = "adopt"
+    campaign: Id
+    epoch: Epoch
+
+
+class LiveLease(Message):
+    """A lease, ticket or finished run of the campaign that the worker still holds."""
+
+    task: Id
+    attempt: Attempt
+    lease: Id
+    fence: Fence
+    queued: bool = False
+    reporting: bool = False
+    """The run ended; its result will follow."""
+    phase: Annotated[Phase, Field(strict=False)] | None = None
+
+
+class Adopted(Message):
+    """What there is."""
+
+    type: Literal["adopted"] = "adopted"
+    incarnation: Count
+    leases: Annotated[tuple[LiveLease, ...], Field(max_length=MAX_BATCH)] = ()
+
+
+WORK: Final = Vocabulary(
+    Probe, Quote, Denied, Commit, Granted, Queued, Conflict, Ready, Start, Skip, Renew, Renewed, Progress, Result, Accepted, Stale,
+    Cancel, Release, Stopped, Preempt, Adopt, Adopted,
+)  # fmt: skip
+"""All of the above, in the order of speech."""

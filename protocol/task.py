@@ -1,0 +1,87 @@
+"""What a scheduler asks a worker to do: the signed task. And where its model comes from."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from pydantic import Field, StringConstraints, ValidationError
+
+from protocol.base import Count, Detail, Id, Line, Message, PeerName, Seconds, Sha256
+from protocol.codec import pack, unpack
+from protocol.errors import RemoteProtocolError
+from protocol.requirement import Requirement
+
+MAX_TASK: Final = 16 * 1024
+_CONTEXT: Final = b"sark task 1\n"
+
+DimName = Annotated[str, StringConstraints(min_length=1, max_length=100)]
+FileName = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f/\\]{1,200}$")]
+
+
+class Model(Message):
+    """A model by its content."""
+
+    name: FileName
+    """File name for people and rows; never used as a path."""
+    sha256: Sha256
+    size: Count
+
+
+class Measure(Message):
+    """How it is to be measured."""
+
+    runs: Annotated[int, Field(ge=1, le=1_000_000)] = 100
+    loads: Annotated[int, Field(ge=1, le=100)] = 5
+    warmup: Annotated[int, Field(ge=0, le=100_000)] | None = None
+    """Inferences before the timed ones; None: until settled."""
+    threads: Annotated[int, Field(ge=1, le=8192)] | None = None
+    """None: as many as physical cores."""
+    dims: Annotated[dict[DimName, Annotated[int, Field(ge=0, le=2**31)]], Field(max_length=64)] = {}
+    seed: Annotated[int, Field(ge=0, le=2**32)] = 0
+    check: bool = True
+
+
+class Timeouts(Message):
+    """Wall limits; the worker enforces its own, the scheduler all of them."""
+
+    queue_s: Seconds = 600.0
+    fetch_s: Seconds = 300.0
+    load_s: Seconds = 60.0
+    run_s: Seconds = 300.0
+
+
+class Task(Message):
+    """One model on one unit on one device. The scheduler signs its bytes; the worker runs nothing else."""
+
+    campaign: Id
+    task: Id
+    scheduler: PeerName
+    model: Model
+    unit: Line
+    requirement: Requirement
+    measure: Measure
+    timeouts: Timeouts
+    memory: Count = 4 * 1024**3
+    """Bytes the run may take."""
+    note: Detail = ""
+
+
+def task_body(task: Task) -> bytes:
+    """Canonical bytes of a task: signed by its scheduler, hashed into its result."""
+    return pack(task.to_wire())
+
+
+def task_message(body: bytes) -> bytes:
+    """What the signature is made over."""
+    return _CONTEXT + body
+
+
+def read_task(body: bytes) -> Task:
+    """The task in `body`, not yet verified. Raises `RemoteProtocolError`."""
+    value = unpack(body, max_bytes=MAX_TASK)
+    try:
+        return Task.model_validate(value)
+    except ValidationError as exc:
+        first = exc.errors(include_url=False, include_input=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise RemoteProtocolError(f"bad task: {place}: {first['msg']}") from exc

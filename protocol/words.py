@@ -1,0 +1,94 @@
+"""The closed lists of words that go over the wire, into rows and onto the screen. A word is never renamed or reused.
+
+Retired words stay listed in SPEC.md.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """Why somebody said no, or why a task ended as it did."""
+
+    # a refusal of a request
+    NOT_ALLOWED = "not-allowed"
+    """The caller is not on the list of those this node serves."""
+    DOES_NOT_FIT = "does-not-fit"
+    """A clause of the requirement is not met by this node."""
+    BUSY = "busy"
+    """All places are taken and the queue is full."""
+    STALE_QUOTE = "stale-quote"
+    """The ledger moved on since the quote; a fresh one comes with the answer."""
+    NOT_SERVING = "not-serving"
+    """The node is faulty, draining or leaving."""
+    DISK_FULL = "disk-full"
+    UNKNOWN = "unknown"
+    """No such lease, task, ticket, blob or campaign here."""
+    STALE_EPOCH = "stale-epoch"
+    """A scheduler with a higher epoch has adopted the campaign."""
+    OVERLOADED = "overloaded"
+    """A per-peer limit was reached; try again after the time given."""
+    BAD_REQUEST = "bad-request"
+    NOT_A_HOLDER = "not-a-holder"
+    """This node keeps no adverts of others."""
+    # the end of a lease
+    EXPIRED = "expired"
+    PREEMPTED = "preempted"
+    FENCED = "fenced"
+    CANCELLED = "cancelled"
+    LOST = "lost"
+    """The worker restarted or vanished while it held the task."""
+    # the end of a run
+    BROKEN_MODEL = "broken-model"
+    WRONG_UNIT = "wrong-unit"
+    """The unit that was asked for did not run the model."""
+    WRONG_HASH = "wrong-hash"
+    FETCH_FAILED = "fetch-failed"
+    CRASHED = "crashed"
+    OUT_OF_MEMORY = "out-of-memory"
+    TIMED_OUT = "timed-out"
+    CHECK_FAILED = "check-failed"
+    NOTHING_FITS = "nothing-fits"
+    GAVE_UP = "gave-up"
+    """All attempts were used."""
+
+
+class WorkerState(StrEnum):
+    """What a worker says of itself."""
+
+    ACTIVE = "active"
+    BUSY = "busy"
+    CLEANUP = "cleanup"
+    FAULTY = "faulty"
+    DRAINING = "draining"
+
+
+class Phase(StrEnum):
+    """Where a run stands, in the order it passes through them."""
+
+    QUEUED = "queued"
+    FETCH = "fetch"
+    PREPARE = "prepare"
+    LOAD = "load"
+    WARM_UP = "warm-up"
+    RUN = "run"
+    CHECK = "check"
+    UPLOAD = "upload"
+
+
+class Outcome(StrEnum):
+    """How a run ended, as the worker signs it."""
+
+    COMPLETE = "complete"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class Family(StrEnum):
+    """The protocol ids, one for each family of exchanges; each is versioned apart."""
+
+    INDEX = "/sark/index/1"
+    WORK = "/sark/work/1"
+    BLOB = "/sark/blob/1"
+    HEALTH = "/sark/health/1"

@@ -1,0 +1,1 @@
+"""One campaign: plan, find, agree, collect, store, report."""

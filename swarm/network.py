@@ -1,0 +1,123 @@
+"""The face of the network: what every role may ask of it, and nothing of how it is done.
+
+Two things have this face: `swarm.host` (libp2p, between real processes) and `swarm.memory` (a simulated network with
+latency, loss and partitions on trio's clock). One test suite runs over both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+PeerId = str
+"""Base58 of the multihash of an Ed25519 public key, as libp2p writes it (`12D3Koo…`); the key can be read back from it."""
+
+Address = str
+"""A multiaddr without the `/p2p/` part, such as `/ip4/192.0.2.7/tcp/4001`. Only concrete addresses are told to others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contact:
+    """How to reach a peer. `holder`: it can be dialled by anybody and keeps adverts for others."""
+
+    peer: PeerId
+    addresses: tuple[Address, ...]
+    holder: bool = True
+
+
+class Stream(Protocol):
+    """One ordered byte stream with a peer whose identity the channel has proved.
+
+    No method has a deadline of its own: callers wrap them (`trio.fail_after`). All raise `trio.BrokenResourceError` when the
+    peer or the link is gone and `trio.ClosedResourceError` after a local close, as trio's own streams do.
+    """
+
+    @property
+    def peer(self) -> PeerId: ...
+
+    @property
+    def protocol(self) -> str: ...
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        """Send all of it; waits while the peer's window is full."""
+        ...
+
+    async def receive_some(self, max_bytes: int = 262_144) -> bytes:
+        """At least one byte, or b"" when the peer has finished sending."""
+        ...
+
+    async def send_eof(self) -> None:
+        """Say that nothing more will be sent; reading goes on."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close both ways, giving what was sent a chance to arrive. Never raises on a broken stream."""
+        ...
+
+    async def reset(self) -> None:
+        """Abandon both ways at once. Never raises."""
+        ...
+
+
+Handler = Callable[[Stream], Awaitable[None]]
+"""Serves one inbound stream; the network resets the stream when it raises and closes it when it returns."""
+
+
+class Network(Protocol):
+    """A started node of the network, open for dialling and being dialled."""
+
+    @property
+    def peer_id(self) -> PeerId: ...
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        """Where this node can be dialled; empty when it cannot."""
+        ...
+
+    def sign(self, body: bytes) -> bytes:
+        """64-byte Ed25519 signature of this node over `body`."""
+        ...
+
+    def handle(self, protocol: str, handler: Handler) -> None:
+        """Serve inbound streams of `protocol`. One handler for each; set before peers are told of us."""
+        ...
+
+    async def connect(self, peer: PeerId, addresses: Sequence[Address], *, patience_s: float = 5.0) -> None:
+        """Have a connection to `peer`: the one there is, or a new one by any of `addresses`, tried side by side.
+
+        Raises `Unreachable` with what was tried; never takes longer than `patience_s`.
+        """
+        ...
+
+    async def open(
+        self, peer: PeerId, protocol: str, addresses: Sequence[Address] = (), *, patience_s: float = 5.0
+    ) -> Stream:
+        """A fresh stream; connects first where needed. Raises `Unreachable`."""
+        ...
+
+    async def disconnect(self, peer: PeerId) -> None:
+        """Drop every connection with `peer`; its streams break."""
+        ...
+
+    def connected(self) -> tuple[PeerId, ...]:
+        """Peers with a live connection."""
+        ...
+
+    # -- the routing table: libp2p's Kademlia in the real network --------------------------------------------------------
+
+    def closest(self, key: bytes, count: int) -> tuple[Contact, ...]:
+        """Up to `count` known peers nearest to the 32-byte `key` by XOR with sha256 of the peer id's bytes. No I/O."""
+        ...
+
+    def learn(self, contact: Contact) -> None:
+        """A peer answered us: keep it as a way to others. No I/O; safe to call often."""
+        ...
+
+    def forget(self, peer: PeerId) -> None:
+        """A peer did not answer: take it out of the routing table. No I/O."""
+        ...
+
+    async def refresh(self) -> None:
+        """Look around our own id so that the table fills; called after connecting to a first peer."""
+        ...
