@@ -38,8 +38,8 @@ class Frame:
 
 def pack(value: Any) -> bytes:
     """Canonical msgpack of plain values: what is signed, hashed and sent."""
-    packed: bytes = msgpack.packb(value, use_bin_type=True)
-    return packed
+    packed: Any = msgpack.packb(value, use_bin_type=True)
+    return bytes(packed)
 
 
 def unpack(

@@ -1,0 +1,58 @@
+"""Where a node keeps its files: keys, data, cache and logs, as the platform expects them, or all below one folder (`--home`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import platformdirs
+
+Role = Literal["worker", "scheduler", "gate"]
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The folders of one user, or of one pretended user below `--home`. Several roles share it, each with a key of its own."""
+
+    config: Path
+    data: Path
+    cache: Path
+    logs: Path
+
+    @classmethod
+    def at(cls, root: Path | None = None) -> Home:
+        """All below `root`, or the platform's folders when it is None."""
+        if root is not None:
+            root = root.expanduser().absolute()
+            return cls(root / "config", root / "data", root / "cache", root / "logs")
+        dirs = platformdirs.PlatformDirs("sark", appauthor=False)
+        return cls(dirs.user_config_path, dirs.user_data_path, dirs.user_cache_path, dirs.user_log_path)
+
+    def key(self, role: Role) -> Path:
+        """The private key: 0600."""
+        return self.data / "keys" / f"{role}.key"
+
+    def folder(self, role: Role) -> Path:
+        """What that role alone writes: its lock, its incarnation, its state."""
+        return self.data / role
+
+    @property
+    def config_file(self) -> Path:
+        """Settings by hand, read if it is there."""
+        return self.config / "config.toml"
+
+    @property
+    def store(self) -> Path:
+        """Campaigns, tasks and results of this user's scheduler."""
+        return self.data / "scheduler" / "store.db"
+
+    @property
+    def spool(self) -> Path:
+        """Copies of the models of unfinished campaigns, named by their sha256."""
+        return self.data / "scheduler" / "models"
+
+    @property
+    def gate_file(self) -> Path:
+        """Addresses of the gate that runs on this home, so that join and submit find it without being told."""
+        return self.data / "gate" / "addresses"
