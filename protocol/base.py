@@ -16,6 +16,12 @@ MAX_INLINE: Final = 40 * 1024
 """A result up to this size travels in its frame; a larger one is pulled as a blob."""
 
 
+def brief(text: str, limit: int = 200) -> str:
+    """`text` as a `Line`: printable ASCII, clipped with three dots."""
+    clean = "".join(char if " " <= char <= "~" else "?" for char in text)
+    return clean if len(clean) <= limit else clean[: limit - 3] + "..."
+
+
 class Message(BaseModel):
     """Base of all wire values. An unknown field is ignored, an unknown type or a wrong one is refused."""
 
@@ -32,6 +38,8 @@ Line = Annotated[str, StringConstraints(pattern=r"^[ -~]{0,200}$")]
 """One line of printable ASCII: hardware and OS names. Escaped where it is shown."""
 Detail = Annotated[str, StringConstraints(max_length=2000)]
 """A sentence for people, of any characters. Made safe where it is shown."""
+Brief = Line
+"""A line made of others' lines, clipped by `brief`."""
 PeerName = Annotated[str, StringConstraints(pattern=r"^[1-9A-HJ-NP-Za-km-z]{32,64}$")]
 """A peer id in base58."""
 AddressText = Annotated[str, StringConstraints(pattern=r"^/[!-~]{1,199}$")]

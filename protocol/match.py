@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from protocol.advert import Advert
+from protocol.base import brief
 from protocol.requirement import Clause, Of, Op, Requirement, attribute_of, show_size
 
 
@@ -30,6 +31,10 @@ class ClauseVerdict:
     met: Met
     have: str
     need: str
+
+    def __str__(self) -> str:
+        """One short line, fit for a message: `ram: has 4 GiB, needs >= 8 GiB`."""
+        return brief(f"{self.clause.attribute}: has {brief(self.have, 90)}, needs {brief(self.need, 90)}")
 
 
 @dataclass(frozen=True, slots=True)

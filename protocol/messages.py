@@ -27,7 +27,19 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from protocol.base import MAX_INLINE, Count, Detail, Id, Line, Message, Priority, Seconds, Sha256, Signature
+from protocol.base import (
+    MAX_INLINE,
+    Brief,
+    Count,
+    Detail,
+    Id,
+    Line,
+    Message,
+    Priority,
+    Seconds,
+    Sha256,
+    Signature,
+)
 from protocol.codec import Vocabulary
 from protocol.lease import Fence
 from protocol.requirement import Requirement
@@ -70,8 +82,8 @@ class ShapeQuote(Message):
     """The answer for one shape, in the probe's order."""
 
     fits: bool
-    unmet: Annotated[tuple[Detail, ...], Field(max_length=32)] = ()
-    """The clauses that are not met, in words."""
+    unmet: Annotated[tuple[Brief, ...], Field(max_length=8)] = ()
+    """The first clauses that are not met, in words."""
     warm: bool = False
     """The model is in the cache."""
     fetch: Count = 0
@@ -100,7 +112,7 @@ class Denied(Message):
     type: Literal["denied"] = "denied"
     reason: WhyNot
     detail: Detail = ""
-    unmet: Annotated[tuple[Detail, ...], Field(max_length=32)] = ()
+    unmet: Annotated[tuple[Brief, ...], Field(max_length=32)] = ()
     retry_s: Seconds | None = None
 
 

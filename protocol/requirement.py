@@ -17,7 +17,7 @@ from typing import Annotated, Final
 from pydantic import Field, StringConstraints
 
 from protocol.advert import Advert
-from protocol.base import Message
+from protocol.base import Line, Message
 from protocol.errors import CampaignError
 
 Value = str | int | float
@@ -100,10 +100,10 @@ class Clause(Message):
     attribute: Annotated[str, StringConstraints(max_length=80)]
     op: Annotated[Op, Field(strict=False)]
     value: (
-        Annotated[str, StringConstraints(max_length=200)]
+        Line
         | Annotated[int, Field(ge=-(2**53), le=2**53)]
         | float
-        | Annotated[tuple[Annotated[str, StringConstraints(max_length=200)], ...], Field(max_length=32)]
+        | Annotated[tuple[Line, ...], Field(max_length=32)]
     )
 
     def __str__(self) -> str:
@@ -181,6 +181,11 @@ def parse_clause(text: str) -> Clause:
         allowed = " ".join(sorted(_OPS[attribute.of]))
         raise CampaignError(
             f'{name} cannot be compared by {op} in clause "{text}"', hint=f"use one of: {allowed}"
+        )
+    if len(raw) > 200 or any(not " " <= char <= "~" for char in raw):
+        raise CampaignError(
+            f'the value in clause "{text[:80]}" cannot match anything',
+            hint="devices describe themselves in plain ASCII, at most 200 characters",
         )
     if not raw:
         raise CampaignError(f'no value in clause "{text}"', hint="write one after the operator")

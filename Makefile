@@ -1,0 +1,46 @@
+# Few words: `make demo`, `make test`. Both set everything up first, in an environment of their own (.venv).
+PYTHON ?= python3.11
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: demo test lint types imports pytest bench-list fmt lock clean
+
+demo: $(STAMP)  ## a gate, three workers and a campaign on this machine
+	@$(BIN)/sark-node demo
+
+test: lint types imports pytest  ## everything CI checks
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "installing into .venv (about two minutes the first time)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]' 2>.venv/pip.log || (cat .venv/pip.log; exit 1)
+	@# libp2p pulls stale stubs that hide trio's own types from the type checkers
+	@rm -rf .venv/lib/python*/site-packages/trio-stubs
+	@touch $(STAMP)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)
+	$(BIN)/mypy
+	$(BIN)/pyright
+
+imports: $(STAMP)
+	$(BIN)/lint-imports
+
+pytest: $(STAMP)
+	$(BIN)/python -m pytest
+
+fmt: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+lock:  ## pin what a fresh environment of this project's dependencies resolves to
+	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
+	.venv-lock/bin/python -m pip install --quiet -e '.[dev]'
+	.venv-lock/bin/python -m pip freeze --exclude-editable --exclude sark-node > constraints.txt
+	rm -rf .venv-lock
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build

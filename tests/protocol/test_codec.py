@@ -1,0 +1,279 @@
+"""Frames over the wire: any pieces, any junk, golden bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.base import MAX_FRAME, Message
+from protocol.blob_messages import BLOB, Absent, Fetch, Sending
+from protocol.codec import Decoder, Frame, Kind, Vocabulary, pack, unpack
+from protocol.errors import LocalProtocolError, RemoteProtocolError
+from protocol.health_messages import HEALTH, Ping, Pong
+from protocol.lease import Fence
+from protocol.messages import (
+    WORK,
+    Accepted,
+    Adopt,
+    Adopted,
+    Cancel,
+    Commit,
+    Conflict,
+    Denied,
+    Granted,
+    Held,
+    LiveLease,
+    Lost,
+    Preempt,
+    Probe,
+    Progress,
+    Queued,
+    Quote,
+    Ready,
+    Release,
+    Renew,
+    Renewed,
+    Result,
+    Shape,
+    ShapeQuote,
+    Skip,
+    Stale,
+    Start,
+    Stopped,
+)
+from protocol.requirement import Requirement, parse_clause
+from protocol.words import Phase, Reason, WorkerState
+
+FENCE = Fence(incarnation=3, number=7)
+HELD = Held(lease="l-7", fence=FENCE)
+REQUIREMENT = Requirement(clauses=(parse_clause("ram >= 8 GiB"), parse_clause("os in Linux, Darwin")))
+QUOTE = Quote(
+    incarnation=3,
+    ledger=9,
+    state=WorkerState.ACTIVE,
+    free=1,
+    queue=0,
+    start_s=0.0,
+    shapes=(
+        ShapeQuote(fits=True, warm=True),
+        ShapeQuote(fits=False, unmet=("ram: has 4 GiB, needs >= 8 GiB",)),
+    ),
+)
+EVERY: tuple[tuple[Vocabulary, Message], ...] = (
+    (
+        WORK,
+        Probe(
+            campaign="c-1",
+            shapes=(Shape(unit="CPU (ONNX)", requirement=REQUIREMENT, model="a" * 64, size=3_160_000),),
+        ),
+    ),
+    (WORK, QUOTE),
+    (WORK, Denied(reason=Reason.NOT_ALLOWED, detail="not on this node's list")),
+    (
+        WORK,
+        Commit(
+            key="c-1/1/1",
+            attempt=1,
+            epoch=0,
+            task=b"task",
+            signature=b"s" * 64,
+            ledger=9,
+            queue=True,
+            priority=60,
+        ),
+    ),
+    (WORK, Granted(lease="l-7", fence=FENCE, ttl_s=15.0, renew_s=5.0)),
+    (WORK, Queued(lease="l-8", fence=FENCE, position=2, start_s=1.5, ttl_s=15.0, renew_s=5.0)),
+    (WORK, Conflict(reason=Reason.STALE_QUOTE, quote=QUOTE)),
+    (WORK, Ready(lease="l-8", fence=FENCE)),
+    (WORK, Start()),
+    (WORK, Skip()),
+    (WORK, Renew(held=(HELD,))),
+    (
+        WORK,
+        Renewed(
+            incarnation=3,
+            state=WorkerState.BUSY,
+            renewed=("l-7",),
+            lost=(Lost(lease="l-6", reason=Reason.EXPIRED),),
+        ),
+    ),
+    (
+        WORK,
+        Progress(lease="l-7", fence=FENCE, seq=4, phase=Phase.RUN, done=120, total=200, median_ms=12.5),
+    ),
+    (
+        WORK,
+        Result(
+            campaign="c-1",
+            task="c-1/1",
+            attempt=1,
+            lease="l-7",
+            fence=FENCE,
+            sha256="b" * 64,
+            size=6,
+            signature=b"r" * 64,
+            body=b"record",
+        ),
+    ),
+    (WORK, Accepted()),
+    (WORK, Stale(reason=Reason.FENCED)),
+    (WORK, Cancel(held=(HELD,))),
+    (WORK, Release(held=(HELD,))),
+    (WORK, Stopped(leases=("l-7",))),
+    (WORK, Preempt(lease="l-7", fence=FENCE, grace_s=10.0, priority=80)),
+    (WORK, Adopt(campaign="c-1", epoch=2)),
+    (
+        WORK,
+        Adopted(
+            incarnation=3,
+            leases=(LiveLease(task="c-1/1", attempt=1, lease="l-7", fence=FENCE, phase=Phase.LOAD),),
+        ),
+    ),
+    (BLOB, Fetch(sha256="a" * 64, offset=65_507, length=1_048_576)),
+    (BLOB, Sending(size=3_160_000, length=1_048_576)),
+    (BLOB, Absent(reason=Reason.NOT_ALLOWED, detail="no lease of yours needs it")),
+    (HEALTH, Ping()),
+    (HEALTH, Pong(role="worker", incarnation=3, state=WorkerState.FAULTY, why="3 crashes in a row")),
+)
+IDS = [type(message).__name__ for _, message in EVERY]
+
+
+def test_every_message_of_these_families_has_an_example() -> None:
+    """So that the golden bytes below cannot miss one."""
+    shown = {type(message) for _, message in EVERY}
+    spoken = {message for family in (WORK, BLOB, HEALTH) for message in family.messages}
+    assert shown == spoken
+
+
+@pytest.mark.parametrize(("vocabulary", "message"), EVERY, ids=IDS)
+def test_a_message_comes_back_as_it_went(vocabulary: Vocabulary, message: Message) -> None:
+    frame = Frame(Kind.CALL, 5, message)
+    assert Decoder(vocabulary).feed(vocabulary.encode(frame)) == [frame]
+
+
+@given(data=st.data())
+def test_a_stream_of_messages_may_be_cut_anywhere(data: st.DataObject) -> None:
+    frames = [
+        Frame(Kind.CALL, number + 1, message)
+        for number, (vocabulary, message) in enumerate(EVERY)
+        if vocabulary is WORK
+    ]
+    stream = b"".join(WORK.encode(frame) for frame in frames)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=20)))
+    decoder, got = Decoder(WORK), []
+    for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        got += decoder.feed(stream[start:end])
+    assert got == frames
+    assert not decoder.partial
+
+
+@given(st.binary(max_size=300))
+def test_junk_gives_a_remote_protocol_error_and_nothing_else(junk: bytes) -> None:
+    decoder = Decoder(WORK)
+    try:
+        decoder.feed(junk)
+        decoder.feed(len(junk).to_bytes(4, "big") + junk)
+    except RemoteProtocolError:
+        pass
+
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text() | st.binary(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(kind=st.sampled_from(["c", "a", "n", "x"]), number=st.integers(-1, 2**33), fields=plain)
+def test_well_packed_nonsense_is_refused_the_same_way(kind: str, number: int, fields: Any) -> None:
+    for name in ("probe", "commit", "renew", "granted"):
+        body = msgpack.packb([kind, number, name, fields])
+        try:
+            Decoder(WORK).feed(len(body).to_bytes(4, "big") + body)
+        except RemoteProtocolError:
+            continue
+        assert isinstance(fields, dict)
+
+
+def test_a_frame_above_the_cap_is_refused_before_its_body_arrives() -> None:
+    with pytest.raises(RemoteProtocolError, match="above the cap"):
+        Decoder(WORK).feed((MAX_FRAME + 1).to_bytes(4, "big"))
+
+
+def test_we_never_send_a_frame_above_the_cap() -> None:
+    wide = Probe(
+        campaign="c",
+        shapes=tuple(
+            Shape(
+                unit="u" * 200,
+                requirement=Requirement(
+                    clauses=tuple(parse_clause(f"name == {'n' * 190}") for _ in range(32))
+                ),
+                model="a" * 64,
+                size=1,
+            )
+            for _ in range(16)
+        ),
+    )
+    with pytest.raises(LocalProtocolError, match="above the cap"):
+        WORK.encode(Frame(Kind.CALL, 1, wide))
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (b"\x91" * 9 + b"\xc0", "nested deeper"),
+        (pack([list(range(1000)), list(range(100))]), "more than 1024 elements"),
+        (b"\x81\xa1a\x01\xa1b", "not canonical"),
+        (b"\x82\xa1a\x01\xa1a\x02", "not canonical"),
+        (b"\xcd\x00\x01", "not canonical"),
+        (b"\xd6\xff\x00\x00\x00\x00", "not canonical"),
+        (b"\xdd\xff\xff\xff\xff", "not canonical"),
+        (b"\x90" * 5, "not canonical"),
+        (b"", "not canonical"),
+    ],
+    ids=["deep", "wide", "cut", "twice the same key", "long form", "ext", "bomb", "trailing", "empty"],
+)
+def test_only_canonical_bounded_msgpack_is_read(value: bytes, why: str) -> None:
+    with pytest.raises(RemoteProtocolError, match=why):
+        unpack(value)
+
+
+def test_the_fullest_refusal_and_quote_fit_in_a_frame() -> None:
+    """A peer chooses what we refuse: it must not be able to make us say more than a frame holds."""
+    denied = Denied(reason=Reason.BUSY, unmet=("x" * 200,) * 32, detail="\u20ac" * 2000)
+    shape = ShapeQuote(fits=False, unmet=("x" * 200,) * 8)
+    assert len(WORK.encode(Frame(Kind.ANSWER, 1, denied))) <= MAX_FRAME
+    assert (
+        len(WORK.encode(Frame(Kind.ANSWER, 1, QUOTE.model_copy(update={"shapes": (shape,) * 16}))))
+        <= MAX_FRAME
+    )
+
+
+def test_fields_of_a_newer_peer_are_ignored() -> None:
+    body = pack(["n", 0, "start", {"from_the_future": 1}])
+    assert WORK.decode(body) == Frame(Kind.NOTE, 0, Start())
+
+
+def test_a_word_of_another_family_is_not_spoken() -> None:
+    with pytest.raises(LocalProtocolError, match="not spoken"):
+        HEALTH.encode(Frame(Kind.CALL, 1, Start()))
+    with pytest.raises(RemoteProtocolError, match="no message of type"):
+        HEALTH.decode(pack(["c", 1, "start", {}]))
+
+
+@pytest.mark.parametrize("fields", [{"lease": 5}, {"lease": "a b"}, {"lease": "x" * 200}, {}])
+def test_a_field_of_the_wrong_form_is_named(fields: dict[str, Any]) -> None:
+    with pytest.raises(RemoteProtocolError, match="bad ready: lease"):
+        WORK.decode(pack(["c", 1, "ready", {**fields, "fence": {"incarnation": 1, "number": 1}}]))
+
+
+def test_a_note_has_no_id_and_a_call_has_one() -> None:
+    for kind, number in (("n", 1), ("c", 0), ("a", 0)):
+        with pytest.raises(RemoteProtocolError, match="bad kind or id"):
+            WORK.decode(pack([kind, number, "start", {}]))
