@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo test lint types imports pytest bench-list fmt lock clean
+.PHONY: demo test lint types imports pytest fmt spec lock clean
 
 demo: $(STAMP)  ## a gate, three workers and a campaign on this machine
 	@$(BIN)/sark-node demo
@@ -35,6 +35,9 @@ pytest: $(STAMP)
 fmt: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+spec: $(STAMP)  ## write the generated parts of SPEC.md
+	@$(BIN)/python -c "from pathlib import Path; from protocol.spec import render; p = Path('protocol/SPEC.md'); p.write_text(render(p.read_text('utf-8')), 'utf-8')"
 
 lock:  ## pin what a fresh environment of this project's dependencies resolves to
 	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -140,6 +141,9 @@ EVERY: tuple[tuple[Vocabulary, Message], ...] = (
     (HEALTH, Ping()),
     (HEALTH, Pong(role="worker", incarnation=3, state=WorkerState.FAULTY, why="3 crashes in a row")),
 )
+GOLDEN = dict(
+    line.split() for line in Path(__file__).with_name("golden.txt").read_text("ascii").splitlines() if line
+)
 IDS = [type(message).__name__ for _, message in EVERY]
 
 
@@ -154,6 +158,12 @@ def test_every_message_of_these_families_has_an_example() -> None:
 def test_a_message_comes_back_as_it_went(vocabulary: Vocabulary, message: Message) -> None:
     frame = Frame(Kind.CALL, 5, message)
     assert Decoder(vocabulary).feed(vocabulary.encode(frame)) == [frame]
+
+
+@pytest.mark.parametrize(("vocabulary", "message"), EVERY, ids=IDS)
+def test_the_bytes_of_a_message_stay_what_they_were(vocabulary: Vocabulary, message: Message) -> None:
+    """Golden bytes: a change here breaks the conversation with every node that is already out there."""
+    assert vocabulary.encode(Frame(Kind.CALL, 5, message)).hex() == GOLDEN[type(message).__name__]
 
 
 @given(data=st.data())

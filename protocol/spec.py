@@ -1,0 +1,163 @@
+"""The generated parts of SPEC.md: messages, words, tables and caps, straight from the code, so that the page cannot drift.
+
+A test compares the page with what this module renders; `make spec` writes it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import typing
+from collections.abc import Callable
+from enum import StrEnum
+from types import UnionType
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from protocol import advert, base, blob_messages, lease, record, task, worker
+from protocol.attempt import TASK
+from protocol.blob_messages import BLOB
+from protocol.codec import Vocabulary
+from protocol.health_messages import HEALTH
+from protocol.index_messages import INDEX
+from protocol.lease import LEASE
+from protocol.messages import WORK
+from protocol.table import diagram
+from protocol.words import Family, Outcome, Phase, Reason, WorkerState
+from protocol.worker import WORKER
+
+VOCABULARIES: Final[dict[Family, Vocabulary]] = {
+    Family.WORK: WORK,
+    Family.INDEX: INDEX,
+    Family.BLOB: BLOB,
+    Family.HEALTH: HEALTH,
+}
+
+
+def render(page: str) -> str:
+    """`page` with every block between `<!-- begin NAME -->` and `<!-- end NAME -->` made anew."""
+    for name, make in SECTIONS.items():
+        pattern = re.compile(rf"(<!-- begin {name} -->\n).*?(<!-- end {name} -->)", re.DOTALL)
+        text = make()
+        page = pattern.sub(lambda found, text=text: f"{found[1]}{text}\n{found[2]}", page)  # type: ignore[misc]
+    return page
+
+
+def _messages(family: Family) -> str:
+    module = inspect.getmodule(VOCABULARIES[family].messages[0])
+    drawing = (module.__doc__ or "").split("\n\n")[1] if module else ""
+    lines = ["```", drawing, "```", "", "| type | means | fields |", "|---|---|---|"]
+    lines += [
+        f"| `{message.model_fields['type'].default}` | {_first(message)} | {_fields(message)} |"
+        for message in VOCABULARIES[family].messages
+    ]
+    inner = _inner(VOCABULARIES[family].messages)
+    if inner:
+        lines += ["", "| value | means | fields |", "|---|---|---|"]
+        lines += [f"| `{value.__name__}` | {_first(value)} | {_fields(value)} |" for value in inner]
+    return "\n".join(lines)
+
+
+def _value(*values: type[BaseModel]) -> str:
+    lines = ["| value | means | fields |", "|---|---|---|"]
+    shown = [*values, *(item for item in _inner(values) if item not in values)]
+    lines += [f"| `{value.__name__}` | {_first(value)} | {_fields(value)} |" for value in shown]
+    return "\n".join(lines)
+
+
+def _words(words: type[StrEnum]) -> str:
+    return " · ".join(f"`{word}`" for word in words)
+
+
+def _caps() -> str:
+    rows = [
+        ("control frame", f"{base.MAX_FRAME:,} bytes"),
+        ("nesting in a frame", str(base.MAX_DEPTH)),
+        ("elements in a frame", f"{base.MAX_ELEMENTS:,}"),
+        ("advert", f"{advert.MAX_ADVERT:,} bytes, lives {advert.ADVERT_TTL_S} s"),
+        ("task", f"{task.MAX_TASK:,} bytes"),
+        ("record inside its frame", f"{base.MAX_INLINE:,} bytes; a larger one is pulled as a blob"),
+        ("record", f"{record.MAX_RECORD:,} bytes, {record.MAX_SAMPLES:,} samples a list"),
+        ("piece of a blob", f"{blob_messages.MAX_PIECE:,} bytes, in writes of {blob_messages.WRITE_SIZE:,}"),
+        (
+            "lease",
+            f"{lease.LEASE_TTL_S:g} s, renewed every {lease.RENEW_EVERY_S:g} s, grace {lease.GRACE_S:g} s",
+        ),
+        ("crashes in a row before a worker is faulty", str(worker.FAULTY_AFTER)),
+    ]
+    return "\n".join(["| what | cap |", "|---|---|", *(f"| {what} | {cap} |" for what, cap in rows)])
+
+
+def _first(kind: type[BaseModel]) -> str:
+    return inspect.cleandoc(kind.__doc__ or "").split("\n\n")[0].replace("\n", " ").replace("|", "\\|")
+
+
+def _fields(kind: type[BaseModel]) -> str:
+    parts = []
+    for name, field in kind.model_fields.items():
+        if name in ("type", "v"):
+            continue
+        mark = "" if field.is_required() else "?"
+        parts.append(f"`{name}{mark}` {_type(field.annotation)}")
+    return ", ".join(parts) or "none"
+
+
+def _type(kind: Any) -> str:
+    origin = typing.get_origin(kind)
+    if origin is typing.Annotated:
+        return _type(typing.get_args(kind)[0])
+    if origin in (typing.Union, UnionType):
+        shown = dict.fromkeys(_type(item) for item in typing.get_args(kind) if item is not type(None))
+        return " or ".join(shown)
+    if origin is tuple:
+        return f"[{_type(typing.get_args(kind)[0])}]"
+    if origin is dict:
+        key, value = typing.get_args(kind)
+        return f"{{{_type(key)}: {_type(value)}}}"
+    if origin is typing.Literal:
+        return "/".join(str(item) for item in typing.get_args(kind))
+    plain = {str: "text", int: "int", float: "float", bool: "bool", bytes: "bytes"}
+    return plain.get(kind) or str(getattr(kind, "__name__", kind))
+
+
+def _inner(kinds: typing.Iterable[type[BaseModel]]) -> list[type[BaseModel]]:
+    """The values inside `kinds`, deepest last, each once."""
+    found: dict[type[BaseModel], None] = {}
+    todo = list(kinds)
+    while todo:
+        for field in todo.pop(0).model_fields.values():
+            for item in _models_in(field.annotation):
+                if item not in found:
+                    found[item] = None
+                    todo.append(item)
+    return list(found)
+
+
+def _models_in(kind: Any) -> list[type[BaseModel]]:
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return [kind]
+    return [item for argument in typing.get_args(kind) for item in _models_in(argument)]
+
+
+def _drawn(table: Any) -> str:
+    return f"```mermaid\n{diagram(table)}\n```"
+
+
+SECTIONS: Final[dict[str, Callable[[], str]]] = {
+    "work": lambda: _messages(Family.WORK),
+    "index": lambda: _messages(Family.INDEX),
+    "blob": lambda: _messages(Family.BLOB),
+    "health": lambda: _messages(Family.HEALTH),
+    "advert": lambda: _value(advert.Advert),
+    "task": lambda: _value(task.Task),
+    "record": lambda: _value(record.Record),
+    "reasons": lambda: _words(Reason),
+    "worker-states": lambda: _words(WorkerState),
+    "phases": lambda: _words(Phase),
+    "outcomes": lambda: _words(Outcome),
+    "caps": _caps,
+    "lease-table": lambda: _drawn(LEASE),
+    "task-table": lambda: _drawn(TASK),
+    "worker-table": lambda: _drawn(WORKER),
+}
