@@ -173,6 +173,10 @@ class TimedOut(DriverError):
     """The child ran into a wall limit and was killed with all its descendants."""
 
 
+class Cancelled(DriverError):
+    """The launch was killed on request."""
+
+
 @runtime_checkable
 class Driver(Protocol):
     """The contract behind the entry point group `sark.drivers`."""

@@ -1,0 +1,78 @@
+"""What runs inside the measuring process: confine it, run one driver, send its events up the pipe.
+
+Nothing here returns into the code that forked it: `work` always ends the process.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Iterable, Iterator
+from typing import Final, NoReturn
+
+from drivers import confine, registry, wire
+from drivers.base import MIB, Driver, DriverError, Event, TimedOut, Unfit, UnitInfo, WorkOrder
+from drivers.hardware import usable_cores
+
+UNLIMITED_UNITS: Final = ("GPU", "DirectML", "Neural Engine")
+"""Units whose runtimes map far more address space than they use: a limit on it would only stop them from starting."""
+
+
+def work(events: int, log: int, told: bytes, driver: Driver | None) -> NoReturn:
+    """The whole life of a worker: `events` and `log` are file descriptors, `told` is `wire.pack_order` after a folder's path.
+
+    `driver` is the one that the zygote has loaded already, if any.
+    """
+    code = 1
+    try:
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        folder, _, order = told.partition(b"\0")
+        confine.move_in(os.fsdecode(folder))
+        code = serve(events, order, driver)
+    finally:
+        if sys.exc_info()[0] is not None:
+            traceback.print_exc()
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(code)  # no tear-down: the runtime's threads and memory go with the process
+
+
+def serve(events: int, told: bytes, driver: Driver | None) -> int:
+    """Do what the order says and report it; the process's exit code."""
+    order, limits, name, simulate, job = wire.unpack_order(told)
+    try:
+        driver = driver or registry.load(name, simulate)
+        if job != "units":
+            for module in driver.preload():
+                importlib.import_module(
+                    module
+                )  # before the limits, so that they bound the model and not the imports
+            unlimited = order.unit.startswith(UNLIMITED_UNITS)
+            confine.limit(limits, order.threads or usable_cores(), address_space=not unlimited)
+        for event in steps(driver, order, job):
+            send(events, wire.pack_event(event))
+    except DriverError as why:
+        kind = next((known for known in (Unfit, TimedOut) if isinstance(why, known)), None)
+        send(events, wire.pack_failure(kind.__name__ if kind else "Crashed", str(why)))
+    except MemoryError:
+        send(events, wire.pack_failure("Crashed", f"out of memory (limit {limits.memory_bytes // MIB} MiB)"))
+    return 0
+
+
+def steps(driver: Driver, order: WorkOrder, job: str) -> Iterator[Event] | Iterable[UnitInfo]:
+    """The driver's answer to a job."""
+    if job == "units":
+        return driver.units()
+    return driver.run(order) if job == "run" else driver.load_only(order)
+
+
+def send(events: int, frame: bytes) -> None:
+    """Write all of it."""
+    rest = memoryview(frame)
+    while rest:
+        rest = rest[os.write(events, rest) :]

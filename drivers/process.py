@@ -1,0 +1,239 @@
+"""The parent's end of the child processes: start a zygote, fork a launch, read its frames, kill it.
+
+`drivers.launch` decides what to run and for how long; this module only knows processes. `drivers.plain` is its stand-in where
+there is no fork.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Final, Protocol
+
+from drivers import confine, wire
+from drivers.base import Crashed
+
+KILL_S: Final = 2.0
+"""How long a killed launch may take to be gone before its group is killed past its keeper."""
+READ_BYTES: Final = 1 << 16
+LAST_WORDS: Final = 1500
+
+BOOT: Final = """
+import importlib.util as u, sys
+spec = u.spec_from_file_location("drivers", sys.argv[1] + "/__init__.py", submodule_search_locations=[sys.argv[1]])
+sys.modules["drivers"] = module = u.module_from_spec(spec)
+spec.loader.exec_module(module)
+import importlib
+importlib.import_module("drivers." + sys.argv[2]).main(sys.argv[3:])
+"""
+"""Run a module of this very package, whatever folder of the same name lies about; `-P` keeps the working directory off the path."""
+
+
+def boot_command(module: str, *arguments: str) -> list[str]:
+    """Command line of a fresh interpreter that runs `drivers.<module>.main(arguments)`."""
+    return [sys.executable, "-P", "-c", BOOT, str(Path(__file__).parent), module, *arguments]
+
+
+class Child(Protocol):
+    """One launch as its parent sees it."""
+
+    def frames(self, deadline: Callable[[], float]) -> Iterator[bytes]:
+        """Frames until the process and all below it are gone. Raises TimeoutError past `deadline()` (monotonic seconds),
+        `wire.Garbled` for nonsense."""
+        ...
+
+    def kill(self) -> None:
+        """End it and everything below it; returns when it is gone. Any thread may call it, any number of times."""
+        ...
+
+    def close(self) -> str:
+        """Kill it, remove its private folder, release everything. Returns the last of what it printed."""
+        ...
+
+    @property
+    def code(self) -> int | None:
+        """Exit code, negative for a signal; None when nobody could tell."""
+        ...
+
+
+class ForkedChild:
+    """A launch forked from a zygote: a keeper with a worker below it. `control` is this end of the keeper's socket."""
+
+    def __init__(
+        self, control: socket.socket, events: int, log: IO[bytes], folder: str, output_bytes: int
+    ) -> None:
+        self._control = control
+        self._events = events
+        self._log = log
+        self._folder = folder
+        self._pieces = wire.Reassembler(output_bytes)
+        self._said = b""
+        self._open = threading.Lock()
+        self._closed = False
+        os.set_blocking(events, False)
+        control.setblocking(False)
+
+    @property
+    def code(self) -> int | None:
+        """The keeper's second line; its first is the worker's process id."""
+        lines = self._said.split()
+        return int(lines[1]) if len(lines) > 1 else None
+
+    def frames(self, deadline: Callable[[], float]) -> Iterator[bytes]:
+        """See `Child`."""
+        poller = select.poll()
+        poller.register(self._control, select.POLLIN)
+        poller.register(self._events, select.POLLIN)
+        ended = False
+        while not ended:
+            left = deadline() - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            ready = {fd for fd, _ in poller.poll(math.ceil(left * 1000))}
+            ended = self._control.fileno() in ready and self._hear_keeper()
+            if self._events in ready or ended:  # once all below the keeper is dead the pipe holds the rest
+                while (data := self._read()) is not None:
+                    if not data:
+                        with contextlib.suppress(KeyError):
+                            poller.unregister(self._events)
+                        break
+                    yield from self._pieces.feed(data)
+
+    def _read(self) -> bytes | None:
+        try:
+            return os.read(self._events, READ_BYTES)
+        except BlockingIOError:
+            return None
+
+    def _hear_keeper(self) -> bool:
+        """Take what the keeper said; True when it is gone."""
+        try:
+            said = self._control.recv(64)
+        except BlockingIOError:
+            return False
+        except ConnectionResetError:
+            return True
+        self._said += said[: 64 - len(self._said)]
+        return not said
+
+    def kill(self) -> None:
+        """See `Child`. Letting go of the socket is the order to the keeper; its hang-up says that nothing is left."""
+        with self._open:
+            if self._closed:
+                return
+            with contextlib.suppress(OSError):
+                self._control.shutdown(socket.SHUT_WR)
+            poller = select.poll()
+            poller.register(self._control, 0)  # POLLHUP alone: the words in it are for frames()
+            if not poller.poll(KILL_S * 1000):
+                self._kill_by_number()
+
+    def _kill_by_number(self) -> None:
+        """Past a keeper that does not answer."""
+        self._hear_keeper()
+        numbers = self._said.split()
+        if numbers:
+            for end in (os.killpg, os.kill):
+                with contextlib.suppress(OSError):
+                    end(int(numbers[0]), signal.SIGKILL)
+
+    def close(self) -> str:
+        """See `Child`."""
+        self.kill()
+        while not self._hear_keeper() and self.code is None:
+            if not select.select([self._control], [], [], KILL_S)[0]:
+                break
+        if self.code is None:  # the keeper was killed before it could sweep
+            self._kill_by_number()
+        with self._open:
+            self._closed = True
+            self._control.close()
+            os.close(self._events)
+        words = last_words(self._log)
+        shutil.rmtree(self._folder, ignore_errors=True)
+        return words
+
+
+def last_words(log: IO[bytes]) -> str:
+    """The end of what a process printed, as printable text; closes the file."""
+    with log:
+        log.seek(0, os.SEEK_END)
+        log.seek(max(0, log.tell() - LAST_WORDS))
+        text = log.read(LAST_WORDS).decode(errors="replace")
+    return "".join(letter if letter.isprintable() or letter == "\n" else "�" for letter in text).strip()
+
+
+class ZygoteProcess:
+    """A running `drivers.zygote`; started at once, forking as soon as its imports are done."""
+
+    def __init__(self, driver: str, simulate: bool, preload: bool) -> None:
+        ours, theirs = socket.socketpair()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115
+        arguments = (str(theirs.fileno()), driver, str(int(simulate)), str(int(preload)))
+        with theirs:
+            self._process = subprocess.Popen(
+                boot_command("zygote", *arguments),
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                env=confine.clean_environment(os.environ),
+                cwd="/",
+                start_new_session=True,  # Ctrl-C in the terminal is for the node, which ends the zygote in order
+            )
+        self._socket = ours
+        self._sending = threading.Lock()
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can still fork."""
+        return self._process.poll() is None
+
+    def fork(self, told: bytes, output_bytes: int) -> ForkedChild:
+        """Start one launch in a private folder of its own. Raises `Crashed` when the zygote is gone."""
+        folder = tempfile.mkdtemp(prefix="sark-run-")
+        log = tempfile.TemporaryFile()  # noqa: SIM115
+        control, keepers = socket.socketpair()
+        events, tell = os.pipe()
+        payload = os.fsencode(folder) + b"\0" + told
+        message = len(payload).to_bytes(wire.HEADER_BYTES, "big") + payload
+        try:
+            with self._sending, keepers:
+                sent = socket.send_fds(self._socket, [message], [keepers.fileno(), tell, log.fileno()])
+                self._socket.sendall(message[sent:])
+        except OSError as why:
+            control.close()
+            os.close(events)
+            log.close()
+            shutil.rmtree(folder, ignore_errors=True)
+            raise Crashed(f"the process that launches drivers is gone: {why}") from why
+        finally:
+            os.close(tell)
+        return ForkedChild(control, events, log, folder, output_bytes)
+
+    def close(self) -> str:
+        """End it; launches that are still running end by their own sockets. Returns the last of what it printed."""
+        self._socket.close()
+        try:
+            self._process.wait(KILL_S)
+        except subprocess.TimeoutExpired:  # still importing
+            self._process.kill()
+            self._process.wait()
+        return last_words(self._log)

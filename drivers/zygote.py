@@ -1,0 +1,178 @@
+"""The process that measuring processes are forked from, and the keeper that stands between them.
+
+    node ── control socket ──▶ zygote            runtime imported, no session made, one thread; never runs a model
+                                 └ fork ▶ keeper    one for each launch; ends everything below it, tells the status
+                                            └ fork ▶ worker    drivers/child.py: confined, runs the model
+
+`multiprocessing`'s forkserver is not used because it imports the parent's main module in every child, unpickles what they
+say, and hands its alive-pipe on to them. Here nothing crosses but three file descriptors and one JSON order.
+
+Nobody outlives the node: when its end of a socket closes, even by SIGKILL, the zygote exits and each keeper kills its
+worker's group and whatever was re-parented to it (on Linux it is their subreaper, so that double forks do not escape).
+"""
+
+from __future__ import annotations
+
+import array
+import gc
+import importlib
+import os
+import select
+import signal
+import socket
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NoReturn
+
+from drivers import child, confine, registry
+from drivers.base import Driver, Unfit
+
+FDS: Final = 3
+"""Passed with each request: the launch's control socket, the pipe for events, the file for what it prints."""
+HEADER_BYTES: Final = 4
+RETRY_MS: Final = 5
+
+
+def main(arguments: list[str]) -> NoReturn:
+    """Serve forks until the parent's end closes. `arguments`: socket fd, driver, simulate (0/1), preload (0/1)."""
+    control = socket.socket(fileno=int(arguments[0]))
+    driver, simulate, preload = arguments[1], arguments[2] == "1", arguments[3] == "1"
+    loaded = None
+    if preload:
+        loaded = preload_driver(driver, simulate)
+        if (
+            thread_count() > 1
+        ):  # forking beside threads can leave a lock held for ever: start again without the imports
+            os.set_inheritable(control.fileno(), True)
+            os.execv(sys.executable, [*sys.orig_argv[:-1], "0"])  # noqa: S606
+    gc.collect()
+    gc.freeze()  # forked children then leave these objects' pages shared
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers report for themselves; nobody waits for them here
+    while True:
+        request = receive_request(control)
+        if request is None:
+            os._exit(0)
+        told, fds = request
+        if os.fork() == 0:
+            control.close()
+            keep(socket.socket(fileno=fds[0]), fds[1], fds[2], told, loaded)
+        for fd in fds:
+            os.close(fd)
+
+
+def preload_driver(name: str, simulate: bool) -> Driver | None:
+    """Import what every launch of the driver would import. One that fails here fails again, and is reported, in its launch."""
+    try:
+        driver = registry.load(name, simulate)
+        for module in driver.preload():
+            importlib.import_module(module)
+    except (Unfit, *registry.BREAKAGE) as why:
+        print(f"preload: {why}", file=sys.stderr)  # noqa: T201
+        return None
+    return driver
+
+
+def thread_count() -> int:
+    """Threads of this process as the kernel counts them (native ones too); 1 where it cannot be told."""
+    try:
+        return len(os.listdir("/proc/self/task"))  # noqa: PTH208
+    except OSError:
+        return 1
+
+
+def receive_request(control: socket.socket) -> tuple[bytes, list[int]] | None:
+    """One launch: what it is told and its three file descriptors. None when the parent is gone."""
+    data, ancillary, _, _ = control.recvmsg(65536, socket.CMSG_LEN(FDS * array.array("i").itemsize))
+    fds = array.array("i")
+    for level, kind, content in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            fds.frombytes(content)
+    if not data:
+        return None
+    while len(data) < HEADER_BYTES or len(data) < HEADER_BYTES + int.from_bytes(data[:HEADER_BYTES], "big"):
+        more = control.recv(65536)
+        if not more:
+            return None
+        data += more
+    return data[HEADER_BYTES:], fds.tolist()
+
+
+def keep(control: socket.socket, events: int, log: int, told: bytes, driver: Driver | None) -> NoReturn:
+    """Fork the worker; when it ends or the parent lets go, end all that is left and say how it ended."""
+    try:
+        keeper = os.getpid()
+        os.setsid()
+        confine.prctl(confine.PR_SET_CHILD_SUBREAPER, 1)
+        woken, wake = os.pipe()
+        os.set_blocking(wake, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        worker = os.fork()
+        if worker == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            confine.die_with(keeper)
+            os.setsid()
+            control.close()
+            os.close(woken)
+            os.close(wake)
+            child.work(events, log, told, driver)
+        os.close(events)
+        os.close(log)
+        with suppress(OSError):  # the parent may be gone already
+            control.sendall(b"%d\n" % worker)
+        await_end(control.fileno(), woken, worker)
+        status = sweep(worker, woken)
+        with suppress(OSError):
+            control.sendall(b"%d\n" % status)
+    finally:
+        os._exit(0)
+
+
+def await_end(control: int, woken: int, worker: int) -> None:
+    """Return when the worker has ended (not yet reaped, so its number stays its own) or the parent has let go."""
+    while True:
+        ready = {fd for fd, _ in poll(control, woken)}
+        if control in ready:
+            return
+        os.read(woken, 512)
+        if os.waitid(os.P_PID, worker, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            return
+
+
+def poll(*fds: int, timeout_ms: int | None = None) -> list[tuple[int, int]]:
+    """Those of `fds` that can be read or have hung up."""
+    poller = select.poll()
+    for fd in fds:
+        poller.register(fd, select.POLLIN)
+    return poller.poll(timeout_ms)
+
+
+def sweep(worker: int, woken: int) -> int:
+    """Kill the worker, its group and all descendants; return the worker's exit code, negative for a signal."""
+    for end in (os.killpg, os.kill):  # the group may not exist yet
+        with suppress(ProcessLookupError, PermissionError):
+            end(worker, signal.SIGKILL)
+    code = 0
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return code
+        if pid == worker:
+            code = os.waitstatus_to_exitcode(status)
+        elif pid == 0:
+            for orphan in children():
+                with suppress(ProcessLookupError):
+                    os.kill(orphan, signal.SIGKILL)
+            poll(woken, timeout_ms=RETRY_MS)
+
+
+def children() -> list[int]:
+    """Direct children of this single-threaded process, adopted ones too; empty where the kernel does not list them."""
+    try:
+        listed = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
+    except OSError:
+        return []
+    return [int(pid) for pid in listed.split()]
