@@ -1,0 +1,114 @@
+"""Addresses that can be told to others: concrete ones, never `0.0.0.0`."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import psutil
+from multiaddr import Multiaddr
+from multiaddr.exceptions import Error as MultiaddrError
+
+from protocol.errors import ResourceError
+from swarm.network import Address, PeerId
+
+_IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+@dataclass(frozen=True, slots=True)
+class TcpAddress:
+    """An IP address (or DNS name) and a TCP port."""
+
+    host: str
+    port: int
+    family: str
+    """`ip4`, `ip6`, `dns`, `dns4` or `dns6`."""
+
+    def __str__(self) -> str:
+        return f"/{self.family}/{self.host}/tcp/{self.port}"
+
+    @property
+    def ip(self) -> _IpAddress | None:
+        """The IP address; None for a name."""
+        return ipaddress.ip_address(self.host) if self.family in {"ip4", "ip6"} else None
+
+
+def parse_tcp(address: str) -> TcpAddress | None:
+    """The TCP address in a multiaddr, whatever `/p2p/…` follows it; None when it is none, or goes through a relay."""
+    try:
+        parts = [(protocol.name, value) for protocol, value in Multiaddr(address).items()]
+    except (MultiaddrError, ValueError):
+        return None
+    names = [name for name, _ in parts]
+    if (
+        names[1:2] != ["tcp"]
+        or names[0] not in {"ip4", "ip6", "dns", "dns4", "dns6"}
+        or set(names[2:]) - {"p2p"}
+    ):
+        return None
+    return TcpAddress(str(parts[0][1]), int(str(parts[1][1])), names[0])
+
+
+def split_peer(address: str) -> tuple[PeerId, Address]:
+    """`/ip4/…/tcp/…/p2p/12D3Koo…` in two. ValueError with one clear line when it is not of that form."""
+    where, mark, peer = address.rpartition("/p2p/")
+    if not mark or parse_tcp(where) is None:
+        raise ValueError(f"{address!r} is not of the form /ip4/1.2.3.4/tcp/4001/p2p/12D3Koo…")
+    return peer, where
+
+
+def concrete(listening: Iterable[str]) -> tuple[Address, ...]:
+    """Where others can dial us, given what we listen on: each wildcard becomes the addresses of this machine.
+
+    Loopback is told only when it was asked for, or when there is nothing else. Link-local addresses are left out: without
+    the name of the other's interface nobody can dial them.
+    """
+    found: dict[str, bool] = {}
+    for text in listening:
+        address = parse_tcp(text)
+        if address is None or address.ip is None:
+            continue
+        if not address.ip.is_unspecified:
+            found[str(address)] = True
+            continue
+        for ip in _interface_addresses(address.family):
+            entry = TcpAddress(str(ip), address.port, address.family)
+            found[str(entry)] = found.get(str(entry), False) or not ip.is_loopback
+    chosen = [address for address, wanted in found.items() if wanted]
+    return tuple(chosen or found)
+
+
+def usable(addresses: Iterable[object]) -> tuple[Address, ...]:
+    """What of a peer's addresses can be dialled: TCP, concrete, without `/p2p/…`, each once, at most 16."""
+    seen: dict[str, None] = {}
+    for item in addresses:
+        address = parse_tcp(str(item))
+        if address is not None and address.port and not (address.ip and address.ip.is_unspecified):
+            seen[str(address)] = None
+    return tuple(seen)[:16]
+
+
+def check_listen(addresses: Sequence[Address]) -> list[Multiaddr]:
+    """The addresses to listen on; ResourceError when one is not an IP address with a TCP port."""
+    for text in addresses:
+        address = parse_tcp(text)
+        if address is None or address.ip is None:
+            raise ResourceError(
+                f"cannot listen on {text!r}", hint="an address looks like /ip4/0.0.0.0/tcp/4001"
+            )
+    return [Multiaddr(text) for text in addresses]
+
+
+def _interface_addresses(family: str) -> list[_IpAddress]:
+    wanted = socket.AF_INET if family == "ip4" else socket.AF_INET6
+    up = {name for name, state in psutil.net_if_stats().items() if state.isup}
+    found = [
+        ipaddress.ip_address(entry.address.partition("%")[0])
+        for name, entries in psutil.net_if_addrs().items()
+        if name in up
+        for entry in entries
+        if entry.family == wanted
+    ]
+    return [ip for ip in found if not ip.is_link_local and not ip.is_multicast]

@@ -1,0 +1,252 @@
+"""How connections and streams come to be: libp2p's swarm and host, with every dial and every inbound stream on our paths.
+
+libp2p's own dial waits 250 ms after it has succeeded, tries one TCP address of many and then remembers the peer as dead for
+60 s; its inbound side never gives back the place of a connection that has ended, and a handler that raises ends the node.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+import structlog
+import trio
+from libp2p.abc import INetConn, INetStream
+from libp2p.custom_types import TProtocol
+from libp2p.exceptions import BaseLibp2pError
+from libp2p.host.basic_host import BasicHost
+from libp2p.host.exceptions import ConnectionFailure, StreamFailure
+from libp2p.io.abc import ReadWriteCloser
+from libp2p.network.connection.raw_connection import RawConnection
+from libp2p.network.connection.swarm_connection import SwarmConn
+from libp2p.network.exceptions import SwarmException
+from libp2p.network.stream.net_stream import NetStream
+from libp2p.network.swarm import Swarm
+from libp2p.peer.id import ID
+from libp2p.peer.peerinfo import PeerInfo
+from libp2p.protocol_muxer.multiselect_communicator import MultiselectCommunicator
+from multiaddr import Multiaddr
+
+from swarm.addresses import usable
+from swarm.host_streams import InboundLimits
+from swarm.muxer import BoundedYamux
+from swarm.network import Address
+
+DIAL_WITHIN_S: Final = 10.0
+"""One address, from the first packet to a secured connection."""
+STAGGER_S: Final = 0.05
+"""Head start of each address over the next: the first is mostly right, and handshakes cost CPU."""
+NEGOTIATE_WITHIN_S: Final = 5
+MAX_PENDING: Final = 512
+MAX_PENDING_PER_IP: Final = 128
+"""Inbound connections that have not proved who they are."""
+
+log = structlog.get_logger(__name__)
+
+
+class _Dial:
+    """One search for a way to a peer: all its addresses side by side, until one answers."""
+
+    def __init__(self) -> None:
+        self.done = trio.Event()
+        self.connection: INetConn | None = None
+        self.failures: list[str] = []
+        self.running = 0
+        self.scopes: list[trio.CancelScope] = []
+
+    def succeed(self, connection: INetConn) -> None:
+        self.connection = self.connection or connection
+        self.done.set()
+        for scope in self.scopes:
+            scope.cancel()
+
+
+class NodeSwarm(Swarm):
+    """libp2p's swarm, whose every dial is `reach`, whoever asks: the roles, Kademlia or libp2p's own services."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._dials: dict[ID, _Dial] = {}
+        self._pending: Counter[str] = Counter()
+
+    def live(self, peer: ID) -> SwarmConn | None:
+        """The connection with `peer` that was heard last, if there is any."""
+        best: SwarmConn | None = None
+        heard = -math.inf
+        for conn in self.connections.get(peer, ()):
+            muxed = conn.muxed_conn
+            if (
+                isinstance(conn, SwarmConn)
+                and isinstance(muxed, BoundedYamux)
+                and not conn.is_closed
+                and muxed.is_established
+                and muxed.heard_at > heard
+            ):
+                best, heard = conn, muxed.heard_at
+        return best
+
+    async def reach(self, peer: ID, addresses: Sequence[Address]) -> INetConn:
+        """A connection with `peer`: the one there is, or the first that comes about. SwarmException says what was tried."""
+        found = self.live(peer)
+        if found is not None:
+            return found
+        dial = self._dials.get(peer)
+        if (
+            dial is not None
+        ):  # somebody else is at it; with other addresses perhaps, so theirs may fail and ours not
+            await dial.done.wait()
+            if (found := self.live(peer)) is not None:
+                return found
+        if not addresses:
+            raise SwarmException("no address of it is known")
+        if self.background_nursery is None:
+            raise SwarmException("this node is closing")
+        dial = self._dials[peer] = _Dial()
+        dial.running = len(addresses)
+        try:
+            for place, address in enumerate(addresses):
+                scope = trio.CancelScope()
+                dial.scopes.append(scope)
+                self.background_nursery.start_soon(
+                    self._attempt, dial, peer, address, place * STAGGER_S, scope
+                )
+            await dial.done.wait()
+        finally:
+            dial.done.set()
+            for scope in dial.scopes:
+                scope.cancel()
+            if self._dials.get(peer) is dial:
+                del self._dials[peer]
+        if dial.connection is None:
+            raise SwarmException("; ".join(dial.failures))
+        return dial.connection
+
+    async def _attempt(
+        self, dial: _Dial, peer: ID, address: Address, delay_s: float, scope: trio.CancelScope
+    ) -> None:
+        """Dial one address, in the swarm's own nursery: the winner need not wait until the losers have tidied up."""
+        try:
+            with scope, trio.move_on_after(DIAL_WITHIN_S + delay_s):
+                await trio.sleep(delay_s)
+                try:
+                    dial.succeed(await self.dial_addr(Multiaddr(address), peer))
+                    return
+                except SwarmException as error:
+                    dial.failures.append(f"{address}: {_reason(error)}")
+                    return
+            if not dial.done.is_set():
+                dial.failures.append(f"{address}: no answer within {DIAL_WITHIN_S:g} s")
+        finally:
+            dial.running -= 1
+            if not dial.running:
+                dial.done.set()
+
+    async def dial_peer(self, peer_id: ID) -> list[INetConn]:
+        """libp2p's own callers come here."""
+        known = self.peerstore.addrs(peer_id) if self.peerstore.has_peer(peer_id) else []
+        return [await self.reach(peer_id, usable(known))]
+
+    async def _do_handle_inbound_connection(
+        self, read_write_closer: ReadWriteCloser, maddr: Multiaddr, failure_event: Any
+    ) -> None:
+        """Secure one inbound connection, and hold its place until it ends (libp2p holds it until the node ends)."""
+        raw = RawConnection(read_write_closer, False)
+        remote = read_write_closer.get_remote_address()
+        ip = remote[0] if remote else ""
+        try:
+            if self._pending[ip] >= MAX_PENDING_PER_IP or self._pending.total() >= MAX_PENDING:
+                return
+            self._pending[ip] += 1
+            try:
+                muxed = await self.upgrade_inbound_raw_conn(raw, maddr)
+            finally:
+                self._pending[ip] -= 1
+                if not self._pending[ip]:
+                    del self._pending[ip]
+            if isinstance(muxed, BoundedYamux):
+                await muxed.event_closed.wait()
+        except BaseLibp2pError as error:
+            log.debug("inbound connection refused", ip=ip, why=_reason(error))
+        finally:
+            with trio.move_on_after(1.0, shield=True):
+                await raw.close()
+
+
+class NodeHost(BasicHost):
+    """libp2p's host, opening streams on `reach`'s connections and serving inbound ones within each peer's limits."""
+
+    def __init__(self, network: NodeSwarm, **kwargs: Any) -> None:
+        super().__init__(network=network, **kwargs)
+        self._swarm = network
+        self._limits = InboundLimits()
+
+    async def connect(self, peer_info: PeerInfo) -> None:
+        """libp2p's own callers come here."""
+        try:
+            await self._swarm.reach(peer_info.peer_id, usable(peer_info.addrs))
+        except SwarmException as error:
+            raise ConnectionFailure(str(error)) from error
+
+    async def new_stream(self, peer_id: ID, protocol_ids: Sequence[TProtocol]) -> NetStream:
+        """A stream that speaks the first of `protocol_ids` the peer knows. SwarmException or StreamFailure."""
+        if self._swarm.live(peer_id) is None:
+            await self._swarm.dial_peer(peer_id)
+        conn = self._swarm.live(peer_id)
+        if conn is None:
+            raise SwarmException("the connection broke at once")
+        try:
+            stream = await conn.new_stream()
+            try:
+                spoken = await self.multiselect_client.select_one_of(
+                    list(protocol_ids), MultiselectCommunicator(stream), NEGOTIATE_WITHIN_S
+                )
+            except BaseException:
+                with trio.move_on_after(1.0, shield=True):
+                    await stream.reset()
+                raise
+        except BaseLibp2pError as error:
+            raise StreamFailure(_reason(error)) from error
+        stream.set_protocol(spoken)
+        return stream
+
+    async def _swarm_stream_handler(self, net_stream: INetStream) -> None:
+        """Negotiate and serve one inbound stream. Whatever goes wrong costs this stream and nothing else."""
+        peer = net_stream.muxed_conn.peer_id
+        served = False
+        try:
+            with self._limits.arriving(peer) as arrived:
+                if not arrived:
+                    return
+                protocol, handler = await self.multiselect.negotiate(MultiselectCommunicator(net_stream), 10)
+                if protocol is None or handler is None:
+                    return
+                with self._limits.speaking(peer, protocol) as speaks:
+                    if not speaks:
+                        log.info("too many streams of one protocol", peer=str(peer), protocol=protocol)
+                        return
+                    net_stream.set_protocol(protocol)
+                    await handler(net_stream)
+                    served = True
+        except BaseLibp2pError as error:
+            log.debug("inbound stream failed", peer=str(peer), why=_reason(error))
+        except Exception:  # a stranger's stream must not be able to end the node through a bug of ours
+            log.exception(
+                "a handler failed; its stream is reset", peer=str(peer), protocol=net_stream.get_protocol()
+            )
+        finally:
+            if not served:
+                with trio.move_on_after(1.0, shield=True), contextlib.suppress(BaseLibp2pError, OSError):
+                    await net_stream.reset()
+
+
+LibpHandler = Callable[[INetStream], Awaitable[None]]
+
+
+def _reason(error: BaseException) -> str:
+    """The innermost cause in a few words."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return (str(error) or type(error).__name__)[:200]

@@ -1,0 +1,246 @@
+"""The holes of libp2p 0.8.1 closed, each by one small function that first looks whether libp2p is as expected.
+
+What could be done by giving libp2p classes of ours is done so (`muxer`, `routing`, `host`); the rest is put in place here,
+once for the process, by `harden()`. Each item has an attack in `tests/swarm/test_hardening_*.py` that succeeds without it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import logging
+from importlib.metadata import version
+from types import ModuleType
+from typing import Any, Final
+
+from libp2p.abc import IMuxedConn, ISecureConn
+from libp2p.crypto.keys import KeyPair
+from libp2p.crypto.x25519 import create_new_key_pair as new_noise_keys
+from libp2p.custom_types import TProtocol
+from libp2p.exceptions import ParseError
+from libp2p.host.basic_host import BasicHost
+from libp2p.io.abc import Reader
+from libp2p.io.exceptions import IncompleteReadError
+from libp2p.kad_dht.kad_dht import KadDHT
+from libp2p.network.config import ConnectionConfig, RetryConfig
+from libp2p.network.swarm import Swarm
+from libp2p.peer.id import ID
+from libp2p.protocol_muxer import multiselect_communicator
+from libp2p.security.noise.transport import PROTOCOL_ID as NOISE
+from libp2p.security.noise.transport import Transport as NoiseTransport
+from libp2p.stream_muxer.muxer_multistream import MuxerMultistream
+from libp2p.stream_muxer.yamux import yamux
+from libp2p.transport.upgrader import TransportUpgrader
+
+from protocol.errors import LocalProtocolError
+from swarm.muxer import BoundedYamux, PatientStream
+from swarm.routing import KAD_PROTOCOL
+
+LIBP2P: Final = "0.8.1"
+MAX_NEGOTIATION_BYTES: Final = 1024
+"""One multistream message: a protocol name. go-multistream has the same limit."""
+MAX_CONNECTIONS: Final = 1024
+_IPFS_KAD: Final = "/ipfs/kad/1.0.0"
+_KAD_MODULES: Final = ("common", "kad_dht", "peer_routing", "provider_store", "value_store")
+_READ_MODULES: Final = (
+    "libp2p.io.msgio",
+    "libp2p.stream_muxer.yamux.yamux",
+    "libp2p.host.ping",
+    "libp2p.utils.varint",
+)
+
+_NOISY: Final = {
+    "libp2p": logging.CRITICAL,
+    "libp2p.network.auto_connector": logging.CRITICAL,  # sets its own level on import
+    "multiaddr": logging.ERROR,
+}
+
+
+def harden() -> None:
+    """Put every patch in place. Safe to call again. LocalProtocolError when libp2p is not the one this was written for."""
+    found = version("libp2p")
+    if found != LIBP2P:
+        raise LocalProtocolError(
+            f"libp2p {found} is installed; the safety of this node was written and tested against {LIBP2P}",
+            hint=f"pip install libp2p=={LIBP2P}",
+        )
+    expect_overridden_methods()
+    limit_negotiation()
+    count_no_reads()
+    bound_streams()
+    name_own_dht()
+    quieten_logs()
+
+
+# -- the patches -----------------------------------------------------------------------------------------------------------
+
+
+def limit_negotiation() -> None:
+    """Multistream names are at most 1 KiB of UTF-8, before and after the handshake.
+
+    Unpatched, a stranger without a key claims 4 GiB and is believed; a name that is no UTF-8 ends the whole node.
+    """
+    _replace(multiselect_communicator, "read_delim", read_name, expected="read_delim")
+
+
+def count_no_reads() -> None:
+    """A frame may arrive in any number of pieces. Unpatched, the 102nd ends the connection (small MTU, slow links)."""
+    for name in _READ_MODULES:
+        _replace(importlib.import_module(name), "read_exactly", read_exactly, expected="read_exactly")
+
+
+def bound_streams() -> None:
+    """Connections make streams of our class: no 5 s limit on a paused reader, windows that stay within the budget."""
+    _replace(yamux, "YamuxStream", PatientStream, expected="YamuxStream")
+
+
+def name_own_dht() -> None:
+    """Kademlia under our own protocol name in every module that has copied the name."""
+    for name in _KAD_MODULES:
+        module = importlib.import_module(f"libp2p.kad_dht.{name}")
+        present = getattr(module, "PROTOCOL_ID", None)
+        if present not in {_IPFS_KAD, KAD_PROTOCOL}:
+            raise _changed(f"libp2p.kad_dht.{name}.PROTOCOL_ID")
+        module.PROTOCOL_ID = TProtocol(KAD_PROTOCOL)  # type: ignore[attr-defined]
+
+
+def quieten_logs() -> None:
+    """libp2p logs a warning for each request it serves, and whole values of strangers; what matters we log ourselves."""
+    for name, level in _NOISY.items():
+        logging.getLogger(name).setLevel(level)
+
+
+def expect_overridden_methods() -> None:
+    """The methods that our subclasses replace must still be there, with the parameters they had."""
+    expected: list[tuple[type[Any], str, list[str]]] = [
+        (Swarm, "dial_peer", ["self", "peer_id"]),
+        (Swarm, "_do_handle_inbound_connection", ["self", "read_write_closer", "maddr", "failure_event"]),
+        (BasicHost, "_swarm_stream_handler", ["self", "net_stream"]),
+        (BasicHost, "new_stream", ["self", "peer_id", "protocol_ids"]),
+        (BasicHost, "connect", ["self", "peer_info"]),
+        (MuxerMultistream, "new_conn", ["self", "conn", "peer_id"]),
+        (KadDHT, "handle_stream", ["self", "stream"]),
+        (KadDHT, "add_peer", ["self", "peer_id", "skip_server_mode_check"]),
+        (yamux.Yamux, "open_stream", ["self"]),
+        (yamux.Yamux, "_write_frame", ["self", "data"]),
+        (yamux.Yamux, "_measure_rtt_loop", ["self"]),
+        (yamux.Yamux, "_read_data_body", ["self", "length"]),
+        (yamux.Yamux, "_cleanup_on_error", ["self"]),
+        (yamux.YamuxStream, "read", ["self", "n"]),
+        (yamux.YamuxStream, "write", ["self", "data"]),
+    ]
+    for owner, name, parameters in expected:
+        method = getattr(owner, name, None)
+        if method is None or list(inspect.signature(method).parameters) != parameters:
+            raise _changed(f"{owner.__name__}.{name}")
+
+
+# -- what a host is built from ---------------------------------------------------------------------------------------------
+
+
+def noise_and_yamux(keys: KeyPair) -> TransportUpgrader:
+    """Noise for secrecy and identity, yamux for streams, and nothing else.
+
+    libp2p's default host also takes `/plaintext/2.0.0` and SECIO, by which anybody can be anybody.
+    """
+    muxers: dict[TProtocol, type[IMuxedConn]] = {TProtocol(yamux.PROTOCOL_ID): BoundedYamux}
+    upgrader = TransportUpgrader(
+        secure_transports_by_protocol={
+            NOISE: NoiseTransport(keys, noise_privkey=new_noise_keys().private_key)
+        },
+        muxer_transports_by_protocol=muxers,
+    )
+    upgrader.muxer_multistream = GivenMuxers(muxers, 10)
+    return upgrader
+
+
+class GivenMuxers(MuxerMultistream):
+    """libp2p makes its own Yamux whatever class it was given; this makes the given one."""
+
+    async def new_conn(self, conn: ISecureConn, peer_id: ID) -> IMuxedConn:
+        _, muxer = await self._selector.select(conn, conn.is_initiator, self.negotiate_timeout)
+        return muxer(conn, peer_id)
+
+
+def assert_closed(upgrader: TransportUpgrader) -> None:
+    """Refuse to start with any other way of securing or sharing a connection."""
+    security = [str(name) for name in upgrader.security_multistream.transports]
+    muxers = [str(name) for name in upgrader.muxer_multistream.transports]
+    if security != [str(NOISE)] or muxers != [yamux.PROTOCOL_ID]:
+        raise LocalProtocolError(
+            f"this node would also speak {security} and {muxers}; only Noise and yamux are safe"
+        )
+
+
+def connection_config() -> ConnectionConfig:
+    """No dialling of everybody known, short time limits. Liveness is yamux's pings (`muxer`), cheaper than libp2p's own."""
+    return ConnectionConfig(
+        max_connections=MAX_CONNECTIONS,
+        min_connections=0,
+        low_watermark=0,
+        high_watermark=MAX_CONNECTIONS - 128,
+        dial_timeout=5.0,
+        inbound_upgrade_timeout=10.0,
+        outbound_upgrade_timeout=5.0,
+        outbound_stream_protocol_negotiation_timeout=5.0,
+        inbound_stream_protocol_negotiation_timeout=10.0,
+    )
+
+
+def no_retries() -> RetryConfig:
+    """A refused port is known at once; trying again is the caller's business."""
+    return RetryConfig(max_retries=0)
+
+
+# -- replacements ------------------------------------------------------------------------------------------------------------
+
+
+async def read_name(reader: Reader) -> bytes:
+    """One length-prefixed line of at most 1 KiB. ParseError for anything else; nothing is buffered before the check."""
+    size = shift = 0
+    while True:
+        byte = (await read_exactly(reader, 1))[0]
+        size |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+        shift += 7
+        if shift > 7:
+            raise ParseError("a negotiation message of more than 16 KiB")
+    if not 0 < size <= MAX_NEGOTIATION_BYTES:
+        raise ParseError(f"a negotiation message of {size} bytes")
+    line = await read_exactly(reader, size)
+    if line[-1:] != b"\n":
+        raise ParseError("a negotiation message without its newline")
+    try:
+        line.decode()
+    except UnicodeDecodeError as error:
+        raise ParseError("a negotiation message that is no UTF-8") from error
+    return line[:-1]
+
+
+async def read_exactly(reader: Reader, n: int, retry_count: int = 0) -> bytes:
+    """`n` bytes in as many pieces as they come. IncompleteReadError when the stream ends before."""
+    data = bytearray()
+    while len(data) < n:
+        part = await reader.read(n - len(data))
+        if not part:
+            raise IncompleteReadError(
+                f"the stream ended after {len(data)} of {n} bytes", expected_bytes=n, received_bytes=len(data)
+            )
+        data += part
+    return bytes(data)
+
+
+def _replace(module: ModuleType, name: str, ours: Any, *, expected: str) -> None:
+    present = getattr(module, name, None)
+    if present is ours:
+        return
+    if getattr(present, "__name__", None) != expected:
+        raise _changed(f"{module.__name__}.{name}")
+    setattr(module, name, ours)
+
+
+def _changed(what: str) -> LocalProtocolError:
+    return LocalProtocolError(
+        f"libp2p's {what} is not what it was in {LIBP2P}; swarm/hardening.py must be looked at again"
+    )

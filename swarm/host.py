@@ -1,0 +1,380 @@
+"""The network between real processes: libp2p behind the face of `swarm.network`.
+
+`open_host` starts it; `HostNetwork` is what it yields. The pieces below it: `dialling` (connections and streams), `muxer`
+(yamux with its limits kept), `routing` (Kademlia), `host_streams` (trio's manners), `hardening` (what is patched and why).
+"""
+
+from __future__ import annotations
+
+import errno
+import heapq
+import random
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import Final
+
+import structlog
+import trio
+from libp2p.abc import INetConn, INetStream, INetwork, INotifee
+from libp2p.crypto.ed25519 import create_new_key_pair
+from libp2p.custom_types import TProtocol
+from libp2p.exceptions import BaseLibp2pError
+from libp2p.network.exceptions import SwarmException
+from libp2p.network.stream.net_stream import NetStream
+from libp2p.peer.id import ID
+from libp2p.peer.peerinfo import PeerInfo
+from libp2p.peer.peerstore import PeerStore
+from libp2p.tools.anyio_service import background_trio_service
+from libp2p.transport.tcp.tcp import TCP
+from multiaddr import Multiaddr
+
+from protocol.errors import LocalProtocolError, ResourceError, Unreachable
+from swarm import hardening
+from swarm.addresses import check_listen, concrete, parse_tcp, split_peer, usable
+from swarm.dialling import NodeHost, NodeSwarm
+from swarm.host_streams import NodeStream
+from swarm.identity import Identity, distance, peer_id_bytes
+from swarm.network import Address, Contact, Handler, PeerId
+from swarm.routing import OwnKad
+
+ADDRESS_TTL_S: Final = 7200
+FORGOTTEN_S: Final = 60.0
+"""How long a peer that did not answer is left out, whoever names it again."""
+REFRESH_WITHIN_S: Final = 15.0
+JOIN_WITHIN_S: Final = 3.0
+"""How long starting waits for a first bootstrap peer; after that the search goes on beside the node's work."""
+RETRY_FIRST_S: Final = 1.0
+RETRY_MOST_S: Final = 30.0
+CLOSE_WITHIN_S: Final = 0.6
+
+log = structlog.get_logger(__name__)
+
+
+class HostNetwork:
+    """A started libp2p node, as `swarm.network.Network` describes it."""
+
+    def __init__(self, identity: Identity, host: NodeHost, swarm: NodeSwarm, kad: OwnKad) -> None:
+        self._identity = identity
+        self._host = host
+        self._swarm = swarm
+        self._kad = kad
+        self._forgotten: dict[PeerId, float] = {}
+
+    @property
+    def peer_id(self) -> PeerId:
+        return self._identity.peer_id
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        return usable(self._host.get_addrs())
+
+    def sign(self, body: bytes) -> bytes:
+        return self._identity.sign(body)
+
+    def handle(self, protocol: str, handler: Handler) -> None:
+        if TProtocol(protocol) in self._host.multiselect.handlers:
+            raise LocalProtocolError(f"{protocol} has a handler already")
+
+        async def serve(inner: INetStream) -> None:
+            assert isinstance(inner, NetStream)
+            stream = NodeStream(inner, protocol)
+            await handler(stream)
+            await stream.aclose()
+
+        self._host.set_stream_handler(TProtocol(protocol), serve)
+
+    # -- connections and streams ---------------------------------------------------------------------------------------
+
+    async def connect(self, peer: PeerId, addresses: Sequence[Address], *, patience_s: float = 5.0) -> None:
+        with _patience(peer, patience_s):
+            await self._reach(_peer(peer), addresses)
+
+    async def open(
+        self, peer: PeerId, protocol: str, addresses: Sequence[Address] = (), *, patience_s: float = 5.0
+    ) -> NodeStream:
+        with _patience(peer, patience_s):
+            target = _peer(peer)
+            await self._reach(target, addresses)
+            return NodeStream(await self._host.new_stream(target, [TProtocol(protocol)]), protocol)
+
+    async def _reach(self, peer: ID, addresses: Sequence[Address]) -> None:
+        if peer == self._host.get_id():
+            raise SwarmException("that is this node itself")
+        store = self._host.get_peerstore()
+        given = usable(addresses)
+        if given:
+            store.add_addrs(peer, [Multiaddr(address) for address in given], ADDRESS_TTL_S)
+        known = usable(store.addrs(peer)) if store.has_peer(peer) else ()
+        await self._swarm.reach(peer, tuple(dict.fromkeys((*given, *known))))
+
+    async def disconnect(self, peer: PeerId) -> None:
+        await self._swarm.close_peer(_peer(peer))
+
+    def connected(self) -> tuple[PeerId, ...]:
+        return tuple(str(peer) for peer in self._swarm.connections if self._swarm.live(peer) is not None)
+
+    # -- the routing table ---------------------------------------------------------------------------------------------
+
+    def closest(self, key: bytes, count: int) -> tuple[Contact, ...]:
+        now = trio.current_time()
+        infos = {str(info.peer_id): info for info in self._kad.peers()}
+        candidates = (peer for peer in infos if self._forgotten.get(peer, 0.0) <= now)
+        near = heapq.nsmallest(count, candidates, key=lambda peer: distance(peer, key))
+        return tuple(Contact(peer, usable(infos[peer].addrs)) for peer in near)
+
+    def learn(self, contact: Contact) -> None:
+        if not contact.holder or contact.peer == self.peer_id:
+            return
+        addresses = [Multiaddr(address) for address in usable(contact.addresses)]
+        if not addresses:
+            return
+        peer = _peer(contact.peer)
+        self._forgotten.pop(contact.peer, None)
+        self._host.get_peerstore().add_addrs(peer, addresses, ADDRESS_TTL_S)
+        self._kad.insert(PeerInfo(peer, addresses))
+
+    def forget(self, peer: PeerId) -> None:
+        now = trio.current_time()
+        if len(self._forgotten) > 4096:
+            self._forgotten = {other: until for other, until in self._forgotten.items() if until > now}
+        self._forgotten[peer] = now + FORGOTTEN_S
+        self._kad.remove(_peer(peer))
+
+    async def refresh(self) -> None:
+        with trio.move_on_after(REFRESH_WITHIN_S):
+            await self._kad.refresh_routing_table()
+
+
+@asynccontextmanager
+async def open_host(
+    identity: Identity,
+    *,
+    listen: Sequence[Address] = (),
+    announce: Sequence[Address] = (),
+    bootstrap: Sequence[str] = (),
+    server: bool,
+    rng: random.Random | None = None,
+) -> AsyncIterator[HostNetwork]:
+    """Start a node and yield it, listening; leave the context to stop it (under a second).
+
+    `listen`: multiaddrs such as `/ip4/0.0.0.0/tcp/4001`, or none for a node that only dials; `announce`: told to others
+    instead of the interfaces' addresses (a forwarded port); `bootstrap`: `/ip4/…/tcp/…/p2p/12D3Koo…`, kept connected to;
+    `server`: others may route through this node. ResourceError when a port cannot be had or an address makes no sense.
+    """
+    try:
+        async with _running(identity, listen, announce, bootstrap, server, rng or random.Random()) as network:
+            yield network
+    except BaseExceptionGroup as group:
+        # the nurseries in between wrap what the caller's own block raised; give it back as it was
+        raise _alone(group) from None
+
+
+@asynccontextmanager
+async def _running(
+    identity: Identity,
+    listen: Sequence[Address],
+    announce: Sequence[Address],
+    bootstrap: Sequence[str],
+    server: bool,
+    rng: random.Random,
+) -> AsyncIterator[HostNetwork]:
+    hardening.harden()
+    wanted = check_listen(listen)
+    first = _bootstrap_contacts(bootstrap)
+    _probe_ports(listen)
+    keys = create_new_key_pair(identity.seed)
+    upgrader = hardening.noise_and_yamux(keys)
+    hardening.assert_closed(upgrader)
+    store = PeerStore()
+    me = ID.from_string(identity.peer_id)
+    store.add_key_pair(me, keys)
+    swarm = NodeSwarm(
+        me,
+        store,
+        upgrader,
+        transports=[TCP()],
+        retry_config=hardening.no_retries(),
+        connection_config=hardening.connection_config(),
+    )
+    host = NodeHost(
+        swarm,
+        negotiate_timeout=10,
+        addrs_factory=_announcer(announce),
+        disable_identify_address_discovery=True,
+    )
+    async with host.run(listen_addrs=wanted):
+        _check_listening(swarm, wanted)
+        kad = OwnKad(host, server=server)
+        network = HostNetwork(identity, host, swarm, kad)
+        keeper = _BootstrapKeeper(network, first, rng)
+        swarm.register_notifee(keeper)
+        await keeper.join_first()
+        async with background_trio_service(kad), trio.open_nursery() as nursery:
+            nursery.start_soon(keeper.run)
+            try:
+                yield network
+            finally:
+                nursery.cancel_scope.cancel()
+                await _close_connections(swarm)
+
+
+def _alone(error: BaseException) -> BaseException:
+    """The one error in a group of groups of one; the group itself where there are several."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+class _BootstrapKeeper(INotifee):
+    """Keeps a connection with at least one bootstrap peer: a restarted gate gets its nodes back within seconds."""
+
+    def __init__(self, network: HostNetwork, contacts: Sequence[Contact], rng: random.Random) -> None:
+        self._network = network
+        self._contacts = contacts
+        self._rng = rng
+        self._lost = trio.Event()
+
+    async def join_first(self) -> None:
+        """Try all of them once, before Kademlia starts, so that its first look around finds somebody."""
+        if self._contacts:
+            with trio.move_on_after(JOIN_WITHIN_S):
+                await self._try_all()
+
+    async def run(self) -> None:
+        pause = RETRY_FIRST_S
+        while self._contacts:
+            if self._linked():
+                pause = RETRY_FIRST_S
+                self._lost = trio.Event()
+                await self._lost.wait()
+                log.warning("the last bootstrap peer is lost; looking for one again")
+            await trio.sleep(pause * self._rng.uniform(0.5, 1.0))
+            pause = min(pause * 2, RETRY_MOST_S)
+            if not self._linked() and await self._try_all():
+                await self._network.refresh()
+
+    def _linked(self) -> bool:
+        live = set(self._network.connected())
+        return any(contact.peer in live for contact in self._contacts)
+
+    async def _try_all(self) -> bool:
+        async with trio.open_nursery() as nursery:
+            for contact in self._contacts:
+                nursery.start_soon(self._try, contact)
+        return self._linked()
+
+    async def _try(self, contact: Contact) -> None:
+        try:
+            await self._network.connect(contact.peer, contact.addresses)
+        except Unreachable as error:
+            log.warning("bootstrap peer not reached", peer=contact.peer, why=error.what)
+        else:
+            self._network.learn(contact)
+
+    async def disconnected(self, network: INetwork, conn: INetConn) -> None:
+        if not self._linked():
+            self._lost.set()
+
+    async def connected(self, network: INetwork, conn: INetConn) -> None:
+        """Of no interest."""
+
+    async def opened_stream(self, network: INetwork, stream: INetStream) -> None:
+        """Of no interest."""
+
+    async def closed_stream(self, network: INetwork, stream: INetStream) -> None:
+        """Of no interest."""
+
+    async def listen(self, network: INetwork, multiaddr: Multiaddr) -> None:
+        """Of no interest."""
+
+    async def listen_close(self, network: INetwork, multiaddr: Multiaddr) -> None:
+        """Of no interest."""
+
+
+@contextmanager
+def _patience(peer: PeerId, patience_s: float) -> Iterator[None]:
+    """Turns libp2p's failures, and the end of patience, into `Unreachable`: the one place where that is done."""
+    try:
+        with trio.fail_after(patience_s):
+            yield
+    except trio.TooSlowError as error:
+        raise Unreachable(f"{peer} did not answer within {patience_s:g} s") from error
+    except BaseLibp2pError as error:
+        raise Unreachable(f"no way to {peer}: {error}") from error
+
+
+def _peer(peer: PeerId) -> ID:
+    try:
+        return ID(peer_id_bytes(peer))
+    except ValueError as error:
+        raise Unreachable(str(error)) from error
+
+
+def _bootstrap_contacts(bootstrap: Sequence[str]) -> tuple[Contact, ...]:
+    found: dict[PeerId, list[Address]] = {}
+    for text in bootstrap:
+        try:
+            peer, address = split_peer(text)
+            peer_id_bytes(peer)
+        except ValueError as error:
+            raise ResourceError(
+                f"a bootstrap address makes no sense: {error}", hint="take it from the gate"
+            ) from error
+        found.setdefault(peer, []).append(address)
+    return tuple(Contact(peer, tuple(addresses)) for peer, addresses in found.items())
+
+
+def _announcer(announce: Sequence[Address]) -> Callable[[list[Multiaddr]], list[Multiaddr]]:
+    fixed = [Multiaddr(address) for address in announce]
+
+    def tell(listening: list[Multiaddr]) -> list[Multiaddr]:
+        return fixed or [Multiaddr(address) for address in concrete(str(entry) for entry in listening)]
+
+    return tell
+
+
+def _probe_ports(listen: Sequence[Address]) -> None:
+    """See that each port is free. libp2p shares ports (SO_REUSEPORT), so two nodes would silently halve the connections."""
+    for text in listen:
+        address = parse_tcp(text)
+        assert address is not None
+        if address.port == 0:
+            continue
+        family = socket.AF_INET6 if address.family == "ip6" else socket.AF_INET
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((address.host, address.port))
+            except OSError as error:
+                raise _cannot_listen(address.port, text, error) from error
+
+
+def _cannot_listen(port: int, address: str, error: OSError) -> ResourceError:
+    if error.errno == errno.EADDRINUSE:
+        return ResourceError(
+            f"port {port} is taken", hint="stop what listens there, or choose another with --listen"
+        )
+    if error.errno == errno.EACCES:
+        return ResourceError(f"port {port} needs more rights", hint="choose a port above 1023 with --listen")
+    if error.errno == errno.EADDRNOTAVAIL:
+        return ResourceError(
+            f"{address} is no address of this machine", hint="listen on /ip4/0.0.0.0/tcp/4001"
+        )
+    return ResourceError(f"cannot listen on {address}: {error.strerror}", hint="choose another with --listen")
+
+
+def _check_listening(swarm: NodeSwarm, wanted: Sequence[Multiaddr]) -> None:
+    missing = [str(address) for address in wanted if str(address) not in swarm.listeners]
+    if missing:
+        raise ResourceError(f"cannot listen on {missing[0]}", hint="choose another address with --listen")
+
+
+async def _close_connections(swarm: NodeSwarm) -> None:
+    """All at once: one after the other takes libp2p 0.2 s for each."""
+    with trio.move_on_after(CLOSE_WITHIN_S, shield=True):
+        async with trio.open_nursery() as nursery:
+            for connections in list(swarm.connections.values()):
+                for connection in list(connections):
+                    nursery.start_soon(connection.close)
+    swarm.connections.clear()

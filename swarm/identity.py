@@ -1,0 +1,281 @@
+"""Who a node is: one Ed25519 key on disk, the peer id it gives, and the counter that tells one start from the next.
+
+Nothing here knows libp2p: a peer id is base58 of the identity multihash of the public key, so the key can be read back
+from the id and every signature can be checked without asking anybody.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Final
+
+import base58
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from protocol.errors import ResourceError
+
+_ID_PREFIX: Final = bytes.fromhex("002408011220")
+"""Identity multihash (0x00), 36 bytes long (0x24), of a libp2p public key: type Ed25519 (0801), 32 bytes (1220)."""
+_ID_BYTES: Final = len(_ID_PREFIX) + 32
+_MAX_KEY_FILE: Final = 4096
+_POSIX: Final = os.name == "posix"
+
+
+@dataclass(frozen=True)
+class Identity:
+    """An Ed25519 key: the node's name and its hand for signing."""
+
+    seed: bytes
+    """The 32 secret bytes. Never shown: `repr` leaves them out."""
+
+    @classmethod
+    def fresh(cls) -> Identity:
+        """A new random identity."""
+        return cls(secrets.token_bytes(32))
+
+    @classmethod
+    def from_seed(cls, seed: int | str | bytes) -> Identity:
+        """The same identity for the same seed. For tests and simulations only."""
+        raw = seed if isinstance(seed, bytes) else str(seed).encode()
+        return cls(hashlib.sha256(b"sark test identity " + raw).digest())
+
+    @cached_property
+    def _private(self) -> Ed25519PrivateKey:
+        return Ed25519PrivateKey.from_private_bytes(self.seed)
+
+    @cached_property
+    def public_key(self) -> bytes:
+        """The 32 public bytes."""
+        return self._private.public_key().public_bytes_raw()
+
+    @cached_property
+    def peer_id(self) -> str:
+        """`12D3Koo…`, 52 characters."""
+        return base58.b58encode(_ID_PREFIX + self.public_key).decode()
+
+    def sign(self, body: bytes) -> bytes:
+        """64-byte Ed25519 signature over `body`."""
+        return self._private.sign(body)
+
+    def __repr__(self) -> str:
+        return f"Identity({self.peer_id})"
+
+
+# -- reading other people's ids ------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=65_536)
+def peer_id_bytes(peer_id: str) -> bytes:
+    """The 38 bytes behind a peer id. ValueError when it is no Ed25519 peer id."""
+    if not 40 <= len(peer_id) <= 60:
+        raise ValueError(f"not a peer id: {peer_id[:64]!r}")
+    raw = base58.b58decode(peer_id)
+    if len(raw) != _ID_BYTES or not raw.startswith(_ID_PREFIX):
+        raise ValueError(f"not an Ed25519 peer id: {peer_id!r}")
+    return raw
+
+
+@lru_cache(maxsize=65_536)
+def routing_key(peer_id: str) -> bytes:
+    """sha256 of the peer id's bytes: where the peer lies in the 256-bit space of keys."""
+    return hashlib.sha256(peer_id_bytes(peer_id)).digest()
+
+
+def distance(peer_id: str, key: bytes) -> int:
+    """XOR distance between a peer and a 32-byte key."""
+    return int.from_bytes(routing_key(peer_id), "big") ^ int.from_bytes(key, "big")
+
+
+@lru_cache(maxsize=4_096)
+def _public_key(peer_id: str) -> Ed25519PublicKey:
+    return Ed25519PublicKey.from_public_bytes(peer_id_bytes(peer_id)[len(_ID_PREFIX) :])
+
+
+def verify(peer_id: str, body: bytes, signature: bytes) -> bool:
+    """Did `peer_id` sign `body`? Never raises: an id or signature that makes no sense is a no."""
+    try:
+        _public_key(peer_id).verify(signature, body)
+    except (InvalidSignature, ValueError, TypeError):
+        return False
+    return True
+
+
+# -- on disk -------------------------------------------------------------------------------------------------------------
+
+
+def load_or_create(path: Path) -> Identity:
+    """The identity kept in `path` (PKCS#8 PEM, mode 0600); made, with its folder (mode 0700), where there is none.
+
+    ResourceError when the file is a link, can be read by other users, or holds no Ed25519 key. A broken key is never
+    replaced silently: the node would become somebody else.
+    """
+    raw = _read_private(path)
+    if raw is None:
+        identity = Identity.fresh()
+        pem = identity._private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        write_durably(path, pem)
+        return identity
+    try:
+        key = load_pem_private_key(raw, password=None)
+    except (ValueError, TypeError) as error:
+        raise _corrupt_key(path) from error
+    if not isinstance(key, Ed25519PrivateKey):
+        raise _corrupt_key(path)
+    return Identity(key.private_bytes_raw())
+
+
+def next_incarnation(path: Path) -> int:
+    """The number of this start: one more than the last, on disk before it is returned.
+
+    ResourceError when the file does not hold a number: starting again from 1 would bring old fences back to life.
+    """
+    raw = _read_private(path)
+    last = 0
+    if raw is not None:
+        text = raw.strip()
+        if not text.isdigit() or len(text) > 18:
+            raise ResourceError(
+                f"the incarnation counter {path} is damaged",
+                hint=f"write a number larger than any before into it, such as: echo 1000000 > {path}",
+            )
+        last = int(text)
+    write_durably(path, b"%d\n" % (last + 1))
+    return last + 1
+
+
+@contextlib.contextmanager
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Hold the data folder for this process alone, as long as the context lives (or the process does).
+
+    ResourceError naming the process that has it.
+    """
+    _make_folder(folder)
+    path = folder / "lock"
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | _flag("O_NOFOLLOW") | _flag("O_CLOEXEC"), 0o600)
+    except OSError as error:
+        raise _unusable(path, error) from error
+    try:
+        try:
+            _lock(handle)
+        except OSError as error:
+            owner = os.pread(handle, 20, 0).decode("ascii", "replace").strip() if _POSIX else ""
+            who = f"by process {owner}" if owner.isdigit() else "by another process"
+            raise ResourceError(
+                f"the data folder {folder} is in use {who}",
+                hint="stop that node, or give this one a folder of its own (--data)",
+            ) from error
+        os.ftruncate(handle, 0)
+        os.write(handle, b"%d\n" % os.getpid())
+        yield
+    finally:
+        os.close(handle)
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Replace `path` by `data`, mode 0600, so that after a crash there is the old content or the new, never half."""
+    _make_folder(path.parent)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
+    try:
+        handle = os.open(
+            temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _flag("O_NOFOLLOW") | _flag("O_CLOEXEC"), 0o600
+        )
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(handle, view) :]
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        temporary.replace(path)
+        if _POSIX:  # the new name itself must reach the disk; Windows has no handle on a folder
+            folder = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise _unusable(path, error) from error
+
+
+def _read_private(path: Path) -> bytes | None:
+    """Content of a file of ours, or None when there is none."""
+    try:
+        handle = os.open(path, os.O_RDONLY | _flag("O_NOFOLLOW") | _flag("O_CLOEXEC"))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise ResourceError(
+                f"{path} is a symbolic link",
+                hint="put the file itself there; links are not followed for keys",
+            ) from error
+        raise _unusable(path, error) from error
+    try:
+        info = os.fstat(handle)
+        if not stat.S_ISREG(info.st_mode):
+            raise ResourceError(f"{path} is not a file", hint="move it away and start again")
+        if _POSIX and info.st_mode & 0o077:
+            raise ResourceError(f"{path} can be read by other users", hint=f"chmod 600 {path}")
+        return os.read(handle, _MAX_KEY_FILE)
+    finally:
+        os.close(handle)
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unusable(folder, error) from error
+
+
+def _lock(handle: int) -> None:
+    if _POSIX:
+        import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    else:
+        import msvcrt
+
+        # a byte far behind the content, so that the process id stays readable
+        os.lseek(handle, 1 << 20, os.SEEK_SET)
+        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
+        os.lseek(handle, 0, os.SEEK_SET)
+
+
+def _flag(name: str) -> int:
+    """An `os.open` flag, or 0 where the platform has none of that name."""
+    value = getattr(os, name, 0)
+    return value if isinstance(value, int) else 0
+
+
+def _unusable(path: Path, error: OSError) -> ResourceError:
+    return ResourceError(
+        f"cannot use {path}: {error.strerror or error}",
+        hint="check that the folder exists and is yours, and the disk",
+    )
+
+
+def _corrupt_key(path: Path) -> ResourceError:
+    return ResourceError(
+        f"the key file {path} is damaged: it holds no Ed25519 key",
+        hint="restore it from a copy; or move it away, and this node starts with a new identity",
+    )

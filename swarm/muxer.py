@@ -1,0 +1,317 @@
+"""Yamux as libp2p speaks it, with its limits kept: windows, buffers, pings, cancellation.
+
+libp2p 0.8.1 logs a peer that overruns its window and keeps the bytes, never asks whether a silent peer is alive, resets a
+stream whose reader pauses for 5 s, and leaves half a frame on the wire when a writer is cancelled. These two classes are
+given to libp2p in place of its own; the frames on the wire are the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import trio
+from libp2p.io.exceptions import IOException
+from libp2p.network.connection.exceptions import RawConnError
+from libp2p.stream_muxer.exceptions import MuxedStreamEOF, MuxedStreamError, MuxedStreamReset
+from libp2p.stream_muxer.yamux import yamux
+
+MAX_FRAME: Final = 65_507
+"""Payload that fills exactly one Noise message behind the 12-byte frame header; the fastest size (measured)."""
+MAX_WINDOW: Final = 1024 * 1024
+"""How far one stream's receive window may grow, in bytes: memory for one stalled reader, 80 Mbit/s at 100 ms."""
+MAX_BUFFERED: Final = 8 * 1024 * 1024
+"""Bytes one connection may hold for readers of ours that have not come yet."""
+MAX_STREAMS: Final = 512
+"""Streams one connection may hold, ours and the peer's."""
+PING_EVERY_S: Final = 4.0
+PONG_WITHIN_S: Final = 4.0
+"""A link with nothing to hear for PING_EVERY_S + PONG_WITHIN_S, although it was asked, is dead."""
+WRITE_WITHIN_S: Final = 5.0
+"""A frame once begun must be finished; a socket that takes no bytes for so long is dead."""
+
+GROW_WITHIN_S: Final = 0.5
+"""A reader that uses up half its window faster than this gets a larger one."""
+
+_LINK_ERRORS: Final = (RawConnError, IOException, OSError, trio.BrokenResourceError, trio.ClosedResourceError)
+
+
+def _header(kind: int, flags: int, stream_id: int, length: int) -> bytes:
+    return struct.pack(yamux.YAMUX_HEADER_FORMAT, 0, kind, flags, stream_id, length)
+
+
+class Overrun(trio.TooSlowError):
+    """The peer sent more than it was granted. libp2p closes the connection on this class of error, and on no other."""
+
+
+class LinkLost(trio.TooSlowError):
+    """The connection ended within a frame. Of the class that makes libp2p close the connection at once."""
+
+
+class _Buffer(bytearray):
+    """Bytes received for one stream; counts against the stream's window and the connection's cap."""
+
+    def __init__(self, conn: BoundedYamux, stream_id: int) -> None:
+        super().__init__()
+        self._conn = conn
+        self._stream_id = stream_id
+
+    def extend(self, data: Any) -> None:
+        if self._conn.admit(self._stream_id, len(data)):
+            super().extend(data)
+
+
+class _Buffers(dict[int, bytearray]):
+    """The connection's buffers by stream; every new one is a counting one, and there are not too many."""
+
+    def __init__(self, conn: BoundedYamux) -> None:
+        super().__init__()
+        self._conn = conn
+
+    def __setitem__(self, stream_id: int, buffer: bytearray) -> None:
+        if len(self) >= MAX_STREAMS:
+            raise Overrun(f"more than {MAX_STREAMS} streams")
+        super().__setitem__(stream_id, _Buffer(self._conn, stream_id))
+
+
+class PatientStream(yamux.YamuxStream):
+    """A stream whose reader and writer wait as long as their callers like, and lose nothing when they are cancelled."""
+
+    conn: BoundedYamux
+
+    def __init__(self, stream_id: int, conn: BoundedYamux, is_initiator: bool) -> None:
+        self._changed = trio.Event()
+        self._window = 0
+        self._gone = False
+        self._recv_closed = False
+        self.finished = False
+        """The peer said that it has sent everything (as opposed to: the link broke)."""
+        self.rest = b""
+        """What had arrived of a finished stream when its connection closed."""
+        self.deaf = False
+        self._owed = 0
+        super().__init__(stream_id, conn, is_initiator)
+
+    @property
+    def send_window(self) -> int:
+        return self._window
+
+    @send_window.setter
+    def send_window(self, value: int) -> None:
+        self._window = value
+        self._wake()
+
+    @property
+    def closed(self) -> bool:
+        return self._gone
+
+    @closed.setter
+    def closed(self, value: bool) -> None:
+        self._gone = value
+        self._wake()
+
+    @property
+    def recv_closed(self) -> bool:
+        return self._recv_closed
+
+    @recv_closed.setter
+    def recv_closed(self, value: bool) -> None:
+        # libp2p sets this for a FIN, a reset and a lost connection alike; only the first means that all has arrived
+        if value and not (self._recv_closed or self._gone or self.conn.event_shutting_down.is_set()):
+            self.finished = True
+        self._recv_closed = value
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+
+    def stop(self) -> None:
+        """Nobody here will read or write any more: whoever still waits is woken, and a peer that sends on is reset."""
+        self.deaf = True
+        self._wake()
+        event = self.conn.stream_events.get(self.stream_id)
+        if event is not None:
+            event.set()
+
+    async def writable(self) -> None:
+        """Wait until at least a byte can be sent, or nothing ever can."""
+        while self._window <= 0 and not (self.closed or self.deaf):
+            await self._changed.wait()
+
+    async def write(self, data: bytes) -> None:
+        """Send all of `data` as the window allows. Between looking at the window and taking from it nobody else runs."""
+        view = memoryview(data)
+        while view:
+            await self.writable()
+            if self.send_closed or self.closed or self.deaf:
+                raise MuxedStreamError("the stream is closed for sending")
+            part = view[: min(self._window, MAX_FRAME)]
+            view = view[len(part) :]
+            self._window -= len(part)
+            await self.conn._write_frame(_header(yamux.TYPE_DATA, 0, self.stream_id, len(part)) + bytes(part))
+
+    async def read(self, n: int | None = -1) -> bytes:
+        """Between 1 and `n` bytes (all there are for -1). MuxedStreamEOF when the peer has finished, else MuxedStreamReset."""
+        await trio.lowlevel.checkpoint_if_cancelled()  # the only place: bytes once taken are always returned
+        conn, stream_id = self.conn, self.stream_id
+        while not self.deaf:
+            buffer = conn.stream_buffers.get(stream_id)
+            if buffer:
+                data = bytes(buffer) if n is None or n < 0 else bytes(buffer[:n])
+                del buffer[: len(data)]
+                self._give_back(len(data))
+                if self.closed and not buffer:
+                    conn._finalize_stream_locked(self, fully_closed=True)
+                return data
+            if self.rest:
+                size = len(self.rest) if n is None or n < 0 else n
+                data, self.rest = self.rest[:size], self.rest[size:]
+                return data
+            if self.finished:
+                raise MuxedStreamEOF("the peer has finished")
+            event = conn.stream_events.get(stream_id)
+            if self.reset_received or self.closed or event is None:
+                raise MuxedStreamReset("the stream was reset, or its connection is gone")
+            await event.wait()
+            if conn.stream_events.get(stream_id) is event:
+                conn.stream_events[stream_id] = trio.Event()
+        raise MuxedStreamReset("the stream was closed here")
+
+    def _give_back(self, size: int) -> None:
+        """Grant the peer what was read, once it is half the window: small messages then cost one frame and not two."""
+        self._owed += size
+        if self._owed * 2 < self.target_recv_window or self.closed or self._recv_closed:
+            return
+        grown = min(self.target_recv_window, MAX_WINDOW - self.target_recv_window, self.conn.spare())
+        if trio.current_time() - self.epoch_start > GROW_WITHIN_S:
+            grown = 0
+        self.target_recv_window += grown
+        self.epoch_start = trio.current_time()
+        grant, self._owed = self._owed + grown, 0
+        self.recv_window += grant
+        self.conn.later(self.send_window_update, grant)
+
+
+class BoundedYamux(yamux.Yamux):
+    """A connection that closes itself on a peer that overruns its grants, and on one that has fallen silent."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.stream_buffers = _Buffers(self)
+        self.heard_at = 0.0
+        """When the peer was last heard, on trio's clock."""
+        self._secured_read = self.secured_conn.read
+        self.secured_conn.read = self._read_and_note  # type: ignore[method-assign]
+
+    def admit(self, stream_id: int, size: int) -> bool:
+        """Buffer `size` more bytes for the stream? Raises `Overrun` when the peer was not granted them."""
+        stream = self.streams[stream_id]
+        if isinstance(stream, PatientStream) and stream.deaf:
+            self.later(stream.reset)
+            return False
+        if size > stream.recv_window:
+            raise Overrun(f"stream {stream_id}: {size} bytes into a window of {stream.recv_window}")
+        if size + sum(map(len, self.stream_buffers.values())) > MAX_BUFFERED:
+            raise Overrun(f"more than {MAX_BUFFERED} bytes wait on one connection")
+        return True
+
+    def spare(self) -> int:
+        """By how much one stream's window may still grow, in bytes."""
+        granted = sum(stream.target_recv_window for stream in self.streams.values())
+        return max(0, MAX_BUFFERED - granted)
+
+    def later(self, action: Callable[..., Awaitable[None]], *arguments: Any) -> None:
+        """Run `action` beside the reader of the connection, so that who asked for it need not wait and cannot cancel it."""
+        if self._nursery is not None and not self.event_shutting_down.is_set():
+            self._nursery.start_soon(self._ignoring_a_lost_link, action, *arguments)
+
+    async def _ignoring_a_lost_link(self, action: Callable[..., Awaitable[None]], *arguments: Any) -> None:
+        with contextlib.suppress(*_LINK_ERRORS):
+            await action(*arguments)
+
+    async def _read_and_note(self, n: int | None = None) -> bytes:
+        data = await self._secured_read(n)
+        self.heard_at = trio.current_time()
+        return data
+
+    async def _read_data_body(self, length: int) -> bytes:
+        if length > MAX_WINDOW:
+            raise Overrun(f"a frame of {length} bytes is larger than any window")
+        try:
+            return bytes(await super()._read_data_body(length))
+        except _LINK_ERRORS as error:
+            raise LinkLost("the connection ended within a frame") from error
+
+    async def _cleanup_on_error(self) -> None:
+        """Close everything; what had arrived of finished streams stays readable."""
+        for stream_id, stream in self.streams.items():
+            if isinstance(stream, PatientStream) and stream.finished:
+                stream.rest = bytes(self.stream_buffers.get(stream_id, b""))
+        await super()._cleanup_on_error()
+
+    async def _measure_rtt_loop(self) -> None:
+        """Ask a quiet peer whether it is there (libp2p asks too, and ignores that nothing comes back)."""
+        self.heard_at = trio.current_time()
+        while not self.event_shutting_down.is_set():
+            quiet = trio.current_time() - self.heard_at
+            if quiet < PING_EVERY_S:
+                await trio.sleep(PING_EVERY_S - quiet)
+                continue
+            self._ping_id += 1
+            asked = trio.current_time()
+            self._ping_sent_time = asked
+            self._ping_event = trio.Event()
+            with trio.move_on_after(PONG_WITHIN_S):
+                try:
+                    await self._write_frame(_header(yamux.TYPE_PING, yamux.FLAG_SYN, 0, self._ping_id))
+                except _LINK_ERRORS:
+                    return  # the reader of the connection sees it too and cleans up
+                await self._ping_event.wait()
+            if self.heard_at < asked:
+                await self._cut()
+                return
+
+    async def _write_frame(self, data: bytes) -> None:
+        """Write one frame whole. Waiting for the turn can be cancelled; half a frame would garble every stream."""
+        async with self._write_lock:
+            if self.event_closed.is_set():
+                raise RawConnError("the connection is closed")
+            written = False
+            with trio.move_on_after(WRITE_WITHIN_S, shield=True):
+                await self.secured_conn.write(data)
+                written = True
+            if not written:
+                await self._cut()
+                raise RawConnError(f"the peer took no bytes for {WRITE_WITHIN_S:g} s")
+        await trio.lowlevel.checkpoint_if_cancelled()
+
+    async def _cut(self) -> None:
+        """Close the socket; the reading loop then finds the end and tells every stream."""
+        with trio.move_on_after(1.0, shield=True):
+            await self.secured_conn.close()
+
+    async def open_stream(self) -> PatientStream:
+        """As libp2p's, and a cancelled call leaves nothing behind."""
+        await self.stream_backlog_semaphore.acquire()
+        if self.event_shutting_down.is_set() or len(self.streams) >= MAX_STREAMS:
+            self.stream_backlog_semaphore.release()
+            raise MuxedStreamError("the connection takes no more streams")
+        stream_id = self.next_stream_id
+        self.next_stream_id += 2
+        stream = PatientStream(stream_id, self, True)
+        stream._owns_backlog_slot = True
+        self.streams[stream_id] = stream
+        self.stream_buffers[stream_id] = bytearray()
+        self.stream_events[stream_id] = trio.Event()
+        opened = False
+        try:
+            await self._write_frame(_header(yamux.TYPE_WINDOW_UPDATE, yamux.FLAG_SYN, stream_id, 0))
+            opened = True
+        except _LINK_ERRORS as error:
+            raise MuxedStreamError("the connection broke") from error
+        finally:
+            if not opened:
+                self.later(stream.reset)
+        return stream
