@@ -1,1 +1,4 @@
 """The network every role stands on: identity, links that speak messages, the index, file transfer."""
+
+PART_OF = "sark-node"
+"""Tells this package from another of the same name; `sark.py` looks for it at start."""

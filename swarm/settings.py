@@ -1,0 +1,108 @@
+"""Settings of a role: defaults that run with no file at all, then the file, then the environment, then flags. Frozen after start.
+
+The file is `config.toml` in the home's config folder: shared keys at the top, a role's own in its section.
+
+    gates = ["/ip4/192.0.2.7/tcp/4001/p2p/12D3Koo…"]
+    [worker]
+    name = "lab-3"
+    labels = {site = "lab"}
+
+A wrong value is told with the place it came from (file, variable or flag), which is why the sources are read here, one by one.
+"""
+
+from __future__ import annotations
+
+import tomllib
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from protocol.base import AddressText
+from protocol.errors import ResourceError, SarkError
+
+SECTIONS = ("worker", "gate", "scheduler")
+
+
+class SettingsError(SarkError):
+    """A setting is wrong: which, where it came from, what would be right."""
+
+    exit_code: ClassVar[int] = 2
+
+
+class RoleSettings(BaseModel):
+    """What every role can be told."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    section: ClassVar[str] = ""
+
+    gates: tuple[str, ...] = ()
+    """Ways into the swarm: multiaddrs that end in `/p2p/PEERID`. None: the gate that runs on this home, if one does."""
+    listen: tuple[AddressText, ...] = ()
+    """Where to listen; none: a free port on every interface."""
+    announce: tuple[AddressText, ...] = ()
+    """What to tell others instead of the interfaces' addresses, such as a forwarded port."""
+
+    @classmethod
+    def load(cls, config_file: Path, environment: Mapping[str, str], flags: Mapping[str, Any]) -> Self:
+        """The settings for this start. Flags that are None count as not given. Raises `SettingsError`, `ResourceError`."""
+        from_file = _read_file(config_file, cls.section, frozenset(cls.model_fields))
+        from_env = {
+            name: _plural(field.annotation, environment[f"SARK_{name.upper()}"])
+            for name, field in cls.model_fields.items()
+            if environment.get(f"SARK_{name.upper()}")
+        }
+        given = {name: value for name, value in flags.items() if value is not None}
+        try:
+            return cls.model_validate({**from_file, **from_env, **given}, strict=False)
+        except ValidationError as exc:
+            first = exc.errors(include_url=False)[0]
+            name = str(first["loc"][0]) if first["loc"] else "settings"
+            if name in given:
+                source = f"--{name.replace('_', '-')}"
+            elif name in from_env:
+                source = f"SARK_{name.upper()}"
+            else:
+                source = str(config_file)
+            what = f"{source}: {name} cannot be {str(first['input'])[:80]!r}"
+            raise SettingsError(what, hint=str(first["msg"])) from None
+
+
+def _plural(annotation: Any, text: str) -> Any:
+    """Environment variables hold lists as `a,b` and maps as `a=b,c=d`."""
+    items = tuple(item.strip() for item in text.split(",") if item.strip())
+    match typing.get_origin(annotation):
+        case origin if origin is tuple:
+            return items
+        case origin if origin is dict:
+            return dict(item.partition("=")[::2] for item in items)
+        case _:
+            return text
+
+
+def _read_file(path: Path, section: str, known: frozenset[str]) -> dict[str, Any]:
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except OSError as exc:
+        raise ResourceError(
+            f"cannot read {path}: {exc.strerror}", hint="mend its rights or remove it"
+        ) from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as exc:
+        raise SettingsError(f"{path}: {exc}", hint="the file must be TOML") from None
+    shared = {name: value for name, value in content.items() if name not in SECTIONS}
+    own = content.get(section, {})
+    if not isinstance(own, dict):
+        raise SettingsError(
+            f"{path}: {section} must be a section", hint=f"write [{section}] on a line of its own"
+        )
+    for where, names in (("", shared), (f" in [{section}]", own)):
+        for name in names:
+            if name not in known:
+                raise SettingsError(
+                    f"{path}: unknown setting {name!r}{where}", hint=f"known: {', '.join(sorted(known))}"
+                )
+    return {**shared, **own}

@@ -1,0 +1,64 @@
+"""Settings: file, then environment, then flags; a wrong one is told with its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from protocol.errors import ResourceError
+from swarm.settings import RoleSettings, SettingsError
+
+
+class Example(RoleSettings):
+    section: ClassVar[str] = "worker"
+    name: str = "default"
+    slots: int = 1
+    labels: dict[str, str] = {}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "config.toml"
+
+
+def test_no_file_at_all_gives_the_defaults(file: Path) -> None:
+    assert Example.load(file, {}, {"name": None}) == Example()
+
+
+def test_later_sources_win(file: Path) -> None:
+    file.write_text(
+        'gates = ["/ip4/192.0.2.1/tcp/1/p2p/x"]\n[worker]\nname = "file"\nslots = 2\n[gate]\nx = 1\n'
+    )
+    got = Example.load(file, {"SARK_SLOTS": "3", "SARK_LABELS": "site=lab, rack=2"}, {"name": "flag"})
+    assert (got.name, got.slots, got.gates) == ("flag", 3, ("/ip4/192.0.2.1/tcp/1/p2p/x",))
+    assert got.labels == {"site": "lab", "rack": "2"}
+
+
+@pytest.mark.parametrize(
+    ("text", "environment", "flags", "what"),
+    [
+        ("nmae = 1", {}, {}, "unknown setting 'nmae'"),
+        ("[worker]\nsluts = 1", {}, {}, r"unknown setting 'sluts' in \[worker\]"),
+        ("worker = 3", {}, {}, "worker must be a section"),
+        ("= =", {}, {}, "config.toml: "),
+        ("[worker]\nslots = 'many'", {}, {}, "config.toml: slots cannot be 'many'"),
+        ("", {"SARK_SLOTS": "many"}, {}, "SARK_SLOTS: slots cannot be 'many'"),
+        ("", {}, {"slots": "many"}, "--slots: slots cannot be 'many'"),
+        ("", {}, {"listen": ("4001",)}, "--listen: listen cannot be '4001'"),
+    ],
+)
+def test_a_wrong_setting_is_told_with_its_place(
+    file: Path, text: str, environment: dict[str, str], flags: dict[str, object], what: str
+) -> None:
+    file.write_text(text)
+    with pytest.raises(SettingsError, match=what) as caught:
+        Example.load(file, environment, flags)
+    assert caught.value.hint
+    assert caught.value.exit_code == 2
+
+
+def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ResourceError, match="cannot read"):
+        Example.load(tmp_path, {}, {})
