@@ -40,6 +40,8 @@ class LeaseState(StrEnum):
     RUNNING = "running"
     LAPSED = "lapsed"
     """Not renewed in time: the run goes on in grace, the place may be taken."""
+    STOPPING = "stopping"
+    """No lease any more; the run's processes are being killed, and the device is theirs until they are dead."""
     REPORTING = "reporting"
     """The run ended; its result waits for the scheduler."""
     CLOSED = "closed"
@@ -51,6 +53,8 @@ class LeaseEvent(StrEnum):
     READY = "ready"
     START = "start"
     SKIP = "skip"
+    DEFER = "defer"
+    """The scheduler could not be asked: the ticket waits on."""
     RUN = "run"
     EXPIRE = "expire"
     RENEW = "renew"
@@ -69,6 +73,8 @@ LEASE: Final[Table[LeaseState, LeaseEvent]] = {
     LeaseState.OFFERED: {
         LeaseEvent.START: LeaseState.GRANTED,
         LeaseEvent.SKIP: LeaseState.CLOSED,
+        LeaseEvent.DEFER: LeaseState.QUEUED,
+        LeaseEvent.RENEW: LeaseState.OFFERED,
         LeaseEvent.EXPIRE: LeaseState.CLOSED,
         LeaseEvent.STOP: LeaseState.CLOSED,
     },
@@ -76,25 +82,26 @@ LEASE: Final[Table[LeaseState, LeaseEvent]] = {
         LeaseEvent.RUN: LeaseState.RUNNING,
         LeaseEvent.RENEW: LeaseState.GRANTED,
         LeaseEvent.EXPIRE: LeaseState.CLOSED,
-        LeaseEvent.FINISH: LeaseState.REPORTING,
         LeaseEvent.STOP: LeaseState.CLOSED,
     },
     LeaseState.RUNNING: {
         LeaseEvent.RENEW: LeaseState.RUNNING,
         LeaseEvent.EXPIRE: LeaseState.LAPSED,
         LeaseEvent.FINISH: LeaseState.REPORTING,
-        LeaseEvent.STOP: LeaseState.CLOSED,
+        LeaseEvent.STOP: LeaseState.STOPPING,
     },
     LeaseState.LAPSED: {
         LeaseEvent.RENEW: LeaseState.RUNNING,
         LeaseEvent.FINISH: LeaseState.REPORTING,
-        LeaseEvent.EXPIRE: LeaseState.CLOSED,
-        LeaseEvent.STOP: LeaseState.CLOSED,
+        LeaseEvent.EXPIRE: LeaseState.STOPPING,
+        LeaseEvent.STOP: LeaseState.STOPPING,
+    },
+    LeaseState.STOPPING: {
+        LeaseEvent.FINISH: LeaseState.REPORTING,
     },
     LeaseState.REPORTING: {
         LeaseEvent.RENEW: LeaseState.REPORTING,
         LeaseEvent.ACKNOWLEDGE: LeaseState.CLOSED,
-        LeaseEvent.STOP: LeaseState.CLOSED,
     },
     LeaseState.CLOSED: {},
 }

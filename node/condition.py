@@ -1,0 +1,82 @@
+"""How the worker is: the table of `protocol.worker`, moved by its runs. Pure.
+
+A worker that crashes again and again must not swallow a campaign. But one model that kills every process it meets must not take a
+worker out of service either, so crashes are counted over different models.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from protocol.table import step
+from protocol.words import Outcome, Reason, WorkerState
+from protocol.worker import FAULTY_AFTER, WORKER, WorkerEvent
+
+BLAMED_ON_WORKER: Final = frozenset({Reason.CRASHED})
+"""How a run ends when the device, its driver or its installation may be at fault."""
+SERVING: Final = frozenset({WorkerState.ACTIVE, WorkerState.BUSY, WorkerState.CLEANUP})
+
+
+class Condition:
+    """State and reason of one worker with one or more slots."""
+
+    def __init__(self) -> None:
+        self.state = WorkerState.ACTIVE
+        self.why = ""
+        self._crashed: set[str] = set()
+        self._busy = 0
+        self._cleaning = 0
+
+    @property
+    def serving(self) -> bool:
+        """Whether new work may be taken."""
+        return self.state in SERVING
+
+    def begin(self) -> None:
+        """A run begins."""
+        self._busy += 1
+        if self.state is WorkerState.CLEANUP:  # another slot is being cleaned, or the last run's files are
+            self._move(WorkerEvent.CLEAN)
+        if self.state is WorkerState.ACTIVE:
+            self._move(WorkerEvent.BEGIN)
+
+    def end(self) -> None:
+        """Its processes are gone."""
+        self._busy -= 1
+        self._cleaning += 1
+        if not self._busy and self.state is WorkerState.BUSY:
+            self._move(WorkerEvent.END)
+
+    def clean(self, outcome: Outcome, reason: Reason | None, permanent: bool, model_sha256: str) -> None:
+        """Nothing of the run is left here; this is how it went."""
+        self._cleaning -= 1
+        if not self._busy and not self._cleaning and self.state is WorkerState.CLEANUP:
+            self._move(WorkerEvent.CLEAN)
+        if outcome is Outcome.COMPLETE:
+            self._crashed.clear()
+        elif outcome is Outcome.FAILED and not permanent and reason in BLAMED_ON_WORKER:
+            self._crashed.add(model_sha256)
+            if len(self._crashed) >= FAULTY_AFTER:
+                self.break_down(f"runs of {len(self._crashed)} models crashed one after the other")
+
+    def break_down(self, why: str) -> None:
+        """The device does not work any more."""
+        if self.state is not WorkerState.FAULTY:
+            self._move(WorkerEvent.BREAK)
+        self.why = why
+
+    def reset(self) -> None:
+        """A person, or a check, says that it works again."""
+        if self.state is WorkerState.FAULTY:
+            self._move(WorkerEvent.RESET)
+            self._crashed.clear()
+            self.why = ""
+
+    def drain(self, why: str = "leaving") -> None:
+        """Take no new work."""
+        if self.serving:
+            self._move(WorkerEvent.DRAIN)
+            self.why = why
+
+    def _move(self, event: WorkerEvent) -> None:
+        self.state = step(WORKER, self.state, event, story=self.why)

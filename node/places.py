@@ -1,0 +1,110 @@
+"""The values the ledger keeps: a place on the device for one attempt, and the orders that its changes give the worker's shell."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+from protocol.lease import LEASE, Fence, LeaseEvent, LeaseState
+from protocol.table import step
+from protocol.task import Task
+from protocol.words import Reason
+
+HOLDS: Final = frozenset({LeaseState.OFFERED, LeaseState.GRANTED, LeaseState.RUNNING, LeaseState.LAPSED})
+"""A slot is this lease's: no other may be granted on it."""
+OCCUPIES: Final = frozenset({LeaseState.RUNNING, LeaseState.LAPSED, LeaseState.STOPPING})
+"""Processes of this run may be alive on the device."""
+ENDED: Final = frozenset({LeaseState.STOPPING, LeaseState.REPORTING, LeaseState.CLOSED})
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a scheduler asks for, checked by the desk: signed by it, fitting, allowed."""
+
+    peer: str
+    key: str
+    task: Task
+    task_sha256: str
+    attempt: int
+    epoch: int
+    priority: int = 50
+    queue: bool = False
+    ledger: int | None = None
+
+
+@dataclass(slots=True)
+class Place:
+    """One attempt's way through the worker. `deadline` is on the worker's monotonic clock; None where no lease can lapse."""
+
+    lease: str
+    fence: Fence
+    wanted: Wanted
+    state: LeaseState
+    since: float
+    """When it was committed."""
+    deadline: float | None
+    began: float | None = None
+    why: Reason = Reason.UNKNOWN
+    """Why it was stopped, once it was."""
+
+    def move(self, event: LeaseEvent) -> LeaseState:
+        """Follow the table. Gives the new state."""
+        self.state = step(LEASE, self.state, event, story=f"lease {self.lease}")
+        return self.state
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Sorts tickets: higher priority first, then first come."""
+        return (-self.wanted.priority, self.fence.number)
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Tell the scheduler that the place of this ticket is ready."""
+
+    lease: str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The device is free for this lease: begin."""
+
+    lease: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """End this run's processes, then report `finish`."""
+
+    lease: str
+    reason: Reason
+
+
+Order = Offer | Run | Kill
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class Remembered(Generic[K, V]):
+    """The most recent `limit` entries; older ones are forgotten."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._entries: OrderedDict[K, V] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, key: K) -> V | None:
+        """What was kept under `key`, if it still is."""
+        return self._entries.get(key)
+
+    def put(self, key: K, value: V) -> None:
+        """Keep it as the most recent one."""
+        self._entries[key] = value
+        self._entries.move_to_end(key)
+        while len(self._entries) > self._limit:
+            self._entries.popitem(last=False)
