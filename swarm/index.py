@@ -1,0 +1,230 @@
+"""The index as the roles use it: publish one's own advert, find devices that fit, and keep adverts for others.
+
+    index = Index(network, rng=random.Random(), incarnation=3)
+    await nursery.start(index.run)
+    await index.publish(advert)                          # and again whenever it changes
+    result = await index.query(requirement, want=16)
+    await index.withdraw()                               # on leaving
+
+Every node that can be dialled is a holder; the others are clients. See `index_holder` for what is kept, `index_lookup` for the
+way to the holders, `index_publisher` and `index_query` for the two sides of the use.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import trio
+
+from protocol import index_messages as say
+from protocol.advert import Advert, SignedAdvert, advert_body, advert_message
+from protocol.errors import Refused, Unreachable
+from protocol.keys import attributes_of, campaign_attribute
+from protocol.requirement import Requirement
+from swarm.identity import routing_key
+from swarm.index_caller import Caller
+from swarm.index_desk import Desk
+from swarm.index_gather import Verified
+from swarm.index_holder import SOFT_LIMIT, Holder
+from swarm.index_lookup import Lookups, sender_of
+from swarm.index_publisher import REFRESH_S, Publisher
+from swarm.index_query import Query, QueryResult
+from swarm.link import Links, serve_links
+from swarm.network import Address, Contact, Network, PeerId
+
+EXPIRE_S: Final = 60.0
+LOOK_AROUND_S: Final = (2.0, 60.0)
+"""How often a holder looks for its neighbours: soon after the start, then this rarely."""
+SEEK_LOST_S: Final = 10.0
+"""How often one of the holders that fell silent is tried again."""
+LOST_AT_ONCE: Final = 4
+MAX_LINKS: Final = 512
+
+
+class Index:
+    """One node's part of the index. `run` must be running; everything else may be called at any time after that."""
+
+    def __init__(
+        self,
+        network: Network,
+        *,
+        rng: random.Random,
+        incarnation: int = 0,
+        pool: str = "",
+        serve: bool = True,
+        soft: int = SOFT_LIMIT,
+        refresh_s: float = REFRESH_S,
+        remote_address: Callable[[PeerId], Address | None] | None = None,
+    ) -> None:
+        """`serve=False`: a client only. `soft`: adverts in a shard before it splits. `remote_address`: where a connected peer
+        is seen to come from; without it the quota goes by the addresses in the advert, which a liar may leave out."""
+        self._network = network
+        self._rng = rng
+        self._pool = pool
+        self._serve = serve
+        self._refresh_s = refresh_s
+        self._remote_address = remote_address
+        self._next_seq = incarnation << 32
+        self._verified = Verified()
+        self.holder = Holder(soft=soft, read=self._verified.read)
+        self._advert: Advert | None = None
+        self._campaigns: tuple[str, ...] = ()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve, refresh, mend and look around for ever."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            self._links = Links(self._network, say.FAMILY, say.INDEX, nursery, keep=MAX_LINKS)
+            self._caller = Caller(self._network, self._links)
+            self._desk = Desk(
+                self._network.peer_id,
+                self.holder,
+                self._caller,
+                nursery,
+                self._me,
+                self._verified,
+                remote_address=self._remote_address,
+            )
+            self._lookups = Lookups(self._caller, nursery, self._network.peer_id, self._me)
+            self._publisher = Publisher(
+                self._caller,
+                self._lookups,
+                self._network.peer_id,
+                self._me,
+                self._desk.store_here,
+                self._rng,
+                refresh_s=self._refresh_s,
+            )
+            self._query = Query(
+                self._caller,
+                self._lookups,
+                nursery,
+                self._network.peer_id,
+                self._desk.page_here,
+                self._verified,
+                self._rng,
+                pool=self._pool,
+            )
+            serve_links(self._network, say.FAMILY, say.INDEX, self._desk.answer)
+            nursery.start_soon(self._publisher.run)
+            nursery.start_soon(self._expire)
+            nursery.start_soon(self._look_around)
+            nursery.start_soon(self._seek_lost)
+            task_status.started()
+            await trio.sleep_forever()
+
+    # -- publishing ------------------------------------------------------------------------------------------------------
+
+    async def publish(self, advert: Advert, campaigns: Iterable[str] = ()) -> int:
+        """Sign `advert` and bring it to its holders; kept alive from then on. Gives how many hold its least held attribute.
+
+        `peer`, `seq` and `addresses` are filled in here, `pool` too where it is empty. Publishing the same again is a refresh.
+        `campaigns`: ids of campaigns whose leases this node holds. LocalProtocolError when the advert is too large.
+        """
+        mine = advert.model_copy(
+            update={
+                "peer": self._network.peer_id,
+                "pool": advert.pool or self._pool,
+                "addresses": self._network.addresses[:8] or advert.addresses,
+                "seq": self._advert.seq if self._advert is not None else 0,
+                "gone": False,
+            }
+        )
+        campaigns = tuple(campaigns)
+        if mine != self._advert or campaigns != self._campaigns:
+            mine = mine.model_copy(update={"seq": self._seq()})
+        signed = self._sign(mine)
+        self._advert, self._campaigns = mine, campaigns
+        attributes = (*attributes_of(mine), *map(campaign_attribute, campaigns))
+        await self._publisher.publish(signed, mine.pool, attributes)
+        return self._publisher.coverage()
+
+    async def withdraw(self) -> int:
+        """Say that this node leaves, within a second; gives how many holders heard it."""
+        if self._advert is None:
+            return 0
+        gone = Advert(
+            peer=self._advert.peer,
+            seq=self._seq(),
+            gone=True,
+            device=self._advert.device,
+            name=self._advert.name,
+            pool=self._advert.pool,
+        )
+        self._advert = None
+        return await self._publisher.withdraw(self._sign(gone))
+
+    @property
+    def coverage(self) -> int:
+        """How many holders keep our least held attribute."""
+        return self._publisher.coverage()
+
+    @property
+    def calls(self) -> int:
+        """Calls made to other nodes since the start."""
+        return self._caller.calls
+
+    def _seq(self) -> int:
+        self._next_seq += 1
+        return self._next_seq
+
+    def _sign(self, advert: Advert) -> SignedAdvert:
+        body = advert_body(advert)
+        return SignedAdvert(body=body, signature=self._network.sign(advert_message(body)))
+
+    # -- finding ---------------------------------------------------------------------------------------------------------
+
+    async def query(self, requirement: Requirement, want: int = 16) -> QueryResult:
+        """Devices that meet all clauses, about `want` of them if there are so many. An empty answer is not an error."""
+        return await self._query.query(requirement, want)
+
+    async def everybody(self, limit: int = 256) -> QueryResult:
+        """Devices of any kind."""
+        return await self._query.everybody(limit)
+
+    async def campaign(self, campaign: str, limit: int = 256) -> QueryResult:
+        """Devices that hold leases of a campaign."""
+        return await self._query.under(campaign_attribute(campaign), limit)
+
+    async def survey(self, requirement: Requirement, limit: int = 256) -> QueryResult:
+        """Devices, unfiltered, to count clause by clause why nothing fits."""
+        return await self._query.survey(requirement, limit)
+
+    # -- holding ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def holding(self) -> bool:
+        """Whether this node keeps adverts for others: it wants to, and can be dialled."""
+        return self._serve and bool(self._network.addresses)
+
+    def _me(self) -> Contact | None:
+        return Contact(self._network.peer_id, self._network.addresses[:8]) if self.holding else None
+
+    async def _expire(self) -> None:
+        while True:
+            await trio.sleep(EXPIRE_S)
+            self.holder.expire(trio.current_time())
+
+    async def _look_around(self) -> None:
+        """A holder knows its neighbours, and they know it: each of them is told our contact by being asked."""
+        pause, most = LOOK_AROUND_S
+        while True:
+            await trio.sleep(pause * self._rng.uniform(0.8, 1.2))
+            pause = min(pause * 2, most)
+            if self.holding:
+                await self._lookups.find(routing_key(self._network.peer_id), patient=True)
+
+    async def _seek_lost(self) -> None:
+        """Try silent holders again, one at a time; when one is back, so may be all that was beyond it."""
+        while True:
+            await trio.sleep(SEEK_LOST_S * self._rng.uniform(0.8, 1.2))
+            for contact in self._caller.lost()[:LOST_AT_ONCE]:
+                question = say.Find(key=routing_key(self._network.peer_id), sender=sender_of(self._me()))
+                try:
+                    await self._caller.ask(contact, question, say.Found)
+                except (Unreachable, Refused):
+                    continue
+                await self._lookups.find(routing_key(self._network.peer_id), patient=True)
+                break

@@ -1,0 +1,163 @@
+"""What this node answers when others speak to its index: the way to holders, and its own store if it is one."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from protocol import index_messages as say
+from protocol.base import Message
+from protocol.errors import Refused, RemoteProtocolError, Unreachable
+from protocol.keys import shard_key, shard_prefix
+from protocol.words import Reason
+from swarm.identity import routing_key
+from swarm.index_caller import Caller, missing, tell, told
+from swarm.index_gather import Verified, public_network
+from swarm.index_holder import Forged, Holder
+from swarm.index_lookup import HOLDERS, sender_of
+from swarm.link import Link
+from swarm.network import Address, Contact, PeerId
+
+CALLS_PER_S: Final = 200.0
+"""What one peer may ask of us, on average; bursts up to twice that."""
+MAX_BUCKETS: Final = 4_096
+INTRODUCTIONS: Final = 8
+"""Strangers that are asked back at a time before they count as holders."""
+
+
+class Buckets:
+    """Calls per second for each peer. Pure: time comes in as an argument."""
+
+    def __init__(self, rate: float = CALLS_PER_S, *, most: int = MAX_BUCKETS) -> None:
+        self._rate = rate
+        self._most = most
+        self._left: OrderedDict[PeerId, tuple[float, float]] = OrderedDict()
+
+    def wait(self, now: float, peer: PeerId) -> float:
+        """Take one call from the peer's bucket; gives 0, or the seconds to wait when it is empty."""
+        left, when = self._left.pop(peer, (2 * self._rate, now))
+        left = min(left + (now - when) * self._rate, 2 * self._rate)
+        if left < 1:
+            self._left[peer] = (left, now)
+            return (1 - left) / self._rate
+        self._left[peer] = (left - 1, now)
+        if len(self._left) > self._most:
+            self._left.popitem(last=False)
+        return 0.0
+
+
+class Desk:
+    """Answers calls. `me` is our own contact while we keep adverts for others."""
+
+    def __init__(
+        self,
+        own_peer: PeerId,
+        holder: Holder,
+        caller: Caller,
+        nursery: trio.Nursery,
+        me: Callable[[], Contact | None],
+        verified: Verified,
+        *,
+        remote_address: Callable[[PeerId], Address | None] | None = None,
+    ) -> None:
+        self._own_peer = own_peer
+        self._holder = holder
+        self._caller = caller
+        self._nursery = nursery
+        self._me = me
+        self._verified = verified
+        self._remote_address = remote_address
+        self._buckets = Buckets()
+        self._meeting: set[PeerId] = set()
+
+    async def answer(self, link: Link, message: Message) -> Message:
+        """Serve one call of a peer."""
+        now = trio.current_time()
+        wait = self._buckets.wait(now, link.peer)
+        if wait:
+            return say.Refused(reason=Reason.OVERLOADED, detail="too many calls", retry_after_s=wait)
+        if isinstance(message, say.Find):
+            return self._find(link.peer, message)
+        if not isinstance(message, (say.Store, say.Page, say.Mark, say.Hand)):
+            raise RemoteProtocolError(f"a {type(message).__name__} is an answer, not a call")
+        if self._me() is None:
+            return say.Refused(reason=Reason.NOT_A_HOLDER, detail="this node keeps no adverts of others")
+        match message:
+            case say.Store():
+                return self._store(now, link.peer, message)
+            case say.Page():
+                return self._page(now, link.peer, message)
+            case say.Mark():
+                key = shard_key(message.pool, message.attribute, message.depth, message.prefix)
+                return say.Marked(split=self._holder.split(key))
+            case say.Hand():
+                return say.Handed(kept=self._holder.take_over(now, message))
+
+    def store_here(self, message: say.Store) -> say.Stored:
+        """Keep our own advert."""
+        return self._store(trio.current_time(), self._own_peer, message)
+
+    def page_here(self, message: say.Page) -> say.Paged:
+        """Read our own store."""
+        return self._holder.page(trio.current_time(), message)
+
+    def _find(self, asker: PeerId, message: say.Find) -> say.Found:
+        if message.sender is not None and message.sender.peer == asker:
+            for contact in told((message.sender,)):
+                self._introduce(contact)
+        near = [
+            contact
+            for contact in self._caller.nearest(message.key, message.count + 1)
+            if contact.peer != asker
+        ]
+        return say.Found(contacts=tell(near[: message.count]))
+
+    def _store(self, now: float, sender: PeerId, message: say.Store) -> say.Stored:
+        try:
+            advert = self._verified.read(message.advert).advert
+        except Forged as exc:
+            refused = say.StoredItem(verdict=say.StoreVerdict.REFUSED)
+            return say.Stored(items=(refused,) * len(message.items), reason=exc.what)
+        seen = self._remote_address(sender) if self._remote_address is not None else None
+        network = public_network([seen] if seen is not None else advert.addresses)
+        items, reason = self._holder.store(now, sender, network, message.advert, message.items)
+        named: dict[PeerId, Contact] = {}
+        place = routing_key(sender)
+        for item in message.items:
+            key = shard_key(advert.pool, item.attribute, item.depth, shard_prefix(place, item.depth))
+            for contact in missing(item.have, self._caller.nearest(key, HOLDERS)):
+                if contact.peer != sender:
+                    named.setdefault(contact.peer, contact)
+        return say.Stored(items=items, reason=reason, closer=tell(list(named.values())))
+
+    def _page(self, now: float, asker: PeerId, message: say.Page) -> say.Paged:
+        paged = self._holder.page(now, message)
+        key = shard_key(message.pool, message.attribute, message.depth, message.prefix)
+        near = missing(message.have, self._caller.nearest(key, HOLDERS)) if message.have else []
+        closer = tell([contact for contact in near if contact.peer != asker])
+        return paged.model_copy(update={"closer": closer}) if closer else paged
+
+    def _introduce(self, contact: Contact) -> None:
+        """A stranger says it is a holder: ask it something; only when it answers does it count as one."""
+        known = self._caller.knows(contact.peer) or contact.peer in self._meeting
+        if (
+            known
+            or len(self._meeting) >= INTRODUCTIONS
+            or not contact.addresses
+            or not self._caller.usable(contact.peer)
+        ):
+            return
+        self._meeting.add(contact.peer)
+        self._nursery.start_soon(self._meet, contact)
+
+    async def _meet(self, contact: Contact) -> None:
+        question = say.Find(key=routing_key(self._own_peer), sender=sender_of(self._me()))
+        try:
+            await self._caller.ask(contact, question, say.Found)
+        except (Unreachable, Refused):
+            pass
+        finally:
+            self._meeting.discard(contact.peer)

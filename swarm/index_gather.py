@@ -1,0 +1,109 @@
+"""What a reader makes of the pages it is sent: checked, newest first, one for each peer. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+from collections import Counter, OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from protocol import index_messages as say
+from protocol.advert import Advert, SignedAdvert
+from protocol.keys import may_claim
+from protocol.match import match
+from protocol.requirement import Requirement
+from swarm.index_holder import NETWORK_QUOTA, Forged, Known, read_signed
+from swarm.network import Address, PeerId
+
+MAX_VERIFIED: Final = 8_192
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """A device that was found: its advert, verified, and how old it is."""
+
+    advert: Advert
+    signed: SignedAdvert
+    age_s: float
+
+
+class Verified:
+    """Remembers adverts whose signature was checked; checking costs far more than the reading."""
+
+    def __init__(self, size: int = MAX_VERIFIED) -> None:
+        self._size = size
+        self._known: OrderedDict[bytes, Known] = OrderedDict()
+
+    def read(self, signed: SignedAdvert) -> Known:
+        """The advert in `signed`. Raises `Forged`."""
+        name = hashlib.blake2b(signed.body + signed.signature, digest_size=20).digest()
+        known = self._known.get(name)
+        if known is None:
+            known = self._known[name] = read_signed(signed)
+            if len(self._known) > self._size:
+                self._known.popitem(last=False)
+        else:
+            self._known.move_to_end(name)
+        return known
+
+
+class Gathered:
+    """The adverts of one query. Pure: of each peer the newest counts, and a tombstone is newest of all."""
+
+    def __init__(self, requirement: Requirement, verified: Verified) -> None:
+        self._requirement = requirement
+        self._verified = verified
+        self._newest: dict[PeerId, Sighting] = {}
+        self._fits: dict[PeerId, Sighting] = {}
+
+    def add(self, attribute: str, listed: Iterable[say.Listed]) -> int:
+        """Take in a page read under `attribute`; gives how many of it were of no use (forged, outlived, not asked for)."""
+        useless = 0
+        for item in listed:
+            try:
+                advert = self._verified.read(item.advert).advert
+            except Forged:
+                useless += 1
+                continue
+            if item.age_s > advert.ttl_s or not (advert.gone or may_claim(advert, attribute)):
+                useless += 1
+                continue
+            before = self._newest.get(advert.peer)
+            if before is not None and before.advert.seq >= advert.seq:
+                continue
+            self._newest[advert.peer] = sighting = Sighting(advert, item.advert, item.age_s)
+            self._fits.pop(advert.peer, None)
+            if not advert.gone and match(self._requirement, advert).fits:
+                self._fits[advert.peer] = sighting
+        return useless
+
+    def __len__(self) -> int:
+        return len(self._fits)
+
+    def found(self) -> tuple[Sighting, ...]:
+        """Living devices that fit, at most eight of each public network."""
+        seen: Counter[str] = Counter()
+        kept = []
+        for sighting in self._fits.values():
+            network = public_network(sighting.advert.addresses)
+            seen[network] += 1
+            if not network or seen[network] <= NETWORK_QUOTA:
+                kept.append(sighting)
+        return tuple(kept)
+
+
+def public_network(addresses: Iterable[Address]) -> str:
+    """The public network (/24, IPv6 /48) of the first public address; empty for private, loopback and relayed ones."""
+    for address in addresses:
+        parts = address.split("/")
+        if "p2p-circuit" in parts or len(parts) < 3 or parts[1] not in ("ip4", "ip6"):
+            continue
+        try:
+            ip = ipaddress.ip_address(parts[2])
+        except ValueError:
+            continue
+        if ip.is_global:
+            return str(ipaddress.ip_network((ip, 24 if ip.version == 4 else 48), strict=False))
+    return ""
