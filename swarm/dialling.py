@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import structlog
@@ -31,7 +31,7 @@ from libp2p.protocol_muxer.multiselect_communicator import MultiselectCommunicat
 from multiaddr import Multiaddr
 
 from swarm.addresses import usable
-from swarm.host_streams import InboundLimits
+from swarm.limits import InboundLimits
 from swarm.muxer import BoundedYamux
 from swarm.network import Address
 
@@ -214,7 +214,7 @@ class NodeHost(BasicHost):
 
     async def _swarm_stream_handler(self, net_stream: INetStream) -> None:
         """Negotiate and serve one inbound stream. Whatever goes wrong costs this stream and nothing else."""
-        peer = net_stream.muxed_conn.peer_id
+        peer = str(net_stream.muxed_conn.peer_id)
         served = False
         try:
             with self._limits.arriving(peer) as arrived:
@@ -225,24 +225,21 @@ class NodeHost(BasicHost):
                     return
                 with self._limits.speaking(peer, protocol) as speaks:
                     if not speaks:
-                        log.info("too many streams of one protocol", peer=str(peer), protocol=protocol)
+                        log.info("too many streams of one protocol", peer=peer, protocol=protocol)
                         return
                     net_stream.set_protocol(protocol)
                     await handler(net_stream)
                     served = True
         except BaseLibp2pError as error:
-            log.debug("inbound stream failed", peer=str(peer), why=_reason(error))
+            log.debug("inbound stream failed", peer=peer, why=_reason(error))
         except Exception:  # a stranger's stream must not be able to end the node through a bug of ours
             log.exception(
-                "a handler failed; its stream is reset", peer=str(peer), protocol=net_stream.get_protocol()
+                "a handler failed; its stream is reset", peer=peer, protocol=net_stream.get_protocol()
             )
         finally:
             if not served:
                 with trio.move_on_after(1.0, shield=True), contextlib.suppress(BaseLibp2pError, OSError):
                     await net_stream.reset()
-
-
-LibpHandler = Callable[[INetStream], Awaitable[None]]
 
 
 def _reason(error: BaseException) -> str:

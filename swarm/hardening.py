@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import logging
 from importlib.metadata import version
 from types import ModuleType
 from typing import Any, Final
@@ -33,6 +32,7 @@ from libp2p.stream_muxer.yamux import yamux
 from libp2p.transport.upgrader import TransportUpgrader
 
 from protocol.errors import LocalProtocolError
+from swarm.logs import tame_libraries
 from swarm.muxer import BoundedYamux, PatientStream
 from swarm.routing import KAD_PROTOCOL
 
@@ -49,12 +49,6 @@ _READ_MODULES: Final = (
     "libp2p.utils.varint",
 )
 
-_NOISY: Final = {
-    "libp2p": logging.CRITICAL,
-    "libp2p.network.auto_connector": logging.CRITICAL,  # sets its own level on import
-    "multiaddr": logging.ERROR,
-}
-
 
 def harden() -> None:
     """Put every patch in place. Safe to call again. LocalProtocolError when libp2p is not the one this was written for."""
@@ -69,7 +63,7 @@ def harden() -> None:
     count_no_reads()
     bound_streams()
     name_own_dht()
-    quieten_logs()
+    tame_libraries()
 
 
 # -- the patches -----------------------------------------------------------------------------------------------------------
@@ -102,12 +96,6 @@ def name_own_dht() -> None:
         if present not in {_IPFS_KAD, KAD_PROTOCOL}:
             raise _changed(f"libp2p.kad_dht.{name}.PROTOCOL_ID")
         module.PROTOCOL_ID = TProtocol(KAD_PROTOCOL)  # type: ignore[attr-defined]
-
-
-def quieten_logs() -> None:
-    """libp2p logs a warning for each request it serves, and whole values of strangers; what matters we log ourselves."""
-    for name, level in _NOISY.items():
-        logging.getLogger(name).setLevel(level)
 
 
 def expect_overridden_methods() -> None:

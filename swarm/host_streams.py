@@ -1,4 +1,4 @@
-"""libp2p's streams with trio's manners, and the count of those that peers have opened to us.
+"""libp2p's streams with trio's manners.
 
 Bytes that were sent before `aclose` reach the peer as long as the connection lives; whether the peer has *used* them only
 an answer of the protocol above can tell. Close after the answer, or accept that a lost link takes the last bytes with it.
@@ -7,26 +7,18 @@ an answer of the protocol above can tell. Close after the answer, or accept that
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
 from collections.abc import Iterator
-from typing import Final, TypeVar
+from typing import Final
 
 import trio
 from libp2p.exceptions import BaseLibp2pError
 from libp2p.network.stream.net_stream import NetStream
-from libp2p.peer.id import ID
 from libp2p.stream_muxer.exceptions import MuxedStreamEOF
 
 from swarm.muxer import MAX_FRAME, PatientStream
 from swarm.network import PeerId
 
-MAX_INBOUND: Final = 32
-"""Streams that one peer may have open to us."""
-MAX_INBOUND_OF_PROTOCOL: Final = 8
-"""Of those, streams of one protocol."""
 CLOSE_WITHIN_S: Final = 1.0
-
-_Key = TypeVar("_Key")
 
 
 class NodeStream:
@@ -143,37 +135,3 @@ class NodeStream:
         except (BaseLibp2pError, OSError) as error:
             self._check_open()
             raise trio.BrokenResourceError(f"the stream with {self._peer} broke") from error
-
-
-class InboundLimits:
-    """How many streams each peer has open to us, and the refusal of more than its share."""
-
-    def __init__(self) -> None:
-        self._all: Counter[ID] = Counter()
-        self._of_protocol: Counter[tuple[ID, str]] = Counter()
-
-    @contextlib.contextmanager
-    def arriving(self, peer: ID) -> Iterator[bool]:
-        """Hold one of the peer's places, from the first byte on; yields False when it has none left."""
-        with _place(self._all, peer, MAX_INBOUND) as granted:
-            yield granted
-
-    @contextlib.contextmanager
-    def speaking(self, peer: ID, protocol: str) -> Iterator[bool]:
-        """Hold one of the peer's places for this protocol."""
-        with _place(self._of_protocol, (peer, protocol), MAX_INBOUND_OF_PROTOCOL) as granted:
-            yield granted
-
-
-@contextlib.contextmanager
-def _place(counts: Counter[_Key], key: _Key, limit: int) -> Iterator[bool]:
-    if counts[key] >= limit:
-        yield False
-        return
-    counts[key] += 1
-    try:
-        yield True
-    finally:
-        counts[key] -= 1
-        if not counts[key]:
-            del counts[key]

@@ -1,0 +1,51 @@
+"""How many streams each peer has open to us, and the refusal of more than its share."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final, TypeVar
+
+from swarm.network import PeerId
+
+MAX_INBOUND: Final = 32
+"""Streams that one peer may have open to us."""
+MAX_INBOUND_OF_PROTOCOL: Final = 8
+"""Of those, streams of one protocol."""
+
+_Key = TypeVar("_Key")
+
+
+class InboundLimits:
+    """Counts the streams that are being served."""
+
+    def __init__(self) -> None:
+        self._all: Counter[PeerId] = Counter()
+        self._of_protocol: Counter[tuple[PeerId, str]] = Counter()
+
+    @contextlib.contextmanager
+    def arriving(self, peer: PeerId) -> Iterator[bool]:
+        """Hold one of the peer's places, from the first byte on; yields False when it has none left."""
+        with _place(self._all, peer, MAX_INBOUND) as granted:
+            yield granted
+
+    @contextlib.contextmanager
+    def speaking(self, peer: PeerId, protocol: str) -> Iterator[bool]:
+        """Hold one of the peer's places for this protocol; yields False when it has none left."""
+        with _place(self._of_protocol, (peer, protocol), MAX_INBOUND_OF_PROTOCOL) as granted:
+            yield granted
+
+
+@contextlib.contextmanager
+def _place(counts: Counter[_Key], key: _Key, limit: int) -> Iterator[bool]:
+    if counts[key] >= limit:
+        yield False
+        return
+    counts[key] += 1
+    try:
+        yield True
+    finally:
+        counts[key] -= 1
+        if not counts[key]:
+            del counts[key]

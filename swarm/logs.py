@@ -1,0 +1,104 @@
+"""One pipe for all log lines: readable on a terminal, JSON lines elsewhere, and nothing in them that a stranger could abuse.
+
+Values are cut at 512 characters, control characters (terminal escapes, bidirectional overrides, new lines) are written out,
+and whatever is named like a secret is left out.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import unicodedata
+from collections.abc import MutableMapping
+from typing import Any, Final, TextIO
+
+import structlog
+
+MAX_VALUE: Final = 512
+MAX_ITEMS: Final = 32
+_SECRET: Final = re.compile(r"(?i)(^|_)(seed|secret|token|password|private_key|api_key|ticket)(_|$)")
+_TAMED: Final = {
+    "libp2p": logging.CRITICAL,
+    "libp2p.network.auto_connector": logging.CRITICAL,  # sets its own level on import
+    "multiaddr": logging.ERROR,
+    "hypercorn": logging.WARNING,
+}
+_ESCAPED: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+
+Event = MutableMapping[str, Any]
+
+
+def set_up_logs(stream: TextIO, *, level: int = logging.INFO) -> None:
+    """Send every log line of this process to `stream`. Called once, by the command line, before anything starts."""
+    pretty = stream.isatty()
+    shared: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="%H:%M:%S" if pretty else "iso", utc=not pretty),
+    ]
+    renderer: Any = (
+        structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+        if pretty
+        else structlog.processors.JSONRenderer()
+    )
+    last: list[Any] = [structlog.stdlib.ProcessorFormatter.remove_processors_meta]
+    if not pretty:
+        last.append(structlog.processors.format_exc_info)
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=[*last, make_safe, renderer])
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+    tame_libraries()
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+
+
+def tame_libraries() -> None:
+    """libp2p logs a warning for each request it serves and whole values of strangers; what matters we log ourselves."""
+    for name, least in _TAMED.items():
+        logging.getLogger(name).setLevel(least)
+
+
+def make_safe(_logger: Any, _method: str, event: Event) -> Event:
+    """A structlog processor: the event with every value short, printable and free of secrets."""
+    for name in list(event):
+        if _SECRET.search(name):
+            event[name] = "(left out)"
+        elif name == "exception":
+            event[name] = "\n".join(safe(line) for line in str(event[name]).splitlines()[-60:])
+        elif name != "exc_info":
+            event[name] = _safe_value(event[name])
+    return event
+
+
+def safe(text: str) -> str:
+    """`text` with control and invisible characters written out, cut at MAX_VALUE characters."""
+    cut = text[:MAX_VALUE]
+    clean = "".join(
+        char.encode("unicode_escape").decode() if unicodedata.category(char) in _ESCAPED else char
+        for char in cut
+    )
+    return clean[: MAX_VALUE - 1] + "…" if len(clean) > MAX_VALUE or len(text) > MAX_VALUE else clean
+
+
+def _safe_value(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, str):
+        return safe(str(value))
+    if isinstance(value, dict):
+        return {safe(str(key)): _safe_value(item) for key, item in list(value.items())[:MAX_ITEMS]}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_safe_value(item) for item in list(value)[:MAX_ITEMS]]
+    return safe(repr(value))
