@@ -1,0 +1,330 @@
+"""Models by their sha256, on this device's disk.
+
+    async with cache.using(model, source) as path: …      pinned: not evicted while the block runs
+    path = await cache.get(model, source)                 there and verified now; it may be evicted later
+
+One download for all who ask at once; what was fetched before a crash is kept and resumed; the whole is verified by its hash before
+it gets its name; the least recently used go first when space is short. A file that was touched since it was verified is hashed again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+import structlog
+import trio
+
+from protocol.errors import ProtocolError, Refused, ResourceError, RunError, Unreachable
+from protocol.requirement import show_size
+from protocol.task import Model
+from protocol.words import Reason
+
+DEFAULT_CAP: Final = 20 * 1024**3
+MARGIN: Final = 64 * 1024**2
+"""Bytes of disk that are left to others."""
+READ_SIZE: Final = 4 * 1024**2
+_HEX: Final = frozenset("0123456789abcdef")
+
+log = structlog.get_logger("sark.cache")
+
+Progress = Callable[[int, int], None]
+Source = Callable[[int, Callable[[bytearray], object], Progress], Awaitable[object]]
+"""Brings the model's bytes from `offset` on to a sink, which is called in a worker thread: (offset, sink, progress)."""
+
+
+def default_cap(free_bytes: int) -> int:
+    """20 GiB, or half of what is free on the disk if that is less."""
+    return min(DEFAULT_CAP, free_bytes // 2)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """How a file looked when it was verified, and when it was last of use (a counter, no clock)."""
+
+    size: int
+    mtime_ns: int
+    inode: int
+    used: int
+
+
+class ModelCache:
+    """One folder of models; one process at a time has it."""
+
+    def __init__(
+        self, folder: Path, cap: int | None = None, *, free: Callable[[Path], int] | None = None
+    ) -> None:
+        """Open it (blocking, quick). `cap`: bytes; `free`: free bytes of the disk. Raises `ResourceError`."""
+        self._folder = folder
+        self._free = free or (lambda path: shutil.disk_usage(path).free)
+        self._locks: dict[str, trio.Lock] = {}
+        self._pins: Counter[str] = Counter()
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._cap = cap if cap is not None else default_cap(self._free(folder))
+            self._seen = self._read_index()
+        except OSError as exc:
+            raise ResourceError(
+                f"cannot use the model cache {folder}: {exc.strerror or exc}",
+                hint="check that the folder is yours, and the disk",
+            ) from exc
+
+    # -- asking ----------------------------------------------------------------------------------------------------------
+
+    def has(self, sha256: str) -> bool:
+        """Whether it was verified here and still has its size. No hashing."""
+        seen = self._seen.get(sha256)
+        return seen is not None and _look(self._path(sha256), seen.used) == seen
+
+    def recent(self, count: int) -> tuple[str, ...]:
+        """Hashes of models that are here, most recently used first."""
+        newest = sorted(self._seen, key=lambda sha: -self._seen[sha].used)
+        return tuple(newest[:count])
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of all models that are here, without halves."""
+        return sum(seen.size for seen in self._seen.values())
+
+    async def get(self, model: Model, source: Source, progress: Progress | None = None) -> Path:
+        """The verified file: read-only, and not to be changed. Raises `RunError` (disk-full, fetch-failed, wrong-hash)."""
+        async with self.using(model, source, progress) as path:
+            return path
+
+    @contextlib.asynccontextmanager
+    async def using(
+        self, model: Model, source: Source, progress: Progress | None = None
+    ) -> AsyncIterator[Path]:
+        """As `get`, and it stays until the block ends."""
+        if len(model.sha256) != 64 or not set(model.sha256) <= _HEX:
+            raise ValueError("not a sha256")
+        self._pins[model.sha256] += 1
+        try:
+            lock = self._locks.setdefault(model.sha256, trio.Lock())
+            async with lock:  # who waits here finds it ready, or carries on where the first one was stopped
+                path = await self._provide(model, source, progress or _nothing)
+            yield path
+        finally:
+            self._pins[model.sha256] -= 1
+            if not self._pins[model.sha256]:
+                del self._pins[model.sha256]
+                self._locks.pop(model.sha256, None)
+
+    # -- getting ---------------------------------------------------------------------------------------------------------
+
+    async def _provide(self, model: Model, source: Source, progress: Progress) -> Path:
+        path = self._path(model.sha256)
+        if self.has(model.sha256):
+            self._touch(model.sha256)
+            return path
+        if await trio.to_thread.run_sync(_hash_file, path) == model.sha256:
+            self._touch(model.sha256)
+            return path
+        if self._seen.pop(model.sha256, None) is not None:
+            log.warning("model.damaged", sha256=model.sha256, action="fetched again")
+        await trio.to_thread.run_sync(_unlink, path)
+        for last in (False, True):
+            if await self._download(model, source, progress):
+                self._touch(model.sha256)
+                return path
+            log.warning("model.wrong_hash", sha256=model.sha256, again=not last)
+        raise RunError(
+            f"{model.name}: what was fetched does not have the hash {model.sha256[:12]}…, twice",
+            reason=Reason.WRONG_HASH,
+            permanent=False,
+        )
+
+    async def _download(self, model: Model, source: Source, progress: Progress) -> bool:
+        """Fetch what is missing and give the file its name. False: the content was wrong and is thrown away."""
+        partial = self._path(model.sha256).with_suffix(".part")
+        try:
+            have = await trio.to_thread.run_sync(_open_partial, partial, model.size)
+            try:
+                await self._make_room(model, have.size)
+                if have.size < model.size:
+                    await source(have.size, have.write, progress)
+                if have.size != model.size:
+                    raise RunError(
+                        f"{model.name}: {have.size} of {model.size} bytes came",
+                        reason=Reason.FETCH_FAILED,
+                        permanent=False,
+                    )
+                if have.digest() != model.sha256:
+                    await trio.to_thread.run_sync(_unlink, partial)
+                    return False
+                await trio.to_thread.run_sync(have.keep, self._path(model.sha256))
+                return True
+            finally:
+                have.close()
+        except OSError as exc:
+            if exc.errno in (errno.ENOSPC, errno.EDQUOT):
+                with trio.CancelScope(shield=True):
+                    await trio.to_thread.run_sync(_unlink, partial)
+                raise _disk_full(model, f"the disk of {self._folder} is full") from exc
+            raise RunError(
+                f"{model.name}: cannot write to the model cache {self._folder}: {exc.strerror or exc}",
+                reason=Reason.FETCH_FAILED,
+                permanent=False,
+            ) from exc
+        except (Unreachable, Refused, ProtocolError) as exc:
+            raise RunError(f"{model.name}: {exc.what}", reason=Reason.FETCH_FAILED, permanent=False) from exc
+
+    async def _make_room(self, model: Model, have: int) -> None:
+        """Evict the least recently used until the model fits under the cap and on the disk."""
+        if model.size > self._cap:
+            raise _disk_full(
+                model, f"it is larger ({show_size(model.size)}) than the model cache ({show_size(self._cap)})"
+            )
+        await trio.to_thread.run_sync(self._drop_halves, model.sha256)
+        need = model.size - have
+        while True:
+            over = self.used_bytes + model.size - self._cap
+            short = need + MARGIN - self._free(self._folder)
+            if over <= 0 and short <= 0:
+                return
+            idle = [sha for sha in self._seen if not self._pins[sha]]
+            if not idle:
+                short_of = (
+                    "models in use fill the cache" if over > 0 else f"{show_size(short)} more are needed"
+                )
+                raise _disk_full(model, f"no room in {self._folder}: {short_of}")
+            oldest = min(idle, key=lambda sha: self._seen[sha].used)
+            log.info("model.evicted", sha256=oldest, bytes=self._seen[oldest].size)
+            del self._seen[oldest]
+            await trio.to_thread.run_sync(_unlink, self._path(oldest))
+            self._write_index()
+
+    def _drop_halves(self, but: str) -> None:
+        """Halves of downloads that nobody is at: their space is worth more than the time they would save."""
+        for part in self._folder.glob("*.part"):
+            if part.stem != but and not self._pins[part.stem]:
+                _unlink(part)
+
+    # -- what is known ---------------------------------------------------------------------------------------------------
+
+    def _path(self, sha256: str) -> Path:
+        return self._folder / f"{sha256}.model"
+
+    def _touch(self, sha256: str) -> None:
+        used = 1 + max((seen.used for seen in self._seen.values()), default=0)
+        seen = _look(self._path(sha256), used)
+        if seen is not None:
+            self._seen[sha256] = seen
+            self._write_index()
+
+    def _read_index(self) -> dict[str, _Seen]:
+        """What was verified in earlier lives. Whatever does not read well is verified again when it is asked for."""
+        try:
+            told = json.loads((self._folder / "index.json").read_bytes())
+            seen = {sha: _Seen(**entry) for sha, entry in told.items()}
+        except (FileNotFoundError, ValueError, TypeError, AttributeError):
+            seen = {}
+        for path in self._folder.glob("*.model"):
+            if path.stem not in seen:  # counts against the cap; its odd inode makes the first use hash it
+                seen[path.stem] = _Seen(path.stat().st_size, 0, -1, 0)
+        return {sha: entry for sha, entry in seen.items() if self._path(sha).exists()}
+
+    def _write_index(self) -> None:
+        """Lost in a crash it costs a hashing, so it is not forced to the disk."""
+        path = self._folder / "index.json"
+        temporary = path.with_suffix(".new")
+        try:
+            temporary.write_text(json.dumps({sha: asdict(seen) for sha, seen in self._seen.items()}))
+            temporary.replace(path)
+        except OSError as exc:
+            log.warning("cache.index_not_written", why=exc.strerror or str(exc))
+
+
+class _Partial:
+    """The half of a download: appended to, and hashed on the way."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = path.open("r+b", buffering=0)
+        self._hash = hashlib.sha256()
+        self.size = 0
+        while data := self._file.read(READ_SIZE):
+            self._hash.update(data)
+            self.size += len(data)
+
+    def write(self, data: bytearray) -> None:
+        """Append; blocking."""
+        view = memoryview(data)
+        while view:
+            view = view[self._file.write(view) or 0 :]
+        self._hash.update(data)
+        self.size += len(data)
+
+    def digest(self) -> str:
+        return self._hash.hexdigest()
+
+    def keep(self, path: Path) -> None:
+        """To the disk, read-only, then under its name."""
+        os.fsync(self._file.fileno())
+        self.close()
+        self._path.chmod(0o400)
+        self._path.replace(path)
+        if os.name == "posix":
+            folder = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _open_partial(path: Path, size: int) -> _Partial:
+    """The half that is there, hashed; an empty one where there is none, or where it is larger than the whole."""
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+    os.close(os.open(path, flags, 0o600))
+    if path.stat().st_size > size:
+        os.truncate(path, 0)
+    return _Partial(path)
+
+
+def _look(path: Path, used: int) -> _Seen | None:
+    try:
+        info = path.lstat()
+    except OSError:
+        return None
+    return _Seen(info.st_size, info.st_mtime_ns, info.st_ino, used)
+
+
+def _hash_file(path: Path) -> str:
+    """Empty when there is no such file."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return ""
+
+
+def _unlink(path: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        if os.name == "nt":
+            path.chmod(0o600)
+        path.unlink()
+
+
+def _nothing(done: int, total: int) -> None:
+    """Nobody watches."""
+
+
+def _disk_full(model: Model, why: str) -> RunError:
+    return RunError(
+        f"{model.name}: {why}",
+        reason=Reason.DISK_FULL,
+        permanent=False,
+        hint="free some space on this device",
+    )

@@ -1,0 +1,217 @@
+"""What a run showed, event by event, and the record that is made of it. Pure: times come in with the events."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Final
+
+from drivers import base as driver
+from node.text import detail, line
+from protocol.lease import Fence
+from protocol.record import DeviceFacts, LoadSample, Ran, Record, StageTime, Timing, pack_samples
+from protocol.task import Task
+from protocol.words import Outcome, Phase, Reason
+
+PROVIDERS: Final[dict[str, frozenset[str]]] = {
+    "CPU (ONNX)": frozenset({"CPUExecutionProvider"}),
+    "GPU (ONNX)": frozenset(
+        {
+            "CUDAExecutionProvider",
+            "TensorrtExecutionProvider",
+            "ROCMExecutionProvider",
+            "MIGraphXExecutionProvider",
+        }
+    ),
+    "GPU (CoreML)": frozenset({"CoreMLExecutionProvider"}),
+    "Neural Engine (CoreML)": frozenset({"CoreMLExecutionProvider"}),
+    "DirectML (ONNX)": frozenset({"DmlExecutionProvider"}),
+}
+"""What must come first in the live session for a unit to have run; units not listed are their driver's word."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One attempt that was granted."""
+
+    lease: str
+    fence: Fence
+    attempt: int
+    task: Task
+    task_sha256: str
+    waited_s: float = 0.0
+    """From the commit to the beginning."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How it ended."""
+
+    outcome: Outcome
+    reason: Reason | None = None
+    permanent: bool = False
+    detail: str = ""
+
+
+COMPLETE: Final = End(Outcome.COMPLETE)
+
+
+def failed(reason: Reason, why: str, *, permanent: bool = False) -> End:
+    """An end without a result."""
+    return End(Outcome.FAILED, reason, permanent, why)
+
+
+def end_of(error: driver.DriverError) -> End:
+    """A driver's error in the protocol's words."""
+    text = str(error)
+    match error:
+        case driver.TimedOut():
+            return failed(Reason.TIMED_OUT, text)
+        case driver.Cancelled():
+            return End(Outcome.CANCELLED, Reason.CANCELLED, detail=text)
+        case driver.Unfit() if text.startswith(
+            "asked for "
+        ):  # the drivers' words for: this unit, and got another
+            return failed(Reason.WRONG_UNIT, text, permanent=True)
+        case driver.Unfit():
+            return failed(Reason.BROKEN_MODEL, text, permanent=True)
+        case _ if "out of memory" in text:
+            return failed(Reason.OUT_OF_MEMORY, text)
+        case _:
+            return failed(Reason.CRASHED, text)
+
+
+@dataclass(slots=True)
+class Observed:
+    """Everything one run showed, in order."""
+
+    stages: dict[str, float] = field(default_factory=dict)
+    loads: list[driver.Loaded] = field(default_factory=list)
+    measured: driver.Measured | None = None
+    described: driver.Described | None = None
+    checked: driver.Checked | None = None
+    _stage: str = ""
+    _since: float = 0.0
+
+    def enter(self, stage: str, now: float) -> None:
+        """A stage begins, and the one before ends. Stages that come again (a load for each launch) add up."""
+        if self._stage:
+            self.stages[self._stage] = self.stages.get(self._stage, 0.0) + max(0.0, now - self._since)
+        self._stage, self._since = stage, now
+
+    def add(self, event: driver.Event, now: float) -> None:
+        """Keep what a driver told."""
+        match event:
+            case driver.Progressed():
+                if event.phase != self._stage:
+                    self.enter(str(event.phase), now)
+            case driver.Loaded():
+                self.loads.append(event)
+            case driver.Measured():
+                self.measured = event
+            case driver.Described():
+                self.described = event
+            case driver.Checked():
+                self.checked = event
+
+    def verdict(self, unit: str) -> End:
+        """How a launch that ended by itself is to be taken: as complete only if the unit that was asked for ran and agrees."""
+        if self.described is None or self.measured is None:
+            return failed(Reason.CRASHED, "the driver ended without a measurement")
+        live = self.described.providers
+        wanted = PROVIDERS.get(unit)
+        if self.described.unit != unit or (wanted is not None and (not live or live[0] not in wanted)):
+            ran = ", ".join(live) or "nothing"
+            return failed(
+                Reason.WRONG_UNIT,
+                f"asked for {unit}, it ran on {self.described.unit} ({ran})",
+                permanent=True,
+            )
+        if self.checked is not None and self.checked.agrees is False:
+            why = self.checked.note or "outputs differ from the reference"
+            return failed(Reason.CHECK_FAILED, why, permanent=True)
+        return COMPLETE
+
+    def record(self, job: Job, end: End, worker: str, facts: DeviceFacts) -> Record:
+        """The whole observation, whatever became of it: what was seen before a failure stays in."""
+        return Record(
+            campaign=job.task.campaign,
+            task=job.task.task,
+            attempt=job.attempt,
+            fence=job.fence,
+            worker=worker,
+            task_sha256=job.task_sha256,
+            model_sha256=job.task.model.sha256,
+            outcome=end.outcome,
+            reason=end.reason,
+            permanent=end.permanent,
+            detail=detail(end.detail),
+            device=facts,
+            ran=self._ran(),
+            loads=tuple(
+                LoadSample(ns=load.load_ns, baseline=load.baseline_bytes, peak=load.peak_bytes)
+                for load in self.loads[:100]
+            ),
+            timing=self._timing(),
+            stages=tuple(
+                StageTime(stage=line(stage), seconds=seconds)
+                for stage, seconds in list(self.stages.items())[:32]
+            ),
+        )
+
+    def _timing(self) -> Timing | None:
+        seen = self.measured
+        if seen is None:
+            return None
+        baselines = [load.baseline_bytes for load in self.loads[-1:]]
+        return Timing(
+            samples=pack_samples(seen.samples_ns),
+            warmup=pack_samples(seen.warmup_ns),
+            cpu_s=float(seen.cpu_s),
+            wall_s=float(seen.wall_s),
+            baseline=baselines[0] if baselines else None,
+            peak=seen.peak_bytes,
+            timer_ns=seen.timer_overhead_ns,
+            switches=seen.involuntary_switches,
+        )
+
+    def _ran(self) -> Ran | None:
+        told, check = self.described, self.checked
+        if told is None:
+            return None
+        notes = told.notes + ((check.note,) if check is not None and check.note else ())
+        return Ran(
+            unit=line(told.unit),
+            driver=line(told.driver),
+            runtime=line(told.runtime),
+            providers=tuple(line(provider) for provider in told.providers[:16]),
+            threads=told.threads,
+            shapes={name: tuple(shape) for name, shape in list(told.shapes.items())[:256]},
+            dtypes=dict(list(told.dtypes.items())[:256]),
+            seed=told.seed,
+            notes=tuple(detail(note) for note in notes[:64]),
+            output_sha256=check.output_sha256 if check is not None and check.output_sha256 else None,
+            agrees=check.agrees if check is not None else None,
+            max_error=_finite(check.max_error) if check is not None else None,
+            tolerance=_finite(check.tolerance) if check is not None else None,
+        )
+
+
+def _finite(value: float | None) -> float | None:
+    return float(value) if value is not None and math.isfinite(value) else None
+
+
+class Throttle:
+    """Which progress is worth telling: the first of a phase, then one in `every_s`."""
+
+    def __init__(self, every_s: float = 0.1) -> None:
+        self._every_s = every_s
+        self._phase: Phase | None = None
+        self._last = 0.0
+
+    def passes(self, phase: Phase, now: float) -> bool:
+        """Whether to tell it now."""
+        if phase is self._phase and now - self._last < self._every_s:
+            return False
+        self._phase, self._last = phase, now
+        return True

@@ -1,0 +1,167 @@
+"""Signed records, on disk until their scheduler has them.
+
+Each is two files named by the record's sha256: `.record` is its bytes (served as a blob when large), `.head` says for whom it is and
+comes last, so that a head means a whole record. Both are durable before `store` returns. What does not read well is set aside.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import structlog
+import trio
+from pydantic import Field, ValidationError
+
+from protocol.base import MAX_INLINE, Count, Id, Message, PeerName, Sha256, Signature
+from protocol.codec import pack, unpack
+from protocol.errors import RemoteProtocolError, ResourceError
+from protocol.lease import Fence
+from protocol.messages import Attempt, Result
+from protocol.record import MAX_RECORD
+from swarm.identity import write_durably
+
+RETENTION_S: Final = 24 * 3600.0
+"""A scheduler that did not come back for so long will not."""
+MAX_ITEMS: Final = 2_000
+MAX_BYTES: Final = 512 * 1024**2
+KEEP_BROKEN: Final = 16
+
+log = structlog.get_logger("sark.outbox")
+
+
+class Item(Message):
+    """A record that waits for its scheduler."""
+
+    peer: PeerName
+    campaign: Id
+    task: Id
+    attempt: Attempt
+    lease: Id
+    fence: Fence
+    sha256: Sha256
+    size: Count
+    signature: Signature
+    stored: float = Field(ge=0)
+    """Wall clock, seconds since the epoch: retention goes on while no process runs."""
+
+
+class Outbox:
+    """One folder of records; one process at a time has it."""
+
+    def __init__(self, folder: Path, wall: Callable[[], float]) -> None:
+        """Open it and read what waits (blocking). Raises `ResourceError`."""
+        self._folder = folder
+        self._wall = wall
+        self._items: dict[str, Item] = {}
+        self.changed = trio.Event()
+        """Set, and replaced, when something was stored."""
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for head in sorted(folder.glob("*.head")):
+                self._load(head)
+            for record in folder.glob("*.record"):
+                if record.stem not in self._items:  # its head never came, or was set aside
+                    record.unlink()
+            for old in sorted(folder.glob("*.broken"))[:-KEEP_BROKEN]:
+                old.unlink()
+        except OSError as exc:
+            raise ResourceError(
+                f"cannot use the outbox {folder}: {exc.strerror or exc}",
+                hint="check that the folder is yours",
+            ) from exc
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def waiting(self, peer: str) -> tuple[Item, ...]:
+        """What waits for one scheduler, oldest first."""
+        return tuple(
+            sorted((item for item in self._items.values() if item.peer == peer), key=lambda item: item.stored)
+        )
+
+    def path(self, peer: str, sha256: str) -> Path | None:
+        """The record's bytes, for the scheduler it is for and nobody else."""
+        item = self._items.get(sha256)
+        return self._record(sha256) if item is not None and item.peer == peer else None
+
+    async def store(self, item: Item, body: bytes) -> tuple[Item, ...]:
+        """Keep a record; durable on return. Gives what was given up for it (too old, or no room). Raises `ResourceError`."""
+        dropped = self._overdue(len(body))
+        for old in dropped:
+            log.warning("result.given_up", task=old.task, attempt=old.attempt, scheduler=old.peer)
+            await self.settle(old.sha256)
+        await trio.to_thread.run_sync(self._write, item, body)
+        self._items[item.sha256] = item
+        self.changed.set()
+        self.changed = trio.Event()
+        return dropped
+
+    async def settle(self, sha256: str) -> None:
+        """The scheduler has it, or never will."""
+        if self._items.pop(sha256, None) is not None:
+            await trio.to_thread.run_sync(self._remove, sha256)
+
+    async def message(self, item: Item) -> Result:
+        """The `Result` to send. A large record is only named; the scheduler pulls it. Raises `ResourceError`: it is gone."""
+        body = None
+        if item.size <= MAX_INLINE:
+            try:
+                body = await trio.to_thread.run_sync(self._record(item.sha256).read_bytes)
+            except OSError as exc:
+                raise ResourceError(f"a result cannot be read back: {exc.strerror or exc}") from exc
+        return Result(
+            campaign=item.campaign,
+            task=item.task,
+            attempt=item.attempt,
+            lease=item.lease,
+            fence=item.fence,
+            sha256=item.sha256,
+            size=item.size,
+            signature=item.signature,
+            body=body,
+        )
+
+    def _record(self, sha256: str) -> Path:
+        return self._folder / f"{sha256}.record"
+
+    def _overdue(self, coming: int) -> tuple[Item, ...]:
+        oldest_first = sorted(self._items.values(), key=lambda item: item.stored)
+        limit = self._wall() - RETENTION_S
+        count, size = len(oldest_first) + 1, coming + sum(item.size for item in oldest_first)
+        dropped: list[Item] = []
+        for item in oldest_first:
+            if item.stored < limit or count > MAX_ITEMS or size > MAX_BYTES:
+                dropped.append(item)
+                count, size = count - 1, size - item.size
+        return tuple(dropped)
+
+    def _write(self, item: Item, body: bytes) -> None:
+        write_durably(self._record(item.sha256), body)
+        write_durably(self._folder / f"{item.sha256}.head", pack(item.to_wire()))
+
+    def _remove(self, sha256: str) -> None:
+        """The head first: a record without one is nothing."""
+        for path in (self._folder / f"{sha256}.head", self._record(sha256)):
+            with contextlib.suppress(FileNotFoundError):
+                path.unlink()
+
+    def _load(self, head: Path) -> None:
+        try:
+            item = Item.model_validate(unpack(head.read_bytes()))
+            body = self._record(item.sha256).read_bytes()
+            if item.sha256 != head.stem or len(body) != item.size or item.size > MAX_RECORD:
+                raise RemoteProtocolError("head and record do not belong together")
+            if hashlib.sha256(body).hexdigest() != item.sha256:
+                raise RemoteProtocolError("the record's bytes have changed")
+        except (RemoteProtocolError, ValidationError, FileNotFoundError) as exc:
+            aside = head.with_suffix(".broken")
+            head.replace(aside)
+            with contextlib.suppress(FileNotFoundError):
+                self._record(head.stem).replace(head.with_suffix(".record.broken"))
+            log.warning("outbox.broken", file=str(aside), why=str(exc).splitlines()[0])
+            return
+        self._items[item.sha256] = item

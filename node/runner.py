@@ -1,0 +1,201 @@
+"""The one place where a protocol task becomes a driver's work order, and what the driver shows becomes a record.
+
+    run(job, bench, stop, report)     fetch ─▶ wait for the device ─▶ launch in a thread ─▶ Record, whatever happened
+
+A run that is stopped returns when its processes are dead. A record is not signed here, and nothing is sent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Protocol
+
+import trio
+
+from drivers.base import DriverError, Event, Limits, Progressed, WorkOrder
+from node.cache import ModelCache, Source
+from node.device_lock import DeviceLock
+from node.observed import End, Job, Observed, Throttle, end_of, failed
+from protocol.errors import ResourceError, RunError
+from protocol.record import DeviceFacts, Record
+from protocol.task import Task
+from protocol.words import Outcome, Phase, Reason
+
+
+class Launching(Protocol):
+    """What the runner needs of `drivers.launch.Launch`; both methods block."""
+
+    def events(self) -> Iterator[Event]: ...
+
+    def kill(self) -> None: ...
+
+
+Report = Callable[[Phase, int, int | None, float | None], None]
+"""(phase, done, total, median in ms), in the loop."""
+
+
+async def _at_once() -> None:
+    """Nothing else is going on here."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What a run is made with."""
+
+    worker: str
+    """Peer id, as it stands in the record."""
+    facts: Callable[[], DeviceFacts]
+    cache: ModelCache
+    source: Callable[[Task], Source]
+    lock: DeviceLock
+    launch: Callable[[WorkOrder, Limits], Launching]
+    memory_cap: int
+    """Bytes a run may take here, whatever its task allows."""
+    quiet: Callable[[], Awaitable[None]] = _at_once
+    """Waits until this node's own work (results going to disk) cannot disturb a measurement."""
+    clock: Callable[[], float] = time.monotonic
+
+
+class Stop:
+    """A handle to end a run from outside."""
+
+    def __init__(self) -> None:
+        self.scope = trio.CancelScope()
+        self.reason: Reason | None = None
+
+    def now(self, reason: Reason) -> None:
+        """End it; the first reason counts."""
+        if self.reason is None:
+            self.reason = reason
+            self.scope.cancel()
+
+
+def work_order(task: Task, model: str) -> WorkOrder:
+    """The task in a driver's words."""
+    measure = task.measure
+    return WorkOrder(
+        model=model,
+        unit=task.unit,
+        runs=measure.runs,
+        loads=measure.loads,
+        warmup=measure.warmup,
+        threads=measure.threads,
+        dims=dict(measure.dims),
+        seed=measure.seed,
+        check=measure.check,
+    )
+
+
+def limits(task: Task, memory_cap: int) -> Limits:
+    """What is enforced from outside: the task's own limits, and never more memory than this device gives."""
+    return Limits(
+        load_s=task.timeouts.load_s, run_s=task.timeouts.run_s, memory_bytes=min(task.memory, memory_cap)
+    )
+
+
+async def run(job: Job, bench: Bench, stop: Stop, report: Report) -> Record:
+    """Run one attempt to its end. Never raises for what a model, a driver or a scheduler does."""
+    seen = Observed()
+    seen.enter("queue", bench.clock() - job.waited_s)
+    end: End | None = None
+    with stop.scope:
+        end = await _attempt(job.task, bench, seen, report)
+    seen.enter("", bench.clock())
+    if stop.reason is not None and (end is None or end.outcome is Outcome.CANCELLED):
+        end = End(Outcome.CANCELLED, stop.reason, detail=f"stopped: {stop.reason}")
+    if end is None:
+        raise AssertionError("a run ends in some way")
+    return seen.record(job, end, bench.worker, bench.facts())
+
+
+async def _attempt(task: Task, bench: Bench, seen: Observed, report: Report) -> End:
+    tell = _Teller(report, bench.clock)
+    try:
+        async with AsyncExitStack() as held:
+            seen.enter("fetch", bench.clock())
+            tell(Phase.FETCH)
+            with trio.move_on_after(task.timeouts.fetch_s) as patience:
+                path = await held.enter_async_context(
+                    bench.cache.using(
+                        task.model, bench.source(task), lambda done, total: tell(Phase.FETCH, done, total)
+                    )
+                )
+            if patience.cancelled_caught:
+                return failed(
+                    Reason.FETCH_FAILED,
+                    f"{task.model.name} was not here after the fetch limit of {task.timeouts.fetch_s:g} s",
+                )
+            seen.enter("queue", bench.clock())
+            await held.enter_async_context(bench.lock.hold())
+            await bench.quiet()
+            seen.enter("prepare", bench.clock())
+            tell(Phase.PREPARE)
+            launch = bench.launch(work_order(task, str(path)), limits(task, bench.memory_cap))
+            problem = await _measure(launch, seen, tell, bench.clock)
+    except RunError as exc:
+        hint = f"; {exc.hint}" if exc.hint else ""
+        return failed(exc.reason, exc.what + hint, permanent=exc.permanent)
+    except ResourceError as exc:
+        return failed(Reason.CRASHED, exc.what)
+    return problem or seen.verdict(task.unit)
+
+
+async def _measure(
+    launch: Launching, seen: Observed, tell: _Teller, clock: Callable[[], float]
+) -> End | None:
+    """Follow a launch in a thread. Cancelling kills it, and returns when it is dead."""
+    token = trio.lowlevel.current_trio_token()
+    over = False
+
+    def follow() -> End | None:
+        try:
+            for event in launch.events():
+                now = clock()
+                seen.add(event, now)
+                if isinstance(event, Progressed) and tell.worth(Phase(str(event.phase)), now):
+                    with contextlib.suppress(trio.RunFinishedError):
+                        token.run_sync_soon(
+                            tell.send, Phase(str(event.phase)), event.done, event.total, event.median_ms
+                        )
+        except DriverError as exc:
+            return end_of(exc)
+        return None
+
+    async def kill_when_cancelled() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            if not over:
+                with trio.CancelScope(shield=True):
+                    await trio.to_thread.run_sync(launch.kill)
+
+    problem: End | None = None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(kill_when_cancelled)
+        problem = await trio.to_thread.run_sync(follow)
+        over = True
+        nursery.cancel_scope.cancel()
+    return problem
+
+
+class _Teller:
+    """Progress on its way out of a run, with what is not worth a message left out."""
+
+    def __init__(self, report: Report, clock: Callable[[], float]) -> None:
+        self._report = report
+        self._clock = clock
+        self._throttle = Throttle()
+
+    def __call__(self, phase: Phase, done: int = 0, total: int | None = None) -> None:
+        if self.worth(phase, self._clock()):
+            self.send(phase, done, total, None)
+
+    def worth(self, phase: Phase, now: float) -> bool:
+        return self._throttle.passes(phase, now)
+
+    def send(self, phase: Phase, done: int, total: int | None, median_ms: float | None) -> None:
+        self._report(phase, done, total, median_ms)
