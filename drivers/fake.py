@@ -118,8 +118,11 @@ def _pause(script: dict[str, Any], ms: float) -> None:
 
 def _act(script: dict[str, Any], phase: Phase) -> None:
     """Do the harm that the script wants in this phase."""
-    if phase is Phase.LOAD and script.get("orphan"):
-        _leave_orphan()
+    if phase is Phase.LOAD:
+        sys.stderr.write(str(script.get("print", "")))
+        sys.stderr.flush()
+        if script.get("orphan"):
+            _leave_orphan()
     if phase is Phase.RUN and (eaten := script.get("eat_mib")):
         hoard = [bytearray(MIB) for _ in range(int(eaten))]
         del hoard

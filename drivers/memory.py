@@ -51,6 +51,6 @@ def peak_bytes(was_reset: bool) -> int | None:
     if PLATFORM == "win32":
         import psutil
 
-        memory = psutil.Process().memory_info()
-        return int(memory.peak_wset) if hasattr(memory, "peak_wset") else None
+        peak = getattr(psutil.Process().memory_info(), "peak_wset", None)
+        return None if peak is None else int(peak)
     return None

@@ -69,15 +69,18 @@ class OnnxDriver:
         if any("int" in one.dtype for one in inputs):
             notes.append(f"made integers are below {bound}")
         measured = None
-        for said in timing.measure_calls(
-            runner.call, runner.argument, order.runs, order.warmup, first_ns, resetting
-        ):
-            if isinstance(said, str):
-                notes.append(said)
-            elif isinstance(said, Progressed):
-                yield said
-            else:
-                measured = said
+        try:
+            for said in timing.measure_calls(
+                runner.call, runner.argument, order.runs, order.warmup, first_ns, resetting
+            ):
+                if isinstance(said, str):
+                    notes.append(said)
+                elif isinstance(said, Progressed):
+                    yield said
+                else:
+                    measured = said
+        except edge.runtime_errors() as why:
+            raise edge.plain_words(why) from why
         assert measured is not None
         yield Described(
             unit=order.unit,

@@ -82,7 +82,7 @@ def _compare_floats(name: str, got: np.ndarray[Any, Any], reference: np.ndarray[
             False,
             None,
             tolerance,
-            f"output {name!r} has {int(broken.sum())} NaN or infinite values that the reference has not",
+            f"output {name!r} has {int(broken.sum())} NaN or infinite values where the reference has none",
         )
     both = finite & np.isfinite(wide)
     note = (

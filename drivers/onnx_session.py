@@ -184,8 +184,8 @@ def inputs_of(session: Any) -> tuple[Input, ...]:
 class Runner:
     """A session with inputs and outputs in place: `call(argument)` is one inference and nothing else.
 
-    Inputs are bound once. Outputs are bound to preallocated memory when a second inference proves that their shapes stay;
-    otherwise the runtime allocates them each time; texts, sequences and maps cannot be bound at all. `notes` say which.
+    Inputs are bound once. Outputs are bound to preallocated memory when a second inference shows that their shapes stay;
+    otherwise they are allocated each time; texts, sequences and maps cannot be bound at all. `notes` say which.
     """
 
     def __init__(
@@ -234,12 +234,15 @@ class Runner:
         try:
             self.call(binding)
         except runtime_errors():
-            binding.clear_binding_outputs()
-            for name in self._names:
-                binding.bind_output(name, "cpu")
-            self.notes = (
-                "output shapes change from run to run: the runtime allocates them in each inference",
-            )
+            self.call = self._call_with_new_outputs
+            self.notes = ("output shapes change from run to run: each inference includes their allocation",)
+
+    def _call_with_new_outputs(self, binding: Any) -> None:
+        """A binding keeps what the last run allocated, and refuses another shape: let go of it first."""
+        binding.clear_binding_outputs()
+        for name in self._names:
+            binding.bind_output(name, "cpu")
+        self._session.run_with_iobinding(binding)
 
     def outputs(self) -> dict[str, Any]:
         """What the last inference gave, by output name: arrays, or lists and dicts for sequences and maps (then run once more)."""

@@ -18,6 +18,7 @@ import gc
 import importlib
 import os
 import select
+import shutil
 import signal
 import socket
 import sys
@@ -124,6 +125,9 @@ def keep(control: socket.socket, events: int, log: int, told: bytes, driver: Dri
             control.sendall(b"%d\n" % worker)
         await_end(control.fileno(), woken, worker)
         status = sweep(worker, woken)
+        shutil.rmtree(
+            os.fsdecode(told.partition(b"\0")[0]), ignore_errors=True
+        )  # here, because the parent may be gone
         with suppress(OSError):
             control.sendall(b"%d\n" % status)
     finally:

@@ -1,0 +1,69 @@
+"""Small models made on the spot, real ones from installed packages, and zygotes that the tests share."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
+from drivers.launch import Zygote
+from tests.drivers.shelf import Shelf
+
+
+@pytest.fixture(scope="session")
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
+    """Where made models lie."""
+    return Shelf(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture(scope="session")
+def zygote() -> Iterator[Zygote]:
+    """Launches of the ONNX driver."""
+    with Zygote("onnx").start() as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def stage() -> Iterator[Zygote]:
+    """Launches of the fake driver."""
+    with Zygote("fake", simulate=True).start() as started:
+        yield started
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Callable[..., str]:
+    """Write a script for the fake driver; returns its path."""
+
+    def write(**keys: Any) -> str:
+        path = tmp_path / "script.json"
+        path.write_text(json.dumps(keys))
+        return str(path)
+
+    return write
+
+
+def package_file(package: str, path: str) -> str:
+    """A file inside an installed package, without importing it."""
+    spec = find_spec(package)
+    assert spec is not None
+    assert spec.submodule_search_locations
+    return str(Path(spec.submodule_search_locations[0]) / path)
+
+
+@pytest.fixture(scope="session")
+def magika_model() -> str:
+    """A real classifier of file types: int32 [?, 2048]."""
+    return package_file("magika", "models/standard_v3_3/model.onnx")
+
+
+@pytest.fixture(scope="session")
+def light_models() -> Path:
+    """A folder of full-size graphs with made weights."""
+    return Path(package_file("onnx", "backend/test/data/light"))

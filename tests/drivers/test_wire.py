@@ -1,0 +1,135 @@
+"""What a child may say, and that nothing else gets through."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drivers import wire
+from drivers.base import (
+    Checked,
+    Described,
+    Event,
+    Limits,
+    Loaded,
+    Measured,
+    Phase,
+    Progressed,
+    UnitInfo,
+    WorkOrder,
+)
+
+EVENTS: list[Event | UnitInfo] = [
+    Progressed(Phase.RUN, 3, 10, 1.5),
+    Progressed(Phase.LOAD),
+    Loaded(5, None, 7),
+    Measured((1, 2), (3,), 0.5, 0.6, None, 20, None),
+    Described(
+        "CPU (ONNX)",
+        "onnx",
+        "onnxruntime 1",
+        ("CPU",),
+        2,
+        {"x": (1, 8), "s": ()},
+        {"x": "float"},
+        0,
+        ("note",),
+    ),
+    Checked(None, "ab", None, None, "why"),
+    Checked(True, "ab", 1e-6, 1e-3),
+    UnitInfo("CPU (ONNX)", "onnx", "onnxruntime 1"),
+]
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
+def test_an_event_arrives_as_it_was_sent(event: Event | UnitInfo) -> None:
+    (payload,) = wire.Reassembler(10_000).feed(wire.pack_event(event))
+    assert wire.unpack(payload) == event
+
+
+def test_every_field_of_every_event_is_checked() -> None:
+    for kind, checks in wire.FIELDS.items():
+        assert [field.name for field in fields(kind)] == list(checks)
+
+
+def test_frames_come_out_whole_however_the_bytes_arrive() -> None:
+    stream = b"".join(wire.pack_event(event) for event in EVENTS)
+    pieces = wire.Reassembler(10_000)
+    payloads = [payload for index in range(len(stream)) for payload in pieces.feed(stream[index : index + 1])]
+    assert [wire.unpack(payload) for payload in payloads] == EVENTS
+
+
+def test_a_failure_is_told_by_name_and_sentence() -> None:
+    (payload,) = wire.Reassembler(1000).feed(wire.pack_failure("Unfit", "no"))
+    assert wire.unpack(payload) == ("Unfit", "no")
+
+
+def test_an_announced_length_beyond_the_cap_is_refused_before_it_arrives() -> None:
+    with pytest.raises(wire.Garbled, match="announced"):
+        wire.Reassembler(1 << 40).feed(b"\xff\xff\xff\xff")
+
+
+def test_a_child_that_talks_too_much_is_stopped() -> None:
+    pieces = wire.Reassembler(100)
+    pieces.feed(wire.frame(b"x" * 50))
+    with pytest.raises(wire.Garbled, match="output limit"):
+        pieces.feed(wire.frame(b"x" * 50))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        b"[]",
+        b'{"kind": "Event"}',
+        b'{"kind": ["Loaded"]}',
+        b'{"kind": "Loaded", "load_ns": 1, "baseline_bytes": null}',
+        b'{"kind": "Loaded", "load_ns": true, "baseline_bytes": null, "peak_bytes": null}',
+        b'{"kind": "Loaded", "load_ns": -1, "baseline_bytes": null, "peak_bytes": null}',
+        b'{"kind": "Loaded", "load_ns": 99999999999999999999, "baseline_bytes": null, "peak_bytes": null}',
+        b'{"kind": "Loaded", "load_ns": 1, "baseline_bytes": null, "peak_bytes": null, "more": 1}',
+        b'{"kind": "Progressed", "phase": "dance", "done": 0, "total": null, "median_ms": null}',
+        b'{"kind": "Progressed", "phase": "run", "done": 0, "total": null, "median_ms": NaN}',
+        b'{"kind": "Progressed", "phase": "run", "done": 0, "total": null, "median_ms": Infinity}',
+        b'{"kind": "Checked", "agrees": 1, "output_sha256": "", "max_error": null, "tolerance": null, "note": ""}',
+        b'{"kind": "UnitInfo", "unit": 7, "driver": "", "runtime": "", "detail": ""}',
+        b"[" * 100_000,
+    ],
+)
+def test_what_is_not_an_event_is_garbled(said: bytes) -> None:
+    with pytest.raises(wire.Garbled):
+        wire.unpack(said)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(kind=st.sampled_from(sorted(wire.KINDS)), entries=st.data())
+def test_no_made_up_message_does_anything_but_become_an_event_or_be_garbled(
+    kind: str, entries: st.DataObject
+) -> None:
+    said = {"kind": kind} | {name: entries.draw(JSON) for name in wire.FIELDS[wire.KINDS[kind]]}
+    try:
+        event = wire.unpack(json.dumps(said).encode())
+    except wire.Garbled:
+        return
+    assert type(event).__name__ == kind
+
+
+def test_an_order_arrives_as_it_was_given() -> None:
+    order = WorkOrder("/m.onnx", "CPU (ONNX)", dims={"batch": 4}, warmup=None, seed=9)
+    limits = Limits(load_s=1.5)
+    assert wire.unpack_order(wire.pack_order(order, limits, "onnx", False, "run")) == (
+        order,
+        limits,
+        "onnx",
+        False,
+        "run",
+    )
