@@ -1,0 +1,186 @@
+"""Reading a campaign file: from a path to a `Campaign`, or to one clear line that says what, where and what to do.
+
+bytes ──▶ yamlfile ──▶ plain values + lines ──▶ campaign_form ──▶ checks over several values ──▶ Campaign
+                                            └─▶ campaign_plain (model_url and jobs) ──────────┘
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import BaseModel, ValidationError
+
+from scheduler.campaign_errors import Problem, did_you_mean, first_of, problems_of
+from scheduler.campaign_form import (
+    UNITS,
+    Campaign,
+    Devices,
+    Job,
+    Limits,
+    Measuring,
+    ModelEntry,
+    Retry,
+)
+from scheduler.campaign_plain import is_plain, read_plain
+from scheduler.safe import safe_text
+from scheduler.yamlfile import Document, parse_document, read_document
+
+__all__ = [
+    "MAX_CELLS",
+    "UNITS",
+    "Campaign",
+    "Devices",
+    "Job",
+    "Limits",
+    "Measuring",
+    "ModelEntry",
+    "Retry",
+    "load_campaign",
+    "parse_campaign",
+]
+
+MAX_CELLS: Final = 10_000
+"""Models × units × threads in one campaign."""
+
+_PARTS: Final[dict[str, type[BaseModel]]] = {
+    "models": ModelEntry,
+    "devices": Devices,
+    "measure": Measuring,
+    "timeouts": Limits,
+    "retry": Retry,
+}
+
+
+def load_campaign(path: Path, *, more_units: Collection[str] = ()) -> Campaign:
+    """The campaign in the file at `path`. `more_units`: names of units that drivers of one's own bring.
+
+    Raises `CampaignError` with file, line and hint. Blocking; reads that one file and no model.
+    """
+    return _campaign(read_document(path), more_units)
+
+
+def parse_campaign(data: bytes, file: str, *, more_units: Collection[str] = ()) -> Campaign:
+    """The campaign in `data`; `file` is shown in errors and tells JSON by its ending. Raises `CampaignError`."""
+    return _campaign(parse_document(data, file), more_units)
+
+
+def _campaign(document: Document, more_units: Collection[str]) -> Campaign:
+    value = document.value
+    if value is None:
+        raise document.error((), "the file is empty", "sark-node init writes a campaign to begin with")
+    if not isinstance(value, dict):
+        raise document.error(
+            (),
+            f"a campaign must be a mapping of key: value, not {safe_text(repr(value), 40)}",
+            "sark-node init writes a campaign to begin with",
+        )
+    if is_plain(value):
+        campaign, where = read_plain(document), ("jobs", "compute_unit")
+    else:
+        campaign, where = _validated(document, value), ("units", "")
+    problems = [*_unit_problems(campaign, more_units, where), *_cross_problems(campaign)]
+    if problems:
+        raise first_of(problems, document)
+    for index, entry in enumerate(campaign.models):
+        entry._place = (
+            document.file,
+            document.line(("models", index) if "models" in value else ("model_url",)),
+        )
+    return campaign
+
+
+def _validated(document: Document, value: dict[str, Any]) -> Campaign:
+    if "jobs" in value:
+        what, hint = "jobs go with model_url, not with models", "list compute units under units:"
+        raise first_of([Problem(("jobs",), what, hint)], document)
+    try:
+        return Campaign.model_validate(value)
+    except ValidationError as exc:
+        raise first_of(problems_of(exc, Campaign, _PARTS), document) from None
+
+
+def _unit_problems(campaign: Campaign, more: Collection[str], where: tuple[str, str]) -> list[Problem]:
+    known = (*UNITS, *sorted(more))
+    named = [job.unit for job in campaign.jobs] or list(campaign.units)
+    problems = []
+    for index, unit in enumerate(named):
+        way = (where[0], index, where[1]) if where[1] else (where[0], index)
+        if unit not in known:
+            guess = did_you_mean(unit, known)
+            hint = "  ".join(filter(None, [guess, f"units: {', '.join(known)}"]))
+            problems.append(Problem(way, f"unknown compute unit {safe_text(unit, 60)!r}", hint))
+        elif not campaign.jobs and unit in named[:index]:
+            problems.append(Problem(way, f"{unit!r} is listed twice", "remove one of the two"))
+    return problems
+
+
+def _cross_problems(campaign: Campaign) -> list[Problem]:
+    """What only shows when several values are seen together."""
+    problems: list[Problem] = []
+    names: dict[str, int] = {}
+    for index, entry in enumerate(campaign.models):
+        problems += _source_problems(entry, index)
+        if entry.label and entry.label in names:
+            first = names[entry.label] + 1
+            problems.append(
+                Problem(
+                    ("models", index),
+                    f"two models are called {safe_text(entry.label, 60)!r} (the first is number {first})",
+                    "give each a name: of its own",
+                )
+            )
+        names.setdefault(entry.label, index)
+    threads = campaign.measure.threads
+    problems += [
+        Problem(("measure", "threads", index), f"threads {count} is listed twice", "remove one of the two")
+        for index, count in enumerate(threads)
+        if count in threads[:index]
+    ]
+    if campaign.devices.limit is not None and campaign.devices.spread == "any":
+        problems.append(
+            Problem(
+                ("devices", "limit"),
+                "limit has no meaning with spread: any, which takes one device for each task",
+                "add spread: device (or class), or remove limit",
+            )
+        )
+    cells = len(campaign.models) * len(campaign.lines()) * len(threads)
+    if cells > MAX_CELLS:
+        problems.append(
+            Problem(
+                (),
+                f"{len(campaign.models)} models × {len(campaign.lines())} units × {len(threads)} thread counts"
+                f" make {cells:,} tasks; {MAX_CELLS:,} are allowed",
+                "split it into several campaigns",
+            )
+        )
+    return problems
+
+
+def _source_problems(entry: ModelEntry, index: int) -> list[Problem]:
+    """A model comes from exactly one place that this version can read."""
+    where = ("models", index)
+    if entry.url is not None or re.match(r"(?i)https?://", entry.path or ""):
+        key = "path" if entry.url is None else "url"
+        return [
+            Problem(
+                (*where, key),
+                "models by URL are not supported in this version",
+                "download the file and give its path:",
+            )
+        ]
+    if not entry.path:
+        also = " inside the package" if entry.package else ""
+        return [Problem(where, "a model needs a path", f"add path: with the model's file{also}")]
+    if not entry.label or len(entry.label) > 100 or not re.fullmatch(r"[^\x00-\x1f/\\]+", entry.label):
+        return [
+            Problem(
+                (*where, "path"),
+                "the path does not end in a file's name",
+                "give the model's file, or add name:",
+            )
+        ]
+    return []

@@ -1,0 +1,253 @@
+"""What a campaign is: the values behind the file that a person writes, checked one by one, frozen.
+
+The models here are the file's form: the JSON Schema is generated from them, and `model_dump_json` / `model_validate_json` keep a
+campaign whole. What needs a look at several values at once, or at the lines of a file, is in `campaign.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PrivateAttr,
+    StringConstraints,
+    WithJsonSchema,
+)
+from pydantic.json_schema import SkipJsonSchema
+from pydantic_core import PydanticCustomError
+
+from protocol.base import Name, Sha256
+from protocol.errors import CampaignError
+from protocol.requirement import Clause, parse_clause
+from protocol.task import DimName
+from scheduler.safe import is_safe, safe_text
+
+UNITS: Final = (
+    "CPU (ONNX)",
+    "GPU (ONNX)",
+    "DirectML (ONNX)",
+    "GPU (CoreML)",
+    "Neural Engine (CoreML)",
+    "CPU (CoreML)",
+    "CPU (Torch)",
+    "GPU (Torch)",
+    "API (OpenAI)",
+    "Fake (Simulation)",
+)
+"""The compute units that sark-node knows; a driver of one's own may bring others (`load_campaign(..., more_units=…)`)."""
+
+_DURATION: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*(ms|s|m|h|d)")
+_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+MAX_DURATION_S: Final = 30 * 86400.0
+
+
+def wrong(what: str, hint: str = "") -> PydanticCustomError:
+    """An error of one value, in our words."""
+    return PydanticCustomError("campaign", "{what}", {"what": what, "hint": hint})
+
+
+def parse_duration(value: Any) -> float:
+    """Seconds in `500ms`, `90s`, `10m`, `2h`, `1d`. Raises `PydanticCustomError`."""
+    hint = "write a number and a unit: 500ms, 90s, 10m, 2h"
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        raise wrong(f"the duration {value} has no unit", hint)
+    found = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
+    if not found:
+        raise wrong(f"{safe_text(repr(value), 60)} is not a duration", hint)
+    seconds = float(found[1]) * _SECONDS[found[2]]
+    if not 0 < seconds <= MAX_DURATION_S:
+        raise wrong(f"the duration {safe_text(found[0])} is out of range", "between 1ms and 30d")
+    return seconds
+
+
+def show_duration(seconds: float) -> str:
+    """The inverse of `parse_duration`, in seconds."""
+    return f"{seconds:.9f}".rstrip("0").rstrip(".") + "s"
+
+
+def _check_clause(text: str) -> str:
+    try:
+        parse_clause(text)
+    except CampaignError as exc:
+        raise wrong(exc.what, exc.hint) from exc
+    except ValueError as exc:  # a value longer than a clause may carry
+        raise wrong(f'cannot read clause "{safe_text(text, 60)}"', "the value is too long") from exc
+    return text
+
+
+def _check_visible(text: str) -> str:
+    if not is_safe(text):
+        raise wrong("the name holds characters that cannot be seen", "use letters, digits and signs")
+    return text
+
+
+def _path_is_enough(value: Any) -> Any:
+    return {"path": value} if isinstance(value, str) else value
+
+
+def _one_replica(value: int) -> int:
+    if value != 1:
+        raise wrong(
+            "replicas above 1 are not supported in this version", "leave it out, or list the model twice"
+        )
+    return value
+
+
+Duration = Annotated[
+    float,
+    BeforeValidator(parse_duration),
+    PlainSerializer(show_duration),
+    WithJsonSchema(
+        {
+            "type": "string",
+            "pattern": r"^\s*[0-9]+(\.[0-9]+)?\s*(ms|s|m|h|d)\s*$",
+            "examples": ["500ms", "90s", "10m"],
+        }
+    ),
+]
+ClauseText = Annotated[str, StringConstraints(max_length=300), AfterValidator(_check_clause)]
+UnitName = Annotated[
+    str,
+    StringConstraints(pattern=r"^[!-~](?:[ -~]{0,98}[!-~])?$"),
+    WithJsonSchema({"type": "string", "anyOf": [{"enum": list(UNITS)}, {"pattern": r"^[ -~]{1,100}$"}]}),
+]
+Dims = Annotated[dict[DimName, Annotated[int, Field(ge=0, le=2**31)]], Field(max_length=64)]
+Runs = Annotated[int, Field(ge=1, le=1_000_000)]
+Threads = Literal["physical"] | Annotated[int, Field(ge=1, le=8192)]
+
+
+class Part(BaseModel):
+    """Base of the file's parts: frozen, nothing converted by surprise, no unknown keys."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+
+class ModelEntry(Part):
+    """A model to be measured: a file, or a file inside an installed Python package."""
+
+    name: (
+        Annotated[
+            str,
+            StringConstraints(pattern=r"^[^\x00-\x1f/\\]+$", max_length=100),
+            AfterValidator(_check_visible),
+        ]
+        | None
+    ) = None
+    """What rows call it; the file's own name if left out."""
+    path: Annotated[str, StringConstraints(min_length=1, max_length=4096)] | None = None
+    """Path of the file, from the folder of the campaign; with `package`, from the package's folder."""
+    url: SkipJsonSchema[str | None] = None
+    package: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$")] | None = None
+    """An installed Python package that carries the file, such as magika."""
+    sha256: Sha256 | None = None
+    """Of the file, in hexadecimal; the campaign is refused when it does not match."""
+    dims: Dims = {}
+    """Sizes of dynamic dimensions by their symbol; they go before those of `measure`."""
+
+    _place: tuple[str, int | None] = PrivateAttr(default=("", None))
+
+    @property
+    def label(self) -> str:
+        """Its name, given or taken from the path."""
+        return self.name or re.split(r"[/\\]", (self.path or "").rstrip("/\\"))[-1]
+
+    def error(self, what: str, hint: str) -> CampaignError:
+        """An error that points at this model in the file it came from."""
+        file, line = self._place
+        return CampaignError(what, file=file, line=line, hint=hint)
+
+
+class Devices(Part):
+    """Which devices, and on how many of them."""
+
+    where: Annotated[tuple[ClauseText, ...], Field(max_length=28, strict=False)] = ()
+    """Clauses, all of which a device must meet: attribute operator value, such as `ram >= 8 GiB`."""
+    spread: Literal["any", "class", "device"] = "any"
+    """One task for any fitting device, for each distinct class of them, or for every one."""
+    limit: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    """At most so many devices or classes."""
+
+    def clauses(self) -> tuple[Clause, ...]:
+        """`where`, read."""
+        return tuple(parse_clause(text) for text in self.where)
+
+
+class Measuring(Part):
+    """How each task is measured."""
+
+    runs: Runs = 100
+    """Timed inferences."""
+    loads: Annotated[int, Field(ge=1, le=100)] = 5
+    """Loads, each in a fresh process."""
+    warmup: Literal["auto"] | Annotated[int, Field(ge=0, le=100_000)] = "auto"
+    """Inferences before the timed ones; auto: until they have settled."""
+    threads: Annotated[tuple[Threads, ...], Field(min_length=1, max_length=64, strict=False)] = ("physical",)
+    """Threads of one inference; each entry is a task of its own."""
+    seed: Annotated[int, Field(ge=0, le=2**32)] = 0
+    """Of the made inputs."""
+    check: Literal["reference", "none"] = "reference"
+    """Compare the outputs with a plain reference run, or do not."""
+    dims: Dims = {}
+    """Sizes of dynamic dimensions by their symbol, for all models."""
+
+
+class Limits(Part):
+    """How long each stage may take; whatever runs longer is stopped."""
+
+    queue: Duration = 600.0
+    """Waiting in a worker's queue before another worker is looked for."""
+    fetch: Duration = 300.0
+    load: Duration = 60.0
+    run: Duration = 300.0
+    campaign: Duration | None = None
+    """The whole campaign; no limit if left out."""
+
+
+class Retry(Part):
+    """What happens to a task whose attempt failed by no fault of its model."""
+
+    attempts: Annotated[int, Field(ge=1, le=100)] = 3
+    backoff: Duration = 5.0
+
+
+class Job(Part):
+    """One line of the plain form: a unit, and the device it is meant for."""
+
+    unit: UnitName
+    runs: Runs | None = None
+    where: Annotated[tuple[ClauseText, ...], Field(max_length=2, strict=False)] = ()
+
+
+class Campaign(Part):
+    """A campaign: models × units × threads, on the devices that fit."""
+
+    campaign: Name
+    """Its name: letters, digits, space and . _ -"""
+    models: Annotated[
+        tuple[Annotated[ModelEntry, BeforeValidator(_path_is_enough)], ...],
+        Field(min_length=1, max_length=10_000, strict=False),
+    ]
+    units: Annotated[tuple[UnitName, ...], Field(min_length=1, max_length=64, strict=False)]
+    """Compute units by their public names."""
+    devices: Devices = Devices()
+    measure: Measuring = Measuring()
+    replicas: SkipJsonSchema[Annotated[int, AfterValidator(_one_replica)]] = 1
+    priority: Annotated[int, Field(ge=0, le=100)] = 50
+    """Higher goes first."""
+    timeouts: Limits = Limits()
+    retry: Retry = Retry()
+    jobs: SkipJsonSchema[Annotated[tuple[Job, ...], Field(max_length=10_000, strict=False)]] = ()
+    """From the plain form: these instead of each of `units`. Not a key of this form."""
+
+    def lines(self) -> tuple[Job, ...]:
+        """What each model runs on: the plain form's jobs, or one for each unit."""
+        return self.jobs or tuple(Job(unit=unit) for unit in self.units)

@@ -1,0 +1,104 @@
+"""The plain form of a campaign, as the predecessor's users have it, read into the same `Campaign`.
+
+    {"model_url": "model.onnx", "jobs": [{"compute_unit": "CPU (ONNX)", "num_inference_runs": 10}]}
+
+`device_udid` becomes the clause `device == …`, `worker_id` the clause `peer == …`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+from urllib.parse import unquote, urlsplit
+from urllib.request import url2pathname
+
+from pydantic import Field, StringConstraints, ValidationError
+
+from protocol.base import Name
+from scheduler.campaign_errors import Problem, first_of, problems_of
+from scheduler.campaign_form import Campaign, Job, ModelEntry, Part, Runs, UnitName
+from scheduler.yamlfile import Document
+
+Word = Annotated[str, StringConstraints(pattern=r"^[!-~](?:[ -~]{0,118}[!-~])?$")]
+
+
+class PlainJob(Part):
+    """One unit to run the model on."""
+
+    compute_unit: UnitName
+    num_inference_runs: Runs = 100
+    """Timed inferences."""
+    device_udid: Word | None = None
+    """Only on the device with this id."""
+    worker_id: Word | None = None
+    """Only on the worker with this peer id."""
+
+
+class PlainCampaign(Part):
+    """One model and the jobs to run with it."""
+
+    campaign: Name | None = None
+    """Its name; the model's if left out."""
+    model_url: Annotated[str, StringConstraints(min_length=1, max_length=4096)]
+    """Path of the model's file from this one, or a file: URL."""
+    jobs: Annotated[tuple[PlainJob, ...], Field(min_length=1, max_length=10_000, strict=False)]
+
+
+_PARTS: Final = {"jobs": PlainJob}
+
+
+def is_plain(value: Mapping[str, Any]) -> bool:
+    """Whether this file is written in the plain form."""
+    return "model_url" in value or ("jobs" in value and "models" not in value)
+
+
+def read_plain(document: Document) -> Campaign:
+    """The campaign in a document of the plain form. Raises `CampaignError`."""
+    try:
+        plain = PlainCampaign.model_validate(document.value)
+    except ValidationError as exc:
+        raise first_of(problems_of(exc, PlainCampaign, _PARTS), document) from None
+    path = _path(plain.model_url, document)
+    entry = ModelEntry(path=path)
+    jobs = tuple(_job(job) for job in plain.jobs)
+    name = plain.campaign or re.sub(r"[^A-Za-z0-9._-]+", "-", entry.label).strip("-._")[:64] or "campaign"
+    return Campaign(
+        campaign=name, models=(entry,), units=tuple(dict.fromkeys(job.unit for job in jobs)), jobs=jobs
+    )
+
+
+def _job(job: PlainJob) -> Job:
+    where = []
+    if job.device_udid is not None:
+        where.append(f"device == {job.device_udid}")
+    if job.worker_id is not None:
+        where.append(f"peer == {job.worker_id}")
+    return Job(unit=job.compute_unit, runs=job.num_inference_runs, where=tuple(where))
+
+
+def _path(url: str, document: Document) -> str:
+    where = ("model_url",)
+    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):", url)  # two letters at least: C:\ is a drive
+    if scheme is None:
+        return url
+    if scheme[1].lower() in ("http", "https"):
+        problem = Problem(
+            where,
+            "downloads by URL come in a later version",
+            "download the file and give its path as model_url",
+        )
+        raise first_of([problem], document)
+    if scheme[1].lower() != "file":
+        raise first_of(
+            [Problem(where, f"model_url cannot be a {scheme[1].lower()}: URL", "give the path of a file")],
+            document,
+        )
+    parts = urlsplit(url)
+    path = url2pathname(parts.path) if parts.path else ""
+    if parts.netloc not in ("", "localhost") or not path or "\x00" in unquote(path):
+        raise first_of(
+            [Problem(where, "this file: URL names no file of this machine", "write file:///the/path")],
+            document,
+        )
+    return path

@@ -1,0 +1,146 @@
+"""The models of a campaign on this machine's disk: found, looked at, and named by their content."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from protocol.errors import CampaignError
+from protocol.task import Model
+from scheduler.campaign_form import Campaign, ModelEntry
+from scheduler.safe import safe_text
+
+Models = Mapping[str, tuple[Path, Model]]
+"""By name, as `ModelEntry.label` has it: the file, and what the protocol calls it."""
+
+_CHUNK: Final = 1024 * 1024
+_HEAD: Final = 512
+
+_EXPORT: Final = "export it to ONNX first"
+_SIGNS: Final[tuple[tuple[int, bytes, str, str], ...]] = (
+    (
+        0,
+        b"version https://git-lfs",
+        "a Git LFS pointer, not the model itself",
+        "run git lfs pull where it came from",
+    ),
+    (0, b"\x80\x02", "a Python pickle, which could run any program", _EXPORT),
+    (0, b"\x80\x03", "a Python pickle, which could run any program", _EXPORT),
+    (0, b"\x80\x04", "a Python pickle, which could run any program", _EXPORT),
+    (0, b"\x80\x05", "a Python pickle, which could run any program", _EXPORT),
+    (0, b"PK\x03\x04", "a zip archive (PyTorch and Keras files are too)", f"unpack it, or {_EXPORT}"),
+    (0, b"\x1f\x8b", "a gzip archive", "unpack it first"),
+    (0, b"BZh", "a bzip2 archive", "unpack it first"),
+    (0, b"\xfd7zXZ\x00", "an xz archive", "unpack it first"),
+    (0, b"\x28\xb5\x2f\xfd", "a zstd archive", "unpack it first"),
+    (257, b"ustar", "a tar archive", "unpack it first"),
+    (0, b"\x89HDF\r\n", "an HDF5 file (Keras)", _EXPORT),
+    (0, b"\x93NUMPY", "a NumPy array", "give the model's file"),
+    (4, b"TFL3", "a TensorFlow Lite model, which no driver here runs", _EXPORT),
+    (0, b"GGUF", "a GGUF model, which no driver here runs", _EXPORT),
+    (0, b"\x7fELF", "a program", "give the model's file"),
+    (0, b"MZ", "a program", "give the model's file"),
+    (0, b"#!", "a script", "give the model's file"),
+    (0, b"\x89PNG", "a picture", "give the model's file"),
+    (0, b"\xff\xd8\xff", "a picture", "give the model's file"),
+    (0, b"%PDF", "a PDF document", "give the model's file"),
+)
+"""Where in the file, which bytes, what it is, what to do."""
+
+
+def describe_models(campaign: Campaign, base_dir: Path) -> dict[str, tuple[Path, Model]]:
+    """Each model's file and its content's name, size and sha256; relative paths start at `base_dir`, the campaign file's folder.
+
+    Raises `CampaignError`, with the line of the model, for one that is missing, unreadable, empty, plainly not a model, or of another
+    sha256 than the campaign says. Blocking, and reads every byte: call it in a thread.
+    """
+    return {entry.label: _describe(entry, base_dir) for entry in campaign.models}
+
+
+def find_model(entry: ModelEntry, base_dir: Path) -> Path:
+    """Where the file of `entry` should be; not looked at yet. Raises `CampaignError` for a package that is not installed."""
+    path = entry.path or ""
+    if entry.package is None:
+        return base_dir / Path(path).expanduser()
+    spec = importlib.util.find_spec(entry.package)  # a top-level package is found without being imported
+    folders = list(spec.submodule_search_locations or ()) if spec else []
+    if not folders:
+        raise entry.error(
+            f"model {safe_text(entry.label, 60)!r}: the Python package {entry.package} is not installed here",
+            f"python -m pip install {entry.package}",
+        )
+    inside = PurePosixPath(path)
+    if inside.is_absolute() or ".." in inside.parts:
+        raise entry.error(
+            f"path {safe_text(path)!r} leaves the package {entry.package}", "give the path inside it"
+        )
+    found = [Path(folder) / inside for folder in folders]
+    return next((file for file in found if file.exists()), found[0])
+
+
+def _describe(entry: ModelEntry, base_dir: Path) -> tuple[Path, Model]:
+    label = safe_text(entry.label, 60)
+    try:
+        path = find_model(entry, base_dir)
+        shown = safe_text(str(path))
+        if path.is_dir():
+            hint = "give the file inside it"
+            raise entry.error(f"model {label!r}: {shown} is a folder, not a file", hint)
+        if not path.exists():
+            where = (
+                f"inside the package {entry.package}" if entry.package else "from the campaign file's folder"
+            )
+            raise entry.error(f"model {label!r}: no such file: {shown}", f"paths are read {where}")
+        if not path.is_file():
+            raise entry.error(f"model {label!r}: {shown} is not an ordinary file", "give the model's file")
+        size, digest = _read(entry, path)
+    except (OSError, ValueError, RuntimeError) as exc:  # RuntimeError: ~ of a user that is not there
+        why = exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc)
+        raise entry.error(
+            f"model {label!r} cannot be read: {safe_text(why)}", "check the path and the file's rights"
+        ) from exc
+    if entry.sha256 is not None and digest != entry.sha256:
+        raise entry.error(
+            f"model {label!r} has the sha256 {digest}, not the one in the campaign",
+            "the file has changed, or is another one: correct sha256, or take it out",
+        )
+    return path, Model(name=entry.label, sha256=digest, size=size)
+
+
+def _read(entry: ModelEntry, path: Path) -> tuple[int, str]:
+    """Size and sha256 of all of it. Raises `CampaignError` for what is plainly no model."""
+    hashing = hashlib.sha256()
+    size = 0
+    with path.open("rb") as source:
+        while chunk := source.read(_CHUNK):
+            if size == 0:
+                refuse_other_files(entry, chunk[:_HEAD])
+            hashing.update(chunk)
+            size += len(chunk)
+    if size == 0:
+        raise entry.error(
+            f"model {safe_text(entry.label, 60)!r}: the file is empty", "export or download it again"
+        )
+    return size, hashing.hexdigest()
+
+
+def refuse_other_files(entry: ModelEntry, head: bytes) -> None:
+    """Raise `CampaignError` when a file that begins with `head` is plainly something else than a model."""
+    label = safe_text(entry.label, 60)
+    for at, sign, what, hint in _SIGNS:
+        if head[at : at + len(sign)] == sign:
+            raise entry.error(f"model {label!r} is {what}", hint)
+    start = head.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
+    if start.startswith((b"<!doctype", b"<html", b"<?xml")):
+        raise entry.error(
+            f"model {label!r} is a web page, not a model",
+            "the download was answered by a page: get the file itself",
+        )
+    if start.startswith((b"{", b"[")):
+        raise entry.error(f"model {label!r} is JSON text, not a model", "give the model's file")
+
+
+__all__ = ["CampaignError", "Models", "describe_models", "find_model", "refuse_other_files"]

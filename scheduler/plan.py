@@ -1,0 +1,200 @@
+"""From a campaign to its tasks. Pure: the same campaign, models and devices give the same tasks with the same ids, on any machine.
+
+models × jobs (one for each unit) × threads × spread ──▶ Task c-…/1, c-…/2, …
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from protocol.advert import Advert
+from protocol.errors import CampaignError
+from protocol.match import match
+from protocol.requirement import Clause, Op, Requirement, parse_clause
+from protocol.task import Measure, Model, Task, Timeouts
+from scheduler.campaign_form import Campaign, Job, ModelEntry
+from scheduler.models import Models
+
+GIB: Final = 1024**3
+MAX_TASKS: Final = 10_000
+"""Tasks of one campaign, devices counted in."""
+LARGE_MODEL: Final = 256 * 1024**2
+"""From this size on a model asks for memory: its file and its weights are held at once while it loads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One square of the matrix, before devices: what a person sees in a plan."""
+
+    model: ModelEntry
+    unit: str
+    runs: int
+    threads: int | None
+    """None: as many as physical cores."""
+    clauses: tuple[Clause, ...]
+    """What it needs of a device, the unit first."""
+
+
+def cells(campaign: Campaign) -> tuple[Cell, ...]:
+    """The matrix in the order of the file: models, then jobs or units, then threads."""
+    return tuple(
+        Cell(
+            model=entry,
+            unit=job.unit,
+            runs=job.runs or campaign.measure.runs,
+            threads=None if count == "physical" else count,
+            clauses=_clauses(campaign, job),
+        )
+        for entry in campaign.models
+        for job in campaign.lines()
+        for count in campaign.measure.threads
+    )
+
+
+def needs_devices(campaign: Campaign) -> bool:
+    """Whether the tasks can only be told once the devices are known."""
+    return campaign.devices.spread != "any"
+
+
+def requirements(campaign: Campaign) -> tuple[Requirement, ...]:
+    """What to look for before tasks exist: one for each distinct unit and set of clauses, in the file's order."""
+    return tuple(dict.fromkeys(Requirement(clauses=_clauses(campaign, job)) for job in campaign.lines()))
+
+
+def derive_tasks(
+    campaign: Campaign,
+    models: Models,
+    *,
+    campaign_id: str,
+    scheduler: str,
+    devices: Sequence[Advert] | None = None,
+) -> tuple[Task, ...]:
+    """The tasks of `campaign`, numbered from 1. `scheduler`: the peer id that will sign them.
+
+    `devices` counts only for spread class and device. A cell that no device of them fits still becomes one task, open to any device that
+    fits, so that it is seen to find none and is not silently left out. Raises `CampaignError` above `MAX_TASKS`.
+    """
+    spread = campaign.devices.spread
+    adverts = [] if spread == "any" else _chosen(campaign, devices or ())
+    tasks: list[Task] = []
+    for cell in cells(campaign):
+        model = models[cell.model.label][1]
+        need = (*cell.clauses, *_memory_clauses(model))
+        fitting = [advert for advert in adverts if match(Requirement(clauses=need), advert).fits]
+        pins = _device_pins(fitting) if spread == "device" else _class_pins(fitting)
+        for pin in pins or [()]:
+            if len(tasks) == MAX_TASKS:
+                raise CampaignError(
+                    f"this campaign makes more than {MAX_TASKS:,} tasks on the devices found",
+                    file=cell.model.error("", "").file,
+                    hint="set devices.limit, or split it into several campaigns",
+                )
+            tasks.append(_task(campaign, cell, model, (*need, *pin), campaign_id, len(tasks) + 1, scheduler))
+    return tuple(tasks)
+
+
+def _task(
+    campaign: Campaign,
+    cell: Cell,
+    model: Model,
+    clauses: tuple[Clause, ...],
+    campaign_id: str,
+    n: int,
+    scheduler: str,
+) -> Task:
+    measure, limits = campaign.measure, campaign.timeouts
+    return Task(
+        campaign=campaign_id,
+        task=f"{campaign_id}/{n}",
+        scheduler=scheduler,
+        model=model,
+        unit=cell.unit,
+        requirement=Requirement(clauses=clauses),
+        measure=Measure(
+            runs=cell.runs,
+            loads=measure.loads,
+            warmup=None if measure.warmup == "auto" else measure.warmup,
+            threads=cell.threads,
+            dims={**measure.dims, **cell.model.dims},
+            seed=measure.seed,
+            check=measure.check == "reference",
+        ),
+        timeouts=Timeouts(queue_s=limits.queue, fetch_s=limits.fetch, load_s=limits.load, run_s=limits.run),
+        memory=max(4 * GIB, 4 * model.size + GIB),
+    )
+
+
+def _clauses(campaign: Campaign, job: Job) -> tuple[Clause, ...]:
+    """The unit, the job's own clauses, the campaign's; each once."""
+    unit = Clause(attribute="units", op=Op.HAS, value=job.unit)
+    own = (parse_clause(text) for text in job.where)
+    return tuple(dict.fromkeys((unit, *own, *campaign.devices.clauses())))
+
+
+def _memory_clauses(model: Model) -> tuple[Clause, ...]:
+    if model.size < LARGE_MODEL:
+        return ()
+    return (Clause(attribute="ram", op=Op.GE, value=2 * model.size),)
+
+
+# -- spread ---------------------------------------------------------------------------------------------------------------------
+
+
+def _chosen(campaign: Campaign, devices: Sequence[Advert]) -> list[Advert]:
+    """The adverts that fit at least one job, in a fixed order, of at most `limit` devices or classes."""
+    wanted = requirements(campaign)
+    fitting = [
+        advert for advert in devices if not advert.gone and any(match(need, advert).fits for need in wanted)
+    ]
+    fitting.sort(key=lambda advert: (advert.name, advert.device, advert.peer))
+    if campaign.devices.limit is None:
+        return fitting
+    by_device = campaign.devices.spread == "device"
+    groups = _grouped(fitting, by_device=by_device)
+    kept = {advert.peer for group in list(groups.values())[: campaign.devices.limit] for advert in group}
+    return [advert for advert in fitting if advert.peer in kept]
+
+
+def _grouped(adverts: Iterable[Advert], *, by_device: bool) -> Mapping[object, list[Advert]]:
+    groups: dict[object, list[Advert]] = {}
+    for advert in adverts:
+        groups.setdefault(advert.device if by_device else device_class(advert), []).append(advert)
+    return groups
+
+
+def _device_pins(adverts: Sequence[Advert]) -> list[tuple[Clause, ...]]:
+    """One clause for each device; the nodes of one device share it."""
+    return [
+        (Clause(attribute="device", op=Op.EQ, value=device),)
+        for device in dict.fromkeys(advert.device for advert in adverts)
+    ]
+
+
+def device_class(advert: Advert) -> tuple[str, int | None, str, str]:
+    """Devices of one class are taken for alike: the same chip, memory in whole GiB, operating system and architecture.
+
+    The system's version is left out: two machines of a lab that differ by a kernel patch are one class.
+    """
+    ram = None if advert.ram is None else (advert.ram + GIB // 2) // GIB
+    return (advert.soc, ram, advert.os.split(" ")[0], advert.arch)
+
+
+def _class_pins(adverts: Sequence[Advert]) -> list[tuple[Clause, ...]]:
+    return [_class_pin(group) for group in _grouped(adverts, by_device=False).values()]
+
+
+def _class_pin(group: Sequence[Advert]) -> tuple[Clause, ...]:
+    """Clauses that only devices of this class meet; where a fact is not known, the devices seen are named one by one."""
+    soc, ram, system, arch = device_class(group[0])
+    if not (soc and system and arch) or ram is None or not system.isalnum():
+        devices = tuple(dict.fromkeys(advert.device for advert in group))[:32]
+        return (Clause(attribute="device", op=Op.IN, value=devices),)
+    return (
+        Clause(attribute="soc", op=Op.EQ, value=soc),
+        Clause(attribute="ram", op=Op.GE, value=ram * GIB - GIB // 2),
+        Clause(attribute="ram", op=Op.LT, value=ram * GIB + GIB // 2),
+        Clause(attribute="os", op=Op.LIKE, value=f"{system}*"),
+        Clause(attribute="arch", op=Op.EQ, value=arch),
+    )

@@ -1,0 +1,164 @@
+"""Results as files: a CSV for sheets, and all raw samples with the signed records, so that anyone can make the numbers again.
+
+Files appear whole or not at all. Text that came from peers can be no formula, no second line and no second cell.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final, TextIO
+
+from pydantic import BaseModel, ConfigDict
+
+from protocol.errors import RemoteProtocolError, ResourceError
+from protocol.record import Ran, SignedRecord, read_record
+from scheduler.row import COLUMNS, Row
+from scheduler.safe import safe_text
+from scheduler.stats import Observed, observe
+
+CELL: Final = 2000
+"""Characters of a text cell."""
+FORMAT: Final = "sark results 1"
+_FORMULA: Final = re.compile(r"^\s*[=+\-@＝＋－＠]")
+_AFTER_SEPARATOR: Final = re.compile(r"([;|]\s*)(?=[=+\-@＝＋－＠])")
+_QUOTED: Final = re.compile(r'[",;\r\n\t]|^\s|\s$')
+
+
+# -- CSV ---------------------------------------------------------------------------------------------------------------------------
+
+
+def csv_lines(rows: Iterable[Row]) -> Iterable[str]:
+    """The header and one line for each row, each ending in CR LF (RFC 4180)."""
+    yield ",".join(COLUMNS) + "\r\n"
+    for row in rows:
+        values = (getattr(row, name) for name in Row.model_fields)
+        yield ",".join(csv_cell(value) for value in values) + "\r\n"
+
+
+def csv_cell(value: object) -> str:
+    """One cell: None is empty, a number is plain with a point, a text is safe and quoted where it must be."""
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return show_number(value)
+    if isinstance(value, int):
+        return str(value)
+    text = safe_text(str(value), CELL)
+    if _FORMULA.match(text):
+        text = f"'{text}"
+    text = _AFTER_SEPARATOR.sub(r"\1'", text)  # a sheet that cuts at semicolons would see a cell begin here
+    return '"' + text.replace('"', '""') + '"' if _QUOTED.search(text) else text
+
+
+def show_number(value: float) -> str:
+    """Six decimals at most (a nanosecond, where milliseconds are meant), never an exponent; six digits of what is smaller."""
+    if value != 0 and abs(value) < 0.001:
+        return f"{value:.15f}".rstrip("0") if abs(value) >= 1e-12 else "0"
+    return f"{value:.6f}".rstrip("0").rstrip(".")
+
+
+def write_csv(path: Path, rows: Iterable[Row]) -> None:
+    """Write `rows` to `path`, in UTF-8, all or nothing. Raises `ResourceError`. Blocking."""
+    _replace(path, lambda out: out.writelines(csv_lines(rows)))
+
+
+# -- raw results ----------------------------------------------------------------------------------------------------------------------
+
+
+class RawResult(BaseModel):
+    """One task with everything that was observed, and the bytes and signature to check it by."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    row: Row
+    loads_ns: tuple[int, ...] = ()
+    warmup_ns: tuple[int, ...] = ()
+    inference_ns: tuple[int, ...] = ()
+    ran: Ran | None = None
+    """What really ran, with the resolved shapes."""
+    task: str = ""
+    """The task's canonical bytes, in base64."""
+    record: str = ""
+    """The record's canonical bytes as the worker signed them, in base64."""
+    signature: str = ""
+    """Ed25519, by the key of the row's WorkerId, in hexadecimal."""
+
+
+def raw_result(row: Row, task_body: bytes, signed: SignedRecord | None) -> RawResult:
+    """`row` with its raw samples. A record that cannot be read goes out as its bytes alone."""
+    base = RawResult(row=row, task=base64.b64encode(task_body).decode())
+    if signed is None:
+        return base
+    update: dict[str, object] = {
+        "record": base64.b64encode(signed.body).decode(),
+        "signature": signed.signature.hex(),
+    }
+    try:
+        record = read_record(signed.body)
+        observed: Observed = observe(record)
+    except RemoteProtocolError:
+        return base.model_copy(update=update)
+    return base.model_copy(
+        update=update
+        | {
+            "loads_ns": observed.loads,
+            "warmup_ns": observed.warmup,
+            "inference_ns": observed.runs,
+            "ran": record.ran,
+        }
+    )
+
+
+def json_lines(campaign: str, results: Iterable[RawResult]) -> Iterable[str]:
+    """One JSON document in pieces, one result on each line, so that a large campaign need not be held at once."""
+    yield f'{{"format": {json.dumps(FORMAT)}, "campaign": {json.dumps(campaign)}, "results": [\n'
+    comma = ""
+    for result in results:
+        yield comma + result.model_dump_json()
+        comma = ",\n"
+    yield "\n]}\n"
+
+
+def write_raw(path: Path, campaign: str, results: Iterable[RawResult]) -> None:
+    """Write all raw samples of a campaign to `path`, all or nothing. Raises `ResourceError`. Blocking."""
+    _replace(path, lambda out: out.writelines(json_lines(campaign, results)))
+
+
+def read_raw(data: bytes) -> tuple[RawResult, ...]:
+    """The results in a file of `write_raw`. Raises ValueError for anything else."""
+    value = json.loads(data)
+    if (
+        not isinstance(value, dict)
+        or value.get("format") != FORMAT
+        or not isinstance(value.get("results"), list)
+    ):
+        raise ValueError(f"not a file of raw results ({FORMAT})")
+    return tuple(RawResult.model_validate_json(json.dumps(item)) for item in value["results"])
+
+
+# -- files ------------------------------------------------------------------------------------------------------------------------------
+
+
+def _replace(path: Path, write: Callable[[TextIO], object]) -> None:
+    """Write beside `path`, flush to the disk, then take its place."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with part.open("w", encoding="utf-8", newline="") as out:
+                write(out)
+                out.flush()
+                os.fsync(out.fileno())
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
+    except OSError as exc:
+        raise ResourceError(
+            f"cannot write {safe_text(str(path))}: {exc.strerror or exc}",
+            hint="the results are still in the store: make room or choose another path, then run sark-node results again",
+        ) from exc

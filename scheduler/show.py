@@ -1,0 +1,90 @@
+"""Results for people: a table that fits a terminal of 80 columns, or plain lines when they are piped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from scheduler.row import Row, Status
+from scheduler.safe import safe_text
+
+HEADS: Final = ("Task", "Model", "Unit", "Device", "Load ms", "Inference ms", "RAM MB", "Result")
+_RIGHT: Final = frozenset({"Load ms", "Inference ms", "RAM MB"})
+_STYLES: Final = {Status.COMPLETE: "green", Status.FAILED: "red", Status.CANCELLED: "yellow"}
+
+
+def show_results(rows: Sequence[Row], console: Console) -> None:
+    """Print `rows` and, below them, why each failed one failed."""
+    if console.is_terminal:
+        console.print(results_table(rows))
+    else:
+        for line in plain_lines(rows):
+            console.out(line, highlight=False)
+    for row in rows:
+        if row.status is Status.FAILED:
+            why = ": ".join(filter(None, [row.reason, safe_text(row.detail, 400)])) or "no reason was given"
+            console.print(Text(f"{row.job_id} failed: {why}"), soft_wrap=True)
+
+
+def results_table(rows: Sequence[Row]) -> Table:
+    """A table whose cells are shortened rather than wrapped."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for head in HEADS:
+        table.add_column(
+            head,
+            justify="right" if head in _RIGHT else "left",
+            no_wrap=True,
+            overflow="ellipsis",
+            min_width=4,
+        )
+    for row in rows:
+        cells = result_cells(row)
+        table.add_row(
+            *(Text(cell) for cell in cells[:-1]), Text(cells[-1], style=_STYLES.get(row.status, ""))
+        )
+    return table
+
+
+def plain_lines(rows: Sequence[Row]) -> list[str]:
+    """The same cells in full, in columns of spaces."""
+    lines = [HEADS, *(result_cells(row) for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(HEADS))]
+    return [
+        "  ".join(
+            cell.rjust(width) if head in _RIGHT else cell.ljust(width)
+            for head, cell, width in zip(HEADS, line, widths, strict=True)
+        ).rstrip()
+        for line in lines
+    ]
+
+
+def result_cells(row: Row) -> tuple[str, ...]:
+    """One row in words: the task by its number, times as median ± deviation."""
+    result = str(row.status).lower()
+    if row.status is Status.COMPLETE and row.verdict:
+        result = row.verdict
+    elif row.reason:
+        result = f"{result}: {row.reason}"
+    return (
+        row.job_id.rpartition("/")[2],
+        safe_text(row.file_name, 40),
+        safe_text(row.compute_units, 40),
+        safe_text(row.device_name, 40) or "-",
+        _time(row.load_ms_median, None),
+        _time(row.inference_ms_median, row.inference_ms_std_dev),
+        "" if row.peak_inference_ram_usage is None else f"{row.peak_inference_ram_usage:.1f}",
+        result,
+    )
+
+
+def _time(median: float | None, deviation: float | None) -> str:
+    """Three digits that mean something."""
+    if median is None:
+        return ""
+    digits = 3 if median < 10 else 2 if median < 100 else 1
+    return f"{median:.{digits}f}" + ("" if deviation is None else f" ±{deviation:.{digits}f}")
