@@ -30,6 +30,7 @@ from libp2p.peer.peerinfo import PeerInfo
 from libp2p.protocol_muxer.multiselect_communicator import MultiselectCommunicator
 from multiaddr import Multiaddr
 
+from protocol.errors import SarkError
 from swarm.addresses import usable
 from swarm.limits import InboundLimits
 from swarm.muxer import BoundedYamux
@@ -43,6 +44,9 @@ NEGOTIATE_WITHIN_S: Final = 5
 MAX_PENDING: Final = 512
 MAX_PENDING_PER_IP: Final = 128
 """Inbound connections that have not proved who they are."""
+
+ORDINARY: Final = (BaseLibp2pError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError)
+"""How streams end when peers go away; nothing to write home about."""
 
 log = structlog.get_logger(__name__)
 
@@ -230,8 +234,10 @@ class NodeHost(BasicHost):
                     net_stream.set_protocol(protocol)
                     await handler(net_stream)
                     served = True
-        except BaseLibp2pError as error:
+        except ORDINARY as error:
             log.debug("inbound stream failed", peer=peer, why=_reason(error))
+        except SarkError as error:
+            log.info("inbound stream refused", peer=peer, protocol=net_stream.get_protocol(), why=error.what)
         except Exception:  # a stranger's stream must not be able to end the node through a bug of ours
             log.exception(
                 "a handler failed; its stream is reset", peer=peer, protocol=net_stream.get_protocol()

@@ -12,6 +12,7 @@ import random
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -162,32 +163,48 @@ async def open_host(
     instead of the interfaces' addresses (a forwarded port); `bootstrap`: `/ip4/…/tcp/…/p2p/12D3Koo…`, kept connected to;
     `server`: others may route through this node. ResourceError when a port cannot be had or an address makes no sense.
     """
+    plan = _Plan(
+        identity,
+        check_listen(listen),
+        tuple(announce),
+        _bootstrap_contacts(bootstrap),
+        server,
+        rng or random.Random(),
+    )
+    hardening.harden()
+    _probe_ports(listen)
+    stop = trio.Event()
     try:
-        async with _running(identity, listen, announce, bootstrap, server, rng or random.Random()) as network:
-            yield network
+        async with trio.open_nursery() as nursery:
+            network: HostNetwork = await nursery.start(_run, plan, stop)
+            try:
+                yield network
+            finally:
+                stop.set()
     except BaseExceptionGroup as group:
-        # the nurseries in between wrap what the caller's own block raised; give it back as it was
+        # the nursery wraps what the caller's own block raised; give it back as it was
         raise _alone(group) from None
 
 
-@asynccontextmanager
-async def _running(
-    identity: Identity,
-    listen: Sequence[Address],
-    announce: Sequence[Address],
-    bootstrap: Sequence[str],
-    server: bool,
-    rng: random.Random,
-) -> AsyncIterator[HostNetwork]:
-    hardening.harden()
-    wanted = check_listen(listen)
-    first = _bootstrap_contacts(bootstrap)
-    _probe_ports(listen)
-    keys = create_new_key_pair(identity.seed)
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What `open_host` was asked for, checked."""
+
+    identity: Identity
+    listen: list[Multiaddr]
+    announce: tuple[Address, ...]
+    bootstrap: tuple[Contact, ...]
+    server: bool
+    rng: random.Random
+
+
+async def _run(plan: _Plan, stop: trio.Event, *, task_status: trio.TaskStatus[HostNetwork]) -> None:
+    """The life of a node. Once started it is stopped by `stop` alone, so that a cancelled caller leaves no socket open."""
+    keys = create_new_key_pair(plan.identity.seed)
     upgrader = hardening.noise_and_yamux(keys)
     hardening.assert_closed(upgrader)
     store = PeerStore()
-    me = ID.from_string(identity.peer_id)
+    me = ID(peer_id_bytes(plan.identity.peer_id))
     store.add_key_pair(me, keys)
     swarm = NodeSwarm(
         me,
@@ -200,21 +217,22 @@ async def _running(
     host = NodeHost(
         swarm,
         negotiate_timeout=10,
-        addrs_factory=_announcer(announce),
+        addrs_factory=_announcer(plan.announce),
         disable_identify_address_discovery=True,
     )
-    async with host.run(listen_addrs=wanted):
-        _check_listening(swarm, wanted)
-        kad = OwnKad(host, server=server)
-        network = HostNetwork(identity, host, swarm, kad)
-        keeper = _BootstrapKeeper(network, first, rng)
-        swarm.register_notifee(keeper)
-        await keeper.join_first()
-        async with background_trio_service(kad), trio.open_nursery() as nursery:
-            nursery.start_soon(keeper.run)
-            try:
-                yield network
-            finally:
+    with trio.CancelScope() as scope:
+        async with host.run(listen_addrs=plan.listen):
+            _check_listening(swarm, plan.listen)
+            kad = OwnKad(host, server=plan.server)
+            network = HostNetwork(plan.identity, host, swarm, kad)
+            keeper = _BootstrapKeeper(network, plan.bootstrap, plan.rng)
+            swarm.register_notifee(keeper)
+            await keeper.join_first()
+            async with background_trio_service(kad), trio.open_nursery() as nursery:
+                nursery.start_soon(keeper.run)
+                scope.shield = True
+                task_status.started(network)
+                await stop.wait()
                 nursery.cancel_scope.cancel()
                 await _close_connections(swarm)
 

@@ -7,6 +7,7 @@ an answer of the protocol above can tell. Close after the answer, or accept that
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Iterator
 from typing import Final
 
@@ -76,7 +77,7 @@ class NodeStream:
 
     async def receive_some(self, max_bytes: int = 262_144) -> bytes:
         """At least one byte, or b"" when the peer has finished sending. A cancelled call has taken nothing."""
-        if max_bytes < 1:
+        if operator.index(max_bytes) < 1:
             raise ValueError("max_bytes must be at least 1")
         if self._receiving:
             raise trio.BusyResourceError("another task is receiving on this stream")

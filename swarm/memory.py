@@ -20,7 +20,7 @@ from typing import Final, Self
 import structlog
 import trio
 
-from protocol.errors import LocalProtocolError, Unreachable
+from protocol.errors import LocalProtocolError, SarkError, Unreachable
 from swarm.identity import Identity, routing_key
 from swarm.limits import InboundLimits
 from swarm.memory_streams import Link, MemoryStream, stream_pair
@@ -302,6 +302,10 @@ class MemoryNetwork:
                         await handler(stream)
                         await stream.aclose()
                         return
+            except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
+                log.debug("inbound stream failed", peer=stream.peer, protocol=stream.protocol)
+            except SarkError as error:
+                log.info("inbound stream refused", peer=stream.peer, protocol=stream.protocol, why=error.what)
             except Exception:  # as in the real network: a handler's bug costs its stream, not the node
                 log.exception(
                     "a handler failed; its stream is reset", peer=stream.peer, protocol=stream.protocol

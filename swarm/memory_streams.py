@@ -5,6 +5,7 @@ A chunk carries the time of its arrival. Whoever reads sleeps until then; whoeve
 
 from __future__ import annotations
 
+import operator
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -158,7 +159,7 @@ class MemoryStream:
             self._check_sendable()
 
     async def receive_some(self, max_bytes: int = 262_144) -> bytes:
-        if max_bytes < 1:
+        if operator.index(max_bytes) < 1:
             raise ValueError("max_bytes must be at least 1")
         if self._receiving:
             raise trio.BusyResourceError("another task is receiving on this stream")

@@ -154,7 +154,7 @@ class PatientStream(yamux.YamuxStream):
 
     async def read(self, n: int | None = -1) -> bytes:
         """Between 1 and `n` bytes (all there are for -1). MuxedStreamEOF when the peer has finished, else MuxedStreamReset."""
-        await trio.lowlevel.checkpoint_if_cancelled()  # the only place: bytes once taken are always returned
+        await trio.lowlevel.checkpoint()  # cancelled here or while waiting, never after bytes were taken
         conn, stream_id = self.conn, self.stream_id
         while not self.deaf:
             buffer = conn.stream_buffers.get(stream_id)
