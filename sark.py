@@ -1,0 +1,154 @@
+"""The program: the roles' commands joined into `sark-node`, and what a driver author imports.
+
+    scheduler/cli.py ─┐
+    node/cli.py ──────┼──▶ sark-node
+    gate/cli.py ──────┘
+
+Our packages have plain names (`node`, `scheduler`, …), so another distribution in the same environment may claim one of them. That
+is checked here before anything else is imported.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+PACKAGES = ("protocol", "swarm", "drivers", "node", "scheduler", "gate")
+DISTRIBUTION = "sark-node"
+
+
+def foreign_packages() -> dict[str, str]:
+    """Names of ours that somebody else's package answers to, and where it lies. Empty when all is well."""
+    foreign: dict[str, str] = {}
+    for name in PACKAGES:
+        try:
+            package = importlib.import_module(name)
+        except ImportError as exc:
+            foreign[name] = f"not importable: {exc}"
+            continue
+        if getattr(package, "PART_OF", None) != DISTRIBUTION:
+            foreign[name] = str(getattr(package, "__file__", None) or list(getattr(package, "__path__", [])))
+    return foreign
+
+
+def _refuse_foreign_packages() -> None:
+    foreign = foreign_packages()
+    if foreign:
+        told = ", ".join(f"{name} ({where})" for name, where in foreign.items())
+        sys.stderr.write(
+            f"sark-node: these packages are not ours: {told}\n"
+            "  another distribution claims the names; install sark-node into an environment of its own:\n"
+            "  uv tool install sark-node    or    python3 -m venv sark && sark/bin/pip install sark-node\n"
+        )
+        raise SystemExit(6)
+
+
+_refuse_foreign_packages()
+
+import click  # noqa: E402  (only after the names are known to be ours)
+import node.cli  # noqa: E402
+import scheduler.cli  # noqa: E402
+import typer  # noqa: E402
+
+import gate.cli  # noqa: E402
+from drivers.base import Driver, Unfit, UnitInfo, WorkOrder  # noqa: E402
+from protocol.errors import SarkError  # noqa: E402
+from swarm.home import Home  # noqa: E402
+
+__all__ = ["Driver", "Unfit", "UnitInfo", "WorkOrder", "app", "main"]
+
+app = typer.Typer(
+    name="sark-node",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Start with: [bold]sark-node demo[/bold].  Exit codes: 0 well, 1 tasks failed, 2 bad input, 3 nothing fits, "
+    "4 unreachable, 5 not permitted, 6 local resource, 130 interrupted.",
+)
+app.add_typer(scheduler.cli.app)
+app.add_typer(node.cli.app)
+app.add_typer(gate.cli.app)
+
+
+@app.callback()
+def common(
+    ctx: typer.Context,
+    home: Annotated[
+        Path | None,
+        typer.Option(
+            help="Keep keys, data, cache and logs below this folder instead of the platform's own.",
+            envvar="SARK_HOME",
+            file_okay=False,
+        ),
+    ] = None,
+    log_level: Annotated[
+        str, typer.Option(help="debug, info, warning or error; to stderr.", envvar="SARK_LOG_LEVEL")
+    ] = "warning",
+) -> None:
+    """Benchmark any machine-learning model on every device you can reach, with no server in the middle."""
+    from swarm.logs import set_up_logs
+
+    ctx.obj = Home.at(home)
+    ctx.meta["environment"] = dict(os.environ)
+    ctx.meta["home_flag"] = home
+    set_up_logs(level=log_level)
+
+
+def main() -> None:
+    """Run one command; errors that are not bugs end in a line or two and an exit code."""
+    try:
+        code = app(standalone_mode=False)
+    except BaseException as exc:  # noqa: BLE001  (the outermost edge: sorts bugs from what can be told in a line)
+        raise SystemExit(_exit_code(exc)) from None
+    raise SystemExit(code if isinstance(code, int) else 0)
+
+
+def _exit_code(exc: BaseException) -> int:
+    """Tell what went wrong and give the exit code. A bug is raised again, whole."""
+    leaves = list(_leaves(exc))
+    for leaf in leaves:
+        if not isinstance(leaf, (SarkError, click.exceptions.ClickException, KeyboardInterrupt, *_QUIET)):
+            raise exc
+    for leaf in leaves:
+        if isinstance(leaf, SarkError):
+            _tell(leaf.what, leaf.hint)
+            return leaf.exit_code
+        if isinstance(leaf, click.exceptions.ClickException):
+            leaf.show()
+            return leaf.exit_code
+        if isinstance(leaf, BrokenPipeError):  # the reader of our output has gone, as `| head` does
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 1
+        if isinstance(leaf, (SystemExit, click.exceptions.Exit)):
+            code = leaf.code if isinstance(leaf, SystemExit) else leaf.exit_code
+            return code if isinstance(code, int) else 1 if code else 0
+    return 130
+
+
+_QUIET = (SystemExit, click.exceptions.Exit, click.exceptions.Abort, BrokenPipeError)
+
+
+def _leaves(exc: BaseException) -> Iterator[BaseException]:
+    """trio hands over what its tasks raised in groups; their leaves are what happened."""
+    if isinstance(exc, BaseExceptionGroup):
+        for item in exc.exceptions:
+            yield from _leaves(item)
+    else:
+        yield exc
+
+
+def _tell(what: str, hint: str) -> None:
+    from scheduler.safe import safe_text
+
+    sys.stderr.write(f"sark-node: {safe_text(what, 2000)}\n")
+    for line in hint.splitlines():
+        sys.stderr.write(f"  {safe_text(line, 2000)}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""Cancelling from any terminal: the request goes on disk, the scheduler process carries it out, we wait for its word."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from protocol.attempt import TaskState
+from protocol.errors import CampaignError, Unreachable
+from scheduler.progress import ENDED
+from scheduler.store import Store
+from scheduler.stored import TaskRow
+
+WAIT_S = 20.0
+POLL_S = 0.05
+
+
+def cancel_and_wait(
+    store: Store,
+    target: str,
+    *,
+    keep_alive: Callable[[], None],
+    pause: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> str:
+    """Ask for `target`, a campaign or a task, to be cancelled; gives what became of it, in a line.
+
+    Raises `CampaignError` when there is no such task, `Unreachable` when the scheduler does not confirm in time: the request
+    stays on disk and is carried out when a scheduler process runs.
+    """
+    before = _tasks(store, target)
+    if not before and "/" in target:
+        raise CampaignError(f"no task {target!r}", hint="list a campaign's tasks: sark-node results CAMPAIGN")
+    store.request_cancel(target)
+    keep_alive()
+    deadline = clock() + WAIT_S
+    while not _settled(store, target):
+        if clock() > deadline:
+            raise Unreachable(
+                f"{target}: the cancellation is on disk, but was not confirmed within {WAIT_S:g} s",
+                hint="a device that cannot be reached stops by itself when its lease ends",
+            )
+        pause(POLL_S)
+    after = _tasks(store, target)
+    cancelled = sum(task.state is TaskState.CANCELLED for task in after)
+    others = sum(task.state in ENDED and task.state is not TaskState.CANCELLED for task in after)
+    return f"{target} is cancelled: {cancelled} stopped, {others} had ended before."
+
+
+def _settled(store: Store, target: str) -> bool:
+    campaign = store.campaign(target.partition("/")[0])
+    if campaign is not None and campaign.ended is not None:
+        return True
+    tasks = _tasks(store, target)
+    return "/" in target and bool(tasks) and all(task.state in ENDED for task in tasks)
+
+
+def _tasks(store: Store, target: str) -> tuple[TaskRow, ...]:
+    if "/" not in target:
+        return store.tasks(target)
+    task = store.task(target)
+    return () if task is None else (task,)

@@ -1,0 +1,379 @@
+"""What somebody who submits types: init, validate, submit, watch, campaigns, results, peers, cancel, demo."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from protocol.errors import CampaignError, Unreachable
+from scheduler.safe import safe_text
+from swarm.home import Home
+
+app = typer.Typer()
+PANEL = "For who submits"
+GATE = typer.Option(
+    "--gate", help="A way into the swarm. Repeatable.  [default: the gate on this --home]", metavar="ADDRESS"
+)
+JSON = typer.Option("--json", help="For programs.")
+
+
+@app.command(rich_help_panel=PANEL)
+def init(
+    file: Annotated[Path, typer.Argument(help="Where to write it.")] = Path("campaign.yaml"),
+) -> None:
+    """Write a commented campaign file to start from."""
+    from scheduler.starter import starter_campaign
+
+    try:
+        with file.open("x", encoding="utf-8") as out:
+            out.write(starter_campaign())
+    except FileExistsError:
+        raise CampaignError(f"{file} is there already", hint="name another file, or remove it") from None
+    except OSError as exc:
+        raise CampaignError(
+            f"cannot write {file}: {exc.strerror}", hint="name a file in a folder that exists"
+        ) from None
+    print(f"{file} is written. Edit it, then:\n  sark-node validate {file}\n  sark-node submit {file}")
+
+
+@app.command(rich_help_panel=PANEL)
+def validate(
+    file: Annotated[Path, typer.Argument(help="The campaign file.")],
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Check a campaign file and its models, and say what would be measured. Needs no network."""
+    from scheduler.campaign import load_campaign
+    from scheduler.models import describe_models
+    from scheduler.plan import derive_tasks, needs_devices
+
+    campaign = load_campaign(file)
+    models = describe_models(campaign, file.absolute().parent)
+    tasks = None
+    if not needs_devices(campaign):
+        tasks = derive_tasks(campaign, models, campaign_id="c-check", scheduler=_NOBODY, devices=None)
+    if as_json:
+        _print_json(
+            {
+                "campaign": campaign.model_dump(mode="json"),
+                "models": {name: model.model_dump(mode="json") for name, (_, model) in models.items()},
+                "tasks": len(tasks) if tasks is not None else None,
+            }
+        )
+        return
+    console = Console()
+    table = Table(box=None, padding=(0, 2), header_style="dim")
+    for column in ("model", "size", "sha256", "unit", "runs", "loads"):
+        table.add_column(column)
+    for name, (_, model) in models.items():
+        for number, line in enumerate(campaign.lines()):
+            table.add_row(
+                Text(safe_text(name)) if number == 0 else "",
+                f"{model.size / 1e6:.2f} MB" if number == 0 else "",
+                f"{model.sha256[:12]}…" if number == 0 else "",
+                Text(safe_text(line.unit)),
+                str(line.runs or campaign.measure.runs),
+                str(campaign.measure.loads),
+            )
+    console.print(table)
+    if tasks is None:
+        console.print(
+            f"{safe_text(campaign.campaign)} is valid; its tasks follow from the devices that fit.",
+            markup=False,
+        )
+    else:
+        console.print(f"{safe_text(campaign.campaign)} is valid: {_count(len(tasks), 'task')}.", markup=False)
+
+
+_NOBODY = "1" * 44
+
+
+@app.command(rich_help_panel=PANEL)
+def submit(
+    ctx: typer.Context,
+    file: Annotated[Path, typer.Argument(help="The campaign file.")],
+    gate: Annotated[list[str] | None, GATE] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Print the campaign's id and return at once.")
+    ] = False,
+    wait: Annotated[
+        str,
+        typer.Option(help="How long to look for a device that fits before a task fails, such as 90s or 10m."),
+    ] = "60s",
+    csv: Annotated[
+        Path | None, typer.Option(help="Where to write the CSV at the end.  [default: CAMPAIGN.csv]")
+    ] = None,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Run a campaign on the devices that fit. Once its id is printed it is safe on disk and goes on by itself.
+
+    Ctrl-C only stops watching. Exit code 0: all tasks succeeded, 1: some did not, 3: no device fits.
+    """
+    from scheduler.campaign_form import parse_duration
+    from scheduler.submit import submit_campaign
+
+    home: Home = ctx.obj
+    try:
+        wait_s = parse_duration(wait)
+    except ValueError as exc:
+        raise CampaignError(f"--wait: {exc}", hint="write it as 90s, 10m or 2h") from None
+    gates = _gates(ctx, gate)
+    if not gates:
+        raise Unreachable(
+            "no gate is known here",
+            hint="start one on this machine: sark-node gate\nor name one: --gate /ip4/…/tcp/4101/p2p/12D3Koo…",
+        )
+    campaign_id = submit_campaign(home, file, wait_s=wait_s)
+    _keep_alive(ctx, gates)
+    if detach:
+        if as_json:
+            _print_json({"campaign": campaign_id})
+        else:
+            print(campaign_id)
+            print(f"  sark-node watch {campaign_id}", file=sys.stderr)
+        return
+    _follow(ctx, campaign_id, gates, csv=csv or Path(f"{campaign_id}.csv"), as_json=as_json)
+
+
+@app.command(rich_help_panel=PANEL)
+def watch(
+    ctx: typer.Context,
+    campaign: Annotated[
+        str, typer.Argument(help="Its id, or the beginning of it.  [default: the latest]")
+    ] = "",
+    gate: Annotated[list[str] | None, GATE] = None,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Watch a campaign until it ends. Starts the scheduler process again if it is gone: nothing that is done is done twice."""
+    from scheduler.store import Store
+
+    home: Home = ctx.obj
+    with Store(home.store) as store:
+        found = _find(store, campaign)
+    _follow(ctx, found, _gates(ctx, gate), csv=None, as_json=as_json)
+
+
+app.command("attach", hidden=True)(watch)
+
+
+@app.command(rich_help_panel=PANEL)
+def campaigns(ctx: typer.Context, as_json: Annotated[bool, JSON] = False) -> None:
+    """List the campaigns of this home, the latest first."""
+    from scheduler.background import is_running
+    from scheduler.store import Store
+    from scheduler.summary import campaign_json, campaigns_table
+
+    home: Home = ctx.obj
+    with Store(home.store) as store:
+        summaries = store.summaries()
+    if as_json:
+        _print_json({"count": len(summaries), "campaigns": [campaign_json(item) for item in summaries]})
+        return
+    if not summaries:
+        print("No campaigns yet. Begin with: sark-node init")
+        return
+    Console().print(campaigns_table(summaries))
+    left = [item.campaign.id for item in summaries if item.campaign.ended is None]
+    if left and not is_running(home):
+        print(f"No scheduler process is running; carry on with: sark-node watch {left[0]}")
+
+
+@app.command(rich_help_panel=PANEL)
+def results(
+    ctx: typer.Context,
+    campaign: Annotated[
+        str, typer.Argument(help="Its id, or the beginning of it.  [default: the latest]")
+    ] = "",
+    csv: Annotated[
+        str | None, typer.Option(help="Write the CSV there; - for standard output.", metavar="PATH")
+    ] = None,
+    raw: Annotated[
+        Path | None,
+        typer.Option(help="Write all raw samples and signed records there, as JSON.", metavar="PATH"),
+    ] = None,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Show a campaign's results as a table, or write them as CSV, JSON or raw samples."""
+    from scheduler.report import csv_lines, write_csv, write_raw
+    from scheduler.show import show_results
+    from scheduler.store import Store
+    from scheduler.summary import campaign_rows, raw_results
+
+    home: Home = ctx.obj
+    with Store(home.store) as store:
+        found = _find(store, campaign)
+        stored = store.rows(found)
+    rows = campaign_rows(stored)
+    if raw is not None:
+        write_raw(raw, found, raw_results(stored))
+        print(f"raw samples of {_count(len(rows), 'task')} in {raw}", file=sys.stderr)
+    if csv == "-":
+        sys.stdout.writelines(csv_lines(rows))
+    elif csv is not None:
+        write_csv(Path(csv), rows)
+        print(f"{_count(len(rows), 'row')} in {csv}", file=sys.stderr)
+    if as_json:
+        _print_json({"campaign": found, "results": [row.model_dump(mode="json") for row in rows]})
+    elif csv is None and raw is None:
+        if rows:
+            show_results(rows, Console())
+        else:
+            print(f"No task of {found} has ended yet. Watch it: sark-node watch {found}")
+
+
+@app.command(rich_help_panel=PANEL)
+def peers(
+    ctx: typer.Context,
+    where: Annotated[
+        list[str] | None,
+        typer.Argument(help="Clauses, such as 'ram >= 8 GiB'; devices that do not meet them say why."),
+    ] = None,
+    gate: Annotated[list[str] | None, GATE] = None,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """List the devices of the swarm, how they are, and whether they fit."""
+    import trio
+
+    from protocol.requirement import Requirement, parse_clause
+    from scheduler.peers import look_around
+    from scheduler.summary import peer_json, peers_table
+
+    requirement = Requirement(clauses=tuple(parse_clause(text) for text in where or ()))
+    seen = trio.run(look_around, _gates(ctx, gate), requirement)
+    if as_json:
+        _print_json({"count": len(seen), "peers": [peer_json(item) for item in seen]})
+    elif not seen:
+        print("The gate answers, but no device has joined yet: sark-node join")
+    else:
+        Console().print(peers_table(seen))
+
+
+@app.command(rich_help_panel=PANEL)
+def cancel(
+    ctx: typer.Context,
+    target: Annotated[
+        str, typer.Argument(help="A campaign's id, or a task's, such as c-ab23cd45/3.", metavar="ID")
+    ],
+    gate: Annotated[list[str] | None, GATE] = None,
+) -> None:
+    """Cancel a campaign or one task. Returns when the devices have confirmed that nothing of it runs any more."""
+    from scheduler.cancel import cancel_and_wait
+    from scheduler.store import Store
+
+    home: Home = ctx.obj
+    with Store(home.store) as store:
+        campaign, _, number = target.partition("/")
+        found = _find(store, campaign)
+        told = cancel_and_wait(
+            store,
+            f"{found}/{number}" if number else found,
+            keep_alive=lambda: _keep_alive(ctx, _gates(ctx, gate)),
+        )
+    print(told)
+
+
+@app.command(hidden=True)
+def schedule(
+    ctx: typer.Context,
+    gate: Annotated[list[str] | None, GATE] = None,
+    listen: Annotated[list[str] | None, typer.Option(help="Listen only there. Repeatable.")] = None,
+    stay: Annotated[bool, typer.Option("--stay", help="Wait for more campaigns when none is left.")] = False,
+    stop_with_stdin: Annotated[bool, typer.Option(hidden=True)] = False,
+) -> None:
+    """Be the scheduler process of this home: run its campaigns until none is left. `submit` and `watch` start it by themselves."""
+    import trio
+
+    from scheduler.process import run_process
+    from scheduler.settings import SchedulerSettings
+
+    home: Home = ctx.obj
+    settings = SchedulerSettings.load(
+        home.config_file,
+        ctx.meta["environment"],
+        {"gates": tuple(gate) if gate else None, "listen": tuple(listen) if listen else None},
+    )
+    trio.run(run_process, home, settings, stay, stop_with_stdin)
+
+
+@app.command(rich_help_panel="For all")
+def demo(
+    directory: Annotated[Path, typer.Option(help="Where everything goes.")] = Path("sark-demo"),
+    workers: Annotated[int, typer.Option(min=1, max=16, help="How many.")] = 3,
+) -> None:
+    """Start a gate and three workers on this machine, run a campaign over them, show the results, stop all."""
+    from scheduler.demo import run_demo
+
+    raise SystemExit(run_demo(directory, workers, Console()))
+
+
+# -- shared by the commands --------------------------------------------------------------------------------------------------
+
+
+def _gates(ctx: typer.Context, flags: list[str] | None) -> tuple[str, ...]:
+    from scheduler.settings import SchedulerSettings
+    from swarm.gates import local_gates
+
+    home: Home = ctx.obj
+    settings = SchedulerSettings.load(
+        home.config_file, ctx.meta["environment"], {"gates": tuple(flags) if flags else None}
+    )
+    return settings.gates or local_gates(home)
+
+
+def _keep_alive(ctx: typer.Context, gates: tuple[str, ...]) -> None:
+    from scheduler.background import start
+
+    start(ctx.obj, ctx.meta["home_flag"], gates)
+
+
+def _find(store: Any, prefix: str) -> str:
+    """The one campaign whose id begins so. Raises `CampaignError`."""
+    found = store.find_campaign(prefix)
+    if not found:
+        what = f"no campaign {prefix!r} on this home" if prefix else "no campaign on this home yet"
+        raise CampaignError(what, hint="list them: sark-node campaigns")
+    if len(found) > 1 and prefix and found[0].id != prefix:
+        raise CampaignError(
+            f"{prefix!r} may be any of {', '.join(item.id for item in found[:5])}",
+            hint="write more of the id",
+        )
+    return str(found[0].id)
+
+
+def _follow(
+    ctx: typer.Context, campaign_id: str, gates: tuple[str, ...], *, csv: Path | None, as_json: bool
+) -> None:
+    """Watch to the end, show what came out, and leave with the exit code that says how it went."""
+    from scheduler.store import Store
+    from scheduler.summary import finish
+    from scheduler.view import watch as watch_campaign
+
+    home: Home = ctx.obj
+    console = Console(stderr=as_json)
+    with Store(home.store) as store:
+        try:
+            if not as_json:
+                console.print(f"Campaign {campaign_id} is safe on disk.", highlight=False)
+            campaign = watch_campaign(store, campaign_id, console, keep_alive=lambda: _keep_alive(ctx, gates))
+        except KeyboardInterrupt:
+            print(f"\nThe campaign goes on. Attach again: sark-node watch {campaign_id}", file=sys.stderr)
+            raise SystemExit(130) from None
+        code = finish(
+            store, campaign, console, csv=csv, raw=home.data / "results" / campaign_id, as_json=as_json
+        )
+    raise SystemExit(code)
+
+
+def _print_json(value: Any) -> None:
+    json.dump(value, sys.stdout, indent=2, ensure_ascii=False)
+    sys.stdout.write("\n")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,156 @@
+"""`sark-node demo`: a whole swarm on this machine: a gate, workers and a scheduler, each a process with a key of its own.
+
+They are started as a user would start them, by the command line, and all end with the demo, however it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+
+from protocol.errors import ResourceError
+from scheduler.progress import show_time
+from scheduler.store import Store
+from scheduler.submit import submit_campaign
+from scheduler.summary import finish
+from scheduler.view import watch
+from swarm.gates import local_gates
+from swarm.home import Home
+from swarm.identity import load_or_create, lock_folder
+
+START_WITHIN_S = 30.0
+STOP_WITHIN_S = 5.0
+
+
+@dataclass
+class Swarm:
+    """The demo's processes and where they keep their things."""
+
+    folder: Path
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def home(self, name: str) -> Path:
+        """The `--home` of one of the processes."""
+        return self.folder / name
+
+    def start(self, name: str, *arguments: str) -> None:
+        """Start `sark-node --home …/name ARGUMENTS`, its output in `…/name/output.log`; it ends when our end of its stdin closes."""
+        home = self.home(name)
+        home.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-P", "-m", "sark", "--log-level", "info", "--home", str(home), *arguments]
+        with (home / "output.log").open("ab") as out:
+            self.processes[name] = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=out, stderr=out, cwd=home
+            )
+
+    def check(self) -> None:
+        """Raise `ResourceError` with the last words of a process that has ended by itself."""
+        for name, process in self.processes.items():
+            if process.poll() not in (None, 0):
+                log = self.home(name) / "output.log"
+                words = log.read_text(errors="replace").strip().splitlines()[-3:]
+                raise ResourceError(
+                    f"the demo's {name} ended: {' / '.join(words)}", hint=f"its whole output: {log}"
+                )
+
+    def stop(self) -> None:
+        """End every process, the hard way those that do not go in time. Another Ctrl-C does not cut it short."""
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            self._stop()
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def _stop(self) -> None:
+        for process in self.processes.values():
+            if process.stdin is not None:
+                with contextlib.suppress(OSError):
+                    process.stdin.close()
+            if process.poll() is None and sys.platform != "win32":
+                process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + STOP_WITHIN_S
+        for process in self.processes.values():
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+@contextlib.contextmanager
+def demo_swarm(folder: Path, workers: int, say: Callable[[str], None]) -> Iterator[tuple[Swarm, Home]]:
+    """A gate, `workers` workers and the home of a scheduler that they serve. Everything ends with the context."""
+    swarm = Swarm(folder.absolute())
+    scheduler_home = Home.at(swarm.home("scheduler"))
+    scheduler = load_or_create(scheduler_home.key("scheduler")).peer_id
+    try:
+        say("starting a gate …")
+        gate_home = Home.at(swarm.home("gate"))
+        gate_home.gate_file.unlink(missing_ok=True)
+        swarm.start("gate", "gate", "--listen", "/ip4/127.0.0.1/tcp/0", "--stop-with-stdin")
+        _wait(swarm, lambda: bool(local_gates(gate_home)), "the gate does not come up")
+        (gate,) = local_gates(gate_home)
+        say(f"starting {workers} workers, each with its own key and folder …")
+        for number in range(1, workers + 1):
+            swarm.start(
+                f"worker-{number}", "join", "--gate", gate, "--allow", scheduler, "--name", f"worker-{number}",
+                "--listen", "/ip4/127.0.0.1/tcp/0", "--stop-with-stdin",
+            )  # fmt: skip
+        swarm.start("scheduler", "schedule", "--gate", gate, "--stay", "--stop-with-stdin")
+        yield swarm, scheduler_home
+    finally:
+        swarm.stop()
+
+
+def _wait(swarm: Swarm, condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + START_WITHIN_S
+    while not condition():
+        swarm.check()
+        if time.monotonic() > deadline:
+            raise ResourceError(f"{what} within {START_WITHIN_S:g} s", hint=f"look into {swarm.folder}")
+        time.sleep(0.05)
+
+
+def run_demo(folder: Path, workers: int, console: Console) -> int:
+    """The whole demo; gives the exit code of its campaign. Nothing of it runs any more when this returns or raises."""
+    began = time.monotonic()
+
+    def say(text: str) -> None:
+        console.print(f"{show_time(time.monotonic() - began):>5}  {text}", highlight=False, soft_wrap=True)
+
+    file = quickstart_file()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise ResourceError(f"cannot use {folder}: {exc.strerror}", hint="name another: --directory") from None
+    try:
+        with lock_folder(folder / "demo"), demo_swarm(folder, workers, say) as (swarm, home):
+            say(f"submitting {file} …")
+            campaign_id = submit_campaign(home, file, wait_s=60.0)
+            with Store(home.store) as store:
+                campaign = watch(store, campaign_id, console, keep_alive=swarm.check)
+                csv = folder.absolute() / "results.csv"
+                code = finish(store, campaign, console, csv=csv, raw=folder.absolute(), as_json=False)
+            say("stopping everything …")
+    except KeyboardInterrupt:
+        console.print("\ninterrupted; everything of the demo has been stopped", highlight=False)
+        return 130
+    say("done; nothing of the demo is running any more")
+    return code
+
+
+def quickstart_file() -> Path:
+    """The quickstart's campaign: beside this module in an installed package, in `examples/` of a checkout."""
+    here = Path(__file__).absolute().parent
+    for place in (here / "quickstart.yaml", here.parent / "examples" / "quickstart" / "campaign.yaml"):
+        if place.is_file():
+            return place
+    raise ResourceError("the quickstart's campaign file is missing", hint="install sark-node again")

@@ -1,0 +1,80 @@
+"""How a task stands, in one grammar for every view.
+
+queued 3rd, starts in ~40 s · fetch 43 % (12.1 of 28.0 MB) · load 2/5 · warm-up 12 · run 120/200 (median 12.5 ms) · check · done
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from protocol.attempt import TaskState
+from protocol.words import Phase
+from scheduler.safe import safe_text
+from scheduler.stored import TaskRow
+
+ENDED: Final = frozenset({TaskState.SUCCEEDED, TaskState.FAILED, TaskState.CANCELLED})
+
+
+def progress_text(task: TaskRow) -> str:
+    """One phrase, safe to be shown."""
+    match task.state:
+        case TaskState.SUCCEEDED:
+            return "done"
+        case TaskState.FAILED:
+            return safe_text(f"failed: {task.detail or task.reason}", 300)
+        case TaskState.CANCELLED:
+            return "cancelled"
+        case TaskState.PENDING:
+            return safe_text(task.note, 200) or "looking for a device"
+        case TaskState.COMMITTING:
+            return "asking"
+        case TaskState.QUEUED:
+            return safe_text(task.note, 200) or "queued"
+        case _:
+            return _running(task)
+
+
+def _running(task: TaskRow) -> str:
+    match task.phase:
+        case None:
+            return "starting"
+        case Phase.FETCH if task.total:
+            share = 100 * task.done / task.total
+            return f"fetch {share:.0f} % ({task.done / 1e6:.1f} of {task.total / 1e6:.1f} MB)"
+        case Phase.RUN if task.total:
+            median = f" (median {show_ms(task.median_ms)})" if task.median_ms is not None else ""
+            return f"run {task.done}/{task.total}{median}"
+        case Phase.LOAD if task.total and task.total > 1:
+            return f"load {task.done}/{task.total}"
+        case Phase.WARM_UP if task.done:
+            return f"warm-up {task.done}"
+        case Phase.QUEUED:
+            return safe_text(task.note, 200) or "waiting for the device"
+        case phase:
+            return str(phase)
+
+
+def fraction(task: TaskRow) -> float | None:
+    """Share of the present phase that is done, 0 to 1; None where it cannot be told."""
+    if task.state in ENDED:
+        return 1.0
+    if task.state in (TaskState.LEASED, TaskState.RUNNING) and task.total:
+        return min(1.0, task.done / task.total)
+    return None
+
+
+def show_ms(value: float) -> str:
+    """Milliseconds with three digits that mean something, µs below a tenth of one."""
+    if value < 0.1:
+        return f"{value * 1000:.3g} µs"
+    if value < 1000:
+        return f"{value:.3g} ms"
+    return f"{value / 1000:.3g} s"
+
+
+def show_time(seconds: float) -> str:
+    """`0:14`, `2:05`, `1:02:33`."""
+    whole = int(seconds)
+    if whole >= 3600:
+        return f"{whole // 3600}:{whole % 3600 // 60:02}:{whole % 60:02}"
+    return f"{whole // 60}:{whole % 60:02}"

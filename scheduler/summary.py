@@ -1,0 +1,202 @@
+"""From the store to what the commands show: rows, lists and the last words of a campaign."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from protocol.attempt import TaskState
+from protocol.errors import RemoteProtocolError
+from protocol.record import SignedRecord, read_record
+from protocol.requirement import show_size
+from protocol.task import read_task
+from protocol.words import Reason
+from scheduler.peers import Seen
+from scheduler.progress import show_time
+from scheduler.report import RawResult, raw_result, write_csv, write_raw
+from scheduler.row import Row, make_row
+from scheduler.safe import safe_text
+from scheduler.show import show_results
+from scheduler.store import Store
+from scheduler.stored import CampaignRow, Outcome, ResultRow, Summary
+
+
+def campaign_rows(stored: Sequence[ResultRow]) -> list[Row]:
+    """A row for each task that has ended, in the campaign's order."""
+    return [_row(item) for item in stored if item.task.ended is not None]
+
+
+def raw_results(stored: Sequence[ResultRow]) -> list[RawResult]:
+    """The same with everything that was observed."""
+    return [
+        raw_result(_row(item), item.body, _signed(item)) for item in stored if item.task.ended is not None
+    ]
+
+
+def _row(item: ResultRow) -> Row:
+    signed = _signed(item)
+    record = None
+    if signed is not None:
+        try:
+            record = read_record(signed.body)
+        except (
+            RemoteProtocolError
+        ):  # it could be read when it was accepted: the row says that nothing was measured
+            record = None
+    return make_row(
+        read_task(item.body),
+        item.task.state,
+        record,
+        reason=item.task.reason,
+        detail=item.task.detail,
+        attempt=item.attempt or item.task.attempt or None,
+        device=item.task.device,
+    )
+
+
+def _signed(item: ResultRow) -> SignedRecord | None:
+    if item.record is None or item.signature is None:
+        return None
+    return SignedRecord(body=item.record, signature=item.signature)
+
+
+# -- campaigns -----------------------------------------------------------------------------------------------------------------
+
+
+def campaign_json(item: Summary) -> dict[str, Any]:
+    """A campaign for programs; instants in UTC."""
+    campaign = item.campaign
+    return {
+        "campaign_id": campaign.id,
+        "name": campaign.name,
+        "status": _status(campaign),
+        "created": _utc(campaign.created),
+        "ended": _utc(campaign.ended),
+        "total_tasks": item.tasks,
+        "tasks": {str(state): item.counts.get(state, 0) for state in TaskState},
+        "detail": campaign.detail,
+    }
+
+
+def campaigns_table(summaries: Sequence[Summary]) -> Table:
+    """A line for each campaign."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for column in ("campaign", "name", "status", "tasks", "done", "failed", "begun", "took"):
+        table.add_column(
+            column, no_wrap=True, justify="right" if column in ("tasks", "done", "failed") else "left"
+        )
+    for item in summaries:
+        campaign = item.campaign
+        table.add_row(
+            campaign.id,
+            Text(safe_text(campaign.name, 30)),
+            _status(campaign),
+            str(item.tasks) if campaign.planned else "-",
+            str(item.counts.get(TaskState.SUCCEEDED, 0)),
+            str(item.counts.get(TaskState.FAILED, 0)),
+            datetime.fromtimestamp(campaign.created, UTC).astimezone().strftime("%Y-%m-%d %H:%M"),
+            show_time(campaign.ended - campaign.created) if campaign.ended else "",
+        )
+    return table
+
+
+def _status(campaign: CampaignRow) -> str:
+    if campaign.ended is not None:
+        return str(campaign.outcome)
+    return "cancelling" if campaign.cancel else "running"
+
+
+def _utc(instant: float | None) -> str | None:
+    return None if instant is None else datetime.fromtimestamp(instant, UTC).isoformat(timespec="seconds")
+
+
+def finish(
+    store: Store, campaign: CampaignRow, console: Console, *, csv: Path | None, raw: Path, as_json: bool
+) -> int:
+    """Show and write what came of a campaign that has ended; gives the exit code. Raises `ResourceError` when it cannot be written."""
+    stored = store.rows(campaign.id)
+    rows = campaign_rows(stored)
+    raw_file = raw / "raw.json"
+    raw.mkdir(parents=True, exist_ok=True)
+    write_raw(raw_file, campaign.id, raw_results(stored))
+    csv_file = csv or raw / "results.csv"
+    write_csv(csv_file, rows)
+    code = exit_code(campaign, rows)
+    if as_json:
+        document = {
+            "campaign": campaign.id,
+            "status": _status(campaign),
+            "results": [row.model_dump(mode="json") for row in rows],
+            "csv": str(csv_file.absolute()),
+            "raw": str(raw_file.absolute()),
+        }
+        json.dump(document, sys.stdout, indent=2, ensure_ascii=False)
+        sys.stdout.write("\n")
+        return code
+    show_results(rows, console)
+    done = sum(row.status == "Complete" for row in rows)
+    took = show_time((campaign.ended or campaign.created) - campaign.created)
+    console.print(f"{done} of {len(rows)} tasks complete in {took}.", highlight=False)
+    if campaign.detail:
+        console.print(Text(safe_text(campaign.detail, 2000)))
+    console.print(f"CSV          {csv_file.absolute()}", highlight=False, soft_wrap=True)
+    console.print(f"Raw results  {raw_file.absolute()}", highlight=False, soft_wrap=True)
+    return code
+
+
+def exit_code(campaign: CampaignRow, rows: Sequence[Row]) -> int:
+    """0: every task succeeded; 3: none ran because nothing fits; 1: anything else."""
+    if campaign.outcome is Outcome.SUCCEEDED:
+        return 0
+    if rows and all(row.reason == Reason.NOTHING_FITS for row in rows):
+        return 3
+    return 1
+
+
+# -- devices -------------------------------------------------------------------------------------------------------------------
+
+
+def peer_json(seen: Seen) -> dict[str, Any]:
+    """A device for programs."""
+    return {
+        **seen.advert.model_dump(mode="json"),
+        "state": str(seen.pong.state) if seen.pong and seen.pong.state else None,
+        "running": seen.pong.running if seen.pong else None,
+        "queue": seen.pong.queue if seen.pong else None,
+        "unreachable": seen.why_silent or None,
+        "fits": seen.verdict.fits,
+        "unmet": [str(item) for item in seen.verdict.missing],
+    }
+
+
+def peers_table(seen: Sequence[Seen]) -> Table:
+    """A line for each device."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for column in ("device", "state", "soc", "cores", "ram", "units", "peer"):
+        table.add_column(column, no_wrap=column != "soc", overflow="ellipsis")
+    for item in seen:
+        advert = item.advert
+        state = "unreachable" if item.pong is None else str(item.pong.state or "up")
+        if item.pong is not None and item.pong.why:
+            state += f" ({safe_text(item.pong.why, 60)})"
+        units = ", ".join(safe_text(unit.unit) for unit in advert.units) or "none"
+        if not item.verdict.fits:
+            units = "; ".join(safe_text(str(clause)) for clause in item.verdict.missing)
+        table.add_row(
+            Text(safe_text(advert.name), style="" if item.verdict.fits else "dim"),
+            Text(state, style="red" if item.pong is None else ""),
+            Text(safe_text(advert.soc, 28)),
+            "" if advert.cores is None else str(advert.cores),
+            "" if advert.ram is None else show_size(advert.ram),
+            Text(units, style="" if item.verdict.fits else "yellow"),
+            Text(f"…{advert.peer[-8:]}"),
+        )
+    return table

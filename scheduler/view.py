@@ -1,0 +1,163 @@
+"""Watching a campaign in a terminal: a live table on a tty, one line for each step when piped."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from protocol.attempt import TaskState
+from scheduler.progress import ENDED, fraction, progress_text, show_time
+from scheduler.safe import safe_text
+from scheduler.store import Store
+from scheduler.stored import CampaignRow, TaskRow
+
+REFRESH_S = 0.125
+_STYLES = {
+    TaskState.SUCCEEDED: "green",
+    TaskState.FAILED: "red",
+    TaskState.CANCELLED: "yellow",
+    TaskState.RUNNING: "cyan",
+    TaskState.LEASED: "cyan",
+}
+_MARKS = {TaskState.SUCCEEDED: "✓", TaskState.FAILED: "✗", TaskState.CANCELLED: "–"}
+
+
+def watch(
+    store: Store,
+    campaign_id: str,
+    console: Console,
+    *,
+    keep_alive: Callable[[], None],
+    pause: Callable[[float], None] = time.sleep,
+    wall: Callable[[], float] = time.time,
+) -> CampaignRow:
+    """Show how the campaign goes until it has ended; gives it as it then stands.
+
+    `keep_alive` is called about once a second: it starts the scheduler process again if that died.
+    """
+    show = _Screen(console, wall) if console.is_terminal else _Lines(console)
+    with show:
+        rounds = 0
+        while True:
+            campaign = store.campaign(campaign_id)
+            if campaign is None:
+                raise LookupError(campaign_id)  # it was there: only a store put in place of ours explains it
+            show.update(campaign, store.tasks(campaign_id))
+            if campaign.ended is not None:
+                return campaign
+            if rounds % 8 == 0:
+                keep_alive()
+            rounds += 1
+            pause(REFRESH_S)
+
+
+class _Screen:
+    """A table that stays in place."""
+
+    def __init__(self, console: Console, wall: Callable[[], float]) -> None:
+        self._console = console
+        self._wall = wall
+        self._live = Live(console=console, auto_refresh=False, transient=True)
+
+    def __enter__(self) -> _Screen:
+        self._live.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._live.stop()
+
+    def update(self, campaign: CampaignRow, tasks: Sequence[TaskRow]) -> None:
+        height = max(4, self._console.height - 4)
+        self._live.update(
+            render(campaign, tasks, self._wall(), width=self._console.width, height=height), refresh=True
+        )
+
+
+class _Lines:
+    """A line when a task moves on; nothing that a log would not want."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._told: dict[str, str] = {}
+
+    def __enter__(self) -> _Lines:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        return None
+
+    def update(self, campaign: CampaignRow, tasks: Sequence[TaskRow]) -> None:
+        for task in tasks:
+            step = (
+                progress_text(task) if task.state in ENDED or task.state is TaskState.PENDING else _step(task)
+            )
+            if self._told.get(task.id) != step:
+                self._told[task.id] = step
+                where = f" on {safe_text(task.device)}" if task.device else ""
+                line = f"{task.id}  {safe_text(task.model)} × {safe_text(task.unit)}{where}: {step}"
+                self._console.print(Text(line), soft_wrap=True)
+
+
+def _step(task: TaskRow) -> str:
+    """The phase without its counts, so that a pipe gets a line for each phase and not for each inference."""
+    return str(task.phase or task.state)
+
+
+def render(
+    campaign: CampaignRow, tasks: Sequence[TaskRow], now: float, *, width: int, height: int
+) -> RenderableType:
+    """The whole picture: a headline and as many tasks as fit, those that move first."""
+    done = sum(task.state is TaskState.SUCCEEDED for task in tasks)
+    failed = sum(task.state is TaskState.FAILED for task in tasks)
+    headline = Text.assemble(
+        (safe_text(campaign.name), "bold"),
+        f"  {campaign.id}  ",
+        f"{done} of {len(tasks)} done" if tasks else "waiting for devices",
+        (f"  {failed} failed", "red") if failed else "",
+        f"  {show_time((campaign.ended or now) - campaign.created)}",
+    )
+    shown = _most_interesting(tasks, height)
+    table = Table(box=None, padding=(0, 1), show_header=True, header_style="dim", expand=True)
+    table.add_column("task", no_wrap=True)
+    table.add_column("model", no_wrap=True, overflow="ellipsis", ratio=3)
+    table.add_column("unit", no_wrap=True, overflow="ellipsis", ratio=2)
+    table.add_column("device", no_wrap=True, overflow="ellipsis", ratio=2)
+    table.add_column("", no_wrap=True, width=8)
+    table.add_column("phase", no_wrap=True, overflow="ellipsis", ratio=5)
+    for task in shown:
+        style = _STYLES.get(task.state, "")
+        mark = _MARKS.get(task.state, " ")
+        table.add_row(
+            Text(f"{mark} {task.n}", style=style),
+            Text(safe_text(task.model)),
+            Text(safe_text(task.unit)),
+            Text(safe_text(task.device)),
+            Text(_bar(fraction(task)), style=style),
+            Text(progress_text(task), style=style),
+        )
+    rest = len(tasks) - len(shown)
+    footer = Text(f"  … and {rest} more", style="dim") if rest else Text("")
+    hint = Text("Ctrl-C leaves it running", style="dim")
+    return Group(headline, table, Text.assemble(footer, "  ", hint))
+
+
+def _bar(share: float | None) -> str:
+    if share is None:
+        return ""
+    full = round(share * 8)
+    return "━" * full + "╌" * (8 - full)
+
+
+def _most_interesting(tasks: Sequence[TaskRow], room: int) -> list[TaskRow]:
+    """All in order if they fit; else what runs, then what waits, then what failed, then the latest that ended."""
+    if len(tasks) <= room:
+        return list(tasks)
+    rank = {TaskState.RUNNING: 0, TaskState.LEASED: 0, TaskState.FAILED: 1, TaskState.QUEUED: 2}
+    rank |= {TaskState.COMMITTING: 2, TaskState.PENDING: 3, TaskState.CANCELLED: 4, TaskState.SUCCEEDED: 4}
+    chosen = sorted(tasks, key=lambda task: (rank[task.state], -(task.ended or 0), task.n))[:room]
+    return sorted(chosen, key=lambda task: task.n)
