@@ -1,0 +1,73 @@
+"""What isolation costs: a whole launch of a nano model in a fresh process against the same work in this process.
+
+    python benchmarks/child_overhead.py [rounds]
+
+Both sides do the same: load, 5 warm-ups, 10 timed inferences, output check. `overhead` is the launch's wall time minus its own
+load, warm-up and inference times. Interleaved; medians over the rounds (20 unless told otherwise).
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
+from drivers.base import Event, Limits, Loaded, Measured, WorkOrder
+from drivers.launch import Zygote, measure
+from drivers.onnx import OnnxDriver
+from drivers.onnx_session import TINY_MODEL
+
+
+def own_ms(events: list[Event]) -> float:
+    """Load, warm-up and inference of one launch, in milliseconds."""
+    loads = sum(event.load_ns for event in events if isinstance(event, Loaded))
+    runs = sum(
+        sum(event.samples_ns) + sum(event.warmup_ns) for event in events if isinstance(event, Measured)
+    )
+    return (loads + runs) / 1e6
+
+
+def main() -> None:
+    """Print the table."""
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 20
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Zygote("onnx").start() as forked,
+        Zygote("onnx", can_fork=False) as spawned,
+    ):
+        os.chdir(folder)
+        model = Path(folder) / "nano.onnx"
+        model.write_bytes(TINY_MODEL)
+        order = WorkOrder(str(model), "CPU (ONNX)", runs=10, loads=1, warmup=5)
+        ways = {
+            "in this process": lambda: OnnxDriver().run(order),
+            "forked from the zygote": lambda: measure(order, Limits(), forked),
+            "fresh interpreter": lambda: measure(order, Limits(), spawned),
+        }
+        for way in ways.values():
+            list(way())
+        walls: dict[str, list[float]] = {name: [] for name in ways}
+        overheads: dict[str, list[float]] = {name: [] for name in ways}
+        for _ in range(rounds):
+            for name, way in ways.items():
+                began = time.perf_counter()
+                events = list(way())
+                wall = (time.perf_counter() - began) * 1e3
+                walls[name].append(wall)
+                overheads[name].append(wall - own_ms(events))
+        os.chdir("/")
+    print(f"{'':24} {'wall ms':>9} {'overhead ms':>12} {'p90':>8}   (medians of {rounds})")
+    for name in ways:
+        p90 = statistics.quantiles(overheads[name], n=10)[-1]
+        print(
+            f"{name:24} {statistics.median(walls[name]):9.1f} {statistics.median(overheads[name]):12.1f} {p90:8.1f}"
+        )
+
+
+if __name__ == "__main__":
+    main()
