@@ -1,0 +1,151 @@
+"""The half of the book that gives out work: what is discovered, who is probed, which task goes where, what moves to an idle worker."""
+
+from __future__ import annotations
+
+import random
+from typing import Final
+
+from protocol.attempt import TASK, TaskEvent, TaskState
+from protocol.table import step
+from scheduler.entries import Course, Entry, Need, need_of
+from scheduler.orders import CommitTo, Discover, Note, Order, ProbeWorker, ReleaseOn
+from scheduler.rank import WorkerView, choose
+
+SEEK_S: Final = 2.0
+"""How often the index is asked while nobody that fits can be had."""
+LOOK_S: Final = 15.0
+"""How often it is asked for more while tasks wait and somebody serves."""
+MAX_PROBING: Final = 16
+MAX_SKIPPED: Final = 64
+"""Tasks that are looked at in one go though nobody may have them yet."""
+WANT: Final = (8, 64)
+
+
+class Assigning:
+    """Part of `scheduler.book.Book`."""
+
+    rng: random.Random
+    entries: dict[str, Entry]
+    needs: dict[str, Need]
+    courses: dict[str, Course]
+    views: dict[str, WorkerView]
+
+    def decide(self, now: float) -> list[Order]:
+        """What follows from how things stand now."""
+        orders: list[Order] = []
+        waiting = [need for need in self.needs.values() if need.pending]
+        waiting.sort(key=lambda need: -self.courses[need.campaign].terms.priority)
+        for need in waiting:
+            orders += self._look(need, now)
+            if not need.explaining:
+                orders += self._hand_out(need, now)
+            orders += self._note(need, now)
+        return orders + self._rebalance(now)
+
+    def _look(self, need: Need, now: float) -> list[Order]:
+        orders: list[Order] = []
+        probing = sum(1 for view in self.views.values() if view.probing)
+        for peer in sorted(need.fits):
+            view = self.views[peer]
+            if view.quoted or view.probing or now < view.retry_at or probing >= MAX_PROBING:
+                continue
+            view.probing = True
+            probing += 1
+            orders.append(ProbeWorker(peer))
+        some = any(self.views[peer].hopeful() for peer in need.fits)
+        every = LOOK_S if some else SEEK_S
+        if not need.asking and (need.asked_at is None or now - need.asked_at >= every):
+            need.asking, need.asked_at = True, now
+            want = max(WANT[0], min(WANT[1], 2 * len(need.pending)))
+            orders.append(Discover(need.id, need.requirement, want))
+        return orders
+
+    def _hand_out(self, need: Need, now: float) -> list[Order]:
+        orders: list[Order] = []
+        serving = [self.views[peer] for peer in sorted(need.fits) if self.views[peer].serving(now)]
+        skipped = 0
+        for task in tuple(need.pending):
+            if skipped > MAX_SKIPPED or not any(view.room() > 0 for view in serving):
+                break
+            entry = self.entries[task]
+            view = choose(
+                self._candidates(entry, need, serving, now),
+                sha256=entry.task.model.sha256,
+                size=entry.task.model.size,
+                rng=self.rng,
+            )
+            if view is None:
+                skipped += 1
+                continue
+            del need.pending[task]
+            entry.state = step(TASK, entry.state, TaskEvent.COMMIT, story=task)
+            entry.attempt += 1
+            entry.worker = view.peer
+            view.held[task] = None
+            key = f"{task}/{entry.attempt}"
+            orders.append(CommitTo(view.peer, view.device, entry.task.campaign, task, entry.attempt, key))
+        return orders
+
+    def _candidates(
+        self, entry: Entry, need: Need, serving: list[WorkerView], now: float
+    ) -> list[WorkerView]:
+        """Those that have not tried it while there are any, be they busy; else all, after the backoff."""
+        if not entry.tried:
+            return serving
+        fresh = [view for view in serving if view.peer not in entry.tried]
+        others = any(self.views[peer].hopeful() for peer in need.fits - entry.tried)
+        return fresh if fresh or others or now < entry.not_before else serving
+
+    def _note(self, need: Need, now: float) -> list[Order]:
+        """Why tasks wait although nobody has any of them: once for each new reason."""
+        words = ""
+        if need.pending and not any(self.views[peer].serving(now) for peer in need.fits):
+            if not need.fits:
+                words = (
+                    "" if need.asked_at is None or need.asking else "no device that fits has been found yet"
+                )
+            else:
+                told = [
+                    f"{view.device or view.peer}: {view.why}"
+                    for view in (self.views[peer] for peer in sorted(need.fits))
+                    if view.why
+                ]
+                words = "; ".join(told[:3]) + (f" and {len(told) - 3} more" if len(told) > 3 else "")
+        if not words or words == need.noted:
+            return []
+        need.noted = words
+        return [Note(tuple(need.pending), words)]
+
+    def _rebalance(self, now: float) -> list[Order]:
+        """An idle worker takes over a ticket that waits at a busy one."""
+        orders: list[Order] = []
+        idle = [view for view in self.views.values() if view.serving(now) and view.idle()]
+        if not idle:
+            return orders
+        coming = sum(1 for entry in self._tickets() if entry.releasing)
+        for view in idle[coming:]:
+            best: Entry | None = None
+            for entry in self._tickets():
+                if entry.releasing or entry.doom is not None or view.peer in entry.tried:
+                    continue
+                if view.peer not in self.needs[need_of(entry.task)].fits:
+                    continue
+                assert entry.worker is not None, "a ticket is at a worker"
+                load = len(self.views[entry.worker].held)
+                if load >= 2 and (best is None or load >= len(self.views[best.worker or ""].held)):
+                    best = entry
+            held = best.held() if best is not None else None
+            if best is None or best.worker is None or held is None:
+                continue
+            best.releasing = True
+            orders.append(ReleaseOn(best.worker, (held,)))
+        return orders
+
+    def _tickets(self) -> list[Entry]:
+        return [
+            entry
+            for view in self.views.values()
+            if len(view.held) >= 2
+            for entry in (self.entries[task] for task in view.held)
+            if entry.state is TaskState.QUEUED
+        ]

@@ -1,0 +1,301 @@
+"""The book: where every task stands, and what is to be done next. Pure: stimuli go in as calls with the time, orders come out.
+
+    found, quoted, refused, unreachable ─▶ ┌──────┐ ─▶ Discover, ProbeWorker, CommitTo
+    granted, denied, ready, progress ────▶ │ book │ ─▶ KeepGrant, EndAttempt, EndPending
+    judge + settled, lost, stopped, tick ─▶└──────┘ ─▶ CancelOn, ReleaseOn, Explain, CampaignDone
+
+Orders are carried out in their order; those for the disk before anything else happens. A task moves only by `protocol.attempt.TASK`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+
+from protocol.advert import Advert
+from protocol.attempt import TaskEvent, TaskState
+from protocol.lease import Fence
+from protocol.match import match
+from protocol.messages import Conflict, Denied, Held, LiveLease, Progress, Quote
+from protocol.words import Reason, WorkerState
+from scheduler.ending import Ending
+from scheduler.entries import HAS_PLACE, Course, Entry, Need, Terms, need_of
+from scheduler.orders import (
+    CancelOn,
+    KeepGrant,
+    Order,
+)
+from scheduler.rank import WorkerView
+from scheduler.stored import Live
+
+
+class Book(Ending):
+    """All campaigns of one scheduler, and all workers it knows of."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.entries: dict[str, Entry] = {}
+        self.needs: dict[str, Need] = {}
+        self.courses: dict[str, Course] = {}
+        self.views: dict[str, WorkerView] = {}
+
+    # -- what is to be done at all ------------------------------------------------------------------------------------------------------
+
+    def add(self, terms: Terms, entries: Iterable[Entry], now: float) -> list[Order]:
+        """A campaign with its tasks, as submitted or as left behind by an earlier scheduler."""
+        course = self.courses[terms.campaign] = Course(terms)
+        for entry in entries:
+            self.entries[entry.id] = entry
+            course.tasks.append(entry.id)
+            name = need_of(entry.task)
+            need = self.needs.get(name)
+            if need is None:
+                need = Need(name, terms.campaign, entry.task.requirement, hope_at=now, moved_at=now)
+                self.needs[name] = need
+                need.fits = {
+                    view.peer
+                    for view in self.views.values()
+                    if view.advert is not None and match(need.requirement, view.advert).fits
+                }
+            need.tasks.append(entry.id)
+            if entry.over:
+                continue
+            course.open += 1
+            if entry.state is TaskState.PENDING:
+                need.pending[entry.id] = None
+            elif entry.worker is not None:
+                entry.since = now
+                self.view(entry.worker).held[entry.id] = None
+        return self._end_if_done(course) + self.decide(now)
+
+    def held_on(self, peer: str) -> tuple[Held, ...]:
+        """Leases and tickets to be renewed there."""
+        view = self.views.get(peer)
+        found = (self.entries[task].held() for task in view.held) if view is not None else ()
+        return tuple(held for held in found if held is not None)
+
+    def campaigns_on(self, peer: str) -> tuple[str, ...]:
+        """Campaigns with a live task there."""
+        view = self.views.get(peer)
+        return tuple(dict.fromkeys(self.entries[task].task.campaign for task in view.held)) if view else ()
+
+    def may_fetch(self, peer: str, sha256: str) -> bool:
+        """Whether a worker holds a live task of ours that needs this model."""
+        view = self.views.get(peer)
+        return view is not None and any(self.entries[task].task.model.sha256 == sha256 for task in view.held)
+
+    @property
+    def idle(self) -> bool:
+        """Every campaign has ended."""
+        return all(course.done for course in self.courses.values())
+
+    # -- finding ------------------------------------------------------------------------------------------------------------------------
+
+    def found(self, need: str, adverts: Sequence[Advert], now: float) -> list[Order]:
+        """The index answered; adverts serve every need they fit."""
+        asked = self.needs.get(need)
+        if asked is not None:
+            asked.asking = False
+        for advert in adverts:
+            view = self.view(advert.peer)
+            newer = view.advert is None or advert.seq >= view.advert.seq
+            if not newer or advert.gone:
+                continue
+            if view.advert is not None and advert.seq > view.advert.seq and view.trouble:
+                view.retry_at = now  # it is back, or elsewhere
+            view.advert, view.addresses, view.device = advert, advert.addresses, advert.name
+            view.warm.update(advert.models)
+            for each in self.needs.values():
+                if advert.peer not in each.declined and match(each.requirement, advert).fits:
+                    each.fits.add(advert.peer)
+                else:
+                    each.fits.discard(advert.peer)
+        return self.decide(now)
+
+    def quoted(self, peer: str, quote: Quote, now: float) -> list[Order]:
+        """A worker told how it stands."""
+        view = self.view(peer)
+        view.probing, view.quoted, view.refused, view.why, view.trouble = False, True, None, "", 0
+        orders = self._see(view, quote.incarnation, now)
+        self._stand(view, quote, now)
+        return orders + self.decide(now)
+
+    def _stand(self, view: WorkerView, quote: Quote, now: float) -> None:
+        view.state = quote.state
+        places = sum(1 for task in view.held if self.entries[task].state in HAS_PLACE)
+        tickets = sum(1 for task in view.held if self.entries[task].state is TaskState.QUEUED)
+        taken = 1 if quote.free == 0 else 0
+        view.others = max(0, taken - places) + max(0, quote.queue - tickets)
+        if quote.state in (WorkerState.FAULTY, WorkerState.DRAINING):
+            view.quoted, view.retry_at, view.why = False, now + 10.0, f"it is {quote.state}"
+
+    def refused(self, peer: str, denied: Denied, now: float) -> list[Order]:
+        """A worker does not serve us, or not now."""
+        view = self.view(peer)
+        view.probing, view.quoted, view.trouble = False, False, 0
+        view.why = f"{denied.reason}: {denied.detail}" if denied.detail else str(denied.reason)
+        view.retry_at = now + (denied.retry_s if denied.retry_s is not None else 10.0)
+        if denied.retry_s is None and denied.reason is not Reason.NOT_SERVING:
+            view.refused = denied.reason
+        return self.decide(now)
+
+    def unreachable(self, peer: str, why: str, now: float) -> list[Order]:
+        """No link could be had, or it broke."""
+        view = self.view(peer)
+        view.probing = False
+        view.unreachable(now, why)
+        return self.decide(now)
+
+    # -- agreeing -----------------------------------------------------------------------------------------------------------------------
+
+    def granted(
+        self, task: str, attempt: int, lease: str, fence: Fence, now: float, *, queued: bool
+    ) -> list[Order]:
+        """A worker gave a lease or a ticket. One that is not wanted any more is given back at once."""
+        entry = self.entries[task]
+        if entry.attempt != attempt or entry.state is not TaskState.COMMITTING:
+            held = Held(lease=lease, fence=fence)
+            peer = entry.worker
+            if peer is None or (entry.live and entry.attempt == attempt and entry.lease == lease):
+                return []
+            return [CancelOn(peer, (held,), Reason.FENCED)]
+        assert entry.worker is not None, "a committing task has a worker"
+        entry.lease, entry.fence, entry.restored = lease, fence, False
+        self._move(entry, TaskEvent.ENQUEUE if queued else TaskEvent.GRANT)
+        if not queued:
+            self._placed(entry, now)
+        orders: list[Order] = [KeepGrant(task, attempt, lease, fence, queued)]
+        if entry.doom is not None:
+            orders.append(CancelOn(entry.worker, (Held(lease=lease, fence=fence),), entry.doom.reason))
+        orders += self._see(self.view(entry.worker), fence.incarnation, now)
+        return orders + self.decide(now)
+
+    def _placed(self, entry: Entry, now: float) -> None:
+        entry.since = now
+        self.needs[need_of(entry.task)].moved_at = now
+
+    def conflict(self, task: str, attempt: int, conflict: Conflict, now: float) -> list[Order]:
+        """Somebody was faster. The worker's new standing came with the answer."""
+        entry = self.entries[task]
+        if entry.attempt != attempt or entry.state is not TaskState.COMMITTING or entry.worker is None:
+            return []
+        view = self.view(entry.worker)
+        view.retry_at = now + 0.2 + 0.3 * self.rng.random()
+        orders = self._let_go(entry, TaskEvent.REFUSE, conflict.reason, "", now)
+        self._stand(view, conflict.quote, now)
+        return orders + self.decide(now)
+
+    def denied(self, task: str, attempt: int, denied: Denied, now: float) -> list[Order]:
+        """The worker does not take it. A stale epoch means another scheduler has the campaign: that is for the service to judge."""
+        entry = self.entries[task]
+        if entry.attempt != attempt or entry.state is not TaskState.COMMITTING or entry.worker is None:
+            return []
+        peer = entry.worker
+        orders = self._let_go(entry, TaskEvent.REFUSE, denied.reason, denied.detail, now)
+        if denied.reason in (Reason.DOES_NOT_FIT, Reason.BAD_REQUEST):  # this task, not all of ours
+            need = self.needs[need_of(entry.task)]
+            need.fits.discard(peer)
+            need.declined[peer] = denied
+            return orders + self.decide(now)
+        return orders + self.refused(peer, denied, now)
+
+    def not_committed(self, task: str, attempt: int, why: str, now: float, *, sent: bool) -> list[Order]:
+        """No answer to a commit. `sent`: it may have arrived, so the attempt counts as lost; else nothing has happened."""
+        entry = self.entries[task]
+        if entry.attempt != attempt or entry.state is not TaskState.COMMITTING:
+            return []
+        event = TaskEvent.LOSE if sent else TaskEvent.REFUSE
+        return self._let_go(entry, event, Reason.LOST, why, now) + self.decide(now)
+
+    def ready(self, peer: str, lease: str, fence: Fence, now: float) -> bool:
+        """A ticket's place is up: True to start it, False to skip it."""
+        entry = self._by_lease(peer, lease, fence)
+        if entry is None or entry.releasing or entry.doom is not None:
+            return False
+        if entry.state is TaskState.QUEUED:
+            self._move(entry, TaskEvent.GRANT)
+            self._placed(entry, now)
+        return True
+
+    def _by_lease(self, peer: str, lease: str, fence: Fence) -> Entry | None:
+        view = self.views.get(peer)
+        for task in view.held if view is not None else ():
+            entry = self.entries[task]
+            if entry.lease == lease and entry.fence == fence:
+                return entry
+        return None
+
+    # -- running ------------------------------------------------------------------------------------------------------------------------
+
+    def progress(self, peer: str, told: Progress, now: float) -> Live | None:
+        """A run moved on. None when it is not ours any more."""
+        entry = self._by_lease(peer, told.lease, told.fence)
+        if entry is None:
+            return None
+        if entry.state is TaskState.QUEUED:  # we said Start and were restarted before that was on disk
+            self._move(entry, TaskEvent.GRANT)
+            self._placed(entry, now)
+        self._move(entry, TaskEvent.PROGRESS)
+        return Live(entry.id, entry.attempt, told.phase, told.done, told.total, told.median_ms, told.note)
+
+    def _see(self, view: WorkerView, incarnation: int, now: float) -> list[Order]:
+        """A new incarnation voids what an older one gave."""
+        if view.incarnation is not None and incarnation < view.incarnation:
+            return []
+        view.incarnation = incarnation
+        orders: list[Order] = []
+        for task in tuple(view.held):
+            entry = self.entries[task]
+            if entry.fence is not None and entry.fence.incarnation < incarnation:
+                orders += self._lose(entry, Reason.LOST, f"{self._named(view.peer)} was restarted", now)
+        return orders
+
+    def seen(self, peer: str, incarnation: int, state: WorkerState, now: float) -> list[Order]:
+        """A renewal was answered."""
+        view = self.view(peer)
+        orders = self._see(view, incarnation, now)
+        if state is not view.state:
+            view.state = state
+            view.quoted = view.quoted and state not in (WorkerState.FAULTY, WorkerState.DRAINING)
+        return orders + self.decide(now) if orders else self.decide(now)
+
+    def adopted(
+        self, peer: str, campaign: str, incarnation: int, leases: Sequence[LiveLease], now: float
+    ) -> list[Order]:
+        """What a worker holds of a campaign, after a link came up: what is known goes on, the rest is lost or stopped."""
+        view = self.view(peer)
+        told = {(lease.task, lease.attempt): lease for lease in leases}
+        orders: list[Order] = []
+        for task in tuple(view.held):
+            entry = self.entries[task]
+            if entry.task.campaign != campaign:
+                continue
+            lease = told.pop((task, entry.attempt), None)
+            if lease is not None:
+                orders += self._carry_on(entry, lease, now)
+            elif entry.state is not TaskState.COMMITTING:
+                orders += self._lose(entry, Reason.LOST, f"{self._named(peer)} has it no more", now)
+            elif entry.restored:  # the intent never reached it
+                orders += self._let_go(entry, TaskEvent.REFUSE, Reason.LOST, "never asked", now)
+        zombies = tuple(
+            Held(lease=lease.lease, fence=lease.fence) for lease in told.values() if not lease.reporting
+        )
+        if zombies:
+            orders.append(CancelOn(peer, zombies, Reason.FENCED))
+        view.incarnation = max(incarnation, view.incarnation or 0)
+        return orders + self.decide(now)
+
+    def _carry_on(self, entry: Entry, lease: LiveLease, now: float) -> list[Order]:
+        entry.restored = False
+        orders: list[Order] = []
+        if entry.state is TaskState.COMMITTING:
+            orders += self.granted(
+                entry.id, entry.attempt, lease.lease, lease.fence, now, queued=lease.queued
+            )
+        elif entry.state is TaskState.QUEUED and not lease.queued:
+            self._move(entry, TaskEvent.GRANT)
+            self._placed(entry, now)
+        held = entry.held()
+        if entry.doom is not None and entry.worker is not None and held is not None:
+            orders.append(CancelOn(entry.worker, (held,), entry.doom.reason))
+        return orders

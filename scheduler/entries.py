@@ -1,0 +1,133 @@
+"""What the book keeps of each task, of each distinct need, and of each campaign. Values that only `scheduler.book` changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from protocol.attempt import TASK, TaskEvent, TaskState
+from protocol.codec import pack
+from protocol.lease import Fence
+from protocol.messages import Denied, Held
+from protocol.requirement import Requirement
+from protocol.table import final
+from protocol.task import Task
+from protocol.words import Reason
+
+LIVE: Final = frozenset({TaskState.COMMITTING, TaskState.QUEUED, TaskState.LEASED, TaskState.RUNNING})
+HAS_PLACE: Final = frozenset({TaskState.LEASED, TaskState.RUNNING})
+SLACK_S: Final = 60.0
+"""Beyond the limits that the worker itself enforces: after it the scheduler has the run stopped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a campaign allows. `ends_at` is on the scheduler's monotonic clock."""
+
+    campaign: str
+    attempts: int = 3
+    backoff_s: float = 5.0
+    wait_s: float = 60.0
+    ends_at: float | None = None
+    priority: int = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Doom:
+    """How a live task ends as soon as its worker has let go of it."""
+
+    event: TaskEvent
+    reason: Reason
+    detail: str = ""
+
+
+@dataclass(slots=True)
+class Entry:
+    """One task."""
+
+    task: Task
+    state: TaskState = TaskState.PENDING
+    attempt: int = 0
+    tries: int = 0
+    """Attempts that failed or were lost."""
+    worker: str | None = None
+    lease: str | None = None
+    fence: Fence | None = None
+    tried: set[str] = field(default_factory=set)
+    """Workers where it failed or was lost."""
+    limits: set[str] = field(default_factory=set)
+    """Workers where it ran into the time or the memory limit."""
+    not_before: float = 0.0
+    """Before this it only goes to workers that have not tried it."""
+    since: float = 0.0
+    """When it got its place."""
+    releasing: bool = False
+    """The ticket is being given back."""
+    overtime: bool = False
+    """It is being stopped because it ran far beyond its limits."""
+    doom: Doom | None = None
+    restored: bool = False
+    """Live in the store when the scheduler started, not yet confirmed by its worker."""
+
+    @property
+    def id(self) -> str:
+        return self.task.task
+
+    @property
+    def live(self) -> bool:
+        """A worker has it, or has been asked."""
+        return self.state in LIVE
+
+    @property
+    def over(self) -> bool:
+        return final(TASK, self.state)
+
+    def held(self) -> Held | None:
+        """Its lease and fence, once known."""
+        if self.lease is None or self.fence is None:
+            return None
+        return Held(lease=self.lease, fence=self.fence)
+
+    def patience_s(self) -> float:
+        """The longest a run may take from place to result."""
+        limits, measure = self.task.timeouts, self.task.measure
+        return limits.fetch_s + measure.loads * limits.load_s + limits.load_s + limits.run_s + SLACK_S
+
+
+@dataclass(slots=True)
+class Need:
+    """All tasks of one campaign with the same requirement: what is looked for, and who was found."""
+
+    id: str
+    campaign: str
+    requirement: Requirement
+    fits: set[str] = field(default_factory=set)
+    declined: dict[str, Denied] = field(default_factory=dict)
+    """Workers that said no to these very tasks."""
+    pending: dict[str, None] = field(default_factory=dict)
+    tasks: list[str] = field(default_factory=list)
+    asked_at: float | None = None
+    """When the index was last asked; None: never."""
+    asking: bool = False
+    hope_at: float = 0.0
+    """When there last was a worker that might take it."""
+    moved_at: float = 0.0
+    """When a task of it last got a place or ended."""
+    explaining: bool = False
+    noted: str = ""
+
+
+@dataclass(slots=True)
+class Course:
+    """One campaign under way."""
+
+    terms: Terms
+    tasks: list[str] = field(default_factory=list)
+    open: int = 0
+    done: bool = False
+    timed_out: bool = False
+
+
+def need_of(task: Task) -> str:
+    """Names the need of a task: the same for tasks of one campaign that look for the same devices."""
+    return task.campaign + "\n" + pack(task.requirement.to_wire()).hex()

@@ -1,0 +1,137 @@
+"""What the book wants done. The service carries each out: first what goes to disk, then what goes over the network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from protocol.attempt import TaskEvent
+from protocol.lease import Fence
+from protocol.messages import Held
+from protocol.requirement import Requirement
+from protocol.words import Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Discover:
+    """Look in the index for about `want` devices that fit; tell `Book.found`."""
+
+    need: str
+    requirement: Requirement
+    want: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeWorker:
+    """Link up with it and ask how it stands; tell `quoted`, `refused` or `unreachable`."""
+
+    peer: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommitTo:
+    """Put the intent on disk, then ask; tell `granted`, `denied`, `conflict` or `not_committed`."""
+
+    peer: str
+    device: str
+    campaign: str
+    task: str
+    attempt: int
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeepGrant:
+    """Put a grant or ticket on disk."""
+
+    task: str
+    attempt: int
+    lease: str
+    fence: Fence
+    queued: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EndAttempt:
+    """Put on disk that the current attempt is over without a record. `attempt` 0: none was begun."""
+
+    task: str
+    attempt: int
+    event: TaskEvent
+    reason: Reason | None
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndPending:
+    """Put on disk that these pending tasks are over."""
+
+    tasks: tuple[str, ...]
+    event: TaskEvent
+    reason: Reason
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Put on disk why pending tasks wait, in words."""
+
+    tasks: tuple[str, ...]
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class CancelOn:
+    """Have runs stopped; tell `stopped` when the worker confirms."""
+
+    peer: str
+    held: tuple[Held, ...]
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseOn:
+    """Give tickets back; tell `stopped` when the worker confirms."""
+
+    peer: str
+    held: tuple[Held, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Explain:
+    """Nothing that fits can be had within the time the campaign waits: find out why and tell `nothing_fits`."""
+
+    need: str
+    requirement: Requirement
+
+
+@dataclass(frozen=True, slots=True)
+class CampaignDone:
+    """All tasks of it have ended."""
+
+    campaign: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """A worker fails fast and often: for the log, and for people."""
+
+    peer: str
+    device: str
+    seconds: float
+    why: str
+
+
+Order = (
+    Discover
+    | ProbeWorker
+    | CommitTo
+    | KeepGrant
+    | EndAttempt
+    | EndPending
+    | Note
+    | CancelOn
+    | ReleaseOn
+    | Explain
+    | CampaignDone
+    | SetAside
+)

@@ -1,0 +1,197 @@
+"""What can be asked of the store: each question is one function, the answers are plain values. Looking only; nothing here writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from protocol.attempt import TASK, TaskState
+from protocol.lease import Fence
+from protocol.table import final
+from protocol.words import Phase, Reason
+from scheduler import tables as t
+from scheduler.stored import (
+    AttemptRow,
+    AttemptState,
+    CampaignRow,
+    Event,
+    NewModel,
+    Outcome,
+    ResultRow,
+    Summary,
+    TaskRow,
+    WorkerRow,
+)
+
+ENDED: Final = tuple(str(state) for state in TaskState if final(TASK, state))
+"""The words of the final states."""
+TASK_COLUMNS: Final = tuple(column for column in t.tasks.c if column.name != "body")
+
+
+class Questions:
+    """The reading half of `scheduler.store.Store`."""
+
+    path: Path
+    _connection: sa.Connection
+
+    def _all(self, query: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
+        with t.told(self.path):
+            return self._connection.execute(query).all()
+
+    def unfinished_campaigns(self) -> tuple[CampaignRow, ...]:
+        """Those that have not ended, oldest first."""
+        query = sa.select(t.campaigns).where(t.campaigns.c.ended.is_(None))
+        return tuple(_campaign(row) for row in self._all(query.order_by(t.campaigns.c.created)))
+
+    def campaign(self, campaign: str) -> CampaignRow | None:
+        """One campaign by its id."""
+        rows = self._all(sa.select(t.campaigns).where(t.campaigns.c.id == campaign))
+        return _campaign(rows[0]) if rows else None
+
+    def find_campaign(self, prefix: str) -> tuple[CampaignRow, ...]:
+        """Those whose id begins with `prefix`, or whose name is it; an exact id stands alone. Newest first."""
+        exact = self.campaign(prefix)
+        if exact is not None:
+            return (exact,)
+        c = t.campaigns.c
+        query = sa.select(t.campaigns).where(
+            sa.or_(c.id.startswith(prefix, autoescape=True), c.name == prefix)
+        )
+        return tuple(_campaign(row) for row in self._all(query.order_by(c.created.desc())))
+
+    def summaries(self) -> tuple[Summary, ...]:
+        """All campaigns with their counts, newest first."""
+        counted = sa.select(t.tasks.c.campaign, t.tasks.c.state, sa.func.count().label("tasks")).group_by(
+            t.tasks.c.campaign, t.tasks.c.state
+        )
+        counts: dict[str, dict[TaskState, int]] = {}
+        for row in self._all(counted):
+            counts.setdefault(row.campaign, {})[TaskState(row.state)] = row.tasks
+        rows = self._all(sa.select(t.campaigns).order_by(t.campaigns.c.created.desc()))
+        return tuple(Summary(_campaign(row), counts.get(row.id, {})) for row in rows)
+
+    def models(self, campaign: str) -> tuple[NewModel, ...]:
+        """The campaign's models by name."""
+        query = sa.select(t.models).where(t.models.c.campaign == campaign).order_by(t.models.c.name)
+        return tuple(NewModel(r.name, r.sha256, r.size, r.facts) for r in self._all(query))
+
+    def needed_models(self) -> frozenset[str]:
+        """Hashes of the models of unfinished campaigns: what the spool must keep."""
+        query = (
+            sa.select(t.models.c.sha256)
+            .join(t.campaigns, t.campaigns.c.id == t.models.c.campaign)
+            .where(t.campaigns.c.ended.is_(None))
+        )
+        return frozenset(row.sha256 for row in self._all(query))
+
+    def cancel_requests(self) -> tuple[str, ...]:
+        """Ids of open tasks that somebody wants cancelled."""
+        query = sa.select(t.tasks.c.id).where(t.tasks.c.cancel, t.tasks.c.state.not_in(ENDED))
+        return tuple(row.id for row in self._all(query))
+
+    def changed_by_others(self) -> int:
+        """A number that differs from the last one when another process has written. A few microseconds."""
+        with t.told(self.path):
+            return int(self._connection.exec_driver_sql("PRAGMA data_version").scalar_one())
+
+    def tasks(self, campaign: str) -> tuple[TaskRow, ...]:
+        """All of a campaign, in its order."""
+        query = sa.select(*TASK_COLUMNS).where(t.tasks.c.campaign == campaign).order_by(t.tasks.c.n)
+        return tuple(_task(row) for row in self._all(query))
+
+    def task(self, task: str) -> TaskRow | None:
+        """One task by its id."""
+        rows = self._all(sa.select(*TASK_COLUMNS).where(t.tasks.c.id == task))
+        return _task(rows[0]) if rows else None
+
+    def bodies(self, campaign: str) -> dict[str, bytes]:
+        """The canonical bytes of each task, by id."""
+        query = sa.select(t.tasks.c.id, t.tasks.c.body).where(t.tasks.c.campaign == campaign)
+        return {row.id: row.body for row in self._all(query)}
+
+    def attempts(self, campaign: str) -> tuple[AttemptRow, ...]:
+        """All attempts of a campaign's tasks, in the order of tasks and attempts."""
+        query = (
+            sa.select(t.attempts)
+            .join(t.tasks, t.tasks.c.id == t.attempts.c.task)
+            .where(t.tasks.c.campaign == campaign)
+            .order_by(t.tasks.c.n, t.attempts.c.attempt)
+        )
+        return tuple(_attempt(row) for row in self._all(query))
+
+    def rows(self, campaign: str) -> tuple[ResultRow, ...]:
+        """Every task of a campaign, in its order, with the record that decided it."""
+        query = (
+            sa.select(
+                *t.tasks.c,
+                t.records.c.worker.label("by"),
+                t.records.c.attempt.label("at"),
+                t.records.c.body.label("record"),
+                t.records.c.signature,
+                t.records.c.accepted,
+            )
+            .join_from(
+                t.tasks,
+                t.records,
+                sa.and_(t.records.c.task == t.tasks.c.id, t.records.c.decides),
+                isouter=True,
+            )
+            .where(t.tasks.c.campaign == campaign)
+            .order_by(t.tasks.c.n)
+        )
+        return tuple(
+            ResultRow(_task(r), r.body, r.by, r.at, r.record, r.signature, r.accepted)
+            for r in self._all(query)
+        )
+
+    def events_since(self, campaign: str, seq: int = 0, *, limit: int = 1000) -> tuple[Event, ...]:
+        """What happened after event `seq`, in order."""
+        query = (
+            sa.select(t.events)
+            .where(t.events.c.campaign == campaign, t.events.c.seq > seq)
+            .order_by(t.events.c.seq)
+            .limit(limit)
+        )
+        return tuple(
+            Event(r.campaign, r.seq, r.at, r.name, r.task, json.loads(r.fields)) for r in self._all(query)
+        )
+
+    def workers(self) -> tuple[WorkerRow, ...]:
+        """All that were ever reached."""
+        rows = self._all(sa.select(t.workers))
+        return tuple(WorkerRow(r.peer, r.device, tuple(json.loads(r.addresses)), r.seen) for r in rows)
+
+
+def _fence(row: sa.Row[Any]) -> Fence | None:
+    return None if row.number is None else Fence(incarnation=row.incarnation, number=row.number)
+
+
+def _campaign(row: sa.Row[Any]) -> CampaignRow:
+    values = dict(row._mapping)
+    del values["next_seq"]
+    return CampaignRow(**{**values, "outcome": Outcome(row.outcome) if row.outcome else None})
+
+
+def _task(row: sa.Row[Any]) -> TaskRow:
+    values = {name: row._mapping[name] for name in TaskRow.__dataclass_fields__ if name != "fence"}
+    values |= {
+        "fence": _fence(row),
+        "state": TaskState(row.state),
+        "reason": Reason(row.reason) if row.reason else None,
+        "phase": Phase(row.phase) if row.phase else None,
+    }
+    return TaskRow(**values)
+
+
+def _attempt(row: sa.Row[Any]) -> AttemptRow:
+    values = {name: row._mapping[name] for name in AttemptRow.__dataclass_fields__ if name != "fence"}
+    values |= {
+        "fence": _fence(row),
+        "state": AttemptState(row.state),
+        "reason": Reason(row.reason) if row.reason else None,
+    }
+    return AttemptRow(**values)
