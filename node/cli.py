@@ -1,0 +1,91 @@
+"""What a device's owner types: info, join."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from protocol.requirement import ATTRIBUTES, show_size
+from swarm.home import Home
+
+app = typer.Typer()
+PANEL = "For a device's owner"
+
+
+@app.command(rich_help_panel=PANEL)
+def info(
+    ctx: typer.Context,
+    attributes: Annotated[
+        bool,
+        typer.Option(
+            "--attributes", help="List what a campaign's clauses can speak of, with this device's values."
+        ),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Show what this device is: processor, memory, GPUs and the compute units that really work here. Needs no network."""
+    from drivers.launch import probe_units
+    from node.probe import build_advert, probe_device
+    from swarm.identity import load_or_create
+
+    home: Home = ctx.obj
+    profile = probe_device(home.folder("worker"), probe_units)
+    keys = {role: load_or_create(home.key(role)).peer_id for role in ("worker", "scheduler")}
+    advert = build_advert(profile, keys["worker"])
+    values = {attribute.name: attribute.read(advert) for attribute in ATTRIBUTES.values()}
+    if as_json:
+        document = {
+            **advert.model_dump(mode="json", exclude={"seq", "ttl_s", "gone", "v", "peer", "addresses"}),
+            "worker": keys["worker"],
+            "scheduler": keys["scheduler"],
+            "notes": list(profile.notes),
+        }
+        json.dump(document, sys.stdout, indent=2)
+        sys.stdout.write("\n")
+        return
+    console = Console()
+    table = Table(box=None, show_header=attributes, padding=(0, 2, 0, 0), header_style="dim")
+    if attributes:
+        for column in ("attribute", "kind", "meaning", "here"):
+            table.add_column(column)
+        for attribute in ATTRIBUTES.values():
+            here = values[attribute.name]
+            shown = show_size(here) if attribute.of == "size" and isinstance(here, int) else _shown(here)
+            table.add_row(attribute.name, str(attribute.of), attribute.meaning, Text(shown))
+        table.add_row("label.NAME", "text", "a label set by the owner: join --label NAME=VALUE", "")
+        console.print(table)
+        return
+    for what, value in (
+        ("device", f"{profile.name}  ({profile.device})"),
+        ("processor", profile.soc or "not known"),
+        ("cores", f"{_known(profile.cores)} physical, {_known(profile.threads)} logical"),
+        ("memory", show_size(profile.ram) if profile.ram else "not known"),
+        ("system", f"{profile.os or 'not known'}, {profile.arch}"),
+        ("GPUs", "\n".join(f"{gpu.name}, {show_size(gpu.vram)}" for gpu in profile.gpus) or "none found"),
+        ("units", "\n".join(f"{unit.unit}  ({unit.runtime})" for unit in profile.units) or "none works"),
+        ("notes", "\n".join(profile.notes)),
+        ("worker id", keys["worker"]),
+        (
+            "scheduler id",
+            f"{keys['scheduler']}\nworkers elsewhere serve you with: join --allow {keys['scheduler']}",
+        ),
+    ):
+        if value:
+            table.add_row(Text(what, style="dim"), Text(value))
+    console.print(table)
+
+
+def _known(value: int | None) -> str:
+    return "?" if value is None else str(value)
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "not known"
+    return ", ".join(value) or "none" if isinstance(value, tuple) else str(value)
