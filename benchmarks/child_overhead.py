@@ -13,6 +13,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
@@ -44,7 +45,7 @@ def main() -> None:
         model = Path(folder) / "nano.onnx"
         model.write_bytes(TINY_MODEL)
         order = WorkOrder(str(model), "CPU (ONNX)", runs=10, loads=1, warmup=5)
-        ways = {
+        ways: dict[str, Callable[[], Iterator[Event]]] = {
             "in this process": lambda: OnnxDriver().run(order),
             "forked from the zygote": lambda: measure(order, Limits(), forked),
             "fresh interpreter": lambda: measure(order, Limits(), spawned),

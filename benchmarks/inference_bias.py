@@ -61,7 +61,8 @@ def reference_us(model: str, runs: int, threads: int) -> float:
     """Median of the tight loop, in microseconds."""
     command = [sys.executable, "-P", "-c", REFERENCE, model, str(runs), str(threads)]
     told = subprocess.run(command, capture_output=True, text=True, check=True)
-    return statistics.median(json.loads(told.stdout)) / 1e3
+    samples: list[int] = json.loads(told.stdout)
+    return statistics.median(samples) / 1e3
 
 
 def our_us(model: str, runs: int, threads: int, zygote: Zygote) -> float:

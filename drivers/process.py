@@ -88,8 +88,8 @@ class ForkedChild:
     @property
     def code(self) -> int | None:
         """The keeper's second line; its first is the worker's process id."""
-        lines = self._said.split()
-        return int(lines[1]) if len(lines) > 1 else None
+        lines = self._said.split(b"\n")
+        return int(lines[1]) if len(lines) > 2 else None
 
     def frames(self, deadline: Callable[[], float]) -> Iterator[bytes]:
         """See `Child`."""
@@ -118,7 +118,7 @@ class ForkedChild:
             return None
 
     def _hear_keeper(self) -> bool:
-        """Take what the keeper said; True when it is gone."""
+        """Take what the keeper said; True when it is gone, or has said that all below it is."""
         try:
             said = self._control.recv(64)
         except BlockingIOError:
@@ -126,12 +126,12 @@ class ForkedChild:
         except ConnectionResetError:
             return True
         self._said += said[: 64 - len(self._said)]
-        return not said
+        return not said or self.code is not None
 
     def kill(self) -> None:
         """See `Child`. Letting go of the socket is the order to the keeper; its hang-up says that nothing is left."""
         with self._open:
-            if self._closed:
+            if self._closed or self.code is not None:
                 return
             with contextlib.suppress(OSError):
                 self._control.shutdown(socket.SHUT_WR)
@@ -152,9 +152,10 @@ class ForkedChild:
     def close(self) -> str:
         """See `Child`."""
         self.kill()
-        while not self._hear_keeper() and self.code is None:
-            if not select.select([self._control], [], [], KILL_S)[0]:
-                break
+        poller = select.poll()
+        poller.register(self._control, select.POLLIN)
+        while not self._hear_keeper() and poller.poll(KILL_S * 1000):
+            pass
         if self.code is None:  # the keeper was killed before it could sweep
             self._kill_by_number()
         with self._open:
