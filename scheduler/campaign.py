@@ -25,7 +25,7 @@ from scheduler.campaign_form import (
     Retry,
 )
 from scheduler.campaign_plain import is_plain, read_plain
-from scheduler.safe import safe_text
+from scheduler.safe import is_safe, safe_text
 from scheduler.yamlfile import Document, parse_document, read_document
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
 
 MAX_CELLS: Final = 10_000
 """Models × units × threads in one campaign."""
+MAX_DIMS: Final = 64
 
 _PARTS: Final[dict[str, type[BaseModel]]] = {
     "models": ModelEntry,
@@ -123,6 +124,9 @@ def _cross_problems(campaign: Campaign) -> list[Problem]:
     names: dict[str, int] = {}
     for index, entry in enumerate(campaign.models):
         problems += _source_problems(entry, index)
+        if len({**campaign.measure.dims, **entry.dims}) > MAX_DIMS:
+            what = f"more than {MAX_DIMS} dims for one model, those of measure counted in"
+            problems.append(Problem(("models", index), what, "give only those the model has"))
         if entry.label and entry.label in names:
             first = names[entry.label] + 1
             problems.append(
@@ -175,7 +179,7 @@ def _source_problems(entry: ModelEntry, index: int) -> list[Problem]:
     if not entry.path:
         also = " inside the package" if entry.package else ""
         return [Problem(where, "a model needs a path", f"add path: with the model's file{also}")]
-    if not entry.label or len(entry.label) > 100 or not re.fullmatch(r"[^\x00-\x1f/\\]+", entry.label):
+    if entry.label in ("", ".", "..") or len(entry.label) > 100 or not is_safe(entry.label):
         return [
             Problem(
                 (*where, "path"),

@@ -134,6 +134,8 @@ class Part(BaseModel):
 class ModelEntry(Part):
     """A model to be measured: a file, or a file inside an installed Python package."""
 
+    model_config = ConfigDict(json_schema_extra={"required": ["path"]})
+
     name: (
         Annotated[
             str,
@@ -169,7 +171,7 @@ class ModelEntry(Part):
 class Devices(Part):
     """Which devices, and on how many of them."""
 
-    where: Annotated[tuple[ClauseText, ...], Field(max_length=28, strict=False)] = ()
+    where: Annotated[tuple[ClauseText, ...], Field(max_length=24, strict=False)] = ()
     """Clauses, all of which a device must meet: attribute operator value, such as `ram >= 8 GiB`."""
     spread: Literal["any", "class", "device"] = "any"
     """One task for any fitting device, for each distinct class of them, or for every one."""
@@ -233,9 +235,13 @@ class Campaign(Part):
     campaign: Name
     """Its name: letters, digits, space and . _ -"""
     models: Annotated[
-        tuple[Annotated[ModelEntry, BeforeValidator(_path_is_enough)], ...],
+        tuple[
+            Annotated[ModelEntry, BeforeValidator(_path_is_enough, json_schema_input_type=str | ModelEntry)],
+            ...,
+        ],
         Field(min_length=1, max_length=10_000, strict=False),
     ]
+    """Files to measure, each a path or a mapping."""
     units: Annotated[tuple[UnitName, ...], Field(min_length=1, max_length=64, strict=False)]
     """Compute units by their public names."""
     devices: Devices = Devices()

@@ -13,7 +13,7 @@ from protocol.advert import Advert
 from protocol.errors import CampaignError
 from protocol.match import match
 from protocol.requirement import Clause, Op, Requirement, parse_clause
-from protocol.task import Measure, Model, Task, Timeouts
+from protocol.task import MAX_TASK, Measure, Model, Task, Timeouts, task_body
 from scheduler.campaign_form import Campaign, Job, ModelEntry
 from scheduler.models import Models
 
@@ -74,7 +74,7 @@ def derive_tasks(
     """The tasks of `campaign`, numbered from 1. `scheduler`: the peer id that will sign them.
 
     `devices` counts only for spread class and device. A cell that no device of them fits still becomes one task, open to any device that
-    fits, so that it is seen to find none and is not silently left out. Raises `CampaignError` above `MAX_TASKS`.
+    fits, so that it is seen to find none and is not silently left out. Raises `CampaignError` above `MAX_TASKS` tasks or for a task larger than the protocol's.
     """
     spread = campaign.devices.spread
     adverts = [] if spread == "any" else _chosen(campaign, devices or ())
@@ -105,7 +105,7 @@ def _task(
     scheduler: str,
 ) -> Task:
     measure, limits = campaign.measure, campaign.timeouts
-    return Task(
+    task = Task(
         campaign=campaign_id,
         task=f"{campaign_id}/{n}",
         scheduler=scheduler,
@@ -124,6 +124,11 @@ def _task(
         timeouts=Timeouts(queue_s=limits.queue, fetch_s=limits.fetch, load_s=limits.load, run_s=limits.run),
         memory=max(4 * GIB, 4 * model.size + GIB),
     )
+    if len(task_body(task)) > MAX_TASK:
+        raise cell.model.error(
+            f"the task for {model.name!r} is larger than {MAX_TASK // 1024} KiB", "use fewer or shorter clauses and dims"
+        )
+    return task
 
 
 def _clauses(campaign: Campaign, job: Job) -> tuple[Clause, ...]:
