@@ -40,24 +40,24 @@ class Condition:
         if self.state is WorkerState.ACTIVE:
             self._move(WorkerEvent.BEGIN)
 
-    def end(self) -> None:
-        """Its processes are gone."""
+    def end(self, outcome: Outcome, reason: Reason | None, permanent: bool, model_sha256: str) -> None:
+        """Its processes are gone; this is how it went. Its files and its result are still being put away."""
         self._busy -= 1
         self._cleaning += 1
         if not self._busy and self.state is WorkerState.BUSY:
             self._move(WorkerEvent.END)
-
-    def clean(self, outcome: Outcome, reason: Reason | None, permanent: bool, model_sha256: str) -> None:
-        """Nothing of the run is left here; this is how it went."""
-        self._cleaning -= 1
-        if not self._busy and not self._cleaning and self.state is WorkerState.CLEANUP:
-            self._move(WorkerEvent.CLEAN)
         if outcome is Outcome.COMPLETE:
             self._crashed.clear()
         elif outcome is Outcome.FAILED and not permanent and reason in BLAMED_ON_WORKER:
             self._crashed.add(model_sha256)
             if len(self._crashed) >= FAULTY_AFTER:
                 self.break_down(f"runs of {len(self._crashed)} models crashed one after the other")
+
+    def clean(self) -> None:
+        """Nothing of the run is left here."""
+        self._cleaning -= 1
+        if not self._busy and not self._cleaning and self.state is WorkerState.CLEANUP:
+            self._move(WorkerEvent.CLEAN)
 
     def break_down(self, why: str) -> None:
         """The device does not work any more."""

@@ -29,6 +29,8 @@ RETENTION_S: Final = 24 * 3600.0
 MAX_ITEMS: Final = 2_000
 MAX_BYTES: Final = 512 * 1024**2
 KEEP_BROKEN: Final = 16
+MAX_IN_MEMORY: Final = 64
+"""Records that no disk could take, each of at most MAX_INLINE bytes: better delivered late than lost."""
 
 log = structlog.get_logger("sark.outbox")
 
@@ -57,6 +59,7 @@ class Outbox:
         self._folder = folder
         self._wall = wall
         self._items: dict[str, Item] = {}
+        self._homeless: dict[str, bytes] = {}
         self.changed = trio.Event()
         """Set, and replaced, when something was stored."""
         try:
@@ -83,18 +86,30 @@ class Outbox:
             sorted((item for item in self._items.values() if item.peer == peer), key=lambda item: item.stored)
         )
 
-    def path(self, peer: str, sha256: str) -> Path | None:
+    def find(self, peer: str, sha256: str) -> Path | bytes | None:
         """The record's bytes, for the scheduler it is for and nobody else."""
         item = self._items.get(sha256)
-        return self._record(sha256) if item is not None and item.peer == peer else None
+        if item is None or item.peer != peer:
+            return None
+        return self._homeless.get(sha256) or self._record(sha256)
 
     async def store(self, item: Item, body: bytes) -> tuple[Item, ...]:
-        """Keep a record; durable on return. Gives what was given up for it (too old, or no room). Raises `ResourceError`."""
+        """Keep a record; durable on return. Gives what was given up for it (too old, or no room).
+
+        On a full disk a small one stays in memory, with a line in the log. Raises `ResourceError` when there is no place at all.
+        """
         dropped = self._overdue(len(body))
         for old in dropped:
             log.warning("result.given_up", task=old.task, attempt=old.attempt, scheduler=old.peer)
             await self.settle(old.sha256)
-        await trio.to_thread.run_sync(self._write, item, body)
+        try:
+            await trio.to_thread.run_sync(self._write, item, body)
+        except ResourceError as exc:
+            await trio.to_thread.run_sync(self._remove, item.sha256)
+            if len(body) > MAX_INLINE or len(self._homeless) >= MAX_IN_MEMORY:
+                raise
+            log.warning("outbox.in_memory", task=item.task, why=exc.what)
+            self._homeless[item.sha256] = body
         self._items[item.sha256] = item
         self.changed.set()
         self.changed = trio.Event()
@@ -102,13 +117,13 @@ class Outbox:
 
     async def settle(self, sha256: str) -> None:
         """The scheduler has it, or never will."""
-        if self._items.pop(sha256, None) is not None:
+        if self._items.pop(sha256, None) is not None and self._homeless.pop(sha256, None) is None:
             await trio.to_thread.run_sync(self._remove, sha256)
 
     async def message(self, item: Item) -> Result:
         """The `Result` to send. A large record is only named; the scheduler pulls it. Raises `ResourceError`: it is gone."""
-        body = None
-        if item.size <= MAX_INLINE:
+        body = self._homeless.get(item.sha256)
+        if body is None and item.size <= MAX_INLINE:
             try:
                 body = await trio.to_thread.run_sync(self._record(item.sha256).read_bytes)
             except OSError as exc:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import trio
@@ -109,7 +110,8 @@ async def run(job: Job, bench: Bench, stop: Stop, report: Report) -> Record:
         end = End(Outcome.CANCELLED, stop.reason, detail=f"stopped: {stop.reason}")
     if end is None:
         raise AssertionError("a run ends in some way")
-    return seen.record(job, end, bench.worker, bench.facts())
+    # packing a million samples takes a second: not in the loop
+    return await trio.to_thread.run_sync(seen.record, job, end, bench.worker, bench.facts())
 
 
 async def _attempt(task: Task, bench: Bench, seen: Observed, report: Report) -> End:
@@ -118,13 +120,14 @@ async def _attempt(task: Task, bench: Bench, seen: Observed, report: Report) -> 
         async with AsyncExitStack() as held:
             seen.enter("fetch", bench.clock())
             tell(Phase.FETCH)
-            with trio.move_on_after(task.timeouts.fetch_s) as patience:
+            path: Path | None = None
+            with trio.move_on_after(task.timeouts.fetch_s):
                 path = await held.enter_async_context(
                     bench.cache.using(
                         task.model, bench.source(task), lambda done, total: tell(Phase.FETCH, done, total)
                     )
                 )
-            if patience.cancelled_caught:
+            if path is None:
                 return failed(
                     Reason.FETCH_FAILED,
                     f"{task.model.name} was not here after the fetch limit of {task.timeouts.fetch_s:g} s",

@@ -1,6 +1,6 @@
 """Moving files named by their sha256, `/sark/blob/1`: the taker pulls piece by piece, the holder sends nothing unasked.
 
-    serve_blobs(network, find)                                 find(peer, sha256) -> Path | bytes | None
+    serve_blobs(network, find)                                 find(peer, sha256) -> Path | bytes | Reason | None
     await fetch_blob(network, peer, addresses, sha256, offset=0, sink=file.write)
 
 The next piece is asked for before the last one is stored, so neither side waits for the other; files are read, and the sink is
@@ -34,8 +34,8 @@ PIECE_S: Final = 120.0
 IDLE_S: Final = 60.0
 """A taker may think for so long between two pieces."""
 
-Find = Callable[[PeerId, str], Path | bytes | None]
-"""The content for a peer that may have it; None where there is none or it is none of its business. Must not block."""
+Find = Callable[[PeerId, str], Path | bytes | Reason | None]
+"""The content for a peer that may have it, or why not; None is `unknown`. Must not block."""
 Sink = Callable[[bytearray], object]
 """Stores the next bytes, in order. Called in a worker thread; what it raises goes to the caller of `fetch_blob`."""
 Progress = Callable[[int, int], None]
@@ -81,11 +81,13 @@ async def _serve(stream: Stream, find: Find) -> None:
                 if opened is not None:
                     opened[1].close()
                     opened = None
-                opened = await _open(find(stream.peer, ask.sha256), ask.sha256)
+                found = find(stream.peer, ask.sha256)
+                if isinstance(found, Reason):
+                    await _say(stream, frame.id, Absent(reason=found, detail="not served to this peer"))
+                    continue
+                opened = await _open(found, ask.sha256)
             if opened is None:
-                await _say(
-                    stream, frame.id, Absent(reason=Reason.UNKNOWN, detail="no such file here for you")
-                )
+                await _say(stream, frame.id, Absent(reason=Reason.UNKNOWN, detail="no such file here"))
                 continue
             _, file, size = opened
             data = await trio.to_thread.run_sync(_read, file, ask.offset, ask.length)

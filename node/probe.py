@@ -1,0 +1,282 @@
+"""What this device is: read once at start, cleaned for the wire, and made into an advert.
+
+The reading is thin; what a text means is decided in `node.facts`. What cannot be found out stays empty, and a note says why.
+"""
+
+from __future__ import annotations
+
+import importlib
+import platform
+import secrets
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+
+from drivers.launch import Probed
+from node import facts
+from node.text import line, name
+from protocol.advert import MAX_ADVERT, Advert, GpuInfo, UnitOffer
+from protocol.codec import pack
+from protocol.errors import LocalProtocolError
+from protocol.record import DeviceFacts
+from swarm.identity import write_durably
+
+TOOL_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One device, as far as it is known. Sizes in bytes; empty or None: not known."""
+
+    device: str
+    name: str
+    soc: str = ""
+    os: str = ""
+    arch: str = ""
+    cores: int | None = None
+    threads: int | None = None
+    ram: int | None = None
+    units: tuple[UnitOffer, ...] = ()
+    drivers: Mapping[str, str] | None = None
+    """Unit → name of the driver that has it."""
+    gpus: tuple[GpuInfo, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What could not be found out, and why."""
+
+    def driver_of(self, unit: str) -> str | None:
+        """The driver that runs a unit here."""
+        return (self.drivers or {}).get(unit)
+
+
+def probe_device(
+    data: Path,
+    probe_units: Callable[[], Probed],
+    *,
+    wanted_name: str = "",
+    system: str = sys.platform,
+    root: Path = Path("/"),
+) -> Profile:
+    """Look at this device (blocking, a second or two for the units). `data`: where an id is kept if the system has none."""
+    notes: list[str] = []
+    gpus, gpu_note = read_gpus()
+    found = probe_units()
+    notes += [gpu_note] if gpu_note else []
+    notes += found.troubles
+    host = name(wanted_name or socket.gethostname().split(".")[0], "device")
+    return Profile(
+        device=facts.device_of(read_machine_id(system, root)) or kept_device_id(data / "device-id"),
+        name=host,
+        soc=line(read_soc(system, root)),
+        os=line(read_os(system, root)),
+        arch=line(platform.machine()),
+        cores=psutil.cpu_count(logical=False) or None,
+        threads=psutil.cpu_count(logical=True) or None,
+        ram=int(psutil.virtual_memory().total) or None,
+        units=tuple(UnitOffer(unit=line(unit.unit), runtime=line(unit.runtime)) for unit in found.units[:12]),
+        drivers={line(unit.unit): unit.driver for unit in found.units},
+        gpus=gpus,
+        notes=tuple(line(note) for note in notes),
+    )
+
+
+# -- reading -------------------------------------------------------------------------------------------------------------
+
+
+def read_soc(system: str, root: Path) -> str:
+    """Processor or system on chip."""
+    if system == "darwin":
+        return _tool("/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string")
+    if system == "win32":
+        return (
+            _registry(r"HARDWARE\DESCRIPTION\System\CentralProcessor\0", "ProcessorNameString")
+            or platform.processor()
+        )
+    cpu = facts.cpu_of_cpuinfo(_text(root / "proc/cpuinfo"))
+    dmi = root / "sys/devices/virtual/dmi/id"
+    board = facts.board_of(
+        _text(root / "proc/device-tree/model"), _text(dmi / "sys_vendor"), _text(dmi / "product_name")
+    )
+    return cpu or board
+
+
+def read_os(system: str, root: Path) -> str:
+    """Name and version of the operating system."""
+    if system == "darwin":
+        return f"macOS {platform.mac_ver()[0]}".strip()
+    if system == "win32":
+        return facts.windows_name(platform.release(), platform.version())
+    known = facts.os_of_release(_text(root / "etc/os-release") or _text(root / "usr/lib/os-release"))
+    return f"{known or 'Linux'} ({platform.system()} {platform.release()})"
+
+
+def read_machine_id(system: str, root: Path) -> str:
+    """The system's own id of this machine; it goes no further than the hash that is made of it."""
+    if system == "darwin":
+        return facts.uuid_of_ioreg(_tool("/usr/sbin/ioreg", "-rd1", "-c", "IOPlatformExpertDevice"))
+    if system == "win32":
+        return _registry(r"SOFTWARE\Microsoft\Cryptography", "MachineGuid")
+    return _text(root / "etc/machine-id") or _text(root / "var/lib/dbus/machine-id")
+
+
+def kept_device_id(path: Path) -> str:
+    """A random id for a machine that has none, the same at each start. A damaged one is replaced."""
+    try:
+        kept = path.read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        kept = ""
+    if kept.startswith("d-") and len(kept) == 18 and kept[2:].isalnum() and kept.isascii():
+        return kept
+    fresh = "d-" + secrets.token_hex(8)
+    write_durably(path, fresh.encode() + b"\n")
+    return fresh
+
+
+def read_gpus(library: Any = None) -> tuple[tuple[GpuInfo, ...], str]:
+    """NVIDIA GPUs through their own library, and a note when it is there and does not work. `library`: pynvml, or a double of it."""
+    nvml: Any = library or importlib.import_module("pynvml")
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError_LibraryNotFound:
+        return (), ""
+    except nvml.NVMLError as exc:
+        return (), f"NVIDIA driver: {exc}"
+    try:
+        driver = line(_words(nvml.nvmlSystemGetDriverVersion()))
+        gpus = []
+        for index in range(min(8, nvml.nvmlDeviceGetCount())):
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            gpus.append(
+                GpuInfo(
+                    name=line(_words(nvml.nvmlDeviceGetName(handle))),
+                    vram=int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
+                    driver=driver,
+                )
+            )
+        return tuple(gpus), ""
+    except nvml.NVMLError as exc:
+        return (), f"NVIDIA driver: {exc}"
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _words(value: str | bytes) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _tool(*command: str) -> str:
+    """What a system tool prints; empty when it is not there or fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=TOOL_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.decode("utf-8", "replace").strip() if done.returncode == 0 else ""
+
+
+def _registry(key: str, value: str) -> str:
+    if sys.platform == "win32":
+        import winreg
+
+        try:
+            with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, key) as opened:
+                return str(winreg.QueryValueEx(opened, value)[0])
+        except OSError:
+            return ""
+    return ""
+
+
+# -- telling -------------------------------------------------------------------------------------------------------------
+
+
+def build_advert(
+    profile: Profile,
+    peer: str,
+    *,
+    seq: int = 0,
+    addresses: Sequence[str] = (),
+    labels: Mapping[str, str] | None = None,
+    models: Sequence[str] = (),
+    version: str = "",
+    pool: str = "",
+) -> Advert:
+    """The advert of a device. What is optional is left out, the least useful first, until it fits in 1 KiB.
+
+    Raises `LocalProtocolError` when labels alone make it too large: they are the owner's and never dropped silently.
+    """
+    advert = Advert(
+        peer=peer,
+        seq=seq,
+        addresses=tuple(addresses[:8]),
+        device=profile.device,
+        name=profile.name,
+        version=line(version),
+        pool=line(pool),
+        os=profile.os,
+        arch=profile.arch,
+        soc=profile.soc,
+        cores=profile.cores,
+        threads=profile.threads,
+        ram=profile.ram,
+        units=profile.units,
+        gpus=profile.gpus,
+        labels=dict(labels or {}),
+        models=tuple(models[:4]),
+    )
+    for smaller in _diets(advert):
+        largest = smaller.model_copy(update={"seq": 2**53})
+        if len(pack(largest.to_wire())) <= MAX_ADVERT:
+            return smaller
+    raise LocalProtocolError(
+        f"this node's advert does not fit in {MAX_ADVERT} bytes", hint="use fewer or shorter labels"
+    )
+
+
+def _diets(advert: Advert) -> list[Advert]:
+    """The advert, then ever thinner ones."""
+    diets = [advert]
+
+    def without(**changes: Any) -> None:
+        diets.append(diets[-1].model_copy(update=changes))
+
+    for keep in range(len(advert.models) - 1, -1, -1):
+        without(models=advert.models[:keep])
+    without(gpus=tuple(gpu.model_copy(update={"driver": ""}) for gpu in advert.gpus))
+    without(gpus=diets[-1].gpus[:2])
+    without(soc=advert.soc[:60], os=advert.os[:40], version=advert.version[:20])
+    without(units=tuple(unit.model_copy(update={"runtime": unit.runtime[:20]}) for unit in advert.units))
+    without(gpus=diets[-1].gpus[:1])
+    for count in (4, 2, 1):
+        without(addresses=advert.addresses[:count])
+    return diets
+
+
+def device_facts(profile: Profile, version: str) -> DeviceFacts:
+    """The device as it stands in a record."""
+    return DeviceFacts(
+        device=profile.device,
+        name=profile.name,
+        soc=profile.soc,
+        ram=profile.ram,
+        os=profile.os,
+        arch=profile.arch,
+        cores=profile.cores,
+        version=line(version),
+    )
+
+
+def memory_cap(profile: Profile, share: float) -> int:
+    """Bytes a run may take: a share of this device's memory, or of what is left when that is not known."""
+    total = profile.ram or int(psutil.virtual_memory().available)
+    return max(64 * 1024**2, int(total * share))

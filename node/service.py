@@ -1,0 +1,395 @@
+"""The worker: one nursery, to be read from top to bottom as the list of what it does.
+
+    ledger (pure)  ◀── desk ◀── links of schedulers          what they ask changes the ledger
+        └─ orders ─▶ Run, Offer, Kill                         what the ledger orders is carried out here
+
+Nothing of the next task is fetched while a run is being timed: a download, its hashing and its writes would disturb the figures. A
+model is fetched once and stays cached, so only the first task of a model pays for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Protocol
+
+import structlog
+import trio
+
+from drivers.base import Limits, WorkOrder
+from node import runner
+from node.cache import ModelCache, Source
+from node.cache import Progress as FetchProgress
+from node.delivery import Delivery, Links
+from node.desk import Desk
+from node.device_lock import DeviceLock
+from node.ledger import Ledger
+from node.observed import Job
+from node.outbox import Item, Outbox
+from node.places import Kill, Offer, Place, Run
+from node.probe import Profile, build_advert, device_facts, memory_cap
+from node.settings import WorkerSettings
+from protocol.advert import Advert
+from protocol.base import Message
+from protocol.errors import RemoteProtocolError, ResourceError, Unreachable
+from protocol.health_messages import HEALTH, Ping, Pong
+from protocol.messages import WORK, Ready, Start
+from protocol.messages import Progress as ProgressNote
+from protocol.record import Record, record_body, record_message
+from protocol.task import Task
+from protocol.words import Family, Phase, Reason
+from swarm.blobs import fetch_blob, serve_blobs
+from swarm.link import Link, serve_links
+from swarm.network import Network, PeerId
+
+ADVERT_SPACING_S: Final = 5.0
+ADVERT_CHECK_S: Final = 60.0
+MAX_CAMPAIGNS: Final = 8
+"""Campaigns that the index is told of."""
+FETCH_AGAIN_S: Final = 1.0
+LEAVE_S: Final = 3.0
+
+log = structlog.get_logger("sark.worker")
+
+
+class AdvertIndex(Protocol):
+    """What the worker needs of `swarm.index.Index`."""
+
+    async def publish(self, advert: Advert, campaigns: Iterable[str] = ()) -> int: ...
+
+    async def withdraw(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a worker is made of; the program puts them together, tests put in doubles."""
+
+    profile: Profile
+    incarnation: int
+    owners: Collection[PeerId]
+    """This user's own schedulers."""
+    cache: ModelCache
+    outbox: Outbox
+    lock: DeviceLock
+    launch: Callable[[WorkOrder, Limits], runner.Launching]
+    wall: Callable[[], float]
+    """Seconds since the epoch, for retention over restarts."""
+    version: str = ""
+    leave: trio.Event = field(default_factory=trio.Event)
+    """Set it to make the worker leave in good order: runs are ended and reported, the advert is withdrawn."""
+
+
+async def run_worker(
+    settings: WorkerSettings,
+    network: Network,
+    index: AdvertIndex,
+    parts: Parts,
+    *,
+    task_status: trio.TaskStatus[Worker] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve until `parts.leave` is set. Started means that it can be asked. Cancelling kills what runs and returns when it is dead."""
+    worker = Worker(settings, network, parts)
+    async with trio.open_nursery() as nursery:
+        worker.nursery = nursery
+        serve_links(network, Family.WORK, WORK, worker.desk.answer, opened=worker.opened)
+        serve_links(network, Family.HEALTH, HEALTH, worker.health)
+        serve_blobs(network, worker.find_blob)
+        nursery.start_soon(worker.keep_time)
+        nursery.start_soon(worker.delivery.run_progress)
+        nursery.start_soon(worker.publish, index)
+        task_status.started(worker)
+        await parts.leave.wait()
+        with trio.move_on_after(LEAVE_S):
+            await worker.wind_up()
+            await index.withdraw()
+        nursery.cancel_scope.cancel()
+
+
+@dataclass(slots=True)
+class _Running:
+    """A run in this process."""
+
+    stop: runner.Stop = field(default_factory=runner.Stop)
+    gone: trio.Event = field(default_factory=trio.Event)
+    """Its processes are."""
+    phase: Phase = Phase.QUEUED
+    seq: int = 0
+
+
+class Worker:
+    """The shell around the ledger."""
+
+    nursery: trio.Nursery
+
+    def __init__(self, settings: WorkerSettings, network: Network, parts: Parts) -> None:
+        self._settings = settings
+        self._network = network
+        self._parts = parts
+        self._allowed = frozenset(parts.owners) | frozenset(settings.allow)
+        self.ledger = Ledger(parts.incarnation, name=network.peer_id[-8:], slots=settings.slots)
+        self.links = Links(self._link_up, self.ledger.link_down)
+        self.delivery = Delivery(self.links, parts.outbox, lambda item: self.ledger.acknowledge(item.lease))
+        self.desk = Desk(
+            ledger=self.ledger,
+            advert=self.advert,
+            allowed=self.allowed,
+            has_model=parts.cache.has,
+            phase=self._phase,
+            carry_out=self.carry_out,
+            dead=self._dead,
+            now=trio.current_time,
+        )
+        self._bench = runner.Bench(
+            worker=network.peer_id,
+            facts=lambda: device_facts(parts.profile, parts.version),
+            cache=parts.cache,
+            source=self._source,
+            lock=parts.lock,
+            launch=parts.launch,
+            memory_cap=memory_cap(parts.profile, settings.memory_share),
+            quiet=self._quiet,
+        )
+        self._runs: dict[str, _Running] = {}
+        self._disk = trio.Lock()
+        self._changed = trio.Event()
+        self._advert_old = trio.Event()
+
+    # -- what others see -------------------------------------------------------------------------------------------------
+
+    def allowed(self, peer: PeerId) -> bool:
+        """Whether a scheduler is served here."""
+        return peer in self._allowed
+
+    def advert(self) -> Advert:
+        """This worker's advert, as of now."""
+        return build_advert(
+            self._parts.profile,
+            self._network.peer_id,
+            addresses=self._network.addresses,
+            labels=self._settings.labels,
+            models=self._parts.cache.recent(4),
+            version=self._parts.version,
+        )
+
+    async def publish(self, index: AdvertIndex) -> None:
+        """Keep the advert in the index as it should be."""
+        last: tuple[Advert, tuple[str, ...]] | None = None
+        while True:
+            campaigns = tuple(sorted({p.wanted.task.campaign for p in self.ledger.places()})[:MAX_CAMPAIGNS])
+            current = (self.advert(), campaigns)
+            if current != last:
+                holders = await index.publish(current[0], campaigns)
+                log.debug("advert.published", holders=holders, models=len(current[0].models))
+                last = current
+            with trio.move_on_after(ADVERT_CHECK_S):
+                await self._advert_old.wait()
+            self._advert_old = trio.Event()
+            await trio.sleep(ADVERT_SPACING_S)
+
+    async def health(self, link: Link, message: Message) -> Message:
+        """Answers `Ping`."""
+        if not isinstance(message, Ping):
+            raise RemoteProtocolError(f"{type(message).__name__} is not for us to answer")
+        ledger = self.ledger
+        return Pong(
+            role="worker",
+            incarnation=ledger.incarnation,
+            state=ledger.condition.state,
+            why=ledger.condition.why,
+            running=ledger.running,
+            queue=ledger.queue,
+        )
+
+    def find_blob(self, peer: PeerId, sha256: str) -> Path | bytes | Reason | None:
+        """Large records, for their schedulers."""
+        if not self.allowed(peer):
+            return Reason.NOT_ALLOWED
+        return self._parts.outbox.find(peer, sha256)
+
+    async def opened(self, link: Link) -> None:
+        """Beside each scheduler's link: what waits for it goes out."""
+        if not self.allowed(link.peer):
+            await trio.sleep_forever()
+        self.links.add(link)
+        try:
+            await self.delivery.run_results(link)
+            await link.closed.wait()
+        finally:
+            self.links.remove(link)
+
+    def reset(self) -> None:
+        """A person says that a faulty worker works again."""
+        self.ledger.condition.reset()
+        self.carry_out()
+
+    # -- carrying out ----------------------------------------------------------------------------------------------------
+
+    def carry_out(self) -> None:
+        """Do what the ledger orders. Never waits."""
+        if not self.ledger.condition.serving:
+            self.ledger.close_queue()
+        for order in self.ledger.take_orders():
+            match order:
+                case Run():
+                    self._runs[order.lease] = running = _Running()
+                    self.nursery.start_soon(self._run, order.lease, running)
+                case Offer():
+                    self.nursery.start_soon(self._offer, order.lease)
+                case Kill():
+                    log.info("run.stopping", lease=order.lease, reason=order.reason)
+                    self._runs[order.lease].stop.now(order.reason)
+        self._changed.set()
+
+    async def keep_time(self) -> None:
+        """Leases that are not renewed lapse on time."""
+        while True:
+            self._changed = trio.Event()
+            deadline = self.ledger.next_deadline()
+            with trio.move_on_at(math.inf if deadline is None else deadline):
+                await self._changed.wait()
+            now = trio.current_time()
+            if deadline is not None and deadline <= now:
+                self.ledger.expire(now)
+                self.carry_out()
+
+    async def _offer(self, lease: str) -> None:
+        place = self.ledger.place(lease)
+        if place is None:
+            return
+        answer = await self.delivery.offer(place.wanted.peer, Ready(lease=lease, fence=place.fence))
+        if answer is None:
+            self.ledger.defer(lease)
+        elif isinstance(answer, Start):
+            self.ledger.start(lease, trio.current_time())
+        else:
+            self.ledger.skip(lease)
+        self.carry_out()
+
+    async def _run(self, lease: str, running: _Running) -> None:
+        place = self.ledger.place(lease)
+        assert place is not None, "the ledger ordered a run of a lease it does not hold"
+        place.began = began = trio.current_time()
+        wanted, condition = place.wanted, self.ledger.condition
+        job = Job(lease, place.fence, wanted.attempt, wanted.task, wanted.task_sha256, began - place.since)
+        condition.begin()
+        self._advert_old.set()
+
+        def report(phase: Phase, done: int, total: int | None, median_ms: float | None) -> None:
+            running.seq += 1
+            running.phase = phase
+            note = ProgressNote(
+                lease=lease,
+                fence=job.fence,
+                seq=running.seq,
+                phase=phase,
+                done=done,
+                total=total,
+                median_ms=median_ms,
+            )
+            self.delivery.tell(wanted.peer, note)
+
+        record = await runner.run(job, self._bench, running.stop, report)
+        condition.end(record.outcome, record.reason, record.permanent, record.model_sha256)
+        self.ledger.finish(lease, trio.current_time())
+        del self._runs[lease]
+        running.gone.set()
+        async with self._disk:  # the next run is offered meanwhile, and measures nothing before this is done
+            self.carry_out()
+            await self._file(place, record)
+        condition.clean()
+        self.carry_out()
+        log.info(
+            "run.ended",
+            task=job.task.task,
+            attempt=job.attempt,
+            outcome=record.outcome,
+            reason=record.reason,
+            detail=record.detail,
+            seconds=round(trio.current_time() - began, 3),
+        )
+
+    async def _file(self, place: Place, record: Record) -> None:
+        """Sign the record and put it where a crash does not reach it."""
+        body = record_body(record)
+        item = Item(
+            peer=place.wanted.peer,
+            campaign=record.campaign,
+            task=record.task,
+            attempt=record.attempt,
+            lease=place.lease,
+            fence=record.fence,
+            sha256=hashlib.sha256(body).hexdigest(),
+            size=len(body),
+            signature=self._network.sign(record_message(body)),
+            stored=self._parts.wall(),
+        )
+        try:
+            for old in await self._parts.outbox.store(item, body):
+                self.ledger.acknowledge(old.lease)
+        except ResourceError as exc:
+            log.warning("result.lost", task=record.task, attempt=record.attempt, why=exc.what, hint=exc.hint)
+            self.ledger.acknowledge(place.lease)
+
+    async def _quiet(self) -> None:
+        async with self._disk:
+            pass
+
+    def _source(self, task: Task) -> Source:
+        """The task's model from its scheduler, over the connection it made. Tried again until the fetch's time is over."""
+
+        async def fetch(offset: int, sink: Callable[[bytearray], object], progress: FetchProgress) -> None:
+            got = offset
+
+            def store(data: bytearray) -> None:
+                nonlocal got
+                sink(data)
+                got += len(data)
+
+            while True:
+                try:
+                    await fetch_blob(
+                        self._network,
+                        task.scheduler,
+                        (),
+                        task.model.sha256,
+                        offset=got,
+                        sink=store,
+                        size=task.model.size,
+                        progress=progress,
+                    )
+                except Unreachable as exc:
+                    log.info("fetch.interrupted", model=task.model.name, at=got, why=exc.what)
+                    await trio.sleep(FETCH_AGAIN_S)
+                else:
+                    return
+
+        return fetch
+
+    async def wind_up(self) -> None:
+        """Take nothing new, end what runs, and give the results a moment to be taken."""
+        self.ledger.condition.drain("leaving")
+        self.carry_out()
+        for running in tuple(self._runs.values()):
+            running.stop.now(Reason.NOT_SERVING)
+        for running in tuple(self._runs.values()):
+            await running.gone.wait()
+        async with self._disk:
+            pass
+
+    # -- small questions -------------------------------------------------------------------------------------------------
+
+    def _link_up(self, peer: PeerId) -> None:
+        self.ledger.link_up(peer)
+        self.carry_out()
+
+    def _phase(self, lease: str) -> Phase | None:
+        running = self._runs.get(lease)
+        return running.phase if running is not None else None
+
+    async def _dead(self, lease: str) -> None:
+        running = self._runs.get(lease)
+        if running is not None:
+            await running.gone.wait()

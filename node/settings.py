@@ -1,0 +1,30 @@
+"""What a worker can be told: section `[worker]` of the file, `SARK_…` in the environment, flags of `join`."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from protocol.base import Name, PeerName
+from swarm.settings import RoleSettings
+
+
+class WorkerSettings(RoleSettings):
+    """Defaults run a worker for its own user with no file at all."""
+
+    section: ClassVar[str] = "worker"
+
+    name: Name | None = None
+    """Shown to people; None: the host's."""
+    labels: Annotated[dict[Name, Name], Field(max_length=16)] = {}
+    allow: tuple[PeerName, ...] = ()
+    """Schedulers that are served besides this user's own."""
+    slots: Annotated[int, Field(ge=1, le=64)] = 1
+    """Leases at a time. Measuring itself is one at a time for each device, whatever is set here."""
+    cache_bytes: Annotated[int, Field(ge=0)] | None = None
+    """Cap of the model cache; None: 20 GiB or half of the free disk."""
+    memory_share: Annotated[float, Field(gt=0, le=1)] = 0.8
+    """Of this device's memory, the most that one run may take."""
+    simulate: bool = False
+    """Offer drivers that invent their figures. For trying the swarm out, never for results."""
