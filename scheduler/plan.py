@@ -74,7 +74,8 @@ def derive_tasks(
     """The tasks of `campaign`, numbered from 1. `scheduler`: the peer id that will sign them.
 
     `devices` counts only for spread class and device. A cell that no device of them fits still becomes one task, open to any device that
-    fits, so that it is seen to find none and is not silently left out. Raises `CampaignError` above `MAX_TASKS` tasks or for a task larger than the protocol's.
+    fits, so that it is seen to find none and is not silently left out.
+    Raises `CampaignError` above `MAX_TASKS` tasks or for a task larger than the protocol's.
     """
     spread = campaign.devices.spread
     adverts = [] if spread == "any" else _chosen(campaign, devices or ())
@@ -126,7 +127,8 @@ def _task(
     )
     if len(task_body(task)) > MAX_TASK:
         raise cell.model.error(
-            f"the task for {model.name!r} is larger than {MAX_TASK // 1024} KiB", "use fewer or shorter clauses and dims"
+            f"the task for {model.name!r} is larger than {MAX_TASK // 1024} KiB",
+            "use fewer or shorter clauses and dims",
         )
     return task
 

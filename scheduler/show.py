@@ -15,13 +15,16 @@ from scheduler.safe import safe_text
 
 HEADS: Final = ("Task", "Model", "Unit", "Device", "Load ms", "Inference ms", "RAM MB", "Result")
 _RIGHT: Final = frozenset({"Load ms", "Inference ms", "RAM MB"})
+_SHORTENED: Final = (1, 2, 3)
+"""Model, unit and device give way when the table is too wide."""
+SHORTEST: Final = 6
 _STYLES: Final = {Status.COMPLETE: "green", Status.FAILED: "red", Status.CANCELLED: "yellow"}
 
 
 def show_results(rows: Sequence[Row], console: Console) -> None:
     """Print `rows` and, below them, why each failed one failed."""
     if console.is_terminal:
-        console.print(results_table(rows))
+        console.print(results_table(rows, console.width))
     else:
         for line in plain_lines(rows):
             console.out(line, highlight=False)
@@ -31,22 +34,22 @@ def show_results(rows: Sequence[Row], console: Console) -> None:
             console.print(Text(f"{row.job_id} failed: {why}"), soft_wrap=True)
 
 
-def results_table(rows: Sequence[Row]) -> Table:
-    """A table whose cells are shortened rather than wrapped."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for head in HEADS:
+def results_table(rows: Sequence[Row], width: int = 80) -> Table:
+    """A table `width` columns wide at most: numbers stand whole, names are shortened, nothing is wrapped."""
+    cells = [result_cells(row) for row in rows]
+    widths = [max(len(line[column]) for line in [HEADS, *cells]) for column in range(len(HEADS))]
+    while sum(widths) + len(HEADS) > width:
+        longest = max(_SHORTENED, key=lambda column: widths[column])
+        if widths[longest] <= SHORTEST:
+            break
+        widths[longest] -= 1
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0, show_edge=False)
+    for head, wide in zip(HEADS, widths, strict=True):
         table.add_column(
-            head,
-            justify="right" if head in _RIGHT else "left",
-            no_wrap=True,
-            overflow="ellipsis",
-            min_width=4,
+            head, justify="right" if head in _RIGHT else "left", no_wrap=True, overflow="ellipsis", width=wide
         )
-    for row in rows:
-        cells = result_cells(row)
-        table.add_row(
-            *(Text(cell) for cell in cells[:-1]), Text(cells[-1], style=_STYLES.get(row.status, ""))
-        )
+    for row, line in zip(rows, cells, strict=True):
+        table.add_row(*(Text(cell) for cell in line[:-1]), Text(line[-1], style=_STYLES.get(row.status, "")))
     return table
 
 
@@ -64,12 +67,8 @@ def plain_lines(rows: Sequence[Row]) -> list[str]:
 
 
 def result_cells(row: Row) -> tuple[str, ...]:
-    """One row in words: the task by its number, times as median ± deviation."""
-    result = str(row.status).lower()
-    if row.status is Status.COMPLETE and row.verdict:
-        result = row.verdict
-    elif row.reason:
-        result = f"{result}: {row.reason}"
+    """One row in words: the task by its number, times as median ± deviation; why it failed is told elsewhere."""
+    complete = row.status is Status.COMPLETE and row.verdict
     return (
         row.job_id.rpartition("/")[2],
         safe_text(row.file_name, 40),
@@ -78,7 +77,7 @@ def result_cells(row: Row) -> tuple[str, ...]:
         _time(row.load_ms_median, None),
         _time(row.inference_ms_median, row.inference_ms_std_dev),
         "" if row.peak_inference_ram_usage is None else f"{row.peak_inference_ram_usage:.1f}",
-        result,
+        row.verdict if complete else str(row.status).lower(),
     )
 
 
