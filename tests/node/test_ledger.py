@@ -1,0 +1,492 @@
+"""The ledger alone: what happens goes in, answers and orders come out, and what must never be never is."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    invariant,
+    multiple,
+    precondition,
+    rule,
+)
+
+from node.ledger import Ledger
+from node.places import HOLDS, OCCUPIES, Kill, Offer, Order, Run, Wanted
+from protocol.lease import GRACE_S, LEASE_TTL_S, Fence, LeaseState
+from protocol.messages import Conflict, Denied, Granted, Held, Queued
+from protocol.requirement import Requirement
+from protocol.task import Measure, Model, Task, Timeouts
+from protocol.words import Outcome, Reason, WorkerState
+
+ANN = "12D3KooWAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAn"
+BOB = "12D3KooWBobBobBobBobBobBobBobBobBobBobBobBobBobBobBo"
+
+
+def want(
+    number: int,
+    peer: str = ANN,
+    *,
+    queue: bool = False,
+    ledger: int | None = None,
+    epoch: int = 1,
+    priority: int = 50,
+) -> Wanted:
+    task = Task(
+        campaign=f"c-{peer[8:11]}",
+        task=f"c-{peer[8:11]}/{number}",
+        scheduler=peer,
+        model=Model(name="m.onnx", sha256="0" * 64, size=1),
+        unit="CPU (ONNX)",
+        requirement=Requirement(),
+        measure=Measure(),
+        timeouts=Timeouts(),
+    )
+    return Wanted(
+        peer=peer,
+        key=f"{task.task}/1",
+        task=task,
+        task_sha256=f"{number:064x}",
+        attempt=1,
+        epoch=epoch,
+        priority=priority,
+        queue=queue,
+        ledger=ledger,
+    )
+
+
+def held(answer: object) -> Held:
+    assert isinstance(answer, (Granted, Queued))
+    return Held(lease=answer.lease, fence=answer.fence)
+
+
+def linked(*peers: str) -> Ledger:
+    ledger = Ledger(7)
+    for peer in peers or (ANN, BOB):
+        ledger.link_up(peer)
+    return ledger
+
+
+def test_a_free_place_is_granted_and_its_run_ordered_at_once() -> None:
+    ledger = linked()
+    granted = ledger.commit(want(1), 0.0)
+    assert isinstance(granted, Granted)
+    assert granted.fence == Fence(incarnation=7, number=1)
+    assert ledger.take_orders() == (Run(granted.lease),)
+    assert ledger.take_orders() == ()
+
+
+def test_a_second_commit_with_the_same_key_gets_the_same_lease() -> None:
+    ledger = linked()
+    first = ledger.commit(want(1), 0.0)
+    version = ledger.version
+    ledger.take_orders()
+    assert ledger.commit(want(1), 1.0) == first
+    assert ledger.version == version
+    assert ledger.take_orders() == ()
+
+
+def test_the_same_key_for_another_task_is_refused() -> None:
+    ledger = linked()
+    ledger.commit(want(1), 0.0)
+    other = Wanted(**{**_fields(want(1)), "task_sha256": "f" * 64})
+    answer = ledger.commit(other, 0.0)
+    assert isinstance(answer, Denied)
+    assert answer.reason is Reason.BAD_REQUEST
+
+
+def _fields(wanted: Wanted) -> dict[str, object]:
+    return {name: getattr(wanted, name) for name in Wanted.__dataclass_fields__}
+
+
+def test_a_key_replayed_after_its_lease_ended_never_runs_again() -> None:
+    ledger = linked()
+    first = ledger.commit(want(1), 0.0)
+    lease = held(first)
+    ledger.take_orders()
+    ledger.finish(lease.lease, 1.0)
+    ledger.acknowledge(lease.lease)
+    assert ledger.commit(want(1), 2.0) == first
+    assert ledger.take_orders() == ()
+    assert ledger.renew(ANN, [lease], 2.0).lost[0].lease == lease.lease
+
+
+def test_a_commit_on_an_old_quote_gets_a_fresh_one_and_holds_nothing() -> None:
+    ledger = linked()
+    quote = ledger.quote()
+    ledger.commit(want(1, BOB), 0.0)
+    answer = ledger.commit(want(1, ANN, ledger=quote.ledger), 0.0)
+    assert isinstance(answer, Conflict)
+    assert answer.reason is Reason.STALE_QUOTE
+    assert answer.quote.free == 0
+    assert len(ledger.places()) == 1
+
+
+def test_without_a_ticket_the_second_of_two_racers_is_told_busy() -> None:
+    ledger = linked()
+    ledger.commit(want(1, BOB), 0.0)
+    answer = ledger.commit(want(1, ANN), 0.0)
+    assert isinstance(answer, Conflict)
+    assert answer.reason is Reason.BUSY
+
+
+def test_a_ticket_is_offered_when_the_run_before_it_is_over() -> None:
+    ledger = linked()
+    first = held(ledger.commit(want(1), 0.0))
+    second = ledger.commit(want(2, queue=True), 0.0)
+    assert isinstance(second, Queued)
+    assert second.position == 1
+    ledger.take_orders()
+    running = ledger.place(first.lease)
+    assert running is not None
+    running.began = 1.0
+    ledger.finish(first.lease, 3.0)
+    assert ledger.take_orders() == (Offer(second.lease),)
+    ledger.start(second.lease, 3.0)
+    assert ledger.take_orders() == (Run(second.lease),)
+    third = ledger.commit(want(3, queue=True), 4.0)
+    assert isinstance(third, Queued)
+    assert third.start_s == pytest.approx(2.0), "one run ahead, which is expected to take as long as the last"
+
+
+def test_a_higher_priority_is_offered_first() -> None:
+    ledger = linked()
+    first = held(ledger.commit(want(1), 0.0))
+    ledger.commit(want(2, queue=True), 0.0)
+    urgent = held(ledger.commit(want(3, queue=True, priority=80), 0.0))
+    ledger.take_orders()
+    ledger.finish(first.lease, 1.0)
+    assert ledger.take_orders() == (Offer(urgent.lease),)
+
+
+def test_a_ticket_without_a_link_is_passed_over_and_offered_when_its_scheduler_is_back() -> None:
+    ledger = linked(BOB)
+    first = held(ledger.commit(want(1, BOB), 0.0))
+    away = held(ledger.commit(want(2, ANN, queue=True), 0.0))
+    there = held(ledger.commit(want(3, BOB, queue=True), 0.0))
+    ledger.take_orders()
+    ledger.finish(first.lease, 1.0)
+    assert ledger.take_orders() == (Offer(there.lease),)
+    ledger.skip(there.lease)
+    assert ledger.take_orders() == ()
+    ledger.link_up(ANN)
+    assert ledger.take_orders() == (Offer(away.lease),)
+
+
+def test_an_offer_that_was_not_answered_goes_to_the_next_and_comes_again() -> None:
+    ledger = linked()
+    first = held(ledger.commit(want(1), 0.0))
+    mute = held(ledger.commit(want(2, ANN, queue=True), 0.0))
+    other = held(ledger.commit(want(3, BOB, queue=True), 0.0))
+    ledger.take_orders()
+    ledger.finish(first.lease, 1.0)
+    ledger.take_orders()
+    ledger.link_down(ANN)
+    ledger.defer(mute.lease)
+    assert ledger.take_orders() == (Offer(other.lease),)
+    ledger.start(other.lease, 2.0)
+    ledger.take_orders()
+    ledger.link_up(ANN)
+    ledger.finish(other.lease, 3.0)
+    assert ledger.take_orders() == (Offer(mute.lease),)
+
+
+def test_a_lapsed_run_goes_on_in_grace_and_a_renewal_takes_it_back() -> None:
+    ledger = linked()
+    lease = held(ledger.commit(want(1), 0.0))
+    ledger.take_orders()
+    ledger.expire(LEASE_TTL_S)
+    assert ledger.take_orders() == ()
+    place = ledger.place(lease.lease)
+    assert place is not None
+    assert place.state is LeaseState.LAPSED
+    assert ledger.renew(ANN, [lease], 100.0).renewed == (lease.lease,)
+    assert place.state.value == "running"
+
+
+def test_a_lapsed_run_gives_way_to_another_grant_which_runs_when_it_is_dead() -> None:
+    ledger = linked()
+    lapsed = held(ledger.commit(want(1, ANN), 0.0))
+    ledger.take_orders()
+    ledger.expire(LEASE_TTL_S)
+    granted = ledger.commit(want(1, BOB), LEASE_TTL_S + 1)
+    assert isinstance(granted, Granted)
+    assert ledger.take_orders() == (Kill(lapsed.lease, Reason.EXPIRED),)
+    told = ledger.renew(ANN, [lapsed], LEASE_TTL_S + 2)
+    assert [lost.reason for lost in told.lost] == [Reason.EXPIRED]
+    ledger.finish(lapsed.lease, LEASE_TTL_S + 3)
+    assert ledger.take_orders() == (Run(granted.lease),)
+
+
+def test_a_lapsed_run_is_killed_when_its_grace_is_over() -> None:
+    ledger = linked()
+    lease = held(ledger.commit(want(1), 0.0))
+    ledger.take_orders()
+    ledger.expire(LEASE_TTL_S)
+    ledger.expire(LEASE_TTL_S + GRACE_S - 1)
+    assert ledger.take_orders() == ()
+    ledger.expire(LEASE_TTL_S + GRACE_S)
+    assert ledger.take_orders() == (Kill(lease.lease, Reason.EXPIRED),)
+
+
+def test_a_ticket_that_is_not_renewed_is_gone() -> None:
+    ledger = linked()
+    first = held(ledger.commit(want(1), 0.0))
+    ticket = held(ledger.commit(want(2, queue=True), 0.0))
+    ledger.renew(ANN, [first], 10.0)
+    told = ledger.renew(ANN, [first, ticket], LEASE_TTL_S + 1)
+    assert told.renewed == (first.lease,)
+    assert [(lost.lease, lost.reason) for lost in told.lost] == [(ticket.lease, Reason.EXPIRED)]
+
+
+def test_a_cancelled_run_keeps_the_device_until_it_is_dead() -> None:
+    ledger = linked()
+    lease = held(ledger.commit(want(1), 0.0))
+    ledger.take_orders()
+    assert ledger.stop(ANN, [lease], Reason.CANCELLED) == (lease.lease,)
+    assert ledger.take_orders() == (Kill(lease.lease, Reason.CANCELLED),)
+    following = held(ledger.commit(want(2), 1.0))
+    assert ledger.take_orders() == ()
+    assert ledger.stop(ANN, [lease], Reason.CANCELLED) == (lease.lease,)
+    ledger.finish(lease.lease, 2.0)
+    assert ledger.take_orders() == (Run(following.lease),)
+
+
+def test_nobody_stops_or_renews_the_lease_of_another() -> None:
+    ledger = linked()
+    lease = held(ledger.commit(want(1, ANN), 0.0))
+    ledger.take_orders()
+    assert ledger.stop(BOB, [lease], Reason.CANCELLED) == ()
+    assert ledger.take_orders() == ()
+    assert ledger.renew(BOB, [lease], 1.0).lost[0].reason is Reason.UNKNOWN
+    wrong = Held(lease=lease.lease, fence=Fence(incarnation=7, number=99))
+    assert ledger.renew(ANN, [wrong], 1.0).lost[0].reason is Reason.FENCED
+
+
+def test_a_new_incarnation_knows_no_older_fence() -> None:
+    lease = held(linked().commit(want(1), 0.0))
+    reborn = Ledger(8)
+    assert reborn.renew(ANN, [lease], 0.0).lost[0].reason is Reason.LOST
+    assert reborn.stop(ANN, [lease], Reason.CANCELLED) == ()
+    fresh = reborn.commit(want(1), 0.0)
+    assert isinstance(fresh, Granted)
+    assert fresh.fence.key() > lease.fence.key()
+    assert fresh.lease != lease.lease
+
+
+def test_a_scheduler_with_an_older_epoch_is_refused_after_an_adoption() -> None:
+    ledger = linked()
+    lease = held(ledger.commit(want(1, epoch=1), 0.0))
+    live = ledger.adopt(ANN, "c-Ann", 2)
+    assert isinstance(live, tuple)
+    assert [(item.task, item.lease) for item in live] == [("c-Ann/1", lease.lease)]
+    old = ledger.commit(want(2, epoch=1, queue=True), 0.0)
+    assert isinstance(old, Denied)
+    assert old.reason is Reason.STALE_EPOCH
+    assert isinstance(ledger.adopt(ANN, "c-Ann", 1), Denied)
+    assert isinstance(ledger.adopt(ANN, "c-Ann", 2), tuple)
+    assert ledger.adopt(BOB, "c-Ann", 9) == ()
+    assert isinstance(ledger.commit(want(3, epoch=2, queue=True), 0.0), Queued)
+
+
+def test_the_queue_is_bounded_for_all_and_for_each() -> None:
+    ledger = Ledger(1, max_queue=3, max_queue_each=2)
+    ledger.commit(want(0), 0.0)
+    for number in (1, 2):
+        assert isinstance(ledger.commit(want(number, queue=True), 0.0), Queued)
+    own = ledger.commit(want(3, queue=True), 0.0)
+    assert isinstance(own, Denied)
+    assert own.reason is Reason.BUSY
+    assert own.retry_s is not None
+    assert "of yours" in own.detail
+    assert isinstance(ledger.commit(want(1, BOB, queue=True), 0.0), Queued)
+    full = ledger.commit(want(2, BOB, queue=True), 0.0)
+    assert isinstance(full, Denied)
+    assert "3 tickets" in full.detail
+
+
+def test_a_worker_whose_runs_crash_on_three_models_is_faulty_until_it_is_reset() -> None:
+    ledger = linked()
+    condition = ledger.condition
+    for model in "aab":
+        condition.begin()
+        condition.end(Outcome.FAILED, Reason.CRASHED, False, model)
+        condition.clean()
+    assert condition.state is WorkerState.ACTIVE
+    condition.begin()
+    condition.end(Outcome.FAILED, Reason.CRASHED, False, "c")
+    assert condition.state is WorkerState.FAULTY
+    condition.clean()
+    refused = ledger.commit(want(1), 0.0)
+    assert isinstance(refused, Denied)
+    assert refused.reason is Reason.NOT_SERVING
+    assert "3 models crashed" in refused.detail
+    assert ledger.quote().free == 0
+    condition.reset()
+    assert isinstance(ledger.commit(want(1), 0.0), Granted)
+
+
+def test_a_success_or_a_broken_model_between_crashes_keeps_a_worker_well() -> None:
+    condition = Ledger(1).condition
+    ends = [
+        (Outcome.FAILED, Reason.CRASHED, False, "a"),
+        (Outcome.FAILED, Reason.CRASHED, False, "b"),
+        (Outcome.FAILED, Reason.BROKEN_MODEL, True, "c"),
+        (Outcome.COMPLETE, None, False, "d"),
+        (Outcome.FAILED, Reason.CRASHED, False, "e"),
+    ]
+    for end in ends:
+        condition.begin()
+        condition.end(*end)
+        condition.clean()
+    assert condition.state is WorkerState.ACTIVE
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    """Two schedulers and a device do whatever they like, in any order; the promises hold after each step."""
+
+    leases = Bundle("leases")
+
+    @initialize(slots=st.integers(1, 2))
+    def begin(self, slots: int) -> None:
+        self.now = 0.0
+        self.slots = slots
+        self.ledger = Ledger(3, slots=slots, max_queue=6, max_queue_each=4)
+        self.running: set[str] = set()
+        self.offered: set[str] = set()
+        self.ever_run: set[str] = set()
+        self.last_fence = (0, 0)
+        self.owners: dict[str, str] = {}
+
+    def obey(self) -> None:
+        for order in self.ledger.take_orders():
+            self._obey(order)
+
+    def _obey(self, order: Order) -> None:
+        match order:
+            case Run(lease):
+                assert lease not in self.ever_run, "a lease runs once"
+                self.ever_run.add(lease)
+                self.running.add(lease)
+                assert len(self.running) <= self.slots, "never two runs on one slot"
+            case Offer(lease):
+                self.offered.add(lease)
+            case Kill(lease, _):
+                assert lease in self.running
+
+    @rule(
+        target=leases,
+        peer=st.sampled_from([ANN, BOB]),
+        number=st.integers(1, 8),
+        queue=st.booleans(),
+        epoch=st.integers(1, 3),
+    )
+    def commit(self, peer: str, number: int, queue: bool, epoch: int) -> object:
+        answer = self.ledger.commit(want(number, peer, queue=queue, epoch=epoch), self.now)
+        after = (self.ledger.version, self.ledger.take_orders())
+        for order in after[1]:
+            self._obey(order)
+        if not isinstance(answer, (Granted, Queued)):
+            return multiple()
+        again = self.ledger.commit(want(number, peer, queue=queue, epoch=epoch), self.now)
+        assert again == answer, "a replay gets the same answer"
+        assert self.ledger.version == after[0], "a replay changes nothing"
+        assert not self.ledger.take_orders()
+        if answer.lease not in self.owners:
+            assert answer.fence.key() > self.last_fence, "fences rise"
+            self.last_fence = answer.fence.key()
+            self.owners[answer.lease] = peer
+        return held(answer)
+
+    @rule(lease=leases, peer=st.sampled_from([ANN, BOB]))
+    def renew(self, lease: Held, peer: str) -> None:
+        told = self.ledger.renew(peer, [lease], self.now)
+        assert len(told.renewed) + len(told.lost) == 1
+        assert not told.renewed or self.owners[lease.lease] == peer
+        self.obey()
+
+    @rule(lease=leases, peer=st.sampled_from([ANN, BOB]))
+    def stop(self, lease: Held, peer: str) -> None:
+        dying = self.ledger.stop(peer, [lease], Reason.CANCELLED)
+        assert set(dying) <= self.running
+        self.obey()
+        assert self.ledger.stop(peer, [lease], Reason.CANCELLED) == dying
+        assert not self.ledger.take_orders()
+
+    @rule(lease=consumes(leases))
+    def forget(self, lease: Held) -> None:
+        """The scheduler is gone."""
+
+    @precondition(lambda self: self.offered)
+    @rule(data=st.data(), answer=st.sampled_from(["start", "skip", "defer"]))
+    def answer_offer(self, data: st.DataObject, answer: str) -> None:
+        lease = data.draw(st.sampled_from(sorted(self.offered)))
+        self.offered.discard(lease)
+        if answer == "start":
+            self.ledger.start(lease, self.now)
+        elif answer == "skip":
+            self.ledger.skip(lease)
+        else:
+            self.ledger.link_down(self.owners.get(lease, ANN))
+            self.ledger.defer(lease)
+        self.obey()
+
+    @rule(peer=st.sampled_from([ANN, BOB]), up=st.booleans())
+    def link(self, peer: str, up: bool) -> None:
+        (self.ledger.link_up if up else self.ledger.link_down)(peer)
+        self.obey()
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), settled=st.booleans())
+    def finish(self, data: st.DataObject, settled: bool) -> None:
+        lease = data.draw(st.sampled_from(sorted(self.running)))
+        self.running.discard(lease)
+        self.ledger.finish(lease, self.now)
+        self.obey()
+        if settled:
+            self.ledger.acknowledge(lease)
+
+    @rule(seconds=st.sampled_from([1.0, 8.0, LEASE_TTL_S, GRACE_S]))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        self.ledger.expire(self.now)
+        self.obey()
+        deadline = self.ledger.next_deadline()
+        assert deadline is None or deadline > self.now
+
+    @rule(peer=st.sampled_from([ANN, BOB]), epoch=st.integers(1, 3))
+    def adopt(self, peer: str, epoch: int) -> None:
+        self.ledger.adopt(peer, f"c-{peer[8:11]}", epoch)
+        self.obey()
+
+    @invariant()
+    def promises_hold(self) -> None:
+        places = self.ledger.places()
+        assert sum(1 for p in places if p.state in HOLDS) <= self.slots, "never two live leases on one slot"
+        assert {p.lease for p in places if p.state in OCCUPIES} == self.running
+        assert self.ledger.queue <= 6
+        assert all(
+            p.deadline is not None for p in places if p.state in HOLDS or p.state is LeaseState.QUEUED
+        ), "every lease ends"
+
+    def teardown(self) -> None:
+        """Once faults stop, everything ends."""
+        self.now += LEASE_TTL_S + GRACE_S
+        for _ in range(3):
+            self.ledger.expire(self.now)
+            self.obey()
+            for lease in sorted(self.running):
+                self.running.discard(lease)
+                self.ledger.finish(lease, self.now)
+                self.obey()
+            self.now += LEASE_TTL_S + GRACE_S
+        assert all(p.state is LeaseState.REPORTING for p in self.ledger.places())
+
+
+TestLedger = LedgerMachine.TestCase
+TestLedger.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
