@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
 
-from scheduler.campaign_errors import Problem, did_you_mean, first_of, problems_of
+from scheduler.campaign_errors import Problem, did_you_mean, first_found, first_of
 from scheduler.campaign_form import (
     UNITS,
     Campaign,
@@ -100,7 +100,7 @@ def _validated(document: Document, value: dict[str, Any]) -> Campaign:
     try:
         return Campaign.model_validate(value)
     except ValidationError as exc:
-        raise first_of(problems_of(exc, Campaign, _PARTS), document) from None
+        raise first_found(exc, document, Campaign, _PARTS) from None
 
 
 def _unit_problems(campaign: Campaign, more: Collection[str], where: tuple[str, str]) -> list[Problem]:

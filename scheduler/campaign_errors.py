@@ -23,6 +23,9 @@ LATER: Final[dict[str, str]] = {
 HIDDEN: Final = frozenset({"url", "replicas", "jobs"})
 """Fields not shown to people: not supported yet, or of the other form."""
 
+LOOKED_AT: Final = 40
+"""Findings that are put into words; the first by line is among them, the others are only counted."""
+
 Parts = Mapping[str, type[BaseModel]]
 """Which model stands behind each top key."""
 
@@ -50,15 +53,27 @@ class _Must:
         return Problem(self.where, f"{shown} must be {self.wanted}{self.got}", self.hint)
 
 
-def first_of(problems: Iterable[Problem], document: Document) -> CampaignError:
-    """The first by line, saying how many others there are."""
+def first_of(problems: Iterable[Problem], document: Document, *, beyond: int = 0) -> CampaignError:
+    """The first by line, saying how many others there are; `beyond`: how many are not among `problems`."""
     ordered = sorted(problems, key=lambda problem: document.line(problem.where))
-    first, more = ordered[0], len(ordered) - 1
+    first, more = ordered[0], len(ordered) - 1 + beyond
     hint = first.hint
     if more:
-        others = f"and {more} more error{'s' if more > 1 else ''} in this file"
+        others = f"and {more:,} more error{'s' if more > 1 else ''} in this file"
         hint = f"{hint}  ({others})" if hint else others
     return document.error(first.where, first.what, hint)
+
+
+def first_found(
+    error: ValidationError, document: Document, root: type[BaseModel], parts: Parts
+) -> CampaignError:
+    """The first of pydantic's findings. `parts`: which model stands behind each top key of `root`."""
+    items: list[Any] = sorted(
+        error.errors(include_url=False),
+        key=lambda item: document.line(_way(item["loc"][:-1] if item["type"] == "missing" else item["loc"])),
+    )
+    problems = _problems(items[:LOOKED_AT], items, root, parts) or _problems(items, items, root, parts)
+    return first_of(problems, document, beyond=max(0, len(items) - LOOKED_AT))
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -67,20 +82,16 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"did you mean {near!r}?" if near else ""
 
 
-def problems_of(error: ValidationError, root: type[BaseModel], parts: Parts) -> list[Problem]:
-    """All findings, one for each place."""
-    items = error.errors(include_url=False)
-    meant = {
-        (tuple(item["loc"][:-1]), _nearest(str(item["loc"][-1]), _keys(item["loc"], root, parts)))
-        for item in items
-        if item["type"] == "extra_forbidden"
-    }
+def _problems(
+    items: Sequence[Any], all_items: Sequence[Any], root: type[BaseModel], parts: Parts
+) -> list[Problem]:
+    """What to say of `items`, one for each place."""
     found: dict[Where, _Must | Problem] = {}
     for item in items:
         loc = item["loc"]
-        if item["type"] == "missing" and (tuple(loc[:-1]), loc[-1]) in meant:
+        if item["type"] == "missing" and _misspelt(loc, all_items, root, parts):
             continue  # it is there, misspelt, and that is what will be said
-        if item["type"] == "too_short" and any(_inside(other["loc"], loc) for other in items):
+        if item["type"] == "too_short" and any(_inside(other["loc"], loc) for other in all_items):
             continue  # said of a list whose items are wrong, not missing
         problem = _problem(item, root, parts)
         kept = found.get(problem.where)
@@ -91,6 +102,15 @@ def problems_of(error: ValidationError, root: type[BaseModel], parts: Parts) -> 
                 kept, wanted=f"{kept.wanted} or {problem.wanted}", hint=kept.hint or problem.hint
             )
     return [item.problem() if isinstance(item, _Must) else item for item in found.values()]
+
+
+def _misspelt(loc: Sequence[Any], items: Sequence[Any], root: type[BaseModel], parts: Parts) -> bool:
+    """Whether the key that is missing stands beside its place in another spelling."""
+    extra = [
+        item["loc"] for item in items if item["type"] == "extra_forbidden" and item["loc"][:-1] == loc[:-1]
+    ]
+    known = _keys(loc, root, parts)
+    return any(_nearest(str(other[-1]), known) == loc[-1] for other in extra[:LOOKED_AT])
 
 
 _MUST: Final[dict[str, str]] = {

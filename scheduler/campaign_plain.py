@@ -16,7 +16,7 @@ from urllib.request import url2pathname
 from pydantic import Field, StringConstraints, ValidationError
 
 from protocol.base import Name
-from scheduler.campaign_errors import Problem, first_of, problems_of
+from scheduler.campaign_errors import Problem, first_found, first_of
 from scheduler.campaign_form import Campaign, Job, ModelEntry, Part, Runs, UnitName
 from scheduler.yamlfile import Document
 
@@ -58,7 +58,7 @@ def read_plain(document: Document) -> Campaign:
     try:
         plain = PlainCampaign.model_validate(document.value)
     except ValidationError as exc:
-        raise first_of(problems_of(exc, PlainCampaign, _PARTS), document) from None
+        raise first_found(exc, document, PlainCampaign, _PARTS) from None
     path = _path(plain.model_url, document)
     entry = ModelEntry(path=path)
     jobs = tuple(_job(job) for job in plain.jobs)

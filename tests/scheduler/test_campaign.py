@@ -263,6 +263,13 @@ def test_of_several_errors_the_first_by_line_is_told_and_the_others_are_counted(
     assert "and 2 more errors in this file" in error.hint
 
 
+def test_thousands_of_errors_are_one_line_too() -> None:
+    error = bad(HEAD + "".join(f"key{n}: {n}\n" for n in range(5000)))
+    assert error.line == 4
+    assert "unknown key 'key0'" in str(error)
+    assert "and 4,999 more errors in this file" in error.hint
+
+
 def test_a_matrix_above_the_cap_is_refused() -> None:
     models = ", ".join(f"m{n}" for n in range(MAX_CELLS // 10 + 1))
     threads = ", ".join(str(n) for n in range(1, 11))
