@@ -1,0 +1,274 @@
+"""A worker over an in-memory network, a scripted device under it, and a scheduler that speaks by hand."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from drivers.base import (
+    Cancelled,
+    Checked,
+    Crashed,
+    Described,
+    Event,
+    Limits,
+    Loaded,
+    Measured,
+    Phase,
+    Progressed,
+    WorkOrder,
+)
+from node.cache import ModelCache
+from node.device_lock import DeviceLock
+from node.outbox import Outbox
+from node.probe import Profile
+from node.service import Parts, Worker, run_worker
+from node.settings import WorkerSettings
+from protocol.advert import Advert, UnitOffer
+from protocol.base import Message
+from protocol.messages import WORK, Accepted, Commit, Held, Progress, Ready, Result, Start
+from protocol.record import Record, read_record, record_message
+from protocol.requirement import Requirement
+from protocol.task import Measure, Model, Task, Timeouts, task_body, task_message
+from protocol.words import Family
+from swarm.blobs import serve_blobs
+from swarm.identity import Identity, verify
+from swarm.link import Link
+from swarm.memory import MemoryNetwork, MemorySwarm
+
+UNIT = "CPU (ONNX)"
+CONTENT = random.Random(7).randbytes(5_000)
+
+
+def profile() -> Profile:
+    """A small device."""
+    return Profile(
+        device="d-1",
+        name="lab-1",
+        soc="Test",
+        ram=8 * 1024**3,
+        cores=2,
+        threads=4,
+        units=(UnitOffer(unit=UNIT, runtime="onnxruntime 1"),),
+        drivers={UNIT: "onnx"},
+    )
+
+
+@dataclass
+class Script:
+    """One launch that does as it is told: runs until `go` is set, or is killed."""
+
+    order: WorkOrder
+    limits: Limits
+    go: threading.Event
+    failure: Exception | None = None
+    unit: str = UNIT
+    agrees: bool | None = True
+    noisy: bool = False
+    killed: threading.Event = field(default_factory=threading.Event)
+    dead: bool = False
+
+    def events(self) -> Iterator[Event]:
+        yield Progressed(Phase.LOAD)
+        yield Loaded(5_000_000, 100, 200)
+        while not self.go.wait(0.002):
+            if self.killed.is_set():
+                self.dead = True
+                raise Cancelled("the run was cancelled")
+        if self.failure is not None:
+            raise self.failure
+        yield Described(
+            self.unit, "onnx", "onnxruntime 1", ("CPUExecutionProvider",), 2, {"x": (1, 2)}, {"x": "f"}, 0
+        )
+        yield Progressed(Phase.RUN, 1, self.order.runs)
+        runs = self.order.runs
+        noise = random.Random(1)
+        samples = tuple(noise.randrange(10**9) if self.noisy else 1_000 + run for run in range(runs))
+        yield Measured(samples, (5_000,), 0.1, 0.2, 300, 40, 0)
+        yield Checked(self.agrees, "0" * 64, 0.0, 1e-4, "" if self.agrees else "output 0 is NaN")
+
+    def kill(self) -> None:
+        self.killed.set()
+
+
+@dataclass
+class Device:
+    """What the worker launches on; `go` lets all launches run through."""
+
+    go: threading.Event = field(default_factory=threading.Event)
+    launches: list[Script] = field(default_factory=list)
+    change: Callable[[Script], None] = lambda script: None
+
+    def launch(self, order: WorkOrder, limits: Limits) -> Script:
+        script = Script(order, limits, self.go)
+        self.change(script)
+        self.launches.append(script)
+        return script
+
+
+class Board:
+    """An index that only remembers."""
+
+    def __init__(self) -> None:
+        self.adverts: list[Advert] = []
+        self.campaigns: list[tuple[str, ...]] = []
+        self.withdrawn = 0
+
+    async def publish(self, advert: Advert, campaigns: Any = ()) -> int:
+        self.adverts.append(advert)
+        self.campaigns.append(tuple(campaigns))
+        return 1
+
+    async def withdraw(self) -> int:
+        self.withdrawn += 1
+        return 1
+
+
+class Hand:
+    """A scheduler by hand: one link, what came over it, and a default answer for each call."""
+
+    def __init__(self, network: MemoryNetwork, identity: Identity) -> None:
+        self.network = network
+        self.identity = identity
+        self.came: list[Message] = []
+        self.news = trio.Condition()
+        self.answers: dict[type[Message], Message] = {Ready: Start(), Result: Accepted()}
+        self.content: bytes | None = CONTENT
+        serve_blobs(network, lambda peer, sha256: self.content)
+
+    async def link(self, worker: MemoryNetwork, nursery: trio.Nursery) -> Link:
+        stream = await self.network.open(worker.peer_id, Family.WORK, worker.addresses)
+        link = Link(stream, WORK, self._answer)
+        await nursery.start(link.run)
+        return link
+
+    async def _answer(self, link: Link, message: Message) -> Message | None:
+        async with self.news:
+            self.came.append(message)
+            self.news.notify_all()
+        return None if isinstance(message, Progress) else self.answers[type(message)]
+
+    async def wait_for(self, kind: type[Message], count: int = 1) -> Any:
+        """The `count`-th message of this kind."""
+        with trio.fail_after(5):
+            async with self.news:
+                while True:
+                    found = [message for message in self.came if isinstance(message, kind)]
+                    if len(found) >= count:
+                        return found[count - 1]
+                    await self.news.wait()
+
+    def count(self, kind: type[Message]) -> int:
+        return sum(isinstance(message, kind) for message in self.came)
+
+    def task(self, number: int = 1, **changes: Any) -> Task:
+        fields: dict[str, Any] = {
+            "campaign": "c-1",
+            "task": f"c-1/{number}",
+            "scheduler": self.identity.peer_id,
+            "model": Model(name="m.onnx", sha256=hashlib.sha256(CONTENT).hexdigest(), size=len(CONTENT)),
+            "unit": UNIT,
+            "requirement": Requirement(),
+            "measure": Measure(runs=10, loads=1),
+            "timeouts": Timeouts(),
+        }
+        return Task(**(fields | changes))
+
+    def commit(self, task: Task, *, attempt: int = 1, queue: bool = False, **changes: Any) -> Commit:
+        body = task_body(task)
+        fields: dict[str, Any] = {
+            "key": f"{task.task}/{attempt}",
+            "attempt": attempt,
+            "epoch": 1,
+            "task": body,
+            "signature": self.identity.sign(task_message(body)),
+            "queue": queue,
+        }
+        return Commit(**(fields | changes))
+
+    async def record(self, count: int = 1) -> Record:
+        """The record in the `count`-th result, its signature checked."""
+        result = await self.wait_for(Result, count)
+        assert result.body is not None
+        assert hashlib.sha256(result.body).hexdigest() == result.sha256
+        record = read_record(result.body)
+        assert verify(record.worker, record_message(result.body), result.signature)
+        return record
+
+
+def held(answer: Any) -> Held:
+    """What a Granted or Queued is renewed by."""
+    return Held(lease=answer.lease, fence=answer.fence)
+
+
+class World:
+    """A network with one worker that may be restarted, and any number of schedulers."""
+
+    def __init__(self, swarm: MemorySwarm, nursery: trio.Nursery, folder: Path) -> None:
+        self.swarm = swarm
+        self.nursery = nursery
+        self.folder = folder
+        self.device = Device()
+        self.board = Board()
+        self.wall = 1_000_000.0
+        self.incarnation = 0
+        self.free = 10**12
+        self._seed = 10
+        self.ann = self.scheduler()
+        self.held = held
+        self.crash = Crashed
+        self.parts: Parts
+        self.network: MemoryNetwork
+        self._worker: trio.CancelScope
+
+    def scheduler(self) -> Hand:
+        self._seed += 1
+        identity = Identity.from_seed(self._seed)
+        return Hand(self.swarm.node(identity), identity)
+
+    async def start(self, **settings: Any) -> Worker:
+        """The worker, or its next life: same key, same folder, next incarnation."""
+        self.incarnation += 1
+        self.network = self.swarm.node(Identity.from_seed(1))
+        self.parts = Parts(
+            profile=profile(),
+            incarnation=self.incarnation,
+            owners={self.ann.identity.peer_id},
+            cache=ModelCache(self.folder / "cache", 10**9, free=lambda path: self.free),
+            outbox=Outbox(self.folder / "outbox", lambda: self.wall),
+            lock=DeviceLock("d-1", self.folder),
+            launch=self.device.launch,
+            wall=lambda: self.wall,
+            version="0.1",
+        )
+        self._worker = trio.CancelScope()
+        return await self.nursery.start(self._run, WorkerSettings(**settings))
+
+    async def _run(self, settings: WorkerSettings, task_status: trio.TaskStatus[Worker]) -> None:
+        with self._worker:
+            await run_worker(settings, self.network, self.board, self.parts, task_status=task_status)
+
+    def kill(self) -> None:
+        """The worker is gone, as by kill -9."""
+        self.swarm.kill(self.network.peer_id)
+        self._worker.cancel()
+
+    async def link(self, hand: Hand | None = None) -> Link:
+        return await (hand or self.ann).link(self.network, self.nursery)
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with MemorySwarm(random.Random(1)) as swarm, trio.open_nursery() as nursery:
+        made = World(swarm, nursery, tmp_path)
+        yield made
+        made.device.go.set()
+        nursery.cancel_scope.cancel()
