@@ -35,7 +35,7 @@ from swarm.link import Links, serve_links
 from swarm.network import Address, Contact, Network, PeerId
 
 EXPIRE_S: Final = 60.0
-LOOK_AROUND_S: Final = (2.0, 60.0)
+LOOK_AROUND_S: Final = (2.0, 300.0)
 """How often a holder looks for its neighbours: soon after the start, then this rarely."""
 SEEK_LOST_S: Final = 10.0
 """How often one of the holders that fell silent is tried again."""
@@ -113,7 +113,10 @@ class Index:
             nursery.start_soon(self._look_around)
             nursery.start_soon(self._seek_lost)
             task_status.started()
-            await trio.sleep_forever()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._desk.close()
 
     # -- publishing ------------------------------------------------------------------------------------------------------
 

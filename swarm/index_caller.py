@@ -10,6 +10,7 @@ import heapq
 import math
 import statistics
 from collections import OrderedDict, deque
+from functools import lru_cache
 from typing import Final, TypeVar
 
 import trio
@@ -32,8 +33,9 @@ NO_HOLDER_S: Final = 300.0
 HEDGE_S: Final = (0.1, 0.15, 0.5)
 """Least, first and longest wait before somebody else is asked too; in between it is three times the median round trip."""
 MAX_LOST: Final = 256
-COPY_S: Final = 10.0
-"""How old our copy of the routing table may be; what we learn ourselves goes into it at once."""
+COPY_S: Final = 0.05
+"""How old our copy of the routing table may be for each peer in it; what we learn ourselves goes into it at once."""
+COPY_WITHIN_S: Final = (0.5, 10.0)
 COPY_SIZE: Final = 1_024
 
 
@@ -47,7 +49,8 @@ class Caller:
         self._round_trips: deque[float] = deque(maxlen=31)
         self._hedge = HEDGE_S[1]
         self._lost: OrderedDict[PeerId, Contact] = OrderedDict()
-        self._table: dict[PeerId, Contact] = {}
+        self._table: dict[PeerId, tuple[int, Contact]] = {}
+        """Our copy of the routing table, with each peer's place among the keys."""
         self._copied = -math.inf
         self.calls = 0
         """Calls made since the start."""
@@ -82,14 +85,20 @@ class Caller:
     def nearest(self, key: bytes, count: int) -> list[Contact]:
         """Known usable holders nearest to `key`, ourselves left out. No I/O."""
         now = trio.current_time()
-        if now - self._copied >= COPY_S:
+        if now - self._copied >= self._copy_age():
             everybody = self._network.closest(routing_key(self._network.peer_id), COPY_SIZE)
-            self._table = {c.peer: c for c in everybody if c.holder and c.addresses}
+            self._table = {c.peer: (place(c.peer), c) for c in everybody if c.holder and c.addresses}
             self._table.pop(self._network.peer_id, None)
             self._copied = now
         target = int.from_bytes(key, "big")
-        near = heapq.nsmallest(count + len(self._silent), self._table, key=lambda peer: gap(peer, target))
-        return [self._table[peer] for peer in near if self.usable(peer)][:count]
+        near = heapq.nsmallest(
+            count + len(self._silent), self._table.values(), key=lambda entry: entry[0] ^ target
+        )
+        return [contact for _, contact in near if self.usable(contact.peer)][:count]
+
+    def _copy_age(self) -> float:
+        least, most = COPY_WITHIN_S
+        return min(max(len(self._table) * COPY_S, least), most)
 
     async def ask(
         self, contact: Contact, message: Message, expected: type[M], *, patience_s: float = GIVE_UP_S
@@ -125,8 +134,9 @@ class Caller:
     def _answered(self, contact: Contact, round_trip: float | None) -> None:
         self._silent.pop(contact.peer, None)
         self._lost.pop(contact.peer, None)
-        if contact.holder and contact.addresses and self._table.get(contact.peer) != contact:
-            self._table[contact.peer] = contact
+        known = self._table.get(contact.peer)
+        if contact.holder and contact.addresses and (known is None or known[1] != contact):
+            self._table[contact.peer] = (place(contact.peer), contact)
             self._network.learn(contact)
         if round_trip is not None:
             self._round_trips.append(round_trip)
@@ -194,9 +204,15 @@ async def race(
     return answers, failed
 
 
+@lru_cache(maxsize=65_536)
+def place(peer: PeerId) -> int:
+    """Where a peer lies among the keys, as a number. ValueError for an id that makes no sense."""
+    return int.from_bytes(routing_key(peer), "big")
+
+
 def gap(peer: PeerId, key: int) -> int:
     """XOR distance between a peer and a key given as a number."""
-    return int.from_bytes(routing_key(peer), "big") ^ key
+    return place(peer) ^ key
 
 
 def told(contacts: tuple[say.ContactInfo, ...] | list[say.ContactInfo]) -> list[Contact]:

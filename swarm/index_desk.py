@@ -72,9 +72,16 @@ class Desk:
         self._remote_address = remote_address
         self._buckets = Buckets()
         self._meeting: set[PeerId] = set()
+        self._closed = False
+
+    def close(self) -> None:
+        """Answer nobody any more: what would do the work is gone."""
+        self._closed = True
 
     async def answer(self, link: Link, message: Message) -> Message:
         """Serve one call of a peer."""
+        if self._closed:
+            return say.Refused(reason=Reason.NOT_SERVING, detail="this node is leaving")
         now = trio.current_time()
         wait = self._buckets.wait(now, link.peer)
         if wait:

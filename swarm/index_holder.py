@@ -189,7 +189,8 @@ class Holder:
                 gone[advert.peer] = kept.until
                 while len(gone) > TOMBSTONES_SHOWN:
                     gone.popitem(last=False)
-            if advert.gone or not (attribute in kept.attributes or attribute.startswith("campaign:")):
+            if advert.gone or attribute not in kept.attributes:
+                # campaigns too: those that still hold come again with this very advert
                 self._unpost(key, advert.peer)
         return ""
 

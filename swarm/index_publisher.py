@@ -28,6 +28,8 @@ REFRESH_S: Final = 450.0
 REFRESH_JITTER: Final = 0.1
 CHECK_S: Final = (1.0, 5.0)
 """How often it is looked, without a message, whether holders were lost or new ones came: soon at first, then this rarely."""
+LOOK_S: Final = (2.0, 300.0)
+"""How often more holders are looked for while there are fewer than eight."""
 MAX_ROUNDS: Final = 8
 SPARE: Final = 4
 """Holders remembered beyond the nearest eight."""
@@ -86,32 +88,38 @@ class Publisher:
         self._signed: SignedAdvert | None = None
         self._pool = ""
         self._shards: dict[str, _Shard] = {}
+        self._former: dict[PeerId, Contact] = {}
+        """Holders of attributes that are no longer published: told the new advert once, so that they drop the old one."""
         self._turn = 0
         self._refresh_at = 0.0
+        self._look_at = 0.0
+        self._look_pause = LOOK_S[0]
         self._busy = trio.Lock()
 
     # -- what the index calls --------------------------------------------------------------------------------------------
 
     async def publish(self, signed: SignedAdvert, pool: str, attributes: Sequence[str]) -> None:
         """Take over a new advert and bring it to its holders now."""
-        if pool != self._pool:
-            self._shards = {}
+        known = self._shards if pool == self._pool else {}
         kept = {
-            attribute: self._shards.get(attribute) or _Shard(attribute)
-            for attribute in attributes[: say.MAX_ITEMS]
+            attribute: known.get(attribute) or _Shard(attribute) for attribute in attributes[: say.MAX_ITEMS]
         }
+        for attribute, shard in self._shards.items():
+            if attribute not in kept:
+                self._former |= shard.holders
         self._signed, self._pool, self._shards = signed, pool, kept
         await self.refresh()
 
-    async def refresh(self) -> None:
-        """Tell every holder again, so that the advert lives on there."""
+    async def refresh(self, *, look: bool = False) -> None:
+        """Tell every holder again, so that the advert lives on there. `look`: look for more where there are fewer than eight."""
         async with self._busy:
             self._turn += 1
             self._refresh_at = trio.current_time() + self._refresh_s * self._rng.uniform(
                 1 - REFRESH_JITTER, 1 + REFRESH_JITTER
             )
             for shard in self._shards.values():
-                shard.look = shard.look or len(shard.took()) < HOLDERS
+                shard.look = shard.look or not shard.holders or (look and len(shard.took()) < HOLDERS)
+            self._lacking()
             await self._check_marks()
             await self._rounds()
 
@@ -124,9 +132,8 @@ class Publisher:
             if self._signed is None:
                 continue
             if trio.current_time() >= self._refresh_at:
-                await self.refresh()
-            elif self._lacking():
-                pause = CHECK_S[0]
+                await self.refresh(look=True)
+            elif self._lacking() or self._thin():
                 async with self._busy:
                     await self._rounds()
 
@@ -188,13 +195,27 @@ class Publisher:
                     found = True
         return found
 
+    def _thin(self) -> bool:
+        """Whether to look for more holders where there are fewer than eight: soon at first, in a small swarm ever more rarely."""
+        now = trio.current_time()
+        if now < self._look_at or self.coverage() >= HOLDERS:
+            return False
+        self._look_at = now + self._look_pause
+        self._look_pause = min(self._look_pause * 2, LOOK_S[1])
+        for shard in self._shards.values():
+            shard.look = shard.look or len(shard.took()) < HOLDERS
+        return True
+
     async def _rounds(self) -> None:
         for _ in range(MAX_ROUNDS):
             async with trio.open_nursery() as nursery:
                 for shard in self._shards.values():
                     if shard.look:
                         nursery.start_soon(self._locate, shard)
-            plan: dict[PeerId, tuple[Contact, list[_Shard]]] = {}
+            plan: dict[PeerId, tuple[Contact, list[_Shard]]] = {
+                peer: (contact, []) for peer, contact in self._former.items() if self._reachable(peer)
+            }
+            self._former = {}
             for shard in self._shards.values():
                 for peer, contact in shard.holders.items():
                     if shard.heard.get(peer, (0, None))[0] != self._turn and self._reachable(peer):

@@ -33,6 +33,9 @@ from swarm.network import Contact, PeerId
 
 READERS: Final = 2
 """Holders asked first. When they do not know enough, all of them are asked."""
+SPARE: Final = 4
+"""Adverts asked for beyond those wanted, since some may turn out to be of no use."""
+LEAST_PAGE: Final = 8
 COUNTS_S: Final = 600.0
 BUDGET: Final = 128
 """Shards read for one requirement."""
@@ -242,6 +245,7 @@ class Query:
             prefix=leaf.prefix,
             requirement=_sendable(requirement),
             seed=self._rng.getrandbits(32),
+            limit=min(max(want + SPARE, LEAST_PAGE), say.PAGE_LIMIT),
         )
         answers = await self._ask(page, READERS)
         for _, answer in answers:
