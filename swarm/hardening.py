@@ -21,6 +21,7 @@ from libp2p.host.basic_host import BasicHost
 from libp2p.io.abc import Reader
 from libp2p.io.exceptions import IncompleteReadError
 from libp2p.kad_dht.kad_dht import KadDHT
+from libp2p.network.auto_connector import AutoConnector
 from libp2p.network.config import ConnectionConfig, RetryConfig
 from libp2p.network.swarm import Swarm
 from libp2p.peer.id import ID
@@ -101,6 +102,8 @@ def name_own_dht() -> None:
 def expect_overridden_methods() -> None:
     """The methods that our subclasses replace must still be there, with the parameters they had."""
     expected: list[tuple[type[Any], str, list[str]]] = [
+        (AutoConnector, "maybe_connect", ["self"]),
+        (AutoConnector, "run_background_task", ["self", "nursery"]),
         (Swarm, "dial_peer", ["self", "peer_id"]),
         (Swarm, "_do_handle_inbound_connection", ["self", "read_write_closer", "maddr", "failure_event"]),
         (BasicHost, "_swarm_stream_handler", ["self", "net_stream"]),
@@ -161,7 +164,7 @@ def assert_closed(upgrader: TransportUpgrader) -> None:
 
 
 def connection_config() -> ConnectionConfig:
-    """No dialling of everybody known, short time limits. Liveness is yamux's pings (`muxer`), cheaper than libp2p's own."""
+    """Room for many peers, short time limits. Liveness is yamux's pings (`muxer`), cheaper than libp2p's own."""
     return ConnectionConfig(
         max_connections=MAX_CONNECTIONS,
         min_connections=0,

@@ -233,8 +233,8 @@ async def _run(plan: _Plan, stop: trio.Event, *, task_status: trio.TaskStatus[Ho
                 scope.shield = True
                 task_status.started(network)
                 await stop.wait()
+                await swarm.close_all(CLOSE_WITHIN_S)
                 nursery.cancel_scope.cancel()
-                await _close_connections(swarm)
 
 
 def _alone(error: BaseException) -> BaseException:
@@ -386,13 +386,3 @@ def _check_listening(swarm: NodeSwarm, wanted: Sequence[Multiaddr]) -> None:
     missing = [str(address) for address in wanted if str(address) not in swarm.listeners]
     if missing:
         raise ResourceError(f"cannot listen on {missing[0]}", hint="choose another address with --listen")
-
-
-async def _close_connections(swarm: NodeSwarm) -> None:
-    """All at once: one after the other takes libp2p 0.2 s for each."""
-    with trio.move_on_after(CLOSE_WITHIN_S, shield=True):
-        async with trio.open_nursery() as nursery:
-            for connections in list(swarm.connections.values()):
-                for connection in list(connections):
-                    nursery.start_soon(connection.close)
-    swarm.connections.clear()

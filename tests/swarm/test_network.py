@@ -12,8 +12,10 @@ import trio.testing
 
 from protocol.errors import LocalProtocolError, Unreachable
 from swarm.host import open_host
+from swarm.host_streams import NodeStream
 from swarm.identity import Identity, distance, verify
 from swarm.memory import MemorySwarm
+from swarm.memory_streams import MemoryStream
 from swarm.network import Contact, Network, Stream
 
 ECHO = "/test/echo/1"
@@ -431,7 +433,7 @@ async def test_streams_behave_as_trios_own(start: Start) -> None:
     handed: list[Stream] = []
     free = trio.Event()
 
-    async def make() -> tuple[Stream, Stream]:
+    async def make() -> tuple[_AsTrio, _AsTrio]:
         nonlocal free
         free.set()  # the pair before is done with: the server need not keep its end
         free = mine = trio.Event()
@@ -448,13 +450,14 @@ async def test_streams_behave_as_trios_own(start: Start) -> None:
         await arrived.wait()
         return _AsTrio(ours), _AsTrio(handed[-1])
 
-    await trio.testing.check_half_closeable_stream(make, None)
+    await trio.testing.check_half_closeable_stream(make, None)  # type: ignore[arg-type,unused-ignore]
 
 
 class _AsTrio(trio.abc.HalfCloseableStream):
     """Our stream under trio's abstract class, for trio's own checks."""
 
     def __init__(self, inner: Stream) -> None:
+        assert isinstance(inner, MemoryStream | NodeStream)
         self.inner = inner
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
