@@ -11,6 +11,7 @@ is checked here before anything else is imported.
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -49,12 +50,11 @@ def _refuse_foreign_packages() -> None:
 
 _refuse_foreign_packages()
 
-import click  # noqa: E402  (only after the names are known to be ours)
-import node.cli  # noqa: E402
-import scheduler.cli  # noqa: E402
 import typer  # noqa: E402
 
 import gate.cli  # noqa: E402
+import node.cli  # noqa: E402
+import scheduler.cli  # noqa: E402
 from drivers.base import Driver, Unfit, UnitInfo, WorkOrder  # noqa: E402
 from protocol.errors import SarkError  # noqa: E402
 from swarm.home import Home  # noqa: E402
@@ -96,7 +96,10 @@ def common(
     ctx.obj = Home.at(home)
     ctx.meta["environment"] = dict(os.environ)
     ctx.meta["home_flag"] = home
-    set_up_logs(level=log_level)
+    level = logging.getLevelNamesMapping().get(log_level.upper())
+    if level is None:
+        raise typer.BadParameter("one of debug, info, warning, error", param_hint="--log-level")
+    set_up_logs(sys.stderr, level=level)
 
 
 def main() -> None:
@@ -112,25 +115,28 @@ def _exit_code(exc: BaseException) -> int:
     """Tell what went wrong and give the exit code. A bug is raised again, whole."""
     leaves = list(_leaves(exc))
     for leaf in leaves:
-        if not isinstance(leaf, (SarkError, click.exceptions.ClickException, KeyboardInterrupt, *_QUIET)):
+        if not isinstance(leaf, (SarkError, typer.TyperException, KeyboardInterrupt, *_QUIET)):
             raise exc
     for leaf in leaves:
         if isinstance(leaf, SarkError):
             _tell(leaf.what, leaf.hint)
             return leaf.exit_code
-        if isinstance(leaf, click.exceptions.ClickException):
-            leaf.show()
-            return leaf.exit_code
+        if isinstance(leaf, typer.TyperException):
+            if hasattr(leaf, "show"):
+                leaf.show()
+            else:
+                _tell(str(leaf), "")
+            return int(getattr(leaf, "exit_code", 2))
         if isinstance(leaf, BrokenPipeError):  # the reader of our output has gone, as `| head` does
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 1
-        if isinstance(leaf, (SystemExit, click.exceptions.Exit)):
+        if isinstance(leaf, (SystemExit, typer.Exit)):
             code = leaf.code if isinstance(leaf, SystemExit) else leaf.exit_code
             return code if isinstance(code, int) else 1 if code else 0
     return 130
 
 
-_QUIET = (SystemExit, click.exceptions.Exit, click.exceptions.Abort, BrokenPipeError)
+_QUIET = (SystemExit, typer.Exit, typer.Abort, BrokenPipeError)
 
 
 def _leaves(exc: BaseException) -> Iterator[BaseException]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -13,6 +13,11 @@ from rich.text import Text
 
 from protocol.requirement import ATTRIBUTES, show_size
 from swarm.home import Home
+from swarm.settings import SettingsError
+
+if TYPE_CHECKING:
+    from node.probe import Profile
+    from swarm.entry import Here
 
 app = typer.Typer()
 PANEL = "For a device's owner"
@@ -89,3 +94,92 @@ def _shown(value: object) -> str:
     if value is None:
         return "not known"
     return ", ".join(value) or "none" if isinstance(value, tuple) else str(value)
+
+
+@app.command(rich_help_panel=PANEL)
+def join(
+    ctx: typer.Context,
+    gate: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A way into the swarm. Repeatable.  [default: the gate on this --home]", metavar="ADDRESS"
+        ),
+    ] = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Also serve this scheduler, besides this home's own. Repeatable.", metavar="SCHEDULER_ID"
+        ),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="How the device is called in tables.  [default: the host's name]")
+    ] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(help="For campaigns to choose by: label.site == lab. Repeatable.", metavar="KEY=VALUE"),
+    ] = None,
+    listen: Annotated[
+        list[str] | None, typer.Option(help="Listen only there, such as /ip4/192.0.2.7/tcp/4102. Repeatable.")
+    ] = None,
+    announce: Annotated[
+        list[str] | None,
+        typer.Option(help="Tell others this address instead, such as a forwarded port. Repeatable."),
+    ] = None,
+    simulate: Annotated[
+        bool,
+        typer.Option("--simulate", help="Offer the fake unit, which invents its figures. Never for results."),
+    ] = False,
+    stop_with_stdin: Annotated[bool, typer.Option(hidden=True)] = False,
+) -> None:
+    """Make this device a worker: tell the swarm what it is, and run what those it serves ask for. Runs until Ctrl-C.
+
+    Serves the scheduler of this home, and those named with --allow; nobody else.
+    """
+    import trio
+
+    from node.process import run_process
+    from node.settings import WorkerSettings
+    from swarm.gates import local_gates
+
+    home: Home = ctx.obj
+    settings = WorkerSettings.load(
+        home.config_file,
+        ctx.meta["environment"],
+        {
+            "gates": _tuple(gate),
+            "allow": _tuple(allow),
+            "name": name,
+            "labels": _labels(label),
+            "listen": _tuple(listen),
+            "announce": _tuple(announce),
+            "simulate": simulate or None,
+        },
+    )
+    if not settings.gates and not local_gates(home):
+        print("No gate is known here: nobody will find this device until one is.", file=sys.stderr)
+        print(
+            "  start one: sark-node gate    or name one: --gate /ip4/…/tcp/4101/p2p/12D3Koo…", file=sys.stderr
+        )
+
+    def joined(here: Here, profile: Profile) -> None:
+        units = ", ".join(unit.unit for unit in profile.units)
+        print(f"{profile.name} is a worker now: {units}. Ctrl-C stops it.", flush=True)
+        print(f"  {here.identity.peer_id}", flush=True)
+
+    trio.run(run_process, home, settings, stop_with_stdin, joined)
+
+
+app.command("start", hidden=True)(join)
+
+
+def _tuple(values: list[str] | None) -> tuple[str, ...] | None:
+    return tuple(values) if values else None
+
+
+def _labels(values: list[str] | None) -> dict[str, str] | None:
+    if not values:
+        return None
+    for value in values:
+        if "=" not in value.strip("="):
+            raise SettingsError(f"--label {value!r} has no value", hint="write it as --label site=lab")
+    return dict(value.split("=", 1) for value in values)

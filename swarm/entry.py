@@ -1,0 +1,131 @@
+"""How a role comes onto the network: folder locked, key loaded, incarnation raised, host open, index running, health answered.
+
+The roles differ in what they do there, not in how they come there; so this is written once.
+
+    async with enter("worker", home, settings) as here:
+        ... here.network, here.index, here.identity, here.incarnation
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import structlog
+import trio
+
+from protocol.base import Message
+from protocol.errors import RemoteProtocolError
+from protocol.health_messages import HEALTH, Ping, Pong
+from protocol.words import Family
+from swarm.gates import local_gates
+from swarm.home import Home, Role
+from swarm.host import HostNetwork, open_host
+from swarm.identity import Identity, load_or_create, lock_folder, next_incarnation
+from swarm.index import Index
+from swarm.link import Link, serve_links
+from swarm.network import Address, Network
+from swarm.settings import RoleSettings
+
+log = structlog.get_logger("sark.node")
+
+ANYWHERE: tuple[Address, ...] = ("/ip4/0.0.0.0/tcp/0",)
+"""Any free port on every interface."""
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """This node, on the network."""
+
+    home: Home
+    role: Role
+    identity: Identity
+    incarnation: int
+    network: Network
+    index: Index
+    gates: tuple[str, ...]
+    rng: random.Random
+
+
+@asynccontextmanager
+async def enter(
+    role: Role, home: Home, settings: RoleSettings, *, holder: bool, health: bool = True
+) -> AsyncIterator[Here]:
+    """Be on the network as `role` for as long as the context lasts; on leaving, tell the index and close within about a second.
+
+    `holder`: keep adverts for others and route for them, if this node can be dialled. `health`: answer pings here, for a role that
+    has no more to say than that it is there. Raises `ResourceError` when the folder is
+    in use by another node, the key is damaged or open to others, or a port cannot be had; `Unreachable` never: a gate that is
+    not there yet is tried again and again.
+    """
+    folder = home.folder(role)
+    with lock_folder(folder):
+        identity = load_or_create(home.key(role))
+        incarnation = next_incarnation(folder / "incarnation")
+        rng = random.Random()
+        gates = settings.gates or local_gates(home)
+        async with open_host(
+            identity,
+            listen=settings.listen or ANYWHERE,
+            announce=settings.announce,
+            bootstrap=gates
+            if role != "gate"
+            else tuple(gate for gate in gates if identity.peer_id not in gate),
+            server=holder,
+            rng=rng,
+        ) as network:
+            index = Index(
+                network, rng=rng, incarnation=incarnation, serve=holder, remote_address=_address_of(network)
+            )
+            if health:
+                _answer_health(network, Pong(role=role, incarnation=incarnation))
+            async with trio.open_nursery() as nursery:
+                await nursery.start(index.run)
+                yield Here(home, role, identity, incarnation, network, index, gates, rng)
+                with trio.move_on_after(1.5, shield=True):
+                    await index.withdraw()
+                nursery.cancel_scope.cancel()
+
+
+def _answer_health(network: Network, pong: Pong) -> None:
+    async def answer(link: Link, message: Message) -> Message:
+        if not isinstance(message, Ping):
+            raise RemoteProtocolError(f"{type(message).__name__} is not a question about health")
+        return pong
+
+    serve_links(network, Family.HEALTH, HEALTH, answer)
+
+
+def _address_of(network: HostNetwork) -> Callable[[str], Address | None] | None:
+    """Where a connected peer is seen to come from, if this network can tell."""
+    return getattr(network, "remote_address", None)
+
+
+async def until_told_to_stop(*, with_stdin: bool = False) -> str:
+    """Wait for Ctrl-C or a request to terminate; gives the signal's name. `with_stdin`: the end of standard input counts too.
+
+    The latter ties a process to the one that started it, whatever happens to that one.
+    """
+    stopped = "end of input"
+    async with trio.open_nursery() as nursery:
+
+        async def signals() -> None:
+            nonlocal stopped
+            with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as received:
+                async for number in received:
+                    stopped = signal.Signals(number).name
+                    nursery.cancel_scope.cancel()
+
+        async def end_of_input() -> None:
+            while await trio.to_thread.run_sync(os.read, 0, 4096, abandon_on_cancel=True):
+                pass
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(signals)
+        if with_stdin:
+            nursery.start_soon(end_of_input)
+    return stopped
