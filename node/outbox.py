@@ -159,9 +159,9 @@ class Outbox:
         write_durably(self._folder / f"{item.sha256}.head", pack(item.to_wire()))
 
     def _remove(self, sha256: str) -> None:
-        """The head first: a record without one is nothing."""
+        """The head first: a record without one is nothing. What cannot be removed is sent, and called stale, once more."""
         for path in (self._folder / f"{sha256}.head", self._record(sha256)):
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):
                 path.unlink()
 
     def _load(self, head: Path) -> None:

@@ -1,0 +1,325 @@
+"""A task becomes a launch, and what the launch showed becomes a record."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from drivers.base import (
+    Cancelled,
+    Checked,
+    Crashed,
+    Described,
+    DriverError,
+    Event,
+    Limits,
+    Loaded,
+    Measured,
+    Phase,
+    Progressed,
+    TimedOut,
+    Unfit,
+    WorkOrder,
+)
+from drivers.launch import Launch, Zygote, start_zygote
+from node.cache import ModelCache, Source
+from node.device_lock import DeviceLock
+from node.observed import Job, Observed, Throttle, end_of
+from node.runner import Bench, Stop, limits, run, work_order
+from protocol import words
+from protocol.lease import Fence
+from protocol.record import DeviceFacts, Record, read_record, record_body, unpack_samples
+from protocol.requirement import Requirement
+from protocol.task import Measure, Model, Task, Timeouts
+from protocol.words import Outcome, Reason
+
+WORKER = "12D3KooWAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAn"
+CPU = "CPU (ONNX)"
+CONTENT = b"a model"
+
+
+def task(content: bytes = CONTENT, **changes: Any) -> Task:
+    fields: dict[str, Any] = {
+        "campaign": "c-1",
+        "task": "c-1/1",
+        "scheduler": WORKER,
+        "model": Model(name="m.onnx", sha256=hashlib.sha256(content).hexdigest(), size=len(content)),
+        "unit": CPU,
+        "requirement": Requirement(),
+        "measure": Measure(runs=10, loads=1),
+        "timeouts": Timeouts(),
+    }
+    return Task(**(fields | changes))
+
+
+def job(what: Task) -> Job:
+    return Job("w-1.1", Fence(incarnation=1, number=1), 1, what, "0" * 64, waited_s=2.0)
+
+
+def source_of(content: bytes) -> Source:
+    async def source(offset: int, sink: Any, progress: Any) -> None:
+        sink(bytearray(content[offset:]))
+        progress(len(content), len(content))
+
+    return source
+
+
+class Told:
+    """A launch that tells these events and then raises, or waits to be killed."""
+
+    def __init__(self, *events: Event, then: DriverError | None = None, hangs: bool = False) -> None:
+        self._events, self._then, self._hangs = events, then, hangs
+        self.started = threading.Event()
+        self._killed = threading.Event()
+        self.dead = False
+
+    def events(self) -> Iterator[Event]:
+        self.started.set()
+        yield from self._events
+        if self._hangs:
+            self._killed.wait(5)
+            self.dead = True
+            raise Cancelled("the run was cancelled")
+        if self._then is not None:
+            raise self._then
+
+    def kill(self) -> None:
+        self._killed.set()
+
+
+def described(unit: str = CPU, *providers: str) -> Described:
+    return Described(
+        unit, "onnx", "onnxruntime 1", providers or ("CPUExecutionProvider",), 2, {"x": (1,)}, {"x": "f"}, 0
+    )
+
+
+MEASURED = Measured((3, 1, 2), (9,), 0.1, 0.2, 300, 40, 1)
+CHECKED = Checked(True, "0" * 64, 1e-6, 1e-4)
+LOADED = Loaded(5, 100, 200)
+
+
+def bench(folder: Path, launch: Any, content: bytes = CONTENT, **changes: Any) -> Bench:
+    fields: dict[str, Any] = {
+        "worker": WORKER,
+        "facts": lambda: DeviceFacts(device="d-1", name="lab"),
+        "cache": ModelCache(folder / "cache", 10**9, free=lambda path: 10**12),
+        "source": lambda what: source_of(content),
+        "lock": DeviceLock("d-1", folder),
+        "launch": launch,
+        "memory_cap": 2 * 1024**3,
+    }
+    return Bench(**(fields | changes))
+
+
+async def record_of(folder: Path, launch: Told, what: Task | None = None) -> Record:
+    made = await run(
+        job(what or task()), bench(folder, lambda order, limits: launch), Stop(), lambda *told: None
+    )
+    assert read_record(record_body(made)) == made, "what is recorded can be sent"
+    return made
+
+
+def test_a_task_becomes_a_work_order_word_for_word() -> None:
+    measure = Measure(runs=7, loads=3, warmup=2, threads=4, dims={"batch": 8}, seed=5, check=False)
+    assert work_order(task(measure=measure), "/m") == WorkOrder("/m", CPU, 7, 3, 2, 4, {"batch": 8}, 5, False)
+
+
+def test_limits_are_the_tasks_and_never_more_than_the_device_gives() -> None:
+    what = task(memory=8 * 1024**3, timeouts=Timeouts(load_s=11, run_s=12))
+    assert limits(what, 2 * 1024**3) == Limits(11, 12, 2 * 1024**3)
+    assert limits(what, 10**12).memory_bytes == 8 * 1024**3
+
+
+async def test_a_run_is_recorded_raw(tmp_path: Path) -> None:
+    record = await record_of(tmp_path, Told(Progressed(Phase.LOAD), LOADED, described(), MEASURED, CHECKED))
+    assert record.outcome is Outcome.COMPLETE
+    assert record.timing is not None
+    assert unpack_samples(record.timing.samples) == (3, 1, 2)
+    assert (record.timing.baseline, record.timing.peak, record.timing.switches) == (100, 300, 1)
+    assert [load.ns for load in record.loads] == [5]
+    assert record.ran is not None
+    assert (record.ran.agrees, record.ran.providers) == (True, ("CPUExecutionProvider",))
+    stages = {stage.stage: stage.seconds for stage in record.stages}
+    assert list(stages) == ["queue", "fetch", "prepare", "load"]
+    assert stages["queue"] >= 2.0
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "permanent"),
+    [
+        (Unfit("the model file is corrupt"), Reason.BROKEN_MODEL, True),
+        (Unfit("asked for GPU (ONNX), session runs on CPUExecutionProvider"), Reason.WRONG_UNIT, True),
+        (Crashed("killed by SIGSEGV"), Reason.CRASHED, False),
+        (Crashed("exit code 1, out of memory (limit 512 MiB)"), Reason.OUT_OF_MEMORY, False),
+        (TimedOut("still running after its limit of 1 s"), Reason.TIMED_OUT, False),
+    ],
+)
+async def test_a_drivers_error_becomes_a_reason(
+    tmp_path: Path, error: DriverError, reason: Reason, permanent: bool
+) -> None:
+    record = await record_of(tmp_path, Told(LOADED, then=error))
+    assert (record.outcome, record.reason, record.permanent) == (Outcome.FAILED, reason, permanent)
+    assert record.detail == str(error)
+    assert len(record.loads) == 1
+
+
+def test_a_cancelled_launch_is_no_failure() -> None:
+    assert end_of(Cancelled("x")).outcome is Outcome.CANCELLED
+
+
+@pytest.mark.parametrize(
+    ("told", "reason"),
+    [
+        (described(CPU, "CUDAExecutionProvider"), Reason.WRONG_UNIT),
+        (described("GPU (ONNX)", "CUDAExecutionProvider"), Reason.WRONG_UNIT),
+    ],
+)
+async def test_a_unit_that_did_not_run_the_model_is_failed_whatever_the_driver_says(
+    tmp_path: Path, told: Described, reason: Reason
+) -> None:
+    record = await record_of(tmp_path, Told(LOADED, told, MEASURED, CHECKED))
+    assert (record.outcome, record.reason, record.permanent) == (Outcome.FAILED, reason, True)
+    assert "asked for CPU (ONNX)" in record.detail
+
+
+async def test_outputs_that_disagree_are_failed(tmp_path: Path) -> None:
+    record = await record_of(
+        tmp_path, Told(LOADED, described(), MEASURED, Checked(False, "", float("nan"), None, "NaN"))
+    )
+    assert (record.reason, record.permanent, record.detail) == (Reason.CHECK_FAILED, True, "NaN")
+    assert record.ran is not None
+    assert record.ran.max_error is None
+
+
+async def test_a_launch_that_ends_without_a_measurement_is_failed(tmp_path: Path) -> None:
+    assert (await record_of(tmp_path, Told(LOADED))).reason is Reason.CRASHED
+
+
+async def test_a_stop_returns_when_the_launch_is_dead(tmp_path: Path) -> None:
+    launch, stop = Told(LOADED, hangs=True), Stop()
+
+    async def stop_it() -> None:
+        await trio.to_thread.run_sync(launch.started.wait)
+        stop.now(Reason.PREEMPTED)
+        stop.now(Reason.CANCELLED)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stop_it)
+        record = await run(
+            job(task()), bench(tmp_path, lambda order, limits: launch), stop, lambda *told: None
+        )
+    assert launch.dead
+    assert (record.outcome, record.reason) == (Outcome.CANCELLED, Reason.PREEMPTED)
+
+
+async def test_a_stop_while_another_node_has_the_device_waits_for_nothing(tmp_path: Path) -> None:
+    launch, stop = Told(), Stop()
+    made = bench(tmp_path, lambda order, limits: launch)
+    with trio.fail_after(5):
+        async with made.lock.hold(), trio.open_nursery() as nursery:
+
+            async def stop_it() -> None:
+                await trio.testing.wait_all_tasks_blocked(0.02)
+                stop.now(Reason.CANCELLED)
+
+            nursery.start_soon(stop_it)
+            record = await run(job(task()), made, stop, lambda *told: None)
+    assert record.outcome is Outcome.CANCELLED
+    assert not launch.started.is_set()
+
+
+async def test_a_fetch_that_takes_too_long_is_failed(tmp_path: Path) -> None:
+    async def never(offset: int, sink: Any, progress: Any) -> None:
+        await trio.sleep_forever()
+
+    made = bench(tmp_path, lambda order, limits: Told(), source=lambda what: never)
+    what = task(timeouts=Timeouts(fetch_s=0.01))
+    record = await run(job(what), made, Stop(), lambda *told: None)
+    assert (record.outcome, record.reason) == (Outcome.FAILED, Reason.FETCH_FAILED)
+    assert "fetch limit of 0.01 s" in record.detail
+
+
+async def test_nothing_is_measured_before_the_nodes_own_work_is_done(tmp_path: Path) -> None:
+    launch, quiet = Told(LOADED, described(), MEASURED, CHECKED), trio.Event()
+    made = bench(tmp_path, lambda order, limits: launch, quiet=quiet.wait)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run, job(task()), made, Stop(), lambda *told: None)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert not launch.started.is_set()
+        quiet.set()
+    assert launch.started.is_set()
+
+
+def test_progress_is_thinned_but_the_first_of_a_phase_always_passes() -> None:
+    throttle = Throttle(0.1)
+    run_phase, check = words.Phase.RUN, words.Phase.CHECK
+    told = [(run_phase, 0.0), (run_phase, 0.05), (run_phase, 0.11), (check, 0.12), (check, 0.13)]
+    assert [throttle.passes(phase, now) for phase, now in told] == [True, False, True, True, False]
+
+
+def test_stages_that_come_again_add_up() -> None:
+    seen = Observed()
+    for stage, now in (("load", 0.0), ("run", 1.0), ("load", 3.0), ("", 7.0)):
+        seen.enter(stage, now)
+    assert seen.stages == {"load": 5.0, "run": 2.0}
+
+
+# -- with the real driver and a real model -------------------------------------------------------------------------------
+
+
+def magika() -> bytes:
+    """A real model, from its package."""
+    found = importlib.util.find_spec("magika")
+    assert found is not None
+    assert found.origin is not None
+    return (Path(found.origin).parent / "models/standard_v3_3/model.onnx").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def zygote() -> Iterator[Zygote]:
+    with start_zygote("onnx") as started:
+        yield started
+
+
+async def real(
+    folder: Path, zygote: Zygote, content: bytes, **changes: Any
+) -> tuple[Record, list[words.Phase]]:
+    phases: list[words.Phase] = []
+    made = bench(folder, lambda order, limits: Launch(order, limits, zygote), content)
+    what = task(content, measure=Measure(runs=20, loads=2, warmup=2), **changes)
+    record = await run(job(what), made, Stop(), lambda phase, done, total, median: phases.append(phase))
+    return record, phases
+
+
+async def test_a_real_model_is_measured_in_real_processes(tmp_path: Path, zygote: Zygote) -> None:
+    record, phases = await real(tmp_path, zygote, magika())
+    assert record.outcome is Outcome.COMPLETE, record.detail
+    assert record.timing is not None
+    samples = unpack_samples(record.timing.samples)
+    assert len(samples) == 20
+    assert min(samples) > 0
+    assert len(record.loads) == 2
+    assert record.ran is not None
+    assert record.ran.providers == ("CPUExecutionProvider",)
+    assert record.ran.shapes
+    assert list(dict.fromkeys(phases))[:3] == [words.Phase.FETCH, words.Phase.PREPARE, words.Phase.LOAD]
+    assert words.Phase.RUN in phases
+    stages = {stage.stage for stage in record.stages}
+    assert stages >= {"queue", "fetch", "prepare", "load", "warm-up", "run"}
+
+
+async def test_a_real_model_that_is_cut_short_is_broken_for_good(tmp_path: Path, zygote: Zygote) -> None:
+    record, _ = await real(tmp_path, zygote, magika()[:10_000])
+    assert (record.outcome, record.reason, record.permanent) == (Outcome.FAILED, Reason.BROKEN_MODEL, True)
+
+
+async def test_a_unit_that_is_not_here_is_the_wrong_unit(tmp_path: Path, zygote: Zygote) -> None:
+    record, _ = await real(tmp_path, zygote, magika(), unit="DirectML (ONNX)")
+    assert (record.outcome, record.reason, record.permanent) == (Outcome.FAILED, Reason.WRONG_UNIT, True)
