@@ -32,7 +32,7 @@ from multiaddr import Multiaddr
 
 from protocol.errors import LocalProtocolError, ResourceError, Unreachable
 from swarm import hardening
-from swarm.addresses import check_listen, concrete, parse_tcp, split_peer, usable
+from swarm.addresses import TcpAddress, check_listen, concrete, parse_tcp, split_peer, usable
 from swarm.dialling import NodeHost, NodeSwarm
 from swarm.host_streams import NodeStream
 from swarm.identity import Identity, distance, peer_id_bytes
@@ -365,7 +365,22 @@ def _probe_ports(listen: Sequence[Address]) -> None:
             try:
                 probe.bind((address.host, address.port))
             except OSError as error:
-                raise _cannot_listen(address.port, text, error) from error
+                # connections of a node that stopped a moment ago keep the port busy for a bind of this kind, and do no harm
+                if error.errno != errno.EADDRINUSE or _answers(address):
+                    raise _cannot_listen(address.port, text, error) from error
+
+
+def _answers(address: TcpAddress) -> bool:
+    """Does somebody accept connections there?"""
+    unspecified = address.ip is not None and address.ip.is_unspecified
+    loopback = "::1" if address.family == "ip6" else "127.0.0.1"
+    try:
+        socket.create_connection(
+            (loopback if unspecified else address.host, address.port), timeout=0.5
+        ).close()
+    except OSError:
+        return False
+    return True
 
 
 def _cannot_listen(port: int, address: str, error: OSError) -> ResourceError:

@@ -11,6 +11,7 @@ import trio
 import trio.testing
 from libp2p.io.exceptions import IncompleteReadError
 from libp2p.peer.id import ID
+from libp2p.stream_muxer.exceptions import MuxedStreamEOF, MuxedStreamError, MuxedStreamReset
 from libp2p.stream_muxer.yamux import yamux
 
 from swarm.hardening import harden
@@ -183,7 +184,7 @@ async def test_an_end_within_a_frame_is_not_taken_for_the_end_of_the_stream(rig:
     await rig.pipe.frame(yamux.TYPE_DATA, 0, 1, 1000, b"only half")
     rig.pipe._to_victim.close()
     await rig.settled()
-    with pytest.raises(yamux.MuxedStreamReset):
+    with pytest.raises(MuxedStreamReset):
         await rig.accepted[0].read(1000)
 
 
@@ -193,7 +194,7 @@ async def test_what_a_finished_stream_had_received_can_be_read_after_the_connect
     await rig.pipe.frame(yamux.TYPE_GO_AWAY, 0, 0, 0)
     await rig.settled()
     assert await rig.accepted[0].read(1000) == b"the last words"
-    with pytest.raises(yamux.MuxedStreamEOF):
+    with pytest.raises(MuxedStreamEOF):
         await rig.accepted[0].read(1000)
 
 
@@ -206,7 +207,7 @@ async def test_a_silent_peer_is_given_up_within_10_seconds(
     await rig.pipe.open(1)
     await trio.sleep(0.1)
     begun = trio.current_time()
-    with pytest.raises(yamux.MuxedStreamReset):
+    with pytest.raises(MuxedStreamReset):
         await rig.accepted[0].read(1)
     assert rig.pipe.closed
     assert trio.current_time() - begun <= 10
@@ -233,7 +234,7 @@ async def test_a_socket_that_takes_no_bytes_is_given_up(
 ) -> None:
     rig.pipe.blocked = True
     begun = trio.current_time()
-    with pytest.raises(yamux.MuxedStreamError):
+    with pytest.raises(MuxedStreamError):
         await rig.conn.open_stream()
     assert rig.pipe.closed
     assert trio.current_time() - begun <= 10
