@@ -54,11 +54,16 @@ class Assigning:
             orders.append(ProbeWorker(peer))
         some = any(self.views[peer].hopeful() for peer in need.fits)
         every = LOOK_S if some else SEEK_S
-        if not need.asking and (need.asked_at is None or now - need.asked_at >= every):
-            need.asking, need.asked_at = True, now
-            want = max(WANT[0], min(WANT[1], 2 * len(need.pending)))
-            orders.append(Discover(need.id, need.requirement, want))
-        return orders
+        return orders + self.seek(need, now, every)
+
+    @staticmethod
+    def seek(need: Need, now: float, every: float) -> list[Order]:
+        """Ask the index, unless it was asked within `every` seconds."""
+        if need.asking or (need.asked_at is not None and now - need.asked_at < every):
+            return []
+        need.asking, need.asked_at = True, now
+        want = max(WANT[0], min(WANT[1], 2 * len(need.pending)))
+        return [Discover(need.id, need.requirement, want)]
 
     def _hand_out(self, need: Need, now: float) -> list[Order]:
         orders: list[Order] = []

@@ -16,8 +16,9 @@ from protocol.advert import Advert
 from protocol.attempt import TaskEvent, TaskState
 from protocol.lease import Fence
 from protocol.match import match
-from protocol.messages import Conflict, Denied, Held, LiveLease, Progress, Quote
+from protocol.messages import Conflict, Denied, Held, LiveLease, Progress, Quote, Shape
 from protocol.words import Reason, WorkerState
+from scheduler.assign import SEEK_S
 from scheduler.ending import Ending
 from scheduler.entries import HAS_PLACE, Course, Entry, Need, Terms, need_of
 from scheduler.orders import (
@@ -112,9 +113,19 @@ class Book(Ending):
                     each.fits.discard(advert.peer)
         return self.decide(now)
 
-    def quoted(self, peer: str, quote: Quote, now: float) -> list[Order]:
-        """A worker told how it stands."""
+    def quoted(self, peer: str, quote: Quote, now: float, asked: Sequence[Shape] = ()) -> list[Order]:
+        """A worker told how it stands, and for each shape it was asked about whether it fits and the model is there."""
         view = self.view(peer)
+        told = tuple(zip(asked, quote.shapes, strict=False))
+        view.warm.update(shape.model for shape, answer in told if answer.warm)
+        fitting = {shape.requirement for shape, answer in told if answer.fits}
+        for shape, answer in told:
+            if shape.requirement not in fitting:
+                denied = Denied(reason=Reason.DOES_NOT_FIT, detail="; ".join(answer.unmet)[:2000])
+                for need in self.needs.values():
+                    if need.requirement == shape.requirement:
+                        need.fits.discard(peer)
+                        need.declined[peer] = denied
         view.probing, view.quoted, view.refused, view.why, view.trouble = False, True, None, "", 0
         orders = self._see(view, quote.incarnation, now)
         self._stand(view, quote, now)
@@ -139,8 +150,19 @@ class Book(Ending):
             view.refused = denied.reason
         return self.decide(now)
 
+    def broken(self, peer: str, now: float) -> list[Order]:
+        """Its link ended. What it holds of ours is not lost by that."""
+        self.view(peer).quoted = False
+        return self.decide(now)
+
+    def missing(self, peer: str, now: float) -> list[Order]:
+        """A worker with tasks of ours cannot be reached where it was: the index may know where it is now."""
+        held = self.view(peer).held
+        needs = dict.fromkeys(need_of(self.entries[task].task) for task in held)
+        return [order for need in needs for order in self.seek(self.needs[need], now, SEEK_S)]
+
     def unreachable(self, peer: str, why: str, now: float) -> list[Order]:
-        """No link could be had, or it broke."""
+        """No link could be had."""
         view = self.view(peer)
         view.probing = False
         view.unreachable(now, why)
@@ -207,15 +229,15 @@ class Book(Ending):
         event = TaskEvent.LOSE if sent else TaskEvent.REFUSE
         return self._let_go(entry, event, Reason.LOST, why, now) + self.decide(now)
 
-    def ready(self, peer: str, lease: str, fence: Fence, now: float) -> bool:
-        """A ticket's place is up: True to start it, False to skip it."""
+    def ready(self, peer: str, lease: str, fence: Fence, now: float) -> str | None:
+        """A ticket's place is up: the task to start there, None to skip it."""
         entry = self._by_lease(peer, lease, fence)
         if entry is None or entry.releasing or entry.doom is not None:
-            return False
+            return None
         if entry.state is TaskState.QUEUED:
             self._move(entry, TaskEvent.GRANT)
             self._placed(entry, now)
-        return True
+        return entry.id
 
     def _by_lease(self, peer: str, lease: str, fence: Fence) -> Entry | None:
         view = self.views.get(peer)
@@ -260,9 +282,19 @@ class Book(Ending):
         return orders + self.decide(now) if orders else self.decide(now)
 
     def adopted(
-        self, peer: str, campaign: str, incarnation: int, leases: Sequence[LiveLease], now: float
+        self,
+        peer: str,
+        campaign: str,
+        incarnation: int,
+        leases: Sequence[LiveLease],
+        now: float,
+        *,
+        asked: frozenset[str],
     ) -> list[Order]:
-        """What a worker holds of a campaign, after a link came up: what is known goes on, the rest is lost or stopped."""
+        """What a worker holds of a campaign, after a link came up: what is known goes on, the rest is lost or stopped.
+
+        `asked`: the leases we had when the question was sent; what was granted since may be missing from the answer.
+        """
         view = self.view(peer)
         told = {(lease.task, lease.attempt): lease for lease in leases}
         orders: list[Order] = []
@@ -273,7 +305,7 @@ class Book(Ending):
             lease = told.pop((task, entry.attempt), None)
             if lease is not None:
                 orders += self._carry_on(entry, lease, now)
-            elif entry.state is not TaskState.COMMITTING:
+            elif entry.lease in asked:
                 orders += self._lose(entry, Reason.LOST, f"{self._named(peer)} has it no more", now)
             elif entry.restored:  # the intent never reached it
                 orders += self._let_go(entry, TaskEvent.REFUSE, Reason.LOST, "never asked", now)
@@ -286,7 +318,7 @@ class Book(Ending):
         return orders + self.decide(now)
 
     def _carry_on(self, entry: Entry, lease: LiveLease, now: float) -> list[Order]:
-        entry.restored = False
+        entry.restored = entry.releasing = False
         orders: list[Order] = []
         if entry.state is TaskState.COMMITTING:
             orders += self.granted(

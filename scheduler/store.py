@@ -382,6 +382,18 @@ class Store(Questions):
             )
             return Kept()
 
+    def known_result(self, *, task: str, attempt: int, worker: str, sha256: str) -> Kept:
+        """What to answer to a result that comes from no current attempt: recorded before, or stale and why. Changes nothing."""
+        query = sa.select(t.records.c.sha256).where(
+            t.records.c.task == task, t.records.c.attempt == attempt, t.records.c.worker == worker
+        )
+        if any(row.sha256 == sha256 for row in self._all(query)):
+            return Kept(again=True)
+        row = self.task(task)
+        if row is None:
+            return Kept(Reason.UNKNOWN)
+        return Kept(Reason.CANCELLED if row.state is TaskState.CANCELLED else Reason.FENCED)
+
     def end_attempt(
         self, task: str, attempt: int, event: TaskEvent, *, reason: Reason | None = None, detail: str = ""
     ) -> None:

@@ -63,7 +63,7 @@ def result(
     event: TaskEvent = TaskEvent.SUCCEED,
     sha256: str = "cd" * 32,
     reason: Reason | None = None,
-) -> Reason | None | str:
+) -> Reason | str | None:
     kept = store.record_result(
         task="c-one/1",
         attempt=attempt,
@@ -269,8 +269,8 @@ def test_junk_a_damaged_file_and_a_folder_are_told_apart(tmp_path: Path) -> None
     junk.write_bytes(b"not a database at all" * 400)
     with pytest.raises(ResourceError, match="not a store"):
         Store(junk)
+    (tmp_path / "folder").mkdir()
     with pytest.raises(ResourceError, match="cannot be opened"):
-        (tmp_path / "folder").mkdir()
         Store(tmp_path / "folder")
     with pytest.raises(ResourceError, match="no campaigns yet"):
         open_to_read(tmp_path / "none.db")

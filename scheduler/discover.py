@@ -1,0 +1,81 @@
+"""Finding devices through the index, and planning the campaigns whose tasks depend on the devices that are there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+import structlog
+from pydantic import ValidationError
+
+from protocol.advert import Advert
+from protocol.errors import CampaignError, SarkError
+from protocol.match import match
+from protocol.requirement import Requirement
+from protocol.task import Model, Task
+from scheduler.campaign_form import Campaign
+from scheduler.plan import derive_tasks, requirements
+from scheduler.stored import CampaignRow, NewModel
+from swarm.index_query import QueryResult
+
+SURVEY: Final = 256
+EVERY_DEVICE: Final = 10_000
+"""Devices that a campaign for each device, or each class of them, is planned on."""
+
+log = structlog.get_logger("sark.discover")
+
+
+class Finder(Protocol):
+    """What is used of `swarm.index.Index`."""
+
+    async def query(self, requirement: Requirement, want: int = 16) -> QueryResult: ...
+
+    async def survey(self, requirement: Requirement, limit: int = 256) -> QueryResult: ...
+
+
+async def find(index: Finder, requirement: Requirement, want: int) -> tuple[Advert, ...]:
+    """Adverts of devices that fit; none when the index cannot be reached now, which is logged and tried again by the book."""
+    try:
+        result = await index.query(requirement, want)
+    except SarkError as exc:
+        log.warning("index.unreachable", why=exc.what)
+        return ()
+    return tuple(seen.advert for seen in result.found if match(requirement, seen.advert).fits)
+
+
+async def survey(index: Finder, requirement: Requirement) -> tuple[Advert, ...]:
+    """Adverts of devices of any kind, for saying why none fits."""
+    try:
+        result = await index.survey(requirement, SURVEY)
+    except SarkError as exc:
+        log.warning("index.unreachable", why=exc.what)
+        return ()
+    return tuple(seen.advert for seen in result.found)
+
+
+async def plan_on_devices(
+    index: Finder, row: CampaignRow, models: Sequence[NewModel]
+) -> tuple[tuple[Task, ...], bool]:
+    """The tasks of a campaign that is spread over the devices there are now, and whether any device was found.
+
+    Raises `CampaignError` when they are too many or the stored campaign cannot be read.
+    """
+    try:
+        campaign = Campaign.model_validate_json(row.spec)
+    except ValidationError as exc:
+        raise CampaignError(
+            f"campaign {row.id} was stored by another version of sark-node: {exc.error_count()} fields differ",
+            hint="submit it again",
+        ) from exc
+    seen: dict[str, Advert] = {}
+    for requirement in requirements(campaign):
+        for advert in await find(index, requirement, EVERY_DEVICE):
+            seen[advert.peer] = advert
+    described = {
+        m.name: (Path(), Model(name=m.facts or m.name, sha256=m.sha256, size=m.size)) for m in models
+    }
+    tasks = derive_tasks(
+        campaign, described, campaign_id=row.id, scheduler=row.scheduler, devices=tuple(seen.values())
+    )
+    return tasks, bool(seen)

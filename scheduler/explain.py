@@ -1,0 +1,132 @@
+"""Why nothing fits, in words: clause by clause how many devices are left, the nearest miss, and the smallest change that would do. Pure.
+
+0 of 214 devices fit
+  units has GPU (CoreML)    61 fit
+  ram >= 64 GiB              0 fit   nearest: mini-7 has 48 GiB
+Smallest change: ram >= 48 GiB → 3 devices
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from protocol.advert import Advert
+from protocol.match import ClauseVerdict, Met, match, match_clause
+from protocol.requirement import Clause, Of, Op, Requirement, attribute_of
+from protocol.words import Reason
+from scheduler.rank import WorkerView
+from scheduler.safe import safe_text
+
+_AT_LEAST: Final = (Op.GE, Op.GT)
+_AT_MOST: Final = (Op.LE, Op.LT)
+
+
+def explain(requirement: Requirement, adverts: Sequence[Advert]) -> str:
+    """The counts over `adverts`, one line for each clause, each counting what the clauses before it left."""
+    if not adverts:
+        return "no device is in the swarm\nIs a worker up (sark-node join), and does it use the same gate?"
+    left = list(adverts)
+    lines: list[tuple[str, int, str]] = []
+    for clause in requirement.clauses:
+        verdicts = [(advert, match_clause(clause, advert)) for advert in left]
+        kept = [advert for advert, verdict in verdicts if verdict.met is Met.MET]
+        near = _nearest(clause, verdicts) if left and not kept else ""
+        lines.append((str(clause), len(kept), near))
+        left = kept
+    width = max((len(text) for text, _, _ in lines), default=0)
+    digits = len(str(len(adverts)))
+    told = [f"{len(left)} of {len(adverts)} {_devices(len(adverts))} fit"]
+    told += [
+        f"  {text:<{width}}  {count:>{digits}} fit" + (f"   nearest: {near}" if near else "")
+        for text, count, near in lines
+    ]
+    change = smallest_change(requirement, adverts)
+    if change:
+        told.append(f"Smallest change: {change}")
+    return "\n".join(told)
+
+
+def _devices(count: int) -> str:
+    return "device" if count == 1 else "devices"
+
+
+def _nearest(clause: Clause, verdicts: Sequence[tuple[Advert, ClauseVerdict]]) -> str:
+    advert, verdict = min(verdicts, key=lambda pair: (_distance(clause, pair[0]), pair[0].name))
+    return f"{safe_text(advert.name)} has {safe_text(verdict.have)}"
+
+
+def _distance(clause: Clause, advert: Advert) -> float:
+    have = _number(clause, advert)
+    if have is None or not isinstance(clause.value, (int, float)):
+        return float("inf")
+    return abs(have - clause.value)
+
+
+def _number(clause: Clause, advert: Advert) -> float | None:
+    attribute = attribute_of(clause.attribute)
+    have = attribute.read(advert) if attribute is not None else None
+    return have if isinstance(have, (int, float)) else None
+
+
+def smallest_change(requirement: Requirement, adverts: Iterable[Advert]) -> str:
+    """The one clause that, loosened or left out, lets most devices in; empty where no single one does."""
+    alone: dict[Clause, list[Advert]] = {}
+    for advert in adverts:
+        missing = match(requirement, advert).missing
+        if not missing:
+            return ""
+        if len(missing) == 1:
+            alone.setdefault(missing[0].clause, []).append(advert)
+    if not alone:
+        return ""
+    clause, near = max(alone.items(), key=lambda item: (len(item[1]), str(item[0])))
+    attribute = attribute_of(clause.attribute)
+    numbers = [have for have in (_number(clause, advert) for advert in near) if have is not None]
+    if (
+        attribute is not None
+        and attribute.of in (Of.SIZE, Of.NUMBER)
+        and numbers
+        and clause.op in (*_AT_LEAST, *_AT_MOST)
+    ):
+        best = max(numbers) if clause.op in _AT_LEAST else min(numbers)
+        op = Op.GE if clause.op in _AT_LEAST else Op.LE
+        looser = Clause(
+            attribute=clause.attribute, op=op, value=int(best) if best == int(best) else float(best)
+        )
+        count = sum(1 for advert in near if match_clause(looser, advert).met is Met.MET)
+        return f"{looser} → {count} {_devices(count)}"
+    return f"without {clause} → {len(near)} {_devices(len(near))}"
+
+
+def why_none(
+    requirement: Requirement, adverts: Sequence[Advert], fits: Sequence[WorkerView], declined: Iterable[str]
+) -> tuple[Reason, str]:
+    """Reason and words for tasks that found no worker in the time given: nobody fits, those who fit refuse, or cannot be reached."""
+    refusing = [view for view in fits if view.refused is not None]
+    away = [view for view in fits if view.refused is None]
+    if refusing:
+        reason = refusing[0].refused or Reason.NOT_ALLOWED
+        hint = ""
+        if reason is Reason.NOT_ALLOWED:
+            hint = "\nTheir owners must allow this scheduler: sark-node join --allow PEERID"
+        return reason, f"{_who(refusing)} of {_count(len(fits))}: {_words(refusing)}{hint}"
+    if away:
+        return Reason.GAVE_UP, f"{_count(len(away))}, none could be reached: {_words(away)}"
+    told = list(declined)
+    if told:
+        return Reason.DOES_NOT_FIT, f"every device that was asked said no: {'; '.join(told[:3])}"
+    return Reason.NOTHING_FITS, explain(requirement, adverts)
+
+
+def _count(number: int) -> str:
+    return "1 device that fits" if number == 1 else f"{number} devices that fit"
+
+
+def _who(views: Sequence[WorkerView]) -> str:
+    return f"refused by {len(views)}"
+
+
+def _words(views: Sequence[WorkerView]) -> str:
+    told = [safe_text(f"{view.device or view.peer} says {view.why}") for view in views[:3]]
+    return "; ".join(told) + (f" and {len(views) - 3} more" if len(views) > 3 else "")

@@ -1,0 +1,102 @@
+"""The words we say to a worker: the probe, and the commit with its signed task. Each is one call over a kept link."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from protocol.errors import RemoteProtocolError
+from protocol.messages import (
+    MAX_BATCH,
+    Cancel,
+    Commit,
+    Conflict,
+    Denied,
+    Granted,
+    Held,
+    Probe,
+    Queued,
+    Quote,
+    Release,
+    Shape,
+    Stopped,
+)
+from protocol.task import Task, task_message
+from scheduler.orders import CancelOn, CommitTo, ReleaseOn
+from swarm.identity import Identity
+from swarm.link import Link
+
+MAX_SHAPES: Final = 16
+STOP_PATIENCE_S: Final = 10.0
+"""A cancel is answered once the child is dead."""
+
+CommitAnswer = Granted | Queued | Conflict | Denied
+
+
+def shapes_of(tasks: Iterable[Task], priority: int) -> tuple[Shape, ...]:
+    """What a probe asks about: the tasks, those that are alike taken together, at most `MAX_SHAPES` kinds."""
+    counts: dict[Shape, int] = {}
+    for task in tasks:
+        shape = Shape(
+            unit=task.unit,
+            requirement=task.requirement,
+            model=task.model.sha256,
+            size=task.model.size,
+            priority=priority,
+        )
+        if shape in counts or len(counts) < MAX_SHAPES:
+            counts[shape] = counts.get(shape, 0) + 1
+    return tuple(shape.model_copy(update={"count": count}) for shape, count in counts.items())
+
+
+async def probe(
+    link: Link, campaign: str, shapes: Sequence[Shape], *, patience_s: float = 3.0
+) -> Quote | Denied:
+    """Could you, and when? Raises `Unreachable`, `RemoteProtocolError`."""
+    answer = await link.call(Probe(campaign=campaign, shapes=tuple(shapes)), patience_s=patience_s)
+    if isinstance(answer, Quote) and len(answer.shapes) not in (0, len(shapes)):
+        raise RemoteProtocolError(f"{link.peer} answered {len(shapes)} shapes with {len(answer.shapes)}")
+    if isinstance(answer, (Quote, Denied)):
+        return answer
+    raise await _nonsense(link, "a probe", answer)
+
+
+def commit_message(order: CommitTo, body: bytes, identity: Identity, *, epoch: int, priority: int) -> Commit:
+    """The commit of one attempt. The same order makes the same message: a worker answers its key only once."""
+    return Commit(
+        key=order.key,
+        attempt=order.attempt,
+        epoch=epoch,
+        task=body,
+        signature=identity.sign(task_message(body)),
+        priority=priority,
+        queue=True,
+    )
+
+
+async def commit(link: Link, message: Commit, *, patience_s: float = 5.0) -> CommitAnswer:
+    """Take it. Raises `Unreachable` (whether it was taken is unknown: ask again with the same key), `RemoteProtocolError`."""
+    answer = await link.call(message, patience_s=patience_s)
+    if isinstance(answer, (Granted, Queued, Conflict, Denied)):
+        return answer
+    raise await _nonsense(link, "a commit", answer)
+
+
+async def stop(link: Link, order: CancelOn | ReleaseOn) -> tuple[str, ...]:
+    """Have runs stopped or tickets taken back. Gives the leases under which nothing runs any more."""
+    done: list[str] = []
+    for first in range(0, len(order.held), MAX_BATCH):
+        batch = order.held[first : first + MAX_BATCH]
+        message = _stop_message(order, batch)
+        answer = await link.ask(message, Stopped, patience_s=STOP_PATIENCE_S)
+        done += answer.leases
+    return tuple(done)
+
+
+def _stop_message(order: CancelOn | ReleaseOn, held: tuple[Held, ...]) -> Cancel | Release:
+    return Cancel(held=held, reason=order.reason) if isinstance(order, CancelOn) else Release(held=held)
+
+
+async def _nonsense(link: Link, what: str, answer: object) -> RemoteProtocolError:
+    await link.reset()
+    return RemoteProtocolError(f"{link.peer} answered {what} with {type(answer).__name__}")

@@ -1,0 +1,427 @@
+"""The scheduler: runs every unfinished campaign of its store, from finding devices to the last recorded result.
+
+    beat       every 0.2 s: what the command line wrote, progress to disk, time to the book
+    carry_out  the book's orders: those for the disk at once and in order, those for the network each in a task of its own
+    answer     what workers say on their links: Ready, Result, Progress, Preempt
+
+Killed at any point it carries on from the store: every intent is on disk before a worker is asked, and every result before it is accepted.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+import structlog
+import trio
+
+from protocol.base import Message
+from protocol.errors import CampaignError, RemoteProtocolError, ResourceError, Unreachable
+from protocol.messages import Accepted, Preempt, Progress, Ready, Result, Skip, Stale, Start
+from protocol.task import read_task
+from protocol.words import Reason
+from scheduler.book import Book
+from scheduler.discover import Finder, find, plan_on_devices, survey
+from scheduler.entries import Entry, Terms
+from scheduler.explain import why_none
+from scheduler.negotiate import commit_message
+from scheduler.orders import (
+    CampaignDone,
+    CancelOn,
+    CommitTo,
+    Discover,
+    EndAttempt,
+    EndPending,
+    Explain,
+    KeepGrant,
+    Note,
+    Order,
+    ProbeWorker,
+    ReleaseOn,
+    SetAside,
+)
+from scheduler.results import check, pull, wrong_unit
+from scheduler.store import Store
+from scheduler.stored import CampaignRow, Intent, Live, TaskRow
+from scheduler.workers import Workers
+from swarm.blobs import serve_blobs
+from swarm.identity import Identity
+from swarm.link import Link
+from swarm.network import Network
+
+BEAT_S: Final = 0.2
+SEEK_S: Final = 2.0
+LOOKUPS: Final = 8
+"""Questions to the index at once."""
+LINGER_BEATS: Final = 3
+"""Beats without work before the process ends, so that the last answers are on their way."""
+
+log = structlog.get_logger("sark.scheduler")
+
+
+async def run_scheduler(
+    *,
+    network: Network,
+    index: Finder,
+    identity: Identity,
+    store: Store,
+    spool: Path,
+    rng: random.Random | None = None,
+    wall: Callable[[], float] = time.time,
+    stop_when_idle: bool = True,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Run until no campaign is left, or for ever if not `stop_when_idle`. `spool`: the models, named by their hash.
+
+    Raises `ResourceError` when the store cannot be written; what was acknowledged is safe, and a new start carries on.
+    """
+    try:
+        async with trio.open_nursery() as nursery:
+            service = _Service(network, index, identity, store, spool, rng or random.Random(), wall, nursery)
+            serve_blobs(network, service.find_model)
+            service.load()
+            task_status.started()
+            await service.beat(stop_when_idle)
+            nursery.cancel_scope.cancel()
+    except* ResourceError as group:
+        raise _first(group) from None
+
+
+def _first(group: BaseExceptionGroup[ResourceError]) -> ResourceError:
+    for item in group.exceptions:
+        return _first(item) if isinstance(item, BaseExceptionGroup) else item
+    raise AssertionError("an exception group is never empty")
+
+
+class _Service:
+    def __init__(
+        self,
+        network: Network,
+        index: Finder,
+        identity: Identity,
+        store: Store,
+        spool: Path,
+        rng: random.Random,
+        wall: Callable[[], float],
+        nursery: trio.Nursery,
+    ) -> None:
+        self._network = network
+        self._index = index
+        self._identity = identity
+        self._store = store
+        self._spool = spool
+        self._wall = wall
+        self._nursery = nursery
+        self._book = Book(rng)
+        self._epochs: dict[str, int] = {}
+        self._workers = Workers(
+            network,
+            nursery,
+            self._book,
+            answer=self._answer,
+            carry_out=self._carry_out,
+            epoch=self._epochs.__getitem__,
+            reached=self._remember,
+        )
+        self._bodies: dict[str, bytes] = {}
+        self._lives: dict[str, Live] = {}
+        self._planning: set[str] = set()
+        self._known: dict[str, tuple[str, ...]] = {}
+        self._lookups = trio.CapacityLimiter(LOOKUPS)
+
+    # -- the store's side ---------------------------------------------------------------------------------------------------------------
+
+    async def beat(self, stop_when_idle: bool) -> None:
+        """The clock of the service."""
+        seen, idle = self._store.changed_by_others(), 0
+        while True:
+            await trio.sleep(BEAT_S)
+            self._flush()
+            changed = self._store.changed_by_others()
+            if changed != seen:
+                seen = changed
+                self.load()
+            self._carry_out(self._book.tick(trio.current_time()))
+            if self._book.idle and not self._planning:
+                idle += 1
+                if stop_when_idle and idle >= LINGER_BEATS and not self._store.unfinished_campaigns():
+                    await self._workers.close()
+                    return
+            else:
+                idle = 0
+
+    def load(self) -> None:
+        """Take up campaigns that are not under way yet, and wishes to cancel."""
+        for row in self._store.unfinished_campaigns():
+            if row.id in self._book.courses or row.id in self._planning:
+                continue
+            if row.planned:
+                self._take_up(row)
+            else:
+                self._planning.add(row.id)
+                self._nursery.start_soon(self._plan, row)
+        self._carry_out(self._book.cancel(self._store.cancel_requests(), trio.current_time()))
+
+    def _take_up(self, row: CampaignRow) -> None:
+        now = trio.current_time()
+        self._epochs[row.id] = self._store.next_epoch(row.id)
+        bodies = self._store.bodies(row.id)
+        tried: dict[str, set[str]] = {}
+        for attempt in self._store.attempts(row.id):
+            if attempt.state in ("lost", "failed"):
+                tried.setdefault(attempt.task, set()).add(attempt.worker)
+        rows = self._store.tasks(row.id)
+        entries = [_entry(task, bodies[task.id], tried.get(task.id, set())) for task in rows]
+        self._bodies |= bodies
+        for worker in self._store.workers():
+            view = self._book.view(worker.peer)
+            if not view.addresses:
+                view.addresses, view.device = worker.addresses, worker.device
+        left = None if row.limit_s is None else row.limit_s - (self._wall() - row.created)
+        terms = Terms(
+            campaign=row.id,
+            attempts=row.attempts,
+            backoff_s=row.backoff_s,
+            wait_s=row.wait_s,
+            ends_at=None if left is None else now + left,
+            priority=row.priority,
+        )
+        log.info("campaign.taken-up", campaign=row.id, tasks=len(rows), epoch=self._epochs[row.id])
+        self._carry_out(self._book.add(terms, entries, now))
+        for peer in {entry.worker for entry in entries if entry.live and entry.worker is not None}:
+            self._workers.care(peer)
+
+    async def _plan(self, row: CampaignRow) -> None:
+        """A campaign over devices: wait until some are there, then fix its tasks."""
+        until = trio.current_time() + row.wait_s
+        try:
+            while True:
+                tasks, seen = await plan_on_devices(self._index, row, self._store.models(row.id))
+                current = self._store.campaign(row.id)
+                if current is None or current.cancel:
+                    self._store.end_campaign(row.id)
+                    return
+                if seen or trio.current_time() >= until:
+                    self._store.plan_campaign(row.id, tasks)
+                    return
+                await trio.sleep(SEEK_S)
+        except CampaignError as exc:
+            self._store.end_campaign(row.id, detail=exc.what)
+        finally:
+            self._planning.discard(row.id)
+            self.load()
+
+    def _flush(self) -> None:
+        if self._lives:
+            lives, self._lives = tuple(self._lives.values()), {}
+            self._store.set_progress(lives)
+
+    def _remember(self, peer: str) -> None:
+        view = self._book.view(peer)
+        if view.addresses and self._known.get(peer) != view.addresses:
+            self._known[peer] = view.addresses
+            self._store.remember_worker(peer, view.device, view.addresses)
+
+    def find_model(self, peer: str, sha256: str) -> Path | None:
+        """A model of the spool, for a worker that holds a task of ours which needs it."""
+        return self._spool / sha256 if self._book.may_fetch(peer, sha256) else None
+
+    # -- orders -------------------------------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, orders: Sequence[Order]) -> None:
+        """All of it in order: the disk now, in this very step; the network afterwards, beside each other."""
+        commits = [order for order in orders if isinstance(order, CommitTo)]
+        for order in orders:
+            self._keep(order)
+        if commits:
+            self._store.begin_attempts(
+                [
+                    Intent(o.task, o.attempt, o.key, o.peer, o.device, self._epochs[o.campaign])
+                    for o in commits
+                ]
+            )
+        for order in orders:
+            self._send(order)
+
+    def _keep(self, order: Order) -> None:
+        store = self._store
+        match order:
+            case KeepGrant():
+                store.record_grant(
+                    order.task, order.attempt, lease=order.lease, fence=order.fence, queued=order.queued
+                )
+            case EndAttempt():
+                self._lives.pop(order.task, None)
+                store.end_attempt(
+                    order.task, order.attempt, order.event, reason=order.reason, detail=order.detail
+                )
+                log.info(
+                    "attempt.ended",
+                    task=order.task,
+                    attempt=order.attempt,
+                    event_=str(order.event),
+                    why=order.detail,
+                )
+            case EndPending():
+                store.end_pending(order.tasks, order.event, reason=order.reason, detail=order.detail)
+            case Note():
+                store.set_notes([(task, order.words) for task in order.tasks])
+            case CampaignDone():
+                outcome = store.end_campaign(order.campaign)
+                log.info("campaign.ended", campaign=order.campaign, outcome=str(outcome))
+            case SetAside():
+                log.warning("worker.set-aside", peer=order.peer, device=order.device, why=order.why)
+            case _:
+                pass
+
+    def _send(self, order: Order) -> None:
+        match order:
+            case CommitTo():
+                course = self._book.courses[order.campaign]
+                message = commit_message(
+                    order,
+                    self._bodies[order.task],
+                    self._identity,
+                    epoch=self._epochs[order.campaign],
+                    priority=course.terms.priority,
+                )
+                self._nursery.start_soon(self._workers.commit, order, message)
+            case ProbeWorker():
+                self._nursery.start_soon(self._workers.probe, order.peer)
+            case CancelOn() | ReleaseOn():
+                self._nursery.start_soon(self._workers.stop, order)
+            case Discover():
+                self._nursery.start_soon(self._discover, order)
+            case Explain():
+                self._nursery.start_soon(self._explain, order)
+            case _:
+                pass
+
+    async def _discover(self, order: Discover) -> None:
+        async with self._lookups:
+            adverts = await find(self._index, order.requirement, order.want)
+        self._carry_out(self._book.found(order.need, adverts, trio.current_time()))
+
+    async def _explain(self, order: Explain) -> None:
+        async with self._lookups:
+            adverts = await survey(self._index, order.requirement)
+        need = self._book.needs[order.need]
+        declined = [
+            f"{self._book.view(peer).device or peer}: {d.detail}" for peer, d in need.declined.items()
+        ]
+        fits = [self._book.view(peer) for peer in sorted(need.fits)]
+        reason, text = why_none(order.requirement, adverts, fits, declined)
+        self._carry_out(self._book.nothing_fits(order.need, reason, text, trio.current_time()))
+
+    # -- what workers say ---------------------------------------------------------------------------------------------------------------
+
+    async def _answer(self, link: Link, message: Message) -> Message | None:
+        match message:
+            case Progress():
+                live = self._book.progress(link.peer, message, trio.current_time())
+                if live is not None:
+                    self._lives[live.task] = live
+                return None
+            case Ready():
+                return await self._ready(link.peer, message)
+            case Result():
+                return await self._result(link.peer, message)
+            case Preempt():
+                log.info("task.preempted", peer=link.peer, lease=message.lease, by=message.priority)
+                return None
+            case _:
+                raise RemoteProtocolError(f"a worker does not say {type(message).__name__}")
+
+    async def _ready(self, peer: str, message: Ready) -> Message:
+        await self._workers.quiet(peer)
+        now = trio.current_time()
+        task = self._book.ready(peer, message.lease, message.fence, now)
+        if task is None:
+            self._carry_out(self._book.stopped(peer, (message.lease,), now))
+            return Skip()
+        entry = self._book.entries[task]
+        self._lives.setdefault(task, Live(task, entry.attempt, None))
+        return Start()
+
+    async def _result(self, peer: str, result: Result) -> Message:
+        entry = self._book.entries.get(result.task)
+        if entry is not None and entry.worker == peer and entry.fence is None:
+            await self._workers.quiet(peer)
+        if entry is None or (entry.worker, entry.attempt) != (peer, result.attempt):
+            return self._old(peer, result)
+        if entry.live and entry.fence is None:  # the run was quicker than the answer to its commit
+            now = trio.current_time()
+            self._carry_out(
+                self._book.granted(entry.id, entry.attempt, result.lease, result.fence, now, queued=False)
+            )
+        if entry.over or entry.fence != result.fence:
+            return self._old(peer, result)
+        try:
+            body = await pull(self._network, peer, result)
+        except Unreachable as exc:  # no answer: the worker keeps the result and sends it again
+            raise RemoteProtocolError(exc.what) from exc
+        except RemoteProtocolError as exc:
+            return self._bad(peer, result, exc)
+        try:
+            record = check(result, body, peer, entry.task, self._bodies[entry.id])
+        except RemoteProtocolError as exc:
+            return self._bad(peer, result, exc)
+        event, reason, detail = wrong_unit(record, entry.task) or self._book.judge(record)
+        kept = self._store.record_result(
+            task=entry.id,
+            attempt=result.attempt,
+            fence=result.fence,
+            worker=peer,
+            sha256=result.sha256,
+            body=body,
+            signature=result.signature,
+            event=event,
+            reason=reason,
+            detail=detail,
+        )
+        if kept.stale is not None:
+            return Stale(reason=kept.stale)
+        if not kept.again:
+            self._lives.pop(entry.id, None)
+            self._carry_out(self._book.settled(entry.id, event, reason, trio.current_time()))
+            log.info(
+                "attempt.settled",
+                task=entry.id,
+                attempt=result.attempt,
+                peer=peer,
+                event_=str(event),
+                why=detail,
+            )
+        return Accepted()
+
+    def _old(self, peer: str, result: Result) -> Message:
+        kept = self._store.known_result(
+            task=result.task, attempt=result.attempt, worker=peer, sha256=result.sha256
+        )
+        return Accepted() if kept.stale is None else Stale(reason=kept.stale)
+
+    def _bad(self, peer: str, result: Result, error: RemoteProtocolError) -> Message:
+        log.warning("result.refused", peer=peer, task=result.task, why=error.what)
+        self._carry_out(
+            self._book.lost(peer, (result.lease,), Reason.BAD_REQUEST, trio.current_time(), error.what)
+        )
+        return Stale(reason=Reason.BAD_REQUEST)
+
+
+def _entry(row: TaskRow, body: bytes, tried: set[str]) -> Entry:
+    """A task as the store left it."""
+    entry = Entry(
+        task=read_task(body),
+        state=row.state,
+        attempt=row.attempt,
+        tries=row.tries,
+        tried=tried,
+        restored=True,
+    )
+    entry.restored = entry.live
+    if entry.live or entry.over:
+        entry.worker, entry.lease, entry.fence = row.worker, row.lease, row.fence
+    return entry

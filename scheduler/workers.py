@@ -1,0 +1,283 @@
+"""One kept link to each worker: probing and committing over it, renewing every 5 s, coming back at once when it breaks.
+
+After a break the link is tried again each second, and the worker's leases of this scheduler are adopted anew: what both know goes on. They
+count as lost `LEASE_TTL_S` after the last renewal that was answered was *sent*: so we give up before the worker's own clock does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import structlog
+import trio
+
+from protocol.errors import RemoteProtocolError, Unreachable
+from protocol.lease import LEASE_TTL_S, RENEW_EVERY_S
+from protocol.messages import (
+    MAX_BATCH,
+    WORK,
+    Adopt,
+    Adopted,
+    Commit,
+    Conflict,
+    Denied,
+    Granted,
+    Queued,
+    Renew,
+    Renewed,
+)
+from protocol.task import Task
+from protocol.words import Family, Reason
+from scheduler.book import Book
+from scheduler.negotiate import commit, probe, shapes_of, stop
+from scheduler.orders import CancelOn, CommitTo, Order, ReleaseOn
+from swarm.link import Answer, Link, Links
+from swarm.network import Network
+
+CONNECT_S: Final = 3.0
+AGAIN_S: Final = 1.0
+"""Between two attempts to reach a worker that has leases of ours."""
+SETTLE_S: Final = 2.0
+
+log = structlog.get_logger("sark.workers")
+
+
+@dataclass(slots=True)
+class Line:
+    """What the shell keeps of one worker, beside the book's view of it."""
+
+    heard_at: float
+    """When the last renewal was sent that was answered."""
+    link: Link | None = None
+    """The link over which its leases were adopted."""
+    committing: int = 0
+    quiet: trio.Event = field(default_factory=trio.Event)
+    """Set when no commit is on its way."""
+
+
+class Workers:
+    """All links of the scheduler to workers. What it learns goes into the book; the orders that follow go to `carry_out`."""
+
+    def __init__(
+        self,
+        network: Network,
+        nursery: trio.Nursery,
+        book: Book,
+        *,
+        answer: Answer,
+        carry_out: Callable[[Sequence[Order]], None],
+        epoch: Callable[[str], int],
+        reached: Callable[[str], None],
+    ) -> None:
+        self._links = Links(network, Family.WORK, WORK, nursery, answer)
+        self._nursery = nursery
+        self._book = book
+        self._carry_out = carry_out
+        self._epoch = epoch
+        self._reached = reached
+        self._lines: dict[str, Line] = {}
+        self._kept: set[str] = set()
+
+    def care(self, peer: str) -> None:
+        """See to it that this worker's link is kept while it holds anything of ours."""
+        self._line(peer)
+        if peer not in self._kept:
+            self._kept.add(peer)
+            self._nursery.start_soon(self._keep, peer)
+
+    def _line(self, peer: str) -> Line:
+        line = self._lines.get(peer)
+        if line is None:
+            line = self._lines[peer] = Line(heard_at=trio.current_time())
+            line.quiet.set()
+        return line
+
+    async def quiet(self, peer: str) -> None:
+        """Wait until no answer to a commit is on its way from this worker: it may speak of a lease that we do not know yet."""
+        with trio.move_on_after(SETTLE_S):
+            await self._line(peer).quiet.wait()
+
+    async def _link(self, peer: str) -> Link:
+        link = await self._links.get(peer, self._book.view(peer).addresses, patience_s=CONNECT_S)
+        self.care(peer)
+        return link
+
+    async def close(self) -> None:
+        """End all links in good order, so that the last answers arrive."""
+        for peer in tuple(self._lines):
+            link = self._links.peek(peer)
+            if link is not None:
+                await link.aclose()
+
+    # -- asking -------------------------------------------------------------------------------------------------------------------------
+
+    async def probe(self, peer: str) -> None:
+        """Ask how it stands, and about the tasks that wait for somebody like it."""
+        book = self._book
+        needs = [need for need in book.needs.values() if need.pending and peer in need.fits]
+        if not needs:
+            book.view(peer).probing = False
+            return
+        tasks: list[Task] = [book.entries[task].task for need in needs for task in list(need.pending)[:16]]
+        priority = book.courses[needs[0].campaign].terms.priority
+        shapes = shapes_of(tasks, priority)
+        try:
+            link = await self._link(peer)
+            answer = await probe(link, needs[0].campaign, shapes)
+        except (Unreachable, RemoteProtocolError) as exc:
+            await self._links.drop(peer)
+            self._carry_out(book.unreachable(peer, exc.what, trio.current_time()))
+            return
+        self._reached(peer)
+        if isinstance(answer, Denied):
+            self._carry_out(book.refused(peer, answer, trio.current_time()))
+        else:
+            self._carry_out(book.quoted(peer, answer, trio.current_time(), shapes))
+
+    async def commit(self, order: CommitTo, message: Commit) -> None:
+        """Ask it to take an attempt; with the same key again, for a lease's time, while no answer comes."""
+        line = self._line(order.peer)
+        line.committing += 1
+        if line.committing == 1:
+            line.quiet = trio.Event()
+        try:
+            await self._commit(order, message, line)
+        finally:
+            line.committing -= 1
+            if not line.committing:
+                line.quiet.set()
+
+    async def _commit(self, order: CommitTo, message: Commit, line: Line) -> None:
+        book, entry = self._book, self._book.entries[order.task]
+        sent_at: float | None = None
+        deadline = trio.current_time() + LEASE_TTL_S
+        while True:
+            try:
+                link = await self._link(order.peer)
+                asked_at = trio.current_time()
+                sent_at = sent_at if sent_at is not None else asked_at
+                answer = await commit(link, message)
+                break
+            except (Unreachable, RemoteProtocolError) as exc:
+                now = trio.current_time()
+                if entry.attempt != order.attempt or not entry.live:
+                    return
+                await self._links.drop(order.peer)
+                if sent_at is None or now >= deadline or isinstance(exc, RemoteProtocolError):
+                    sent = sent_at is not None
+                    self._carry_out(
+                        book.unreachable(order.peer, exc.what, now)
+                        + book.not_committed(order.task, order.attempt, exc.what, now, sent=sent)
+                    )
+                    return
+                await trio.sleep(AGAIN_S)
+        now = trio.current_time()
+        if not book.held_on(order.peer):
+            line.heard_at = asked_at
+        match answer:
+            case Granted() | Queued():
+                orders = book.granted(
+                    order.task,
+                    order.attempt,
+                    answer.lease,
+                    answer.fence,
+                    now,
+                    queued=isinstance(answer, Queued),
+                )
+            case Conflict():
+                orders = book.conflict(order.task, order.attempt, answer, now)
+            case Denied():
+                orders = book.denied(order.task, order.attempt, answer, now)
+        self._carry_out(orders)
+
+    async def stop(self, order: CancelOn | ReleaseOn) -> None:
+        """Have runs stopped or tickets taken back. A broken link is mended by its keeper, who says it again."""
+        try:
+            link = await self._link(order.peer)
+            leases = await stop(link, order)
+        except (Unreachable, RemoteProtocolError) as exc:
+            log.info("stop.unanswered", peer=order.peer, why=exc.what)
+            await self._links.drop(order.peer)
+            return
+        self._carry_out(self._book.stopped(order.peer, leases, trio.current_time()))
+
+    # -- keeping ------------------------------------------------------------------------------------------------------------------------
+
+    async def _keep(self, peer: str) -> None:
+        line, view = self._line(peer), self._book.view(peer)
+        while True:
+            link = self._links.peek(peer)
+            if link is None:
+                if not view.held:
+                    self._kept.discard(peer)
+                    return
+                await self._reach(peer, line)
+                continue
+            if line.link is not link:
+                if view.held and not await self._adopt(link, line):
+                    continue
+                line.link = link
+            with trio.move_on_after(RENEW_EVERY_S):
+                await link.closed.wait()
+            if link.closed.is_set():
+                self._carry_out(self._book.broken(peer, trio.current_time()))
+            elif view.held:
+                await self._renew(link, line)
+
+    async def _reach(self, peer: str, line: Line) -> None:
+        """One attempt to have a link again; the second before the next one is waited here."""
+        try:
+            await self._link(peer)
+        except Unreachable as exc:
+            now = trio.current_time()
+            if now - line.heard_at >= LEASE_TTL_S:
+                why = f"{self._book.view(peer).device or peer} was not heard of for {LEASE_TTL_S:g} s: {exc.what}"
+                self._carry_out(self._book.all_lost(peer, Reason.LOST, why, now))
+            self._carry_out(self._book.missing(peer, now))
+            await trio.sleep(AGAIN_S)
+
+    async def _adopt(self, link: Link, line: Line) -> bool:
+        """Carry on what it holds of ours, campaign by campaign. False when the link broke on the way."""
+        book, peer = self._book, link.peer
+        for campaign in book.campaigns_on(peer):
+            asked = frozenset(held.lease for held in book.held_on(peer))
+            try:
+                answer = await link.call(Adopt(campaign=campaign, epoch=self._epoch(campaign)))
+            except Unreachable:
+                await self._links.drop(peer)
+                return False
+            now = trio.current_time()
+            incarnation, leases = book.view(peer).incarnation or 0, answer
+            if isinstance(answer, Adopted):
+                self._carry_out(
+                    book.adopted(peer, campaign, answer.incarnation, answer.leases, now, asked=asked)
+                )
+            elif isinstance(answer, Denied):
+                log.warning("adopt.denied", peer=peer, campaign=campaign, reason=str(answer.reason))
+                self._carry_out(book.adopted(peer, campaign, incarnation, (), now, asked=asked))
+            else:
+                log.warning("link.broken", peer=peer, why=f"answered adopt with {type(leases).__name__}")
+                await self._links.drop(peer)
+                return False
+        self._reached(peer)
+        return await self._renew(link, line)
+
+    async def _renew(self, link: Link, line: Line) -> bool:
+        book, peer = self._book, link.peer
+        held = book.held_on(peer)
+        sent_at = trio.current_time()
+        try:
+            for first in range(0, len(held), MAX_BATCH):
+                answer = await link.ask(Renew(held=held[first : first + MAX_BATCH]), Renewed)
+                now = trio.current_time()
+                self._carry_out(book.seen(peer, answer.incarnation, answer.state, now))
+                for lost in answer.lost:
+                    self._carry_out(book.lost(peer, (lost.lease,), lost.reason, now))
+        except (Unreachable, RemoteProtocolError) as exc:
+            log.info("renew.unanswered", peer=peer, why=exc.what)
+            await self._links.drop(peer)
+            return False
+        line.heard_at = sent_at
+        return True
