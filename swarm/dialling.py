@@ -90,13 +90,18 @@ class NodeSwarm(Swarm):
         self._stopping = False
 
     async def close_all(self, within_s: float) -> None:
-        """Dial nobody any more and close every connection, all at once: one by one libp2p takes 0.2 s for each."""
+        """Listen and dial no more, and close every connection, all at once: one by one libp2p takes 0.2 s for each.
+
+        libp2p itself forgets to close its listeners when it is stopped by its manager.
+        """
         self._stopping = True
         for dial in self._dials.values():
             for scope in dial.scopes:
                 scope.cancel()
         with trio.move_on_after(within_s):
             async with trio.open_nursery() as nursery:
+                for listener in list(self.listeners.values()):
+                    nursery.start_soon(listener.close)
                 for connections in list(self.connections.values()):
                     for connection in list(connections):
                         nursery.start_soon(connection.close)

@@ -222,19 +222,22 @@ async def _run(plan: _Plan, stop: trio.Event, *, task_status: trio.TaskStatus[Ho
     )
     with trio.CancelScope() as scope:
         async with host.run(listen_addrs=plan.listen):
-            _check_listening(swarm, plan.listen)
-            kad = OwnKad(host, server=plan.server)
-            network = HostNetwork(plan.identity, host, swarm, kad)
-            keeper = _BootstrapKeeper(network, plan.bootstrap, plan.rng)
-            swarm.register_notifee(keeper)
-            await keeper.join_first()
-            async with background_trio_service(kad), trio.open_nursery() as nursery:
-                nursery.start_soon(keeper.run)
-                scope.shield = True
-                task_status.started(network)
-                await stop.wait()
-                await swarm.close_all(CLOSE_WITHIN_S)
-                nursery.cancel_scope.cancel()
+            try:
+                _check_listening(swarm, plan.listen)
+                kad = OwnKad(host, server=plan.server)
+                network = HostNetwork(plan.identity, host, swarm, kad)
+                keeper = _BootstrapKeeper(network, plan.bootstrap, plan.rng)
+                swarm.register_notifee(keeper)
+                await keeper.join_first()
+                async with background_trio_service(kad), trio.open_nursery() as nursery:
+                    nursery.start_soon(keeper.run)
+                    scope.shield = True
+                    task_status.started(network)
+                    await stop.wait()
+                    nursery.cancel_scope.cancel()
+            finally:
+                with trio.CancelScope(shield=True):
+                    await swarm.close_all(CLOSE_WITHIN_S)
 
 
 def _alone(error: BaseException) -> BaseException:
