@@ -225,9 +225,9 @@ class _Service:
             self._known[peer] = view.addresses
             self._store.remember_worker(peer, view.device, view.addresses)
 
-    def find_model(self, peer: str, sha256: str) -> Path | None:
+    def find_model(self, peer: str, sha256: str) -> Path | Reason:
         """A model of the spool, for a worker that holds a task of ours which needs it."""
-        return self._spool / sha256 if self._book.may_fetch(peer, sha256) else None
+        return self._spool / sha256 if self._book.may_fetch(peer, sha256) else Reason.NOT_ALLOWED
 
     # -- orders -------------------------------------------------------------------------------------------------------------------------
 

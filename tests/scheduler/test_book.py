@@ -1,0 +1,570 @@
+"""The book by itself: policy one stimulus at a time, and a random walk that no order of stimuli can break."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from typing import TypeVar
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from protocol.advert import Advert, UnitOffer
+from protocol.attempt import TaskEvent, TaskState
+from protocol.lease import Fence
+from protocol.messages import Conflict, Denied, LiveLease, Progress, Quote
+from protocol.record import DeviceFacts, Ran, Record, Timing, pack_samples
+from protocol.requirement import Requirement, parse_clause
+from protocol.task import Measure, Model, Task, Timeouts
+from protocol.words import Outcome, Phase, Reason, WorkerState
+from scheduler.book import Book
+from scheduler.entries import Entry, Terms
+from scheduler.orders import (
+    CampaignDone,
+    CancelOn,
+    CommitTo,
+    Discover,
+    EndAttempt,
+    EndPending,
+    Explain,
+    Order,
+    ProbeWorker,
+    ReleaseOn,
+    SetAside,
+)
+from swarm.identity import Identity
+
+UNIT = "CPU (ONNX)"
+SHA = "ab" * 32
+PEERS = [Identity.from_seed(n).peer_id for n in range(4)]
+SCHEDULER = Identity.from_seed("scheduler").peer_id
+O = TypeVar("O")  # noqa: E741
+
+
+def a_task(n: int, *clauses: str, campaign: str = "c-one") -> Task:
+    return Task(
+        campaign=campaign,
+        task=f"{campaign}/{n}",
+        scheduler=SCHEDULER,
+        model=Model(name="m.onnx", sha256=SHA, size=100),
+        unit=UNIT,
+        requirement=Requirement(clauses=tuple(parse_clause(text) for text in clauses)),
+        measure=Measure(),
+        timeouts=Timeouts(),
+    )
+
+
+def advert(n: int, ram: int = 8 * 1024**3) -> Advert:
+    return Advert(
+        peer=PEERS[n],
+        seq=1,
+        device=f"d{n}",
+        name=f"w{n}",
+        ram=ram,
+        units=(UnitOffer(unit=UNIT, runtime="r"),),
+    )
+
+
+def quote(
+    *, free: int = 1, queue: int = 0, incarnation: int = 1, state: WorkerState = WorkerState.ACTIVE
+) -> Quote:
+    return Quote(incarnation=incarnation, ledger=1, state=state, free=free, queue=queue)
+
+
+def a_record(book: Book, task: str, **changes: object) -> Record:
+    entry = book.entries[task]
+    values: dict[str, object] = {
+        "campaign": entry.task.campaign,
+        "task": task,
+        "attempt": entry.attempt,
+        "fence": entry.fence,
+        "worker": entry.worker,
+        "task_sha256": SHA,
+        "model_sha256": SHA,
+        "outcome": Outcome.COMPLETE,
+        "device": DeviceFacts(device="d", name="w"),
+        "ran": Ran(unit=UNIT, driver="x", runtime="r"),
+        "timing": Timing(samples=pack_samples([1]), warmup=pack_samples([]), cpu_s=0, wall_s=0),
+    }
+    return Record.model_validate({**values, **changes})
+
+
+def of(orders: Iterable[Order], kind: type[O]) -> list[O]:
+    return [order for order in orders if isinstance(order, kind)]
+
+
+class Story:
+    """A book with tasks and workers, told quickly."""
+
+    def __init__(self, tasks: int = 1, workers: int = 1, **terms: object) -> None:
+        self.book = Book(random.Random(1))
+        self.now = 100.0
+        values: dict[str, object] = {"campaign": "c-one", **terms}
+        self.orders = self.book.add(
+            Terms(**values),  # type: ignore[arg-type]
+            [Entry(a_task(n)) for n in range(1, tasks + 1)],
+            self.now,
+        )
+        (discover,) = of(self.orders, Discover)
+        self.need = discover.need
+        self.numbers = 0
+        self.commits: list[CommitTo] = []
+        if workers:
+            self.tell(self.book.found(self.need, [advert(n) for n in range(workers)], self.now))
+        for n in range(workers):
+            self.tell(self.book.quoted(PEERS[n], quote(), self.now))
+
+    def tell(self, orders: list[Order]) -> list[Order]:
+        self.book.check()
+        self.orders = orders
+        self.commits += of(orders, CommitTo)
+        return orders
+
+    def after(self, seconds: float) -> list[Order]:
+        self.now += seconds
+        return self.tell(self.book.tick(self.now))
+
+    def grant(self, commit: CommitTo, *, queued: bool = False, incarnation: int = 1) -> list[Order]:
+        self.numbers += 1
+        fence = Fence(incarnation=incarnation, number=self.numbers)
+        return self.tell(
+            self.book.granted(commit.task, commit.attempt, f"l{self.numbers}", fence, self.now, queued=queued)
+        )
+
+    def fail(self, task: str, reason: Reason, *, permanent: bool = False) -> tuple[TaskEvent, list[Order]]:
+        record = a_record(
+            self.book, task, outcome=Outcome.FAILED, reason=reason, permanent=permanent, timing=None
+        )
+        event, why, _ = self.book.judge(record)
+        return event, self.tell(self.book.settled(task, event, why, self.now))
+
+    def succeed(self, task: str) -> list[Order]:
+        event, why, _ = self.book.judge(a_record(self.book, task))
+        assert event is TaskEvent.SUCCEED
+        return self.tell(self.book.settled(task, event, why, self.now))
+
+
+def test_a_worker_is_found_probed_and_asked() -> None:
+    story = Story(workers=0)
+    found = story.tell(story.book.found(story.need, [advert(0)], story.now))
+    assert of(found, ProbeWorker) == [ProbeWorker(PEERS[0])]
+    (commit,) = of(story.tell(story.book.quoted(PEERS[0], quote(), story.now)), CommitTo)
+    assert (commit.peer, commit.task, commit.attempt, commit.key) == (
+        PEERS[0],
+        "c-one/1",
+        1,
+        "c-one/1/1",
+    )
+
+
+def test_idle_workers_get_a_task_each_before_any_gets_a_second() -> None:
+    story = Story(tasks=3, workers=0)
+    story.tell(story.book.found(story.need, [advert(n) for n in range(3)], story.now))
+    for n in range(3):
+        story.tell(story.book.quoted(PEERS[n], quote(), story.now))
+    story.grant(story.commits[0])
+    held = [len(story.book.view(peer).held) for peer in PEERS[:3]]
+    assert max(held) <= 2
+    assert sum(held) == 3
+
+
+def test_two_tickets_are_kept_at_a_worker_and_more_when_its_tasks_are_short() -> None:
+    story = Story(tasks=30)
+    assert len(story.commits) == 2
+    for commit in tuple(story.commits):
+        story.grant(commit)
+    story.now += 0.05
+    story.succeed("c-one/1")
+    assert len(story.book.view(PEERS[0]).held) == 8
+
+
+def test_a_crash_goes_to_a_worker_that_has_not_tried_it_without_delay() -> None:
+    story = Story(workers=2)
+    first = story.commits[0]
+    story.grant(first)
+    event, orders = story.fail("c-one/1", Reason.CRASHED)
+    assert event is TaskEvent.RETRY
+    (second,) = of(orders, CommitTo)
+    assert second.peer != first.peer
+
+
+def test_on_the_only_worker_a_second_attempt_waits_for_the_backoff() -> None:
+    story = Story(backoff_s=5.0)
+    story.grant(story.commits[0])
+    _, orders = story.fail("c-one/1", Reason.CRASHED)
+    assert not of(orders, CommitTo)
+    assert not of(story.after(4.0), CommitTo)
+    assert of(story.after(1.1), CommitTo)
+
+
+def test_attempts_are_bounded_and_the_last_reason_stays() -> None:
+    story = Story(attempts=2, workers=3)
+    story.grant(story.commits[-1])
+    assert story.fail("c-one/1", Reason.CRASHED)[0] is TaskEvent.RETRY
+    story.grant(story.commits[-1])
+    event, orders = story.fail("c-one/1", Reason.CRASHED)
+    assert event is TaskEvent.FAIL
+    assert of(orders, CampaignDone)
+
+
+@pytest.mark.parametrize("reason", [Reason.TIMED_OUT, Reason.OUT_OF_MEMORY])
+def test_a_limit_is_the_models_fault_after_two_workers_or_on_the_only_one(reason: Reason) -> None:
+    alone = Story(workers=1)
+    alone.grant(alone.commits[-1])
+    assert alone.fail("c-one/1", reason)[0] is TaskEvent.FAIL
+    several = Story(workers=3, attempts=5)
+    several.grant(several.commits[-1])
+    assert several.fail("c-one/1", reason)[0] is TaskEvent.RETRY
+    several.grant(several.commits[-1])
+    assert several.fail("c-one/1", reason)[0] is TaskEvent.FAIL
+
+
+def test_a_permanent_failure_ends_the_task_at_once() -> None:
+    story = Story(workers=3)
+    story.grant(story.commits[-1])
+    assert story.fail("c-one/1", Reason.BROKEN_MODEL, permanent=True)[0] is TaskEvent.FAIL
+
+
+def test_a_worker_that_fails_fast_and_often_is_set_aside_for_a_while() -> None:
+    story = Story(tasks=40, attempts=50)
+    asides: list[SetAside] = []
+    for _ in range(3):
+        commit = story.commits.pop(0)
+        story.grant(commit)
+        story.now += 0.1
+        asides += of(story.fail(commit.task, Reason.CRASHED)[1], SetAside)
+    assert [aside.seconds for aside in asides] == [30.0]
+    view = story.book.view(PEERS[0])
+    assert not view.serving(story.now)
+    assert "quick failures" in view.why
+    assert view.serving(story.now + 31)
+
+
+def test_a_lost_run_counts_as_a_try_and_a_lost_ticket_does_not() -> None:
+    story = Story(tasks=2)
+    story.grant(story.commits[0])
+    story.grant(story.commits[1], queued=True)
+    orders = story.tell(story.book.all_lost(PEERS[0], Reason.LOST, "gone", story.now))
+    assert [order.event for order in of(orders, EndAttempt)] == [TaskEvent.LOSE, TaskEvent.REFUSE]
+    assert [story.book.entries[f"c-one/{n}"].tries for n in (1, 2)] == [1, 0]
+
+
+def test_a_new_incarnation_voids_what_the_old_one_gave() -> None:
+    story = Story(tasks=2)
+    for commit in tuple(story.commits):
+        story.grant(commit)
+    orders = story.tell(story.book.seen(PEERS[0], 2, WorkerState.ACTIVE, story.now))
+    assert len(of(orders, EndAttempt)) == 2
+
+
+def test_a_ticket_is_started_once_its_place_is_up_and_skipped_when_it_is_not_wanted() -> None:
+    story = Story(tasks=2)
+    for commit in story.commits:
+        story.grant(commit, queued=True)
+    book = story.book
+    assert book.ready(PEERS[0], "l1", Fence(incarnation=1, number=1), story.now) == "c-one/1"
+    assert book.entries["c-one/1"].state is TaskState.LEASED
+    story.tell(book.cancel(["c-one/2"], story.now))
+    assert book.ready(PEERS[0], "l2", Fence(incarnation=1, number=2), story.now) is None
+    assert book.ready(PEERS[1], "l1", Fence(incarnation=1, number=1), story.now) is None
+    assert book.ready(PEERS[0], "l1", Fence(incarnation=1, number=9), story.now) is None
+
+
+def test_a_grant_for_an_attempt_that_is_over_is_given_back() -> None:
+    story = Story()
+    commit = story.commits[0]
+    story.tell(story.book.not_committed(commit.task, commit.attempt, "silence", story.now, sent=True))
+    story.after(10)
+    story.tell(story.book.quoted(PEERS[0], quote(), story.now))
+    assert story.commits[-1].attempt == 2
+    orders = story.grant(commit)
+    assert of(orders, CancelOn)
+    assert story.book.entries["c-one/1"].lease is None
+
+
+def test_a_cancelled_task_ends_when_its_worker_confirms() -> None:
+    story = Story()
+    story.grant(story.commits[0])
+    (stop,) = of(story.tell(story.book.cancel(["c-one/1"], story.now)), CancelOn)
+    assert story.book.entries["c-one/1"].state is TaskState.LEASED
+    orders = story.tell(story.book.stopped(PEERS[0], [stop.held[0].lease], story.now))
+    assert of(orders, EndAttempt)[0].event is TaskEvent.CANCEL
+    assert of(orders, CampaignDone)
+
+
+def test_a_task_cancelled_while_it_was_asked_for_is_stopped_on_its_grant() -> None:
+    story = Story()
+    assert not of(story.tell(story.book.cancel(["c-one/1"], story.now)), CancelOn)
+    assert of(story.grant(story.commits[0]), CancelOn)
+
+
+def test_a_conflict_or_a_full_queue_is_no_try() -> None:
+    story = Story()
+    commit = story.commits[0]
+    conflict = Conflict(reason=Reason.BUSY, quote=quote(free=0, queue=5))
+    story.tell(story.book.conflict(commit.task, commit.attempt, conflict, story.now))
+    assert story.book.entries[commit.task].tries == 0
+    later = story.after(1.0)
+    (again,) = of(later, CommitTo)
+    assert again.attempt == 2
+    denied = Denied(reason=Reason.BUSY, retry_s=3.0)
+    story.tell(story.book.denied(again.task, again.attempt, denied, story.now))
+    assert not of(story.after(2.0), ProbeWorker)
+    assert of(story.after(1.5), ProbeWorker)
+
+
+def test_nothing_that_fits_is_explained_after_the_wait_and_fails_the_tasks() -> None:
+    story = Story(tasks=2, workers=0, wait_s=10.0)
+    story.tell(story.book.found(story.need, [], story.now))
+    assert not of(story.after(9.0), Explain)
+    story.tell(story.book.found(story.need, [], story.now))
+    (explain,) = of(story.after(1.0), Explain)
+    assert not of(story.after(1.0), Explain)
+    orders = story.tell(story.book.nothing_fits(explain.need, Reason.NOTHING_FITS, "none", story.now))
+    assert of(orders, EndPending)[0].tasks == ("c-one/1", "c-one/2")
+    assert of(orders, CampaignDone)
+
+
+def test_a_worker_that_turns_up_while_we_explain_gets_the_tasks() -> None:
+    story = Story(workers=0, wait_s=1.0)
+    story.tell(story.book.found(story.need, [], story.now))
+    (explain,) = of(story.after(1.5), Explain)
+    story.tell(story.book.found(story.need, [advert(0)], story.now))
+    orders = story.tell(story.book.nothing_fits(explain.need, Reason.NOTHING_FITS, "none", story.now))
+    assert not of(orders, EndPending)
+    assert of(story.tell(story.book.quoted(PEERS[0], quote(), story.now)), CommitTo)
+
+
+def test_the_campaigns_limit_ends_all_of_it() -> None:
+    story = Story(tasks=4, ends_at=200.0)
+    story.grant(story.commits[0])
+    orders = story.after(150)
+    assert len(of(orders, EndPending)[0].tasks) == 2
+    assert of(orders, CancelOn)
+    story.tell(story.book.stopped(PEERS[0], ["l1"], story.now))
+    assert story.book.entries["c-one/1"].state is TaskState.FAILED
+
+
+def test_a_run_far_beyond_its_limits_is_stopped_and_failed() -> None:
+    story = Story()
+    story.grant(story.commits[0])
+    patience = story.book.entries["c-one/1"].patience_s()
+    assert not of(story.after(patience - 1), CancelOn)
+    (stop,) = of(story.after(2), CancelOn)
+    assert stop.reason is Reason.TIMED_OUT
+    orders = story.tell(story.book.stopped(PEERS[0], ["l1"], story.now))
+    assert of(orders, EndAttempt)[0].reason is Reason.TIMED_OUT
+
+
+def test_a_ticket_of_a_busy_worker_is_released_for_an_idle_one() -> None:
+    story = Story(tasks=2)
+    story.grant(story.commits[0])
+    story.grant(story.commits[1], queued=True)
+    story.tell(story.book.found(story.need, [advert(0), advert(1)], story.now))
+    orders = story.tell(story.book.quoted(PEERS[1], quote(), story.now))
+    (release,) = of(orders, ReleaseOn)
+    assert release.peer == PEERS[0]
+    orders = story.tell(story.book.stopped(PEERS[0], [release.held[0].lease], story.now))
+    assert of(orders, CommitTo)[0].peer == PEERS[1]
+
+
+def test_after_a_restart_what_the_worker_holds_goes_on_and_the_rest_is_lost() -> None:
+    book = Book(random.Random(1))
+    fences = [Fence(incarnation=1, number=n) for n in range(4)]
+    entries = [Entry(a_task(n), restored=True, attempt=1, worker=PEERS[0]) for n in (1, 2, 3, 4)]
+    states = (TaskState.COMMITTING, TaskState.QUEUED, TaskState.RUNNING, TaskState.COMMITTING)
+    for n, (entry, state) in enumerate(zip(entries, states, strict=True)):
+        entry.state = state
+        if state is not TaskState.COMMITTING:
+            entry.lease, entry.fence = f"l{n}", fences[n]
+    book.add(Terms("c-one"), entries, 0.0)
+    book.check()
+    told = [
+        LiveLease(task="c-one/1", attempt=1, lease="l0", fence=fences[0], queued=True),
+        LiveLease(task="c-one/2", attempt=1, lease="l1", fence=fences[1]),
+        LiveLease(task="c-one/9", attempt=1, lease="l9", fence=fences[3]),
+    ]
+    asked = frozenset({"l1", "l2"})
+    orders = book.adopted(PEERS[0], "c-one", 1, told, 1.0, asked=asked)
+    book.check()
+    assert [entry.state for entry in entries] == [
+        TaskState.QUEUED,
+        TaskState.LEASED,
+        TaskState.PENDING,
+        TaskState.PENDING,
+    ]
+    ended = {order.task: order.event for order in of(orders, EndAttempt)}
+    assert ended == {"c-one/3": TaskEvent.LOSE, "c-one/4": TaskEvent.REFUSE}
+    assert [held.lease for order in of(orders, CancelOn) for held in order.held] == ["l9"]
+
+
+def test_a_lease_granted_while_the_question_was_under_way_is_not_taken_for_lost() -> None:
+    story = Story()
+    story.grant(story.commits[0])
+    orders = story.tell(story.book.adopted(PEERS[0], "c-one", 1, (), story.now, asked=frozenset()))
+    assert not of(orders, EndAttempt)
+
+
+class Walk(RuleBasedStateMachine):
+    """Any stimulus at any time, old and foreign ones among them; a shadow of the store checks what the orders would write."""
+
+    @initialize(seed=st.integers(0, 1000), tasks=st.integers(1, 6))
+    def begin(self, seed: int, tasks: int) -> None:
+        self.book = Book(random.Random(seed))
+        self.now = 0.0
+        self.number = 0
+        self.commits: list[CommitTo] = []
+        self.leases: list[tuple[CommitTo, str, Fence]] = []
+        self.needs: list[str] = []
+        self.recorded: dict[str, int] = {}
+        self.final: dict[str, TaskState] = {}
+        self.took: dict[str, tuple[int, Fence | None]] = {}
+        self.do(
+            self.book.add(
+                Terms("c-one", attempts=2, wait_s=5.0),
+                [Entry(a_task(n)) for n in range(1, tasks + 1)],
+                0.0,
+            )
+        )
+        self.found(0)
+        self.found(1)
+        self.quoted(0, 1, 0, 1)
+
+    def do(self, orders: list[Order]) -> None:
+        self.commits += of(orders, CommitTo)
+        self.needs += [order.need for order in of(orders, Discover)]
+        for commit in of(orders, CommitTo):
+            before = self.took.get(commit.task, (0, None))[0]
+            assert commit.attempt == before + 1, "attempts rise one by one, never two at a time"
+            self.took[commit.task] = (commit.attempt, None)
+
+    @rule(n=st.integers(0, 3))
+    def found(self, n: int) -> None:
+        for need in self.needs[-1:]:
+            self.do(self.book.found(need, [advert(n)], self.now))
+
+    @rule(n=st.integers(0, 3), free=st.integers(0, 1), queue=st.integers(0, 3), incarnation=st.integers(1, 3))
+    def quoted(self, n: int, free: int, queue: int, incarnation: int) -> None:
+        told = quote(free=free, queue=queue, incarnation=incarnation)
+        self.do(self.book.quoted(PEERS[n], told, self.now))
+
+    @rule(n=st.integers(0, 3))
+    def unreachable(self, n: int) -> None:
+        self.do(self.book.unreachable(PEERS[n], "silence", self.now))
+
+    @rule(n=st.integers(0, 3), reason=st.sampled_from([Reason.NOT_ALLOWED, Reason.BUSY]))
+    def refused(self, n: int, reason: Reason) -> None:
+        retry = 1.0 if reason is Reason.BUSY else None
+        self.do(self.book.refused(PEERS[n], Denied(reason=reason, retry_s=retry), self.now))
+
+    @precondition(lambda self: self.commits)
+    @rule(data=st.data(), queued=st.booleans(), incarnation=st.integers(1, 3))
+    def granted(self, data: st.DataObject, queued: bool, incarnation: int) -> None:
+        commit = data.draw(st.sampled_from(self.commits))
+        self.number += 1
+        fence = Fence(incarnation=incarnation, number=self.number)
+        self.leases.append((commit, f"l{self.number}", fence))
+        lease = f"l{self.number}"
+        entry = self.book.entries[commit.task]
+        wanted = entry.attempt == commit.attempt and entry.state is TaskState.COMMITTING
+        self.do(self.book.granted(commit.task, commit.attempt, lease, fence, self.now, queued=queued))
+        if not wanted:
+            assert entry.lease != lease, "an old attempt's grant gave its task a lease"
+
+    @precondition(lambda self: self.commits)
+    @rule(data=st.data(), how=st.sampled_from(["conflict", "denied", "unfit", "lost", "unsent"]))
+    def not_granted(self, data: st.DataObject, how: str) -> None:
+        c = data.draw(st.sampled_from(self.commits))
+        book = self.book
+        if how == "conflict":
+            conflict = Conflict(reason=Reason.BUSY, quote=quote())
+            self.do(book.conflict(c.task, c.attempt, conflict, self.now))
+        elif how in ("denied", "unfit"):
+            reason = Reason.NOT_SERVING if how == "denied" else Reason.DOES_NOT_FIT
+            self.do(book.denied(c.task, c.attempt, Denied(reason=reason), self.now))
+        else:
+            self.do(book.not_committed(c.task, c.attempt, "silence", self.now, sent=how == "lost"))
+
+    @precondition(lambda self: self.leases)
+    @rule(data=st.data())
+    def ready_and_progress(self, data: st.DataObject) -> None:
+        commit, lease, fence = data.draw(st.sampled_from(self.leases))
+        task = self.book.ready(commit.peer, lease, fence, self.now)
+        told = Progress(lease=lease, fence=fence, seq=1, phase=Phase.RUN)
+        live = self.book.progress(commit.peer, told, self.now)
+        if task is not None:
+            assert live is not None
+            assert (live.task, live.attempt) == (task, commit.attempt)
+
+    @precondition(lambda self: self.leases)
+    @rule(data=st.data(), outcome=st.sampled_from(list(Outcome)), permanent=st.booleans())
+    def result(self, data: st.DataObject, outcome: Outcome, permanent: bool) -> None:
+        """As the service and the store do it: only the current attempt under the current fence is recorded."""
+        commit, _, fence = data.draw(st.sampled_from(self.leases))
+        entry = self.book.entries[commit.task]
+        if not entry.live or (entry.attempt, entry.fence, entry.worker) != (
+            commit.attempt,
+            fence,
+            commit.peer,
+        ):
+            return
+        reason = None if outcome is Outcome.COMPLETE else Reason.CRASHED
+        record = a_record(self.book, commit.task, outcome=outcome, reason=reason, permanent=permanent)
+        event, why, _ = self.book.judge(record)
+        if event is TaskEvent.SUCCEED:
+            self.recorded[commit.task] = self.recorded.get(commit.task, 0) + 1
+        self.do(self.book.settled(commit.task, event, why, self.now))
+
+    @precondition(lambda self: self.leases)
+    @rule(data=st.data(), stopped=st.booleans())
+    def lost(self, data: st.DataObject, stopped: bool) -> None:
+        commit, lease, _ = data.draw(st.sampled_from(self.leases))
+        if stopped:
+            self.do(self.book.stopped(commit.peer, [lease], self.now))
+        else:
+            self.do(self.book.lost(commit.peer, [lease], Reason.EXPIRED, self.now))
+
+    @rule(n=st.integers(0, 3), incarnation=st.integers(1, 3))
+    def seen(self, n: int, incarnation: int) -> None:
+        self.do(self.book.seen(PEERS[n], incarnation, WorkerState.BUSY, self.now))
+
+    @rule(n=st.integers(0, 3), data=st.data())
+    def adopted(self, n: int, data: st.DataObject) -> None:
+        known = [
+            LiveLease(task=c.task, attempt=c.attempt, lease=lease, fence=fence, queued=queued)
+            for c, lease, fence in self.leases
+            if c.peer == PEERS[n]
+            for queued in (data.draw(st.booleans()),)
+        ]
+        kept = data.draw(st.lists(st.sampled_from(known), unique_by=lambda x: x.lease)) if known else []
+        asked = frozenset(held.lease for held in self.book.held_on(PEERS[n]))
+        self.do(self.book.adopted(PEERS[n], "c-one", 1, kept, self.now, asked=asked))
+
+    @rule(n=st.integers(1, 6))
+    def cancel(self, n: int) -> None:
+        self.do(self.book.cancel([f"c-one/{n}"], self.now))
+
+    @rule(seconds=st.sampled_from([0.2, 3.0, 40.0, 700.0]))
+    def tick(self, seconds: float) -> None:
+        self.now += seconds
+        orders = self.book.tick(self.now)
+        self.do(orders)
+        for explain in of(orders, Explain):
+            self.do(self.book.nothing_fits(explain.need, Reason.NOTHING_FITS, "none", self.now))
+
+    @invariant()
+    def holds_together(self) -> None:
+        self.book.check()
+        for task, entry in self.book.entries.items():
+            if task in self.final:
+                assert entry.state is self.final[task], "a terminal state is final"
+            elif entry.over:
+                self.final[task] = entry.state
+            assert (entry.state is TaskState.SUCCEEDED) == (self.recorded.get(task, 0) == 1)
+            assert self.recorded.get(task, 0) <= 1
+
+
+Walk.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestWalk = Walk.TestCase
