@@ -122,8 +122,9 @@ def _exit_code(exc: BaseException) -> int:
             _tell(leaf.what, leaf.hint)
             return leaf.exit_code
         if isinstance(leaf, typer.TyperException):
-            if hasattr(leaf, "show"):
-                leaf.show()
+            show = getattr(leaf, "show", None)
+            if callable(show):
+                show()
             else:
                 _tell(str(leaf), "")
             return int(getattr(leaf, "exit_code", 2))

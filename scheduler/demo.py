@@ -130,13 +130,17 @@ def run_demo(folder: Path, workers: int, console: Console) -> int:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as exc:
-        raise ResourceError(f"cannot use {folder}: {exc.strerror}", hint="name another: --directory") from None
+        raise ResourceError(
+            f"cannot use {folder}: {exc.strerror}", hint="name another: --directory"
+        ) from None
     try:
         with lock_folder(folder / "demo"), demo_swarm(folder, workers, say) as (swarm, home):
             say(f"submitting {file} …")
             campaign_id = submit_campaign(home, file, wait_s=60.0)
             with Store(home.store) as store:
-                campaign = watch(store, campaign_id, console, keep_alive=swarm.check)
+                campaign = watch(
+                    store, campaign_id, console, keep_alive=swarm.check, hint="Ctrl-C stops the demo"
+                )
                 csv = folder.absolute() / "results.csv"
                 code = finish(store, campaign, console, csv=csv, raw=folder.absolute(), as_json=False)
             say("stopping everything …")

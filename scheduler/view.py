@@ -17,6 +17,8 @@ from scheduler.store import Store
 from scheduler.stored import CampaignRow, TaskRow
 
 REFRESH_S = 0.125
+NARROW = 76
+"""Columns below which the unit gives way."""
 _STYLES = {
     TaskState.SUCCEEDED: "green",
     TaskState.FAILED: "red",
@@ -33,14 +35,15 @@ def watch(
     console: Console,
     *,
     keep_alive: Callable[[], None],
+    hint: str = "Ctrl-C leaves it running",
     pause: Callable[[float], None] = time.sleep,
     wall: Callable[[], float] = time.time,
 ) -> CampaignRow:
     """Show how the campaign goes until it has ended; gives it as it then stands.
 
-    `keep_alive` is called about once a second: it starts the scheduler process again if that died.
+    `keep_alive` is called about once a second: it starts the scheduler process again if that died. `hint` stands below the table.
     """
-    show = _Screen(console, wall) if console.is_terminal else _Lines(console)
+    show = _Screen(console, wall, hint) if console.is_terminal else _Lines(console)
     with show:
         rounds = 0
         while True:
@@ -59,9 +62,10 @@ def watch(
 class _Screen:
     """A table that stays in place."""
 
-    def __init__(self, console: Console, wall: Callable[[], float]) -> None:
+    def __init__(self, console: Console, wall: Callable[[], float], hint: str) -> None:
         self._console = console
         self._wall = wall
+        self._hint = hint
         self._live = Live(console=console, auto_refresh=False, transient=True)
 
     def __enter__(self) -> _Screen:
@@ -74,7 +78,8 @@ class _Screen:
     def update(self, campaign: CampaignRow, tasks: Sequence[TaskRow]) -> None:
         height = max(4, self._console.height - 4)
         self._live.update(
-            render(campaign, tasks, self._wall(), width=self._console.width, height=height), refresh=True
+            render(campaign, tasks, self._wall(), width=self._console.width, height=height, hint=self._hint),
+            refresh=True,
         )
 
 
@@ -109,7 +114,7 @@ def _step(task: TaskRow) -> str:
 
 
 def render(
-    campaign: CampaignRow, tasks: Sequence[TaskRow], now: float, *, width: int, height: int
+    campaign: CampaignRow, tasks: Sequence[TaskRow], now: float, *, width: int, height: int, hint: str
 ) -> RenderableType:
     """The whole picture: a headline and as many tasks as fit, those that move first."""
     done = sum(task.state is TaskState.SUCCEEDED for task in tasks)
@@ -122,28 +127,29 @@ def render(
         f"  {show_time((campaign.ended or now) - campaign.created)}",
     )
     shown = _most_interesting(tasks, height)
+    narrow = width < NARROW
     table = Table(box=None, padding=(0, 1), show_header=True, header_style="dim", expand=True)
     table.add_column("task", no_wrap=True)
-    table.add_column("model", no_wrap=True, overflow="ellipsis", ratio=3)
-    table.add_column("unit", no_wrap=True, overflow="ellipsis", ratio=2)
-    table.add_column("device", no_wrap=True, overflow="ellipsis", ratio=2)
+    table.add_column("model", no_wrap=True, overflow="ellipsis", max_width=16 if narrow else 28)
+    if not narrow:
+        table.add_column("unit", no_wrap=True, overflow="ellipsis", max_width=22)
+    table.add_column("device", no_wrap=True, overflow="ellipsis", min_width=6, max_width=18)
     table.add_column("", no_wrap=True, width=8)
-    table.add_column("phase", no_wrap=True, overflow="ellipsis", ratio=5)
+    table.add_column("phase", no_wrap=True, overflow="ellipsis", min_width=24, ratio=1)
     for task in shown:
         style = _STYLES.get(task.state, "")
         mark = _MARKS.get(task.state, " ")
         table.add_row(
             Text(f"{mark} {task.n}", style=style),
             Text(safe_text(task.model)),
-            Text(safe_text(task.unit)),
+            *(() if narrow else (Text(safe_text(task.unit)),)),
             Text(safe_text(task.device)),
             Text(_bar(fraction(task)), style=style),
             Text(progress_text(task), style=style),
         )
     rest = len(tasks) - len(shown)
     footer = Text(f"  … and {rest} more", style="dim") if rest else Text("")
-    hint = Text("Ctrl-C leaves it running", style="dim")
-    return Group(headline, table, Text.assemble(footer, "  ", hint))
+    return Group(headline, table, Text.assemble(footer, "  ", (hint, "dim")))
 
 
 def _bar(share: float | None) -> str:

@@ -77,7 +77,7 @@ def _plural(annotation: Any, text: str) -> Any:
         case origin if origin is tuple:
             return items
         case origin if origin is dict:
-            return dict(item.partition("=")[::2] for item in items)
+            return {name: value for name, _, value in (item.partition("=") for item in items)}
         case _:
             return text
 

@@ -1,0 +1,141 @@
+"""What a person sees of a campaign: one grammar, at any width, live or piped."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+
+import pytest
+from rich.console import Console
+
+from protocol.attempt import TaskState
+from protocol.words import Phase, Reason
+from scheduler.progress import fraction, progress_text, show_ms, show_time
+from scheduler.stored import CampaignRow, TaskRow
+from scheduler.view import _Lines, render
+
+TASK = TaskRow(
+    id="c-abcdefgh/1",
+    campaign="c-abcdefgh",
+    n=1,
+    model="mobilenet-v3-large-with-a-long-name.onnx",
+    sha256="a" * 64,
+    unit="CPU (ONNX)",
+    state=TaskState.RUNNING,
+    attempt=1,
+    tries=0,
+    worker="12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN",
+    device="laptop-7",
+    lease="l-1",
+    fence=None,
+    reason=None,
+    detail="",
+    cancel=False,
+    phase=Phase.RUN,
+    done=120,
+    total=200,
+    median_ms=12.54,
+    note="",
+    begun=0.0,
+    ended=None,
+)
+CAMPAIGN = CampaignRow(
+    id="c-abcdefgh",
+    name="vision",
+    scheduler=TASK.worker or "",
+    spec="{}",
+    attempts=3,
+    backoff_s=5.0,
+    wait_s=60.0,
+    limit_s=None,
+    priority=50,
+    epoch=1,
+    planned=True,
+    cancel=False,
+    created=100.0,
+    ended=None,
+    outcome=None,
+    detail="",
+)
+
+
+def changed(**changes: object) -> TaskRow:
+    return dataclasses.replace(TASK, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("task", "text"),
+    [
+        (TASK, "run 120/200 (median 12.5 ms)"),
+        (changed(phase=Phase.FETCH, done=12_100_000, total=28_000_000), "fetch 43 % (12.1 of 28.0 MB)"),
+        (changed(phase=Phase.LOAD, done=2, total=5), "load 2/5"),
+        (changed(phase=Phase.LOAD, done=0, total=1), "load"),
+        (changed(phase=Phase.WARM_UP, done=12, total=None), "warm-up 12"),
+        (changed(phase=Phase.CHECK, done=0, total=None), "check"),
+        (changed(phase=None, state=TaskState.LEASED), "starting"),
+        (changed(state=TaskState.QUEUED, note="queued 3rd, starts in ~40 s"), "queued 3rd, starts in ~40 s"),
+        (changed(state=TaskState.PENDING), "looking for a device"),
+        (changed(state=TaskState.PENDING, note="no \x1b[31mgate"), "no [31mgate"),
+        (changed(state=TaskState.SUCCEEDED), "done"),
+        (changed(state=TaskState.FAILED, detail="", reason=Reason.CRASHED), "failed: crashed"),
+        (changed(state=TaskState.CANCELLED), "cancelled"),
+    ],
+)
+def test_one_grammar_says_how_a_task_stands(task: TaskRow, text: str) -> None:
+    assert progress_text(task) == text
+
+
+def test_only_what_can_be_told_has_a_bar() -> None:
+    assert fraction(TASK) == 0.6
+    assert fraction(changed(state=TaskState.SUCCEEDED)) == 1.0
+    assert fraction(changed(total=None)) is None
+    assert fraction(changed(state=TaskState.PENDING)) is None
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (60, 10), (200, 50)])
+def test_the_table_fits_the_terminal_and_keeps_what_moves(width: int, height: int) -> None:
+    tasks = [
+        changed(id=f"c-abcdefgh/{n}", n=n, state=TaskState.SUCCEEDED if n % 50 else TaskState.RUNNING)
+        for n in range(1, 301)
+    ]
+    out = io.StringIO()
+    console = Console(file=out, width=width, height=height, force_terminal=True, color_system=None)
+    console.print(
+        render(CAMPAIGN, tasks, 114.0, width=width, height=height - 4, hint="Ctrl-C leaves it running")
+    )
+    lines = out.getvalue().splitlines()
+    assert len(lines) < height
+    assert all(len(line) <= width for line in lines)
+    assert lines[0].startswith("vision  c-abcdefgh  294 of 300 done")
+    assert "0:14" in lines[0]
+    assert sum("run 120" in line for line in lines) == min(6, height - 4)
+    assert f"{300 - (height - 4)} more" in lines[-1]
+
+
+def test_a_pipe_gets_a_line_for_each_phase_and_no_escape_codes() -> None:
+    out = io.StringIO()
+    lines = _Lines(Console(file=out, width=80))
+    for step in (
+        changed(state=TaskState.PENDING, device=""),
+        changed(phase=Phase.RUN, done=1),
+        changed(phase=Phase.RUN, done=2),
+        changed(state=TaskState.FAILED, detail="no \x1b]52;;x\x07 such thing", model="[bold]evil[/x]"),
+    ):
+        lines.update(CAMPAIGN, [step])
+    told = out.getvalue().splitlines()
+    assert len(told) == 3
+    assert told[1].endswith("on laptop-7: run")
+    assert "[bold]evil[/x]" in told[2]
+    assert "\x1b" not in out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.0123, "12.3 µs"), (12.54, "12.5 ms"), (999.4, "999 ms"), (2500.0, "2.5 s")]
+)
+def test_times_have_three_digits_that_mean_something(value: float, text: str) -> None:
+    assert show_ms(value) == text
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(14.9, "0:14"), (125, "2:05"), (3753, "1:02:33")])
+def test_durations_read_like_a_clock(seconds: float, text: str) -> None:
+    assert show_time(seconds) == text
