@@ -18,7 +18,9 @@ from scheduler.stored import CampaignRow, TaskRow
 
 REFRESH_S = 0.125
 NARROW = 76
-"""Columns below which the unit gives way."""
+"""Columns below which the unit gives way to the phase."""
+WIDE = 100
+"""Columns from which there is room for a bar."""
 _STYLES = {
     TaskState.SUCCEEDED: "green",
     TaskState.FAILED: "red",
@@ -127,14 +129,15 @@ def render(
         f"  {show_time((campaign.ended or now) - campaign.created)}",
     )
     shown = _most_interesting(tasks, height)
-    narrow = width < NARROW
+    narrow, wide = width < NARROW, width >= WIDE
     table = Table(box=None, padding=(0, 1), show_header=True, header_style="dim", expand=True)
     table.add_column("task", no_wrap=True)
-    table.add_column("model", no_wrap=True, overflow="ellipsis", max_width=16 if narrow else 28)
+    table.add_column("model", no_wrap=True, overflow="ellipsis", max_width=max(12, min(28, width - 64)))
     if not narrow:
         table.add_column("unit", no_wrap=True, overflow="ellipsis", max_width=22)
     table.add_column("device", no_wrap=True, overflow="ellipsis", min_width=6, max_width=18)
-    table.add_column("", no_wrap=True, width=8)
+    if wide:
+        table.add_column("", no_wrap=True, width=8)
     table.add_column("phase", no_wrap=True, overflow="ellipsis", min_width=24, ratio=1)
     for task in shown:
         style = _STYLES.get(task.state, "")
@@ -144,7 +147,7 @@ def render(
             Text(safe_text(task.model)),
             *(() if narrow else (Text(safe_text(task.unit)),)),
             Text(safe_text(task.device)),
-            Text(_bar(fraction(task)), style=style),
+            *((Text(_bar(fraction(task)), style=style),) if wide else ()),
             Text(progress_text(task), style=style),
         )
     rest = len(tasks) - len(shown)
