@@ -58,7 +58,7 @@ class NodeStream:
                 if not view:
                     await trio.lowlevel.checkpoint()
                 for start in range(0, len(view), MAX_FRAME):
-                    await self._muxed.write(bytes(view[start : start + MAX_FRAME]))
+                    await self._muxed.write(view[start : start + MAX_FRAME])
         finally:
             self._sending = False
 

@@ -179,7 +179,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
             who = f"by process {owner}" if owner.isdigit() else "by another process"
             raise ResourceError(
                 f"the data folder {folder} is in use {who}",
-                hint="stop that node, or give this one a folder of its own (--data)",
+                hint="stop that node, or give this one a folder of its own: --home FOLDER",
             ) from error
         os.ftruncate(handle, 0)
         os.write(handle, b"%d\n" % os.getpid())

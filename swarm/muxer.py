@@ -140,7 +140,7 @@ class PatientStream(yamux.YamuxStream):
         while self._window <= 0 and not (self.closed or self.deaf):
             await self._changed.wait()
 
-    async def write(self, data: bytes) -> None:
+    async def write(self, data: bytes | memoryview) -> None:
         """Send all of `data` as the window allows. Between looking at the window and taking from it nobody else runs."""
         view = memoryview(data)
         while view:
@@ -150,7 +150,8 @@ class PatientStream(yamux.YamuxStream):
             part = view[: min(self._window, MAX_FRAME)]
             view = view[len(part) :]
             self._window -= len(part)
-            await self.conn._write_frame(_header(yamux.TYPE_DATA, 0, self.stream_id, len(part)) + bytes(part))
+            header = _header(yamux.TYPE_DATA, 0, self.stream_id, len(part))
+            await self.conn._write_frame(b"".join((header, part)))
 
     async def read(self, n: int | None = -1) -> bytes:
         """Between 1 and `n` bytes (all there are for -1). MuxedStreamEOF when the peer has finished, else MuxedStreamReset."""

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Final, cast
 
 import trio
+from google.protobuf.message import DecodeError
 from libp2p.abc import IHost, INetStream
 from libp2p.io.exceptions import IOException
 from libp2p.kad_dht.kad_dht import DHTMode, KadDHT
@@ -75,7 +76,7 @@ class QueryStream:
             raise StreamReset("cut off")
         try:
             kind = Message.FromString(body).type
-        except ValueError as error:  # protobuf's DecodeError is one
+        except DecodeError as error:
             raise StreamReset("not a message") from error
         if kind not in _SERVED:
             raise StreamReset("values and provider records are not kept here")
