@@ -29,6 +29,8 @@ PIECE: Final = 2 * 1024 * 1024
 """Bytes asked for at once: large against a round trip, small against memory."""
 STALL_S: Final = 10.0
 """A peer that sends, or takes, no byte for so long is given up."""
+BURST: Final = 8 * WRITE_SIZE
+"""Bytes handed to the stream under one deadline: whole frames, and few timers."""
 PIECE_S: Final = 120.0
 """A whole piece, however slow the link."""
 IDLE_S: Final = 60.0
@@ -93,9 +95,9 @@ async def _serve(stream: Stream, find: Find) -> None:
             data = await trio.to_thread.run_sync(_read, file, ask.offset, ask.length)
             await _say(stream, frame.id, Sending(size=size, length=len(data)))
             view = memoryview(data)
-            for start in range(0, len(view), WRITE_SIZE):
+            for start in range(0, len(view), BURST):
                 with trio.fail_after(STALL_S):
-                    await stream.send_all(view[start : start + WRITE_SIZE])
+                    await stream.send_all(view[start : start + BURST])
     finally:
         if opened is not None:
             opened[1].close()
@@ -307,13 +309,14 @@ class _Reader:
         data[:filled] = self._buffer[:filled]
         del self._buffer[:filled]
         view = memoryview(data)
-        while filled < count:
-            with trio.fail_after(STALL_S):
+        with trio.fail_after(STALL_S) as patience:
+            while filled < count:
                 part = await self._stream.receive_some(count - filled)
-            if not part:
-                raise trio.BrokenResourceError
-            view[filled : filled + len(part)] = part
-            filled += len(part)
+                if not part:
+                    raise trio.BrokenResourceError
+                view[filled : filled + len(part)] = part
+                filled += len(part)
+                patience.deadline = trio.current_time() + STALL_S
         return data
 
     async def _have(self, count: int) -> bool:

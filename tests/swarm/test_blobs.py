@@ -41,10 +41,10 @@ async def take(
     sink: Callable[[bytearray], object],
     *,
     offset: int = 0,
-    **more: int,
+    size: int | None = None,
 ) -> int:
     return await fetch_blob(
-        taker, holder.peer_id, holder.addresses, SHA, offset=offset, sink=sink, piece=PIECE, **more
+        taker, holder.peer_id, holder.addresses, SHA, offset=offset, sink=sink, size=size, piece=PIECE
     )
 
 

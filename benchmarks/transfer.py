@@ -1,0 +1,161 @@
+"""How fast a model moves between two processes over libp2p, against bare Noise on the same loopback, in the same run.
+
+    python benchmarks/transfer.py [--mib 256] [--rounds 3]
+
+Three ways, in turns, the medians compared: `noise` is one Noise session on a TCP connection with nothing above it; `stream` is a raw
+libp2p stream (Noise and yamux); `blob` is `fetch_blob` into a file on disk, hashed on the way, as the model cache does it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import trio
+from libp2p.crypto.ed25519 import create_new_key_pair
+from libp2p.crypto.x25519 import create_new_key_pair as new_noise_keys
+from libp2p.io.trio import TrioTCPStream
+from libp2p.network.connection.raw_connection import RawConnection
+from libp2p.peer.id import ID
+from libp2p.security.noise.transport import Transport
+
+from protocol.blob_messages import WRITE_SIZE
+from swarm.blobs import fetch_blob, serve_blobs
+from swarm.host import open_host
+from swarm.identity import Identity
+
+RAW = "/sark/bench/raw/1"
+MIB = 1024 * 1024
+
+
+def noise() -> Transport:
+    """One end of a bare session."""
+    return Transport(create_new_key_pair(), noise_privkey=new_noise_keys().private_key)
+
+
+async def serve(path: Path, data: bytes) -> None:
+    """The holder: prints where it is, then serves all three ways until it is killed."""
+    pieces = [data[start : start + WRITE_SIZE] for start in range(0, len(data), WRITE_SIZE)]
+    bare = noise()
+
+    async def raw_stream(stream: Any) -> None:
+        for piece in pieces:
+            await stream.send_all(piece)
+        await stream.send_eof()
+        await stream.receive_some()
+
+    async def noise_only(stream: trio.SocketStream) -> None:
+        session = await bare.secure_inbound(RawConnection(TrioTCPStream(stream), False))
+        for piece in pieces:
+            await session.write(piece)
+        await session.read(1)
+
+    async with open_host(Identity.fresh(), listen=["/ip4/127.0.0.1/tcp/0"], server=True) as network:
+        serve_blobs(network, lambda peer, sha256: path)
+        network.handle(RAW, raw_stream)
+        async with trio.open_nursery() as nursery:
+            listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+            nursery.start_soon(trio.serve_listeners, noise_only, listeners)
+            port = listeners[0].socket.getsockname()[1]
+            address = next(a for a in network.addresses if "127.0.0.1" in a)
+            print(network.peer_id, address, port, bare.local_peer, flush=True)
+            await trio.sleep_forever()
+
+
+async def take_noise(port: int, peer: str, size: int) -> None:
+    stream = await trio.open_tcp_stream("127.0.0.1", port)
+    session = await noise().secure_outbound(RawConnection(TrioTCPStream(stream), True), ID.from_string(peer))
+    got = 0
+    while got < size:
+        got += len(await session.read(MIB))
+    await session.write(b"!")
+    await session.close()
+
+
+async def take_stream(network: Any, peer: str, address: str, size: int) -> None:
+    stream = await network.open(peer, RAW, [address])
+    got = 0
+    while got < size:
+        got += len(await stream.receive_some())
+    await stream.aclose()
+
+
+async def take_blob(network: Any, peer: str, address: str, sha256: str, folder: Path) -> None:
+    path = folder / "taken"
+    digest = hashlib.sha256()
+    with path.open("wb", buffering=0) as file:
+
+        def sink(data: bytearray) -> None:
+            digest.update(data)
+            file.write(data)
+
+        await fetch_blob(network, peer, [address], sha256, sink=sink)
+        await trio.to_thread.run_sync(os.fsync, file.fileno())
+    assert digest.hexdigest() == sha256
+
+
+def compare(size: int, rounds: int, folder: Path) -> None:
+    """Measure and print."""
+    source = folder / "model"
+    source.write_bytes(os.urandom(size))
+    sha256 = hashlib.sha256(source.read_bytes()).hexdigest()
+    child = subprocess.Popen(
+        [sys.executable, __file__, "--serve", str(source)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert child.stdout is not None
+        peer, address, port, bare = child.stdout.readline().split()
+        seconds = trio.run(take_turns, peer, address, int(port), bare, size, sha256, rounds, folder)
+    finally:
+        child.kill()
+        child.communicate()
+    speeds = {way: size / MIB / statistics.median(taken) for way, taken in seconds.items()}
+    for way, speed in speeds.items():
+        print(f"{way:8} {speed:8.1f} MiB/s   {100 * speed / speeds['noise']:5.1f} % of noise")
+    share = 100 * speeds["blob"] / speeds["stream"]
+    print(f"blob is {share:.1f} % of a raw libp2p stream; {rounds} rounds of {size // MIB} MiB")
+
+
+async def take_turns(
+    peer: str, address: str, port: int, bare: str, size: int, sha256: str, rounds: int, folder: Path
+) -> dict[str, list[float]]:
+    """Seconds for each way and round."""
+    async with open_host(Identity.fresh(), server=False) as network:
+        ways: dict[str, Callable[[], Awaitable[None]]] = {
+            "noise": lambda: take_noise(port, bare, size),
+            "stream": lambda: take_stream(network, peer, address, size),
+            "blob": lambda: take_blob(network, peer, address, sha256, folder),
+        }
+        seconds: dict[str, list[float]] = {way: [] for way in ways}
+        for _ in range(rounds):
+            for way, take in ways.items():
+                begin = time.perf_counter()
+                await take()
+                seconds[way].append(time.perf_counter() - begin)
+    return seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--mib", type=int, default=256)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--serve", type=Path)
+    told = parser.parse_args()
+    if told.serve:
+        trio.run(serve, told.serve, told.serve.read_bytes())
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        compare(told.mib * MIB, told.rounds, Path(folder))
+
+
+if __name__ == "__main__":
+    main()
