@@ -14,7 +14,7 @@ import importlib
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -102,10 +102,10 @@ def common(
     set_up_logs(sys.stderr, level=level)
 
 
-def main() -> None:
-    """Run one command; errors that are not bugs end in a line or two and an exit code."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one command (None: the command line's); errors that are not bugs end in a line or two and an exit code."""
     try:
-        code = app(standalone_mode=False)
+        code = app(arguments, standalone_mode=False)
     except BaseException as exc:  # noqa: BLE001  (the outermost edge: sorts bugs from what can be told in a line)
         raise SystemExit(_exit_code(exc)) from None
     raise SystemExit(code if isinstance(code, int) else 0)

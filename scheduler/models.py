@@ -16,6 +16,8 @@ from scheduler.safe import safe_text
 Models = Mapping[str, tuple[Path, Model]]
 """By name, as `ModelEntry.label` has it: the file, and what the protocol calls it."""
 
+SIMULATION: Final = "Fake (Simulation)"
+"""The unit whose "model" is a script in JSON."""
 _CHUNK: Final = 1024 * 1024
 _HEAD: Final = 512
 
@@ -57,7 +59,8 @@ def describe_models(campaign: Campaign, base_dir: Path) -> dict[str, tuple[Path,
     Raises `CampaignError`, with the line of the model, for one that is missing, unreadable, empty, plainly not a model, or of another
     sha256 than the campaign says. Blocking, and reads every byte: call it in a thread.
     """
-    return {entry.label: _describe(entry, base_dir) for entry in campaign.models}
+    scripts = all(line.unit == SIMULATION for line in campaign.lines())
+    return {entry.label: _describe(entry, base_dir, scripts) for entry in campaign.models}
 
 
 def find_model(entry: ModelEntry, base_dir: Path) -> Path:
@@ -81,7 +84,7 @@ def find_model(entry: ModelEntry, base_dir: Path) -> Path:
     return next((file for file in found if file.exists()), found[0])
 
 
-def _describe(entry: ModelEntry, base_dir: Path) -> tuple[Path, Model]:
+def _describe(entry: ModelEntry, base_dir: Path, scripts: bool) -> tuple[Path, Model]:
     label = safe_text(entry.label, 60)
     try:
         path = find_model(entry, base_dir)
@@ -96,7 +99,7 @@ def _describe(entry: ModelEntry, base_dir: Path) -> tuple[Path, Model]:
             raise entry.error(f"model {label!r}: no such file: {shown}", f"paths are read {where}")
         if not path.is_file():
             raise entry.error(f"model {label!r}: {shown} is not an ordinary file", "give the model's file")
-        size, digest = _read(entry, path)
+        size, digest = _read(entry, path, scripts)
     except (OSError, ValueError, RuntimeError) as exc:  # RuntimeError: ~ of a user that is not there
         why = exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc)
         raise entry.error(
@@ -110,13 +113,13 @@ def _describe(entry: ModelEntry, base_dir: Path) -> tuple[Path, Model]:
     return path, Model(name=entry.label, sha256=digest, size=size)
 
 
-def _read(entry: ModelEntry, path: Path) -> tuple[int, str]:
+def _read(entry: ModelEntry, path: Path, scripts: bool) -> tuple[int, str]:
     """Size and sha256 of all of it. Raises `CampaignError` for what is plainly no model."""
     hashing = hashlib.sha256()
     size = 0
     with path.open("rb") as source:
         while chunk := source.read(_CHUNK):
-            if size == 0:
+            if size == 0 and not scripts:
                 refuse_other_files(entry, chunk[:_HEAD])
             hashing.update(chunk)
             size += len(chunk)
