@@ -7,7 +7,7 @@ from typing import Final
 
 from protocol.attempt import TASK, TaskEvent, TaskState
 from protocol.table import step
-from scheduler.entries import Course, Entry, Need, need_of
+from scheduler.entries import Course, Entry, Need
 from scheduler.orders import CommitTo, Discover, Note, Order, ProbeWorker, ReleaseOn
 from scheduler.rank import WorkerView, choose
 
@@ -40,6 +40,9 @@ class Assigning:
             if not need.explaining:
                 orders += self._hand_out(need, now)
             orders += self._note(need, now)
+        for name in dict.fromkeys(entry.need for entry in self._tickets()):
+            if not self.needs[name].pending:  # somebody idle may take over what waits at a busy worker
+                orders += self._look(self.needs[name], now)
         return orders + self._rebalance(now)
 
     def _look(self, need: Need, now: float) -> list[Order]:
@@ -53,15 +56,19 @@ class Assigning:
             probing += 1
             orders.append(ProbeWorker(peer))
         some = any(self.views[peer].hopeful() for peer in need.fits)
-        every = LOOK_S if some else SEEK_S
-        return orders + self.seek(need, now, every)
+        return orders + self.seek(need, now, self._patience_s(need) if some else SEEK_S)
+
+    @staticmethod
+    def _patience_s(need: Need) -> float:
+        """Devices may still be coming up while a campaign begins: look for more after 1, 2, 4 … s."""
+        return min(LOOK_S, 2.0 ** (need.asks - 1))
 
     @staticmethod
     def seek(need: Need, now: float, every: float) -> list[Order]:
         """Ask the index, unless it was asked within `every` seconds."""
         if need.asking or (need.asked_at is not None and now - need.asked_at < every):
             return []
-        need.asking, need.asked_at = True, now
+        need.asking, need.asked_at, need.asks = True, now, need.asks + 1
         want = max(WANT[0], min(WANT[1], 2 * len(need.pending)))
         return [Discover(need.id, need.requirement, want)]
 
@@ -69,6 +76,8 @@ class Assigning:
         orders: list[Order] = []
         serving = [self.views[peer] for peer in sorted(need.fits) if self.views[peer].serving(now)]
         skipped = 0
+        if not any(view.room() > 0 for view in serving):
+            return orders
         for task in tuple(need.pending):
             if skipped > MAX_SKIPPED or not any(view.room() > 0 for view in serving):
                 break
@@ -133,7 +142,7 @@ class Assigning:
             for entry in self._tickets():
                 if entry.releasing or entry.doom is not None or view.peer in entry.tried:
                     continue
-                if view.peer not in self.needs[need_of(entry.task)].fits:
+                if view.peer not in self.needs[entry.need].fits:
                     continue
                 assert entry.worker is not None, "a ticket is at a worker"
                 load = len(self.views[entry.worker].held)

@@ -20,7 +20,7 @@ from protocol.messages import Conflict, Denied, Held, LiveLease, Progress, Quote
 from protocol.words import Reason, WorkerState
 from scheduler.assign import SEEK_S
 from scheduler.ending import Ending
-from scheduler.entries import HAS_PLACE, Course, Entry, Need, Terms, need_of
+from scheduler.entries import HAS_PLACE, Course, Entry, Need, Terms
 from scheduler.orders import (
     CancelOn,
     KeepGrant,
@@ -48,7 +48,7 @@ class Book(Ending):
         for entry in entries:
             self.entries[entry.id] = entry
             course.tasks.append(entry.id)
-            name = need_of(entry.task)
+            name = entry.need
             need = self.needs.get(name)
             if need is None:
                 need = Need(name, terms.campaign, entry.task.requirement, hope_at=now, moved_at=now)
@@ -158,7 +158,7 @@ class Book(Ending):
     def missing(self, peer: str, now: float) -> list[Order]:
         """A worker with tasks of ours cannot be reached where it was: the index may know where it is now."""
         held = self.view(peer).held
-        needs = dict.fromkeys(need_of(self.entries[task].task) for task in held)
+        needs = dict.fromkeys(self.entries[task].need for task in held)
         return [order for need in needs for order in self.seek(self.needs[need], now, SEEK_S)]
 
     def unreachable(self, peer: str, why: str, now: float) -> list[Order]:
@@ -194,7 +194,7 @@ class Book(Ending):
 
     def _placed(self, entry: Entry, now: float) -> None:
         entry.since = now
-        self.needs[need_of(entry.task)].moved_at = now
+        self.needs[entry.need].moved_at = now
 
     def conflict(self, task: str, attempt: int, conflict: Conflict, now: float) -> list[Order]:
         """Somebody was faster. The worker's new standing came with the answer."""
@@ -215,7 +215,7 @@ class Book(Ending):
         peer = entry.worker
         orders = self._let_go(entry, TaskEvent.REFUSE, denied.reason, denied.detail, now)
         if denied.reason in (Reason.DOES_NOT_FIT, Reason.BAD_REQUEST):  # this task, not all of ours
-            need = self.needs[need_of(entry.task)]
+            need = self.needs[entry.need]
             need.fits.discard(peer)
             need.declined[peer] = denied
             return orders + self.decide(now)

@@ -12,7 +12,7 @@ from protocol.record import Record
 from protocol.table import step
 from protocol.words import Outcome, Reason
 from scheduler.assign import Assigning
-from scheduler.entries import HAS_PLACE, Course, Doom, Entry, Need, need_of
+from scheduler.entries import HAS_PLACE, Course, Doom, Entry, Need
 from scheduler.orders import CampaignDone, CancelOn, EndAttempt, EndPending, Explain, Order, SetAside
 from scheduler.rank import QUICK_S, WorkerView
 
@@ -48,7 +48,7 @@ class Ending(Assigning):
     ) -> tuple[TaskEvent, Reason, str]:
         tries = entry.tries + 1
         terms = self.courses[entry.task.campaign].terms
-        fits = self.needs[need_of(entry.task)].fits
+        fits = self.needs[entry.need].fits
         others = {p for p in fits if p != peer and self.view(p).hopeful()}
         if reason in _LIMITS and (len(entry.limits | {peer}) >= 2 or not others):
             return TaskEvent.FAIL, reason, detail
@@ -242,7 +242,7 @@ class Ending(Assigning):
     def _apply(self, entry: Entry, event: TaskEvent, reason: Reason | None, now: float) -> None:
         """Move a task out of its attempt, or end a pending one."""
         before, peer = entry.state, entry.worker
-        need = self.needs[need_of(entry.task)]
+        need = self.needs[entry.need]
         self._move(entry, event)
         if before is TaskState.PENDING:
             need.pending.pop(entry.id, None)
@@ -278,7 +278,7 @@ class Ending(Assigning):
                 if self.entries[task].worker != view.peer or not self.entries[task].live:
                     raise LocalProtocolError(f"{view.peer} is said to hold {task}, which is elsewhere")
         for entry in self.entries.values():
-            need = self.needs[need_of(entry.task)]
+            need = self.needs[entry.need]
             holders = [view.peer for view in self.views.values() if entry.id in view.held]
             if len(holders) != int(entry.live):
                 raise LocalProtocolError(f"{entry.id} is {entry.state} and held by {holders}")

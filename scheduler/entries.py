@@ -68,6 +68,11 @@ class Entry:
     doom: Doom | None = None
     restored: bool = False
     """Live in the store when the scheduler started, not yet confirmed by its worker."""
+    need: str = ""
+    """Id of its need; worked out when it is made."""
+
+    def __post_init__(self) -> None:
+        self.need = self.need or need_of(self.task)
 
     @property
     def id(self) -> str:
@@ -108,6 +113,7 @@ class Need:
     tasks: list[str] = field(default_factory=list)
     asked_at: float | None = None
     """When the index was last asked; None: never."""
+    asks: int = 0
     asking: bool = False
     hope_at: float = 0.0
     """When there last was a worker that might take it."""

@@ -40,6 +40,9 @@ CONNECT_S: Final = 3.0
 AGAIN_S: Final = 1.0
 """Between two attempts to reach a worker that has leases of ours."""
 SETTLE_S: Final = 2.0
+RESULTS_FIRST_S: Final = 0.25
+"""A worker sends what waits in its outbox as soon as a link is up. What it finished before a restart of its own is taken before we ask
+what it still has, for after the answer it would be stale."""
 
 log = structlog.get_logger("sark.workers")
 
@@ -241,6 +244,7 @@ class Workers:
     async def _adopt(self, link: Link, line: Line) -> bool:
         """Carry on what it holds of ours, campaign by campaign. False when the link broke on the way."""
         book, peer = self._book, link.peer
+        await trio.sleep(RESULTS_FIRST_S)
         for campaign in book.campaigns_on(peer):
             asked = frozenset(held.lease for held in book.held_on(peer))
             try:
