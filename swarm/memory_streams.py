@@ -6,7 +6,7 @@ A chunk carries the time of its arrival. Whoever reads sleeps until then; whoeve
 from __future__ import annotations
 
 import operator
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
@@ -18,6 +18,25 @@ from swarm.network import PeerId
 WINDOW: Final = 256 * 1024
 CHUNK: Final = 65_507
 _EOF: Final = b""
+
+
+class Bell:
+    """Wakes those who wait at one pipe; costs nothing while nobody does."""
+
+    __slots__ = ("_event",)
+
+    def __init__(self) -> None:
+        self._event: trio.Event | None = None
+
+    def ring(self) -> None:
+        event, self._event = self._event, None
+        if event is not None:
+            event.set()
+
+    async def wait(self) -> None:
+        if self._event is None:
+            self._event = trio.Event()
+        await self._event.wait()
 
 
 class Link:
@@ -35,7 +54,7 @@ class Link:
         self.cut_at: float | None = None
         self._delay = delay
         self._notice_s = notice_s
-        self._changed = trio.Event()
+        self._waited_at: Counter[Bell] = Counter()
         self._free_at = {low: 0.0, high: 0.0}
         """When the last byte that each end has sent arrives."""
 
@@ -80,13 +99,20 @@ class Link:
         self.wake()
 
     def wake(self) -> None:
-        self._changed.set()
-        self._changed = trio.Event()
+        """The link itself has changed: everybody who waits on it looks again."""
+        for bell in list(self._waited_at):
+            bell.ring()
 
-    async def changed(self, until: float) -> None:
-        """Wait for any change of the link or its streams, at most until `until`."""
-        with trio.move_on_at(until if self.cut_at is None else self.dead_at):
-            await self._changed.wait()
+    async def changed(self, bell: Bell, until: float) -> None:
+        """Wait until `bell` rings or the link changes, at most until `until`."""
+        self._waited_at[bell] += 1
+        try:
+            with trio.move_on_at(until if self.cut_at is None else self.dead_at):
+                await bell.wait()
+        finally:
+            self._waited_at[bell] -= 1
+            if not self._waited_at[bell]:
+                del self._waited_at[bell]
 
 
 @dataclass(slots=True)
@@ -99,6 +125,8 @@ class _Pipe:
     """The sender has said that it is done."""
     refused: bool = False
     """The reader has gone; whatever is still sent breaks."""
+    bell: Bell = field(default_factory=Bell)
+    """Rings at each change."""
 
 
 class MemoryStream:
@@ -136,7 +164,7 @@ class MemoryStream:
                 await self._room()
                 self._sends.unread += len(part)
                 self._sends.chunks.append((self._link.arrival(self._me, len(part)), part))
-                self._link.wake()
+                self._sends.bell.ring()
             self._check_sendable()
         finally:
             self._sending = False
@@ -155,7 +183,7 @@ class MemoryStream:
     async def _room(self) -> None:
         self._check_sendable()
         while self._sends.unread >= WINDOW:
-            await self._link.changed(float("inf"))
+            await self._link.changed(self._sends.bell, float("inf"))
             self._check_sendable()
 
     async def receive_some(self, max_bytes: int = 262_144) -> bytes:
@@ -174,7 +202,8 @@ class MemoryStream:
                     return self._take(max_bytes)
                 if self._receives.refused or self._link.dead:
                     raise trio.BrokenResourceError(f"the stream with {self._peer} broke")
-                await self._link.changed(chunks[0][0] if chunks else float("inf"))
+                until = chunks[0][0] if chunks else float("inf")
+                await self._link.changed(self._receives.bell, until)
         finally:
             self._receiving = False
 
@@ -188,7 +217,7 @@ class MemoryStream:
         else:
             self._receives.chunks.popleft()
         self._receives.unread -= len(part)
-        self._link.wake()
+        self._receives.bell.ring()
         return part
 
     async def send_eof(self) -> None:
@@ -203,7 +232,7 @@ class MemoryStream:
     def _end(self) -> None:
         self._sends.ended = True
         self._sends.chunks.append((self._link.arrival(self._me, 12), _EOF))
-        self._link.wake()
+        self._sends.bell.ring()
 
     async def aclose(self) -> None:
         if not self._closed:
@@ -211,7 +240,7 @@ class MemoryStream:
             if not self._sends.ended:
                 self._end()
             self._receives.refused = True
-            self._link.wake()
+            self._receives.bell.ring()
         await trio.lowlevel.checkpoint()
 
     async def reset(self) -> None:
@@ -224,7 +253,7 @@ class MemoryStream:
         for pipe in (self._sends, self._receives):
             pipe.chunks.clear()
             pipe.refused = True
-        self._link.wake()
+            pipe.bell.ring()
 
     def _check_open(self) -> None:
         if self._closed:
