@@ -1,0 +1,35 @@
+"""One gate and two workers for all tests here; whatever a test ends is up again for the next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.real.lab import Lab, a_lab, marked, until
+
+SCHEDULERS = ("ada", "bob")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything here starts real processes."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.real)
+
+
+@pytest.fixture(scope="session")
+def whole_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """Started once; ended, with every child, before the session ends."""
+    with a_lab(tmp_path_factory.mktemp("lab"), SCHEDULERS) as lab:
+        yield lab
+    until(lambda: not marked(lab.mark), "nothing of the lab is left", within=5)
+
+
+@pytest.fixture
+def lab(whole_lab: Lab) -> Lab:
+    """The lab with its gate and both workers up."""
+    whole_lab.mend()
+    return whole_lab

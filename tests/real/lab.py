@@ -1,0 +1,320 @@
+"""Real processes on loopback for the tests: a gate, workers, schedulers, each with a home of its own, and a look at what is left of them.
+
+Every process started here carries a mark in its environment, which its children inherit: that is how a forgotten one is found,
+whatever it calls itself. All of them are tied to this process by their standard input or ended with the lab.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from swarm.home import Home
+from swarm.identity import load_or_create
+
+SARK = (sys.executable, "-P", "-m", "sark")
+MARK = "SARK_TEST_MARK"
+_PAUSE = threading.Event()
+
+
+def until(condition: Callable[[], Any], what: str, *, within: float = 30.0, every: float = 0.03) -> Any:
+    """The first true value of `condition`, asked again and again; AssertionError when there is none in time."""
+    deadline = time.monotonic() + within
+    while True:
+        value = condition()
+        if value:
+            return value
+        assert time.monotonic() < deadline, f"not within {within:g} s: {what}"
+        _PAUSE.wait(every)
+
+
+def marked(mark: str) -> dict[int, str]:
+    """Living processes whose environment or command line holds `mark`: pid and command line."""
+    found: dict[int, str] = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            words = (entry / "cmdline").read_bytes()
+            if mark.encode() in (entry / "environ").read_bytes() or mark.encode() in words:
+                found[int(entry.name)] = words.replace(b"\0", b" ").decode(errors="replace").strip()
+        except OSError:  # gone meanwhile, or a zombie's
+            continue
+    return found
+
+
+def kill_marked(mark: str) -> None:
+    """End whatever still carries the mark."""
+    for pid in marked(mark):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def free_port() -> int:
+    """A TCP port of loopback that nobody has now."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    def __str__(self) -> str:
+        return f"exit {self.code}\n--- stdout\n{self.out}\n--- stderr\n{self.err}"
+
+    def json(self) -> Any:
+        """What it printed, which must be one JSON document and nothing else."""
+        return json.loads(self.out)
+
+
+@dataclass
+class Lab:
+    """A gate and two workers, and homes of schedulers that they serve."""
+
+    folder: Path
+    schedulers: Sequence[str]
+    port: int = field(default_factory=free_port)
+    mark: str = field(default_factory=lambda: f"lab-{secrets.token_hex(8)}")
+    running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    more: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def home(self, name: str) -> Home:
+        """Where that process keeps its things."""
+        return Home.at(self.folder / name)
+
+    def peer(self, name: str) -> str:
+        """Peer id of a scheduler's home."""
+        return load_or_create(self.home(name).key("scheduler")).peer_id
+
+    @property
+    def gate(self) -> str:
+        """The gate's address."""
+        gate = load_or_create(self.home("gate").key("gate")).peer_id
+        return f"/ip4/127.0.0.1/tcp/{self.port}/p2p/{gate}"
+
+    # -- processes ---------------------------------------------------------------------------------------------------------
+
+    def environment(self, name: str) -> dict[str, str]:
+        """Ours without a terminal's or a user's settings, and with the marks."""
+        kept = {
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith("SARK_") and key not in ("NO_COLOR", "FORCE_COLOR", "TERM", "COLUMNS")
+        }
+        return {**kept, MARK: self.mark, "SARK_TEST_NODE": self.mark_of(name), "ORT_DISABLE_TELEMETRY": "1"}
+
+    def mark_of(self, name: str) -> str:
+        """What the process of that name and all its children carry."""
+        return f"{self.mark}/{name}/"
+
+    def start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+        """Start `sark-node --home …/name ARGUMENTS`; it ends with our end of its standard input."""
+        home = self.folder / name
+        home.mkdir(parents=True, exist_ok=True)
+        with (home / "output.log").open("ab") as out:
+            self.running[name] = subprocess.Popen(
+                [*SARK, "--log-level", "info", "--home", str(home), *arguments, "--stop-with-stdin"],
+                stdin=subprocess.PIPE,
+                stdout=out,
+                stderr=out,
+                cwd=home,
+                env=self.environment(name),
+            )
+        return self.running[name]
+
+    def start_gate(self) -> None:
+        """The gate, always on the same port."""
+        self.start("gate", "gate", "--listen", f"/ip4/127.0.0.1/tcp/{self.port}")
+
+    def start_worker(self, name: str, *arguments: str) -> None:
+        """A worker that serves the lab's schedulers and offers the simulated unit besides the real ones."""
+        allowed = [word for scheduler in self.schedulers for word in ("--allow", self.peer(scheduler))]
+        self.more[name] = arguments
+        self.start(
+            name, "join", "--gate", self.gate, *allowed, "--name", name, "--simulate",
+            "--listen", "/ip4/127.0.0.1/tcp/0", *arguments,
+        )  # fmt: skip
+
+    def mend(self) -> None:
+        """Start what a test has ended: the gate and both workers are up when this returns."""
+        for name in ("gate", "one", "two"):
+            process = self.running.get(name)
+            if process is not None and process.poll() is None:
+                continue
+            before = self.log(name).count(self._up(name))
+            if name == "gate":
+                self.start_gate()
+            else:
+                self.start_worker(name, *self.more.get(name, ()))
+            self.await_up(name, before)
+
+    def await_up(self, name: str, before: int = 0) -> None:
+        """Wait for the line that it prints once others can reach it."""
+
+        def up() -> bool:
+            assert self.running[name].poll() is None, f"{name} ended:\n{self.log(name)[-2000:]}"
+            return self.log(name).count(self._up(name)) > before
+
+        until(up, f"{name} is up")
+
+    @staticmethod
+    def _up(name: str) -> str:
+        return "is up. Others join" if name == "gate" else "is a worker now"
+
+    def log(self, name: str) -> str:
+        """All that it printed."""
+        path = self.folder / name / "output.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def kill(self, name: str) -> None:
+        """kill -9."""
+        process = self.running.pop(name)
+        process.kill()
+        process.communicate()
+
+    def stop(self, *names: str) -> None:
+        """Ask them to end, and wait until they have."""
+        for name in names:
+            self.running[name].send_signal(signal.SIGTERM)
+        for name in names:
+            try:
+                self.running.pop(name).communicate(timeout=5)
+            except subprocess.TimeoutExpired:
+                kill_marked(self.mark_of(name))
+                raise
+
+    def close(self) -> None:
+        """Nothing that began here lives on."""
+        try:
+            self.stop(*self.running)
+        finally:
+            kill_marked(self.mark)
+
+    # -- commands ----------------------------------------------------------------------------------------------------------
+
+    def command(self, name: str, *arguments: str | Path) -> list[str]:
+        """`sark-node --home …/name ARGUMENTS`."""
+        return [*SARK, "--home", str(self.folder / name), *map(str, arguments)]
+
+    def run(
+        self,
+        name: str,
+        *arguments: str | Path,
+        within: float = 60.0,
+        environment: Mapping[str, str] | None = None,
+    ) -> Done:
+        """Run a command to its end, piped, in that home's folder."""
+        cwd = self.folder / name
+        cwd.mkdir(parents=True, exist_ok=True)
+        done = subprocess.run(
+            self.command(name, *arguments),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            cwd=cwd,
+            timeout=within,
+            env={**self.environment(name), **(environment or {})},
+            check=False,
+        )
+        return Done(done.returncode, done.stdout, done.stderr)
+
+    def submit(self, name: str, campaign: Path, *more: str | Path, within: float = 60.0) -> Done:
+        """`submit --json` through the lab's gate, to the campaign's end."""
+        return self.run(name, "submit", campaign, "--gate", self.gate, "--json", *more, within=within)
+
+    def detach(self, name: str, campaign: Path, *more: str) -> str:
+        """`submit --detach`; gives the campaign's id."""
+        done = self.submit(name, campaign, "--detach", *more)
+        assert done.code == 0, done
+        return str(done.json()["campaign"])
+
+    # -- what a scheduler's store says -------------------------------------------------------------------------------------
+
+    def ask(self, name: str, question: str, *values: object) -> list[tuple[Any, ...]]:
+        """Rows of a scheduler's store."""
+        with contextlib.closing(
+            sqlite3.connect(f"file:{self.home(name).store}?mode=ro", uri=True)
+        ) as connection:
+            return connection.execute(question, values).fetchall()
+
+    def tasks(self, name: str, campaign: str) -> list[Task]:
+        """How its tasks stand."""
+        rows = self.ask(
+            name,
+            "SELECT n, state, phase, device, attempt, reason, detail FROM tasks WHERE campaign = ? ORDER BY n",
+            campaign,
+        )
+        return [Task(*row) for row in rows]
+
+    def scheduler_pid(self, name: str) -> int:
+        """Of the scheduler process that holds this home."""
+        return int((self.home(name).folder("scheduler") / "lock").read_text())
+
+
+@dataclass(frozen=True)
+class Task:
+    """A row of the store."""
+
+    n: int
+    state: str
+    phase: str | None
+    device: str
+    attempt: int
+    reason: str | None
+    detail: str
+
+    @property
+    def runs(self) -> bool:
+        """Its timed inferences are under way."""
+        return self.state == "running" and self.phase == "run"
+
+
+@contextlib.contextmanager
+def a_lab(folder: Path, schedulers: Sequence[str]) -> Iterator[Lab]:
+    """A lab, and the promise that nothing of it is left afterwards."""
+    lab = Lab(folder, schedulers)
+    try:
+        lab.mend()
+        yield lab
+    finally:
+        lab.close()
+
+
+def script(folder: Path, name: str, **content: object) -> Path:
+    """A model of the simulated unit: see `drivers/fake.py`."""
+    path = folder / name
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return path
+
+
+def campaign(folder: Path, name: str, models: Sequence[Path | str], **more: object) -> Path:
+    """A campaign file (JSON is YAML too) on the simulated unit unless it says otherwise."""
+    content: dict[str, object] = {
+        "campaign": name,
+        "models": [str(model) for model in models],
+        "units": ["Fake (Simulation)"],
+        "measure": {"runs": 5, "loads": 1},
+        "retry": {"attempts": 3, "backoff": "200ms"},
+    }
+    path = folder / f"{name}.yaml"
+    path.write_text(json.dumps(content | more), encoding="utf-8")
+    return path

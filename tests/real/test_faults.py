@@ -1,0 +1,86 @@
+"""A process is killed in the middle of a campaign, and the campaign ends well all the same."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from tests.real.lab import Lab, campaign, marked, script, until
+
+LONG = {"latencies_ms": [100.0], "sleep": True}
+"""With 30 runs: three seconds."""
+
+
+def test_a_killed_workers_task_runs_elsewhere_and_no_child_of_it_is_left(lab: Lab, tmp_path: Path) -> None:
+    file = campaign(
+        tmp_path, "killed-worker", [script(tmp_path, "long.json", **LONG)], measure={"runs": 30, "loads": 1}
+    )
+    found = lab.detach("ada", file)
+    (task,) = until(lambda: [task for task in lab.tasks("ada", found) if task.runs], "the task runs")
+    first = task.device
+    lab.kill(first)
+    until(lambda: not marked(lab.mark_of(first)), f"no child of {first} is left", within=2)
+    done = lab.run("ada", "watch", found, "--json")
+    assert done.code == 0, done
+    (row,) = done.json()["results"]
+    assert row["Status"] == "Complete"
+    assert {first, row["DeviceName"]} == {"one", "two"}
+    assert row["Attempt"] == 2
+    assert lab.ask("ada", "SELECT count(*) FROM records WHERE task = ?", f"{found}/1") == [(1,)]
+
+
+def test_a_killed_scheduler_carries_on_and_runs_nothing_twice(lab: Lab, tmp_path: Path) -> None:
+    models = [script(tmp_path, f"short-{n}.json", load_ms=float(n)) for n in range(4)]
+    models += [script(tmp_path, f"long-{n}.json", load_ms=float(n), **LONG) for n in range(2)]
+    file = campaign(tmp_path, "killed-scheduler", models, measure={"runs": 30, "loads": 1})
+    found = lab.detach("ada", file)
+
+    def midway() -> bool:
+        tasks = lab.tasks("ada", found)
+        return any(task.state == "succeeded" for task in tasks) and any(task.runs for task in tasks)
+
+    until(midway, "some tasks are done and one runs")
+    os.kill(lab.scheduler_pid("ada"), signal.SIGKILL)
+    before = {task.n: task for task in lab.tasks("ada", found)}
+    done = lab.run("ada", "watch", found, "--json")
+    assert done.code == 0, done
+    after = {task.n: task for task in lab.tasks("ada", found)}
+    assert [task.state for task in after.values()] == ["succeeded"] * 6
+    finished = [n for n, task in before.items() if task.state == "succeeded"]
+    assert finished
+    assert {n: after[n].attempt for n in finished} == {n: before[n].attempt for n in finished}
+    assert (
+        lab.ask(
+            "ada",
+            "SELECT task, count(*) FROM records WHERE task LIKE ? GROUP BY task HAVING count(*) > 1",
+            f"{found}/%",
+        )
+        == []
+    )
+    logs = (lab.log("one") + lab.log("two")).splitlines()
+    for n in finished:
+        ran = [line for line in logs if '"run.ended"' in line and f'"{found}/{n}"' in line]
+        assert len(ran) == 1, ran
+    running = [n for n, task in before.items() if task.runs]
+    assert {n: after[n].attempt for n in running} == {n: before[n].attempt for n in running}
+
+
+def test_a_campaign_goes_on_without_its_gate_and_the_gate_finds_the_workers_again(
+    lab: Lab, tmp_path: Path
+) -> None:
+    models = [script(tmp_path, f"long-{n}.json", load_ms=float(n), **LONG) for n in range(2)]
+    file = campaign(tmp_path, "killed-gate", models, measure={"runs": 20, "loads": 1})
+    found = lab.detach("ada", file)
+    until(lambda: any(task.runs for task in lab.tasks("ada", found)), "a task runs")
+    lab.kill("gate")
+    done = lab.run("ada", "watch", found, "--json")
+    assert done.code == 0, done
+    assert [row["Status"] for row in done.json()["results"]] == ["Complete"] * 2
+    lab.mend()
+
+    def names() -> set[str]:
+        seen = lab.run("passer-by", "peers", "--gate", lab.gate, "--json")
+        return {peer["name"] for peer in seen.json()["peers"]} if seen.code == 0 else set()
+
+    until(lambda: names() >= {"one", "two"}, "the workers are found through the gate again", within=40)
