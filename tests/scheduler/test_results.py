@@ -1,0 +1,128 @@
+"""A record counts only if its worker signed it and it speaks of the very thing that was asked for."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+
+import pytest
+
+from protocol.attempt import TaskEvent
+from protocol.errors import RemoteProtocolError
+from protocol.lease import Fence
+from protocol.messages import Result
+from protocol.record import (
+    MAX_RECORD,
+    DeviceFacts,
+    Ran,
+    Record,
+    Timing,
+    pack_samples,
+    record_body,
+    record_message,
+)
+from protocol.requirement import Requirement
+from protocol.task import Measure, Model, Task, Timeouts, task_body
+from protocol.words import Outcome, Reason
+from scheduler.results import check, pull, wrong_unit
+from swarm.identity import Identity
+from swarm.memory import MemorySwarm
+
+WORKER = Identity.from_seed("worker")
+UNIT = "CPU (ONNX)"
+TASK = Task(
+    campaign="c-one",
+    task="c-one/1",
+    scheduler=Identity.from_seed("scheduler").peer_id,
+    model=Model(name="m.onnx", sha256="ab" * 32, size=10),
+    unit=UNIT,
+    requirement=Requirement(),
+    measure=Measure(),
+    timeouts=Timeouts(),
+)
+BODY = task_body(TASK)
+GOOD: dict[str, object] = {
+    "campaign": "c-one",
+    "task": "c-one/1",
+    "attempt": 2,
+    "fence": Fence(incarnation=1, number=3),
+    "worker": WORKER.peer_id,
+    "task_sha256": hashlib.sha256(BODY).hexdigest(),
+    "model_sha256": "ab" * 32,
+    "outcome": Outcome.COMPLETE,
+    "device": DeviceFacts(device="d", name="w"),
+    "ran": Ran(unit=UNIT, driver="onnx", runtime="r"),
+    "timing": Timing(samples=pack_samples([1]), warmup=pack_samples([]), cpu_s=0, wall_s=0),
+}
+
+
+def made(signer: Identity = WORKER, **changes: object) -> tuple[Result, bytes]:
+    body = record_body(Record.model_validate({**GOOD, **changes}))
+    result = Result(
+        campaign="c-one",
+        task="c-one/1",
+        attempt=2,
+        lease="l",
+        fence=Fence(incarnation=1, number=3),
+        sha256=hashlib.sha256(body).hexdigest(),
+        size=len(body),
+        signature=signer.sign(record_message(body)),
+        body=body,
+    )
+    return result, body
+
+
+def test_a_record_that_is_what_was_asked_for_is_taken() -> None:
+    result, body = made()
+    assert check(result, body, WORKER.peer_id, TASK, BODY).outcome is Outcome.COMPLETE
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"campaign": "c-two"},
+        {"task": "c-one/2"},
+        {"attempt": 1},
+        {"fence": Fence(incarnation=1, number=2)},
+        {"worker": Identity.from_seed("other").peer_id},
+        {"task_sha256": "cd" * 32},
+        {"model_sha256": "cd" * 32},
+        {"timing": None},
+        {"ran": None},
+        {"outcome": Outcome.FAILED, "reason": None},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_a_record_of_something_else_is_refused(changes: dict[str, object]) -> None:
+    result, body = made(**changes)
+    with pytest.raises(RemoteProtocolError, match="the record of c-one/1"):
+        check(result, body, WORKER.peer_id, TASK, BODY)
+
+
+def test_a_record_that_another_key_signed_is_refused() -> None:
+    result, body = made(signer=Identity.from_seed("thief"))
+    with pytest.raises(RemoteProtocolError, match="not signed"):
+        check(result, body, WORKER.peer_id, TASK, BODY)
+
+
+def test_another_unit_is_a_failure_only_where_something_was_measured() -> None:
+    other = Ran(unit="GPU (CUDA)", driver="onnx", runtime="r")
+    verdict = wrong_unit(Record.model_validate({**GOOD, "ran": other}), TASK)
+    assert verdict == (TaskEvent.FAIL, Reason.WRONG_UNIT, f"{UNIT} was asked for, GPU (CUDA) ran the model")
+    assert wrong_unit(Record.model_validate(GOOD), TASK) is None
+    failed = Record.model_validate(
+        {**GOOD, "outcome": Outcome.FAILED, "reason": Reason.CRASHED, "ran": other}
+    )
+    assert wrong_unit(failed, TASK) is None
+
+
+@pytest.mark.parametrize(
+    "changes", [{"sha256": "cd" * 32}, {"size": 7}, {"size": MAX_RECORD + 1}], ids=["hash", "size", "huge"]
+)
+async def test_bytes_that_are_not_what_the_message_says_are_refused(changes: dict[str, object]) -> None:
+    result, _ = made()
+    async with MemorySwarm(random.Random(1)) as swarm:
+        network = swarm.node(Identity.from_seed("scheduler"))
+        assert await pull(network, WORKER.peer_id, result) == result.body
+        with pytest.raises(RemoteProtocolError, match=r"is not what its message says|are allowed"):
+            await pull(network, WORKER.peer_id, result.model_copy(update=changes))
