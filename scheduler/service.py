@@ -53,6 +53,8 @@ from swarm.link import Link
 from swarm.network import Network
 
 BEAT_S: Final = 0.2
+LOOKS: Final = 8
+"""In each beat, how often to see whether another process wrote to the store."""
 SEEK_S: Final = 2.0
 LOOKUPS: Final = 8
 """Questions to the index at once."""
@@ -138,12 +140,14 @@ class _Service:
         """The clock of the service."""
         seen, idle = self._store.changed_by_others(), 0
         while True:
-            await trio.sleep(BEAT_S)
+            for _ in range(LOOKS):
+                await trio.sleep(BEAT_S / LOOKS)
+                changed = self._store.changed_by_others()
+                if changed != seen:  # somebody submits or cancels: do not let them wait for the beat
+                    seen = changed
+                    self.load()
+                    break
             self._flush()
-            changed = self._store.changed_by_others()
-            if changed != seen:
-                seen = changed
-                self.load()
             self._carry_out(self._book.tick(trio.current_time()))
             if self._book.idle and not self._planning:
                 idle += 1

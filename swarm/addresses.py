@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import socket
 from collections.abc import Iterable, Sequence
@@ -84,10 +85,16 @@ def usable(addresses: Iterable[object]) -> tuple[Address, ...]:
     """What of a peer's addresses can be dialled: TCP, concrete, without `/p2p/…`, each once, at most 16."""
     seen: dict[str, None] = {}
     for item in addresses:
-        address = parse_tcp(str(item))
+        address = _parsed(str(item))
         if address is not None and address.port and not (address.ip and address.ip.is_unspecified):
             seen[str(address)] = None
     return tuple(seen)[:16]
+
+
+@functools.lru_cache(maxsize=8192)
+def _parsed(text: str) -> TcpAddress | None:
+    """The same few addresses are looked at again and again, on the way of every lookup."""
+    return parse_tcp(text)
 
 
 def check_listen(addresses: Sequence[Address]) -> list[Multiaddr]:

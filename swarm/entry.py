@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import random
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -24,7 +24,7 @@ from protocol.health_messages import HEALTH, Ping, Pong
 from protocol.words import Family
 from swarm.gates import local_gates
 from swarm.home import Home, Role
-from swarm.host import HostNetwork, open_host
+from swarm.host import open_host
 from swarm.identity import Identity, load_or_create, lock_folder, next_incarnation
 from swarm.index import Index
 from swarm.link import Link, serve_links
@@ -79,7 +79,7 @@ async def enter(
             rng=rng,
         ) as network:
             index = Index(
-                network, rng=rng, incarnation=incarnation, serve=holder, remote_address=_address_of(network)
+                network, rng=rng, incarnation=incarnation, serve=holder, remote_address=network.remote_address
             )
             if health:
                 _answer_health(network, Pong(role=role, incarnation=incarnation))
@@ -98,11 +98,6 @@ def _answer_health(network: Network, pong: Pong) -> None:
         return pong
 
     serve_links(network, Family.HEALTH, HEALTH, answer)
-
-
-def _address_of(network: HostNetwork) -> Callable[[str], Address | None] | None:
-    """Where a connected peer is seen to come from, if this network can tell."""
-    return getattr(network, "remote_address", None)
 
 
 async def until_told_to_stop(*, with_stdin: bool = False) -> str:

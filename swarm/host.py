@@ -115,6 +115,12 @@ class HostNetwork:
     def connected(self) -> tuple[PeerId, ...]:
         return tuple(str(peer) for peer in self._swarm.connections if self._swarm.live(peer) is not None)
 
+    def remote_address(self, peer: PeerId) -> Address | None:
+        connection = self._swarm.live(_peer(peer))
+        if connection is None:
+            return None
+        return next(iter(usable(connection.get_transport_addresses())), None)
+
     # -- the routing table ---------------------------------------------------------------------------------------------
 
     def closest(self, key: bytes, count: int) -> tuple[Contact, ...]:
@@ -269,7 +275,7 @@ class _BootstrapKeeper(INotifee):
                 pause = RETRY_FIRST_S
                 self._lost = trio.Event()
                 await self._lost.wait()
-                log.warning("the last bootstrap peer is lost; looking for one again")
+                log.warning("gate.lost", gates=[contact.peer for contact in self._contacts])
             await trio.sleep(pause * self._rng.uniform(0.5, 1.0))
             pause = min(pause * 2, RETRY_MOST_S)
             if not self._linked() and await self._try_all():

@@ -123,14 +123,14 @@ class Index:
     async def publish(self, advert: Advert, campaigns: Iterable[str] = ()) -> int:
         """Sign `advert` and bring it to its holders; kept alive from then on. Gives how many hold its least held attribute.
 
-        `peer`, `seq` and `addresses` are filled in here, `pool` too where it is empty. Publishing the same again is a refresh.
+        `peer` and `seq` are filled in here, `addresses` and `pool` where they are empty. Publishing the same again is a refresh.
         `campaigns`: ids of campaigns whose leases this node holds. LocalProtocolError when the advert is too large.
         """
         mine = advert.model_copy(
             update={
                 "peer": self._network.peer_id,
                 "pool": advert.pool or self._pool,
-                "addresses": self._network.addresses[:8] or advert.addresses,
+                "addresses": advert.addresses or self._network.addresses[:8],
                 "seq": self._advert.seq if self._advert is not None else 0,
                 "gone": False,
             }

@@ -104,6 +104,10 @@ class Network(Protocol):
         """Peers with a live connection."""
         ...
 
+    def remote_address(self, peer: PeerId) -> Address | None:
+        """Where a connected peer is seen to come from, whatever it says of itself; None when it is not connected."""
+        ...
+
     # -- the routing table: libp2p's Kademlia in the real network --------------------------------------------------------
 
     def closest(self, key: bytes, count: int) -> tuple[Contact, ...]:
