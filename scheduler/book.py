@@ -118,7 +118,7 @@ class Book(Ending):
         view = self.view(peer)
         told = tuple(zip(asked, quote.shapes, strict=False))
         view.warm.update(shape.model for shape, answer in told if answer.warm)
-        fitting = {shape.requirement for shape, answer in told if answer.fits}
+        fitting = [shape.requirement for shape, answer in told if answer.fits]
         for shape, answer in told:
             if shape.requirement not in fitting:
                 denied = Denied(reason=Reason.DOES_NOT_FIT, detail="; ".join(answer.unmet)[:2000])

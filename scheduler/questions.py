@@ -19,6 +19,7 @@ from scheduler.stored import (
     AttemptState,
     CampaignRow,
     Event,
+    Kept,
     NewModel,
     Outcome,
     ResultRow,
@@ -38,7 +39,7 @@ class Questions:
     path: Path
     _connection: sa.Connection
 
-    def _all(self, query: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
+    def _all(self, query: sa.Executable) -> Sequence[sa.Row[Any]]:
         with t.told(self.path):
             return self._connection.execute(query).all()
 
@@ -122,6 +123,18 @@ class Questions:
             .order_by(t.tasks.c.n, t.attempts.c.attempt)
         )
         return tuple(_attempt(row) for row in self._all(query))
+
+    def known_result(self, *, task: str, attempt: int, worker: str, sha256: str) -> Kept:
+        """What to answer to a result that comes from no current attempt: recorded before, or stale and why. Changes nothing."""
+        query = sa.select(t.records.c.sha256).where(
+            t.records.c.task == task, t.records.c.attempt == attempt, t.records.c.worker == worker
+        )
+        if any(row.sha256 == sha256 for row in self._all(query)):
+            return Kept(again=True)
+        row = self.task(task)
+        if row is None:
+            return Kept(Reason.UNKNOWN)
+        return Kept(Reason.CANCELLED if row.state is TaskState.CANCELLED else Reason.FENCED)
 
     def rows(self, campaign: str) -> tuple[ResultRow, ...]:
         """Every task of a campaign, in its order, with the record that decided it."""

@@ -20,7 +20,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from protocol.attempt import TASK, TaskEvent, TaskState
-from protocol.errors import LocalProtocolError, ResourceError
+from protocol.errors import LocalProtocolError
 from protocol.lease import Fence
 from protocol.table import final, step
 from protocol.task import Task, task_body
@@ -382,18 +382,6 @@ class Store(Questions):
             )
             return Kept()
 
-    def known_result(self, *, task: str, attempt: int, worker: str, sha256: str) -> Kept:
-        """What to answer to a result that comes from no current attempt: recorded before, or stale and why. Changes nothing."""
-        query = sa.select(t.records.c.sha256).where(
-            t.records.c.task == task, t.records.c.attempt == attempt, t.records.c.worker == worker
-        )
-        if any(row.sha256 == sha256 for row in self._all(query)):
-            return Kept(again=True)
-        row = self.task(task)
-        if row is None:
-            return Kept(Reason.UNKNOWN)
-        return Kept(Reason.CANCELLED if row.state is TaskState.CANCELLED else Reason.FENCED)
-
     def end_attempt(
         self, task: str, attempt: int, event: TaskEvent, *, reason: Reason | None = None, detail: str = ""
     ) -> None:
@@ -507,12 +495,3 @@ class Store(Questions):
                 fields=json.dumps(fields),
             )
         )
-
-
-def open_to_read(path: Path) -> Store:
-    """The store, if there is one: ResourceError says where none is. For commands that only look."""
-    if not path.exists():
-        raise ResourceError(
-            f"no campaigns yet: {path} is not there", hint="submit one: sark-node submit FILE"
-        )
-    return Store(path)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
 
 from protocol.errors import ResourceError
 
@@ -200,7 +201,7 @@ def told(path: Path) -> Iterator[None]:
     """Turn what SQLite raises for a full, locked, corrupt or unreachable file into one clear `ResourceError`."""
     try:
         yield
-    except sa.exc.DBAPIError as exc:
+    except DBAPIError as exc:
         raise _resource(path, exc) from exc
     except OSError as exc:
         raise ResourceError(
@@ -227,7 +228,7 @@ _WHAT: Final[dict[int, tuple[str, str]]] = {
 }
 
 
-def _resource(path: Path, error: sa.exc.DBAPIError) -> ResourceError:
+def _resource(path: Path, error: DBAPIError) -> ResourceError:
     code: Any = getattr(error.orig, "sqlite_errorcode", None)
     if not isinstance(code, int) or code & 0xFF not in _WHAT:
         raise error  # a mistake of ours, such as a broken constraint

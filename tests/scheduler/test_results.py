@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+from collections.abc import Mapping
 
 import pytest
 
@@ -56,7 +57,7 @@ GOOD: dict[str, object] = {
 }
 
 
-def made(signer: Identity = WORKER, **changes: object) -> tuple[Result, bytes]:
+def made(changes: Mapping[str, object] = {}, *, signer: Identity = WORKER) -> tuple[Result, bytes]:
     body = record_body(Record.model_validate({**GOOD, **changes}))
     result = Result(
         campaign="c-one",
@@ -94,7 +95,7 @@ def test_a_record_that_is_what_was_asked_for_is_taken() -> None:
     ids=lambda changes: next(iter(changes)),
 )
 def test_a_record_of_something_else_is_refused(changes: dict[str, object]) -> None:
-    result, body = made(**changes)
+    result, body = made(changes)
     with pytest.raises(RemoteProtocolError, match="the record of c-one/1"):
         check(result, body, WORKER.peer_id, TASK, BODY)
 

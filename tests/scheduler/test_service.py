@@ -2,415 +2,28 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 from trio.testing import MockClock
 
-from protocol.advert import Advert, SignedAdvert, UnitOffer
 from protocol.attempt import TaskState
-from protocol.base import MAX_INLINE, Message
-from protocol.errors import Refused, ResourceError, Unreachable
-from protocol.lease import Fence
-from protocol.match import match
-from protocol.messages import (
-    WORK,
-    Accepted,
-    Adopt,
-    Adopted,
-    Cancel,
-    Commit,
-    Denied,
-    Granted,
-    Held,
-    LiveLease,
-    Lost,
-    Probe,
-    Progress,
-    Queued,
-    Quote,
-    Ready,
-    Release,
-    Renew,
-    Renewed,
-    Result,
-    ShapeQuote,
-    Stale,
-    Start,
-    Stopped,
-)
-from protocol.record import DeviceFacts, Ran, Record, Timing, pack_samples, record_body, record_message
-from protocol.requirement import Requirement, parse_clause
-from protocol.task import Measure, Model, Task, Timeouts, read_task, task_message
-from protocol.words import Family, Outcome, Phase, Reason, WorkerState
-from scheduler.service import run_scheduler
+from protocol.base import MAX_INLINE
+from protocol.errors import Refused, ResourceError
+from protocol.messages import Denied
+from protocol.record import Ran, Timing, pack_samples
+from protocol.words import Outcome, Reason
+from scheduler.campaign_form import Campaign, Devices, ModelEntry
 from scheduler.store import Store
-from scheduler.stored import AttemptState, Intent, NewCampaign, TaskRow
+from scheduler.stored import AttemptState, Intent, NewCampaign, NewModel
 from scheduler.stored import Outcome as CampaignOutcome
-from swarm.blobs import fetch_blob, serve_blobs
-from swarm.identity import Identity, verify
-from swarm.index_gather import Sighting
-from swarm.index_query import QueryResult
-from swarm.link import Link, serve_links
-from swarm.memory import MemoryNetwork, MemorySwarm
+from swarm.blobs import fetch_blob
+from swarm.identity import Identity
 
-SCHEDULER = Identity.from_seed("scheduler")
-UNIT = "CPU (ONNX)"
-MODEL = b"a model"
-SHA = hashlib.sha256(MODEL).hexdigest()
-
-
-@dataclass
-class Place:
-    """A lease or ticket of a scripted worker."""
-
-    task: Task
-    body: bytes
-    attempt: int
-    fence: Fence
-    state: str
-    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
-
-
-class FakeWorker:
-    """One place, a queue, and a script: what to do with each task it starts."""
-
-    def __init__(self, swarm: MemorySwarm, name: str, *, seconds: float = 0.05) -> None:
-        self.name = name
-        self.identity = Identity.from_seed(name)
-        self.peer = self.identity.peer_id
-        self.swarm = swarm
-        self.seconds = seconds
-        self.incarnation = 1
-        self.ran: list[tuple[str, int]] = []
-        self.answers: list[str] = []
-        self.cancelled: list[str] = []
-        self.commits: list[Commit] = []
-        self.deny: Denied | None = None
-        self.outcome: Callable[[Task], dict[str, object]] = lambda task: {}
-        self.fetch = False
-        self.deliveries = 1
-        self.sign = self.identity.sign
-        self.advert = Advert(
-            peer=self.peer,
-            seq=1,
-            device=f"d-{name}",
-            name=name,
-            units=(UnitOffer(unit=UNIT, runtime="fake 1"),),
-            ram=8 * 1024**3,
-        )
-        self.start()
-
-    def start(self) -> None:
-        """Up, with nothing held; also after `die`."""
-        self.places: dict[str, Place] = {}
-        self.number = 0
-        self.link: Link | None = None
-        self.work = trio.Event()
-        self.network: MemoryNetwork = self.swarm.node(self.identity)
-        self.advert = self.advert.model_copy(update={"addresses": self.network.addresses})
-        serve_links(self.network, Family.WORK, WORK, self.answer, opened=self.opened)
-
-    def die(self) -> None:
-        self.swarm.kill(self.peer)
-
-    def restart(self) -> None:
-        self.incarnation += 1
-        self.start()
-        self.advert = self.advert.model_copy(update={"seq": self.advert.seq + 1})
-
-    def quote(self, shapes: int = 0) -> Quote:
-        running = sum(1 for place in self.places.values() if place.state == "running")
-        return Quote(
-            incarnation=self.incarnation,
-            ledger=1,
-            state=WorkerState.BUSY if running else WorkerState.ACTIVE,
-            free=0 if running else 1,
-            queue=len(self.places) - running,
-            shapes=tuple(ShapeQuote(fits=True) for _ in range(shapes)),
-        )
-
-    async def opened(self, link: Link) -> None:
-        self.link = link
-        async with trio.open_nursery() as nursery:
-            for lease, place in self.places.items():  # a worker does not stop for a broken link
-                if place.state == "reporting":
-                    nursery.start_soon(self.report, lease, place)
-            nursery.start_soon(self.turns)
-
-    async def turns(self) -> None:
-        while True:
-            self.work = trio.Event()
-            queued = [(lease, place) for lease, place in self.places.items() if place.state == "queued"]
-            busy = any(place.state == "running" for place in self.places.values())
-            if not queued or busy:
-                await self.work.wait()
-                continue
-            lease, place = queued[0]
-            assert self.link is not None
-            answer = await self.link.call(Ready(lease=lease, fence=place.fence))
-            if isinstance(answer, Start) and lease in self.places:
-                self.begin(lease, place)
-            else:
-                self.places.pop(lease, None)
-
-    async def run(self, lease: str, place: Place) -> None:
-        incarnation = self.incarnation
-        with place.scope:
-            for seq, phase in enumerate((Phase.FETCH, Phase.LOAD, Phase.RUN)):
-                assert self.link is not None
-                await self.link.tell(
-                    Progress(lease=lease, fence=place.fence, seq=seq, phase=phase, done=1, total=10)
-                )
-            if self.fetch:
-                got = bytearray()
-                await fetch_blob(
-                    self.network, SCHEDULER.peer_id, (), place.task.model.sha256, sink=got.extend
-                )
-                assert bytes(got) == MODEL
-            await trio.sleep(self.seconds)
-            place.state = "reporting"
-        if self.incarnation != incarnation:
-            return
-        if place.scope.cancelled_caught:
-            self.places.pop(lease, None)
-            self.work.set()
-            return
-        await self.report(lease, place)
-
-    def record(self, place: Place, **changes: object) -> Record:
-        values: dict[str, object] = {
-            "campaign": place.task.campaign,
-            "task": place.task.task,
-            "attempt": place.attempt,
-            "fence": place.fence,
-            "worker": self.peer,
-            "task_sha256": hashlib.sha256(place.body).hexdigest(),
-            "model_sha256": place.task.model.sha256,
-            "outcome": Outcome.COMPLETE,
-            "device": DeviceFacts(device=self.advert.device, name=self.name),
-            "ran": Ran(unit=UNIT, driver="fake", runtime="fake 1"),
-            "timing": Timing(samples=pack_samples([1000]), warmup=pack_samples([]), cpu_s=0.1, wall_s=0.1),
-        }
-        return Record.model_validate({**values, **self.outcome(place.task), **changes})
-
-    async def report(self, lease: str, place: Place) -> None:
-        body = record_body(self.record(place))
-        sha = hashlib.sha256(body).hexdigest()
-        serve = len(body) > MAX_INLINE
-        if serve:
-            serve_blobs(
-                self.network,
-                lambda peer, wanted: body if wanted == sha and peer == SCHEDULER.peer_id else None,
-            )
-        message = Result(
-            campaign=place.task.campaign,
-            task=place.task.task,
-            attempt=place.attempt,
-            lease=lease,
-            fence=place.fence,
-            sha256=sha,
-            size=len(body),
-            signature=self.sign(record_message(body)),
-            body=None if serve else body,
-        )
-        for _ in range(self.deliveries):
-            assert self.link is not None
-            answer = await self.link.call(message)
-            assert isinstance(answer, (Accepted, Stale))
-            self.answers.append("accepted" if isinstance(answer, Accepted) else str(answer.reason))
-        self.places.pop(lease, None)
-        self.work.set()
-
-    async def answer(self, link: Link, message: Message) -> Message | None:
-        match message:
-            case Probe():
-                return self.deny or self.quote(len(message.shapes))
-            case Commit():
-                return self.deny or self.take(link, message)
-            case Renew():
-                known = tuple(held.lease for held in message.held if held.lease in self.places)
-                lost = tuple(
-                    Lost(lease=h.lease, reason=Reason.UNKNOWN) for h in message.held if h.lease not in known
-                )
-                state = self.quote().state
-                return Renewed(incarnation=self.incarnation, state=state, renewed=known, lost=lost)
-            case Adopt():
-                leases = tuple(
-                    LiveLease(
-                        task=p.task.task,
-                        attempt=p.attempt,
-                        lease=lease,
-                        fence=p.fence,
-                        queued=p.state == "queued",
-                        reporting=p.state == "reporting",
-                    )
-                    for lease, p in self.places.items()
-                    if p.task.campaign == message.campaign
-                )
-                return Adopted(incarnation=self.incarnation, leases=leases)
-            case Cancel() | Release():
-                for held in message.held:
-                    self.stop(held, cancel=isinstance(message, Cancel))
-                return Stopped(leases=tuple(held.lease for held in message.held))
-            case _:
-                raise AssertionError(message)
-
-    def stop(self, held: Held, *, cancel: bool) -> None:
-        place = self.places.pop(held.lease, None)
-        if place is not None and cancel:
-            self.cancelled.append(place.task.task)
-            place.scope.cancel()
-
-    def take(self, link: Link, commit: Commit) -> Message:
-        self.commits.append(commit)
-        task = read_task(commit.task)
-        assert verify(link.peer, task_message(commit.task), commit.signature)
-        self.number += 1
-        fence = Fence(incarnation=self.incarnation, number=self.number)
-        lease = f"{self.name}.{self.incarnation}.{self.number}"
-        self.places[lease] = Place(task, commit.task, commit.attempt, fence, "queued")
-        self.work.set()
-        if len(self.places) == 1:
-            self.begin(lease, self.places[lease])
-            return Granted(lease=lease, fence=fence, ttl_s=15, renew_s=5)
-        return Queued(lease=lease, fence=fence, position=len(self.places), ttl_s=15, renew_s=5)
-
-    def begin(self, lease: str, place: Place) -> None:
-        """A run goes on whatever becomes of the link."""
-        place.state = "running"
-        self.ran.append((place.task.task, place.attempt))
-        assert self.nursery is not None
-        self.nursery.start_soon(self.guarded, lease, place)
-
-    async def guarded(self, lease: str, place: Place) -> None:
-        try:
-            await self.run(lease, place)
-        except Unreachable:
-            place.state = "reporting"
-
-    nursery: trio.Nursery | None = None
-
-
-class FakeIndex:
-    """The index, had it been asked: everybody in it is found."""
-
-    def __init__(self, *workers: FakeWorker) -> None:
-        self.workers = list(workers)
-
-    async def query(self, requirement: Requirement, want: int = 16) -> QueryResult:
-        await trio.lowlevel.checkpoint()
-        return self._result([w.advert for w in self.workers if match(requirement, w.advert).fits][:want])
-
-    async def survey(self, requirement: Requirement, limit: int = 256) -> QueryResult:
-        await trio.lowlevel.checkpoint()
-        return self._result([w.advert for w in self.workers])
-
-    @staticmethod
-    def _result(adverts: list[Advert]) -> QueryResult:
-        signed = SignedAdvert(body=b"", signature=b"s" * 64)
-        found = tuple(Sighting(advert, signed, 0.0) for advert in adverts)
-        return QueryResult(found, (), len(found), True, {})
-
-
-@dataclass
-class World:
-    """A swarm with some workers, a store with one campaign, and a scheduler that may be started and killed."""
-
-    swarm: MemorySwarm
-    nursery: trio.Nursery
-    store_path: Path
-    spool: Path
-    index: FakeIndex
-    network: MemoryNetwork
-    store: Store
-
-    def worker(self, name: str, *, seconds: float = 0.05) -> FakeWorker:
-        worker = FakeWorker(self.swarm, name, seconds=seconds)
-        worker.nursery = self.nursery
-        self.index.workers.append(worker)
-        return worker
-
-    def submit(
-        self, tasks: int = 1, *clauses: str, campaign: str = "c-one", wait_s: float = 60.0, attempts: int = 3
-    ) -> None:
-        need = Requirement(clauses=tuple(parse_clause(text) for text in (f"units has {UNIT}", *clauses)))
-        with Store(self.store_path) as other:
-            other.create_campaign(
-                NewCampaign(campaign, "one", SCHEDULER.peer_id, "{}", attempts=attempts, wait_s=wait_s),
-                [],
-                [
-                    Task(
-                        campaign=campaign,
-                        task=f"{campaign}/{n}",
-                        scheduler=SCHEDULER.peer_id,
-                        model=Model(name="tiny.onnx", sha256=SHA, size=len(MODEL)),
-                        unit=UNIT,
-                        requirement=need,
-                        measure=Measure(runs=1),
-                        timeouts=Timeouts(),
-                    )
-                    for n in range(1, tasks + 1)
-                ],
-            )
-
-    async def run(self) -> None:
-        await run_scheduler(
-            network=self.network,
-            index=self.index,
-            identity=SCHEDULER,
-            store=self.store,
-            spool=self.spool,
-            rng=random.Random(3),
-        )
-
-    @asynccontextmanager
-    async def scheduler(self) -> AsyncIterator[trio.CancelScope]:
-        """A scheduler in the background; leaving kills it, as -9 would: nothing of it is said or written any more."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.run)
-            yield nursery.cancel_scope
-            nursery.cancel_scope.cancel()
-
-    def new_process(self) -> None:
-        """The scheduler's old process is dead; a new one opens the store and comes onto the network."""
-        self.swarm.kill(SCHEDULER.peer_id)
-        self.store.close()
-        self.store = Store(self.store_path)
-        self.network = self.swarm.node(SCHEDULER)
-
-    def task(self, n: int = 1, campaign: str = "c-one") -> TaskRow:
-        row = self.store.task(f"{campaign}/{n}")
-        assert row is not None
-        return row
-
-    def states(self, campaign: str = "c-one") -> set[TaskState]:
-        return {task.state for task in self.store.tasks(campaign)}
-
-    async def until(self, condition: Callable[[], bool], seconds: float = 60.0) -> None:
-        with trio.fail_after(seconds):
-            while not condition():
-                await trio.sleep(0.01)
-
-
-@pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    spool = tmp_path / "spool"
-    spool.mkdir()
-    (spool / SHA).write_bytes(MODEL)
-    path = tmp_path / "store.db"
-    async with MemorySwarm(random.Random(1), latency_s=0.001) as swarm, trio.open_nursery() as nursery:
-        store = Store(path)
-        made = World(swarm, nursery, path, spool, FakeIndex(), swarm.node(SCHEDULER), store)
-        yield made
-        made.store.close()
-        nursery.cancel_scope.cancel()
+World = Any
+"""`World` of conftest.py."""
 
 
 async def test_a_campaign_runs_to_its_end_and_the_scheduler_leaves(
@@ -475,7 +88,7 @@ async def test_the_model_is_served_to_the_worker_that_holds_the_task_and_to_nobo
     async with world.scheduler():
         await world.until(lambda: bool(worker.ran))
         with pytest.raises(Refused, match="not served") as caught:
-            await fetch_blob(stranger, SCHEDULER.peer_id, world.network.addresses, SHA, sink=len)
+            await fetch_blob(stranger, world.network.peer_id, world.network.addresses, world.sha256, sink=len)
         assert caught.value.reason is Reason.NOT_ALLOWED
         await world.until(lambda: world.states() == {TaskState.SUCCEEDED})
 
@@ -544,7 +157,7 @@ async def test_a_partitioned_worker_comes_back_with_a_stale_result(
     async with world.scheduler():
         await world.until(lambda: world.task().state is TaskState.RUNNING)
         other = world.worker("other", seconds=60.0)
-        world.swarm.partition([cut.peer], [SCHEDULER.peer_id])
+        world.swarm.partition([cut.peer], [world.network.peer_id])
         await world.until(lambda: bool(other.ran))
         place = next(iter(cut.places.values()))
         await world.until(lambda: place.state == "reporting")
@@ -729,3 +342,52 @@ async def test_a_full_disk_ends_the_scheduler_with_one_line_and_a_new_start_carr
     await world.run()
     assert world.states() == {TaskState.SUCCEEDED}
     assert worker.answers.count("accepted") >= 200 - done
+
+
+def over_devices(world: World, *where: str, wait_s: float = 60.0) -> None:
+    """A campaign whose tasks are fixed once the devices are seen."""
+    spec = Campaign(
+        campaign="everywhere",
+        models=(ModelEntry(path="tiny.onnx"),),
+        units=("CPU (ONNX)",),
+        devices=Devices(spread="device", where=where),
+    )
+    label = spec.models[0].label
+    new = NewCampaign("c-all", "everywhere", world.network.peer_id, spec.model_dump_json(), wait_s=wait_s)
+    with Store(world.store_path) as other:
+        other.create_campaign(new, [NewModel(label, world.sha256, 7, facts="tiny.onnx")], None)
+
+
+async def test_a_campaign_for_each_device_is_planned_on_those_that_are_there(
+    world: World, autojump_clock: MockClock
+) -> None:
+    over_devices(world)
+    async with world.scheduler():
+        await trio.sleep(5)
+        workers = [world.worker(name) for name in ("a", "b", "c")]
+        await world.until(lambda: not world.store.unfinished_campaigns())
+    assert [len(worker.ran) for worker in workers] == [1, 1, 1]
+    assert world.states("c-all") == {TaskState.SUCCEEDED}
+
+
+async def test_a_campaign_for_each_device_that_finds_none_says_so(
+    world: World, autojump_clock: MockClock
+) -> None:
+    world.worker("mini")
+    over_devices(world, "ram >= 64 GiB", wait_s=5.0)
+    await world.run()
+    (task,) = world.store.tasks("c-all")
+    assert (task.state, task.reason) == (TaskState.FAILED, Reason.NOTHING_FITS)
+    assert "ram >= 64 GiB" in task.detail
+
+
+async def test_a_campaign_that_is_cancelled_before_it_is_planned_ends(
+    world: World, autojump_clock: MockClock
+) -> None:
+    over_devices(world)
+    async with world.scheduler():
+        await trio.sleep(3)
+        with Store(world.store_path) as other:
+            assert other.request_cancel("c-all") == 1
+        await world.until(lambda: not world.store.unfinished_campaigns())
+    assert world.store.summaries()[0].campaign.outcome is CampaignOutcome.CANCELLED
