@@ -266,7 +266,7 @@ class _Service:
                     "attempt.ended",
                     task=order.task,
                     attempt=order.attempt,
-                    event_=str(order.event),
+                    end=str(order.event),
                     why=order.detail,
                 )
             case EndPending():
@@ -396,7 +396,7 @@ class _Service:
                 task=entry.id,
                 attempt=result.attempt,
                 peer=peer,
-                event_=str(event),
+                end=str(event),
                 why=detail,
             )
         return Accepted()
