@@ -1,0 +1,79 @@
+"""How a role comes onto the network and leaves it, over real libp2p on loopback."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+import trio
+
+from gate.service import run_gate
+from gate.settings import GateSettings
+from protocol.advert import Advert
+from protocol.errors import ResourceError
+from protocol.health_messages import HEALTH, Ping, Pong
+from protocol.requirement import Requirement
+from protocol.words import Family
+from swarm.entry import Here, enter
+from swarm.gates import local_gates
+from swarm.home import Home
+from swarm.link import Links
+from swarm.settings import RoleSettings
+
+LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)
+SETTINGS = RoleSettings(listen=LOOPBACK)
+
+
+async def test_a_gate_is_found_by_its_home_and_leaves_no_address_behind(tmp_path: Path) -> None:
+    home = Home.at(tmp_path)
+    async with trio.open_nursery() as nursery:
+        here: Here = await nursery.start(run_gate, home, GateSettings(listen=LOOPBACK))
+        assert local_gates(home) == tuple(
+            f"{address}/p2p/{here.identity.peer_id}" for address in here.network.addresses
+        )
+        async with enter("worker", home, SETTINGS, holder=True) as worker:
+            assert worker.network.connected() == (here.identity.peer_id,)
+            advert = Advert(peer=worker.identity.peer_id, seq=0, device="d-1", name="n")
+            assert await worker.index.publish(advert) >= 1
+            async with enter("scheduler", home, SETTINGS, holder=False) as scheduler:
+                found = await scheduler.index.query(Requirement(), 8)
+                assert [item.advert.peer for item in found.found] == [worker.identity.peer_id]
+                links = Links(scheduler.network, Family.HEALTH, HEALTH, nursery)
+                link = await links.get(here.identity.peer_id, here.network.addresses)
+                assert await link.ask(Ping(), Pong) == Pong(role="gate", incarnation=1)
+        async with enter("scheduler", home, SETTINGS, holder=False) as scheduler:
+            assert (await scheduler.index.query(Requirement(), 8)).found == ()  # the worker said that it left
+            assert scheduler.incarnation == 2
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_second_node_on_the_same_folder_is_refused_at_once(tmp_path: Path) -> None:
+    home = Home.at(tmp_path)
+    async with enter("worker", home, SETTINGS, holder=True):
+        with pytest.raises(ResourceError, match="in use by process"):
+            async with enter("worker", home, SETTINGS, holder=True):
+                pytest.fail("two nodes with one key")
+        async with enter(
+            "gate", home, SETTINGS, holder=True
+        ) as gate:  # another role of the same home has its own
+            assert gate.identity.peer_id
+
+
+async def test_no_gate_file_is_no_error_and_a_strange_one_neither(tmp_path: Path) -> None:
+    home = Home.at(tmp_path)
+    assert local_gates(home) == ()
+    home.gate_file.parent.mkdir(parents=True)
+    home.gate_file.write_bytes(random.Random(1).randbytes(100))
+    assert local_gates(home) == ()
+    home.gate_file.write_text("/ip4/192.0.2.1/tcp/1/p2p/x\n\n", encoding="ascii")
+    assert local_gates(home) == ("/ip4/192.0.2.1/tcp/1/p2p/x",)
+
+
+async def test_a_gate_that_cannot_write_its_address_says_so(tmp_path: Path) -> None:
+    home = Home.at(tmp_path)
+    home.gate_file.mkdir(parents=True)
+    with pytest.raises(BaseExceptionGroup) as caught:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(run_gate, home, GateSettings(listen=LOOPBACK))
+    assert caught.group_contains(ResourceError, match="cannot write")
