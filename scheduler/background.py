@@ -10,10 +10,14 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from protocol.errors import ResourceError
 from swarm.home import Home
 from swarm.identity import lock_folder
+
+FAILURES: Final = 2
+"""One may lose a race for the folder; two in a row mean it."""
 
 
 def is_running(home: Home) -> bool:
@@ -25,30 +29,62 @@ def is_running(home: Home) -> bool:
         return True
 
 
-def start(home: Home, home_flag: Path | None, gates: Sequence[str]) -> Path:
-    """Start the scheduler process unless one runs; gives the path of its log. Raises `ResourceError`."""
-    log = home.logs / "scheduler.log"
-    if is_running(home):
-        return log
-    command = [sys.executable, "-P", "-m", "sark", "--log-level", "info"]
-    if home_flag is not None:
-        command += ["--home", str(home_flag.expanduser().absolute())]
-    command.append("schedule")
-    for gate in gates:
-        command += ["--gate", gate]
-    try:
-        home.logs.mkdir(parents=True, exist_ok=True)
-        with log.open("ab") as out:
-            _detached(command, out.fileno())
-    except OSError as exc:
-        raise ResourceError(f"cannot start the scheduler: {exc}", hint=f"is {home.logs} writable?") from None
-    return log
+class Keeper:
+    """Sees to it that a scheduler process runs for as long as somebody waits for its work."""
+
+    def __init__(self, home: Home, home_flag: Path | None, gates: Sequence[str]) -> None:
+        self._home = home
+        self._log = home.logs / "scheduler.log"
+        self._command = [sys.executable, "-P", "-m", "sark", "--log-level", "info"]
+        if home_flag is not None:
+            self._command += ["--home", str(home_flag.expanduser().absolute())]
+        self._command.append("schedule")
+        for gate in gates:
+            self._command += ["--gate", gate]
+        self._started: subprocess.Popen[bytes] | None = None
+        self._failures = 0
+
+    def __call__(self) -> None:
+        """Start the scheduler process unless one runs.
+
+        One that was killed is started again. Raises `ResourceError` when it cannot be started, and when two in a row ended by
+        themselves with an error: the next would say the same.
+        """
+        if self._started is not None:
+            code = self._started.poll()
+            if code is None:
+                return
+            self._started = None
+            self._failures = self._failures + 1 if code > 0 else 0
+        if is_running(self._home):
+            self._failures = 0
+            return
+        if self._failures >= FAILURES:
+            raise ResourceError(
+                f"the scheduler process ended: {self._last_words()}", hint=f"its whole log: {self._log}"
+            )
+        try:
+            self._home.logs.mkdir(parents=True, exist_ok=True)
+            with self._log.open("ab") as out:
+                self._started = _detached(self._command, out.fileno())
+        except OSError as exc:
+            raise ResourceError(
+                f"cannot start the scheduler: {exc}", hint=f"is {self._home.logs} writable?"
+            ) from None
+
+    def _last_words(self) -> str:
+        try:
+            lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            lines = []
+        told = [line for line in lines[-20:] if line.startswith("sark-node: ")] or lines[-1:]
+        return told[-1].removeprefix("sark-node: ") if told else "it said nothing"
 
 
-def _detached(command: Sequence[str], out: int) -> None:
+def _detached(command: Sequence[str], out: int) -> subprocess.Popen[bytes]:
     """A process that neither a closed terminal nor our Ctrl-C reaches."""
     windows = sys.platform == "win32"
-    subprocess.Popen(
+    return subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         stdout=out,

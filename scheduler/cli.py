@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -117,6 +118,7 @@ def submit(
     """
     from scheduler.campaign_form import parse_duration
     from scheduler.submit import submit_campaign
+    from swarm.gates import answers
 
     home: Home = ctx.obj
     try:
@@ -129,8 +131,13 @@ def submit(
             "no gate is known here",
             hint="start one on this machine: sark-node gate\nor name one: --gate /ip4/…/tcp/4101/p2p/12D3Koo…",
         )
+    if not answers(gates):
+        raise Unreachable(
+            f"no gate answers: {', '.join(gates)}", hint="is it running, and is the address right?"
+        )
     campaign_id = submit_campaign(home, file, wait_s=wait_s)
-    _keep_alive(ctx, gates)
+    keep_alive = _keeper(ctx, gates)
+    keep_alive()
     if detach:
         if as_json:
             _print_json({"campaign": campaign_id})
@@ -138,7 +145,7 @@ def submit(
             print(campaign_id)
             print(f"  sark-node watch {campaign_id}", file=sys.stderr)
         return
-    _follow(ctx, campaign_id, gates, csv=csv or Path(f"{campaign_id}.csv"), as_json=as_json)
+    _follow(ctx, campaign_id, keep_alive, csv=csv or Path(f"{campaign_id}.csv"), as_json=as_json)
 
 
 @app.command(rich_help_panel=PANEL)
@@ -156,7 +163,7 @@ def watch(
     home: Home = ctx.obj
     with Store(home.store) as store:
         found = _find(store, campaign)
-    _follow(ctx, found, _gates(ctx, gate), csv=None, as_json=as_json)
+    _follow(ctx, found, _keeper(ctx, _gates(ctx, gate)), csv=None, as_json=as_json)
 
 
 app.command("attach", hidden=True)(watch)
@@ -273,7 +280,7 @@ def cancel(
         told = cancel_and_wait(
             store,
             f"{found}/{number}" if number else found,
-            keep_alive=lambda: _keep_alive(ctx, _gates(ctx, gate)),
+            keep_alive=_keeper(ctx, _gates(ctx, gate)),
         )
     print(told)
 
@@ -326,10 +333,10 @@ def _gates(ctx: typer.Context, flags: list[str] | None) -> tuple[str, ...]:
     return settings.gates or local_gates(home)
 
 
-def _keep_alive(ctx: typer.Context, gates: tuple[str, ...]) -> None:
-    from scheduler.background import start
+def _keeper(ctx: typer.Context, gates: tuple[str, ...]) -> Callable[[], None]:
+    from scheduler.background import Keeper
 
-    start(ctx.obj, ctx.meta["home_flag"], gates)
+    return Keeper(ctx.obj, ctx.meta["home_flag"], gates)
 
 
 def _find(store: Any, prefix: str) -> str:
@@ -347,7 +354,12 @@ def _find(store: Any, prefix: str) -> str:
 
 
 def _follow(
-    ctx: typer.Context, campaign_id: str, gates: tuple[str, ...], *, csv: Path | None, as_json: bool
+    ctx: typer.Context,
+    campaign_id: str,
+    keep_alive: Callable[[], None],
+    *,
+    csv: Path | None,
+    as_json: bool,
 ) -> None:
     """Watch to the end, show what came out, and leave with the exit code that says how it went."""
     from scheduler.store import Store
@@ -360,7 +372,7 @@ def _follow(
         try:
             if not as_json:
                 console.print(f"Campaign {campaign_id} is safe on disk.", highlight=False)
-            campaign = watch_campaign(store, campaign_id, console, keep_alive=lambda: _keep_alive(ctx, gates))
+            campaign = watch_campaign(store, campaign_id, console, keep_alive=keep_alive)
         except KeyboardInterrupt:
             print(f"\nThe campaign goes on. Attach again: sark-node watch {campaign_id}", file=sys.stderr)
             raise SystemExit(130) from None

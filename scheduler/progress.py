@@ -21,7 +21,8 @@ def progress_text(task: TaskRow) -> str:
         case TaskState.SUCCEEDED:
             return "done"
         case TaskState.FAILED:
-            return safe_text(f"failed: {task.detail or task.reason}", 300)
+            said = task.detail.splitlines() or [str(task.reason)]
+            return safe_text(f"failed: {said[0]}", 300)
         case TaskState.CANCELLED:
             return "cancelled"
         case TaskState.PENDING:

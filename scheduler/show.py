@@ -28,10 +28,25 @@ def show_results(rows: Sequence[Row], console: Console) -> None:
     else:
         for line in plain_lines(rows):
             console.out(line, highlight=False)
+    told = ""
     for row in rows:
         if row.status is Status.FAILED:
-            why = ": ".join(filter(None, [row.reason, safe_text(row.detail, 400)])) or "no reason was given"
-            console.print(Text(f"{row.job_id} failed: {why}"), soft_wrap=True)
+            why = failure_text(row)
+            console.print(
+                Text(f"{row.job_id} failed: {why if why != told else 'for the same reason'}"), soft_wrap=True
+            )
+            told = why
+
+
+def failure_text(row: Row) -> str:
+    """Why it failed: the reason's word and what was said of it, which may be a small table of several lines."""
+    first, *more = (kept_columns(line) for line in row.detail.splitlines()[:40] or [""])
+    return "\n    ".join([": ".join(filter(None, [row.reason, first])) or "no reason was given", *more])
+
+
+def kept_columns(line: str) -> str:
+    """`line` made safe, the spaces that align it left as they are."""
+    return " ".join(safe_text(word, 400) for word in line.rstrip().split(" "))
 
 
 def results_table(rows: Sequence[Row], width: int = 80) -> Table:

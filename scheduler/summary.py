@@ -153,11 +153,12 @@ def finish(
 
 
 def exit_code(campaign: CampaignRow, rows: Sequence[Row]) -> int:
-    """0: every task succeeded; 3: none ran because nothing fits; 1: anything else."""
+    """0: every task succeeded; 3: none ran because nothing fits; 5: because no device allows us; 1: anything else."""
     if campaign.outcome is Outcome.SUCCEEDED:
         return 0
-    if rows and all(row.reason == Reason.NOTHING_FITS for row in rows):
-        return 3
+    for reason, code in ((Reason.NOTHING_FITS, 3), (Reason.NOT_ALLOWED, 5)):
+        if rows and all(row.reason == reason for row in rows):
+            return code
     return 1
 
 

@@ -1,6 +1,11 @@
-"""The gate of this home: the file in which a running gate leaves its addresses for the home's other roles."""
+"""The gates a role knows: the file in which a running gate leaves its addresses for its home's other roles, and whether they answer."""
 
 from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
 
 from swarm.home import Home
 
@@ -12,3 +17,25 @@ def local_gates(home: Home) -> tuple[str, ...]:
     except (OSError, UnicodeDecodeError):
         return ()
     return tuple(line.strip() for line in lines if line.strip())
+
+
+ANSWER_WITHIN_S: Final = 3.0
+
+
+def answers(gates: Sequence[str], within_s: float = ANSWER_WITHIN_S) -> bool:
+    """Whether somebody listens at one of these addresses, so that a wrong one is told at once. Who it is shows later. Blocking."""
+
+    def reached(gate: str) -> bool:
+        from swarm.addresses import parse_tcp  # with it comes libp2p's address parser: not for every command
+
+        address = parse_tcp(gate)
+        if address is None:
+            return False
+        try:
+            socket.create_connection((address.host, address.port), within_s).close()
+        except OSError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(max_workers=max(1, min(16, len(gates)))) as pool:
+        return any(list(pool.map(reached, gates[:16])))

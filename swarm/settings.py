@@ -16,14 +16,18 @@ import tomllib
 import typing
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from protocol.base import AddressText
 from protocol.errors import ResourceError, SarkError
 
 SECTIONS = ("worker", "gate", "scheduler")
+
+
+_FLAGS = {"gates": "gate", "labels": "label"}
+"""Flags that may be repeated are named for one of them."""
 
 
 class SettingsError(SarkError):
@@ -32,13 +36,22 @@ class SettingsError(SarkError):
     exit_code: ClassVar[int] = 2
 
 
+def _names_a_peer(address: str) -> str:
+    """The form alone; the whole of it is looked at where it is dialled."""
+    if not address.startswith("/") or "/p2p/" not in address:
+        raise ValueError(
+            "an address looks like /ip4/192.0.2.7/tcp/4101/p2p/12D3Koo…; the gate prints its own"
+        )
+    return address
+
+
 class RoleSettings(BaseModel):
     """What every role can be told."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     section: ClassVar[str] = ""
 
-    gates: tuple[str, ...] = ()
+    gates: tuple[Annotated[str, AfterValidator(_names_a_peer)], ...] = ()
     """Ways into the swarm: multiaddrs that end in `/p2p/PEERID`. None: the gate that runs on this home, if one does."""
     listen: tuple[AddressText, ...] = ()
     """Where to listen; none: a free port on every interface."""
@@ -61,13 +74,13 @@ class RoleSettings(BaseModel):
             first = exc.errors(include_url=False)[0]
             name = str(first["loc"][0]) if first["loc"] else "settings"
             if name in given:
-                source = f"--{name.replace('_', '-')}"
+                source = f"--{_FLAGS.get(name, name).replace('_', '-')}"
             elif name in from_env:
                 source = f"SARK_{name.upper()}"
             else:
                 source = str(config_file)
             what = f"{source}: {name} cannot be {str(first['input'])[:80]!r}"
-            raise SettingsError(what, hint=str(first["msg"])) from None
+            raise SettingsError(what, hint=str(first["msg"]).removeprefix("Value error, ")) from None
 
 
 def _plural(annotation: Any, text: str) -> Any:
