@@ -206,7 +206,7 @@ class Limits(Part):
     """How long each stage may take; whatever runs longer is stopped."""
 
     queue: Duration = 600.0
-    """Waiting in a worker's queue before another worker is looked for."""
+    """Waiting for a place on a device, as long as no task with the same needs gets one."""
     fetch: Duration = 300.0
     load: Duration = 60.0
     run: Duration = 300.0

@@ -7,6 +7,7 @@ import trio
 
 from scheduler.service import run_scheduler
 from scheduler.settings import SchedulerSettings
+from scheduler.spool import tidy
 from scheduler.store import Store
 from swarm.entry import enter, until_told_to_stop
 from swarm.home import Home
@@ -25,7 +26,10 @@ async def run_process(home: Home, settings: SchedulerSettings, stay: bool, stop_
 
         nursery.start_soon(signals)
         with Store(home.store) as store:
-            log.info("scheduler.up", peer=here.identity.peer_id, gates=list(here.gates))
+            tidied = tidy(home.spool, store.needed_models())
+            log.info(
+                "scheduler.up", models_removed=tidied, peer=here.identity.peer_id, gates=list(here.gates)
+            )
             await run_scheduler(
                 network=here.network,
                 index=here.index,

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from protocol.errors import CampaignError, ResourceError
-from protocol.task import Model
 from scheduler.campaign import load_campaign
 from scheduler.campaign_form import Campaign
 from scheduler.models import describe_models
 from scheduler.plan import derive_tasks, needs_devices
+from scheduler.spool import spool
 from scheduler.store import Store
 from scheduler.stored import NewCampaign, NewModel
 from swarm.home import Home
 from swarm.identity import load_or_create
 
 _ALPHABET: Final = "abcdefghjkmnpqrstuvwxyz23456789"
-COPY_BYTES: Final = 1024 * 1024
 
 
 def new_campaign_id(choose: Callable[[str], str] = secrets.choice) -> str:
@@ -69,35 +65,3 @@ def _row(campaign: Campaign, campaign_id: str, scheduler: str, wait_s: float) ->
         limit_s=campaign.timeouts.campaign,
         priority=campaign.priority,
     )
-
-
-def spool(source: Path, model: Model, folder: Path) -> Path:
-    """A copy of the model under its hash, so that the user's file may change or go while the campaign runs.
-
-    Raises `CampaignError` when the file is no longer what was described, `ResourceError` when it cannot be copied.
-    """
-    target = folder / model.sha256
-    if target.exists() and target.stat().st_size == model.size:
-        return target
-    fresh = folder / f".{model.sha256}.{os.getpid()}"
-    digest = hashlib.sha256()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with source.open("rb") as reader, fresh.open("wb") as writer:
-            while piece := reader.read(COPY_BYTES):
-                digest.update(piece)
-                writer.write(piece)
-            writer.flush()
-            os.fsync(writer.fileno())
-        if digest.hexdigest() != model.sha256:
-            raise CampaignError(
-                f"{source} changed while it was read", hint="submit again when it is complete"
-            )
-        fresh.replace(target)
-    except OSError as exc:
-        raise ResourceError(
-            f"cannot copy {source} to {folder}: {exc.strerror}", hint=f"{model.size:,} bytes are needed there"
-        ) from None
-    finally:
-        fresh.unlink(missing_ok=True)
-    return target
