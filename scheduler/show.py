@@ -51,7 +51,7 @@ def kept_columns(line: str) -> str:
 
 def results_table(rows: Sequence[Row], width: int = 80) -> Table:
     """A table `width` columns wide at most: numbers stand whole, names are shortened, nothing is wrapped."""
-    cells = [result_cells(row) for row in rows]
+    cells = _cells(rows)
     widths = [max(len(line[column]) for line in [HEADS, *cells]) for column in range(len(HEADS))]
     while sum(widths) + len(HEADS) > width:
         longest = max(_SHORTENED, key=lambda column: widths[column])
@@ -70,7 +70,7 @@ def results_table(rows: Sequence[Row], width: int = 80) -> Table:
 
 def plain_lines(rows: Sequence[Row]) -> list[str]:
     """The same cells in full, in columns of spaces."""
-    lines = [HEADS, *(result_cells(row) for row in rows)]
+    lines = [HEADS, *_cells(rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(HEADS))]
     return [
         "  ".join(
@@ -81,13 +81,20 @@ def plain_lines(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def result_cells(row: Row) -> tuple[str, ...]:
+def _cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
+    """The number of threads is shown where it tells rows apart."""
+    threads = len({row.threads for row in rows if row.threads is not None}) > 1
+    return [result_cells(row, threads=threads) for row in rows]
+
+
+def result_cells(row: Row, *, threads: bool = False) -> tuple[str, ...]:
     """One row in words: the task by its number, times as median ± deviation; why it failed is told elsewhere."""
     complete = row.status is Status.COMPLETE and row.verdict
     return (
         row.job_id.rpartition("/")[2],
         safe_text(row.file_name, 40),
-        safe_text(row.compute_units, 40),
+        safe_text(row.compute_units, 40)
+        + (f" ×{row.threads}" if threads and row.threads is not None else ""),
         safe_text(row.device_name, 40) or "-",
         _time(row.load_ms_median, None),
         _time(row.inference_ms_median, row.inference_ms_std_dev),
