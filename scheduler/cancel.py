@@ -29,6 +29,7 @@ def cancel_and_wait(
     stays on disk and is carried out when a scheduler process runs.
     """
     before = _tasks(store, target)
+    over = {task.id for task in before if task.state in ENDED}
     if not before and "/" in target:
         raise CampaignError(f"no task {target!r}", hint="list a campaign's tasks: sark-node results CAMPAIGN")
     store.request_cancel(target)
@@ -42,9 +43,8 @@ def cancel_and_wait(
             )
         pause(POLL_S)
     after = _tasks(store, target)
-    cancelled = sum(task.state is TaskState.CANCELLED for task in after)
-    others = sum(task.state in ENDED and task.state is not TaskState.CANCELLED for task in after)
-    return f"{target} is cancelled: {cancelled} stopped, {others} had ended before."
+    stopped = sum(task.state is TaskState.CANCELLED and task.id not in over for task in after)
+    return f"{target} is cancelled: {stopped} stopped, {len(after) - stopped} had ended before."
 
 
 def _settled(store: Store, target: str) -> bool:

@@ -1,0 +1,73 @@
+"""Disks that are full: said in a line, nothing half-done left, and all well again once there is room."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.real.lab import Lab, campaign, script
+
+
+@contextmanager
+def small_disk(folder: Path, size: str) -> Iterator[Path]:
+    """A disk of that size at `folder`, for those who may mount one."""
+    folder.mkdir(parents=True)
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        pytest.skip(f"mounting a small disk is not permitted here: {done.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True, timeout=10)
+
+
+def padded(folder: Path, name: str, size: int) -> Path:
+    """A script that is so many bytes long."""
+    path = script(folder, name)
+    path.write_bytes(path.read_bytes() + b" " * size)
+    return path
+
+
+def test_a_full_disk_of_a_scheduler_is_said_and_nothing_is_stored(lab: Lab, tmp_path: Path) -> None:
+    file = campaign(tmp_path, "large", [padded(tmp_path, "large.json", 3_000_000)])
+    with small_disk(lab.folder / "tight", "2m"):
+        done = lab.run("tight", "submit", file, "--gate", lab.gate)
+        assert done.code == 6, done
+        assert "No space left" in done.err
+        assert "3,000," in done.err
+        assert "Traceback" not in done.err
+        assert done.out == ""
+        listed = lab.run("tight", "campaigns", "--json")
+        assert listed.json()["campaigns"] == []
+        assert list(lab.home("tight").spool.iterdir()) == []
+
+
+def test_a_full_disk_of_a_worker_fails_the_task_and_with_room_again_it_runs(lab: Lab, tmp_path: Path) -> None:
+    large = padded(tmp_path, "large.json", 3_000_000)
+    file = campaign(tmp_path, "large", [large], devices={"where": ["label.disk == small"]})
+    with small_disk(lab.folder / "three" / "cache", "80m") as disk:
+        others = disk / "of-somebody-else"
+        lab.start_worker("three", "--label", "disk=small")
+        try:
+            lab.await_up("three")
+            others.write_bytes(bytes(40_000_000))
+            done = lab.submit("ada", file)
+            assert done.code == 1, done
+            (row,) = done.json()["results"]
+            assert (row["Status"], row["Reason"]) == ("Failed", "disk-full")
+            assert "no room" in row["Detail"]
+            others.unlink()
+            done = lab.submit("ada", file)
+            assert done.code == 0, done
+            assert done.json()["results"][0]["DeviceName"] == "three"
+        finally:
+            lab.stop("three")

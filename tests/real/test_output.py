@@ -1,0 +1,87 @@
+"""What is printed for programs parses, what is piped holds no escape codes, and no name does harm on a terminal."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+from pathlib import Path
+
+from tests.real.lab import Lab, campaign, script
+
+
+def test_every_command_with_json_prints_one_document_and_nothing_else(lab: Lab, tmp_path: Path) -> None:
+    file = campaign(tmp_path, "printed", [script(tmp_path, "[bold red]m[_red].json")])
+    checked = lab.run("ada", "validate", file, "--json")
+    assert checked.json()["tasks"] == 1
+    submitted = lab.submit("ada", file)
+    assert submitted.code == 0, submitted
+    found = submitted.json()["campaign"]
+    assert Path(submitted.json()["csv"]).is_file()
+    assert Path(submitted.json()["raw"]).is_file()
+    watched = lab.run("ada", "watch", found, "--json")
+    assert watched.json()["results"] == submitted.json()["results"]
+    results = lab.run("ada", "results", found, "--json")
+    assert results.json()["results"] == submitted.json()["results"]
+    listed = lab.run("ada", "campaigns", "--json").json()
+    assert listed["count"] == len(listed["campaigns"])
+    assert listed["campaigns"][0]["campaign_id"] == found
+    peers = lab.run("ada", "peers", "ram >= 1 GiB", "cores >= 4000", "--gate", lab.gate, "--json").json()
+    assert {peer["name"]: peer["fits"] for peer in peers["peers"]} == {"one": False, "two": False}
+    assert all(any("cores" in unmet for unmet in peer["unmet"]) for peer in peers["peers"])
+    info = lab.run("ada", "info", "--json").json()
+    assert info["scheduler"] == lab.peer("ada")
+    plain = [
+        lab.run("ada", *command, environment={"TERM": "xterm-256color"})
+        for command in (
+            ["results", found],
+            ["campaigns"],
+            ["peers", "--gate", lab.gate],
+            ["validate", str(file)],
+        )
+    ]
+    for done in plain:
+        assert done.code == 0, done
+        assert "\x1b" not in done.out + done.err
+    assert "[bold red]m[_red].json" in plain[0].out
+    assert "[bold red]m[_red].json" in plain[3].out
+
+
+def on_a_terminal(command: list[str], environment: dict[str, str], cwd: Path) -> str:
+    """What a command writes to a terminal of 100 columns."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        command, stdin=theirs, stdout=theirs, stderr=theirs, cwd=cwd, env={**environment, "COLUMNS": "100"}
+    ):
+        os.close(theirs)
+        heard = b""
+        try:
+            while piece := os.read(ours, 65536):
+                heard += piece
+        except OSError:  # the terminal's other end is closed
+            pass
+        finally:
+            os.close(ours)
+    return heard.decode()
+
+
+def test_colours_are_for_terminals_and_can_be_switched_off(lab: Lab, tmp_path: Path) -> None:
+    file = campaign(tmp_path, "coloured", [script(tmp_path, "m.json")])
+    command = lab.command("ada", "validate", file)
+    environment = {**lab.environment("ada"), "TERM": "xterm-256color"}
+    assert "\x1b[" in on_a_terminal(command, environment, tmp_path)
+    without = on_a_terminal(command, {**environment, "NO_COLOR": "1"}, tmp_path)
+    assert "m.json" in without
+    assert "\x1b[3" not in without
+
+
+def test_a_hostile_name_is_refused_or_shown_harmlessly(lab: Lab, tmp_path: Path) -> None:
+    title = campaign(tmp_path, "x\x1b]0;pwned\x07", [script(tmp_path, "m.json")])
+    done = lab.run("ada", "validate", title)
+    assert done.code == 2, done
+    assert "\x1b" not in done.out + done.err
+    hidden = campaign(tmp_path, "hidden", [script(tmp_path, "m\x1b[2Jx\u202e.json")])
+    done = lab.run("ada", "validate", hidden)
+    assert "\x1b" not in done.out + done.err
+    assert "\u202e" not in done.out + done.err
+    assert done.code in (0, 2), done
