@@ -105,7 +105,7 @@ def common(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command (None: the command line's); errors that are not bugs end in a line or two and an exit code."""
     try:
-        code = app(arguments, standalone_mode=False)
+        code = app(arguments, prog_name="sark-node", standalone_mode=False)
     except BaseException as exc:  # noqa: BLE001  (the outermost edge: sorts bugs from what can be told in a line)
         raise SystemExit(_exit_code(exc)) from None
     raise SystemExit(code if isinstance(code, int) else 0)

@@ -1,0 +1,160 @@
+"""The commands that need no network: what they print, where they write, how they end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Typed
+
+COMMANDS = (
+    "init",
+    "validate",
+    "submit",
+    "watch",
+    "campaigns",
+    "results",
+    "peers",
+    "cancel",
+    "info",
+    "join",
+    "gate",
+    "demo",
+)
+
+
+def model(folder: Path) -> Path:
+    path = folder / "m.onnx"
+    path.write_bytes(b"\x08\x09" + bytes(40))
+    return path
+
+
+def plain(folder: Path, **more: object) -> Path:
+    path = folder / "campaign.yaml"
+    content: dict[str, object] = {"campaign": "c", "models": [model(folder).name], "units": ["CPU (ONNX)"]}
+    path.write_text(json.dumps(content | more), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_has_help_that_begins_with_what_it_does(typed: Typed, command: str) -> None:
+    done = typed(command, "--help")
+    assert done.code == 0
+    words = done.out.split(f"Usage: sark-node {command} ", 1)[1].splitlines()[1:]
+    first = next(line for line in words if line.strip())
+    assert len(first.split()) >= 4, first
+    assert first.strip()[0].isupper()
+    assert done.err == ""
+
+
+def test_the_programs_help_names_every_command_and_every_exit_code(typed: Typed) -> None:
+    done = typed("--help")
+    assert done.code == 0
+    assert all(f"│ {command} " in done.out for command in COMMANDS)
+    assert "130 interrupted" in " ".join(done.out.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("frobnicate",), "frobnicate"),
+        (("campaigns", "--frobnicate"), "--frobnicate"),
+        (("--log-level", "loud", "campaigns"), "--log-level"),
+        (("submit",), "file"),
+        (("gate", "--port", "70000"), "--port"),
+    ],
+)
+def test_a_wrong_word_is_named_and_nothing_is_done(typed: Typed, words: tuple[str, ...], named: str) -> None:
+    done = typed(*words)
+    assert done.code == 2
+    assert named in done.err
+    assert done.out == ""
+    assert not typed.home.exists()
+
+
+def test_init_writes_a_file_to_start_from_and_never_over_another(typed: Typed) -> None:
+    target = typed.folder / "mine.yaml"
+    assert typed("init", target).code == 0
+    written = target.read_text(encoding="utf-8")
+    assert "campaign:" in written
+    again = typed("init", target)
+    assert again.code == 2
+    assert "there already" in again.err
+    assert target.read_text(encoding="utf-8") == written
+    nowhere = typed("init", typed.folder / "no" / "such" / "folder.yaml")
+    assert nowhere.code == 2
+    assert "No such file" in nowhere.err
+
+
+def test_validate_says_what_would_be_measured(typed: Typed) -> None:
+    file = plain(typed.folder, measure={"runs": 7, "loads": 2, "threads": [1, 2, "physical"]})
+    done = typed("validate", file)
+    assert done.code == 0
+    assert "m.onnx" in done.out
+    assert "CPU (ONNX)" in done.out
+    assert "c is valid: 3 tasks." in done.out
+    told = json.loads(typed("validate", file, "--json").out)
+    assert told["tasks"] == 3
+    assert told["models"]["m.onnx"]["size"] == 42
+    assert not typed.stored
+
+
+def test_validate_does_not_guess_how_many_devices_there_are(typed: Typed) -> None:
+    file = plain(typed.folder, devices={"spread": "device"})
+    assert "follow from the devices that fit" in typed("validate", file).out
+    assert json.loads(typed("validate", file, "--json").out)["tasks"] is None
+
+
+def test_a_home_without_campaigns_says_how_to_begin(typed: Typed) -> None:
+    done = typed("campaigns")
+    assert done.code == 0
+    assert "sark-node init" in done.out
+    assert json.loads(typed("campaigns", "--json").out) == {"count": 0, "campaigns": []}
+
+
+@pytest.mark.parametrize("words", [("results",), ("watch",), ("results", "c-nobody"), ("cancel", "c-nobody")])
+def test_a_campaign_that_is_not_there_is_said_with_where_to_look(
+    typed: Typed, words: tuple[str, ...]
+) -> None:
+    done = typed(*words)
+    assert done.code == 2
+    assert "no campaign" in done.err
+    assert "sark-node campaigns" in done.err
+    assert done.out == ""
+
+
+def test_a_setting_that_cannot_be_is_told_with_where_it_came_from(typed: Typed) -> None:
+    config = typed.home / "config" / "config.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text('[worker]\nslots = "many"\n', encoding="utf-8")
+    done = typed("join")
+    assert done.code == 2
+    assert str(config) in done.err
+    assert "slots" in done.err
+    config.write_text("[worker]\nslotz = 3\n", encoding="utf-8")
+    done = typed("join")
+    assert done.code == 2
+    assert "slotz" in done.err
+    assert "slots" in done.err
+
+
+def test_a_label_without_a_value_is_bad_input(typed: Typed) -> None:
+    done = typed("join", "--label", "lab")
+    assert done.code == 2
+    assert "--label site=lab" in done.err
+
+
+def test_a_duration_without_a_unit_is_bad_input(typed: Typed) -> None:
+    done = typed("submit", plain(typed.folder), "--wait", "90")
+    assert done.code == 2
+    assert "--wait" in done.err
+    assert "90s" in done.err
+    assert not typed.stored
+
+
+def test_a_clause_that_cannot_be_read_is_bad_input(typed: Typed, listener: str) -> None:
+    done = typed("peers", "memory >= 8", "--gate", listener)
+    assert done.code == 2
+    assert "memory" in done.err

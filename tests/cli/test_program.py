@@ -1,0 +1,136 @@
+"""The program as a whole: its packages are its own, errors are caught in one place, and tests wait for conditions, not for time."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import sark
+
+ROOT = Path(sark.__file__).parent
+
+
+def sources(*folders: str) -> Iterator[tuple[str, ast.Module]]:
+    """Every Python file below, by its path from the root."""
+    for folder in folders:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text(encoding="utf-8"))
+
+
+def test_all_packages_are_ours() -> None:
+    assert sark.foreign_packages() == {}
+
+
+def test_a_package_of_somebody_else_under_one_of_our_names_is_told(tmp_path: Path) -> None:
+    theirs = tmp_path / "gate"
+    theirs.mkdir()
+    (theirs / "__init__.py").write_text("OPENS = True\n", encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "sark", "campaigns"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path), "SARK_HOME": str(tmp_path / "home")},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 6
+    first, *more = done.stderr.splitlines()
+    assert f"gate ({theirs / '__init__.py'})" in first
+    assert "venv" in " ".join(more)
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+BROAD = {
+    "sark.py": "the outermost edge: sorts bugs from what can be told in a line",
+    "swarm/dialling.py": "a handler's bug costs the stranger's stream, not the node",
+    "swarm/memory.py": "the same in the simulated network",
+}
+
+
+def test_everything_is_caught_at_the_edges_only() -> None:
+    program = ("sark.py", ast.parse((ROOT / "sark.py").read_text("utf-8")))
+    broad = [
+        name
+        for name, tree in [*sources(*sark.PACKAGES), program]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ExceptHandler) and catches_everything(node) and not raises_again(node)
+    ]
+    assert sorted(broad) == sorted(BROAD)
+
+
+def catches_everything(handler: ast.ExceptHandler) -> bool:
+    if handler.type is None:
+        return True
+    caught = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return any(isinstance(kind, ast.Name) and kind.id in {"Exception", "BaseException"} for kind in caught)
+
+
+def raises_again(handler: ast.ExceptHandler) -> bool:
+    """It only tidies up: its last word is a bare `raise`."""
+    last = handler.body[-1]
+    return isinstance(last, ast.Raise) and last.exc is None
+
+
+def test_tests_wait_for_conditions_and_not_for_time() -> None:
+    """A sleep may stand in a loop that asks again, under a clock that is not the real one, or give way for a moment."""
+    trees = dict(sources("tests"))
+    simulated = {Path(name).parent for name, tree in trees.items() if speaks_of_a_clock(tree)}
+    idle = [
+        f"{name}:{node.lineno}"
+        for name, tree in trees.items()
+        if not speaks_of_a_clock(tree)
+        and not (name.endswith("conftest.py") and Path(name).parent in simulated)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and is_sleep(node.func)
+        and not is_moment(node)
+        and not in_a_loop(tree, node)
+    ]
+    assert idle == []
+
+
+def is_sleep(called: ast.expr) -> bool:
+    return (
+        isinstance(called, ast.Attribute)
+        and called.attr == "sleep"
+        and isinstance(called.value, ast.Name)
+        and called.value.id in {"time", "trio"}
+    )
+
+
+def is_moment(call: ast.Call) -> bool:
+    return bool(call.args) and isinstance(call.args[0], ast.Constant) and float(call.args[0].value) <= 0.01
+
+
+def in_a_loop(tree: ast.Module, wanted: ast.Call) -> bool:
+    return any(
+        isinstance(loop, ast.While | ast.For | ast.AsyncFor)
+        and any(node is wanted for node in ast.walk(loop))
+        for loop in ast.walk(tree)
+    )
+
+
+def speaks_of_a_clock(tree: ast.Module) -> bool:
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    names |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    return bool(names & {"autojump_clock", "MockClock"})
+
+
+def test_no_file_speaks_of_the_folder_it_was_written_in() -> None:
+    if len(str(ROOT)) < 8:  # a checkout at /src or /app: the words could be there by chance
+        return
+    texts = [
+        path
+        for pattern in ("*.md", "*.py", "*.toml", "*.txt", "*.yaml", "*.json", "Makefile")
+        for path in ROOT.rglob(pattern)
+        if not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
+    ]
+    assert len(texts) > 100
+    assert [
+        str(path) for path in texts if str(ROOT) in path.read_text(encoding="utf-8", errors="ignore")
+    ] == []
