@@ -278,7 +278,9 @@ class MemoryNetwork:
 
     def remote_address(self, peer: PeerId) -> Address | None:
         other = self._swarm.alive(peer)
-        return other.addresses[0] if other is not None and other.addresses and peer in self.connected() else None
+        return (
+            other.addresses[0] if other is not None and other.addresses and peer in self.connected() else None
+        )
 
     def met(self, peer: PeerId) -> None:
         """A link with `peer` has come about."""
