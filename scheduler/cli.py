@@ -19,6 +19,7 @@ from swarm.home import Home
 
 app = typer.Typer()
 PANEL = "For who submits"
+PIPE_WIDTH = 1000
 GATE = typer.Option(
     "--gate", help="A way into the swarm. Repeatable.  [default: the gate on this --home]", metavar="ADDRESS"
 )
@@ -68,7 +69,7 @@ def validate(
             }
         )
         return
-    console = Console()
+    console = _console()
     table = Table(box=None, padding=(0, 2), header_style="dim")
     for column in ("model", "size", "sha256", "unit", "runs", "loads"):
         table.add_column(column)
@@ -185,7 +186,7 @@ def campaigns(ctx: typer.Context, as_json: Annotated[bool, JSON] = False) -> Non
     if not summaries:
         print("No campaigns yet. Begin with: sark-node init")
         return
-    Console().print(campaigns_table(summaries))
+    _console().print(campaigns_table(summaries))
     left = [item.campaign.id for item in summaries if item.campaign.ended is None]
     if left and not is_running(home):
         print(f"No scheduler process is running; carry on with: sark-node watch {left[0]}")
@@ -258,7 +259,7 @@ def peers(
     elif not seen:
         print("The gate answers, but no device has joined yet: sark-node join")
     else:
-        Console().print(peers_table(seen))
+        _console().print(peers_table(seen))
 
 
 @app.command(rich_help_panel=PANEL)
@@ -320,6 +321,11 @@ def demo(
 
 
 # -- shared by the commands --------------------------------------------------------------------------------------------------
+
+
+def _console() -> Console:
+    """A pipe has no width: nothing is cut or wrapped there."""
+    return Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
 
 
 def _gates(ctx: typer.Context, flags: list[str] | None) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -158,3 +159,50 @@ def test_a_clause_that_cannot_be_read_is_bad_input(typed: Typed, listener: str) 
     done = typed("peers", "memory >= 8", "--gate", listener)
     assert done.code == 2
     assert "memory" in done.err
+
+
+def nobody() -> str:
+    """A gate's address at which nobody listens."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    return f"/ip4/127.0.0.1/tcp/{port}/p2p/12D3KooWQNbstzW71KUwiMn5QQ2sG2t72UM5TJt353kFtC9TUBhK"
+
+
+def test_a_gate_that_does_not_answer_is_told_before_anything_is_stored(typed: Typed) -> None:
+    gate = nobody()
+    done = typed("submit", plain(typed.folder), "--gate", gate)
+    assert done.code == 4
+    assert f"no gate answers: {gate}" in done.err
+    assert done.out == ""
+    assert not typed.stored
+
+
+def test_no_gate_at_all_is_told_with_how_to_start_one(typed: Typed) -> None:
+    for command in (("submit", plain(typed.folder)), ("peers",)):
+        done = typed(*command)
+        assert done.code == 4
+        assert "no gate is known" in done.err
+        assert "sark-node gate" in done.err
+        assert done.out == ""
+    assert not typed.stored
+
+
+@pytest.mark.parametrize("command", ["submit", "peers", "join"])
+def test_a_gate_that_is_no_address_is_bad_input(typed: Typed, command: str) -> None:
+    words = [command, plain(typed.folder)] if command == "submit" else [command]
+    done = typed(*words, "--gate", "gate.example:4101")
+    assert done.code == 2
+    assert "--gate" in done.err
+    assert "gate.example:4101" in done.err
+    assert "/ip4/" in done.err
+    assert not typed.stored
+
+
+def test_piped_tables_are_neither_cut_nor_coloured_nor_read_as_markup(typed: Typed) -> None:
+    name = "[bold red]" + "m" * 70 + "[_red].onnx"
+    (typed.folder / name).write_bytes(b"\x08\x09" + bytes(40))
+    done = typed("validate", plain(typed.folder, models=[name]))
+    assert done.code == 0
+    assert name in done.out
+    assert "\x1b" not in done.out

@@ -16,7 +16,7 @@ REASONS = {
     "truncated": ("broken-model", "corrupt or cut short"),
     "corrupt": ("broken-model", "corrupt or cut short"),
     "custom_op": ("broken-model", "ours:Frobnicate"),
-    "endless": ("timed-out", "3 s"),
+    "endless": ("timed-out", "limit of 2 s"),
     "eater": ("out-of-memory", "memory"),
     "outsider": ("broken-model", "weights in another file"),
 }
@@ -110,7 +110,7 @@ def test_each_bad_model_fails_with_its_reason_and_the_good_one_is_measured(lab: 
     models = [make(tmp_path / f"{make.__name__}.onnx") for make in makers]
     file = campaign(
         tmp_path, "bad-models", models, units=[UNIT],
-        measure={"runs": 3, "loads": 1, "warmup": 1}, timeouts={"run": "3s"}, retry={"attempts": 2, "backoff": "100ms"},
+        measure={"runs": 3, "loads": 1, "warmup": 1}, timeouts={"run": "2s"}, retry={"attempts": 2, "backoff": "100ms"},
     )  # fmt: skip
     done = lab.submit("ada", file, within=120)
     assert done.code == 1, done

@@ -12,13 +12,14 @@ LONG = {"latencies_ms": [100.0], "sleep": True}
 """With 30 runs: three seconds."""
 
 
-def test_a_killed_workers_task_runs_elsewhere_and_no_child_of_it_is_left(lab: Lab, tmp_path: Path) -> None:
-    file = campaign(
-        tmp_path, "killed-worker", [script(tmp_path, "long.json", **LONG)], measure={"runs": 30, "loads": 1}
-    )
-    found = lab.detach("ada", file)
+def test_a_campaign_survives_its_gate_and_its_worker_and_both_are_found_again(
+    lab: Lab, tmp_path: Path
+) -> None:
+    model = script(tmp_path, "long.json", **LONG)
+    found = lab.detach("ada", campaign(tmp_path, "killed", [model], measure={"runs": 30, "loads": 1}))
     (task,) = until(lambda: [task for task in lab.tasks("ada", found) if task.runs], "the task runs")
     first = task.device
+    lab.kill("gate")
     lab.kill(first)
     until(lambda: not marked(lab.mark_of(first)), f"no child of {first} is left", within=2)
     done = lab.run("ada", "watch", found, "--json")
@@ -28,6 +29,13 @@ def test_a_killed_workers_task_runs_elsewhere_and_no_child_of_it_is_left(lab: La
     assert {first, row["DeviceName"]} == {"one", "two"}
     assert row["Attempt"] == 2
     assert lab.ask("ada", "SELECT count(*) FROM records WHERE task = ?", f"{found}/1") == [(1,)]
+    lab.mend()
+
+    def names() -> set[str]:
+        seen = lab.run("passer-by", "peers", "--gate", lab.gate, "--json")
+        return {peer["name"] for peer in seen.json()["peers"]} if seen.code == 0 else set()
+
+    until(lambda: names() >= {"one", "two"}, "the workers are found through the gate again", within=40)
 
 
 def test_a_killed_scheduler_carries_on_and_runs_nothing_twice(lab: Lab, tmp_path: Path) -> None:
@@ -64,23 +72,3 @@ def test_a_killed_scheduler_carries_on_and_runs_nothing_twice(lab: Lab, tmp_path
         assert len(ran) == 1, ran
     running = [n for n, task in before.items() if task.runs]
     assert {n: after[n].attempt for n in running} == {n: before[n].attempt for n in running}
-
-
-def test_a_campaign_goes_on_without_its_gate_and_the_gate_finds_the_workers_again(
-    lab: Lab, tmp_path: Path
-) -> None:
-    models = [script(tmp_path, f"long-{n}.json", load_ms=float(n), **LONG) for n in range(2)]
-    file = campaign(tmp_path, "killed-gate", models, measure={"runs": 20, "loads": 1})
-    found = lab.detach("ada", file)
-    until(lambda: any(task.runs for task in lab.tasks("ada", found)), "a task runs")
-    lab.kill("gate")
-    done = lab.run("ada", "watch", found, "--json")
-    assert done.code == 0, done
-    assert [row["Status"] for row in done.json()["results"]] == ["Complete"] * 2
-    lab.mend()
-
-    def names() -> set[str]:
-        seen = lab.run("passer-by", "peers", "--gate", lab.gate, "--json")
-        return {peer["name"] for peer in seen.json()["peers"]} if seen.code == 0 else set()
-
-    until(lambda: names() >= {"one", "two"}, "the workers are found through the gate again", within=40)

@@ -29,7 +29,7 @@ def launches(lab: Lab) -> list[int]:
 
 def test_two_schedulers_share_the_workers_and_no_two_runs_overlap(lab: Lab, tmp_path: Path) -> None:
     models = [
-        script(tmp_path, f"m{n}.json", load_ms=20.0 + n, latencies_ms=[20.0], sleep=True) for n in range(3)
+        script(tmp_path, f"m{n}.json", load_ms=20.0 + n, latencies_ms=[20.0], sleep=True) for n in range(2)
     ]
     found = {
         name: lab.detach(name, campaign(tmp_path, f"of-{name}", models, measure={"runs": 20, "loads": 2}))
@@ -52,7 +52,7 @@ def test_two_schedulers_share_the_workers_and_no_two_runs_overlap(lab: Lab, tmp_
     assert most == 1
     for name, each in found.items():
         done = lab.run(name, "results", each, "--json")
-        assert [row["Status"] for row in done.json()["results"]] == ["Complete"] * 3
+        assert [row["Status"] for row in done.json()["results"]] == ["Complete"] * 2
 
 
 def test_a_task_and_then_its_campaign_are_cancelled_from_another_terminal(lab: Lab, tmp_path: Path) -> None:
