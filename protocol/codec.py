@@ -111,6 +111,10 @@ class Vocabulary:
         name = fields.pop("type", "")
         if name not in self._adapters:
             raise LocalProtocolError(f"{type(frame.message).__name__} is not spoken here")
+        try:
+            _bound((str(frame.kind), frame.id, name, fields), MAX_ELEMENTS, MAX_DEPTH)
+        except RemoteProtocolError as exc:  # the peer would refuse it: better that we do
+            raise LocalProtocolError(f"a {name} is {exc.what}") from None
         body = pack([str(frame.kind), frame.id, name, fields])
         if len(body) > MAX_FRAME:
             raise LocalProtocolError(f"a {name} of {len(body)} bytes is above the cap of {MAX_FRAME}")

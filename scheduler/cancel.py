@@ -13,6 +13,7 @@ from scheduler.stored import TaskRow
 
 WAIT_S = 20.0
 POLL_S = 0.05
+KEEP_ALIVE_EVERY = 20
 
 
 def cancel_and_wait(
@@ -32,10 +33,15 @@ def cancel_and_wait(
     over = {task.id for task in before if task.state in ENDED}
     if not before and "/" in target:
         raise CampaignError(f"no task {target!r}", hint="list a campaign's tasks: sark-node results CAMPAIGN")
+    if _settled(store, target):
+        return f"{target} had ended already."
     store.request_cancel(target)
-    keep_alive()
     deadline = clock() + WAIT_S
+    looked = 0
     while not _settled(store, target):
+        if looked % KEEP_ALIVE_EVERY == 0:
+            keep_alive()
+        looked += 1
         if clock() > deadline:
             raise Unreachable(
                 f"{target}: the cancellation is on disk, but was not confirmed within {WAIT_S:g} s",

@@ -277,6 +277,8 @@ def cancel(
     home: Home = ctx.obj
     with Store(home.store) as store:
         campaign, _, number = target.partition("/")
+        if not campaign:
+            raise CampaignError("no campaign is named", hint="list them: sark-node campaigns")
         found = _find(store, campaign)
         told = cancel_and_wait(
             store,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import structlog
 import trio
 
+from scheduler.background import is_running
 from scheduler.service import run_scheduler
 from scheduler.settings import SchedulerSettings
 from scheduler.spool import tidy
@@ -12,15 +15,38 @@ from scheduler.store import Store
 from swarm.entry import enter, until_told_to_stop
 from swarm.home import Home
 
+LOCK_TRIES: Final = 10
+LOCK_TRY_S: Final = 0.1
+
 log = structlog.get_logger("sark.scheduler")
 
 
 async def run_process(home: Home, settings: SchedulerSettings, stay: bool, stop_with_stdin: bool) -> None:
-    """Run every unfinished campaign of `home`; `stay`: and wait for more. Raises `ResourceError` when another process does that."""
+    """Run every unfinished campaign of `home`; `stay`: and wait for more. Raises `ResourceError` when another process does that.
+
+    The store is looked at once more when the lock of the home has been given back: who submits while we are leaving sees the lock
+    still held, starts no other process, and relies on us.
+    """
+    while True:
+        for _ in range(LOCK_TRIES):  # the one before us may be on its way out, or somebody is just looking
+            if not is_running(home):
+                break
+            await trio.sleep(LOCK_TRY_S)
+        told_to_stop = await _run_once(home, settings, stay, stop_with_stdin)
+        with Store(home.store) as store:
+            if told_to_stop or not store.unfinished_campaigns():
+                return
+
+
+async def _run_once(home: Home, settings: SchedulerSettings, stay: bool, stop_with_stdin: bool) -> bool:
+    """Onto the network, until no campaign is left; gives whether it was told to stop before."""
+    told_to_stop = False
     async with enter("scheduler", home, settings, holder=False) as here, trio.open_nursery() as nursery:
 
         async def signals() -> None:
+            nonlocal told_to_stop
             name = await until_told_to_stop(with_stdin=stop_with_stdin)
+            told_to_stop = True
             log.info("scheduler.stopping", signal=name)
             nursery.cancel_scope.cancel()
 
@@ -39,3 +65,4 @@ async def run_process(home: Home, settings: SchedulerSettings, stay: bool, stop_
                 stop_when_idle=not stay,
             )
         nursery.cancel_scope.cancel()
+    return told_to_stop

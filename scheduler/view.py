@@ -47,12 +47,17 @@ def watch(
     """
     show = _Screen(console, wall, hint) if console.is_terminal else _Lines(console)
     with show:
-        rounds = 0
+        rounds, version = 0, -1
+        tasks: Sequence[TaskRow] = ()
         while True:
+            changed = store.changed_by_others()
+            if changed != version:
+                version = changed
+                tasks = store.tasks(campaign_id)
             campaign = store.campaign(campaign_id)
             if campaign is None:
                 raise LookupError(campaign_id)  # it was there: only a store put in place of ours explains it
-            show.update(campaign, store.tasks(campaign_id))
+            show.update(campaign, tasks)
             if campaign.ended is not None:
                 return campaign
             if rounds % 8 == 0:

@@ -21,6 +21,7 @@ from protocol.errors import LocalProtocolError, ProtocolError, RemoteProtocolErr
 from swarm.network import Address, Network, PeerId, Stream
 
 M = TypeVar("M", bound=Message)
+P = TypeVar("P", bound=ProtocolError)
 
 READ_SIZE = 65_536
 MAX_ANSWERING = 32
@@ -192,7 +193,7 @@ class _Waiter:
         self.answer: Message | None = None
 
 
-def _first(group: BaseExceptionGroup[ProtocolError]) -> ProtocolError:
+def _first(group: BaseExceptionGroup[P]) -> P:
     for item in group.exceptions:
         return _first(item) if isinstance(item, BaseExceptionGroup) else item
     raise AssertionError("an exception group is never empty")
@@ -303,7 +304,7 @@ def serve_links(
                     nursery.start_soon(opened, link)
                     await link.closed.wait()
                     nursery.cancel_scope.cancel()
-        except RemoteProtocolError as exc:
-            log.warning("link.broken", peer=link.peer, family=family, why=exc.what)
+        except* RemoteProtocolError as group:
+            log.warning("link.broken", peer=link.peer, family=family, why=_first(group).what)
 
     network.handle(family, handler)

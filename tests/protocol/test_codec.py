@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgpack
 import pytest
@@ -215,23 +215,16 @@ def test_a_frame_above_the_cap_is_refused_before_its_body_arrives() -> None:
         Decoder(WORK).feed((MAX_FRAME + 1).to_bytes(4, "big"))
 
 
+class Huge(Message):
+    type: Literal["huge"] = "huge"
+    body: bytes
+
+
 def test_we_never_send_a_frame_above_the_cap() -> None:
-    wide = Probe(
-        campaign="c",
-        shapes=tuple(
-            Shape(
-                unit="u" * 200,
-                requirement=Requirement(
-                    clauses=tuple(parse_clause(f"name == {'n' * 190}") for _ in range(32))
-                ),
-                model="a" * 64,
-                size=1,
-            )
-            for _ in range(16)
-        ),
-    )
+    vocabulary = Vocabulary(Huge)
+    assert vocabulary.encode(Frame(Kind.CALL, 1, Huge(body=b"x" * (MAX_FRAME - 30))))
     with pytest.raises(LocalProtocolError, match="above the cap"):
-        WORK.encode(Frame(Kind.CALL, 1, wide))
+        vocabulary.encode(Frame(Kind.CALL, 1, Huge(body=b"x" * MAX_FRAME)))
 
 
 @pytest.mark.parametrize(
@@ -287,3 +280,11 @@ def test_a_note_has_no_id_and_a_call_has_one() -> None:
     for kind, number in (("n", 1), ("c", 0), ("a", 0)):
         with pytest.raises(RemoteProtocolError, match="bad kind or id"):
             WORK.decode(pack([kind, number, "start", {}]))
+
+
+def test_we_never_send_what_the_peer_would_have_to_refuse() -> None:
+    """A frame may be small enough and still hold more elements than a receiver takes."""
+    clauses = tuple(parse_clause(f"cores >= {number}") for number in range(24))
+    shape = Shape(unit="u", requirement=Requirement(clauses=clauses), model="a" * 64, size=1)
+    with pytest.raises(LocalProtocolError, match="more than 1024 elements"):
+        WORK.encode(Frame(Kind.CALL, 1, Probe(campaign="c", shapes=(shape,) * 16)))

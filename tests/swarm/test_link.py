@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 import pytest
+import structlog
+import structlog.testing
 import trio
 import trio.testing
 
@@ -298,3 +300,27 @@ async def test_links_above_the_number_to_keep_let_the_longest_unused_go(
             await links.call(other.peer_id, other.addresses, Ping())
         assert [links.peek(other.peer_id) is not None for other in others] == [True, False, True]
         nursery.cancel_scope.cancel()
+
+
+async def test_junk_on_a_link_that_something_runs_beside_stays_with_the_link(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with MemorySwarm(random.Random(1)) as swarm:
+        here, there = swarm.node(Identity.from_seed(1)), swarm.node(Identity.from_seed(2))
+        desk, ended = Desk(), trio.Event()
+
+        async def beside(link: Link) -> None:
+            try:
+                await trio.sleep_forever()
+            finally:
+                ended.set()
+
+        serve_links(there, Family.HEALTH, HEALTH, desk.answer, opened=beside)
+        with structlog.testing.capture_logs() as logs:
+            stream = await here.open(there.peer_id, Family.HEALTH, there.addresses)
+            await stream.send_all(b"\xff\xff\xff\xff")
+            with trio.fail_after(10):
+                await ended.wait()
+                with pytest.raises(trio.BrokenResourceError):
+                    await stream.receive_some()
+        assert [entry["event"] for entry in logs] == ["link.broken"]
