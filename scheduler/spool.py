@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import sys
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -43,6 +44,7 @@ def spool(source: Path, model: Model, folder: Path) -> Path:
                 f"{source} changed while it was read", hint="submit again when it is complete"
             )
         fresh.replace(target)
+        _sync(folder)
     except OSError as exc:
         raise ResourceError(
             f"cannot copy {source} to {folder}: {exc.strerror}", hint=f"{model.size:,} bytes are needed there"
@@ -51,6 +53,17 @@ def spool(source: Path, model: Model, folder: Path) -> Path:
         with contextlib.suppress(OSError):
             fresh.unlink()
     return target
+
+
+def _sync(folder: Path) -> None:
+    """The new name itself must reach the disk. Windows has no handle on a folder, and needs none."""
+    if sys.platform == "win32":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def tidy(folder: Path, needed: Collection[str], *, wall: Callable[[], float] = time.time) -> int:

@@ -138,27 +138,29 @@ class Publisher:
                     await self._rounds()
 
     async def withdraw(self, tombstone: SignedAdvert) -> int:
-        """Tell every holder that we leave, within a second; gives how many heard it."""
-        async with self._busy:
-            contacts = {
-                peer: contact for shard in self._shards.values() for peer, contact in shard.holders.items()
-            }
-            self._signed, self._shards = None, {}
-            heard = 0
+        """Tell every holder that we leave, within a second; gives how many heard it.
 
-            async def one(contact: Contact) -> None:
-                nonlocal heard
-                try:
-                    await self._send(contact, say.Store(advert=tombstone), LEAVE_S)
-                except (Unreachable, Refused):
-                    return
-                heard += 1
+        A refresh that is under way is given a moment; if it goes on, the tombstone's higher number outranks what it says.
+        """
+        contacts = {peer: contact for shard in self._shards.values() for peer, contact in shard.holders.items()}
+        with trio.move_on_after(LEAVE_S / 2):
+            async with self._busy:
+                self._signed, self._shards = None, {}
+        heard = 0
 
-            with trio.move_on_after(LEAVE_S):
-                async with trio.open_nursery() as nursery:
-                    for contact in contacts.values():
-                        nursery.start_soon(one, contact)
-            return heard
+        async def one(contact: Contact) -> None:
+            nonlocal heard
+            try:
+                await self._send(contact, say.Store(advert=tombstone), LEAVE_S)
+            except (Unreachable, Refused):
+                return
+            heard += 1
+
+        with trio.move_on_after(LEAVE_S):
+            async with trio.open_nursery() as nursery:
+                for contact in contacts.values():
+                    nursery.start_soon(one, contact)
+        return heard
 
     def coverage(self) -> int:
         """Holders of the attribute that has the fewest; 0 when nothing is published."""
