@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 PANEL = "For a device's owner"
+PIPE_WIDTH = 1000
+"""A pipe has no width: nothing is wrapped there."""
 
 
 @app.command(rich_help_panel=PANEL)
@@ -54,7 +56,7 @@ def info(
         json.dump(document, sys.stdout, indent=2)
         sys.stdout.write("\n")
         return
-    console = Console()
+    console = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
     table = Table(box=None, show_header=attributes, padding=(0, 2, 0, 0), header_style="dim")
     if attributes:
         for column in ("attribute", "kind", "meaning", "here"):

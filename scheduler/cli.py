@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from protocol.errors import CampaignError, Unreachable
+from protocol.errors import CampaignError, ResourceError, Unreachable
 from scheduler.safe import safe_text
 from swarm.home import Home
 
@@ -21,7 +22,9 @@ app = typer.Typer()
 PANEL = "For who submits"
 PIPE_WIDTH = 1000
 GATE = typer.Option(
-    "--gate", help="A way into the swarm. Repeatable.  [default: the gate on this --home]", metavar="ADDRESS"
+    "--gate",
+    help="A way into the swarm. Repeatable.  [default: the gate on this --home, else those used last]",
+    metavar="ADDRESS",
 )
 JSON = typer.Option("--json", help="For programs.")
 
@@ -119,7 +122,7 @@ def submit(
     """
     from scheduler.campaign_form import parse_duration
     from scheduler.submit import submit_campaign
-    from swarm.gates import answers
+    from swarm.gates import answers, remember_gates
 
     home: Home = ctx.obj
     try:
@@ -137,6 +140,8 @@ def submit(
             f"no gate answers: {', '.join(gates)}", hint="is it running, and is the address right?"
         )
     campaign_id = submit_campaign(home, file, wait_s=wait_s)
+    with contextlib.suppress(ResourceError):  # the campaign is safe; `watch` can be told the gate again
+        remember_gates(home, gates)
     keep_alive = _keeper(ctx, gates)
     keep_alive()
     if detach:
@@ -332,13 +337,13 @@ def _console() -> Console:
 
 def _gates(ctx: typer.Context, flags: list[str] | None) -> tuple[str, ...]:
     from scheduler.settings import SchedulerSettings
-    from swarm.gates import local_gates
+    from swarm.gates import local_gates, remembered_gates
 
     home: Home = ctx.obj
     settings = SchedulerSettings.load(
         home.config_file, ctx.meta["environment"], {"gates": tuple(flags) if flags else None}
     )
-    return settings.gates or local_gates(home)
+    return settings.gates or local_gates(home) or remembered_gates(home)
 
 
 def _keeper(ctx: typer.Context, gates: tuple[str, ...]) -> Callable[[], None]:

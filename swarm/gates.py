@@ -5,9 +5,11 @@ from __future__ import annotations
 import socket
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Final
 
 from swarm.home import Home
+from swarm.identity import write_durably
 
 
 def local_gates(home: Home) -> tuple[str, ...]:
@@ -17,6 +19,23 @@ def local_gates(home: Home) -> tuple[str, ...]:
     except (OSError, UnicodeDecodeError):
         return ()
     return tuple(line.strip() for line in lines if line.strip())
+
+
+def remember_gates(home: Home, gates: Sequence[str]) -> None:
+    """Keep the gates a campaign was submitted through, so that it is carried on through them. Raises `ResourceError`."""
+    write_durably(_remembered(home), "".join(f"{gate}\n" for gate in gates).encode())
+
+
+def remembered_gates(home: Home) -> tuple[str, ...]:
+    """The gates of the latest campaign; none is no error."""
+    try:
+        return tuple(_remembered(home).read_text(encoding="utf-8").split())
+    except (OSError, UnicodeDecodeError):
+        return ()
+
+
+def _remembered(home: Home) -> Path:
+    return home.folder("scheduler") / "gates"
 
 
 ANSWER_WITHIN_S: Final = 3.0

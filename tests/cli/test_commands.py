@@ -206,3 +206,12 @@ def test_piped_tables_are_neither_cut_nor_coloured_nor_read_as_markup(typed: Typ
     assert done.code == 0
     assert name in done.out
     assert "\x1b" not in done.out
+
+
+def test_info_says_what_this_device_is_and_whom_to_allow(typed: Typed) -> None:
+    told = json.loads(typed("info", "--json").out)
+    assert "CPU (ONNX)" in [unit["unit"] for unit in told["units"]]
+    assert told["ram"] > 0
+    shown = typed("info")
+    assert shown.code == 0
+    assert f"join --allow {told['scheduler']}" in shown.out

@@ -9,7 +9,7 @@ import pytest
 
 from tests.real.lab import Lab, a_lab, marked, until
 
-SCHEDULERS = ("ada", "bob")
+SCHEDULERS = ("ada", "bob", "carol")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

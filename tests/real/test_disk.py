@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.real.lab import Lab, campaign, script
+from swarm.identity import write_durably
+from tests.real.lab import Lab, campaign, kill_marked, script
 
 
 @contextmanager
 def small_disk(folder: Path, size: str) -> Iterator[Path]:
     """A disk of that size at `folder`, for those who may mount one."""
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     done = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)],
         capture_output=True,
@@ -71,3 +73,32 @@ def test_a_full_disk_of_a_worker_fails_the_task_and_with_room_again_it_runs(lab:
             assert done.json()["results"][0]["DeviceName"] == "three"
         finally:
             lab.stop("three")
+
+
+def test_a_disk_that_fills_up_after_submitting_is_said_and_nothing_is_lost(lab: Lab, tmp_path: Path) -> None:
+    models = [script(tmp_path, f"m{n}.json", load_ms=1.0 + n) for n in range(2)]
+    file = campaign(tmp_path, "filling", models)
+    key = lab.home("carol").key("scheduler")
+    identity = key.read_bytes()
+    with small_disk(lab.folder / "carol", "2m") as disk:
+        write_durably(key, identity)
+        found = lab.detach("carol", file)
+        kill_marked(lab.mark_of("carol"))
+        fill(disk / "of-somebody-else")
+        done = lab.run("carol", "watch", found)
+        assert done.code == 6, done
+        assert "disk" in done.err.lower() or "space" in done.err.lower(), done
+        assert "Traceback" not in done.err
+        (disk / "of-somebody-else").unlink()
+        done = lab.run("carol", "watch", found, "--json")
+        assert done.code == 0, done
+        assert [row["Status"] for row in done.json()["results"]] == ["Complete"] * 2
+        assert lab.ask("carol", "SELECT count(*) FROM records WHERE decides = 1") == [(2,)]
+        kill_marked(lab.mark_of("carol"))
+
+
+def fill(path: Path) -> None:
+    """Take all the room that is left on its disk."""
+    with path.open("wb", buffering=0) as out, contextlib.suppress(OSError):
+        while out.write(bytes(4096)):
+            pass

@@ -12,16 +12,20 @@ LONG = {"latencies_ms": [100.0], "sleep": True}
 """With 30 runs: three seconds."""
 
 
-def test_a_campaign_survives_its_gate_and_its_worker_and_both_are_found_again(
+def test_a_campaign_survives_its_worker_and_its_gate_and_both_are_found_again(
     lab: Lab, tmp_path: Path
 ) -> None:
     model = script(tmp_path, "long.json", **LONG)
     found = lab.detach("ada", campaign(tmp_path, "killed", [model], measure={"runs": 30, "loads": 1}))
     (task,) = until(lambda: [task for task in lab.tasks("ada", found) if task.runs], "the task runs")
     first = task.device
-    lab.kill("gate")
     lab.kill(first)
     until(lambda: not marked(lab.mark_of(first)), f"no child of {first} is left", within=2)
+    until(
+        lambda: [task for task in lab.tasks("ada", found) if task.runs and task.attempt == 2],
+        "the task runs elsewhere",
+    )
+    lab.kill("gate")
     done = lab.run("ada", "watch", found, "--json")
     assert done.code == 0, done
     (row,) = done.json()["results"]

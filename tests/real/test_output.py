@@ -26,15 +26,10 @@ def test_commands_with_json_print_one_document_and_nothing_else(lab: Lab, tmp_pa
     seen = lab.run("ada", "peers", "ram >= 1 GiB", "cores >= 4000", "--gate", lab.gate, "--json").json()
     assert {peer["name"]: peer["fits"] for peer in seen["peers"]} == {"one": False, "two": False}
     assert all([unmet.split(":")[0] for unmet in peer["unmet"]] == ["cores"] for peer in seen["peers"])
-    assert lab.run("ada", "info", "--json").json()["scheduler"] == lab.peer("ada")
-    results, peers = (
-        lab.run("ada", *command, environment={"TERM": "xterm-256color"})
-        for command in (["results", found], ["peers", "--gate", lab.gate])
-    )
-    assert results.code == peers.code == 0
-    assert "\x1b" not in results.out + results.err + peers.out + peers.err
-    assert name in results.out
-    assert all(line.count("CPU (ONNX), Fake (Simulation)") == 1 for line in peers.out.splitlines()[1:])
+    piped = lab.run("ada", "results", found, environment={"TERM": "xterm-256color"})
+    assert piped.code == 0, piped
+    assert name in piped.out
+    assert "\x1b" not in piped.out + piped.err
 
 
 def on_a_terminal(command: list[str], environment: dict[str, str], cwd: Path) -> str:
