@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
+from protocol.base import MAX_ELEMENTS, MAX_FRAME
+from protocol.codec import pack
 from protocol.errors import RemoteProtocolError
 from protocol.messages import (
     MAX_BATCH,
@@ -34,8 +36,12 @@ CommitAnswer = Granted | Queued | Conflict | Denied
 
 
 def shapes_of(tasks: Iterable[Task], priority: int) -> tuple[Shape, ...]:
-    """What a probe asks about: the tasks, those that are alike taken together, at most `MAX_SHAPES` kinds."""
+    """What a probe asks about: the tasks, those that are alike taken together, at most `MAX_SHAPES` kinds.
+
+    Fewer, but one at least, where more would not fit into half a frame; the worker judges each task again when it is asked to take it.
+    """
     counts: dict[Shape, int] = {}
+    room, elements = MAX_FRAME // 2, MAX_ELEMENTS // 2
     for task in tasks:
         shape = Shape(
             unit=task.unit,
@@ -44,9 +50,24 @@ def shapes_of(tasks: Iterable[Task], priority: int) -> tuple[Shape, ...]:
             size=task.model.size,
             priority=priority,
         )
-        if shape in counts or len(counts) < MAX_SHAPES:
-            counts[shape] = counts.get(shape, 0) + 1
+        if shape in counts:
+            counts[shape] += 1
+        elif len(counts) < MAX_SHAPES:
+            wire = shape.to_wire()
+            room -= len(pack(wire))
+            elements -= _elements(wire)
+            if not counts or (room >= 0 and elements >= 0):
+                counts[shape] = 1
     return tuple(shape.model_copy(update={"count": count}) for shape, count in counts.items())
+
+
+def _elements(value: Any) -> int:
+    """Items and entries of all the containers in `value`, itself counted as one: how a frame is measured."""
+    if isinstance(value, dict):
+        return 1 + sum(_elements(item) for item in value.values())
+    if isinstance(value, (tuple, list)):
+        return 1 + sum(_elements(item) for item in value)
+    return 1
 
 
 async def probe(

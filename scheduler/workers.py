@@ -13,7 +13,7 @@ from typing import Final
 import structlog
 import trio
 
-from protocol.errors import RemoteProtocolError, Unreachable
+from protocol.errors import ProtocolError, RemoteProtocolError, Unreachable
 from protocol.lease import LEASE_TTL_S, RENEW_EVERY_S
 from protocol.messages import (
     MAX_BATCH,
@@ -129,7 +129,10 @@ class Workers:
         try:
             link = await self._link(peer)
             answer = await probe(link, needs[0].campaign, shapes)
-        except (Unreachable, RemoteProtocolError) as exc:
+        except (
+            Unreachable,
+            ProtocolError,
+        ) as exc:  # ours too: one requirement may be too large for any frame
             await self._links.drop(peer)
             self._carry_out(book.unreachable(peer, exc.what, trio.current_time()))
             return
