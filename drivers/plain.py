@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO, Final, NoReturn
 
 from drivers import child, confine, wire
-from drivers.process import READ_BYTES, boot_command, last_words
+from drivers.process import LOOK_S, READ_BYTES, boot_command, last_words, private_folder, starting
 
 _END: Final = b""
 
@@ -29,19 +29,20 @@ class PlainChild:
     """See `drivers.process.Child`."""
 
     def __init__(self, told: bytes, output_bytes: int) -> None:
-        self._folder = tempfile.mkdtemp(prefix="sark-run-")
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115
         self._pieces = wire.Reassembler(output_bytes)
         self._chunks: queue.Queue[bytes] = queue.Queue(maxsize=64)
-        self._process = subprocess.Popen(
-            boot_command("plain"),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            env=confine.clean_environment(os.environ),
-            cwd=self._folder,
-            start_new_session=True,
-        )
+        with starting() as undo:
+            self._folder = private_folder(undo)
+            self._log = undo.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
+            self._process = subprocess.Popen(
+                boot_command("plain"),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._log,
+                env=confine.clean_environment(os.environ),
+                cwd=self._folder,
+                start_new_session=True,
+            )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with contextlib.suppress(OSError):  # it died at once: frames() will tell
@@ -67,9 +68,9 @@ class PlainChild:
             if left <= 0:
                 raise TimeoutError
             try:
-                data = self._chunks.get(timeout=left)
+                data = self._chunks.get(timeout=min(left, LOOK_S))
             except queue.Empty:
-                raise TimeoutError from None
+                continue
             if data == _END:
                 self._process.wait()
                 return

@@ -28,6 +28,8 @@ from drivers.base import Crashed
 KILL_S: Final = 2.0
 """How long a killed launch may take to be gone before its group is killed past its keeper."""
 READ_BYTES: Final = 1 << 16
+LOOK_S: Final = 60.0
+"""The longest that is waited at a time: poll(2) counts milliseconds in 31 bits, and a limit may be a year."""
 LAST_WORDS: Final = 1500
 
 BOOT: Final = """
@@ -101,7 +103,7 @@ class ForkedChild:
             left = deadline() - time.monotonic()
             if left <= 0:
                 raise TimeoutError
-            ready = {fd for fd, _ in poller.poll(math.ceil(left * 1000))}
+            ready = {fd for fd, _ in poller.poll(math.ceil(min(left, LOOK_S) * 1000))}
             ended = self._control.fileno() in ready and self._hear_keeper()
             if self._events in ready or ended:  # once all below the keeper is dead the pipe holds the rest
                 while (data := self._read()) is not None:
@@ -176,25 +178,50 @@ def last_words(log: IO[bytes]) -> str:
     return "".join(letter if letter.isprintable() or letter == "\n" else "�" for letter in text).strip()
 
 
+@contextlib.contextmanager
+def starting() -> Iterator[contextlib.ExitStack]:
+    """Undo what the block put on the stack when it fails; what this device lacks (files, processes, room) becomes `Crashed`."""
+    with contextlib.ExitStack() as undo:
+        try:
+            yield undo
+        except OSError as why:
+            raise Crashed(f"this device cannot start a process for the run: {why.strerror or why}") from why
+        undo.pop_all()
+
+
+def private_folder(undo: contextlib.ExitStack) -> str:
+    """A new folder for one launch; undone by rmdir, which needs no open file where they may be what is lacking."""
+    folder = tempfile.mkdtemp(prefix="sark-run-")
+
+    def remove() -> None:
+        with contextlib.suppress(OSError):
+            Path(folder).rmdir()
+
+    undo.callback(remove)
+    return folder
+
+
 class ZygoteProcess:
     """A running `drivers.zygote`; started at once, forking as soon as its imports are done."""
 
     def __init__(self, driver: str, simulate: bool, preload: bool) -> None:
-        ours, theirs = socket.socketpair()
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115
-        arguments = (str(theirs.fileno()), driver, str(int(simulate)), str(int(preload)))
-        with theirs:
-            self._process = subprocess.Popen(
-                boot_command("zygote", *arguments),
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                stdout=self._log,
-                stderr=self._log,
-                env=confine.clean_environment(os.environ),
-                cwd="/",
-                start_new_session=True,  # Ctrl-C in the terminal is for the node, which ends the zygote in order
-            )
-        self._socket = ours
+        """Raises `Crashed` when this device has no room for another process."""
+        with starting() as undo:
+            self._socket, theirs = socket.socketpair()
+            undo.enter_context(self._socket)
+            with theirs:
+                self._log = undo.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
+                arguments = (str(theirs.fileno()), driver, str(int(simulate)), str(int(preload)))
+                self._process = subprocess.Popen(
+                    boot_command("zygote", *arguments),
+                    pass_fds=(theirs.fileno(),),
+                    stdin=subprocess.DEVNULL,
+                    stdout=self._log,
+                    stderr=self._log,
+                    env=confine.clean_environment(os.environ),
+                    cwd="/",
+                    start_new_session=True,  # Ctrl-C in the terminal is for the node, which ends the zygote in order
+                )
         self._sending = threading.Lock()
 
     @property
@@ -208,26 +235,32 @@ class ZygoteProcess:
         return self._process.poll() is None
 
     def fork(self, told: bytes, output_bytes: int) -> ForkedChild:
-        """Start one launch in a private folder of its own. Raises `Crashed` when the zygote is gone."""
-        folder = tempfile.mkdtemp(prefix="sark-run-")
-        log = tempfile.TemporaryFile()  # noqa: SIM115
-        control, keepers = socket.socketpair()
-        events, tell = os.pipe()
-        payload = os.fsencode(folder) + b"\0" + told
+        """Start one launch in a private folder of its own.
+
+        Raises `Crashed` when the zygote is gone, or this device has no room for a launch.
+        """
+        with starting() as undo:
+            folder = private_folder(undo)
+            log = undo.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
+            control, keepers = socket.socketpair()
+            undo.enter_context(control)
+            with keepers:
+                events, tell = os.pipe()
+                undo.callback(os.close, events)
+                try:
+                    self._ask(os.fsencode(folder) + b"\0" + told, [keepers.fileno(), tell, log.fileno()])
+                finally:
+                    os.close(tell)
+            return ForkedChild(control, events, log, folder, output_bytes)
+
+    def _ask(self, payload: bytes, fds: list[int]) -> None:
         message = len(payload).to_bytes(wire.HEADER_BYTES, "big") + payload
         try:
-            with self._sending, keepers:
-                sent = socket.send_fds(self._socket, [message], [keepers.fileno(), tell, log.fileno()])
+            with self._sending:
+                sent = socket.send_fds(self._socket, [message], fds)
                 self._socket.sendall(message[sent:])
         except OSError as why:
-            control.close()
-            os.close(events)
-            log.close()
-            shutil.rmtree(folder, ignore_errors=True)
             raise Crashed(f"the process that launches drivers is gone: {why}") from why
-        finally:
-            os.close(tell)
-        return ForkedChild(control, events, log, folder, output_bytes)
 
     def close(self) -> str:
         """End it; launches that are still running end by their own sockets. Returns the last of what it printed."""

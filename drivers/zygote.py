@@ -123,8 +123,7 @@ def keep(control: socket.socket, events: int, log: int, told: bytes, driver: Dri
         os.close(log)
         with suppress(OSError):  # the parent may be gone already
             control.sendall(b"%d\n" % worker)
-        await_end(control.fileno(), woken, worker)
-        status = sweep(worker, woken)
+        status = sweep(worker, woken, await_end(control.fileno(), woken, worker))
         shutil.rmtree(
             os.fsdecode(told.partition(b"\0")[0]), ignore_errors=True
         )  # here, because the parent may be gone
@@ -134,15 +133,24 @@ def keep(control: socket.socket, events: int, log: int, told: bytes, driver: Dri
         os._exit(0)
 
 
-def await_end(control: int, woken: int, worker: int) -> None:
-    """Return when the worker has ended (not yet reaped, so its number stays its own) or the parent has let go."""
+def await_end(control: int, woken: int, worker: int) -> int | None:
+    """Return when the worker has ended or the parent has let go.
+
+    Where the system can look without reaping, the ended worker is left unreaped, so that its number stays its own. macOS can
+    only from Python 3.13 on: there it is reaped, and its exit code returned.
+    """
     while True:
         ready = {fd for fd, _ in poll(control, woken)}
         if control in ready:
-            return
+            return None
         os.read(woken, 512)
-        if os.waitid(os.P_PID, worker, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-            return
+        if hasattr(os, "waitid"):
+            if os.waitid(os.P_PID, worker, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+                return None
+        else:
+            pid, status = os.waitpid(worker, os.WNOHANG)
+            if pid == worker:
+                return os.waitstatus_to_exitcode(status)
 
 
 def poll(*fds: int, timeout_ms: int | None = None) -> list[tuple[int, int]]:
@@ -153,12 +161,15 @@ def poll(*fds: int, timeout_ms: int | None = None) -> list[tuple[int, int]]:
     return poller.poll(timeout_ms)
 
 
-def sweep(worker: int, woken: int) -> int:
-    """Kill the worker, its group and all descendants; return the worker's exit code, negative for a signal."""
-    for end in (os.killpg, os.kill):  # the group may not exist yet
+def sweep(worker: int, woken: int, reaped: int | None = None) -> int:
+    """Kill the worker, its group and all descendants; return the worker's exit code, negative for a signal.
+
+    `reaped`: that code, if the worker was reaped already; its number is then used for what is left of its group only.
+    """
+    for end in (os.killpg, os.kill) if reaped is None else (os.killpg,):  # the group may not exist yet
         with suppress(ProcessLookupError, PermissionError):
             end(worker, signal.SIGKILL)
-    code = 0
+    code = reaped or 0
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)

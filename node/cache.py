@@ -131,7 +131,10 @@ class ModelCache:
             return path
         if self._seen.pop(model.sha256, None) is not None:
             log.warning("model.damaged", sha256=model.sha256, action="fetched again")
-        await trio.to_thread.run_sync(_unlink, path)
+        try:
+            await trio.to_thread.run_sync(_unlink, path)
+        except OSError as exc:
+            raise self._unwritable(model, exc) from exc
         for last in (False, True):
             if await self._download(model, source, progress):
                 self._touch(model.sha256)
@@ -170,13 +173,16 @@ class ModelCache:
                 with trio.CancelScope(shield=True):
                     await trio.to_thread.run_sync(_unlink, partial)
                 raise _disk_full(model, f"the disk of {self._folder} is full") from exc
-            raise RunError(
-                f"{model.name}: cannot write to the model cache {self._folder}: {exc.strerror or exc}",
-                reason=Reason.FETCH_FAILED,
-                permanent=False,
-            ) from exc
+            raise self._unwritable(model, exc) from exc
         except (Unreachable, Refused, ProtocolError) as exc:
             raise RunError(f"{model.name}: {exc.what}", reason=Reason.FETCH_FAILED, permanent=False) from exc
+
+    def _unwritable(self, model: Model, exc: OSError) -> RunError:
+        return RunError(
+            f"{model.name}: cannot write to the model cache {self._folder}: {exc.strerror or exc}",
+            reason=Reason.FETCH_FAILED,
+            permanent=False,
+        )
 
     async def _make_room(self, model: Model, have: int) -> None:
         """Evict the least recently used until the model fits under the cap and on the disk."""

@@ -166,6 +166,8 @@ async def _measure(
                         )
         except DriverError as exc:
             return end_of(exc)
+        except OSError as exc:  # of this device: its disk, its open files, its processes
+            return failed(Reason.CRASHED, f"this device could not go on with the run: {exc.strerror or exc}")
         return None
 
     async def kill_when_cancelled() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +16,14 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 from drivers.launch import Zygote
 from tests.drivers.shelf import Shelf
+
+
+@pytest.fixture(scope="session", autouse=True)
+def private_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Whatever other nodes and tests do on this host, the folders counted here are our own."""
+    before, tempfile.tempdir = tempfile.tempdir, str(tmp_path_factory.mktemp("temporary"))
+    yield
+    tempfile.tempdir = before
 
 
 @pytest.fixture(scope="session")

@@ -308,7 +308,10 @@ for event in Launch(WorkOrder(sys.argv[1], "Fake (Simulation)", 1, 1), Limits(),
 def test_nothing_outlives_a_node_that_is_killed(script: Script, way: str, processes: int) -> None:
     model = script(hang="run", orphan=way == "fork")
     with subprocess.Popen(
-        [sys.executable, "-P", "-c", NODE, model, way], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-P", "-c", NODE, model, way],
+        env={**os.environ, "TMPDIR": tempfile.gettempdir()},
+        stdout=subprocess.PIPE,
+        text=True,
     ) as node:
         assert node.stdout is not None
         assert node.stdout.readline() == "loaded\n"
@@ -363,3 +366,99 @@ def test_a_child_sees_no_secret_of_its_parents_environment(script: Script) -> No
 def test_progress_is_told_in_the_order_of_the_phases(stage: Zygote, script: Script) -> None:
     phases = [event.phase for event in play(script(), stage, runs=10) if isinstance(event, Progressed)]
     assert list(dict.fromkeys(phases)) == [Phase.PREPARE, Phase.LOAD, Phase.WARM_UP, Phase.RUN, Phase.CHECK]
+
+
+def test_limits_of_a_year_are_no_longer_than_the_system_can_wait(stage: Zygote, script: Script) -> None:
+    year = Limits(load_s=31_536_000, run_s=31_536_000)
+    assert play(script(), stage, year)
+    with Zygote("fake", simulate=True, can_fork=False) as plain:
+        assert play(script(), plain, year)
+
+
+FULL = """
+import resource, sys, tempfile
+from pathlib import Path
+from drivers.base import Crashed, Limits, WorkOrder
+from drivers.launch import Launch, Zygote
+_, model, way, lack = sys.argv
+def opened():
+    return len(list(Path("/proc/self/fd").iterdir())) - 1
+def allow(files):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+order = WorkOrder(model, "Fake (Simulation)", 1, 1)
+stage = Zygote("fake", simulate=True, can_fork=way == "fork").start()
+list(Launch(order, Limits(), stage).events())
+temporary, before = tempfile.gettempdir(), opened()
+if lack == "zygote":
+    stage.close()
+    before = opened()
+for spare in range(10):
+    if lack == "folder":
+        tempfile.tempdir = "/nowhere/at/all"
+    else:
+        allow(before + spare)
+    try:
+        list(Launch(order, Limits(), stage).events())
+    except Crashed as why:
+        print(why)
+allow(100)
+stage.close()
+print(opened() <= before, list(Path(temporary).iterdir()))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts open files in /proc")
+@pytest.mark.parametrize(
+    ("way", "lack"),
+    [("fork", "folder"), ("fork", "files"), ("fork", "zygote"), ("plain", "folder"), ("plain", "files")],
+)
+def test_a_device_without_room_for_a_launch_fails_the_run_and_leaks_nothing(
+    tmp_path: Path, script: Script, way: str, lack: str
+) -> None:
+    (tmp_path / "temporary").mkdir()
+    told = subprocess.run(
+        [sys.executable, "-P", "-c", FULL, script(), way, lack],
+        env={**os.environ, "TMPDIR": str(tmp_path / "temporary")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    *lines, end = told.stdout.splitlines()
+    assert lines
+    assert all("this device cannot start a process for the run" in line for line in lines), lines
+    assert end == "True []", told.stderr
+
+
+KEEPER = """
+import os, socket, sys, tempfile
+del os.waitid, os.P_PID, os.WNOWAIT
+from drivers import wire, zygote
+from drivers.base import Limits, WorkOrder
+told = wire.pack_order(WorkOrder(sys.argv[1], "Fake (Simulation)", 1, 1), Limits(), "fake", True, "run")
+ours, theirs = socket.socketpair()
+_, tell = os.pipe()
+if os.fork() == 0:
+    ours.close()
+    log = tempfile.TemporaryFile()
+    zygote.keep(theirs, tell, log.fileno(), os.fsencode(tempfile.mkdtemp()) + b"\\0" + told, None)
+theirs.close()
+said = b""
+while more := ours.recv(64):
+    said += more
+print(said.split()[1].decode())
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no fork there")
+def test_a_keeper_on_a_system_that_cannot_look_without_reaping_tells_the_exit_code_too(
+    script: Script,
+) -> None:
+    model = script(fail={"phase": "run", "error": "crash"}, orphan=True)
+    told = subprocess.run(
+        [sys.executable, "-P", "-c", KEEPER, model],
+        env={**os.environ, "TMPDIR": tempfile.gettempdir()},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert told.stdout == "7\n", told.stderr

@@ -216,6 +216,15 @@ async def test_a_disk_that_fills_up_ends_in_a_clear_error_with_nothing_of_others
     assert (await kept.get(two[0], source)).read_bytes() == two[1]
 
 
+async def test_a_damaged_model_that_cannot_be_removed_fails_the_fetch_alone(tmp_path: Path) -> None:
+    what, content = model(1)
+    kept = cache(tmp_path)
+    (tmp_path / f"{what.sha256}.model").mkdir()
+    with pytest.raises(RunError, match="cannot write to the model cache") as told:
+        await kept.get(what, Holder(content))
+    assert told.value.reason is Reason.FETCH_FAILED
+
+
 async def test_halves_of_others_go_before_models(tmp_path: Path) -> None:
     what, content = model(1)
     old = tmp_path / f"{'b' * 64}.part"

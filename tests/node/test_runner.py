@@ -202,6 +202,13 @@ async def test_a_launch_that_ends_without_a_measurement_is_failed(tmp_path: Path
     assert (await record_of(tmp_path, Told(LOADED))).reason is Reason.CRASHED
 
 
+async def test_a_device_whose_disk_is_full_fails_the_run_and_not_the_node(tmp_path: Path) -> None:
+    full: Any = OSError(28, "No space left on device")
+    record = await record_of(tmp_path, Told(LOADED, then=full))
+    assert (record.outcome, record.reason, record.permanent) == (Outcome.FAILED, Reason.CRASHED, False)
+    assert "No space left" in record.detail
+
+
 async def test_a_stop_returns_when_the_launch_is_dead(tmp_path: Path) -> None:
     launch, stop = Told(LOADED, hangs=True), Stop()
 
