@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any, Final
@@ -32,7 +33,15 @@ MAX_FRAME_BYTES: Final = 32 * 1024 * 1024
 """Two million samples fit."""
 MAX_TEXT: Final = 2000
 MAX_ENTRIES: Final = 4096
-MAX_INT: Final = 2**63 - 1
+MAX_INT: Final = 2**53
+MAX_SECONDS: Final = 31_536_000
+MAX_THREADS: Final = 8192
+MAX_SAMPLES: Final = 1_000_000
+"""What a record can hold: the caps of the protocol, which this package does not know. A test holds them against each other."""
+MAX_RANK: Final = 64
+
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_SHA256: Final = re.compile("[0-9a-f]{64}")
 
 Failure = tuple[str, str]
 """What a child gave up with: the name of a `DriverError` and one sentence."""
@@ -101,22 +110,40 @@ class Reassembler:
         return frames
 
 
-def _whole(value: object) -> int:
-    if type(value) is not int or not 0 <= value <= MAX_INT:
-        raise Garbled(f"{value!r:.60} is not a whole number ≥ 0")
+def _whole(value: object, most: int = MAX_INT) -> int:
+    if type(value) is not int or not 0 <= value <= most:
+        raise Garbled(f"{value!r:.60} is not a whole number from 0 to {most}")
     return value
+
+
+def _threads(value: object) -> int:
+    return _whole(value, MAX_THREADS)
 
 
 def _real(value: object) -> float:
-    if type(value) not in (int, float) or not math.isfinite(value) or value < 0:  # type: ignore[arg-type,operator]
+    if type(value) is int:
+        return float(_whole(value))
+    if type(value) is not float or not math.isfinite(value) or value < 0:
         raise Garbled(f"{value!r:.60} is not a finite number ≥ 0")
-    return float(value)  # type: ignore[arg-type]
+    return value
+
+
+def _seconds(value: object) -> float:
+    if (seconds := _real(value)) > MAX_SECONDS:
+        raise Garbled(f"{value!r:.60} s is more than a year")
+    return seconds
 
 
 def _text(value: object) -> str:
-    if type(value) is not str or len(value) > MAX_TEXT:
+    if type(value) is not str or len(value) > MAX_TEXT or _SURROGATE.search(value):
         raise Garbled(f"{value!r:.60} is not a text of at most {MAX_TEXT} characters")
     return value
+
+
+def _digest(value: object) -> str:
+    if (text := _text(value)) and not _SHA256.fullmatch(text):
+        raise Garbled(f"{value!r:.60} is neither a sha256 nor empty")
+    return text
 
 
 def _phase(value: object) -> Phase:
@@ -154,7 +181,7 @@ def _table(check: Callable[[object], Any]) -> Callable[[object], dict[str, Any]]
     return checked
 
 
-_SAMPLES = _list(_whole, MAX_FRAME_BYTES)
+_SAMPLES = _list(_whole, MAX_SAMPLES)
 
 FIELDS: Final[Mapping[type, Mapping[str, Callable[[object], Any]]]] = {
     Progressed: {"phase": _phase, "done": _whole, "total": _maybe(_whole), "median_ms": _maybe(_real)},
@@ -162,8 +189,8 @@ FIELDS: Final[Mapping[type, Mapping[str, Callable[[object], Any]]]] = {
     Measured: {
         "samples_ns": _SAMPLES,
         "warmup_ns": _SAMPLES,
-        "cpu_s": _real,
-        "wall_s": _real,
+        "cpu_s": _seconds,
+        "wall_s": _seconds,
         "peak_bytes": _maybe(_whole),
         "timer_overhead_ns": _whole,
         "involuntary_switches": _maybe(_whole),
@@ -173,15 +200,15 @@ FIELDS: Final[Mapping[type, Mapping[str, Callable[[object], Any]]]] = {
         "driver": _text,
         "runtime": _text,
         "providers": _list(_text),
-        "threads": _whole,
-        "shapes": _table(_list(_whole)),
+        "threads": _threads,
+        "shapes": _table(_list(_whole, MAX_RANK)),
         "dtypes": _table(_text),
         "seed": _whole,
         "notes": _list(_text),
     },
     Checked: {
         "agrees": _maybe(_truth),
-        "output_sha256": _text,
+        "output_sha256": _digest,
         "max_error": _maybe(_real),
         "tolerance": _maybe(_real),
         "note": _text,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -28,6 +29,10 @@ PROVIDERS: Final[dict[str, frozenset[str]]] = {
     "DirectML (ONNX)": frozenset({"DmlExecutionProvider"}),
 }
 """What must come first in the live session for a unit to have run; units not listed are their driver's word."""
+
+
+MAX_SIZES: Final = 4096
+"""Sizes in all shapes of a record together: half of the elements that one may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +191,7 @@ class Observed:
             runtime=line(told.runtime),
             providers=tuple(line(provider) for provider in told.providers[:16]),
             threads=told.threads,
-            shapes={name: tuple(shape) for name, shape in list(told.shapes.items())[:256]},
+            shapes=_fitting(told.shapes),
             dtypes=dict(list(told.dtypes.items())[:256]),
             seed=told.seed,
             notes=tuple(detail(note) for note in notes[:64]),
@@ -195,6 +200,18 @@ class Observed:
             max_error=_finite(check.max_error) if check is not None else None,
             tolerance=_finite(check.tolerance) if check is not None else None,
         )
+
+
+def _fitting(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """As many shapes as a record has room for."""
+    kept: dict[str, tuple[int, ...]] = {}
+    left = MAX_SIZES
+    for name, shape in list(shapes.items())[:256]:
+        left -= len(shape)
+        if left < 0:
+            break
+        kept[name] = tuple(shape)
+    return kept
 
 
 def _finite(value: float | None) -> float | None:

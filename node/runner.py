@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import structlog
 import trio
+from pydantic import ValidationError
 
 from drivers.base import DriverError, Event, Limits, Progressed, WorkOrder
 from node.cache import ModelCache, Source
@@ -25,6 +27,8 @@ from protocol.errors import ResourceError, RunError
 from protocol.record import DeviceFacts, Record
 from protocol.task import Task
 from protocol.words import Outcome, Phase, Reason
+
+log = structlog.get_logger("sark.runner")
 
 
 class Launching(Protocol):
@@ -111,7 +115,18 @@ async def run(job: Job, bench: Bench, stop: Stop, report: Report) -> Record:
     if end is None:
         raise AssertionError("a run ends in some way")
     # packing a million samples takes a second: not in the loop
-    return await trio.to_thread.run_sync(seen.record, job, end, bench.worker, bench.facts())
+    return await trio.to_thread.run_sync(_record, seen, job, end, bench)
+
+
+def _record(seen: Observed, job: Job, end: End, bench: Bench) -> Record:
+    """What was seen, or, where no record can hold what a driver told, a failure that says so."""
+    try:
+        return seen.record(job, end, bench.worker, bench.facts())
+    except ValidationError as exc:
+        first = exc.errors(include_url=False, include_input=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        why = failed(Reason.CRASHED, f"the driver told what no record can hold: {place}: {first['msg']}")
+        return Observed(stages=seen.stages).record(job, why, bench.worker, bench.facts())
 
 
 async def _attempt(task: Task, bench: Bench, seen: Observed, report: Report) -> End:
@@ -203,4 +218,7 @@ class _Teller:
         return self._throttle.passes(phase, now)
 
     def send(self, phase: Phase, done: int, total: int | None, median_ms: float | None) -> None:
-        self._report(phase, done, total, median_ms)
+        try:
+            self._report(phase, done, total, median_ms)
+        except ValidationError as exc:
+            log.warning("progress.unfit", why=str(exc).splitlines()[0])

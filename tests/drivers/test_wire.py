@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
+from dataclasses import asdict, fields
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from drivers import wire
 from drivers.base import (
@@ -22,6 +23,7 @@ from drivers.base import (
     UnitInfo,
     WorkOrder,
 )
+from protocol.record import MAX_SAMPLES, LoadSample, Ran, Timing
 
 EVENTS: list[Event | UnitInfo] = [
     Progressed(Phase.RUN, 3, 10, 1.5),
@@ -39,8 +41,8 @@ EVENTS: list[Event | UnitInfo] = [
         0,
         ("note",),
     ),
-    Checked(None, "ab", None, None, "why"),
-    Checked(True, "ab", 1e-6, 1e-3),
+    Checked(None, "", None, None, "why"),
+    Checked(True, "ab" * 32, 1e-6, 1e-3),
     UnitInfo("CPU (ONNX)", "onnx", "onnxruntime 1"),
 ]
 
@@ -103,6 +105,41 @@ def test_a_child_that_talks_too_much_is_stopped() -> None:
 def test_what_is_not_an_event_is_garbled(said: bytes) -> None:
     with pytest.raises(wire.Garbled):
         wire.unpack(said)
+
+
+@pytest.mark.parametrize(
+    ("event", "field", "value"),
+    [
+        (Progressed(Phase.RUN), "done", 2**53 + 1),
+        (Progressed(Phase.RUN), "median_ms", 10**400),
+        (Loaded(1, None, None), "load_ns", 2**60),
+        (Measured((), (), 0.0, 0.0, None, 0, None), "cpu_s", 1e9),
+        (Measured((), (), 0.0, 0.0, None, 0, None), "wall_s", 31_536_001),
+        (Described("u", "d", "r", (), 1, {}, {}, 0), "threads", 2**20),
+        (Described("u", "d", "r", (), 1, {}, {}, 0), "shapes", {"x": [1] * 65}),
+        (Described("u", "d", "r", (), 1, {}, {}, 0), "notes", ["\ud800"]),
+        (Checked(True, "", None, None), "output_sha256", "abc"),
+    ],
+)
+def test_a_value_that_no_record_can_hold_is_garbled(event: Event, field: str, value: object) -> None:
+    said = {"kind": type(event).__name__, **asdict(event)}
+    assert type(wire.unpack(json.dumps(said).encode())) is type(event)
+    with pytest.raises(wire.Garbled):
+        wire.unpack(json.dumps({**said, field: value}).encode())
+
+
+def test_the_caps_of_the_pipe_are_those_of_the_record() -> None:
+    assert wire.MAX_SAMPLES == MAX_SAMPLES
+    LoadSample(ns=wire.MAX_INT)
+    Timing(samples=b"", warmup=b"", cpu_s=wire.MAX_SECONDS, wall_s=0.0)
+    Ran(unit="u", driver="d", runtime="r", threads=wire.MAX_THREADS, notes=("x" * wire.MAX_TEXT,))
+    for beyond in (
+        lambda: LoadSample(ns=wire.MAX_INT + 1),
+        lambda: Timing(samples=b"", warmup=b"", cpu_s=wire.MAX_SECONDS + 1.0, wall_s=0.0),
+        lambda: Ran(unit="u", driver="d", runtime="r", threads=wire.MAX_THREADS + 1),
+    ):
+        with pytest.raises(ValidationError):
+            beyond()
 
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)

@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +197,31 @@ async def test_outputs_that_disagree_are_failed(tmp_path: Path) -> None:
     assert (record.reason, record.permanent, record.detail) == (Reason.CHECK_FAILED, True, "NaN")
     assert record.ran is not None
     assert record.ran.max_error is None
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        (Loaded(2**60, 1, 2), described(), MEASURED, CHECKED),
+        (LOADED, replace(described(), threads=2**20), MEASURED, CHECKED),
+        (LOADED, replace(described(), notes=("\ud800",)), MEASURED, CHECKED),
+        (LOADED, described(), replace(MEASURED, cpu_s=1e9), CHECKED),
+        (LOADED, described(), MEASURED, replace(CHECKED, output_sha256="abc")),
+    ],
+)
+async def test_what_no_record_can_hold_fails_the_run_and_not_the_node(
+    tmp_path: Path, told: tuple[Event, ...]
+) -> None:
+    record = await record_of(tmp_path, Told(*told))
+    assert (record.outcome, record.reason) == (Outcome.FAILED, Reason.CRASHED)
+    assert "no record can hold" in record.detail
+    assert {stage.stage for stage in record.stages} >= {"queue", "fetch"}
+
+
+async def test_shapes_without_number_leave_the_record_readable(tmp_path: Path) -> None:
+    many = replace(described(), shapes={f"x{n}": (1,) * 64 for n in range(4096)})
+    record = await record_of(tmp_path, Told(LOADED, many, MEASURED, CHECKED))
+    assert record.outcome is Outcome.COMPLETE
 
 
 async def test_a_launch_that_ends_without_a_measurement_is_failed(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import trio
 
+from drivers.base import Phase as DriverPhase
+from drivers.base import Progressed
 from protocol.advert import Advert
 from protocol.health_messages import HEALTH, Ping, Pong
 from protocol.lease import Fence
@@ -65,6 +67,24 @@ async def test_a_granted_task_is_fetched_run_and_reported(world: Any) -> None:
     seqs = [note.seq for note in world.ann.came if isinstance(note, Progress)]
     assert seqs == sorted(set(seqs))
     await until(lambda: len(world.parts.outbox) == 0)
+
+
+async def test_progress_that_no_note_can_hold_is_dropped_and_the_run_goes_on(world: Any) -> None:
+    def boast(script: Any) -> None:
+        told = script.events
+
+        def events() -> Any:
+            yield Progressed(DriverPhase.LOAD, done=2**60)
+            yield from told()
+
+        script.events = events
+
+    world.device.change = boast
+    world.device.go.set()
+    await world.start()
+    link = await world.link()
+    await link.ask(world.ann.commit(world.ann.task()), Granted)
+    assert (await world.ann.record()).outcome is Outcome.COMPLETE
 
 
 async def test_a_ticket_gets_ready_when_the_place_is_free_and_start_runs_it(world: Any) -> None:
