@@ -1,4 +1,4 @@
-"""Taking a result: its bytes, its signature, that it is what was asked for, and the one transaction that records it."""
+"""Taking a result: its bytes, its signature, that it is what was asked for, and whether that can count as a measurement."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from protocol.messages import Result
 from protocol.record import MAX_RECORD, Record, read_record, record_message
 from protocol.task import Task
 from protocol.words import Outcome, Reason
+from scheduler.stats import observe
 from swarm.blobs import fetch_blob
 from swarm.identity import verify
 from swarm.network import Network
@@ -44,7 +45,9 @@ async def pull(network: Network, peer: str, result: Result) -> bytes:
 
 
 def check(result: Result, body: bytes, peer: str, task: Task, task_body: bytes) -> Record:
-    """The record in `body`, if `peer` signed it and it speaks of this very task, attempt, fence and model. Else `RemoteProtocolError`."""
+    """The record in `body`, if `peer` signed it and it speaks of this very task, attempt, fence and model, and one that says that it is
+    complete holds all the loads and inferences that were asked for. Else `RemoteProtocolError`.
+    """
     if not verify(peer, record_message(body), result.signature):
         raise RemoteProtocolError(f"the record of {result.task} is not signed by the worker that sent it")
     record = read_record(body)
@@ -60,19 +63,40 @@ def check(result: Result, body: bytes, peer: str, task: Task, task_body: bytes) 
     for name, values in asked.items():
         if len(set(values)) != 1:
             raise RemoteProtocolError(f"the record of {result.task} has another {name} than was asked for")
-    if record.outcome is Outcome.COMPLETE and (record.ran is None or record.timing is None):
-        raise RemoteProtocolError(f"the record of {result.task} is complete without a measurement")
+    if record.outcome is Outcome.COMPLETE:
+        _whole(record, task)
     if record.outcome is Outcome.FAILED and record.reason is None:
         raise RemoteProtocolError(f"the record of {result.task} failed without a reason")
     return record
 
 
-def wrong_unit(record: Record, task: Task) -> tuple[TaskEvent, Reason, str] | None:
-    """The verdict on a measurement that was made on another unit than was asked for; None when it was the right one."""
-    if record.outcome is not Outcome.COMPLETE or record.ran is None or record.ran.unit == task.unit:
+def _whole(record: Record, task: Task) -> None:
+    if record.ran is None or record.timing is None:
+        raise RemoteProtocolError(f"the record of {task.task} is complete without a measurement")
+    try:
+        observed = observe(record)
+    except RemoteProtocolError as exc:
+        raise RemoteProtocolError(f"the record of {task.task} cannot be read: {exc.what}") from exc
+    for what, there, asked in (
+        ("inferences", len(observed.runs), task.measure.runs),
+        ("loads", len(observed.loads), task.measure.loads),
+    ):
+        if there != asked:
+            raise RemoteProtocolError(
+                f"the record of {task.task} has {there} {what} where {asked} were asked for"
+            )
+
+
+def not_as_asked(record: Record, task: Task) -> tuple[TaskEvent, Reason, str] | None:
+    """The verdict on a measurement of something else: on another unit than was asked for, or with other outputs than the reference's.
+
+    None when there is nothing of the kind to say.
+    """
+    if record.outcome is not Outcome.COMPLETE or record.ran is None:
         return None
-    return (
-        TaskEvent.FAIL,
-        Reason.WRONG_UNIT,
-        f"{task.unit} was asked for, {record.ran.unit} ran the model",
-    )
+    if record.ran.unit != task.unit:
+        words = f"{task.unit} was asked for, {record.ran.unit} ran the model"
+        return TaskEvent.FAIL, Reason.WRONG_UNIT, words
+    if record.ran.agrees is False:
+        return TaskEvent.FAIL, Reason.CHECK_FAILED, "the outputs do not agree with the reference"
+    return None

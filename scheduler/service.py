@@ -43,7 +43,7 @@ from scheduler.orders import (
     ReleaseOn,
     SetAside,
 )
-from scheduler.results import check, pull, wrong_unit
+from scheduler.results import check, not_as_asked, pull
 from scheduler.store import Store
 from scheduler.stored import CampaignRow, Intent, Live, TaskRow
 from scheduler.workers import Workers
@@ -373,7 +373,7 @@ class _Service:
             record = check(result, body, peer, entry.task, self._bodies[entry.id])
         except RemoteProtocolError as exc:
             return self._bad(peer, result, exc)
-        event, reason, detail = wrong_unit(record, entry.task) or self._book.judge(record)
+        event, reason, detail = not_as_asked(record, entry.task) or self._book.judge(record)
         kept = self._store.record_result(
             task=entry.id,
             attempt=result.attempt,

@@ -104,8 +104,15 @@ def summarise(samples: Sequence[int]) -> Summary:
 def judge(runs: Sequence[int], *, agrees: bool | None) -> tuple[Verdict, str]:
     """The verdict on the timed inferences of one launch and why; all reasons are told, the gravest names it."""
     found: list[tuple[Verdict, str]] = []
-    if agrees is None:
-        found.append((Verdict.UNCHECKED, "outputs not compared with a reference"))
+    if not agrees:
+        found.append(
+            (
+                Verdict.UNCHECKED,
+                "outputs not compared with a reference"
+                if agrees is None
+                else "outputs differ from the reference",
+            )
+        )
     n = len(runs)
     if n < FEW_RUNS:
         found.append((Verdict.FEW_RUNS, f"{n} timed inferences, at least {FEW_RUNS} are needed"))

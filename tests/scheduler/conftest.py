@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -44,7 +45,16 @@ from protocol.messages import (
     Start,
     Stopped,
 )
-from protocol.record import DeviceFacts, Ran, Record, Timing, pack_samples, record_body, record_message
+from protocol.record import (
+    DeviceFacts,
+    LoadSample,
+    Ran,
+    Record,
+    Timing,
+    pack_samples,
+    record_body,
+    record_message,
+)
 from protocol.requirement import Requirement, parse_clause
 from protocol.task import Measure, Model, Task, Timeouts, read_task, task_message
 from protocol.words import Family, Outcome, Phase, Reason, WorkerState
@@ -194,7 +204,13 @@ class FakeWorker:
             "outcome": Outcome.COMPLETE,
             "device": DeviceFacts(device=self.advert.device, name=self.name),
             "ran": Ran(unit=UNIT, driver="fake", runtime="fake 1"),
-            "timing": Timing(samples=pack_samples([1000]), warmup=pack_samples([]), cpu_s=0.1, wall_s=0.1),
+            "loads": (LoadSample(ns=1000),) * place.task.measure.loads,
+            "timing": Timing(
+                samples=pack_samples([1000] * place.task.measure.runs),
+                warmup=pack_samples([]),
+                cpu_s=0.1,
+                wall_s=0.1,
+            ),
         }
         return Record.model_validate({**values, **self.outcome(place.task), **changes})
 
@@ -337,12 +353,21 @@ class World:
         return worker
 
     def submit(
-        self, tasks: int = 1, *clauses: str, campaign: str = "c-one", wait_s: float = 60.0, attempts: int = 3
+        self,
+        tasks: int = 1,
+        *clauses: str,
+        campaign: str = "c-one",
+        wait_s: float = 60.0,
+        attempts: int = 3,
+        runs: int = 1,
+        **terms: Any,
     ) -> None:
         need = Requirement(clauses=tuple(parse_clause(text) for text in (f"units has {UNIT}", *clauses)))
         with Store(self.store_path) as other:
             other.create_campaign(
-                NewCampaign(campaign, "one", SCHEDULER.peer_id, "{}", attempts=attempts, wait_s=wait_s),
+                NewCampaign(
+                    campaign, "one", SCHEDULER.peer_id, "{}", attempts=attempts, wait_s=wait_s, **terms
+                ),
                 [],
                 [
                     Task(
@@ -352,7 +377,7 @@ class World:
                         model=Model(name="tiny.onnx", sha256=SHA, size=len(MODEL)),
                         unit=UNIT,
                         requirement=need,
-                        measure=Measure(runs=1),
+                        measure=Measure(runs=runs, loads=1),
                         timeouts=Timeouts(),
                     )
                     for n in range(1, tasks + 1)

@@ -15,6 +15,7 @@ from protocol.messages import Result
 from protocol.record import (
     MAX_RECORD,
     DeviceFacts,
+    LoadSample,
     Ran,
     Record,
     Timing,
@@ -25,7 +26,7 @@ from protocol.record import (
 from protocol.requirement import Requirement
 from protocol.task import Measure, Model, Task, Timeouts, task_body
 from protocol.words import Outcome, Reason
-from scheduler.results import check, pull, wrong_unit
+from scheduler.results import check, not_as_asked, pull
 from swarm.identity import Identity
 from swarm.memory import MemorySwarm
 
@@ -38,7 +39,7 @@ TASK = Task(
     model=Model(name="m.onnx", sha256="ab" * 32, size=10),
     unit=UNIT,
     requirement=Requirement(),
-    measure=Measure(),
+    measure=Measure(runs=3, loads=2),
     timeouts=Timeouts(),
 )
 BODY = task_body(TASK)
@@ -53,8 +54,13 @@ GOOD: dict[str, object] = {
     "outcome": Outcome.COMPLETE,
     "device": DeviceFacts(device="d", name="w"),
     "ran": Ran(unit=UNIT, driver="onnx", runtime="r"),
-    "timing": Timing(samples=pack_samples([1]), warmup=pack_samples([]), cpu_s=0, wall_s=0),
+    "loads": (LoadSample(ns=5),) * 2,
+    "timing": Timing(samples=pack_samples([1, 2, 3]), warmup=pack_samples([]), cpu_s=0, wall_s=0),
 }
+
+
+def timed(samples: bytes, warmup: bytes = pack_samples([])) -> dict[str, object]:
+    return {"timing": Timing(samples=samples, warmup=warmup, cpu_s=0, wall_s=0)}
 
 
 def made(changes: Mapping[str, object] = {}, *, signer: Identity = WORKER) -> tuple[Result, bytes]:
@@ -100,6 +106,38 @@ def test_a_record_of_something_else_is_refused(changes: dict[str, object]) -> No
         check(result, body, WORKER.peer_id, TASK, BODY)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        timed(b"junk"),
+        timed(pack_samples([1, 2, 3]), b"junk"),
+        timed(pack_samples([])),
+        timed(pack_samples([1])),
+        timed(pack_samples([1, 2, 3, 4])),
+        {"loads": ()},
+        {"loads": (LoadSample(ns=5),) * 3},
+    ],
+    ids=["junk", "junk warm-up", "none", "one", "more", "no loads", "more loads"],
+)
+def test_a_complete_record_has_every_load_and_inference_that_was_asked_for(
+    changes: dict[str, object],
+) -> None:
+    result, body = made(changes)
+    with pytest.raises(RemoteProtocolError, match="the record of c-one/1"):
+        check(result, body, WORKER.peer_id, TASK, BODY)
+    result, body = made({**changes, "outcome": Outcome.FAILED, "reason": Reason.CRASHED})
+    assert check(result, body, WORKER.peer_id, TASK, BODY).outcome is Outcome.FAILED
+
+
+def test_outputs_that_disagree_with_the_reference_fail_the_task() -> None:
+    for agrees, failed in [(True, False), (None, False), (False, True)]:
+        record = Record.model_validate(
+            {**GOOD, "ran": Ran(unit=UNIT, driver="onnx", runtime="r", agrees=agrees)}
+        )
+        verdict = not_as_asked(record, TASK)
+        assert (verdict is not None and verdict[:2] == (TaskEvent.FAIL, Reason.CHECK_FAILED)) is failed
+
+
 def test_a_record_that_another_key_signed_is_refused() -> None:
     result, body = made(signer=Identity.from_seed("thief"))
     with pytest.raises(RemoteProtocolError, match="not signed"):
@@ -108,13 +146,13 @@ def test_a_record_that_another_key_signed_is_refused() -> None:
 
 def test_another_unit_is_a_failure_only_where_something_was_measured() -> None:
     other = Ran(unit="GPU (CUDA)", driver="onnx", runtime="r")
-    verdict = wrong_unit(Record.model_validate({**GOOD, "ran": other}), TASK)
+    verdict = not_as_asked(Record.model_validate({**GOOD, "ran": other}), TASK)
     assert verdict == (TaskEvent.FAIL, Reason.WRONG_UNIT, f"{UNIT} was asked for, GPU (CUDA) ran the model")
-    assert wrong_unit(Record.model_validate(GOOD), TASK) is None
+    assert not_as_asked(Record.model_validate(GOOD), TASK) is None
     failed = Record.model_validate(
         {**GOOD, "outcome": Outcome.FAILED, "reason": Reason.CRASHED, "ran": other}
     )
-    assert wrong_unit(failed, TASK) is None
+    assert not_as_asked(failed, TASK) is None
 
 
 @pytest.mark.parametrize(

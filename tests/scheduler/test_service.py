@@ -99,7 +99,7 @@ async def test_a_large_record_is_pulled_by_its_hash(world: World, autojump_clock
     samples = pack_samples([noise.randrange(10**9) for _ in range(15_000)])
     timing = Timing(samples=samples, warmup=pack_samples([]), cpu_s=1, wall_s=1)
     worker.outcome = lambda task: {"timing": timing}
-    world.submit(1)
+    world.submit(1, runs=15_000)
     await world.run()
     row = world.store.rows("c-one")[0]
     assert row.record is not None
@@ -342,6 +342,29 @@ async def test_a_full_disk_ends_the_scheduler_with_one_line_and_a_new_start_carr
     await world.run()
     assert world.states() == {TaskState.SUCCEEDED}
     assert worker.answers.count("accepted") >= 200 - done
+
+
+async def test_a_worker_that_sends_half_a_measurement_does_not_get_it_recorded(
+    world: World, autojump_clock: MockClock
+) -> None:
+    lazy = world.worker("lazy")
+    lazy.outcome = lambda task: {"loads": ()}
+    world.submit(1)
+    async with world.scheduler():
+        await world.until(lambda: lazy.answers == ["bad-request"])
+        world.worker("honest")
+        await world.until(lambda: world.task().state is TaskState.SUCCEEDED)
+    assert all(row.worker != lazy.peer for row in world.store.rows("c-one"))
+
+
+async def test_outputs_that_differ_from_the_reference_are_a_failure(
+    world: World, autojump_clock: MockClock
+) -> None:
+    worker = world.worker("mini")
+    worker.outcome = lambda task: {"ran": Ran(unit="CPU (ONNX)", driver="f", runtime="r", agrees=False)}
+    world.submit(1)
+    await world.run()
+    assert (world.task().state, world.task().reason) == (TaskState.FAILED, Reason.CHECK_FAILED)
 
 
 def over_devices(world: World, *where: str, wait_s: float = 60.0) -> None:

@@ -78,6 +78,12 @@ def test_what_was_not_compared_is_unchecked_whatever_else_is_wrong() -> None:
     assert "2 timed inferences" in why
 
 
+def test_outputs_that_differ_are_never_called_valid() -> None:
+    verdict, why = judge([1000] * 100, agrees=False)
+    assert verdict is Verdict.UNCHECKED
+    assert "differ" in why
+
+
 def test_few_runs_are_called_few() -> None:
     assert judge([1000] * (FEW_RUNS - 1), agrees=True)[0] is Verdict.FEW_RUNS
     assert judge([1000] * FEW_RUNS, agrees=True)[0] is Verdict.VALID
