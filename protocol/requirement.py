@@ -154,8 +154,8 @@ def parse_size(text: str) -> int | None:
 def show_size(size: int) -> str:
     """Bytes for people, in binary units."""
     amount = float(size)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(amount) < 1024 or unit == "GiB":
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(amount) < 1024 or unit == "TiB":
             return f"{amount:.0f} {unit}" if unit == "B" or amount == int(amount) else f"{amount:.1f} {unit}"
         amount /= 1024
     raise AssertionError("unreachable")
