@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from protocol.advert import Advert
 from protocol.attempt import TaskEvent, TaskState
@@ -26,8 +27,11 @@ from scheduler.orders import (
     KeepGrant,
     Order,
 )
-from scheduler.rank import WorkerView
+from scheduler.rank import RESTING, WorkerView
 from scheduler.stored import Live
+
+LEAST_RETRY_S: Final = 1.0
+"""A worker that says no is not asked sooner again, whatever it says; each time in a row the wait doubles."""
 
 
 class Book(Ending):
@@ -70,9 +74,16 @@ class Book(Ending):
         return self._end_if_done(course) + self.decide(now)
 
     def held_on(self, peer: str) -> tuple[Held, ...]:
-        """Leases and tickets to be renewed there."""
+        """Leases and tickets we have there."""
         view = self.views.get(peer)
         found = (self.entries[task].held() for task in view.held) if view is not None else ()
+        return tuple(held for held in found if held is not None)
+
+    def wanted_on(self, peer: str) -> tuple[Held, ...]:
+        """Those of them that are to be renewed: not what is being stopped."""
+        view = self.views.get(peer)
+        kept = [self.entries[task] for task in view.held] if view is not None else []
+        found = (entry.held() for entry in kept if not entry.stopping)
         return tuple(held for held in found if held is not None)
 
     def campaigns_on(self, peer: str) -> tuple[str, ...]:
@@ -137,15 +148,20 @@ class Book(Ending):
         tickets = sum(1 for task in view.held if self.entries[task].state is TaskState.QUEUED)
         taken = 1 if quote.free == 0 else 0
         view.others = max(0, taken - places) + max(0, quote.queue - tickets)
-        if quote.state in (WorkerState.FAULTY, WorkerState.DRAINING):
-            view.quoted, view.retry_at, view.why = False, now + 10.0, f"it is {quote.state}"
+        self._rest(view, now)
+
+    @staticmethod
+    def _rest(view: WorkerView, now: float) -> None:
+        """One that cannot work now is asked again later."""
+        if view.state in RESTING:
+            view.quoted, view.retry_at, view.why = False, now + 10.0, f"it is {view.state}"
 
     def refused(self, peer: str, denied: Denied, now: float) -> list[Order]:
         """A worker does not serve us, or not now."""
         view = self.view(peer)
         view.probing, view.quoted, view.trouble = False, False, 0
         view.why = f"{denied.reason}: {denied.detail}" if denied.detail else str(denied.reason)
-        view.retry_at = now + (denied.retry_s if denied.retry_s is not None else 10.0)
+        view.turned_away(now, 10.0 if denied.retry_s is None else max(denied.retry_s, LEAST_RETRY_S))
         if denied.retry_s is None and denied.reason is not Reason.NOT_SERVING:
             view.refused = denied.reason
         return self.decide(now)
@@ -171,46 +187,49 @@ class Book(Ending):
     # -- agreeing -----------------------------------------------------------------------------------------------------------------------
 
     def granted(
-        self, task: str, attempt: int, lease: str, fence: Fence, now: float, *, queued: bool
+        self, peer: str, task: str, attempt: int, lease: str, fence: Fence, now: float, *, queued: bool
     ) -> list[Order]:
-        """A worker gave a lease or a ticket. One that is not wanted any more is given back at once."""
-        entry = self.entries[task]
-        if entry.attempt != attempt or entry.state is not TaskState.COMMITTING:
-            held = Held(lease=lease, fence=fence)
-            peer = entry.worker
-            if peer is None or (entry.live and entry.attempt == attempt and entry.lease == lease):
+        """`peer` gave a lease or a ticket. One that is not wanted any more is given back at once."""
+        entry = self._asked(task, attempt)
+        if entry is None or entry.worker != peer:
+            known = self.entries.get(task)
+            if known is not None and known.live and (known.worker, known.lease) == (peer, lease):
                 return []
-            return [CancelOn(peer, (held,), Reason.FENCED)]
-        assert entry.worker is not None, "a committing task has a worker"
+            return [CancelOn(peer, (Held(lease=lease, fence=fence),), Reason.FENCED)]
         entry.lease, entry.fence, entry.restored = lease, fence, False
         self._move(entry, TaskEvent.ENQUEUE if queued else TaskEvent.GRANT)
         if not queued:
             self._placed(entry, now)
-        orders: list[Order] = [KeepGrant(task, attempt, lease, fence, queued)]
-        if entry.doom is not None:
-            orders.append(CancelOn(entry.worker, (Held(lease=lease, fence=fence),), entry.doom.reason))
-        orders += self._see(self.view(entry.worker), fence.incarnation, now)
+        self.view(peer).turned_s = 0.0
+        orders: list[Order] = [KeepGrant(task, attempt, lease, fence, queued), *self._stop_again(entry, now)]
+        orders += self._see(self.view(peer), fence.incarnation, now)
         return orders + self.decide(now)
 
+    def _asked(self, task: str, attempt: int) -> Entry | None:
+        """The task, if this attempt of it waits for a worker's answer; the answer may also come when all of that is over."""
+        entry = self.entries.get(task)
+        waits = entry is not None and entry.attempt == attempt and entry.state is TaskState.COMMITTING
+        return entry if waits else None
+
     def _placed(self, entry: Entry, now: float) -> None:
-        entry.since = now
+        entry.since, entry.releasing = now, False
         self.needs[entry.need].moved_at = now
 
     def conflict(self, task: str, attempt: int, conflict: Conflict, now: float) -> list[Order]:
         """Somebody was faster. The worker's new standing came with the answer."""
-        entry = self.entries[task]
-        if entry.attempt != attempt or entry.state is not TaskState.COMMITTING or entry.worker is None:
+        entry = self._asked(task, attempt)
+        if entry is None or entry.worker is None:
             return []
         view = self.view(entry.worker)
-        view.retry_at = now + 0.2 + 0.3 * self.rng.random()
+        view.turned_away(now, 0.2 + 0.3 * self.rng.random())
         orders = self._let_go(entry, TaskEvent.REFUSE, conflict.reason, "", now)
         self._stand(view, conflict.quote, now)
         return orders + self.decide(now)
 
     def denied(self, task: str, attempt: int, denied: Denied, now: float) -> list[Order]:
         """The worker does not take it. A stale epoch means another scheduler has the campaign: that is for the service to judge."""
-        entry = self.entries[task]
-        if entry.attempt != attempt or entry.state is not TaskState.COMMITTING or entry.worker is None:
+        entry = self._asked(task, attempt)
+        if entry is None or entry.worker is None:
             return []
         peer = entry.worker
         orders = self._let_go(entry, TaskEvent.REFUSE, denied.reason, denied.detail, now)
@@ -223,8 +242,8 @@ class Book(Ending):
 
     def not_committed(self, task: str, attempt: int, why: str, now: float, *, sent: bool) -> list[Order]:
         """No answer to a commit. `sent`: it may have arrived, so the attempt counts as lost; else nothing has happened."""
-        entry = self.entries[task]
-        if entry.attempt != attempt or entry.state is not TaskState.COMMITTING:
+        entry = self._asked(task, attempt)
+        if entry is None:
             return []
         event = TaskEvent.LOSE if sent else TaskEvent.REFUSE
         return self._let_go(entry, event, Reason.LOST, why, now) + self.decide(now)
@@ -276,10 +295,12 @@ class Book(Ending):
         """A renewal was answered."""
         view = self.view(peer)
         orders = self._see(view, incarnation, now)
+        if state is view.state and not orders:
+            return []  # with a thousand workers most of what is heard says nothing new
         if state is not view.state:
             view.state = state
-            view.quoted = view.quoted and state not in (WorkerState.FAULTY, WorkerState.DRAINING)
-        return orders + self.decide(now) if orders else self.decide(now)
+            self._rest(view, now)
+        return orders + self.decide(now)
 
     def adopted(
         self,
@@ -320,14 +341,11 @@ class Book(Ending):
     def _carry_on(self, entry: Entry, lease: LiveLease, now: float) -> list[Order]:
         entry.restored = entry.releasing = False
         orders: list[Order] = []
-        if entry.state is TaskState.COMMITTING:
-            orders += self.granted(
-                entry.id, entry.attempt, lease.lease, lease.fence, now, queued=lease.queued
+        if entry.state is TaskState.COMMITTING and entry.worker is not None:
+            return self.granted(
+                entry.worker, entry.id, entry.attempt, lease.lease, lease.fence, now, queued=lease.queued
             )
-        elif entry.state is TaskState.QUEUED and not lease.queued:
+        if entry.state is TaskState.QUEUED and not lease.queued:
             self._move(entry, TaskEvent.GRANT)
             self._placed(entry, now)
-        held = entry.held()
-        if entry.doom is not None and entry.worker is not None and held is not None:
-            orders.append(CancelOn(entry.worker, (held,), entry.doom.reason))
-        return orders
+        return orders + self._stop_again(entry, now)

@@ -12,12 +12,13 @@ from protocol.record import Record
 from protocol.table import step
 from protocol.words import Outcome, Reason
 from scheduler.assign import Assigning
-from scheduler.entries import HAS_PLACE, Course, Doom, Entry, Need
+from scheduler.entries import HAS_PLACE, STOP_AGAIN_S, STOP_S, Course, Doom, Entry, Need
 from scheduler.orders import CampaignDone, CancelOn, EndAttempt, EndPending, Explain, Order, SetAside
 from scheduler.rank import QUICK_S, WorkerView
 
 MAX_ATTEMPTS: Final = 990
 """Attempts are numbered up to 1,000 on the wire; refusals count in the number, not in the tries."""
+_WAITS: Final = (TaskState.PENDING, TaskState.QUEUED)
 _LIMITS: Final = (Reason.TIMED_OUT, Reason.OUT_OF_MEMORY)
 _BLAMELESS: Final = (*_LIMITS, Reason.CANCELLED, Reason.PREEMPTED)
 
@@ -56,8 +57,10 @@ class Ending(Assigning):
             return TaskEvent.FAIL, reason, detail if tries < 2 else f"attempt {tries} of {tries}: {detail}"
         return TaskEvent.RETRY, reason, detail
 
-    def settled(self, task: str, event: TaskEvent, reason: Reason | None, now: float) -> list[Order]:
-        """The result is on disk: move the task by the event that was judged."""
+    def settled(
+        self, task: str, event: TaskEvent, reason: Reason | None, now: float, *, permanent: bool = False
+    ) -> list[Order]:
+        """The result is on disk: move the task by the event that was judged. `permanent`: the model's fault, not the worker's."""
         entry = self.entries[task]
         orders: list[Order] = []
         if entry.worker is not None:
@@ -66,7 +69,7 @@ class Ending(Assigning):
                 view.took(now - entry.since)
                 view.succeeded()
                 view.warm.add(entry.task.model.sha256)
-            elif event is TaskEvent.RETRY:
+            elif event in (TaskEvent.RETRY, TaskEvent.FAIL) and not permanent and entry.doom is None:
                 orders += self._blame(view, entry, reason, now)
         self._apply(entry, event, reason, now)
         return orders + self._end_if_done(self.courses[entry.task.campaign]) + self.decide(now)
@@ -99,18 +102,24 @@ class Ending(Assigning):
         """The worker has not been heard of for a lease's time: whatever it has of ours is lost."""
         orders: list[Order] = []
         for task in tuple(self.view(peer).held):
-            orders += self._lose(self.entries[task], reason, detail, now)
+            entry = self.entries[task]
+            if entry.lease is not None or entry.restored:  # a commit on its way has its own patience
+                orders += self._lose(entry, reason, detail, now)
         return orders + self.decide(now)
 
     def _lose(self, entry: Entry, reason: Reason, detail: str, now: float) -> list[Order]:
+        blame: list[Order] = []
+        if reason is Reason.BAD_REQUEST and entry.worker is not None:  # what it sent was no result
+            blame = self._blame(self.view(entry.worker), entry, reason, now)
         nothing_ran = entry.state is TaskState.QUEUED
-        return self._let_go(entry, TaskEvent.REFUSE if nothing_ran else TaskEvent.LOSE, reason, detail, now)
+        event = TaskEvent.REFUSE if nothing_ran else TaskEvent.LOSE
+        return blame + self._let_go(entry, event, reason, detail, now)
 
     def cancel(self, tasks: Iterable[str], now: float) -> list[Order]:
         """Somebody wants these cancelled."""
-        return self._doom(tasks, Doom(TaskEvent.CANCEL, Reason.CANCELLED)) + self.decide(now)
+        return self._doom(tasks, Doom(TaskEvent.CANCEL, Reason.CANCELLED), now) + self.decide(now)
 
-    def _doom(self, tasks: Iterable[str], doom: Doom) -> list[Order]:
+    def _doom(self, tasks: Iterable[str], doom: Doom, now: float) -> list[Order]:
         pending: list[str] = []
         stops: dict[str, list[Held]] = {}
         courses: dict[str, Course] = {}
@@ -120,12 +129,13 @@ class Ending(Assigning):
                 continue
             if entry.state is TaskState.PENDING:
                 pending.append(task)
-                self._apply(entry, doom.event, doom.reason, 0.0)
+                self._apply(entry, doom.event, doom.reason, now)
                 courses[entry.task.campaign] = self.courses[entry.task.campaign]
                 continue
             entry.doom = doom
             held = entry.held()
             if held is not None and entry.worker is not None:
+                entry.stop_at = entry.told_at = now
                 stops.setdefault(entry.worker, []).append(held)
         orders: list[Order] = []
         if pending:
@@ -143,18 +153,29 @@ class Ending(Assigning):
             entry = self.entries[task]
             if entry.lease not in gone:
                 continue
-            if entry.overtime and entry.doom is None:
-                event, reason, detail = self._after_failure(
-                    entry, peer, Reason.TIMED_OUT, "it ran far beyond its limits and was stopped"
-                )
-                orders.append(EndAttempt(task, entry.attempt, event, reason, detail))
-                self._apply(entry, event, reason, now)
-                orders += self._end_if_done(self.courses[entry.task.campaign])
-            elif entry.releasing:
+            if entry.releasing and entry.state is TaskState.QUEUED:
                 orders += self._let_go(entry, TaskEvent.REFUSE, Reason.BUSY, "given to an idle device", now)
             else:
-                orders += self._lose(entry, Reason.LOST, "stopped", now)
+                orders += self._stop_ended(entry, "stopped", now)
         return orders + self.decide(now)
+
+    def _stop_ended(self, entry: Entry, detail: str, now: float) -> list[Order]:
+        """What was to be stopped runs no more, or is waited for no more."""
+        if not entry.overtime or entry.doom is not None or entry.worker is None:
+            return self._lose(entry, Reason.LOST, detail, now)
+        words = "it ran far beyond its limits and was stopped"
+        event, reason, detail = self._after_failure(entry, entry.worker, Reason.TIMED_OUT, words)
+        order = EndAttempt(entry.id, entry.attempt, event, reason, detail)
+        self._apply(entry, event, reason, now)
+        return [order, *self._end_if_done(self.courses[entry.task.campaign])]
+
+    def _stop_again(self, entry: Entry, now: float) -> list[Order]:
+        """Tell its worker to stop what is not wanted any more: as soon as its lease is known, and again whenever a link comes up."""
+        held = entry.held()
+        if not entry.stopping or entry.worker is None or held is None:
+            return []
+        entry.stop_at, entry.told_at = now if entry.stop_at is None else entry.stop_at, now
+        return [CancelOn(entry.worker, (held,), entry.doom.reason if entry.doom else Reason.TIMED_OUT)]
 
     def _let_go(self, entry: Entry, event: TaskEvent, reason: Reason, detail: str, now: float) -> list[Order]:
         """An attempt ended without a record: refused, given back or lost. What is doomed ends; what used all its tries fails."""
@@ -173,11 +194,13 @@ class Ending(Assigning):
 
     def nothing_fits(self, need: str, reason: Reason, text: str, now: float) -> list[Order]:
         """The answer to `Explain`. If a worker turned up meanwhile the tasks go on."""
-        asked = self.needs[need]
+        asked = self.needs.get(need)
+        if asked is None:
+            return []
         asked.explaining = False
         if any(self.view(peer).hopeful() for peer in asked.fits):
             return self.decide(now)
-        return self._doom(tuple(asked.pending), Doom(TaskEvent.FAIL, reason, text)) + self.decide(now)
+        return self._doom(tuple(asked.pending), Doom(TaskEvent.FAIL, reason, text), now) + self.decide(now)
 
     def tick(self, now: float) -> list[Order]:
         """Time passed: limits, waits and retries. To be called a few times each second."""
@@ -187,24 +210,35 @@ class Ending(Assigning):
             if ends_at is not None and now >= ends_at and not course.timed_out and not course.done:
                 course.timed_out = True
                 doom = Doom(TaskEvent.FAIL, Reason.TIMED_OUT, "the campaign's time limit passed")
-                orders += self._doom(tuple(course.tasks), doom)
+                orders += self._doom(tuple(course.tasks), doom, now)
         for need in tuple(self.needs.values()):
             orders += self._waited(need, now)
         for view in self.views.values():
-            for task in view.held:
-                entry = self.entries[task]
-                late = entry.state in HAS_PLACE and now - entry.since > entry.patience_s()
-                held = entry.held()
-                if late and not entry.overtime and entry.doom is None and held is not None:
-                    entry.overtime = True
-                    orders.append(CancelOn(view.peer, (held,), Reason.TIMED_OUT))
+            for task in tuple(view.held):
+                orders += self._late(self.entries[task], now)
         return orders + self.decide(now)
 
+    def _late(self, entry: Entry, now: float) -> list[Order]:
+        """A run far beyond its limits, or a stop that its worker does not confirm."""
+        if not entry.stopping:
+            if entry.state not in HAS_PLACE or now - entry.since <= entry.patience_s():
+                return []
+            entry.overtime = True
+            return self._stop_again(entry, now)
+        if entry.stop_at is None:
+            return []
+        if now - entry.stop_at >= STOP_S:
+            words = f"{self._named(entry.worker or '')} did not say within {STOP_S:g} s that it was stopped"
+            return self._stop_ended(entry, words, now)
+        return self._stop_again(entry, now) if now - entry.told_at >= STOP_AGAIN_S else []
+
     def _waited(self, need: Need, now: float) -> list[Order]:
-        if not need.pending:
+        need.tasks = [task for task in need.tasks if not self.entries[task].over]
+        waiting = [task for task in need.tasks if self.entries[task].state in _WAITS]
+        if not waiting:
             need.hope_at = need.moved_at = now
             return []
-        if any(self.view(peer).hopeful() for peer in need.fits):
+        if not need.pending or any(self.view(peer).hopeful() for peer in need.fits):
             need.hope_at = now
         running = any(self.entries[task].state in HAS_PLACE for task in need.tasks)
         if running:
@@ -214,13 +248,10 @@ class Ending(Assigning):
         if asked and not need.explaining and now - need.hope_at >= waits:
             need.explaining = True
             return [Explain(need.id, need.requirement)]
-        first = self.entries[next(iter(need.pending))]
+        first = self.entries[waiting[0]]
         if now - need.moved_at > first.task.timeouts.queue_s:
             words = f"no device came free within {first.task.timeouts.queue_s:g} s"
-            waiting = [
-                t for t in need.tasks if self.entries[t].state in (TaskState.PENDING, TaskState.QUEUED)
-            ]
-            return self._doom(waiting, Doom(TaskEvent.FAIL, Reason.TIMED_OUT, words))
+            return self._doom(waiting, Doom(TaskEvent.FAIL, Reason.TIMED_OUT, words), now)
         return []
 
     # -- moving -------------------------------------------------------------------------------------------------------------------------
@@ -258,6 +289,7 @@ class Ending(Assigning):
             if before in HAS_PLACE:
                 need.moved_at = max(need.moved_at, now)
         entry.releasing = entry.overtime = entry.restored = False
+        entry.stop_at = None
         if entry.over:
             self.courses[entry.task.campaign].open -= 1
         else:

@@ -16,6 +16,10 @@ from protocol.words import Reason
 
 LIVE: Final = frozenset({TaskState.COMMITTING, TaskState.QUEUED, TaskState.LEASED, TaskState.RUNNING})
 HAS_PLACE: Final = frozenset({TaskState.LEASED, TaskState.RUNNING})
+STOP_AGAIN_S: Final = 12.0
+"""A worker that has not confirmed a stop by then is told again."""
+STOP_S: Final = 30.0
+"""After so long it is not waited for any more: the task goes on without it, and its lease is left to lapse."""
 SLACK_S: Final = 60.0
 """Beyond the limits that the worker itself enforces: after it the scheduler has the run stopped."""
 
@@ -66,6 +70,10 @@ class Entry:
     overtime: bool = False
     """It is being stopped because it ran far beyond its limits."""
     doom: Doom | None = None
+    stop_at: float | None = None
+    """When its worker was first told to stop it."""
+    told_at: float = 0.0
+    """When it was last told so."""
     restored: bool = False
     """Live in the store when the scheduler started, not yet confirmed by its worker."""
     need: str = ""
@@ -86,6 +94,11 @@ class Entry:
     @property
     def over(self) -> bool:
         return final(TASK, self.state)
+
+    @property
+    def stopping(self) -> bool:
+        """Its run is not wanted any more."""
+        return self.doom is not None or self.overtime
 
     def held(self) -> Held | None:
         """Its lease and fence, once known."""
@@ -111,6 +124,7 @@ class Need:
     """Workers that said no to these very tasks."""
     pending: dict[str, None] = field(default_factory=dict)
     tasks: list[str] = field(default_factory=list)
+    """Those that were not over when it was last looked at."""
     asked_at: float | None = None
     """When the index was last asked; None: never."""
     asks: int = 0

@@ -15,7 +15,7 @@ from protocol.advert import Advert
 from protocol.match import ClauseVerdict, Met, match, match_clause
 from protocol.requirement import Clause, Of, Op, Requirement, attribute_of
 from protocol.words import Reason
-from scheduler.rank import WorkerView
+from scheduler.rank import RESTING, WorkerView
 from scheduler.safe import safe_text
 
 _AT_LEAST: Final = (Op.GE, Op.GT)
@@ -105,12 +105,15 @@ def why_none(
     """Reason and words for tasks that found no worker in the time given: nobody fits, those who fit refuse, or cannot be reached."""
     refusing = [view for view in fits if view.refused is not None]
     away = [view for view in fits if view.refused is None]
+    resting = [view for view in away if view.trouble == 0 and view.state in RESTING]
     if refusing:
         reason = refusing[0].refused or Reason.NOT_ALLOWED
         hint = ""
         if reason is Reason.NOT_ALLOWED:
             hint = "\nTheir owners must allow this scheduler: sark-node join --allow PEERID"
         return reason, f"{_who(refusing)} of {_count(len(fits))}: {_words(refusing)}{hint}"
+    if resting and len(resting) == len(away):
+        return Reason.GAVE_UP, f"{_count(len(away))}, none takes work now: {_words(away)}"
     if away:
         return Reason.GAVE_UP, f"{_count(len(away))}, none could be reached: {_words(away)}"
     told = list(declined)

@@ -27,6 +27,8 @@ QUICK_FAILURES: Final = 3
 WINDOW_S: Final = 120.0
 ASIDE_S: Final = 30.0
 ASIDE_MOST_S: Final = 600.0
+TURNED_MOST_S: Final = 30.0
+RESTING: Final = (WorkerState.FAULTY, WorkerState.DRAINING)
 _SERVING: Final = (WorkerState.ACTIVE, WorkerState.BUSY, WorkerState.CLEANUP)
 
 
@@ -53,6 +55,8 @@ class WorkerView:
     """It does not serve us; `why` has its words."""
     why: str = ""
     retry_at: float = 0.0
+    turned_s: float = 0.0
+    """How long it was left alone after it last said no; 0 once it takes something."""
     trouble: int = 0
     """Times in a row that it could not be reached."""
     mean_s: float | None = None
@@ -72,8 +76,8 @@ class WorkerView:
         )
 
     def hopeful(self) -> bool:
-        """Whether it may be given work at all, be it later: it answers, and does not refuse."""
-        return self.refused is None and self.trouble == 0
+        """Whether it may be given work at all, be it later: it answers, does not refuse, and is not out of order or leaving."""
+        return self.refused is None and self.trouble == 0 and self.state not in RESTING
 
     def room(self) -> int:
         """How many more tasks to hand it now."""
@@ -98,6 +102,11 @@ class WorkerView:
         self.quoted = False
         self.why = why
         self.retry_at = now + min(30.0, 2.0 ** (self.trouble - 1))
+
+    def turned_away(self, now: float, seconds: float) -> None:
+        """It said no and may be asked again after `seconds`, or later: each time in a row the wait doubles, up to 30 s."""
+        self.turned_s = max(seconds, min(TURNED_MOST_S, 2 * self.turned_s))
+        self.retry_at = now + self.turned_s
 
     def succeeded(self) -> None:
         """A result came: earlier trouble is forgotten."""

@@ -359,7 +359,9 @@ class _Service:
         if entry.live and entry.fence is None:  # the run was quicker than the answer to its commit
             now = trio.current_time()
             self._carry_out(
-                self._book.granted(entry.id, entry.attempt, result.lease, result.fence, now, queued=False)
+                self._book.granted(
+                    peer, entry.id, entry.attempt, result.lease, result.fence, now, queued=False
+                )
             )
         if entry.over or entry.fence != result.fence:
             return self._old(peer, result)
@@ -390,7 +392,8 @@ class _Service:
             return Stale(reason=kept.stale)
         if not kept.again:
             self._lives.pop(entry.id, None)
-            self._carry_out(self._book.settled(entry.id, event, reason, trio.current_time()))
+            now = trio.current_time()
+            self._carry_out(self._book.settled(entry.id, event, reason, now, permanent=record.permanent))
             log.info(
                 "attempt.settled",
                 task=entry.id,

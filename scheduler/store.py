@@ -392,7 +392,7 @@ class Store(Questions):
                 raise LocalProtocolError(
                     f"{event} for attempt {attempt} of {task}, which is at {row.attempt}"
                 )
-            self._end(c, row, event, reason, detail, tries=event is TaskEvent.LOSE)
+            self._end(c, row, event, reason, detail, tries=event in (TaskEvent.LOSE, TaskEvent.RETRY))
 
     def end_pending(
         self, tasks: Sequence[str], event: TaskEvent, *, reason: Reason | None = None, detail: str = ""

@@ -185,6 +185,7 @@ class Workers:
         match answer:
             case Granted() | Queued():
                 orders = book.granted(
+                    order.peer,
                     order.task,
                     order.attempt,
                     answer.lease,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterable
 from typing import TypeVar
@@ -12,11 +13,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from protocol.advert import Advert, UnitOffer
-from protocol.attempt import TaskEvent, TaskState
+from protocol.attempt import TASK, TaskEvent, TaskState
 from protocol.lease import Fence
 from protocol.messages import Conflict, Denied, LiveLease, Progress, Quote
 from protocol.record import DeviceFacts, Ran, Record, Timing, pack_samples
 from protocol.requirement import Requirement, parse_clause
+from protocol.table import step
 from protocol.task import Measure, Model, Task, Timeouts
 from protocol.words import Outcome, Phase, Reason, WorkerState
 from scheduler.book import Book
@@ -29,6 +31,7 @@ from scheduler.orders import (
     EndAttempt,
     EndPending,
     Explain,
+    KeepGrant,
     Order,
     ProbeWorker,
     ReleaseOn,
@@ -130,7 +133,9 @@ class Story:
         self.numbers += 1
         fence = Fence(incarnation=incarnation, number=self.numbers)
         return self.tell(
-            self.book.granted(commit.task, commit.attempt, f"l{self.numbers}", fence, self.now, queued=queued)
+            self.book.granted(
+                commit.peer, commit.task, commit.attempt, f"l{self.numbers}", fence, self.now, queued=queued
+            )
         )
 
     def fail(self, task: str, reason: Reason, *, permanent: bool = False) -> tuple[TaskEvent, list[Order]]:
@@ -138,7 +143,7 @@ class Story:
             self.book, task, outcome=Outcome.FAILED, reason=reason, permanent=permanent, timing=None
         )
         event, why, _ = self.book.judge(record)
-        return event, self.tell(self.book.settled(task, event, why, self.now))
+        return event, self.tell(self.book.settled(task, event, why, self.now, permanent=permanent))
 
     def succeed(self, task: str) -> list[Order]:
         event, why, _ = self.book.judge(a_record(self.book, task))
@@ -242,6 +247,30 @@ def test_a_worker_that_fails_fast_and_often_is_set_aside_for_a_while() -> None:
     assert view.serving(story.now + 31)
 
 
+def test_a_worker_that_fails_fast_is_set_aside_even_if_no_task_has_a_second_try() -> None:
+    for permanent, times in ((False, 1), (True, 0)):
+        story = Story(tasks=40, attempts=1)
+        asides: list[SetAside] = []
+        for _ in range(3):
+            commit = story.commits.pop(0)
+            story.grant(commit)
+            event, orders = story.fail(commit.task, Reason.CRASHED, permanent=permanent)
+            assert event is TaskEvent.FAIL
+            asides += of(orders, SetAside)
+        assert len(asides) == times
+
+
+def test_a_worker_whose_results_are_no_results_is_set_aside() -> None:
+    story = Story(tasks=40)
+    asides: list[SetAside] = []
+    for _ in range(3):
+        story.grant(story.commits.pop(0))
+        lease = f"l{story.numbers}"
+        orders = story.tell(story.book.lost(PEERS[0], [lease], Reason.BAD_REQUEST, story.now, "junk"))
+        asides += of(orders, SetAside)
+    assert len(asides) == 1
+
+
 def test_a_lost_run_counts_as_a_try_and_a_lost_ticket_does_not() -> None:
     story = Story(tasks=2)
     story.grant(story.commits[0])
@@ -284,6 +313,15 @@ def test_a_grant_for_an_attempt_that_is_over_is_given_back() -> None:
     assert story.book.entries["c-one/1"].lease is None
 
 
+def test_a_late_grant_is_given_back_to_the_worker_that_gave_it() -> None:
+    story = Story(workers=2)
+    first = story.commits[0]
+    story.tell(story.book.not_committed(first.task, 1, "silence", story.now, sent=True))
+    story.after(1)
+    assert story.commits[-1].peer != first.peer
+    assert [order.peer for order in of(story.grant(first), CancelOn)] == [first.peer]
+
+
 def test_a_cancelled_task_ends_when_its_worker_confirms() -> None:
     story = Story()
     story.grant(story.commits[0])
@@ -313,6 +351,51 @@ def test_a_conflict_or_a_full_queue_is_no_try() -> None:
     story.tell(story.book.denied(again.task, again.attempt, denied, story.now))
     assert not of(story.after(2.0), ProbeWorker)
     assert of(story.after(1.5), ProbeWorker)
+
+
+@pytest.mark.parametrize("how", ["denied", "conflict"])
+def test_a_worker_that_says_no_again_and_again_is_left_alone_for_longer_and_longer(how: str) -> None:
+    story = Story()
+    asked: list[float] = []
+    for _ in range(300):
+        while story.commits:
+            commit = story.commits.pop()
+            asked.append(story.now)
+            if how == "denied":
+                busy = Denied(reason=Reason.BUSY, retry_s=0.01)
+                story.tell(story.book.denied(commit.task, commit.attempt, busy, story.now))
+            else:
+                late = Conflict(reason=Reason.STALE_QUOTE, quote=quote())
+                story.tell(story.book.conflict(commit.task, commit.attempt, late, story.now))
+        for probe in of(story.after(0.5), ProbeWorker):
+            story.tell(story.book.quoted(probe.peer, quote(), story.now))
+    waits = [after - before for before, after in itertools.pairwise(asked)]
+    assert len(waits) < 12
+    assert waits == sorted(waits)
+    assert max(waits) <= 31
+    story.after(31)
+    for probe in of(story.orders, ProbeWorker):
+        story.tell(story.book.quoted(probe.peer, quote(), story.now))
+    story.grant(story.commits[-1])
+    assert story.book.view(PEERS[0]).turned_s == 0
+
+
+def test_a_worker_that_is_out_of_order_does_not_keep_a_task_from_the_others() -> None:
+    story = Story(workers=2, backoff_s=5.0)
+    first = story.commits[0]
+    other = next(peer for peer in PEERS[:2] if peer != first.peer)
+    story.tell(story.book.quoted(other, quote(state=WorkerState.FAULTY), story.now))
+    story.grant(first)
+    assert story.fail("c-one/1", Reason.CRASHED)[0] is TaskEvent.RETRY
+    (again,) = of(story.after(6.0), CommitTo)
+    assert again.peer == first.peer
+
+
+def test_tasks_that_only_workers_out_of_order_fit_are_given_up_after_the_wait() -> None:
+    story = Story(workers=0, wait_s=10.0)
+    story.tell(story.book.found(story.need, [advert(0)], story.now))
+    story.tell(story.book.quoted(PEERS[0], quote(state=WorkerState.DRAINING), story.now))
+    assert of(story.after(11.0), Explain)
 
 
 def test_nothing_that_fits_is_explained_after_the_wait_and_fails_the_tasks() -> None:
@@ -356,6 +439,73 @@ def test_a_run_far_beyond_its_limits_is_stopped_and_failed() -> None:
     assert stop.reason is Reason.TIMED_OUT
     orders = story.tell(story.book.stopped(PEERS[0], ["l1"], story.now))
     assert of(orders, EndAttempt)[0].reason is Reason.TIMED_OUT
+
+
+@pytest.mark.parametrize("why", ["overtime", "cancel"])
+def test_a_stop_that_is_not_confirmed_is_said_again_and_then_let_go(why: str) -> None:
+    story = Story()
+    story.grant(story.commits[0])
+    assert story.book.wanted_on(PEERS[0])
+    if why == "cancel":
+        story.tell(story.book.cancel(["c-one/1"], story.now))
+    else:
+        story.after(story.book.entries["c-one/1"].patience_s() + 1)
+    assert len(of(story.orders, CancelOn)) == 1
+    assert not story.book.wanted_on(PEERS[0]), "what is being stopped is not renewed"
+    again = [of(story.after(1.0), CancelOn) for _ in range(29)]
+    assert sum(map(len, again)) == 2
+    (end,) = of(story.after(1.0), EndAttempt)
+    assert end.reason is (Reason.CANCELLED if why == "cancel" else Reason.TIMED_OUT)
+    assert not story.book.view(PEERS[0]).held
+
+
+def test_a_stop_of_overtime_is_said_again_when_the_link_is_back() -> None:
+    story = Story()
+    story.grant(story.commits[0])
+    story.after(story.book.entries["c-one/1"].patience_s() + 1)
+    (held,) = story.book.held_on(PEERS[0])
+    live = LiveLease(task="c-one/1", attempt=1, lease=held.lease, fence=held.fence)
+    asked = frozenset({held.lease})
+    orders = story.tell(story.book.adopted(PEERS[0], "c-one", 1, [live], story.now, asked=asked))
+    assert [order.reason for order in of(orders, CancelOn)] == [Reason.TIMED_OUT]
+
+
+def test_silence_loses_leases_but_not_a_commit_that_is_on_its_way() -> None:
+    story = Story(tasks=2)
+    story.grant(story.commits[0])
+    story.tell(story.book.all_lost(PEERS[0], Reason.LOST, "silence", story.now))
+    assert story.book.entries["c-one/1"].tries == 1
+    assert story.book.entries["c-one/2"].state is TaskState.COMMITTING
+
+
+def test_a_task_that_only_ever_gets_a_ticket_fails_after_the_queue_limit() -> None:
+    story = Story()
+    story.grant(story.commits[0], queued=True)
+    limit = story.book.entries["c-one/1"].task.timeouts.queue_s
+    story.after(limit - 1)
+    assert story.book.entries["c-one/1"].doom is None
+    story.after(2)
+    assert of(story.orders, CancelOn)
+    (end,) = of(story.tell(story.book.stopped(PEERS[0], ["l1"], story.now)), EndAttempt)
+    assert (end.event, end.reason) == (TaskEvent.FAIL, Reason.TIMED_OUT)
+
+
+def test_a_renewal_that_says_nothing_new_asks_nothing_of_the_book() -> None:
+    story = Story(tasks=30)
+    assert story.tell(story.book.seen(PEERS[0], 1, WorkerState.ACTIVE, story.now + 60)) == []
+
+
+def test_a_run_that_begins_on_a_ticket_that_was_being_released_stays() -> None:
+    story = Story(tasks=2)
+    story.grant(story.commits[0])
+    story.grant(story.commits[1], queued=True)
+    story.tell(story.book.found(story.need, [advert(0), advert(1)], story.now))
+    (release,) = of(story.tell(story.book.quoted(PEERS[1], quote(), story.now)), ReleaseOn)
+    (held,) = release.held
+    told = Progress(lease=held.lease, fence=held.fence, seq=1, phase=Phase.RUN)
+    assert story.book.progress(PEERS[0], told, story.now) is not None
+    orders = story.tell(story.book.stopped(PEERS[0], [held.lease], story.now))
+    assert [order.event for order in of(orders, EndAttempt)] == [TaskEvent.LOSE]
 
 
 def test_a_ticket_of_a_busy_worker_is_released_for_an_idle_one() -> None:
@@ -421,6 +571,7 @@ class Walk(RuleBasedStateMachine):
         self.recorded: dict[str, int] = {}
         self.final: dict[str, TaskState] = {}
         self.took: dict[str, tuple[int, Fence | None]] = {}
+        self.disk = {f"c-one/{n}": TaskState.PENDING for n in range(1, tasks + 1)}
         self.do(
             self.book.add(
                 Terms("c-one", attempts=2, wait_s=5.0),
@@ -432,7 +583,26 @@ class Walk(RuleBasedStateMachine):
         self.found(1)
         self.quoted(0, 1, 0, 1)
 
+    def write(self, task: str, event: TaskEvent) -> None:
+        """Raises when the store would refuse it, and so end the scheduler."""
+        self.disk[task] = step(TASK, self.disk[task], event, story=task)
+
     def do(self, orders: list[Order]) -> None:
+        for order in orders:
+            match order:
+                case KeepGrant():
+                    self.write(order.task, TaskEvent.ENQUEUE if order.queued else TaskEvent.GRANT)
+                case EndAttempt():
+                    assert order.attempt == self.took[order.task][0]
+                    self.write(order.task, order.event)
+                case EndPending():
+                    for task in order.tasks:
+                        assert self.disk[task] is TaskState.PENDING
+                        self.write(task, order.event)
+                case _:
+                    pass
+        for commit in of(orders, CommitTo):
+            self.write(commit.task, TaskEvent.COMMIT)
         self.commits += of(orders, CommitTo)
         self.needs += [order.need for order in of(orders, Discover)]
         for commit in of(orders, CommitTo):
@@ -469,7 +639,9 @@ class Walk(RuleBasedStateMachine):
         lease = f"l{self.number}"
         entry = self.book.entries[commit.task]
         wanted = entry.attempt == commit.attempt and entry.state is TaskState.COMMITTING
-        self.do(self.book.granted(commit.task, commit.attempt, lease, fence, self.now, queued=queued))
+        self.do(
+            self.book.granted(commit.peer, commit.task, commit.attempt, lease, fence, self.now, queued=queued)
+        )
         if not wanted:
             assert entry.lease != lease, "an old attempt's grant gave its task a lease"
 
@@ -486,6 +658,60 @@ class Walk(RuleBasedStateMachine):
             self.do(book.denied(c.task, c.attempt, Denied(reason=reason), self.now))
         else:
             self.do(book.not_committed(c.task, c.attempt, "silence", self.now, sent=how == "lost"))
+
+    @rule(
+        n=st.integers(0, 3),
+        what=st.sampled_from(["ready", "progress", "stopped", "lost", "adopted", "result"]),
+        lease=st.sampled_from(["l1", "l2", "l3", "l4", "made-up"]),
+        incarnation=st.integers(0, 4),
+        number=st.integers(1, 4),
+        task=st.integers(1, 7),
+        attempt=st.integers(1, 3),
+        flags=st.tuples(st.booleans(), st.booleans()),
+        reason=st.sampled_from(list(Reason)),
+    )
+    def a_worker_says_anything(
+        self,
+        n: int,
+        what: str,
+        lease: str,
+        incarnation: int,
+        number: int,
+        task: int,
+        attempt: int,
+        flags: tuple[bool, bool],
+        reason: Reason,
+    ) -> None:
+        """Of leases, fences, tasks and attempts that are its own, another's or made up: the book stands whatever it is."""
+        book, peer, fence = self.book, PEERS[n], Fence(incarnation=incarnation, number=number)
+        if what == "ready":
+            if book.ready(peer, lease, fence, self.now) is None:
+                self.do(book.stopped(peer, (lease,), self.now))
+        elif what == "progress":
+            book.progress(peer, Progress(lease=lease, fence=fence, seq=1, phase=Phase.RUN), self.now)
+        elif what == "stopped":
+            self.do(book.stopped(peer, (lease,), self.now))
+        elif what == "lost":
+            self.do(book.lost(peer, (lease,), reason, self.now))
+        elif what == "adopted":
+            told = LiveLease(
+                task=f"c-one/{task}",
+                attempt=attempt,
+                lease=lease,
+                fence=fence,
+                queued=flags[0],
+                reporting=flags[1],
+            )
+            asked = frozenset(held.lease for held in book.held_on(peer))
+            self.do(book.adopted(peer, "c-one", incarnation, (told,), self.now, asked=asked))
+        else:
+            entry = book.entries.get(f"c-one/{task}")
+            if entry is not None and entry.live and (entry.worker, entry.attempt) == (peer, attempt):
+                self.do(book.granted(peer, entry.id, attempt, lease, fence, self.now, queued=False))
+
+    @rule(n=st.integers(0, 3))
+    def silence(self, n: int) -> None:
+        self.do(self.book.all_lost(PEERS[n], Reason.LOST, "silence", self.now))
 
     @precondition(lambda self: self.leases)
     @rule(data=st.data())
@@ -513,6 +739,7 @@ class Walk(RuleBasedStateMachine):
         reason = None if outcome is Outcome.COMPLETE else Reason.CRASHED
         record = a_record(self.book, commit.task, outcome=outcome, reason=reason, permanent=permanent)
         event, why, _ = self.book.judge(record)
+        self.write(commit.task, event)
         if event is TaskEvent.SUCCEED:
             self.recorded[commit.task] = self.recorded.get(commit.task, 0) + 1
         self.do(self.book.settled(commit.task, event, why, self.now))
@@ -562,6 +789,8 @@ class Walk(RuleBasedStateMachine):
                 assert entry.state is self.final[task], "a terminal state is final"
             elif entry.over:
                 self.final[task] = entry.state
+            if entry.over or entry.state in (TaskState.PENDING, TaskState.COMMITTING):
+                assert self.disk[task] is entry.state, "the store says the same"
             assert (entry.state is TaskState.SUCCEEDED) == (self.recorded.get(task, 0) == 1)
             assert self.recorded.get(task, 0) <= 1
 
