@@ -165,8 +165,16 @@ class Unfit(DriverError):
     permanent = True
 
 
+class WrongUnit(Unfit):
+    """The unit that the order names is not here, or is not what the model would run on."""
+
+
 class Crashed(DriverError):
-    """The child died or ran out of memory. Carries the signal or the last words of its stderr."""
+    """The child died. Carries the signal or the last words of its stderr."""
+
+
+class OutOfMemory(Crashed):
+    """The child wanted more memory than its limit, or than there is."""
 
 
 class TimedOut(DriverError):

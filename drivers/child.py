@@ -13,11 +13,26 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NoReturn
 
 from drivers import confine, registry, wire
-from drivers.base import MIB, Driver, DriverError, Event, TimedOut, Unfit, UnitInfo, WorkOrder
-from drivers.hardware import usable_cores
+from drivers.base import (
+    MIB,
+    Crashed,
+    Driver,
+    DriverError,
+    Event,
+    OutOfMemory,
+    TimedOut,
+    Unfit,
+    UnitInfo,
+    WorkOrder,
+    WrongUnit,
+)
+from drivers.hardware import threads_for
 
 UNLIMITED_UNITS: Final = ("GPU", "DirectML", "Neural Engine")
 """Units whose runtimes map far more address space than they use: a limit on it would only stop them from starting."""
+
+TELLABLE: Final = (WrongUnit, Unfit, OutOfMemory, Crashed, TimedOut)
+"""What a driver may fail with, the most special first. Its name travels; what a sentence says decides nothing."""
 
 
 def work(events: int, log: int, told: bytes, driver: Driver | None) -> NoReturn:
@@ -53,14 +68,15 @@ def serve(events: int, told: bytes, driver: Driver | None) -> int:
                     module
                 )  # before the limits, so that they bound the model and not the imports
             unlimited = order.unit.startswith(UNLIMITED_UNITS)
-            confine.limit(limits, order.threads or usable_cores(), address_space=not unlimited)
+            confine.limit(limits, threads_for(order.threads), address_space=not unlimited)
         for event in steps(driver, order, job):
             send(events, wire.pack_event(event))
     except DriverError as why:
-        kind = next((known for known in (Unfit, TimedOut) if isinstance(why, known)), None)
-        send(events, wire.pack_failure(kind.__name__ if kind else "Crashed", str(why)))
+        kinds = [known.__name__ for known in TELLABLE if isinstance(why, known)]
+        send(events, wire.pack_failure(kinds[0] if kinds else Crashed.__name__, str(why)))
     except MemoryError:
-        send(events, wire.pack_failure("Crashed", f"out of memory (limit {limits.memory_bytes // MIB} MiB)"))
+        words = f"out of memory (limit {limits.memory_bytes // MIB} MiB)"
+        send(events, wire.pack_failure(OutOfMemory.__name__, words))
     return 0
 
 

@@ -36,6 +36,7 @@ from drivers.base import (
     Unfit,
     UnitInfo,
     WorkOrder,
+    WrongUnit,
 )
 
 UNIT: Final = "Fake (Simulation)"
@@ -62,7 +63,7 @@ class FakeDriver:
     def load_only(self, order: WorkOrder) -> Iterator[Event]:
         """Loads as the script says."""
         if order.unit != UNIT:
-            raise Unfit(f"asked for {order.unit}, this driver only has {UNIT}")
+            raise WrongUnit(f"asked for {order.unit}, this driver only has {UNIT}")
         script = read_script(order.model)
         yield Progressed(Phase.PREPARE)
         yield Progressed(Phase.LOAD)

@@ -29,10 +29,35 @@ def quota_cores(text: str) -> int | None:
     return max(1, int(quota) // int(period))
 
 
+def logical_cpus() -> int:
+    """CPUs this process may run on, two for a core with two hardware threads: at least 1."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0)) or 1
+    return os.cpu_count() or 1
+
+
+def threads_for(asked: int | None) -> int:
+    """How many threads a runtime is told to take: as asked, but never more than there are CPUs; None: `usable_cores`.
+
+    More would only take turns, and each reserves memory: a limit that grows with them would be none.
+    """
+    return min(asked, logical_cpus()) if asked else usable_cores()
+
+
+def threads_notes(asked: int | None) -> tuple[str, ...]:
+    """For the row, where fewer threads are taken than were asked for."""
+    taken = threads_for(asked)
+    return (
+        (f"threads: {asked} asked for, this device runs {taken} at once",) if asked and asked > taken else ()
+    )
+
+
 def usable_cores() -> int:
-    """The default number of threads: at least 1."""
+    """The default number of threads: physical cores, at least 1."""
     if not hasattr(os, "sched_getaffinity"):
-        return os.cpu_count() or 1
+        import psutil  # where there is no sysfs: it asks sysctl or Windows
+
+        return psutil.cpu_count(logical=False) or os.cpu_count() or 1
     cores = physical_cores(os.sched_getaffinity(0), _CPUS)
     try:
         quota = quota_cores(_QUOTA.read_text())

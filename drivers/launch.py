@@ -31,6 +31,7 @@ from drivers.base import (
     Limits,
     Loaded,
     Measured,
+    OutOfMemory,
     TimedOut,
     Unfit,
     UnitInfo,
@@ -39,9 +40,7 @@ from drivers.base import (
 from drivers.plain import PlainChild
 from drivers.process import Child, ZygoteProcess
 
-FAILURES: Final[dict[str, type[DriverError]]] = {
-    error.__name__: error for error in (Unfit, Crashed, TimedOut)
-}
+FAILURES: Final[dict[str, type[DriverError]]] = {error.__name__: error for error in child.TELLABLE}
 CAN_FORK: Final = sys.platform != "win32"
 MAY_PRELOAD: Final = sys.platform == "linux"
 """On macOS the system's libraries may not be used on both sides of a fork, so imports happen in the child there."""
@@ -176,7 +175,7 @@ class Launch:
         if why is None and told is not None:
             why = FAILURES.get(told[0], Crashed)(told[1])
         if why is None and running.code != 0:
-            why = Crashed(describe_end(running.code, words, self._limits))
+            why = death(running.code, words, self._limits)
         if why is None and any(counts[kind] != times for kind, times in expected.items()):
             missing = ", ".join(
                 f"{counts[kind]} × {kind.__name__}" for kind in expected if counts[kind] != expected[kind]
@@ -209,8 +208,8 @@ class _Deadlines:
         return f"still running after its limit of {self._limits.run_s:g} s"
 
 
-def describe_end(code: int | None, words: str, limits: Limits) -> str:
-    """One line on how a process died: its exit code (negative for a signal), the last line it printed, a likely reason."""
+def death(code: int | None, words: str, limits: Limits) -> Crashed:
+    """How a process died, in one line: its exit code (negative for a signal), the last line it printed, a likely reason."""
     if code is None:
         end = "the process vanished"
     elif code < 0:
@@ -218,10 +217,11 @@ def describe_end(code: int | None, words: str, limits: Limits) -> str:
         end = f"killed by {name}"
     else:
         end = f"exit code {code}"
-    if any(hint in words for hint in ("bad_alloc", "Cannot allocate memory", "MemoryError")):
+    starved = any(hint in words for hint in ("bad_alloc", "Cannot allocate memory", "MemoryError"))
+    if starved:
         end += f", out of memory (limit {limits.memory_bytes // MIB} MiB)"
     last = words.splitlines()[-1].strip() if words else ""
-    return f"{end}: {last}" if last else end
+    return (OutOfMemory if starved else Crashed)(f"{end}: {last}" if last else end)
 
 
 def measure(order: WorkOrder, limits: Limits, zygote: Zygote) -> Iterator[Event]:
@@ -270,5 +270,5 @@ def _units_of(zygote: Zygote) -> list[UnitInfo]:
     finally:
         words = running.close()
     if running.code != 0:
-        raise Crashed(describe_end(running.code, words, PROBE_LIMITS))
+        raise death(running.code, words, PROBE_LIMITS)
     return found

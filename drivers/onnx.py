@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,10 +21,12 @@ from drivers.base import (
     UnitInfo,
     WorkOrder,
 )
-from drivers.hardware import usable_cores
+from drivers.hardware import threads_for, threads_notes
 
 FOLDER: Final = "model"
 """Below the child's private working directory."""
+MAX_NOTES: Final = 64
+"""As many as a record takes."""
 
 
 class OnnxDriver:
@@ -54,24 +58,29 @@ class OnnxDriver:
 
     def run(self, order: WorkOrder) -> Iterator[Event]:
         """Load, find shapes, warm up, time, check. See `drivers.base.Driver`."""
-        from drivers import memory, timing
         from drivers import onnx_session as edge
+        from drivers import timing
         from drivers.onnx_inputs import unused
 
         made: list[Any] = []
         yield from self._load(order, made)
-        session = made[0]
+        found = _first_that_runs(made, order)
+        session, runner, shapes, bound = made[0], found.runner, found.shapes, found.bound
         inputs = edge.inputs_of(session)
-        resetting = memory.reset_peak()
-        runner, shapes, bound, first_ns = _first_that_runs(session, order)
         runner.settle_outputs()
-        notes = [*shapes.notes(), *unused(inputs, order.dims), *runner.notes, "intra-op threads do not spin"]
+        notes = [
+            *threads_notes(order.threads),
+            *shapes.notes(),
+            *unused(inputs, order.dims),
+            *runner.notes,
+            "intra-op threads do not spin",
+        ]
         if any("int" in one.dtype for one in inputs):
             notes.append(f"made integers are below {bound}")
         measured = None
         try:
             for said in timing.measure_calls(
-                runner.call, runner.argument, order.runs, order.warmup, first_ns, resetting
+                runner.call, runner.argument, order.runs, order.warmup, found.first_ns, found.resetting
             ):
                 if isinstance(said, str):
                     notes.append(said)
@@ -87,11 +96,11 @@ class OnnxDriver:
             driver=self.name,
             runtime=f"onnxruntime {edge.runtime().__version__}",
             providers=tuple(session.get_providers()),
-            threads=order.threads or usable_cores(),
+            threads=threads_for(order.threads),
             shapes={one.name: shapes.of(one) for one in inputs},
             dtypes={one.name: one.dtype for one in inputs},
             seed=order.seed,
-            notes=tuple(note[:500] for note in notes),
+            notes=tuple(note[:500] for note in notes[:MAX_NOTES]),
         )
         yield measured
         yield Progressed(Phase.CHECK)
@@ -105,7 +114,7 @@ class OnnxDriver:
         yield Progressed(Phase.PREPARE)
         provider = edge.provider_for(order.unit, edge.runtime().get_available_providers())
         model = str(edge.private_copy(order.model, Path(FOLDER)))
-        chosen = edge.options(order.threads or usable_cores(), optimise=True)
+        chosen = edge.options(threads_for(order.threads), optimise=True)
         yield Progressed(Phase.LOAD)
         baseline = memory.resident_bytes()
         resetting = memory.reset_peak()
@@ -138,27 +147,66 @@ def _feeds(inputs: Any, shapes: Any, seed: int, bound: int) -> dict[str, Any]:
     return {one.name: make(one, shapes.of(one), seed, bound) for one in inputs}
 
 
-def _first_that_runs(session: Any, order: WorkOrder) -> tuple[Any, Any, int, int]:
-    """A runner, its shapes, its bound for integers and the time of the cold inference, for the first inputs that run.
+@dataclass(slots=True)
+class _Found:
+    """Inputs that run, in a session that has seen no others."""
+
+    runner: Any
+    shapes: Any
+    bound: int
+    """Made integers lie below it."""
+    first_ns: int
+    """The cold inference."""
+    resetting: bool
+    """The peak of memory was started anew before it."""
+
+
+def _first_that_runs(made: list[Any], order: WorkOrder) -> _Found:
+    """The first inputs that run. A session that failed with others is opened again, because it keeps the memory they took:
+    what failed is no part of any figure. Leaves the session in `made`.
 
     Raises what the best guess failed with when nothing runs.
     """
     from drivers import onnx_session as edge
     from drivers.onnx_inputs import attempts
 
-    inputs = edge.inputs_of(session)
-    metadata = dict(session.get_modelmeta().custom_metadata_map)
+    inputs = edge.inputs_of(made[0])
     why: DriverError | None = None
-    for shapes, bound in attempts(inputs, order.dims, metadata):
+    for shapes, bound in attempts(inputs, order.dims, edge.metadata_of(made[0])):
         try:
-            runner = edge.Runner(session, _feeds(inputs, shapes, order.seed, bound), inputs)
-            began = time.perf_counter_ns()
-            runner.first()
-            return runner, shapes, bound, time.perf_counter_ns() - began
+            found = _try(made[0], order, inputs, shapes, bound)
         except Unfit as failed:
             why = why or failed
+            continue
+        if why is not None:
+            del found, why  # an error holds on to the session by its traceback
+            made.clear()
+            gc.collect()
+            made.append(_session_again(order))
+            found = _try(made[0], order, inputs, shapes, bound)
+        return found
     assert why is not None
     raise why
+
+
+def _try(session: Any, order: WorkOrder, inputs: Any, shapes: Any, bound: int) -> _Found:
+    from drivers import memory
+    from drivers import onnx_session as edge
+
+    resetting = memory.reset_peak()
+    runner = edge.Runner(session, _feeds(inputs, shapes, order.seed, bound), inputs)
+    began = time.perf_counter_ns()
+    runner.first()
+    return _Found(runner, shapes, bound, time.perf_counter_ns() - began, resetting)
+
+
+def _session_again(order: WorkOrder) -> Any:
+    """Another session like the one whose load was timed."""
+    from drivers import onnx_session as edge
+
+    provider = edge.provider_for(order.unit, edge.runtime().get_available_providers())
+    chosen = edge.options(threads_for(order.threads), optimise=True)
+    return edge.open_session(str(Path(FOLDER) / edge.PRIVATE_NAME), provider, chosen)
 
 
 def _checked(order: WorkOrder, runner: Any, inputs: Any, shapes: Any, bound: int) -> Checked:
@@ -182,7 +230,7 @@ def _checked(order: WorkOrder, runner: Any, inputs: Any, shapes: Any, bound: int
         plain = edge.open_session(
             str(Path(FOLDER) / edge.PRIVATE_NAME),
             edge.CPU,
-            edge.options(order.threads or usable_cores(), optimise=False),
+            edge.options(threads_for(order.threads), optimise=False),
         )
         reference = edge.Runner(plain, _feeds(inputs, shapes, order.seed, bound), inputs)
         reference.first()

@@ -18,11 +18,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from drivers.base import Crashed, DriverError, Unfit
+from drivers.base import DriverError, OutOfMemory, Unfit, WrongUnit
 from drivers.onnx_inputs import DTYPES, Input, element_type
 
 CPU: Final = "CPUExecutionProvider"
 PRIVATE_NAME: Final = "model.onnx"
+MAX_PORTS: Final = 2048
+"""Inputs and outputs of a model together."""
+MAX_NAME: Final = 500
+"""Characters in the name of one of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,22 +65,22 @@ def runtime() -> ModuleType:
 
 
 def provider_for(unit: str, available: Sequence[str]) -> str:
-    """The execution provider behind a unit's name. Raises `Unfit` when this onnxruntime has none."""
+    """The execution provider behind a unit's name. Raises `WrongUnit` when this onnxruntime has none."""
     known = next((provider for provider in PROVIDERS if provider.unit == unit), None)
     if known is None:
-        raise Unfit(
+        raise WrongUnit(
             f"unknown unit {unit!r}: this driver has {', '.join(provider.unit for provider in PROVIDERS)}"
         )
     found = next((name for name in known.names if name in available), None)
     if found is None:
-        raise Unfit(f"asked for {unit}, but this onnxruntime has only {', '.join(available)}")
+        raise WrongUnit(f"asked for {unit}, but this onnxruntime has only {', '.join(available)}")
     return found
 
 
 def verify_provider(unit: str, wanted: str, live: Sequence[str]) -> None:
-    """Refuse a session that fell back to something else. Raises `Unfit`."""
+    """Refuse a session that fell back to something else. Raises `WrongUnit`."""
     if not live or live[0] != wanted:
-        raise Unfit(f"asked for {unit}, session runs on {live[0] if live else 'nothing'}")
+        raise WrongUnit(f"asked for {unit}, session runs on {live[0] if live else 'nothing'}")
 
 
 def private_copy(model: str, folder: Path) -> Path:
@@ -115,7 +119,7 @@ def options(threads: int, optimise: bool) -> Any:
 
 
 def open_session(model: str | bytes, provider: str, chosen: Any) -> Any:
-    """Create a session: the thing that load times are about. Raises `Unfit` or `Crashed` in plain words."""
+    """Create a session: the thing that load times are about. Raises `Unfit` or `OutOfMemory` in plain words."""
     ort = runtime()
     wanted = [provider] if provider == CPU else [provider, CPU]
     session = translated(lambda: ort.InferenceSession(model, chosen, providers=wanted))
@@ -160,7 +164,7 @@ def plain_words(why: Exception) -> DriverError:
     """One sentence for an error of onnxruntime: what it means for the model, and whether another device may do better."""
     text = " ".join(re.sub(r"\[ONNXRuntimeError\] : \d+ : (\w+) : ", "", str(why)).split())
     if _NO_MEMORY.search(text):
-        return Crashed(f"out of memory: {text[:300]}")
+        return OutOfMemory(f"out of memory: {text[:300]}")
     if (operator := _NO_OPERATOR.search(text)) is not None:
         return Unfit(
             f"the model needs the operator {operator[1]}:{operator[2]}, which this onnxruntime does not have; "
@@ -174,11 +178,25 @@ def plain_words(why: Exception) -> DriverError:
 
 
 def inputs_of(session: Any) -> tuple[Input, ...]:
-    """The model's inputs. Raises `Unfit` for those that are not tensors."""
-    return tuple(
-        Input(told.name, element_type(told.name, told.type), tuple(told.shape))
-        for told in session.get_inputs()
-    )
+    """The model's inputs. Raises `Unfit` for those that are not tensors, and for names that nobody can read or show."""
+    try:
+        described = [(told.name, told.type, tuple(told.shape)) for told in session.get_inputs()]
+        names = [*(name for name, _, _ in described), *(told.name for told in session.get_outputs())]
+    except UnicodeDecodeError as why:
+        raise Unfit("the model has a name that is not in UTF-8") from why
+    if len(names) > MAX_PORTS:
+        raise Unfit(f"the model has {len(names)} inputs and outputs; at most {MAX_PORTS} are taken")
+    if (longest := max(map(len, names), default=0)) > MAX_NAME:
+        raise Unfit(f"the model has a name of {longest} characters; at most {MAX_NAME} are taken")
+    return tuple(Input(name, element_type(name, kind), shape) for name, kind, shape in described)
+
+
+def metadata_of(session: Any) -> dict[str, str]:
+    """What the model's makers wrote down beside it; nothing where that is not in UTF-8."""
+    try:
+        return dict(session.get_modelmeta().custom_metadata_map)
+    except UnicodeDecodeError:
+        return {}
 
 
 class Runner:
@@ -219,7 +237,7 @@ class Runner:
         self.argument = binding
 
     def first(self) -> None:
-        """The cold inference. Raises `Unfit` or `Crashed` when these inputs do not run."""
+        """The cold inference. Raises `Unfit` or `OutOfMemory` when these inputs do not run."""
         translated(lambda: self.call(self.argument))
 
     def settle_outputs(self) -> None:

@@ -74,13 +74,11 @@ def end_of(error: driver.DriverError) -> End:
             return failed(Reason.TIMED_OUT, text)
         case driver.Cancelled():
             return End(Outcome.CANCELLED, Reason.CANCELLED, detail=text)
-        case driver.Unfit() if text.startswith(
-            "asked for "
-        ):  # the drivers' words for: this unit, and got another
+        case driver.WrongUnit():
             return failed(Reason.WRONG_UNIT, text, permanent=True)
         case driver.Unfit():
             return failed(Reason.BROKEN_MODEL, text, permanent=True)
-        case _ if "out of memory" in text:
+        case driver.OutOfMemory():
             return failed(Reason.OUT_OF_MEMORY, text)
         case _:
             return failed(Reason.CRASHED, text)

@@ -36,13 +36,35 @@ def test_half_floats_may_differ_more() -> None:
 
 
 def test_another_direction_does_not_agree() -> None:
-    found = compare("y", REFERENCE[::-1], REFERENCE)
+    away = np.where(np.arange(100) % 2, 0.095, -0.095).astype(np.float32)
+    flat = np.full(100, 1, np.float32)
+    found = compare("y", flat + away, flat)
     assert not found.agrees
-    assert "cosine -1" in found.note
+    assert "cosine 0.995" in found.note
+    assert not compare("y", REFERENCE[::-1], REFERENCE).agrees
+
+
+@pytest.mark.parametrize(
+    ("got", "right"),
+    [([0.9], [0.1]), ([0.9, 0.1], [0.1, 0.9]), ([0.105] * 15, [0.1] * 15), (REFERENCE * 2, REFERENCE)],
+)
+def test_a_direction_alone_is_no_answer(got: Any, right: Any) -> None:
+    assert not compare("y", np.array(got, np.float32), np.array(right, np.float32)).agrees
+
+
+@pytest.mark.parametrize("broken", [float("nan"), float("inf")])
+def test_nothing_but_values_that_are_no_numbers_fails_also_where_the_reference_has_the_same(
+    broken: float,
+) -> None:
+    nonsense = np.full(4, broken, np.float32)
+    found = check({"y": nonsense}, {"y": nonsense})
+    assert found.agrees is False
+    assert "nothing but NaN or infinite" in found.note
+    assert not unstable({"y": nonsense}, {"y": nonsense.copy()})
 
 
 def test_the_same_direction_agrees_and_says_how_far_it_is_off() -> None:
-    found = compare("y", changed(50, 0.5), REFERENCE)
+    found = compare("y", changed(50, 0.4), REFERENCE)
     assert found.agrees
     assert "cosine 0.99" in found.note
 

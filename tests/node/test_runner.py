@@ -23,11 +23,13 @@ from drivers.base import (
     Limits,
     Loaded,
     Measured,
+    OutOfMemory,
     Phase,
     Progressed,
     TimedOut,
     Unfit,
     WorkOrder,
+    WrongUnit,
 )
 from drivers.launch import Launch, Zygote, start_zygote
 from node.cache import ModelCache, Source
@@ -156,9 +158,11 @@ async def test_a_run_is_recorded_raw(tmp_path: Path) -> None:
     ("error", "reason", "permanent"),
     [
         (Unfit("the model file is corrupt"), Reason.BROKEN_MODEL, True),
-        (Unfit("asked for GPU (ONNX), session runs on CPUExecutionProvider"), Reason.WRONG_UNIT, True),
+        (WrongUnit("asked for GPU (ONNX), session runs on CPUExecutionProvider"), Reason.WRONG_UNIT, True),
         (Crashed("killed by SIGSEGV"), Reason.CRASHED, False),
-        (Crashed("exit code 1, out of memory (limit 512 MiB)"), Reason.OUT_OF_MEMORY, False),
+        (Unfit("asked for nothing: this model is broken"), Reason.BROKEN_MODEL, True),
+        (Crashed("exit code 1: the node 'out of memory' is unhappy"), Reason.CRASHED, False),
+        (OutOfMemory("exit code 1, out of memory (limit 512 MiB)"), Reason.OUT_OF_MEMORY, False),
         (TimedOut("still running after its limit of 1 s"), Reason.TIMED_OUT, False),
     ],
 )
