@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Final
 
 from protocol.advert import Advert
@@ -18,6 +19,7 @@ from protocol.attempt import TaskEvent, TaskState
 from protocol.lease import Fence
 from protocol.match import match
 from protocol.messages import Conflict, Denied, Held, LiveLease, Progress, Quote, Shape
+from protocol.task import Task
 from protocol.words import Reason, WorkerState
 from scheduler.assign import SEEK_S
 from scheduler.ending import Ending
@@ -30,6 +32,8 @@ from scheduler.orders import (
 from scheduler.rank import RESTING, WorkerView
 from scheduler.stored import Live
 
+MAX_ASKED: Final = 16
+"""Tasks of one need that a probe asks about."""
 LEAST_RETRY_S: Final = 1.0
 """A worker that says no is not asked sooner again, whatever it says; each time in a row the wait doubles."""
 
@@ -85,6 +89,16 @@ class Book(Ending):
         kept = [self.entries[task] for task in view.held] if view is not None else []
         found = (entry.held() for entry in kept if not entry.stopping)
         return tuple(held for held in found if held is not None)
+
+    def waiting_for(self, peer: str) -> list[Task]:
+        """Tasks to ask this worker about: that wait for a device, or as tickets at a worker that is busier than it may be."""
+        found: list[Task] = []
+        for need in self.needs.values():
+            if peer in need.fits:
+                queued = (task for task in need.tasks if self.entries[task].state is TaskState.QUEUED)
+                names = list(islice(need.pending or queued, MAX_ASKED))
+                found += [self.entries[task].task for task in names]
+        return found
 
     def campaigns_on(self, peer: str) -> tuple[str, ...]:
         """Campaigns with a live task there."""

@@ -28,7 +28,6 @@ from protocol.messages import (
     Renew,
     Renewed,
 )
-from protocol.task import Task
 from protocol.words import Family, Reason
 from scheduler.book import Book
 from scheduler.negotiate import commit, probe, shapes_of, stop
@@ -53,6 +52,8 @@ class Line:
 
     heard_at: float
     """When the last renewal was sent that was answered."""
+    trouble: str = "no answer"
+    """Why nothing has been heard since, as far as known."""
     link: Link | None = None
     """The link over which its leases were adopted."""
     committing: int = 0
@@ -85,9 +86,10 @@ class Workers:
 
     def care(self, peer: str) -> None:
         """See to it that this worker's link is kept while it holds anything of ours."""
-        self._line(peer)
+        line = self._line(peer)
         if peer not in self._kept:
             self._kept.add(peer)
+            line.heard_at = trio.current_time()
             self._nursery.start_soon(self._keep, peer)
 
     def _line(self, peer: str) -> Line:
@@ -119,16 +121,15 @@ class Workers:
     async def probe(self, peer: str) -> None:
         """Ask how it stands, and about the tasks that wait for somebody like it."""
         book = self._book
-        needs = [need for need in book.needs.values() if need.pending and peer in need.fits]
-        if not needs:
+        tasks = book.waiting_for(peer)
+        if not tasks:
             book.view(peer).probing = False
             return
-        tasks: list[Task] = [book.entries[task].task for need in needs for task in list(need.pending)[:16]]
-        priority = book.courses[needs[0].campaign].terms.priority
-        shapes = shapes_of(tasks, priority)
+        campaign = tasks[0].campaign
+        shapes = shapes_of(tasks, book.courses[campaign].terms.priority)
         try:
             link = await self._link(peer)
-            answer = await probe(link, needs[0].campaign, shapes)
+            answer = await probe(link, campaign, shapes)
         except (
             Unreachable,
             ProtocolError,
@@ -215,6 +216,11 @@ class Workers:
     async def _keep(self, peer: str) -> None:
         line, view = self._line(peer), self._book.view(peer)
         while True:
+            now = trio.current_time()
+            if not view.held:
+                line.heard_at = now
+            elif now - line.heard_at >= LEASE_TTL_S:
+                self._fell_silent(peer, line, now)
             link = self._links.peek(peer)
             if link is None:
                 if not view.held:
@@ -238,12 +244,18 @@ class Workers:
         try:
             await self._link(peer)
         except Unreachable as exc:
-            now = trio.current_time()
-            if now - line.heard_at >= LEASE_TTL_S:
-                why = f"{self._book.view(peer).device or peer} was not heard of for {LEASE_TTL_S:g} s: {exc.what}"
-                self._carry_out(self._book.all_lost(peer, Reason.LOST, why, now))
-            self._carry_out(self._book.missing(peer, now))
+            line.trouble = exc.what
+            self._carry_out(self._book.missing(peer, trio.current_time()))
             await trio.sleep(AGAIN_S)
+
+    def _fell_silent(self, peer: str, line: Line, now: float) -> None:
+        """No renewal was answered for a lease's time, be there a link or none: what it has of ours is lost."""
+        book = self._book
+        why = f"{book.view(peer).device or peer} was not heard of for {LEASE_TTL_S:g} s: {line.trouble}"
+        log.warning("worker.silent", peer=peer, why=line.trouble)
+        line.heard_at = now
+        # first that it is to be probed again, then that its tasks wait: else it would get them back unasked
+        self._carry_out(book.broken(peer, now) + book.all_lost(peer, Reason.LOST, why, now))
 
     async def _adopt(self, link: Link, line: Line) -> bool:
         """Carry on what it holds of ours, campaign by campaign. False when the link broke on the way."""
@@ -253,7 +265,8 @@ class Workers:
             asked = frozenset(held.lease for held in book.held_on(peer))
             try:
                 answer = await link.call(Adopt(campaign=campaign, epoch=self._epoch(campaign)))
-            except Unreachable:
+            except Unreachable as exc:
+                line.trouble = exc.what
                 await self._links.drop(peer)
                 return False
             now = trio.current_time()
@@ -266,7 +279,8 @@ class Workers:
                 log.warning("adopt.denied", peer=peer, campaign=campaign, reason=str(answer.reason))
                 self._carry_out(book.adopted(peer, campaign, incarnation, (), now, asked=asked))
             else:
-                log.warning("link.broken", peer=peer, why=f"answered adopt with {type(leases).__name__}")
+                line.trouble = f"answered adopt with {type(leases).__name__}"
+                log.warning("link.broken", peer=peer, why=line.trouble)
                 await self._links.drop(peer)
                 return False
         self._reached(peer)
@@ -274,7 +288,7 @@ class Workers:
 
     async def _renew(self, link: Link, line: Line) -> bool:
         book, peer = self._book, link.peer
-        held = book.held_on(peer)
+        held = book.wanted_on(peer)
         sent_at = trio.current_time()
         try:
             for first in range(0, len(held), MAX_BATCH):
@@ -284,6 +298,7 @@ class Workers:
                 for lost in answer.lost:
                     self._carry_out(book.lost(peer, (lost.lease,), lost.reason, now))
         except (Unreachable, RemoteProtocolError) as exc:
+            line.trouble = exc.what
             log.info("renew.unanswered", peer=peer, why=exc.what)
             await self._links.drop(peer)
             return False

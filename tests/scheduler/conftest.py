@@ -103,6 +103,8 @@ class FakeWorker:
         self.deny: Denied | None = None
         self.outcome: Callable[[Task], dict[str, object]] = lambda task: {}
         self.fetch = False
+        self.mute: tuple[type[Message], ...] = ()
+        """What it never answers."""
         self.deliveries = 1
         self.sign = self.identity.sign
         self.advert = Advert(
@@ -243,6 +245,8 @@ class FakeWorker:
         self.work.set()
 
     async def answer(self, link: Link, message: Message) -> Message | None:
+        if isinstance(message, self.mute):
+            await trio.sleep_forever()
         match message:
             case Probe():
                 return self.deny or self.quote(len(message.shapes))

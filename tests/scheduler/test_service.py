@@ -10,9 +10,9 @@ import trio
 from trio.testing import MockClock
 
 from protocol.attempt import TaskState
-from protocol.base import MAX_INLINE
+from protocol.base import MAX_INLINE, Message
 from protocol.errors import Refused, ResourceError
-from protocol.messages import Denied
+from protocol.messages import Adopt, Cancel, Denied, Renew
 from protocol.record import Ran, Timing, pack_samples
 from protocol.words import Outcome, Reason
 from scheduler.campaign_form import Campaign, Devices, ModelEntry
@@ -68,9 +68,7 @@ async def test_a_ticket_moves_from_a_busy_worker_to_one_that_turns_up_idle(
     world.submit(2)
     async with world.scheduler():
         await world.until(lambda: world.states() == {TaskState.QUEUED, TaskState.RUNNING})
-        idle = world.worker("idle", seconds=1.0)
-        other = "c-other"
-        world.submit(1, campaign=other)  # asks the index again, and so the idle one is met
+        idle = world.worker("idle", seconds=1.0)  # met when the index is asked again
         await world.until(lambda: TaskState.SUCCEEDED in world.states())
         (moved,) = (task for task in world.store.tasks("c-one") if task.state is TaskState.SUCCEEDED)
         assert moved.worker == idle.peer
@@ -227,6 +225,36 @@ async def test_a_cancel_of_a_task_on_a_vanished_worker_ends_when_its_lease_does(
         asked = trio.current_time()
         await world.until(lambda: world.task().state is TaskState.CANCELLED)
         assert trio.current_time() - asked < 20
+
+
+@pytest.mark.parametrize("mute", [(Renew,), (Renew, Adopt), (Cancel,)], ids=["renew", "adopt", "cancel"])
+async def test_a_worker_that_takes_links_but_does_not_answer_loses_what_it_has(
+    world: World, autojump_clock: MockClock, mute: tuple[type[Message], ...]
+) -> None:
+    worker = world.worker("mute", seconds=10_000.0)
+    worker.mute = mute
+    world.submit(1)
+    async with world.scheduler():
+        await world.until(lambda: world.task().state is TaskState.RUNNING)
+        with Store(world.store_path) as other:
+            other.request_cancel("c-one")
+        asked = trio.current_time()
+        await world.until(lambda: not world.store.unfinished_campaigns())
+        assert trio.current_time() - asked < 35
+    assert world.states() == {TaskState.CANCELLED}
+
+
+async def test_a_task_leaves_a_worker_that_answers_everything_but_renewals(
+    world: World, autojump_clock: MockClock
+) -> None:
+    mute = world.worker("mute", seconds=10_000.0)
+    mute.mute = (Renew, Adopt)
+    world.submit(1)
+    async with world.scheduler():
+        await world.until(lambda: world.task().state is TaskState.RUNNING)
+        other = world.worker("other")
+        await world.until(lambda: world.task().state is TaskState.SUCCEEDED)
+        assert world.task().worker == other.peer
 
 
 async def test_nothing_fits_is_said_clause_by_clause_after_the_wait(
