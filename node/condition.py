@@ -1,7 +1,8 @@
 """How the worker is: the table of `protocol.worker`, moved by its runs. Pure.
 
-A worker that crashes again and again must not swallow a campaign. But one model that kills every process it meets must not take a
-worker out of service either, so crashes are counted over different models.
+A worker that crashes again and again must not swallow a campaign. But models that kill every process they meet must not take a
+worker out of service either: crashes are counted over different models, and only make the worker suspect. Whether the device or the
+models are at fault is found out by running something that is known to work (`examined`).
 """
 
 from __future__ import annotations
@@ -50,8 +51,20 @@ class Condition:
             self._crashed.clear()
         elif outcome is Outcome.FAILED and not permanent and reason in BLAMED_ON_WORKER:
             self._crashed.add(model_sha256)
-            if len(self._crashed) >= FAULTY_AFTER:
-                self.break_down(f"runs of {len(self._crashed)} models crashed one after the other")
+
+    @property
+    def suspect(self) -> bool:
+        """Whether so many models crashed in a row that the device must be examined before it goes on."""
+        return self.serving and len(self._crashed) >= FAULTY_AFTER
+
+    def examined(self, trouble: str) -> None:
+        """What running something that is known to work gave. Empty: it works, and the models were to blame."""
+        crashed = len(self._crashed)
+        self._crashed.clear()
+        if not trouble:
+            self.reset()
+        elif self.serving:
+            self.break_down(f"runs of {crashed} models crashed one after the other, and {trouble}"[:500])
 
     def clean(self) -> None:
         """Nothing of the run is left here."""
@@ -66,10 +79,11 @@ class Condition:
         self.why = why
 
     def reset(self) -> None:
-        """A person, or a check, says that it works again."""
+        """A check says that it works again."""
         if self.state is WorkerState.FAULTY:
             self._move(WorkerEvent.RESET)
-            self._crashed.clear()
+            if self._busy:
+                self._move(WorkerEvent.BEGIN)
             self.why = ""
 
     def drain(self, why: str = "leaving") -> None:

@@ -85,6 +85,17 @@ def probe_device(
     )
 
 
+def trouble_with(profile: Profile, probe_units: Callable[[], Probed]) -> str:
+    """Whether the units of this device still run their one-line models (blocking, a second or two). Empty: they do."""
+    found = probe_units()
+    works = {line(unit.unit) for unit in found.units}
+    gone = [offer.unit for offer in profile.units if offer.unit not in works]
+    if not gone:
+        return ""
+    why = f" ({'; '.join(line(note) for note in found.troubles)})" if found.troubles else ""
+    return f"a check finds that {', '.join(gone)} no longer works here{why}"
+
+
 # -- reading -------------------------------------------------------------------------------------------------------------
 
 

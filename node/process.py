@@ -11,12 +11,12 @@ from importlib.metadata import version
 import structlog
 import trio
 
-from drivers.base import Limits, WorkOrder
+from drivers.base import DriverError, Limits, WorkOrder
 from drivers.launch import Launch, Zygote, probe_units
 from node.cache import ModelCache
 from node.device_lock import DeviceLock
 from node.outbox import Outbox
-from node.probe import Profile, probe_device
+from node.probe import Profile, probe_device, trouble_with
 from node.service import Parts, run_worker
 from node.settings import WorkerSettings
 from protocol.errors import LocalProtocolError, ResourceError
@@ -50,16 +50,22 @@ async def run_process(
         if not profile.units:
             raise ResourceError("no compute unit works on this device", hint="see why with: sark-node info")
         with contextlib.ExitStack() as stack:
-            zygotes = {
-                name: stack.enter_context(Zygote(name, simulate=settings.simulate).start())
-                for name in sorted(set((profile.drivers or {}).values()))
-            }
+            try:
+                zygotes = {
+                    name: stack.enter_context(Zygote(name, simulate=settings.simulate).start())
+                    for name in sorted(set((profile.drivers or {}).values()))
+                }
+            except DriverError as exc:
+                raise ResourceError(str(exc), hint="see that there is room in the temporary folder") from exc
 
             def launch(order: WorkOrder, limits: Limits) -> Launch:
                 driver = profile.driver_of(order.unit)
                 if driver is None:
                     raise LocalProtocolError(f"a run on {order.unit} was let in, which does not work here")
                 return Launch(order, limits, zygotes[driver])
+
+            def examine() -> str:
+                return trouble_with(profile, partial(probe_units, settings.simulate))
 
             parts = Parts(
                 profile=profile,
@@ -69,6 +75,7 @@ async def run_process(
                 outbox=await trio.to_thread.run_sync(Outbox, folder / "outbox", time.time),
                 lock=DeviceLock(profile.device),
                 launch=launch,
+                examine=examine,
                 wall=time.time,
                 version=version("sark-node"),
             )

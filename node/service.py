@@ -40,7 +40,7 @@ from protocol.messages import WORK, Ready, Start
 from protocol.messages import Progress as ProgressNote
 from protocol.record import Record, record_body, record_message
 from protocol.task import Task
-from protocol.words import Family, Phase, Reason
+from protocol.words import Family, Phase, Reason, WorkerState
 from swarm.blobs import fetch_blob, serve_blobs
 from swarm.link import Link, serve_links
 from swarm.network import Network, PeerId
@@ -75,9 +75,13 @@ class Parts:
     outbox: Outbox
     lock: DeviceLock
     launch: Callable[[WorkOrder, Limits], runner.Launching]
+    examine: Callable[[], str]
+    """Runs something that is known to work on this device, and says what is wrong; empty: nothing. Blocks."""
     wall: Callable[[], float]
     """Seconds since the epoch, for retention over restarts."""
     version: str = ""
+    examine_again_s: float = 60.0
+    """A device that was found not to work is examined again so often."""
     leave: trio.Event = field(default_factory=trio.Event)
     """Set it to make the worker leave in good order: runs are ended and reported, the advert is withdrawn."""
 
@@ -98,6 +102,7 @@ async def run_worker(
         serve_links(network, Family.HEALTH, HEALTH, worker.health)
         serve_blobs(network, worker.find_blob)
         nursery.start_soon(worker.keep_time)
+        nursery.start_soon(worker.keep_well)
         nursery.start_soon(worker.delivery.run_progress)
         nursery.start_soon(worker.publish, index)
         task_status.started(worker)
@@ -115,6 +120,8 @@ class _Running:
     stop: runner.Stop = field(default_factory=runner.Stop)
     gone: trio.Event = field(default_factory=trio.Event)
     """Its processes are."""
+    filed: trio.Event = field(default_factory=trio.Event)
+    """Its result is on disk."""
     phase: Phase = Phase.QUEUED
     seq: int = 0
 
@@ -154,6 +161,7 @@ class Worker:
         )
         self._runs: dict[str, _Running] = {}
         self._disk = trio.Lock()
+        self._broke = trio.Event()
         self._changed = trio.Event()
         self._advert_old = trio.Event()
 
@@ -220,11 +228,6 @@ class Worker:
         finally:
             self.links.remove(link)
 
-    def reset(self) -> None:
-        """A person says that a faulty worker works again."""
-        self.ledger.condition.reset()
-        self.carry_out()
-
     # -- carrying out ----------------------------------------------------------------------------------------------------
 
     def carry_out(self) -> None:
@@ -254,6 +257,30 @@ class Worker:
             if deadline is not None and deadline <= now:
                 self.ledger.expire(now)
                 self.carry_out()
+
+    async def keep_well(self) -> None:
+        """A device that did not work is examined again and again, and serves as soon as it works."""
+        while True:
+            await self._broke.wait()
+            self._broke = trio.Event()
+            while self.ledger.condition.state is WorkerState.FAULTY:
+                await trio.sleep(self._parts.examine_again_s)
+                await self._examine()
+                self.carry_out()
+
+    async def _examine(self) -> None:
+        """Run what is known to work, while nothing is measured on this device."""
+        try:
+            async with self._parts.lock.hold():
+                trouble = await trio.to_thread.run_sync(self._parts.examine, abandon_on_cancel=True)
+        except ResourceError as exc:
+            trouble = exc.what
+        condition = self.ledger.condition
+        was = condition.state
+        condition.examined(trouble)
+        log.warning("device.examined", trouble=trouble or "none", was=was, now=condition.state)
+        if condition.state is WorkerState.FAULTY:
+            self._broke.set()
 
     async def _offer(self, lease: str) -> None:
         place = self.ledger.place(lease)
@@ -293,12 +320,15 @@ class Worker:
 
         record = await runner.run(job, self._bench, running.stop, report)
         condition.end(record.outcome, record.reason, record.permanent, record.model_sha256)
+        running.gone.set()
+        if condition.suspect:  # before another run begins
+            await self._examine()
         self.ledger.finish(lease, trio.current_time())
         del self._runs[lease]
-        running.gone.set()
         async with self._disk:  # the next run is offered meanwhile, and measures nothing before this is done
             self.carry_out()
             await self._file(place, record)
+        running.filed.set()
         condition.clean()
         self.carry_out()
         log.info(
@@ -372,10 +402,11 @@ class Worker:
         """Take nothing new, end what runs, and give the results a moment to be taken."""
         self.ledger.condition.drain("leaving")
         self.carry_out()
-        for running in tuple(self._runs.values()):
+        ending = tuple(self._runs.values())
+        for running in ending:
             running.stop.now(Reason.NOT_SERVING)
-        for running in tuple(self._runs.values()):
-            await running.gone.wait()
+        for running in ending:
+            await running.filed.wait()
         async with self._disk:
             pass
 

@@ -221,6 +221,7 @@ class World:
         self.wall = 1_000_000.0
         self.incarnation = 0
         self.free = 10**12
+        self.trouble = ""
         self._seed = 10
         self.ann = self.scheduler()
         self.held = held
@@ -246,6 +247,8 @@ class World:
             outbox=Outbox(self.folder / "outbox", lambda: self.wall),
             lock=DeviceLock("d-1", self.folder),
             launch=self.device.launch,
+            examine=lambda: self.trouble,
+            examine_again_s=0.01,
             wall=lambda: self.wall,
             version="0.1",
         )

@@ -310,7 +310,7 @@ def test_the_queue_is_bounded_for_all_and_for_each() -> None:
     assert "3 tickets" in full.detail
 
 
-def test_a_worker_whose_runs_crash_on_three_models_is_faulty_until_it_is_reset() -> None:
+def test_a_worker_whose_runs_crash_on_three_models_is_suspect_and_faulty_while_a_check_fails() -> None:
     ledger = linked()
     condition = ledger.condition
     for model in "aab":
@@ -318,17 +318,36 @@ def test_a_worker_whose_runs_crash_on_three_models_is_faulty_until_it_is_reset()
         condition.end(Outcome.FAILED, Reason.CRASHED, False, model)
         condition.clean()
     assert condition.state is WorkerState.ACTIVE
+    assert not condition.suspect
     condition.begin()
     condition.end(Outcome.FAILED, Reason.CRASHED, False, "c")
+    assert condition.suspect
+    condition.examined("the unit is gone")
     assert condition.state is WorkerState.FAULTY
     condition.clean()
     refused = ledger.commit(want(1), 0.0)
     assert isinstance(refused, Denied)
     assert refused.reason is Reason.NOT_SERVING
     assert "3 models crashed" in refused.detail
+    assert "the unit is gone" in refused.detail
     assert ledger.quote().free == 0
-    condition.reset()
+    condition.examined("it still is")
+    assert condition.state is WorkerState.FAULTY
+    condition.examined("")
     assert isinstance(ledger.commit(want(1), 0.0), Granted)
+
+
+def test_a_check_that_finds_nothing_blames_the_models_and_counts_anew() -> None:
+    condition = Ledger(1).condition
+    for model in "abcd":
+        condition.begin()
+        condition.end(Outcome.FAILED, Reason.CRASHED, False, model)
+        if condition.suspect:
+            assert model == "c"
+            condition.examined("")
+        condition.clean()
+    assert condition.state is WorkerState.ACTIVE
+    assert not condition.suspect
 
 
 def test_a_success_or_a_broken_model_between_crashes_keeps_a_worker_well() -> None:

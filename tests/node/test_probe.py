@@ -22,6 +22,7 @@ from node.probe import (
     probe_device,
     read_gpus,
     read_soc,
+    trouble_with,
 )
 from node.text import line, name
 from protocol.advert import MAX_ADVERT, GpuInfo, UnitOffer, advert_body
@@ -251,3 +252,14 @@ def test_labels_that_do_not_fit_are_an_error_and_never_dropped() -> None:
 def test_a_run_gets_a_share_of_the_memory() -> None:
     assert memory_cap(rich(), 0.5) == 2**39
     assert memory_cap(rich(ram=None), 0.5) > 0
+
+
+def test_a_device_is_well_while_each_of_its_units_still_works() -> None:
+    cpu, gpu = UnitInfo("CPU (ONNX)", "onnx", "1"), UnitInfo("GPU (ONNX)", "onnx", "1")
+    profile = Profile(
+        device="d-1", name="lab", units=tuple(UnitOffer(unit=one.unit, runtime="1") for one in (cpu, gpu))
+    )
+    assert trouble_with(profile, lambda: Probed((cpu, gpu), ())) == ""
+    trouble = trouble_with(profile, lambda: Probed((cpu,), ("driver 'onnx': killed by SIGSEGV",)))
+    assert "GPU (ONNX) no longer works" in trouble
+    assert "SIGSEGV" in trouble

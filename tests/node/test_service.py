@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import pytest
@@ -35,6 +36,7 @@ from protocol.messages import (
 )
 from protocol.record import Record, unpack_samples
 from protocol.requirement import Requirement, parse_clause
+from protocol.task import Model
 from protocol.words import Family, Outcome, Phase, Reason, WorkerState
 from swarm.blobs import fetch_blob
 from swarm.link import Link
@@ -335,24 +337,33 @@ async def test_a_large_record_is_pulled_by_its_scheduler_and_nobody_else(world: 
         await fetch_blob(bob.network, world.network.peer_id, world.network.addresses, result.sha256, sink=len)
 
 
-async def test_three_models_that_crash_make_the_worker_faulty_and_a_reset_makes_it_serve(world: Any) -> None:
-    import hashlib
-
-    from protocol.task import Model
-
+async def three_crashes(world: Any, link: Link) -> None:
     def crash(script: Any) -> None:
         script.failure = world.crash("killed by SIGSEGV")
 
     world.device.change = crash
     world.device.go.set()
-    worker = await world.start()
-    link = await world.link()
     for number in (1, 2, 3):
         world.ann.content = content = bytes([number]) * 10
         model = Model(name="m.onnx", sha256=hashlib.sha256(content).hexdigest(), size=10)
         await link.ask(world.ann.commit(world.ann.task(number, model=model)), Granted)
         record = await world.ann.record(number)
         assert record.reason is Reason.CRASHED
+
+
+async def test_three_models_that_crash_on_a_device_that_works_take_no_worker_out(world: Any) -> None:
+    worker = await world.start()
+    link = await world.link()
+    await three_crashes(world, link)
+    assert worker.ledger.condition.serving
+    assert isinstance(await link.call(world.ann.commit(world.ann.task(4))), Granted)
+
+
+async def test_a_device_that_does_not_work_serves_nobody_until_it_works_again(world: Any) -> None:
+    world.trouble = "a check finds that CPU (ONNX) no longer works here"
+    worker = await world.start()
+    link = await world.link()
+    await three_crashes(world, link)
     refused = await link.ask(world.ann.commit(world.ann.task(4)), Denied)
     assert refused.reason is Reason.NOT_SERVING
     stream = await world.ann.network.open(world.network.peer_id, Family.HEALTH, world.network.addresses)
@@ -361,7 +372,9 @@ async def test_three_models_that_crash_make_the_worker_faulty_and_a_reset_makes_
     pong = await health.ask(Ping(), Pong)
     assert (pong.role, pong.state) == ("worker", WorkerState.FAULTY)
     assert "3 models" in pong.why
-    worker.reset()
+    assert "no longer works" in pong.why
+    world.trouble = ""
+    await until(lambda: worker.ledger.condition.serving)
     assert isinstance(await link.call(world.ann.commit(world.ann.task(4))), Granted)
 
 
