@@ -9,13 +9,13 @@ from tests.real.lab import Lab, campaign, script
 
 def test_when_nothing_fits_the_clause_and_the_nearest_miss_are_named(lab: Lab, tmp_path: Path) -> None:
     file = campaign(
-        tmp_path, "giant", [script(tmp_path, "m.json")], devices={"where": ["cores >= 1", "ram >= 90000 GiB"]}
+        tmp_path, "giant", [script(tmp_path, "m.json")], devices={"where": ["cores >= 1", "ram >= 100 TiB"]}
     )
     done = lab.run("ada", "submit", file, "--gate", lab.gate, "--wait", "1s")
     assert done.code == 3, done
     lines = done.out.splitlines()
     assert any("0 of 2 devices fit" in line for line in lines)
-    (clause,) = [line.split() for line in lines if line.strip().startswith("ram >= 90000 GiB")]
+    (clause,) = [line.split() for line in lines if line.strip().startswith("ram >= 100 TiB")]
     assert clause[4:6] == ["0", "fit"]
     assert "nearest:" in clause
     assert any(line.strip().startswith("Smallest change: ram >= ") for line in lines)
