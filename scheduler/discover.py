@@ -36,12 +36,17 @@ class Finder(Protocol):
 
 async def find(index: Finder, requirement: Requirement, want: int) -> tuple[Advert, ...]:
     """Adverts of devices that fit; none when the index cannot be reached now, which is logged and tried again by the book."""
+    return (await _find(index, requirement, want))[0]
+
+
+async def _find(index: Finder, requirement: Requirement, want: int) -> tuple[tuple[Advert, ...], bool]:
+    """The adverts, and whether there are no others."""
     try:
         result = await index.query(requirement, want)
     except SarkError as exc:
         log.warning("index.unreachable", why=exc.what)
-        return ()
-    return tuple(seen.advert for seen in result.found if match(requirement, seen.advert).fits)
+        return (), False
+    return tuple(s.advert for s in result.found if match(requirement, s.advert).fits), result.complete
 
 
 async def survey(index: Finder, requirement: Requirement) -> tuple[Advert, ...]:
@@ -56,9 +61,10 @@ async def survey(index: Finder, requirement: Requirement) -> tuple[Advert, ...]:
 
 async def plan_on_devices(
     index: Finder, row: CampaignRow, models: Sequence[NewModel]
-) -> tuple[tuple[Task, ...], bool]:
-    """The tasks of a campaign that is spread over the devices there are now, and whether any device was found.
+) -> tuple[tuple[Task, ...], frozenset[str]]:
+    """The tasks of a campaign that is spread over the devices there are now, and these devices' peer ids.
 
+    No ids when the index may know of others that it did not name now.
     Raises `CampaignError` when they are too many or the stored campaign cannot be read.
     """
     try:
@@ -69,13 +75,15 @@ async def plan_on_devices(
             hint="submit it again",
         ) from exc
     seen: dict[str, Advert] = {}
+    whole = True
     for requirement in requirements(campaign):
-        for advert in await find(index, requirement, EVERY_DEVICE):
-            seen[advert.peer] = advert
+        adverts, complete = await _find(index, requirement, EVERY_DEVICE)
+        seen |= {advert.peer: advert for advert in adverts}
+        whole = whole and complete
     described = {
         m.name: (Path(), Model(name=m.facts or m.name, sha256=m.sha256, size=m.size)) for m in models
     }
     tasks = derive_tasks(
         campaign, described, campaign_id=row.id, scheduler=row.scheduler, devices=tuple(seen.values())
     )
-    return tasks, bool(seen)
+    return tasks, frozenset(seen) if whole else frozenset()

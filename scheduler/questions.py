@@ -91,7 +91,17 @@ class Questions:
 
     def cancel_requests(self) -> tuple[str, ...]:
         """Ids of open tasks that somebody wants cancelled."""
-        query = sa.select(t.tasks.c.id).where(t.tasks.c.cancel, t.tasks.c.state.not_in(ENDED))
+        query = (
+            sa.select(t.tasks.c.id)
+            .join(t.campaigns, t.campaigns.c.id == t.tasks.c.campaign)
+            .where(
+                sa.or_(
+                    t.tasks.c.cancel, t.campaigns.c.cancel
+                ),  # the campaign's wish may be older than its tasks
+                t.tasks.c.state.not_in(ENDED),
+                t.campaigns.c.ended.is_(None),
+            )
+        )
         return tuple(row.id for row in self._all(query))
 
     def changed_by_others(self) -> int:

@@ -6,6 +6,7 @@ Complete carries no measured number, so that none is averaged by mistake; what w
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
 from typing import Final
 
@@ -290,13 +291,19 @@ def _measured(record: Record, observed: Observed) -> dict[str, object]:
             "inference_ms_p99": run.p99,
             "runs": run.n,
             "warmups": len(observed.warmup),
-            "cpu_percent": 100 * timing.cpu_s / timing.wall_s if timing.wall_s > 0 else None,
+            "cpu_percent": _percent(timing.cpu_s, timing.wall_s),
             "peak_inference_ram_usage": _highest([timing], above=True),
             "peak_inference_ram_total": _highest([timing], above=False),
             "timer_overhead_ns": timing.timer_ns or None,
             "involuntary_switches": timing.switches,
         }
     return found
+
+
+def _percent(part: float, whole: float) -> float | None:
+    """None where the quotient says nothing: of no time, or of so little that it is no number."""
+    percent = 100 * part / whole if whole > 0 else math.inf
+    return percent if math.isfinite(percent) else None
 
 
 def _highest(samples: tuple[LoadSample, ...] | list[Timing], *, above: bool) -> float | None:

@@ -56,6 +56,8 @@ BEAT_S: Final = 0.2
 LOOKS: Final = 8
 """In each beat, how often to see whether another process wrote to the store."""
 SEEK_S: Final = 2.0
+AGREE_S: Final = 1.0
+"""Between the two looks at the index that must agree before a campaign over devices is planned."""
 LOOKUPS: Final = 8
 """Questions to the index at once."""
 LINGER_BEATS: Final = 3
@@ -138,7 +140,7 @@ class _Service:
 
     async def beat(self, stop_when_idle: bool) -> None:
         """The clock of the service."""
-        seen, idle = self._store.changed_by_others(), 0
+        seen, idle = -1, 0  # what was committed while we took up the first campaigns is looked at too
         while True:
             for _ in range(LOOKS):
                 await trio.sleep(BEAT_S / LOOKS)
@@ -184,7 +186,7 @@ class _Service:
             view = self._book.view(worker.peer)
             if not view.addresses:
                 view.addresses, view.device = worker.addresses, worker.device
-        left = None if row.limit_s is None else row.limit_s - (self._wall() - row.created)
+        left = self._left_s(row)
         terms = Terms(
             campaign=row.id,
             attempts=row.attempts,
@@ -199,8 +201,10 @@ class _Service:
             self._workers.care(peer)
 
     async def _plan(self, row: CampaignRow) -> None:
-        """A campaign over devices: wait until some are there, then fix its tasks."""
-        until = trio.current_time() + row.wait_s
+        """A campaign over devices: wait until the same ones are seen twice in a row, then fix its tasks."""
+        left = self._left_s(row)
+        until = trio.current_time() + (row.wait_s if left is None else min(row.wait_s, left))
+        before: frozenset[str] = frozenset()
         try:
             while True:
                 tasks, seen = await plan_on_devices(self._index, row, self._store.models(row.id))
@@ -208,15 +212,22 @@ class _Service:
                 if current is None or current.cancel:
                     self._store.end_campaign(row.id)
                     return
-                if seen or trio.current_time() >= until:
+                if (seen and seen == before) or trio.current_time() >= until:
                     self._store.plan_campaign(row.id, tasks)
                     return
-                await trio.sleep(SEEK_S)
+                before = seen
+                await trio.sleep(AGREE_S if seen else SEEK_S)
         except CampaignError as exc:
             self._store.end_campaign(row.id, detail=exc.what)
         finally:
             self._planning.discard(row.id)
             self.load()
+
+    def _left_s(self, row: CampaignRow) -> float | None:
+        """Seconds until the campaign's limit. A clock that was set meanwhile neither prolongs it nor makes it end before it began."""
+        if row.limit_s is None:
+            return None
+        return min(max(row.limit_s - (self._wall() - row.created), 0.0), row.limit_s)
 
     def _flush(self) -> None:
         if self._lives:

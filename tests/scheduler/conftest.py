@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import random
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -321,9 +322,16 @@ class FakeIndex:
 
     def __init__(self, *workers: FakeWorker) -> None:
         self.workers = list(workers)
+        self.partial = 0
+        """So many answers to come name the first device only, and say that there are others."""
+        self.asked: Callable[[], None] = lambda: None
 
     async def query(self, requirement: Requirement, want: int = 16) -> QueryResult:
         await trio.lowlevel.checkpoint()
+        self.asked()
+        if self.partial:
+            self.partial -= 1
+            return replace(self._result([w.advert for w in self.workers[:1]]), complete=False)
         return self._result([w.advert for w in self.workers if match(requirement, w.advert).fits][:want])
 
     async def survey(self, requirement: Requirement, limit: int = 256) -> QueryResult:
@@ -348,6 +356,7 @@ class World:
     index: FakeIndex
     network: MemoryNetwork
     store: Store
+    wall: Callable[[], float] = time.time
     sha256: str = SHA
 
     def worker(self, name: str, *, seconds: float = 0.05) -> FakeWorker:
@@ -396,6 +405,7 @@ class World:
             store=self.store,
             spool=self.spool,
             rng=random.Random(3),
+            wall=self.wall,
         )
 
     @asynccontextmanager

@@ -183,6 +183,13 @@ def test_a_failed_row_keeps_model_device_and_reason_and_no_number() -> None:
     assert [getattr(row, name) for name in measured] == [None] * len(measured)
 
 
+def test_a_share_of_processor_time_that_is_no_number_is_not_told() -> None:
+    for cpu, wall in ((3e7, 1e-308), (1.0, 0.0), (0.0, 0.0)):
+        row = make_row(TASK, TaskState.SUCCEEDED, record(timing=timing([1] * 6, cpu_s=cpu, wall_s=wall)))
+        assert row.cpu_percent is None
+        assert Row.model_validate_json(row.model_dump_json()) == row
+
+
 def test_a_task_that_never_ran_is_a_row_too() -> None:
     row = make_row(
         TASK, TaskState.FAILED, reason=Reason.NOTHING_FITS, detail="no device", attempt=1, device="mini"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from typing import Any
 
 import pytest
@@ -395,7 +396,7 @@ async def test_outputs_that_differ_from_the_reference_are_a_failure(
     assert (world.task().state, world.task().reason) == (TaskState.FAILED, Reason.CHECK_FAILED)
 
 
-def over_devices(world: World, *where: str, wait_s: float = 60.0) -> None:
+def over_devices(world: World, *where: str, wait_s: float = 60.0, limit_s: float | None = None) -> None:
     """A campaign whose tasks are fixed once the devices are seen."""
     spec = Campaign(
         campaign="everywhere",
@@ -404,7 +405,9 @@ def over_devices(world: World, *where: str, wait_s: float = 60.0) -> None:
         devices=Devices(spread="device", where=where),
     )
     label = spec.models[0].label
-    new = NewCampaign("c-all", "everywhere", world.network.peer_id, spec.model_dump_json(), wait_s=wait_s)
+    new = NewCampaign(
+        "c-all", "everywhere", world.network.peer_id, spec.model_dump_json(), wait_s=wait_s, limit_s=limit_s
+    )
     with Store(world.store_path) as other:
         other.create_campaign(new, [NewModel(label, world.sha256, 7, facts="tiny.onnx")], None)
 
@@ -419,6 +422,104 @@ async def test_a_campaign_for_each_device_is_planned_on_those_that_are_there(
         await world.until(lambda: not world.store.unfinished_campaigns())
     assert [len(worker.ran) for worker in workers] == [1, 1, 1]
     assert world.states("c-all") == {TaskState.SUCCEEDED}
+
+
+async def test_a_glimpse_of_the_index_is_no_ground_for_a_plan(
+    world: World, autojump_clock: MockClock
+) -> None:
+    workers = [world.worker(name) for name in ("a", "b", "c")]
+    world.index.partial = 3
+    over_devices(world)
+    await world.run()
+    assert [len(worker.ran) for worker in workers] == [1, 1, 1]
+
+
+async def test_devices_that_come_up_together_are_all_planned_for(
+    world: World, autojump_clock: MockClock
+) -> None:
+    workers = [world.worker("a")]
+    over_devices(world)
+    asked = 0
+
+    def look() -> None:
+        nonlocal asked
+        asked += 1
+        if asked == 2:
+            workers.append(world.worker("b"))
+
+    world.index.asked = look
+    await world.run()
+    assert [len(worker.ran) for worker in workers] == [1, 1]
+
+
+async def test_an_index_that_never_answers_whole_is_planned_on_after_the_wait(
+    world: World, autojump_clock: MockClock
+) -> None:
+    worker = world.worker("a")
+    world.index.partial = 1000
+    over_devices(world, wait_s=10.0)
+    await world.run()
+    assert len(worker.ran) == 1
+
+
+async def test_a_cancel_that_comes_between_the_last_look_and_the_plan_is_heeded(
+    world: World, autojump_clock: MockClock
+) -> None:
+    worker = world.worker("a", seconds=1000.0)
+    over_devices(world)
+    planned = world.store.plan_campaign
+
+    def plan(campaign: str, tasks: Any) -> None:
+        with Store(world.store_path) as other:
+            other.request_cancel(campaign)
+        planned(campaign, tasks)
+
+    world.store.plan_campaign = plan
+    await world.run()
+    assert world.states("c-all") == {TaskState.CANCELLED}
+    assert not worker.ran
+
+
+async def test_a_campaign_submitted_while_the_scheduler_starts_is_seen(
+    world: World, autojump_clock: MockClock
+) -> None:
+    worker = world.worker("a")
+    world.submit(1)
+    epoch = world.store.next_epoch
+
+    def slow(campaign: str) -> int:
+        if campaign == "c-one":
+            world.submit(1, campaign="c-two")
+        return int(epoch(campaign))
+
+    world.store.next_epoch = slow
+    with trio.fail_after(60):
+        await world.run()
+    assert len(worker.ran) == 2
+
+
+@pytest.mark.parametrize("jump", [-1e6, 1e6], ids=["back", "forward"])
+async def test_a_clock_that_was_set_does_not_prolong_a_campaign_and_ends_one_at_the_earliest_at_once(
+    world: World, autojump_clock: MockClock, jump: float
+) -> None:
+    world.worker("a", seconds=1000.0)
+    world.submit(1, limit_s=50.0)
+    world.wall = lambda: time.time() + jump
+    began = trio.current_time()
+    await world.run()
+    assert world.task().reason is Reason.TIMED_OUT
+    assert trio.current_time() - began <= (60 if jump < 0 else 5)
+
+
+async def test_a_plan_waits_no_longer_than_the_campaign_may_last(
+    world: World, autojump_clock: MockClock
+) -> None:
+    over_devices(world, wait_s=1000.0, limit_s=20.0)
+    began, submitted = trio.current_time(), time.time()
+    world.wall = lambda: submitted + trio.current_time() - began
+    await world.run()
+    assert trio.current_time() - began < 30
+    assert world.task(campaign="c-all").reason is Reason.TIMED_OUT
 
 
 async def test_a_campaign_for_each_device_that_finds_none_says_so(
