@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from protocol.base import AddressText, Count, Line, Message, Name, PeerName, Sha256, Signature
-from protocol.codec import pack, unpack
-from protocol.errors import LocalProtocolError, RemoteProtocolError
+from protocol.codec import pack, read_value
+from protocol.errors import LocalProtocolError
 
 ADVERT_TTL_S: Final = 900
 MAX_ADVERT: Final = 1024
@@ -94,10 +94,4 @@ def advert_message(body: bytes) -> bytes:
 
 def read_advert(body: bytes) -> Advert:
     """The advert in `body`, not yet verified. Raises `RemoteProtocolError`."""
-    value = unpack(body, max_bytes=MAX_ADVERT)
-    try:
-        return Advert.model_validate(value)
-    except ValidationError as exc:
-        first = exc.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise RemoteProtocolError(f"bad advert: {place}: {first['msg']}") from exc
+    return read_value(Advert, body, max_bytes=MAX_ADVERT)

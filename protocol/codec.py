@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgpack
 from pydantic import TypeAdapter, ValidationError
 
 from protocol.base import MAX_DEPTH, MAX_ELEMENTS, MAX_FRAME, Message
 from protocol.errors import LocalProtocolError, RemoteProtocolError
+
+M = TypeVar("M", bound=Message)
 
 PREFIX: Final = 4
 
@@ -70,6 +72,22 @@ def unpack(
     if again != data:
         raise RemoteProtocolError("not canonical msgpack: it packs to other bytes")
     return value
+
+
+def read_value(
+    kind: type[M], body: bytes, *, max_bytes: int = MAX_FRAME, max_elements: int = MAX_ELEMENTS
+) -> M:
+    """The value in canonical `body`, checked field by field. Raises `RemoteProtocolError` naming the first field that is wrong."""
+    value = unpack(body, max_bytes=max_bytes, max_elements=max_elements)
+    try:
+        return kind.model_validate(value)
+    except ValidationError as exc:
+        raise RemoteProtocolError(f"bad {kind.__name__.lower()}: {_first_wrong(exc)}") from exc
+
+
+def _first_wrong(exc: ValidationError) -> str:
+    first = exc.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
 
 
 def _bound(value: Any, max_elements: int, max_depth: int) -> None:
@@ -136,9 +154,7 @@ class Vocabulary:
         try:
             message = adapter.validate_python({**fields, "type": name})
         except ValidationError as exc:
-            first = exc.errors(include_url=False, include_input=False)[0]
-            place = ".".join(str(part) for part in first["loc"])
-            raise RemoteProtocolError(f"bad {name}: {place}: {first['msg']}") from exc
+            raise RemoteProtocolError(f"bad {name}: {_first_wrong(exc)}") from exc
         return Frame(Kind(kind), id_, message)
 
 

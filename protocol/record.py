@@ -9,10 +9,10 @@ import zlib
 from collections.abc import Sequence
 from typing import Annotated, Final, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from protocol.base import Count, Detail, Id, Line, Message, PeerName, Seconds, Sha256, Signature
-from protocol.codec import pack, unpack
+from protocol.codec import pack, read_value
 from protocol.errors import RemoteProtocolError
 from protocol.lease import Fence
 from protocol.words import Outcome, Reason
@@ -173,10 +173,4 @@ def record_message(body: bytes) -> bytes:
 
 def read_record(body: bytes) -> Record:
     """The record in `body`, not yet verified. Raises `RemoteProtocolError`."""
-    value = unpack(body, max_bytes=MAX_RECORD, max_elements=8192)
-    try:
-        return Record.model_validate(value)
-    except ValidationError as exc:
-        first = exc.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise RemoteProtocolError(f"bad record: {place}: {first['msg']}") from exc
+    return read_value(Record, body, max_bytes=MAX_RECORD, max_elements=8192)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from pydantic import Field, StringConstraints, ValidationError
+from pydantic import Field, StringConstraints
 
 from protocol.base import Count, Detail, Id, Line, Message, PeerName, Seconds, Sha256
-from protocol.codec import pack, unpack
-from protocol.errors import RemoteProtocolError
+from protocol.codec import pack, read_value
 from protocol.requirement import Requirement
 
 MAX_TASK: Final = 16 * 1024
@@ -78,10 +77,4 @@ def task_message(body: bytes) -> bytes:
 
 def read_task(body: bytes) -> Task:
     """The task in `body`, not yet verified. Raises `RemoteProtocolError`."""
-    value = unpack(body, max_bytes=MAX_TASK)
-    try:
-        return Task.model_validate(value)
-    except ValidationError as exc:
-        first = exc.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise RemoteProtocolError(f"bad task: {place}: {first['msg']}") from exc
+    return read_value(Task, body, max_bytes=MAX_TASK)
