@@ -6,6 +6,7 @@ or a slow one, is dropped, since later progress makes it obsolete.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 import structlog
@@ -67,6 +68,8 @@ class Delivery:
         self._outbox = outbox
         self._settled = settled
         self._under_way: set[str] = set()
+        self._failures: Counter[str] = Counter()
+        """How often each result could not be delivered: one that never can be must not stand in the way of the others."""
         self._send_progress, self._progress = trio.open_memory_channel[tuple[PeerId, Progress]](32)
 
     async def offer(self, peer: PeerId, ready: Ready) -> Start | Skip | None:
@@ -108,7 +111,7 @@ class Delivery:
         """Send this scheduler its results, now and as they come, until the link ends."""
         while True:
             changed = self._outbox.changed
-            for item in self._outbox.waiting(link.peer):
+            for item in sorted(self._outbox.waiting(link.peer), key=lambda one: self._failures[one.sha256]):
                 if item.sha256 not in self._under_way and not await self._send(link, item):
                     return
             with trio.move_on_after(AGAIN_S):
@@ -119,20 +122,27 @@ class Delivery:
         self._under_way.add(item.sha256)
         try:
             message = await self._outbox.message(item)
-            patience = RESULT_S if item.size <= MAX_INLINE else LARGE_RESULT_S
-            answer = await link.call(message, patience_s=patience)
-            if not isinstance(answer, (Accepted, Stale)):
-                raise RemoteProtocolError(f"{link.peer} answered a Result with {type(answer).__name__}")
-            log.info("result.settled", task=item.task, attempt=item.attempt, answer=answer.type)
-        except ResourceError as exc:
+            if message is None:
+                log.warning("result.gone", task=item.task, attempt=item.attempt)
+            else:
+                patience = RESULT_S if item.size <= MAX_INLINE else LARGE_RESULT_S
+                answer = await link.call(message, patience_s=patience)
+                if not isinstance(answer, (Accepted, Stale)):
+                    raise RemoteProtocolError(f"{link.peer} answered a Result with {type(answer).__name__}")
+                log.info("result.settled", task=item.task, attempt=item.attempt, answer=answer.type)
+        except ResourceError as exc:  # it is kept: what lacks now may be there at the next try
             log.warning("result.unreadable", task=item.task, why=exc.what)
+            self._failures[item.sha256] += 1
+            return True
         except (Unreachable, RemoteProtocolError) as exc:
             log.info("result.undelivered", task=item.task, attempt=item.attempt, why=exc.what)
+            self._failures[item.sha256] += 1
             self._links.remove(link)
             await link.reset()
             return False
         finally:
             self._under_way.discard(item.sha256)
+        del self._failures[item.sha256]
         await self._outbox.settle(item.sha256)
         self._settled(item)
         return True

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
+from weakref import WeakKeyDictionary
 
 import structlog
 
 from node.ledger import Ledger
 from node.places import Wanted
+from node.text import detail
 from protocol.advert import Advert
-from protocol.base import Message
+from protocol.base import Message, brief
 from protocol.errors import RemoteProtocolError
 from protocol.match import match
 from protocol.messages import (
@@ -24,7 +27,9 @@ from protocol.messages import (
     Cancel,
     Commit,
     Denied,
+    Granted,
     Probe,
+    Queued,
     Quote,
     Release,
     Renew,
@@ -37,6 +42,9 @@ from protocol.words import Phase, Reason
 from swarm.identity import verify
 from swarm.link import Link
 from swarm.network import PeerId
+
+MAX_TOLD: Final = 8
+"""Clauses that are not met, in the quote for one shape."""
 
 log = structlog.get_logger("sark.desk")
 
@@ -57,13 +65,18 @@ class Desk:
     dead: Callable[[str], Awaitable[None]]
     """Waits until a stopped run's processes are gone."""
     now: Callable[[], float]
+    _epochs: WeakKeyDictionary[Link, dict[str, int]] = field(default_factory=WeakKeyDictionary)
+    """Campaign → the highest epoch that a link has spoken under. The verbs that name leases carry none of their own."""
 
     async def answer(self, link: Link, message: Message) -> Message | None:
         """For `swarm.link.serve_links`."""
-        return await self.reply(link.peer, message)
+        return await self.reply(link.peer, message, self._epochs.setdefault(link, {}))
 
-    async def reply(self, peer: PeerId, message: Message) -> Message:
-        """The answer to one call. Raises `RemoteProtocolError` for what is not a scheduler's to say."""
+    async def reply(self, peer: PeerId, message: Message, epochs: dict[str, int]) -> Message:
+        """The answer to one call. Raises `RemoteProtocolError` for what is not a scheduler's to say.
+
+        `epochs`: what the link has spoken under so far, by campaign; kept up to date here.
+        """
         if not isinstance(message, (Probe, Commit, Renew, Cancel, Release, Adopt)):
             raise RemoteProtocolError(f"{type(message).__name__} is not a scheduler's to say")
         if not self.allowed(peer):
@@ -72,11 +85,15 @@ class Desk:
                 reason=Reason.NOT_ALLOWED,
                 detail="this worker does not serve you; its owner can: sark-node join --allow " + peer,
             )
+        if isinstance(message, (Renew, Cancel, Release)) and (
+            stale := self.ledger.stale(peer, message.held, epochs)
+        ):
+            return stale
         match message:
             case Probe():
                 return self._quote(message)
             case Commit():
-                return self._commit(peer, message)
+                return self._commit(peer, message, epochs)
             case Renew():
                 renewed = self.ledger.renew(peer, message.held, self.now())
                 self.carry_out()
@@ -86,19 +103,18 @@ class Desk:
             case Release():
                 return await self._stop(peer, message, Reason.CANCELLED)
             case Adopt():
-                return self._adopt(peer, message)
+                return self._adopt(peer, message, epochs)
 
     def unmet(self, unit: str, requirement: Requirement) -> tuple[str, ...]:
         """Why this device does not fit, clause by clause; empty when it does."""
         advert = self.advert()
         units = [offer.unit for offer in advert.units]
         lines = (
-            [] if unit in units else [f"unit {unit}: this device has {', '.join(units) or 'none that works'}"]
+            []
+            if unit in units
+            else [brief(f"unit {unit}: this device has {', '.join(units) or 'none that works'}")]
         )
-        lines += [
-            f"{item.clause.attribute}: has {item.have}, needs {item.need}"
-            for item in match(requirement, advert).missing
-        ]
+        lines += [str(item) for item in match(requirement, advert).missing]
         return tuple(lines[:32])
 
     def _quote(self, ask: Probe) -> Quote:
@@ -108,21 +124,23 @@ class Desk:
         for shape in ask.shapes:
             unmet = self.unmet(shape.unit, shape.requirement)
             warm = self.has_model(shape.model)
-            shapes.append(ShapeQuote(fits=not unmet, unmet=unmet, warm=warm, fetch=0 if warm else shape.size))
+            shapes.append(
+                ShapeQuote(fits=not unmet, unmet=unmet[:MAX_TOLD], warm=warm, fetch=0 if warm else shape.size)
+            )
         return self.ledger.quote().model_copy(update={"shapes": tuple(shapes)})
 
-    def _commit(self, peer: PeerId, ask: Commit) -> Message:
+    def _commit(self, peer: PeerId, ask: Commit, epochs: dict[str, int]) -> Message:
         try:
             task = read_task(ask.task)
         except RemoteProtocolError as exc:
-            return Denied(reason=Reason.BAD_REQUEST, detail=exc.what)
+            return Denied(reason=Reason.BAD_REQUEST, detail=detail(exc.what))
         if task.scheduler != peer:
             return Denied(reason=Reason.NOT_ALLOWED, detail=f"the task is {task.scheduler}'s, not yours")
         if not verify(peer, task_message(ask.task), ask.signature):
             return Denied(reason=Reason.BAD_REQUEST, detail="the task's signature is not its scheduler's")
         unmet = self.unmet(task.unit, task.requirement)
         if unmet:
-            return Denied(reason=Reason.DOES_NOT_FIT, detail="; ".join(unmet)[:2000], unmet=unmet)
+            return Denied(reason=Reason.DOES_NOT_FIT, detail=detail("; ".join(unmet)), unmet=unmet)
         wanted = Wanted(
             peer=peer,
             key=ask.key,
@@ -135,6 +153,8 @@ class Desk:
             ledger=ask.ledger,
         )
         answer = self.ledger.commit(wanted, self.now())
+        if isinstance(answer, (Granted, Queued)):
+            epochs[task.campaign] = max(ask.epoch, epochs.get(task.campaign, 0))
         self.carry_out()
         return answer
 
@@ -145,10 +165,11 @@ class Desk:
             await self.dead(lease)
         return Stopped(leases=tuple(item.lease for item in ask.held))
 
-    def _adopt(self, peer: PeerId, ask: Adopt) -> Message:
+    def _adopt(self, peer: PeerId, ask: Adopt, epochs: dict[str, int]) -> Message:
         live = self.ledger.adopt(peer, ask.campaign, ask.epoch)
         if isinstance(live, Denied):
             return live
+        epochs[ask.campaign] = ask.epoch
         told = [item.model_copy(update={"phase": self.phase(item.lease)}) for item in live]
         told.sort(key=lambda item: item.queued)  # runs first: tickets that do not fit can be asked for again
         return Adopted(incarnation=self.ledger.incarnation, leases=tuple(told[:MAX_BATCH]))

@@ -13,7 +13,7 @@ import stat
 import sys
 import tempfile
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +21,10 @@ import trio
 
 from protocol.errors import ResourceError
 
+MAX_WAITS: Final = 64
+"""Threads in the kernel's queue for one lock. A wait that was cancelled leaves its thread there until the device is free, so they
+are apart from the threads that everything else of this process shares.
+"""
 POLL_S: Final = 0.02
 """Where the system cannot wait in a way that can be left (Windows)."""
 
@@ -30,16 +34,24 @@ def lock_folder() -> Path:
     return Path("/tmp") if os.name == "posix" else Path(tempfile.gettempdir())  # noqa: S108 - shared on purpose; see _open
 
 
+def _nobody() -> None:
+    """Nobody wants to know."""
+
+
 class DeviceLock:
     """The lock of one device. Each `hold` waits for all others, in this process or any other."""
 
     def __init__(self, device: str, folder: Path | None = None) -> None:
         name = hashlib.sha256(device.encode()).hexdigest()[:16]
         self.path = (folder or lock_folder()) / f"sark-device-{name}.lock"
+        self._waits = trio.CapacityLimiter(MAX_WAITS)
 
     @contextlib.asynccontextmanager
-    async def hold(self) -> AsyncIterator[None]:
-        """Have the device for the block. Waiting can be cancelled. Raises `ResourceError` where the file cannot be used."""
+    async def hold(self, waiting: Callable[[], None] = _nobody) -> AsyncIterator[None]:
+        """Have the device for the block. `waiting` is told when it is not free at once; waiting can be cancelled.
+
+        Raises `ResourceError` where the file cannot be used.
+        """
         handle = _open(self.path)
         try:
             taken = _try_lock(handle)
@@ -47,30 +59,35 @@ class DeviceLock:
             os.close(handle)
             raise _unusable(self.path, exc) from exc
         if not taken:
-            handle = await _wait(handle, self.path)
+            waiting()
+            handle = await self._wait(handle)
         try:
             yield
         finally:
             os.close(handle)
 
-
-async def _wait(handle: int, path: Path) -> int:
-    """The handle, locked. Closes it when the wait is cancelled or fails."""
-    if sys.platform == "win32":
+    async def _wait(self, handle: int) -> int:
+        """The handle, locked. Closes it when the wait is cancelled or fails."""
+        if sys.platform == "win32":
+            return await _poll(handle)
+        waiter = _Waiter(handle)
         try:
-            while not _try_lock(handle):  # noqa: ASYNC110 - another process has it: there is no event to wait for
-                await trio.sleep(POLL_S)
-        except BaseException:
-            os.close(handle)
+            await trio.to_thread.run_sync(waiter.wait, abandon_on_cancel=True, limiter=self._waits)
+        except OSError as exc:
+            raise _unusable(self.path, exc) from exc
+        except trio.Cancelled:
+            waiter.abandon()
             raise
         return handle
-    waiter = _Waiter(handle)
+
+
+async def _poll(handle: int) -> int:
+    """The handle, locked, where the system cannot wait. Closes it when the wait is cancelled or fails."""
     try:
-        await trio.to_thread.run_sync(waiter.wait, abandon_on_cancel=True)
-    except OSError as exc:
-        raise _unusable(path, exc) from exc
-    except trio.Cancelled:
-        waiter.abandon()
+        while not _try_lock(handle):  # noqa: ASYNC110 - another process has it: there is no event to wait for
+            await trio.sleep(POLL_S)
+    except BaseException:
+        os.close(handle)
         raise
     return handle
 
@@ -81,6 +98,7 @@ class _Waiter:
     def __init__(self, handle: int) -> None:
         self._handle = handle
         self._lock = threading.Lock()
+        self._began = False
         self._locked = False
         self._abandoned = False
 
@@ -88,6 +106,10 @@ class _Waiter:
         """In the thread. After `abandon` the lock is let go as soon as it is had."""
         import fcntl
 
+        with self._lock:
+            if self._abandoned:  # while it waited for a thread: the handle is closed already
+                return
+            self._began = True
         try:
             fcntl.flock(self._handle, fcntl.LOCK_EX)
         except OSError:
@@ -102,7 +124,7 @@ class _Waiter:
         """In the loop, when the wait was cancelled."""
         with self._lock:
             self._abandoned = True
-            if self._locked:
+            if self._locked or not self._began:
                 os.close(self._handle)
 
 

@@ -10,7 +10,7 @@ be granted at once while its run waits for `finish`. Fences only rise. Whatever 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from node.condition import Condition
@@ -152,6 +152,21 @@ class Ledger:
             return _stale_epoch(newest)
         self._epochs.put((peer, campaign), epoch)
         return self.live(peer, campaign)
+
+    def stale(self, peer: str, held: Iterable[Held], epochs: Mapping[str, int]) -> Denied | None:
+        """A refusal where one of these belongs to a campaign that was adopted since under a higher epoch than the link spoke under.
+
+        `epochs`: campaign → what the link spoke under. A link that did not speak of a campaign yet is not refused for it.
+        """
+        for item in held:
+            place = self._places.get(item.lease)
+            if place is None or place.wanted.peer != peer:
+                continue
+            campaign = place.wanted.task.campaign
+            newest = self._epochs.get((peer, campaign))
+            if newest is not None and epochs.get(campaign, newest) < newest:
+                return _stale_epoch(newest)
+        return None
 
     def start(self, lease: str, now: float) -> None:
         """The scheduler wants the place that was offered."""
@@ -304,9 +319,12 @@ class Ledger:
         lease = f"{self._name}-{self.incarnation}.{self._number}"
         place = Place(lease, fence, wanted, state, since=now, deadline=now + LEASE_TTL_S)
         self._places[lease] = place
-        self._keys.put((wanted.peer, wanted.key), (lease, fence, wanted.task_sha256))
+        self._keys.put((wanted.peer, wanted.key), (lease, fence, wanted.task_sha256), keep=self._is_held)
         self.version += 1
         return place
+
+    def _is_held(self, known: tuple[str, Fence, str]) -> bool:
+        return known[0] in self._places
 
     def _again(self, wanted: Wanted, lease: str, fence: Fence, sha256: str) -> Granted | Queued | Denied:
         if sha256 != wanted.task_sha256:

@@ -22,10 +22,12 @@ from protocol.errors import RemoteProtocolError, ResourceError
 from protocol.lease import Fence
 from protocol.messages import Attempt, Result
 from protocol.record import MAX_RECORD
-from swarm.identity import write_durably
+from swarm.identity import UNFINISHED, write_durably
 
 RETENTION_S: Final = 24 * 3600.0
 """A scheduler that did not come back for so long will not."""
+CLOCK_JUMP_S: Final = 30 * 24 * 3600.0
+"""What looks older than this was stored by a clock that had not been set yet, as on boards that start in 1970: no age at all."""
 MAX_ITEMS: Final = 2_000
 MAX_BYTES: Final = 512 * 1024**2
 KEEP_BROKEN: Final = 16
@@ -66,6 +68,9 @@ class Outbox:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             for head in sorted(folder.glob("*.head")):
                 self._load(head)
+            for half in folder.glob(".*"):  # a write that a kill cut short
+                if UNFINISHED.fullmatch(half.name):
+                    half.unlink()
             for record in folder.glob("*.record"):
                 if record.stem not in self._items:  # its head never came, or was set aside
                     record.unlink()
@@ -120,12 +125,21 @@ class Outbox:
         if self._items.pop(sha256, None) is not None and self._homeless.pop(sha256, None) is None:
             await trio.to_thread.run_sync(self._remove, sha256)
 
-    async def message(self, item: Item) -> Result:
-        """The `Result` to send. A large record is only named; the scheduler pulls it. Raises `ResourceError`: it is gone."""
+    async def message(self, item: Item) -> Result | None:
+        """The `Result` to send; None when the record is gone for good. A large one is only named; the scheduler pulls it.
+
+        Raises `ResourceError` when it cannot be read now: perhaps it can be later.
+        """
         body = self._homeless.get(item.sha256)
-        if body is None and item.size <= MAX_INLINE:
+        if body is None:
+            path = self._record(item.sha256)
             try:
-                body = await trio.to_thread.run_sync(self._record(item.sha256).read_bytes)
+                if item.size <= MAX_INLINE:
+                    body = await trio.to_thread.run_sync(path.read_bytes)
+                else:
+                    await trio.to_thread.run_sync(path.stat)
+            except FileNotFoundError:
+                return None
             except OSError as exc:
                 raise ResourceError(f"a result cannot be read back: {exc.strerror or exc}") from exc
         return Result(
@@ -145,11 +159,11 @@ class Outbox:
 
     def _overdue(self, coming: int) -> tuple[Item, ...]:
         oldest_first = sorted(self._items.values(), key=lambda item: item.stored)
-        limit = self._wall() - RETENTION_S
+        now = self._wall()
         count, size = len(oldest_first) + 1, coming + sum(item.size for item in oldest_first)
         dropped: list[Item] = []
         for item in oldest_first:
-            if item.stored < limit or count > MAX_ITEMS or size > MAX_BYTES:
+            if RETENTION_S < now - item.stored < CLOCK_JUMP_S or count > MAX_ITEMS or size > MAX_BYTES:
                 dropped.append(item)
                 count, size = count - 1, size - item.size
         return tuple(dropped)

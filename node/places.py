@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -89,7 +89,7 @@ V = TypeVar("V")
 
 
 class Remembered(Generic[K, V]):
-    """The most recent `limit` entries; older ones are forgotten."""
+    """The most recent `limit` entries; older ones are forgotten, but for those that must be kept."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -102,9 +102,13 @@ class Remembered(Generic[K, V]):
         """What was kept under `key`, if it still is."""
         return self._entries.get(key)
 
-    def put(self, key: K, value: V) -> None:
-        """Keep it as the most recent one."""
+    def put(self, key: K, value: V, keep: Callable[[V], bool] = lambda value: False) -> None:
+        """Keep it as the most recent one. An old one that `keep` says must stay takes a turn as a recent one."""
         self._entries[key] = value
         self._entries.move_to_end(key)
-        while len(self._entries) > self._limit:
-            self._entries.popitem(last=False)
+        for _ in range(len(self._entries)):
+            if len(self._entries) <= self._limit:
+                break
+            oldest, kept = self._entries.popitem(last=False)
+            if keep(kept):
+                self._entries[oldest] = kept

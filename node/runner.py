@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -60,6 +60,8 @@ class Bench:
     launch: Callable[[WorkOrder, Limits], Launching]
     memory_cap: int
     """Bytes a run may take here, whatever its task allows."""
+    still: trio.Lock = field(default_factory=trio.Lock)
+    """Held while a model is fetched and while one is measured: one disturbs the other."""
     quiet: Callable[[], Awaitable[None]] = _at_once
     """Waits until this node's own work (results going to disk) cannot disturb a measurement."""
     clock: Callable[[], float] = time.monotonic
@@ -133,22 +135,24 @@ async def _attempt(task: Task, bench: Bench, seen: Observed, report: Report) -> 
     tell = _Teller(report, bench.clock)
     try:
         async with AsyncExitStack() as held:
-            seen.enter("fetch", bench.clock())
-            tell(Phase.FETCH)
             path: Path | None = None
-            with trio.move_on_after(task.timeouts.fetch_s):
-                path = await held.enter_async_context(
-                    bench.cache.using(
-                        task.model, bench.source(task), lambda done, total: tell(Phase.FETCH, done, total)
+            async with _alone(bench.still, lambda: tell(Phase.QUEUED)):
+                seen.enter("fetch", bench.clock())
+                tell(Phase.FETCH)
+                with trio.move_on_after(task.timeouts.fetch_s):
+                    path = await held.enter_async_context(
+                        bench.cache.using(
+                            task.model, bench.source(task), lambda done, total: tell(Phase.FETCH, done, total)
+                        )
                     )
-                )
             if path is None:
                 return failed(
                     Reason.FETCH_FAILED,
                     f"{task.model.name} was not here after the fetch limit of {task.timeouts.fetch_s:g} s",
                 )
             seen.enter("queue", bench.clock())
-            await held.enter_async_context(bench.lock.hold())
+            await held.enter_async_context(_alone(bench.still, lambda: tell(Phase.QUEUED)))
+            await held.enter_async_context(bench.lock.hold(lambda: tell(Phase.QUEUED)))
             await bench.quiet()
             seen.enter("prepare", bench.clock())
             tell(Phase.PREPARE)
@@ -160,6 +164,15 @@ async def _attempt(task: Task, bench: Bench, seen: Observed, report: Report) -> 
     except ResourceError as exc:
         return failed(Reason.CRASHED, exc.what)
     return problem or seen.verdict(task.unit)
+
+
+@contextlib.asynccontextmanager
+async def _alone(lock: trio.Lock, waiting: Callable[[], None]) -> AsyncIterator[None]:
+    """The lock for the block; `waiting` is told when another run has it."""
+    if lock.locked():
+        waiting()
+    async with lock:
+        yield
 
 
 async def _measure(

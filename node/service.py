@@ -3,8 +3,9 @@
     ledger (pure)  ◀── desk ◀── links of schedulers          what they ask changes the ledger
         └─ orders ─▶ Run, Offer, Kill                         what the ledger orders is carried out here
 
-Nothing of the next task is fetched while a run is being timed: a download, its hashing and its writes would disturb the figures. A
-model is fetched once and stays cached, so only the first task of a model pays for it.
+Nothing of another task is fetched by this worker while it times a run, however many slots it has: a download, its hashing and its
+writes would disturb the figures. A model is fetched once and stays cached, so only the first task of a model pays for it. Between
+workers of one host only the measuring is one at a time: another worker may fetch meanwhile. One worker for each host is the rule.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from protocol.advert import Advert
 from protocol.base import Message
 from protocol.errors import RemoteProtocolError, ResourceError, Unreachable
 from protocol.health_messages import HEALTH, Ping, Pong
+from protocol.keys import MAX_CAMPAIGNS
 from protocol.messages import WORK, Ready, Start
 from protocol.messages import Progress as ProgressNote
 from protocol.record import Record, record_body, record_message
@@ -47,8 +49,6 @@ from swarm.network import Network, PeerId
 
 ADVERT_SPACING_S: Final = 5.0
 ADVERT_CHECK_S: Final = 60.0
-MAX_CAMPAIGNS: Final = 8
-"""Campaigns that the index is told of."""
 FETCH_AGAIN_S: Final = 1.0
 LEAVE_S: Final = 3.0
 

@@ -10,6 +10,7 @@ to check: it hashes what the sink got, and a resumed file from its first byte.
 
 from __future__ import annotations
 
+import contextlib
 import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -92,7 +93,12 @@ async def _serve(stream: Stream, find: Find) -> None:
                 await _say(stream, frame.id, Absent(reason=Reason.UNKNOWN, detail="no such file here"))
                 continue
             _, file, size = opened
-            data = await trio.to_thread.run_sync(_read, file, ask.offset, ask.length)
+            try:
+                data = await trio.to_thread.run_sync(_read, file, size, ask.offset, ask.length)
+            except OSError as exc:
+                log.warning("blob.unreadable", sha256=ask.sha256, why=str(exc))
+                await _say(stream, frame.id, Absent(reason=Reason.UNKNOWN, detail="it cannot be read here"))
+                continue
             await _say(stream, frame.id, Sending(size=size, length=len(data)))
             view = memoryview(data)
             for start in range(0, len(view), BURST):
@@ -109,14 +115,24 @@ async def _open(content: Path | bytes | None, sha256: str) -> tuple[str, BinaryI
     if isinstance(content, bytes):
         return sha256, io.BytesIO(content), len(content)
     try:
-        file = await trio.to_thread.run_sync(lambda: content.open("rb", buffering=0))
+        file, size = await trio.to_thread.run_sync(_open_file, content)
     except OSError as exc:
         log.warning("blob.unreadable", path=str(content), why=str(exc))
         return None
-    return sha256, file, file.seek(0, io.SEEK_END)
+    return sha256, file, size
 
 
-def _read(file: BinaryIO, offset: int, length: int) -> bytes:
+def _open_file(path: Path) -> tuple[BinaryIO, int]:
+    with contextlib.ExitStack() as undo:
+        file = undo.enter_context(path.open("rb", buffering=0))
+        size = file.seek(0, io.SEEK_END)
+        undo.pop_all()
+    return file, size
+
+
+def _read(file: BinaryIO, size: int, offset: int, length: int) -> bytes:
+    if offset >= size:  # an offset may be larger than any file: the system would refuse to go there
+        return b""
     file.seek(offset)
     return file.read(length)
 

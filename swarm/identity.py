@@ -10,6 +10,7 @@ import contextlib
 import errno
 import hashlib
 import os
+import re
 import secrets
 import stat
 from collections.abc import Iterator
@@ -34,6 +35,8 @@ _ID_PREFIX: Final = bytes.fromhex("002408011220")
 """Identity multihash (0x00), 36 bytes long (0x24), of a libp2p public key: type Ed25519 (0801), 32 bytes (1220)."""
 _ID_BYTES: Final = len(_ID_PREFIX) + 32
 _MAX_KEY_FILE: Final = 4096
+UNFINISHED: Final = re.compile(r"\..+\.[0-9a-f]{12}")
+"""Names under which `write_durably` writes: what has one after a start was never finished."""
 _POSIX: Final = os.name == "posix"
 
 

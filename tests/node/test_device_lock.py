@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from node.device_lock import DeviceLock
+from node.device_lock import MAX_WAITS, DeviceLock
 from protocol.errors import ResourceError
 
 HOLDER = """
@@ -108,3 +108,36 @@ async def test_a_link_or_a_folder_in_its_place_is_told_in_one_line(tmp_path: Pat
 async def _hold(lock: DeviceLock) -> None:
     async with lock.hold():
         pass
+
+
+def open_files() -> int:
+    """Of this process; 0 where the system does not tell."""
+    folder = Path("/proc/self/fd")
+    return len(list(folder.iterdir())) if folder.exists() else 0
+
+
+async def test_waits_that_were_given_up_take_no_thread_from_others_and_no_file(tmp_path: Path) -> None:
+    lock = DeviceLock("d-1", tmp_path)
+    shared = trio.to_thread.current_default_thread_limiter()
+    with trio.fail_after(20):
+        before = open_files()
+        async with lock.hold(), trio.open_nursery() as nursery:
+            for _ in range(MAX_WAITS + 10):
+                nursery.start_soon(_hold, lock)
+            await trio.testing.wait_all_tasks_blocked(0.02)
+            assert shared.borrowed_tokens == 0
+            nursery.cancel_scope.cancel()
+        async with lock.hold():
+            pass
+        while open_files() > before:  # the threads close what they held
+            await trio.sleep(0.005)
+
+
+async def test_who_finds_the_device_taken_is_told_so_once(tmp_path: Path) -> None:
+    told: list[int] = []
+    lock = DeviceLock("d-1", tmp_path)
+    async with lock.hold(lambda: told.append(1)):
+        with trio.move_on_after(0.01):
+            async with lock.hold(lambda: told.append(2)):
+                pytest.fail("two hold it")
+    assert told == [2]

@@ -16,7 +16,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from node.ledger import Ledger
+from node.ledger import MAX_REMEMBERED, Ledger
 from node.places import HOLDS, OCCUPIES, Kill, Offer, Order, Run, Wanted
 from protocol.lease import GRACE_S, LEASE_TTL_S, Fence, LeaseState
 from protocol.messages import Conflict, Denied, Granted, Held, Queued
@@ -348,6 +348,19 @@ def test_a_check_that_finds_nothing_blames_the_models_and_counts_anew() -> None:
         condition.clean()
     assert condition.state is WorkerState.ACTIVE
     assert not condition.suspect
+
+
+def test_the_key_of_a_live_lease_is_never_forgotten() -> None:
+    ledger = linked()
+    first = ledger.commit(want(1), 0.0)
+    assert isinstance(first, Granted)
+    for number in range(2, MAX_REMEMBERED + 10):
+        ticket = ledger.commit(want(number, queue=True), 0.0)
+        assert isinstance(ticket, Queued)
+        ledger.stop(ANN, (Held(lease=ticket.lease, fence=ticket.fence),), Reason.CANCELLED)
+    again = ledger.commit(want(1), 0.0)
+    assert isinstance(again, Granted)
+    assert again.lease == first.lease
 
 
 def test_a_success_or_a_broken_model_between_crashes_keeps_a_worker_well() -> None:

@@ -104,6 +104,27 @@ async def test_what_is_too_old_is_given_up_for_what_comes(tmp_path: Path) -> Non
     assert [kept.sha256 for kept in outbox.waiting(ANN)] == [item(b"new").sha256]
 
 
+async def test_what_was_stored_before_the_clock_was_set_is_no_older_for_it(tmp_path: Path) -> None:
+    now = 5.0  # a board without a clock of its own begins in 1970
+    outbox = Outbox(tmp_path, lambda: now)
+    early = item(b"early", stored=now)
+    await outbox.store(early, b"early")
+    now = 1.7e9
+    assert await outbox.store(item(b"new", stored=now), b"new") == ()
+    assert early in outbox.waiting(ANN)
+
+
+async def test_what_a_kill_left_half_written_is_swept_away(tmp_path: Path) -> None:
+    one = item(b"one")
+    await Outbox(tmp_path, lambda: 100.0).store(one, b"one")
+    half = tmp_path / f".{one.sha256}.record.0123456789ab"
+    half.write_bytes(b"ha")
+    (tmp_path / ".keep").write_bytes(b"")
+    assert Outbox(tmp_path, lambda: 100.0).waiting(ANN) == (one,)
+    assert not half.exists()
+    assert (tmp_path / ".keep").exists()
+
+
 async def test_on_a_full_disk_a_small_result_is_kept_in_memory(tmp_path: Path) -> None:
     folder = tmp_path / "outbox"
     outbox = Outbox(folder, lambda: 100.0)

@@ -272,6 +272,49 @@ async def test_a_stop_while_another_node_has_the_device_waits_for_nothing(tmp_pa
     assert not launch.started.is_set()
 
 
+async def test_while_one_run_is_measured_no_other_of_the_worker_is_fetched_and_its_wait_is_told(
+    tmp_path: Path,
+) -> None:
+    first, second = Told(LOADED, described(), MEASURED, CHECKED, hangs=True), Told()
+    launches, fetched = [first, second], []
+    phases: list[words.Phase] = []
+
+    def source(what: Task) -> Source:
+        async def get(offset: int, sink: Any, progress: Any) -> None:
+            fetched.append(what.task)
+            sink(bytearray(CONTENT if what.task == "c-1/1" else b"another"))
+
+        return get
+
+    made = bench(tmp_path, lambda order, limits: launches.pop(0), source=source)
+    stop = Stop()
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run, job(task()), made, stop, lambda *told: None)
+            await trio.to_thread.run_sync(first.started.wait)
+            nursery.start_soon(
+                run, job(task(b"another", task="c-1/2")), made, Stop(), lambda *told: phases.append(told[0])
+            )
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            assert fetched == ["c-1/1"]
+            assert phases == [words.Phase.QUEUED]
+            stop.now(Reason.CANCELLED)
+    assert fetched == ["c-1/1", "c-1/2"]
+
+
+async def test_a_wait_for_another_nodes_run_is_told_as_a_wait(tmp_path: Path) -> None:
+    phases: list[words.Phase] = []
+    made = bench(tmp_path, lambda order, limits: Told(LOADED, described(), MEASURED, CHECKED))
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery, DeviceLock("d-1", tmp_path).hold():
+            nursery.start_soon(run, job(task()), made, Stop(), lambda *told: phases.append(told[0]))
+            while words.Phase.QUEUED not in phases:
+                await trio.sleep(0.001)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            assert phases[-1] is words.Phase.QUEUED
+    assert phases[-1] is words.Phase.PREPARE
+
+
 async def test_a_fetch_that_takes_too_long_is_failed(tmp_path: Path) -> None:
     async def never(offset: int, sink: Any, progress: Any) -> None:
         await trio.sleep_forever()

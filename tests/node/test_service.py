@@ -11,6 +11,7 @@ import trio
 from drivers.base import Phase as DriverPhase
 from drivers.base import Progressed
 from protocol.advert import Advert
+from protocol.codec import pack
 from protocol.health_messages import HEALTH, Ping, Pong
 from protocol.lease import Fence
 from protocol.messages import (
@@ -290,6 +291,54 @@ async def test_a_scheduler_that_comes_back_adopts_what_runs(world: Any) -> None:
     assert adopted.leases[0].phase is Phase.LOAD
     old = await link.ask(world.ann.commit(world.ann.task(3), queue=True), Denied)
     assert old.reason is Reason.STALE_EPOCH
+
+
+async def test_a_link_of_before_an_adoption_can_stop_nothing_any_more(world: Any) -> None:
+    worker = await world.start()
+    old = await world.link()
+    granted = await old.ask(world.ann.commit(world.ann.task(1)), Granted)
+    await until(lambda: world.device.launches)
+    mine = (world.held(granted),)
+    new = await world.link()
+    await new.ask(Adopt(campaign="c-1", epoch=5), Adopted)
+    for verb in (Renew(held=mine), Cancel(held=mine), Release(held=mine)):
+        assert (await old.ask(verb, Denied)).reason is Reason.STALE_EPOCH, verb
+    assert not world.device.launches[0].killed.is_set()
+    assert worker.ledger.running == 1
+    assert (await new.ask(Renew(held=mine), Renewed)).renewed == (granted.lease,)
+    late = await world.link()
+    assert (await late.ask(Renew(held=mine), Renewed)).renewed == (granted.lease,), "named no epoch yet"
+    await new.ask(Cancel(held=mine), Stopped)
+    assert world.device.launches[0].dead
+
+
+def clauses(*texts: str) -> Requirement:
+    return Requirement(clauses=tuple(parse_clause(text) for text in texts))
+
+
+@pytest.mark.parametrize(
+    "strict", [clauses(*(f"cores >= {n}" for n in range(100, 109))), clauses("soc ~ " + "x" * 195)]
+)
+async def test_what_is_not_met_is_told_as_far_as_an_answer_holds_it(world: Any, strict: Requirement) -> None:
+    await world.start()
+    link = await world.link()
+    shape = Shape(unit="x" * 200, requirement=strict, model=MODEL, size=1)
+    (quote,) = (await link.ask(Probe(campaign="c-1", shapes=(shape,)), Quote)).shapes
+    assert not quote.fits
+    assert 0 < len(quote.unmet) <= 8
+    refused = await link.ask(world.ann.commit(world.ann.task(requirement=strict)), Denied)
+    assert refused.reason is Reason.DOES_NOT_FIT
+    assert len(refused.unmet) == len(strict.clauses)
+
+
+async def test_a_task_that_is_wrong_at_length_is_refused_in_short(world: Any) -> None:
+    await world.start()
+    link = await world.link()
+    body = pack(world.ann.task().to_wire() | {"measure": {"dims": {"x" * 5000: 1}}})
+    ask = world.ann.commit(world.ann.task()).model_copy(update={"task": body})
+    refused = await link.ask(ask, Denied)
+    assert refused.reason is Reason.BAD_REQUEST
+    assert "bad task: measure.dims" in refused.detail
 
 
 async def test_a_full_disk_fails_the_task_and_leaves_the_worker_well(world: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import trio
 from trio.testing import MockClock
 
 from protocol.blob_messages import BLOB, Fetch, Sending
-from protocol.codec import Frame, Kind
+from protocol.codec import PREFIX, Frame, Kind
 from protocol.errors import Refused, RemoteProtocolError, Unreachable
 from protocol.words import Family, Reason
 from swarm.blobs import Find, fetch_blob, serve_blobs
@@ -81,6 +82,35 @@ async def test_a_half_is_carried_on_from_any_byte(
     got = bytearray(CONTENT[:offset])
     await take(taker, holder, got.extend, offset=offset)
     assert bytes(got) == CONTENT
+
+
+@pytest.mark.parametrize("offset", [2**44, 2**53])
+async def test_beyond_the_end_there_is_nothing_and_the_holder_lives_on(
+    pair: tuple[MemoryNetwork, MemoryNetwork], tmp_path: Path, offset: int
+) -> None:
+    holder, taker = pair
+    path = tmp_path / "model"
+    path.write_bytes(CONTENT)
+    serve_blobs(holder, serving(path))
+    stream = await taker.open(holder.peer_id, Family.BLOB, holder.addresses)
+    await stream.send_all(BLOB.encode(Frame(Kind.CALL, 1, Fetch(sha256=SHA, offset=offset, length=10))))
+    with trio.fail_after(5):
+        said = bytes(await stream.receive_some())
+    answer = BLOB.decode(said[PREFIX:])
+    assert answer.message == Sending(size=len(CONTENT), length=0)
+    got = bytearray()
+    await take(taker, holder, got.extend)
+    assert bytes(got) == CONTENT
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a file that opens and cannot be read")
+async def test_a_file_that_cannot_be_read_is_absent(pair: tuple[MemoryNetwork, MemoryNetwork]) -> None:
+    holder, taker = pair
+    unreadable = Path("/proc/self/mem")  # its first page is nobody's: reading it is an I/O error
+    serve_blobs(holder, serving(unreadable))
+    with trio.fail_after(5), pytest.raises(Refused) as told:
+        await take(taker, holder, bytearray().extend)
+    assert told.value.reason is Reason.UNKNOWN
 
 
 async def test_an_empty_file_can_be_had(pair: tuple[MemoryNetwork, MemoryNetwork]) -> None:
