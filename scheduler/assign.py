@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 from typing import Final
 
 from protocol.attempt import TASK, TaskEvent, TaskState
@@ -21,6 +22,13 @@ MAX_SKIPPED: Final = 64
 WANT: Final = (8, 64)
 
 
+@dataclass(slots=True)
+class _Probing:
+    """How many more workers may be probed at once."""
+
+    left: int
+
+
 class Assigning:
     """Part of `scheduler.book.Book`."""
 
@@ -33,27 +41,28 @@ class Assigning:
     def decide(self, now: float) -> list[Order]:
         """What follows from how things stand now."""
         orders: list[Order] = []
+        tickets = self._tickets()
+        budget = _Probing(MAX_PROBING - sum(1 for view in self.views.values() if view.probing))
         waiting = [need for need in self.needs.values() if need.pending]
         waiting.sort(key=lambda need: -self.courses[need.campaign].terms.priority)
         for need in waiting:
-            orders += self._look(need, now)
+            orders += self._look(need, now, budget)
             if not need.explaining:
                 orders += self._hand_out(need, now)
             orders += self._note(need, now)
-        for name in dict.fromkeys(entry.need for entry in self._tickets()):
+        for name in dict.fromkeys(entry.need for entry in tickets):
             if not self.needs[name].pending:  # somebody idle may take over what waits at a busy worker
-                orders += self._look(self.needs[name], now)
-        return orders + self._rebalance(now)
+                orders += self._look(self.needs[name], now, budget)
+        return orders + self._rebalance(tickets, now)
 
-    def _look(self, need: Need, now: float) -> list[Order]:
+    def _look(self, need: Need, now: float, budget: _Probing) -> list[Order]:
         orders: list[Order] = []
-        probing = sum(1 for view in self.views.values() if view.probing)
-        for peer in sorted(need.fits):
+        for peer in sorted(need.fits) if budget.left > 0 else ():
             view = self.views[peer]
-            if view.quoted or view.probing or now < view.retry_at or probing >= MAX_PROBING:
+            if view.quoted or view.probing or now < view.retry_at or budget.left <= 0:
                 continue
             view.probing = True
-            probing += 1
+            budget.left -= 1
             orders.append(ProbeWorker(peer))
         some = any(self.views[peer].hopeful() for peer in need.fits)
         return orders + self.seek(need, now, self._patience_s(need) if some else SEEK_S)
@@ -130,16 +139,18 @@ class Assigning:
         need.noted = words
         return [Note(tuple(need.pending), words)]
 
-    def _rebalance(self, now: float) -> list[Order]:
+    def _rebalance(self, tickets: list[Entry], now: float) -> list[Order]:
         """An idle worker takes over a ticket that waits at a busy one."""
         orders: list[Order] = []
+        if not tickets:
+            return orders
         idle = [view for view in self.views.values() if view.serving(now) and view.idle()]
         if not idle:
             return orders
-        coming = sum(1 for entry in self._tickets() if entry.releasing)
+        coming = sum(1 for entry in tickets if entry.releasing)
         for view in idle[coming:]:
             best: Entry | None = None
-            for entry in self._tickets():
+            for entry in tickets:
                 if entry.releasing or entry.doom is not None or view.peer in entry.tried:
                     continue
                 if view.peer not in self.needs[entry.need].fits:

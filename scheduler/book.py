@@ -17,13 +17,12 @@ from typing import Final
 from protocol.advert import Advert
 from protocol.attempt import TaskEvent, TaskState
 from protocol.lease import Fence
-from protocol.match import match
 from protocol.messages import Conflict, Denied, Held, LiveLease, Progress, Quote, Shape
 from protocol.task import Task
 from protocol.words import Reason, WorkerState
 from scheduler.assign import SEEK_S
 from scheduler.ending import Ending
-from scheduler.entries import HAS_PLACE, Course, Entry, Need, Terms
+from scheduler.entries import FORGET_S, HAS_PLACE, Course, Entry, Need, Terms
 from scheduler.orders import (
     CancelOn,
     KeepGrant,
@@ -64,7 +63,7 @@ class Book(Ending):
                 need.fits = {
                     view.peer
                     for view in self.views.values()
-                    if view.advert is not None and match(need.requirement, view.advert).fits
+                    if view.advert is not None and need.met_by(view.advert)
                 }
             need.tasks.append(entry.id)
             if entry.over:
@@ -76,6 +75,20 @@ class Book(Ending):
                 entry.since = now
                 self.view(entry.worker).held[entry.id] = None
         return self._end_if_done(course) + self.decide(now)
+
+    def forget(self, now: float) -> list[Course]:
+        """Drop campaigns that ended a while ago, and say which. What is still said of them afterwards is of nobody's task."""
+        old: list[Course] = []
+        for course in self.courses.values():
+            if course.done and course.done_at is None:
+                course.done_at = now
+            elif course.done_at is not None and now - course.done_at >= FORGET_S:
+                old.append(course)
+        for course in old:
+            for task in course.tasks:
+                self.needs.pop(self.entries.pop(task).need, None)
+            del self.courses[course.terms.campaign]
+        return old
 
     def held_on(self, peer: str) -> tuple[Held, ...]:
         """Leases and tickets we have there."""
@@ -125,14 +138,14 @@ class Book(Ending):
         for advert in adverts:
             view = self.view(advert.peer)
             newer = view.advert is None or advert.seq >= view.advert.seq
-            if not newer or advert.gone:
+            if not newer or advert.gone or advert == view.advert:
                 continue
             if view.advert is not None and advert.seq > view.advert.seq and view.trouble:
                 view.retry_at = now  # it is back, or elsewhere
             view.advert, view.addresses, view.device = advert, advert.addresses, advert.name
             view.warm.update(advert.models)
             for each in self.needs.values():
-                if advert.peer not in each.declined and match(each.requirement, advert).fits:
+                if advert.peer not in each.declined and each.met_by(advert):
                     each.fits.add(advert.peer)
                 else:
                     each.fits.discard(advert.peer)

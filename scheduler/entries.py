@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from protocol.advert import Advert
 from protocol.attempt import TASK, TaskEvent, TaskState
 from protocol.codec import pack
 from protocol.lease import Fence
+from protocol.match import match
 from protocol.messages import Denied, Held
-from protocol.requirement import Requirement
+from protocol.requirement import Op, Requirement
 from protocol.table import final
 from protocol.task import Task
 from protocol.words import Reason
@@ -20,6 +22,8 @@ STOP_AGAIN_S: Final = 12.0
 """A worker that has not confirmed a stop by then is told again."""
 STOP_S: Final = 30.0
 """After so long it is not waited for any more: the task goes on without it, and its lease is left to lapse."""
+FORGET_S: Final = 60.0
+"""An ended campaign is kept for so long: by then nothing that was asked for it is still unanswered."""
 SLACK_S: Final = 60.0
 """Beyond the limits that the worker itself enforces: after it the scheduler has the run stopped."""
 
@@ -135,6 +139,17 @@ class Need:
     """When a task of it last got a place or ended."""
     explaining: bool = False
     noted: str = ""
+    device: str | None = None
+    """The only device that it can be, where the requirement names one; worked out when it is made."""
+
+    def __post_init__(self) -> None:
+        for clause in self.requirement.clauses:
+            if clause.attribute == "device" and clause.op is Op.EQ:
+                self.device = str(clause.value)
+
+    def met_by(self, advert: Advert) -> bool:
+        """Whether that device fits. Quick where another one is named: a campaign may have a need for each of a thousand devices."""
+        return self.device in (None, advert.device) and match(self.requirement, advert).fits
 
 
 @dataclass(slots=True)
@@ -145,6 +160,8 @@ class Course:
     tasks: list[str] = field(default_factory=list)
     open: int = 0
     done: bool = False
+    done_at: float | None = None
+    """When that was noticed."""
     timed_out: bool = False
 
 

@@ -151,6 +151,10 @@ class _Service:
                     break
             self._flush()
             self._carry_out(self._book.tick(trio.current_time()))
+            for course in self._book.forget(trio.current_time()):
+                self._epochs.pop(course.terms.campaign, None)
+                for task in course.tasks:
+                    self._bodies.pop(task, None)
             if self._book.idle and not self._planning:
                 idle += 1
                 if stop_when_idle and idle >= LINGER_BEATS and not self._store.unfinished_campaigns():
@@ -323,7 +327,9 @@ class _Service:
     async def _explain(self, order: Explain) -> None:
         async with self._lookups:
             adverts = await survey(self._index, order.requirement)
-        need = self._book.needs[order.need]
+        need = self._book.needs.get(order.need)
+        if need is None:
+            return
         declined = [
             f"{self._book.view(peer).device or peer}: {d.detail}" for peer, d in need.declined.items()
         ]
@@ -374,7 +380,7 @@ class _Service:
                     peer, entry.id, entry.attempt, result.lease, result.fence, now, queued=False
                 )
             )
-        if entry.over or entry.fence != result.fence:
+        if not _current(entry, result):
             return self._old(peer, result)
         try:
             body = await pull(self._network, peer, result)
@@ -382,6 +388,8 @@ class _Service:
             raise RemoteProtocolError(exc.what) from exc
         except RemoteProtocolError as exc:
             return self._bad(peer, result, exc)
+        if not _current(entry, result):  # it ended while the record was fetched
+            return self._old(peer, result)
         try:
             record = check(result, body, peer, entry.task, self._bodies[entry.id])
         except RemoteProtocolError as exc:
@@ -427,6 +435,11 @@ class _Service:
             self._book.lost(peer, (result.lease,), Reason.BAD_REQUEST, trio.current_time(), error.what)
         )
         return Stale(reason=Reason.BAD_REQUEST)
+
+
+def _current(entry: Entry, result: Result) -> bool:
+    """Whether the result is of the attempt that the task is at."""
+    return not entry.over and (entry.attempt, entry.fence) == (result.attempt, result.fence)
 
 
 def _entry(row: TaskRow, body: bytes, tried: set[str]) -> Entry:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import settings
@@ -21,6 +21,7 @@ from protocol.requirement import Requirement, parse_clause
 from protocol.table import step
 from protocol.task import Measure, Model, Task, Timeouts
 from protocol.words import Outcome, Phase, Reason, WorkerState
+from scheduler.assign import MAX_PROBING
 from scheduler.book import Book
 from scheduler.entries import Entry, Terms
 from scheduler.orders import (
@@ -37,6 +38,7 @@ from scheduler.orders import (
     ReleaseOn,
     SetAside,
 )
+from scheduler.rank import WorkerView
 from swarm.identity import Identity
 
 UNIT = "CPU (ONNX)"
@@ -439,6 +441,58 @@ def test_a_run_far_beyond_its_limits_is_stopped_and_failed() -> None:
     assert stop.reason is Reason.TIMED_OUT
     orders = story.tell(story.book.stopped(PEERS[0], ["l1"], story.now))
     assert of(orders, EndAttempt)[0].reason is Reason.TIMED_OUT
+
+
+def test_a_campaign_that_ended_is_forgotten_after_a_while() -> None:
+    story = Story(tasks=2, workers=2)
+    for commit in tuple(story.commits):
+        story.grant(commit)
+        story.succeed(commit.task)
+    assert story.book.idle
+    assert not story.book.forget(story.now)
+    assert not story.book.forget(story.now + 59)
+    (course,) = story.book.forget(story.now + 60)
+    assert course.terms.campaign == "c-one"
+    book, late = story.book, story.commits[0]
+    assert (book.entries, book.needs, book.courses) == ({}, {}, {})
+    assert of(story.grant(late), CancelOn), "what is granted for it now is given back"
+    assert not book.denied(late.task, late.attempt, Denied(reason=Reason.BUSY), story.now)
+    assert not book.nothing_fits(story.need, Reason.NOTHING_FITS, "none", story.now)
+    story.tell(book.found(story.need, [advert(2)], story.now))
+
+
+class Counted(dict[str, WorkerView]):
+    """Counts how often all workers are gone through."""
+
+    walks = 0
+
+    def values(self) -> Any:
+        self.walks += 1
+        return super().values()
+
+
+def test_a_decision_goes_through_the_workers_as_often_for_many_needs_as_for_few() -> None:
+    walks: list[int] = []
+    for needs in (1, 40):
+        book = Book(random.Random(1))
+        counted = book.views = Counted()
+        book.add(Terms("c-one"), [Entry(a_task(n, f"device == d{n}")) for n in range(1, needs + 1)], 0.0)
+        book.found("", [advert(n) for n in range(4)], 0.1)
+        counted.walks = 0
+        book.decide(0.2)
+        walks.append(counted.walks)
+    assert walks[0] == walks[1]
+
+
+def test_at_most_so_many_workers_are_probed_at_once_whatever_the_needs() -> None:
+    book = Book(random.Random(1))
+    book.add(Terms("c-one"), [Entry(a_task(n, f"device == d{n}")) for n in range(1, 41)], 0.0)
+    adverts = [
+        advert(0).model_copy(update={"peer": Identity.from_seed(f"many {n}").peer_id, "device": f"d{n}"})
+        for n in range(1, 41)
+    ]
+    assert len(of(book.found("", adverts, 0.1), ProbeWorker)) == MAX_PROBING
+    assert [len(need.fits) for need in book.needs.values()] == [1] * 40
 
 
 @pytest.mark.parametrize("why", ["overtime", "cancel"])
