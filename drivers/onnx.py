@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from drivers.base import (
     Checked,
@@ -22,6 +22,10 @@ from drivers.base import (
     WorkOrder,
 )
 from drivers.hardware import threads_for, threads_notes
+from drivers.onnx_units import CPU, UNITS
+
+if TYPE_CHECKING:
+    from drivers.onnx_profile import Ran
 
 FOLDER: Final = "model"
 """Below the child's private working directory."""
@@ -36,7 +40,14 @@ class OnnxDriver:
 
     def preload(self) -> tuple[str, ...]:
         """onnxruntime with numpy, and our own modules that need them."""
-        return ("drivers.onnx_session", "drivers.onnx_check", "drivers.timing", "numpy.random", "onnxruntime")
+        return (
+            "drivers.onnx_session",
+            "drivers.onnx_check",
+            "drivers.onnx_profile",
+            "drivers.timing",
+            "numpy.random",
+            "onnxruntime",
+        )
 
     def units(self) -> tuple[UnitInfo, ...]:
         """The units whose provider has just run a one-line model, not those that the package promises."""
@@ -45,7 +56,7 @@ class OnnxDriver:
         ort = edge.runtime()
         available = ort.get_available_providers()
         found: list[UnitInfo] = []
-        for known in edge.PROVIDERS:
+        for known in UNITS:
             for provider in known.names:
                 if provider in available and _runs(known.unit, provider):
                     found.append(UnitInfo(known.unit, self.name, f"onnxruntime {ort.__version__}", provider))
@@ -91,11 +102,13 @@ class OnnxDriver:
         except edge.runtime_errors() as why:
             raise edge.plain_words(why) from why
         assert measured is not None
+        ran = _where_it_ran(order, session, inputs, shapes, bound)
+        notes += ran.notes
         yield Described(
-            unit=order.unit,
+            unit=ran.unit,
             driver=self.name,
             runtime=f"onnxruntime {edge.runtime().__version__}",
-            providers=tuple(session.get_providers()),
+            providers=ran.providers,
             threads=threads_for(order.threads),
             shapes={one.name: shapes.of(one) for one in inputs},
             dtypes={one.name: one.dtype for one in inputs},
@@ -209,6 +222,22 @@ def _session_again(order: WorkOrder) -> Any:
     return edge.open_session(str(Path(FOLDER) / edge.PRIVATE_NAME), provider, chosen)
 
 
+def _where_it_ran(order: WorkOrder, session: Any, inputs: Any, shapes: Any, bound: int) -> Ran:
+    """Told by a profile where there is more than one place to run."""
+    from drivers import onnx_session as edge
+    from drivers.onnx_profile import Ran, profiled, what_ran
+
+    live = tuple(session.get_providers())
+    provider = edge.provider_for(order.unit, edge.runtime().get_available_providers())
+    if provider == CPU:
+        return Ran(order.unit, live)
+    model = str(Path(FOLDER) / edge.PRIVATE_NAME)
+    feeds = _feeds(inputs, shapes, order.seed, bound)
+    return what_ran(
+        order.unit, provider, live, profiled(model, provider, threads_for(order.threads), feeds, inputs)
+    )
+
+
 def _checked(order: WorkOrder, runner: Any, inputs: Any, shapes: Any, bound: int) -> Checked:
     """The outputs of the last timed inference against a session on the CPU without graph optimisation."""
     from drivers import onnx_session as edge
@@ -229,7 +258,7 @@ def _checked(order: WorkOrder, runner: Any, inputs: Any, shapes: Any, bound: int
     try:
         plain = edge.open_session(
             str(Path(FOLDER) / edge.PRIVATE_NAME),
-            edge.CPU,
+            CPU,
             edge.options(threads_for(order.threads), optimise=False),
         )
         reference = edge.Runner(plain, _feeds(inputs, shapes, order.seed, bound), inputs)

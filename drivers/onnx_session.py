@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -20,28 +19,14 @@ import numpy as np
 
 from drivers.base import DriverError, OutOfMemory, Unfit, WrongUnit
 from drivers.onnx_inputs import DTYPES, Input, element_type
+from drivers.onnx_units import CPU, UNITS
 
-CPU: Final = "CPUExecutionProvider"
 PRIVATE_NAME: Final = "model.onnx"
 MAX_PORTS: Final = 2048
 """Inputs and outputs of a model together."""
 MAX_NAME: Final = 500
 """Characters in the name of one of them."""
 
-
-@dataclass(frozen=True, slots=True)
-class Provider:
-    """How a unit is reached: onnxruntime's execution providers in order of preference (the first one that is there is used)."""
-
-    unit: str
-    names: tuple[str, ...]
-
-
-PROVIDERS: Final = (
-    Provider("CPU (ONNX)", (CPU,)),
-    Provider("GPU (ONNX)", ("CUDAExecutionProvider", "MIGraphXExecutionProvider", "ROCMExecutionProvider")),
-    Provider("DirectML (ONNX)", ("DmlExecutionProvider",)),
-)
 
 TINY_MODEL: Final = bytes.fromhex(
     "08083a350a0e0a01780a017812017922034164641201745a0f0a0178120a0a08"
@@ -66,10 +51,10 @@ def runtime() -> ModuleType:
 
 def provider_for(unit: str, available: Sequence[str]) -> str:
     """The execution provider behind a unit's name. Raises `WrongUnit` when this onnxruntime has none."""
-    known = next((provider for provider in PROVIDERS if provider.unit == unit), None)
+    known = next((provider for provider in UNITS if provider.unit == unit), None)
     if known is None:
         raise WrongUnit(
-            f"unknown unit {unit!r}: this driver has {', '.join(provider.unit for provider in PROVIDERS)}"
+            f"unknown unit {unit!r}: this driver has {', '.join(provider.unit for provider in UNITS)}"
         )
     found = next((name for name in known.names if name in available), None)
     if found is None:

@@ -42,9 +42,9 @@ Source = Callable[[int, Callable[[bytearray], object], Progress], Awaitable[obje
 """Brings the model's bytes from `offset` on to a sink, which is called in a worker thread: (offset, sink, progress)."""
 
 
-def default_cap(free_bytes: int) -> int:
-    """20 GiB, or half of what is free on the disk if that is less."""
-    return min(DEFAULT_CAP, free_bytes // 2)
+def default_cap(available: int) -> int:
+    """20 GiB, or half of `available` if that is less: what is free on the disk, and what the models here take already."""
+    return min(DEFAULT_CAP, available // 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,8 @@ class _Seen:
 
     size: int
     mtime_ns: int
+    ctime_ns: int
+    """The one of them that nobody can set: who changes a file's content, or its other times, changes it."""
     inode: int
     used: int
 
@@ -70,8 +72,8 @@ class ModelCache:
         self._pins: Counter[str] = Counter()
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._cap = cap if cap is not None else default_cap(self._free(folder))
             self._seen = self._read_index()
+            self._cap = cap if cap is not None else default_cap(self._free(folder) + self.used_bytes)
         except OSError as exc:
             raise ResourceError(
                 f"cannot use the model cache {folder}: {exc.strerror or exc}",
@@ -89,6 +91,11 @@ class ModelCache:
         """Hashes of models that are here, most recently used first."""
         newest = sorted(self._seen, key=lambda sha: -self._seen[sha].used)
         return tuple(newest[:count])
+
+    @property
+    def cap(self) -> int:
+        """Bytes that all models together may take."""
+        return self._cap
 
     @property
     def used_bytes(self) -> int:
@@ -236,7 +243,7 @@ class ModelCache:
             seen = {}
         for path in self._folder.glob("*.model"):
             if path.stem not in seen:  # counts against the cap; its odd inode makes the first use hash it
-                seen[path.stem] = _Seen(path.stat().st_size, 0, -1, 0)
+                seen[path.stem] = _Seen(path.stat().st_size, 0, 0, -1, 0)
         return {sha: entry for sha, entry in seen.items() if self._path(sha).exists()}
 
     def _write_index(self) -> None:
@@ -304,7 +311,7 @@ def _look(path: Path, used: int) -> _Seen | None:
         info = path.lstat()
     except OSError:
         return None
-    return _Seen(info.st_size, info.st_mtime_ns, info.st_ino, used)
+    return _Seen(info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino, used)
 
 
 def _hash_file(path: Path) -> str:

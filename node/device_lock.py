@@ -117,8 +117,11 @@ class _Waiter:
             raise
         with self._lock:
             self._locked = True
-            if self._abandoned:
+            if self._given_up():
                 os.close(self._handle)
+
+    def _given_up(self) -> bool:
+        return self._abandoned
 
     def abandon(self) -> None:
         """In the loop, when the wait was cancelled."""

@@ -35,6 +35,16 @@ _ARM_PARTS: Final = {
 }
 
 
+def cgroup_of(text: str) -> tuple[str, ...]:
+    """Folders of a process's control group and of those above it, from `/proc/self/cgroup`: `a`, `a/b`; nothing for the root."""
+    for told in text.splitlines():
+        number, _, rest = told.partition("::")
+        parts = [part for part in rest.split("/") if part]
+        if number == "0" and ".." not in parts:
+            return tuple("/".join(parts[: count + 1]) for count in range(len(parts)))
+    return ()
+
+
 def cpu_of_cpuinfo(text: str) -> str:
     """Processor's name from `/proc/cpuinfo`: x86 says `model name`, some ARM kernels `Hardware` or only numbers."""
     fields = _fields(text)

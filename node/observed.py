@@ -8,26 +8,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from drivers import base as driver
+from drivers.onnx_units import UNITS
 from node.text import detail, line
 from protocol.lease import Fence
 from protocol.record import DeviceFacts, LoadSample, Ran, Record, StageTime, Timing, pack_samples
 from protocol.task import Task
 from protocol.words import Outcome, Phase, Reason
 
-PROVIDERS: Final[dict[str, frozenset[str]]] = {
-    "CPU (ONNX)": frozenset({"CPUExecutionProvider"}),
-    "GPU (ONNX)": frozenset(
-        {
-            "CUDAExecutionProvider",
-            "TensorrtExecutionProvider",
-            "ROCMExecutionProvider",
-            "MIGraphXExecutionProvider",
-        }
-    ),
-    "GPU (CoreML)": frozenset({"CoreMLExecutionProvider"}),
-    "Neural Engine (CoreML)": frozenset({"CoreMLExecutionProvider"}),
-    "DirectML (ONNX)": frozenset({"DmlExecutionProvider"}),
-}
+PROVIDERS: Final = {known.unit: frozenset(known.names) for known in UNITS}
 """What must come first in the live session for a unit to have run; units not listed are their driver's word."""
 
 

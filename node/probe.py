@@ -77,7 +77,7 @@ def probe_device(
         arch=line(platform.machine()),
         cores=psutil.cpu_count(logical=False) or None,
         threads=psutil.cpu_count(logical=True) or None,
-        ram=int(psutil.virtual_memory().total) or None,
+        ram=read_ram(root),
         units=tuple(UnitOffer(unit=line(unit.unit), runtime=line(unit.runtime)) for unit in found.units[:12]),
         drivers={line(unit.unit): unit.driver for unit in found.units},
         gpus=gpus,
@@ -146,6 +146,19 @@ def kept_device_id(path: Path) -> str:
     fresh = "d-" + secrets.token_hex(8)
     write_durably(path, fresh.encode() + b"\n")
     return fresh
+
+
+def read_ram(root: Path) -> int | None:
+    """Bytes of memory that this process may use: the machine's, or those of its container if they are less."""
+    limits = [int(psutil.virtual_memory().total)]
+    group = facts.cgroup_of(_text(root / "proc/self/cgroup"))
+    folders = [root / "sys/fs/cgroup", *(root / "sys/fs/cgroup" / part for part in group)]
+    for folder in folders:
+        told = _text(folder / "memory.max").strip()
+        if told.isdigit():
+            limits.append(int(told))
+    told = _text(root / "sys/fs/cgroup/memory/memory.limit_in_bytes").strip()  # the older kind of groups
+    return min([*limits, int(told)] if told.isdigit() else limits) or None
 
 
 def read_gpus(library: Any = None) -> tuple[tuple[GpuInfo, ...], str]:

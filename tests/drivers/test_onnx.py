@@ -27,7 +27,8 @@ from drivers.base import (
 from drivers.conformance import Subject, check_all
 from drivers.hardware import logical_cpus
 from drivers.launch import Zygote, measure
-from drivers.onnx_session import CPU, TINY_MODEL, provider_for, verify_provider
+from drivers.onnx_session import TINY_MODEL, provider_for, verify_provider
+from drivers.onnx_units import CPU
 from tests.drivers.shelf import BOOL, DOUBLE, FLOAT, FLOAT16, INT32, INT64, STRING, Shelf, node, value
 
 UNIT = "CPU (ONNX)"

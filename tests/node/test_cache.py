@@ -161,6 +161,28 @@ async def test_a_file_that_was_touched_is_hashed_again_and_a_changed_one_replace
     assert len(source.offsets) == 2
 
 
+async def test_a_changed_file_with_its_old_size_and_time_is_found_out(tmp_path: Path) -> None:
+    kept = cache(tmp_path)
+    what, content = model(1)
+    path = await kept.get(what, Holder(content))
+    before = path.stat()
+    path.chmod(0o600)
+    with path.open("r+b") as file:
+        file.write(b"evil")
+    path.chmod(0o400)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert not kept.has(what.sha256)
+    assert (await kept.get(what, Holder(content))).read_bytes() == content
+
+
+async def test_the_default_cap_does_not_shrink_as_the_cache_fills(tmp_path: Path) -> None:
+    what, content = model(1, size=1000)
+    disk = 1200 + 2 * 64 * MIB
+    await ModelCache(tmp_path, free=lambda path: disk).get(what, Holder(content))
+    full = ModelCache(tmp_path, free=lambda path: disk - 1000)
+    assert full.cap == disk // 2
+
+
 async def test_the_next_life_knows_what_was_verified_and_hashes_what_it_does_not_know(tmp_path: Path) -> None:
     what, content = model(1)
     path = await cache(tmp_path).get(what, Holder(content))

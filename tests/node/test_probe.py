@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,6 +22,7 @@ from node.probe import (
     memory_cap,
     probe_device,
     read_gpus,
+    read_ram,
     read_soc,
     trouble_with,
 )
@@ -263,3 +265,24 @@ def test_a_device_is_well_while_each_of_its_units_still_works() -> None:
     trouble = trouble_with(profile, lambda: Probed((cpu,), ("driver 'onnx': killed by SIGSEGV",)))
     assert "GPU (ONNX) no longer works" in trouble
     assert "SIGSEGV" in trouble
+
+
+@pytest.mark.parametrize(
+    ("files", "ram"),
+    [
+        ({"sys/fs/cgroup/memory.max": "1073741824\n"}, 1 << 30),
+        ({"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/memory.max": "536870912\n"}, 1 << 29),
+        ({"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/a/memory.max": "max\n"}, None),
+        ({"sys/fs/cgroup/memory/memory.limit_in_bytes": "268435456\n"}, 1 << 28),
+        ({"sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n"}, None),
+        ({"proc/self/cgroup": "0::/../../etc\n"}, None),
+        ({}, None),
+    ],
+)
+def test_memory_is_the_machines_or_the_containers_if_that_is_less(
+    tmp_path: Path, files: dict[str, str], ram: int | None
+) -> None:
+    for where, text in files.items():
+        (tmp_path / where).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / where).write_text(text)
+    assert read_ram(tmp_path) == (ram or int(psutil.virtual_memory().total))
