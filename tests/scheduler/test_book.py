@@ -1,27 +1,22 @@
-"""The book by itself: policy one stimulus at a time, and a random walk that no order of stimuli can break."""
+"""The book by itself: policy, one stimulus at a time."""
 
 from __future__ import annotations
 
 import itertools
 import random
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from protocol.advert import Advert, UnitOffer
-from protocol.attempt import TASK, TaskEvent, TaskState
+from protocol.attempt import TaskEvent, TaskState
 from protocol.lease import Fence
 from protocol.messages import Conflict, Denied, LiveLease, Progress, Quote
 from protocol.record import DeviceFacts, Ran, Record, Timing, pack_samples
 from protocol.requirement import Requirement, parse_clause
-from protocol.table import step
 from protocol.task import Measure, Model, Task, Timeouts
 from protocol.words import Outcome, Phase, Reason, WorkerState
-from scheduler.assign import MAX_PROBING
 from scheduler.book import Book
 from scheduler.entries import Entry, Terms
 from scheduler.orders import (
@@ -32,13 +27,11 @@ from scheduler.orders import (
     EndAttempt,
     EndPending,
     Explain,
-    KeepGrant,
     Order,
     ProbeWorker,
     ReleaseOn,
     SetAside,
 )
-from scheduler.rank import WorkerView
 from swarm.identity import Identity
 
 UNIT = "CPU (ONNX)"
@@ -461,40 +454,6 @@ def test_a_campaign_that_ended_is_forgotten_after_a_while() -> None:
     story.tell(book.found(story.need, [advert(2)], story.now))
 
 
-class Counted(dict[str, WorkerView]):
-    """Counts how often all workers are gone through."""
-
-    walks = 0
-
-    def values(self) -> Any:
-        self.walks += 1
-        return super().values()
-
-
-def test_a_decision_goes_through_the_workers_as_often_for_many_needs_as_for_few() -> None:
-    walks: list[int] = []
-    for needs in (1, 40):
-        book = Book(random.Random(1))
-        counted = book.views = Counted()
-        book.add(Terms("c-one"), [Entry(a_task(n, f"device == d{n}")) for n in range(1, needs + 1)], 0.0)
-        book.found("", [advert(n) for n in range(4)], 0.1)
-        counted.walks = 0
-        book.decide(0.2)
-        walks.append(counted.walks)
-    assert walks[0] == walks[1]
-
-
-def test_at_most_so_many_workers_are_probed_at_once_whatever_the_needs() -> None:
-    book = Book(random.Random(1))
-    book.add(Terms("c-one"), [Entry(a_task(n, f"device == d{n}")) for n in range(1, 41)], 0.0)
-    adverts = [
-        advert(0).model_copy(update={"peer": Identity.from_seed(f"many {n}").peer_id, "device": f"d{n}"})
-        for n in range(1, 41)
-    ]
-    assert len(of(book.found("", adverts, 0.1), ProbeWorker)) == MAX_PROBING
-    assert [len(need.fits) for need in book.needs.values()] == [1] * 40
-
-
 @pytest.mark.parametrize("why", ["overtime", "cancel"])
 def test_a_stop_that_is_not_confirmed_is_said_again_and_then_let_go(why: str) -> None:
     story = Story()
@@ -609,245 +568,3 @@ def test_a_lease_granted_while_the_question_was_under_way_is_not_taken_for_lost(
     story.grant(story.commits[0])
     orders = story.tell(story.book.adopted(PEERS[0], "c-one", 1, (), story.now, asked=frozenset()))
     assert not of(orders, EndAttempt)
-
-
-class Walk(RuleBasedStateMachine):
-    """Any stimulus at any time, old and foreign ones among them; a shadow of the store checks what the orders would write."""
-
-    @initialize(seed=st.integers(0, 1000), tasks=st.integers(1, 6))
-    def begin(self, seed: int, tasks: int) -> None:
-        self.book = Book(random.Random(seed))
-        self.now = 0.0
-        self.number = 0
-        self.commits: list[CommitTo] = []
-        self.leases: list[tuple[CommitTo, str, Fence]] = []
-        self.needs: list[str] = []
-        self.recorded: dict[str, int] = {}
-        self.final: dict[str, TaskState] = {}
-        self.took: dict[str, tuple[int, Fence | None]] = {}
-        self.disk = {f"c-one/{n}": TaskState.PENDING for n in range(1, tasks + 1)}
-        self.do(
-            self.book.add(
-                Terms("c-one", attempts=2, wait_s=5.0),
-                [Entry(a_task(n)) for n in range(1, tasks + 1)],
-                0.0,
-            )
-        )
-        self.found(0)
-        self.found(1)
-        self.quoted(0, 1, 0, 1)
-
-    def write(self, task: str, event: TaskEvent) -> None:
-        """Raises when the store would refuse it, and so end the scheduler."""
-        self.disk[task] = step(TASK, self.disk[task], event, story=task)
-
-    def do(self, orders: list[Order]) -> None:
-        for order in orders:
-            match order:
-                case KeepGrant():
-                    self.write(order.task, TaskEvent.ENQUEUE if order.queued else TaskEvent.GRANT)
-                case EndAttempt():
-                    assert order.attempt == self.took[order.task][0]
-                    self.write(order.task, order.event)
-                case EndPending():
-                    for task in order.tasks:
-                        assert self.disk[task] is TaskState.PENDING
-                        self.write(task, order.event)
-                case _:
-                    pass
-        for commit in of(orders, CommitTo):
-            self.write(commit.task, TaskEvent.COMMIT)
-        self.commits += of(orders, CommitTo)
-        self.needs += [order.need for order in of(orders, Discover)]
-        for commit in of(orders, CommitTo):
-            before = self.took.get(commit.task, (0, None))[0]
-            assert commit.attempt == before + 1, "attempts rise one by one, never two at a time"
-            self.took[commit.task] = (commit.attempt, None)
-
-    @rule(n=st.integers(0, 3))
-    def found(self, n: int) -> None:
-        for need in self.needs[-1:]:
-            self.do(self.book.found(need, [advert(n)], self.now))
-
-    @rule(n=st.integers(0, 3), free=st.integers(0, 1), queue=st.integers(0, 3), incarnation=st.integers(1, 3))
-    def quoted(self, n: int, free: int, queue: int, incarnation: int) -> None:
-        told = quote(free=free, queue=queue, incarnation=incarnation)
-        self.do(self.book.quoted(PEERS[n], told, self.now))
-
-    @rule(n=st.integers(0, 3))
-    def unreachable(self, n: int) -> None:
-        self.do(self.book.unreachable(PEERS[n], "silence", self.now))
-
-    @rule(n=st.integers(0, 3), reason=st.sampled_from([Reason.NOT_ALLOWED, Reason.BUSY]))
-    def refused(self, n: int, reason: Reason) -> None:
-        retry = 1.0 if reason is Reason.BUSY else None
-        self.do(self.book.refused(PEERS[n], Denied(reason=reason, retry_s=retry), self.now))
-
-    @precondition(lambda self: self.commits)
-    @rule(data=st.data(), queued=st.booleans(), incarnation=st.integers(1, 3))
-    def granted(self, data: st.DataObject, queued: bool, incarnation: int) -> None:
-        commit = data.draw(st.sampled_from(self.commits))
-        self.number += 1
-        fence = Fence(incarnation=incarnation, number=self.number)
-        self.leases.append((commit, f"l{self.number}", fence))
-        lease = f"l{self.number}"
-        entry = self.book.entries[commit.task]
-        wanted = entry.attempt == commit.attempt and entry.state is TaskState.COMMITTING
-        self.do(
-            self.book.granted(commit.peer, commit.task, commit.attempt, lease, fence, self.now, queued=queued)
-        )
-        if not wanted:
-            assert entry.lease != lease, "an old attempt's grant gave its task a lease"
-
-    @precondition(lambda self: self.commits)
-    @rule(data=st.data(), how=st.sampled_from(["conflict", "denied", "unfit", "lost", "unsent"]))
-    def not_granted(self, data: st.DataObject, how: str) -> None:
-        c = data.draw(st.sampled_from(self.commits))
-        book = self.book
-        if how == "conflict":
-            conflict = Conflict(reason=Reason.BUSY, quote=quote())
-            self.do(book.conflict(c.task, c.attempt, conflict, self.now))
-        elif how in ("denied", "unfit"):
-            reason = Reason.NOT_SERVING if how == "denied" else Reason.DOES_NOT_FIT
-            self.do(book.denied(c.task, c.attempt, Denied(reason=reason), self.now))
-        else:
-            self.do(book.not_committed(c.task, c.attempt, "silence", self.now, sent=how == "lost"))
-
-    @rule(
-        n=st.integers(0, 3),
-        what=st.sampled_from(["ready", "progress", "stopped", "lost", "adopted", "result"]),
-        lease=st.sampled_from(["l1", "l2", "l3", "l4", "made-up"]),
-        incarnation=st.integers(0, 4),
-        number=st.integers(1, 4),
-        task=st.integers(1, 7),
-        attempt=st.integers(1, 3),
-        flags=st.tuples(st.booleans(), st.booleans()),
-        reason=st.sampled_from(list(Reason)),
-    )
-    def a_worker_says_anything(
-        self,
-        n: int,
-        what: str,
-        lease: str,
-        incarnation: int,
-        number: int,
-        task: int,
-        attempt: int,
-        flags: tuple[bool, bool],
-        reason: Reason,
-    ) -> None:
-        """Of leases, fences, tasks and attempts that are its own, another's or made up: the book stands whatever it is."""
-        book, peer, fence = self.book, PEERS[n], Fence(incarnation=incarnation, number=number)
-        if what == "ready":
-            if book.ready(peer, lease, fence, self.now) is None:
-                self.do(book.stopped(peer, (lease,), self.now))
-        elif what == "progress":
-            book.progress(peer, Progress(lease=lease, fence=fence, seq=1, phase=Phase.RUN), self.now)
-        elif what == "stopped":
-            self.do(book.stopped(peer, (lease,), self.now))
-        elif what == "lost":
-            self.do(book.lost(peer, (lease,), reason, self.now))
-        elif what == "adopted":
-            told = LiveLease(
-                task=f"c-one/{task}",
-                attempt=attempt,
-                lease=lease,
-                fence=fence,
-                queued=flags[0],
-                reporting=flags[1],
-            )
-            asked = frozenset(held.lease for held in book.held_on(peer))
-            self.do(book.adopted(peer, "c-one", incarnation, (told,), self.now, asked=asked))
-        else:
-            entry = book.entries.get(f"c-one/{task}")
-            if entry is not None and entry.live and (entry.worker, entry.attempt) == (peer, attempt):
-                self.do(book.granted(peer, entry.id, attempt, lease, fence, self.now, queued=False))
-
-    @rule(n=st.integers(0, 3))
-    def silence(self, n: int) -> None:
-        self.do(self.book.all_lost(PEERS[n], Reason.LOST, "silence", self.now))
-
-    @precondition(lambda self: self.leases)
-    @rule(data=st.data())
-    def ready_and_progress(self, data: st.DataObject) -> None:
-        commit, lease, fence = data.draw(st.sampled_from(self.leases))
-        task = self.book.ready(commit.peer, lease, fence, self.now)
-        told = Progress(lease=lease, fence=fence, seq=1, phase=Phase.RUN)
-        live = self.book.progress(commit.peer, told, self.now)
-        if task is not None:
-            assert live is not None
-            assert (live.task, live.attempt) == (task, commit.attempt)
-
-    @precondition(lambda self: self.leases)
-    @rule(data=st.data(), outcome=st.sampled_from(list(Outcome)), permanent=st.booleans())
-    def result(self, data: st.DataObject, outcome: Outcome, permanent: bool) -> None:
-        """As the service and the store do it: only the current attempt under the current fence is recorded."""
-        commit, _, fence = data.draw(st.sampled_from(self.leases))
-        entry = self.book.entries[commit.task]
-        if not entry.live or (entry.attempt, entry.fence, entry.worker) != (
-            commit.attempt,
-            fence,
-            commit.peer,
-        ):
-            return
-        reason = None if outcome is Outcome.COMPLETE else Reason.CRASHED
-        record = a_record(self.book, commit.task, outcome=outcome, reason=reason, permanent=permanent)
-        event, why, _ = self.book.judge(record)
-        self.write(commit.task, event)
-        if event is TaskEvent.SUCCEED:
-            self.recorded[commit.task] = self.recorded.get(commit.task, 0) + 1
-        self.do(self.book.settled(commit.task, event, why, self.now))
-
-    @precondition(lambda self: self.leases)
-    @rule(data=st.data(), stopped=st.booleans())
-    def lost(self, data: st.DataObject, stopped: bool) -> None:
-        commit, lease, _ = data.draw(st.sampled_from(self.leases))
-        if stopped:
-            self.do(self.book.stopped(commit.peer, [lease], self.now))
-        else:
-            self.do(self.book.lost(commit.peer, [lease], Reason.EXPIRED, self.now))
-
-    @rule(n=st.integers(0, 3), incarnation=st.integers(1, 3))
-    def seen(self, n: int, incarnation: int) -> None:
-        self.do(self.book.seen(PEERS[n], incarnation, WorkerState.BUSY, self.now))
-
-    @rule(n=st.integers(0, 3), data=st.data())
-    def adopted(self, n: int, data: st.DataObject) -> None:
-        known = [
-            LiveLease(task=c.task, attempt=c.attempt, lease=lease, fence=fence, queued=queued)
-            for c, lease, fence in self.leases
-            if c.peer == PEERS[n]
-            for queued in (data.draw(st.booleans()),)
-        ]
-        kept = data.draw(st.lists(st.sampled_from(known), unique_by=lambda x: x.lease)) if known else []
-        asked = frozenset(held.lease for held in self.book.held_on(PEERS[n]))
-        self.do(self.book.adopted(PEERS[n], "c-one", 1, kept, self.now, asked=asked))
-
-    @rule(n=st.integers(1, 6))
-    def cancel(self, n: int) -> None:
-        self.do(self.book.cancel([f"c-one/{n}"], self.now))
-
-    @rule(seconds=st.sampled_from([0.2, 3.0, 40.0, 700.0]))
-    def tick(self, seconds: float) -> None:
-        self.now += seconds
-        orders = self.book.tick(self.now)
-        self.do(orders)
-        for explain in of(orders, Explain):
-            self.do(self.book.nothing_fits(explain.need, Reason.NOTHING_FITS, "none", self.now))
-
-    @invariant()
-    def holds_together(self) -> None:
-        self.book.check()
-        for task, entry in self.book.entries.items():
-            if task in self.final:
-                assert entry.state is self.final[task], "a terminal state is final"
-            elif entry.over:
-                self.final[task] = entry.state
-            if entry.over or entry.state in (TaskState.PENDING, TaskState.COMMITTING):
-                assert self.disk[task] is entry.state, "the store says the same"
-            assert (entry.state is TaskState.SUCCEEDED) == (self.recorded.get(task, 0) == 1)
-            assert self.recorded.get(task, 0) <= 1
-
-
-Walk.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
-TestWalk = Walk.TestCase
