@@ -84,7 +84,7 @@ def _caps() -> str:
             "lease",
             f"{lease.LEASE_TTL_S:g} s, renewed every {lease.RENEW_EVERY_S:g} s, grace {lease.GRACE_S:g} s",
         ),
-        ("crashes in a row before a worker is faulty", str(worker.FAULTY_AFTER)),
+        ("crashes of different models before a worker examines itself", str(worker.FAULTY_AFTER)),
     ]
     return "\n".join(["| what | cap |", "|---|---|", *(f"| {what} | {cap} |" for what, cap in rows)])
 

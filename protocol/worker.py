@@ -9,7 +9,7 @@ from protocol.table import Table
 from protocol.words import WorkerState
 
 FAULTY_AFTER: Final = 3
-"""Runs that crashed in a row, on models that are not known to be broken, before a worker calls itself faulty."""
+"""Different models that crashed with no success in between, before a worker runs what is known to work; faulty if that fails."""
 
 
 class WorkerEvent(StrEnum):

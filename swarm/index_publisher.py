@@ -142,7 +142,9 @@ class Publisher:
 
         A refresh that is under way is given a moment; if it goes on, the tombstone's higher number outranks what it says.
         """
-        contacts = {peer: contact for shard in self._shards.values() for peer, contact in shard.holders.items()}
+        contacts = {
+            peer: contact for shard in self._shards.values() for peer, contact in shard.holders.items()
+        }
         with trio.move_on_after(LEAVE_S / 2):
             async with self._busy:
                 self._signed, self._shards = None, {}
