@@ -57,9 +57,16 @@ class Refused(SarkError):
 
 
 class Unreachable(SarkError):
-    """No link to the peer could be had, or the one there was fell silent. Nothing is known of what it did last."""
+    """No link to the peer could be had, or the one there was fell silent. Nothing is known of what it did last.
+
+    `refused`: its machine answered at every address that nobody listens there any more.
+    """
 
     exit_code: ClassVar[int] = 4
+
+    def __init__(self, what: str, *, hint: str = "", refused: bool = False) -> None:
+        super().__init__(what, hint=hint)
+        self.refused = refused
 
 
 class RunError(SarkError):

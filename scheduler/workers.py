@@ -36,6 +36,8 @@ from swarm.link import Answer, Link, Links
 from swarm.network import Network
 
 CONNECT_S: Final = 3.0
+GONE_S: Final = 2.0
+"""A broken link and refused connections for so long mean that the worker's process has ended. Its fences cover an error in this."""
 AGAIN_S: Final = 1.0
 """Between two attempts to reach a worker that has leases of ours."""
 SETTLE_S: Final = 2.0
@@ -54,6 +56,8 @@ class Line:
     """When the last renewal was sent that was answered."""
     trouble: str = "no answer"
     """Why nothing has been heard since, as far as known."""
+    refused_since: float | None = None
+    """Since when its machine has answered at every try that nobody listens there; None: it did not, or the last try said otherwise."""
     link: Link | None = None
     """The link over which its leases were adopted."""
     committing: int = 0
@@ -243,16 +247,29 @@ class Workers:
         """One attempt to have a link again; the second before the next one is waited here."""
         try:
             await self._link(peer)
+            line.refused_since = None
         except Unreachable as exc:
+            now = trio.current_time()
             line.trouble = exc.what
-            self._carry_out(self._book.missing(peer, trio.current_time()))
+            since = line.refused_since if line.refused_since is not None else now
+            line.refused_since = since if exc.refused else None
+            self._carry_out(self._book.missing(peer, now))
+            if (
+                line.refused_since is not None
+                and now - line.refused_since >= GONE_S
+                and self._book.view(peer).held
+            ):
+                self._give_up(peer, line, now, "its process is gone")
             await trio.sleep(AGAIN_S)
 
     def _fell_silent(self, peer: str, line: Line, now: float) -> None:
         """No renewal was answered for a lease's time, be there a link or none: what it has of ours is lost."""
+        self._give_up(peer, line, now, f"was not heard of for {LEASE_TTL_S:g} s")
+
+    def _give_up(self, peer: str, line: Line, now: float, what: str) -> None:
         book = self._book
-        why = f"{book.view(peer).device or peer} was not heard of for {LEASE_TTL_S:g} s: {line.trouble}"
-        log.warning("worker.silent", peer=peer, why=line.trouble)
+        why = f"{book.view(peer).device or peer}: {what}: {line.trouble}"
+        log.warning("worker.lost", peer=peer, why=why)
         line.heard_at = now
         # first that it is to be probed again, then that its tasks wait: else it would get them back unasked
         self._carry_out(book.broken(peer, now) + book.all_lost(peer, Reason.LOST, why, now))

@@ -59,6 +59,7 @@ class _Dial:
         self.done = trio.Event()
         self.connection: INetConn | None = None
         self.failures: list[str] = []
+        self.refused = 0
         self.running = 0
         self.scopes: list[trio.CancelScope] = []
 
@@ -67,6 +68,10 @@ class _Dial:
         self.done.set()
         for scope in self.scopes:
             scope.cancel()
+
+
+class NobodyListens(SwarmException):
+    """Every address of the peer answered, and refused the connection: its process is gone, or was never there."""
 
 
 class NoAutoConnector(AutoConnector):
@@ -156,7 +161,8 @@ class NodeSwarm(Swarm):
             if self._dials.get(peer) is dial:
                 del self._dials[peer]
         if dial.connection is None:
-            raise SwarmException("; ".join(dial.failures))
+            told = "; ".join(dial.failures)
+            raise NobodyListens(told) if dial.refused == len(addresses) else SwarmException(told)
         return dial.connection
 
     async def _attempt(
@@ -171,6 +177,7 @@ class NodeSwarm(Swarm):
                     return
                 except SwarmException as error:
                     dial.failures.append(f"{address}: {_reason(error)}")
+                    dial.refused += isinstance(_cause(error), ConnectionRefusedError)
                     return
             if not dial.done.is_set():
                 dial.failures.append(f"{address}: no answer within {DIAL_WITHIN_S:g} s")
@@ -281,6 +288,16 @@ class NodeHost(BasicHost):
 
 def _reason(error: BaseException) -> str:
     """The innermost cause in a few words."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return (str(error) or type(error).__name__)[:200]
+    cause = _cause(error)
+    return (str(cause) or type(cause).__name__)[:200]
+
+
+def _cause(error: BaseException) -> BaseException:
+    """What it began with; of several beginnings the first."""
+    while True:
+        if error.__cause__ is not None:
+            error = error.__cause__
+        elif isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        else:
+            return error

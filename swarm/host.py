@@ -33,7 +33,7 @@ from multiaddr import Multiaddr
 from protocol.errors import LocalProtocolError, ResourceError, Unreachable
 from swarm import hardening
 from swarm.addresses import TcpAddress, check_listen, concrete, parse_tcp, split_peer, usable
-from swarm.dialling import NodeHost, NodeSwarm
+from swarm.dialling import NobodyListens, NodeHost, NodeSwarm
 from swarm.host_streams import NodeStream
 from swarm.identity import Identity, distance, peer_id_bytes
 from swarm.network import Address, Contact, Handler, PeerId
@@ -328,7 +328,8 @@ def _patience(peer: PeerId, patience_s: float) -> Iterator[None]:
     except trio.TooSlowError as error:
         raise Unreachable(f"{peer} did not answer within {patience_s:g} s") from error
     except BaseLibp2pError as error:
-        raise Unreachable(f"no way to {peer}: {error}") from error
+        refused = isinstance(error, NobodyListens)
+        raise Unreachable(f"no way to {peer}: {error}", refused=refused) from error
 
 
 def _peer(peer: PeerId) -> ID:

@@ -152,7 +152,7 @@ class MemorySwarm:
         """Connect; waits for ever across a cut, as packets without an answer do."""
         await self._round_trips(a, b, CONNECT_ROUND_TRIPS)
         if b not in self._nodes:
-            raise Unreachable(f"no way to {b}: connection refused")
+            raise Unreachable(f"no way to {b}: connection refused", refused=True)
         if a not in self._nodes:
             raise Unreachable("this node was killed")
         link = self.link(a, b)

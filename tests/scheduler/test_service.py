@@ -117,7 +117,7 @@ async def test_a_worker_that_dies_in_mid_run_loses_its_tasks_to_another(
         died = trio.current_time()
         first.die()
         await world.until(lambda: world.states() == {TaskState.SUCCEEDED})
-        assert trio.current_time() - died < 25
+        assert trio.current_time() - died < 6  # its port refuses: it is not waited for as silence would be
         assert {task for task, _ in second.ran} == {"c-one/1", "c-one/2"}
     lost = [row for row in world.store.attempts("c-one") if row.state is AttemptState.LOST]
     assert [(row.worker, row.reason) for row in lost] == [(first.peer, Reason.LOST)]

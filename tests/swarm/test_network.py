@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -14,7 +15,7 @@ from protocol.errors import LocalProtocolError, Unreachable
 from swarm.host import open_host
 from swarm.host_streams import NodeStream
 from swarm.identity import Identity, distance, verify
-from swarm.memory import MemorySwarm
+from swarm.memory import MemoryNetwork, MemorySwarm
 from swarm.memory_streams import MemoryStream
 from swarm.network import Contact, Network, Stream
 
@@ -474,3 +475,22 @@ class _AsTrio(trio.abc.HalfCloseableStream):
 
     async def aclose(self) -> None:
         await self.inner.aclose()
+
+
+async def test_a_process_that_has_ended_is_told_apart_from_one_that_is_silent(start: Start) -> None:
+    asker = await start(1)
+    gone = Identity.from_seed(99).peer_id
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        closed = f"/ip4/127.0.0.1/tcp/{listener.getsockname()[1]}"
+    with pytest.raises(Unreachable) as caught:
+        await asker.connect(gone, [closed])
+    assert caught.value.refused
+    with socket.socket() as silent:  # takes connections and says nothing
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        with pytest.raises(Unreachable) as caught:
+            await asker.connect(
+                gone, [closed, f"/ip4/127.0.0.1/tcp/{silent.getsockname()[1]}"], patience_s=0.5
+            )
+    assert isinstance(asker, MemoryNetwork) or not caught.value.refused
