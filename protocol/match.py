@@ -14,6 +14,10 @@ from protocol.base import brief
 from protocol.requirement import Clause, Of, Op, Requirement, attribute_of, show_size
 
 
+NOT_SET: Final = "not set"
+NOT_KNOWN: Final = "not known"
+
+
 class Met(StrEnum):
     """How one clause stands with one device."""
 
@@ -34,6 +38,8 @@ class ClauseVerdict:
 
     def __str__(self) -> str:
         """One short line, fit for a message: `ram: has 4 GiB, needs >= 8 GiB`."""
+        if self.have in (NOT_SET, NOT_KNOWN):
+            return brief(f"{self.clause.attribute} is {self.have}, needs {brief(self.need, 90)}")
         return brief(f"{self.clause.attribute}: has {brief(self.have, 90)}, needs {brief(self.need, 90)}")
 
 
@@ -80,7 +86,7 @@ def match_clause(clause: Clause, advert: Advert) -> ClauseVerdict:
         absent = Met.UNMET if clause.attribute.startswith("label.") else Met.UNKNOWN
         if absent is Met.UNMET and clause.op is Op.NE:
             absent = Met.MET
-        return ClauseVerdict(clause, absent, "not set" if absent is not Met.UNKNOWN else "not known", need)
+        return ClauseVerdict(clause, absent, NOT_SET if absent is not Met.UNKNOWN else NOT_KNOWN, need)
     return ClauseVerdict(clause, _compare(attribute.of, clause, have), _show(attribute.of, have), need)
 
 

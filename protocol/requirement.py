@@ -194,7 +194,7 @@ def parse_clause(text: str) -> Clause:
         return Clause(attribute=name, op=op, value=items)
     if attribute.of is Of.SIZE:
         size = parse_size(_unquote(raw))
-        if size is None:
+        if size is None or _unquote(raw).isdigit():  # 80 of what? nobody means bytes
             raise CampaignError(
                 f'{raw!r} is not a size in clause "{text}"', hint="write it as 8 GiB or 500 MB"
             )

@@ -52,7 +52,7 @@ SAYS_LITTLE = Advert(peer=LAPTOP.peer, seq=1, device="d", name="n")
         ("ram >= 16 GiB", LAPTOP, Met.MET),
         ("ram > 16 GiB", LAPTOP, Met.UNMET),
         ("ram >= 16 GiB", SAYS_LITTLE, Met.UNKNOWN),
-        ("ram == 17179869184", LAPTOP, Met.MET),
+        ("ram == 17179869184 B", LAPTOP, Met.MET),
         ("cores >= 8", LAPTOP, Met.MET),
         ("cores < 8", LAPTOP, Met.UNMET),
         ("cores != 8", LAPTOP, Met.UNMET),
@@ -90,6 +90,13 @@ def test_a_verdict_speaks_of_each_clause_by_itself() -> None:
     assert str(verdict.missing[0]) == "ram: has 16 GiB, needs >= 64 GiB"
 
 
+def test_a_label_that_is_not_there_is_told_as_not_set() -> None:
+    assert (
+        str(match_clause(parse_clause("label.site == lab"), SERVER)) == "label.site is not set, needs == lab"
+    )
+    assert str(match_clause(parse_clause("soc ~ x"), SAYS_LITTLE)) == "soc is not known, needs ~ x"
+
+
 def test_no_clause_fits_every_device() -> None:
     assert match(Requirement(), SAYS_LITTLE).fits
 
@@ -106,6 +113,7 @@ def test_an_unknown_clause_never_counts_as_met() -> None:
         ("rma >= 8 GiB", "unknown attribute 'rma'", "did you mean 'ram'?"),
         ("lable.site == lab", "unknown attribute 'lable.site'", "label.NAME"),
         ("ram >= lots", "'lots' is not a size", "8 GiB"),
+        ("ram >= 80", "'80' is not a size", "8 GiB"),
         ("ram ~ 8", "ram cannot be compared by ~", "<"),
         ("cores >= many", "'many' is not a number", "plain number"),
         ("cores >= nan", "'nan' is not a number", "plain number"),
