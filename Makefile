@@ -12,7 +12,7 @@ test: lint types imports pytest  ## everything CI checks
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@echo "installing into .venv (about two minutes the first time)"
+	@echo "installing into .venv: one to two minutes the first time, without a word …"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]' 2>.venv/pip.log || (cat .venv/pip.log; exit 1)
 	@# libp2p pulls stale stubs that hide trio's own types from the type checkers
 	@rm -rf .venv/lib/python*/site-packages/trio-stubs
@@ -36,8 +36,9 @@ fmt: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-spec: $(STAMP)  ## write the generated parts of SPEC.md
+spec: $(STAMP)  ## write what is generated: parts of SPEC.md, docs/columns.md
 	@$(BIN)/python -c "from pathlib import Path; from protocol.spec import render; p = Path('protocol/SPEC.md'); p.write_text(render(p.read_text('utf-8')), 'utf-8')"
+	@$(BIN)/python -c "from pathlib import Path; from scheduler.row import columns_page; Path('docs/columns.md').write_text(columns_page(), 'utf-8')"
 
 lock:  ## pin what a fresh environment of this project's dependencies resolves to
 	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock

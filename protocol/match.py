@@ -13,7 +13,6 @@ from protocol.advert import Advert
 from protocol.base import brief
 from protocol.requirement import Clause, Of, Op, Requirement, attribute_of, show_size
 
-
 NOT_SET: Final = "not set"
 NOT_KNOWN: Final = "not known"
 

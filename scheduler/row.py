@@ -72,14 +72,17 @@ class Row(BaseModel):
     compute_units: str
     """The unit asked for; a row is Complete only if it is what really ran."""
     device_name: str = ""
+    """As its owner named it, or its host name."""
     soc: str = ""
     """Processor or system on chip."""
     ram: float | None = None
     """Of the device, in GB of 1,073,741,824 bytes."""
     device_os: str = ""
+    """Name and version of the operating system."""
     load_ms_median: float | None = None
     """Milliseconds to create a session, each in a fresh process."""
     load_ms_average: float | None = None
+    """Of the same loads."""
     load_ms_std_dev: float | None = None
     """With Bessel's correction; empty below two loads."""
     peak_load_ram_usage: float | None = None
@@ -87,6 +90,7 @@ class Row(BaseModel):
     inference_ms_median: float | None = None
     """Milliseconds of one timed inference; warm-up is left out."""
     inference_ms_average: float | None = None
+    """Of the same inferences."""
     inference_ms_std_dev: float | None = None
     """With Bessel's correction; empty below two inferences."""
     peak_inference_ram_usage: float | None = None
@@ -96,13 +100,17 @@ class Row(BaseModel):
     load_ms_first: float | None = None
     """The first of the loads."""
     load_ms_min: float | None = None
+    """The quickest load."""
     load_ms_max: float | None = None
+    """The slowest load."""
     loads: int | None = None
     """How many fresh-process loads were timed."""
     inference_ms_first: float | None = None
     """The cold one: the first warm-up inference."""
     inference_ms_min: float | None = None
+    """The quickest."""
     inference_ms_max: float | None = None
+    """The slowest."""
     inference_ms_p50: float | None = None
     """The median."""
     inference_ms_p90: float | None = None
@@ -130,9 +138,13 @@ class Row(BaseModel):
     shapes: str = ""
     """Of the inputs, resolved. Rows of different shapes are not to be compared."""
     dtypes: str = ""
+    """Element types of the inputs."""
     seed: int | None = None
+    """Of the made inputs."""
     driver: str = ""
+    """What loaded and ran the model."""
     runtime: str = ""
+    """Of the driver, with its version."""
     providers: str = ""
     """Execution providers of the live session, most preferred first."""
     output_sha256: str = ""
@@ -140,9 +152,11 @@ class Row(BaseModel):
     max_error: float | None = None
     """Largest difference from the reference, relative to its largest magnitude."""
     tolerance: float | None = None
+    """The largest MaxError that counts as agreeing."""
     verdict: str = ""
     """valid, unchecked, few-runs, drift, noisy or unreadable; empty for a row that is not Complete."""
     verdict_reason: str = ""
+    """Why the verdict is what it is."""
     reason: str = ""
     """Why it failed, in one word of a closed list."""
     detail: str = ""
@@ -150,16 +164,21 @@ class Row(BaseModel):
     attempt: int | None = None
     """Which attempt this is."""
     notes: str = ""
+    """What was chosen where the campaign did not say: sizes of dimensions, input values, warm-up, threads."""
     campaign: str = ""
+    """Its id."""
     worker_id: str = ""
     """Peer id of the worker that signed the result."""
     device_id: str = ""
     """The hardware's id."""
     arch: str = ""
+    """Processor architecture."""
     cores: int | None = None
     """Physical cores."""
     node_version: str = ""
+    """Of sark-node on the worker."""
     model_sha256: str = ""
+    """Of the model's bytes."""
     task_sha256: str = ""
     """Of the signed task's bytes."""
     stages: str = ""
@@ -169,6 +188,23 @@ class Row(BaseModel):
 CONTRACT: Final = 17
 COLUMNS: Final[tuple[str, ...]] = tuple(to_pascal(name) for name in Row.model_fields)
 """All columns in order."""
+
+
+def columns_page() -> str:
+    """All columns and what they say, as a page for people."""
+    rows = "\n".join(
+        f"| {number} | `{name}` | {meaning.replace(chr(10), ' ')} |"
+        for number, (name, meaning) in enumerate(column_meanings().items(), start=1)
+    )
+    return f"""# The columns of the CSV
+
+The first 17 are those of the first system, with its names and in its order. An empty cell was not measured. A row that is not Complete carries no
+measured number. Written by `make spec` from `scheduler/row.py`.
+
+| # | column | says |
+|---|---|---|
+{rows}
+"""
 
 
 def column_meanings() -> dict[str, str]:
