@@ -48,16 +48,19 @@ def _refuse_foreign_packages() -> None:
         raise SystemExit(6)
 
 
-_refuse_foreign_packages()
+try:
+    _refuse_foreign_packages()
 
-import typer  # noqa: E402
+    import typer
 
-import gate.cli  # noqa: E402
-import node.cli  # noqa: E402
-import scheduler.cli  # noqa: E402
-from drivers.base import Driver, Unfit, UnitInfo, WorkOrder  # noqa: E402
-from protocol.errors import SarkError  # noqa: E402
-from swarm.home import Home  # noqa: E402
+    import gate.cli
+    import node.cli
+    import scheduler.cli
+    from drivers.base import Driver, Unfit, UnitInfo, WorkOrder
+    from protocol.errors import SarkError
+    from swarm.home import Home
+except KeyboardInterrupt:  # Ctrl-C before there is a program that could say something
+    raise SystemExit(130) from None
 
 __all__ = ["Driver", "Unfit", "UnitInfo", "WorkOrder", "app", "main"]
 
