@@ -112,7 +112,8 @@ def submit(
         typer.Option(help="How long to look for a device that fits before a task fails, such as 90s or 10m."),
     ] = "60s",
     csv: Annotated[
-        Path | None, typer.Option(help="Where to write the CSV at the end.  [default: CAMPAIGN.csv]")
+        Path | None,
+        typer.Option(help="Where to write the CSV at the end.  [default: CAMPAIGN.csv]", metavar="PATH"),
     ] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
@@ -121,6 +122,7 @@ def submit(
     Ctrl-C only stops watching. Exit code 0: all tasks succeeded, 1: some did not, 3: no device fits.
     """
     from scheduler.campaign_form import parse_duration
+    from scheduler.report import check_folder
     from scheduler.submit import submit_campaign
     from swarm.gates import answers, remember_gates
 
@@ -129,6 +131,13 @@ def submit(
         wait_s = parse_duration(wait)
     except ValueError as exc:
         raise CampaignError(f"--wait: {exc}", hint="write it as 90s, 10m or 2h") from None
+    if detach and csv is not None:
+        raise CampaignError(
+            "--csv has no meaning with --detach, which returns before there are results",
+            hint=f"write it later: sark-node results ID --csv {csv}",
+        )
+    if csv is not None:
+        check_folder(csv)
     gates = _gates(ctx, gate)
     if not gates:
         raise Unreachable(
@@ -161,15 +170,22 @@ def watch(
         str, typer.Argument(help="Its id, or the beginning of it.  [default: the latest]")
     ] = "",
     gate: Annotated[list[str] | None, GATE] = None,
+    csv: Annotated[
+        Path | None,
+        typer.Option(help="Where to write the CSV at the end.  [default: among this home's]", metavar="PATH"),
+    ] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Watch a campaign until it ends. Starts the scheduler process again if it is gone: nothing that is done is done twice."""
+    from scheduler.report import check_folder
     from scheduler.store import Store
 
     home: Home = ctx.obj
+    if csv is not None:
+        check_folder(csv)
     with Store(home.store) as store:
         found = _find(store, campaign)
-    _follow(ctx, found, _keeper(ctx, _gates(ctx, gate)), csv=None, as_json=as_json)
+    _follow(ctx, found, _keeper(ctx, _gates(ctx, gate)), csv=csv, as_json=as_json)
 
 
 app.command("attach", hidden=True)(watch)
@@ -207,24 +223,33 @@ def results(
         str | None, typer.Option(help="Write the CSV there; - for standard output.", metavar="PATH")
     ] = None,
     raw: Annotated[
-        Path | None,
-        typer.Option(help="Write all raw samples and signed records there, as JSON.", metavar="PATH"),
+        str | None,
+        typer.Option(
+            help="Write all raw samples and signed records there, as JSON; - for standard output.",
+            metavar="PATH",
+        ),
     ] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Show a campaign's results as a table, or write them as CSV, JSON or raw samples."""
-    from scheduler.report import csv_lines, write_csv, write_raw
+    from scheduler.report import csv_lines, json_lines, write_csv, write_raw
     from scheduler.show import show_results
     from scheduler.store import Store
     from scheduler.summary import campaign_rows, raw_results
 
     home: Home = ctx.obj
+    if [csv, raw, "-" if as_json else None].count("-") > 1:
+        raise CampaignError(
+            "only one of --csv, --raw and --json can have standard output", hint="give the other a file"
+        )
     with Store(home.store) as store:
         found = _find(store, campaign)
         stored = store.rows(found)
     rows = campaign_rows(stored)
-    if raw is not None:
-        write_raw(raw, found, raw_results(stored))
+    if raw == "-":
+        sys.stdout.writelines(json_lines(found, raw_results(stored)))
+    elif raw is not None:
+        write_raw(Path(raw), found, raw_results(stored))
         print(f"raw samples of {_count(len(rows), 'task')} in {raw}", file=sys.stderr)
     if csv == "-":
         sys.stdout.writelines(csv_lines(rows))
@@ -383,7 +408,8 @@ def _follow(
     console = Console(stderr=as_json)
     with Store(home.store) as store:
         try:
-            if not as_json:
+            kept = store.campaign(campaign_id)
+            if not as_json and kept is not None and kept.ended is None:
                 console.print(f"Campaign {campaign_id} is safe on disk.", highlight=False)
             campaign = watch_campaign(store, campaign_id, console, keep_alive=keep_alive)
         except KeyboardInterrupt:

@@ -144,11 +144,25 @@ def read_raw(data: bytes) -> tuple[RawResult, ...]:
 # -- files ------------------------------------------------------------------------------------------------------------------------------
 
 
+def check_folder(path: Path) -> None:
+    """Raise `ResourceError` unless the folder in which `path` is to be written exists: none is made for a name mistyped."""
+    folder = path.absolute().parent
+    try:
+        there = folder.is_dir()
+    except OSError:  # somebody else's
+        there = False
+    if not there:
+        raise ResourceError(
+            f"cannot write {safe_text(str(path))}: there is no folder {safe_text(str(folder))}",
+            hint="make it first, or name another file",
+        )
+
+
 def _replace(path: Path, write: Callable[[TextIO], object]) -> None:
     """Write beside `path`, flush to the disk, then take its place."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    check_folder(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with part.open("w", encoding="utf-8", newline="") as out:
                 write(out)

@@ -8,6 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from protocol.attempt import TaskEvent
+from protocol.requirement import Requirement
+from protocol.task import Measure, Model, Task, Timeouts
+from scheduler.store import Store
+from scheduler.stored import NewCampaign, NewModel
+from swarm.home import Home
+from swarm.identity import Identity
 from tests.cli.conftest import Typed
 
 COMMANDS = (
@@ -215,3 +222,58 @@ def test_info_says_what_this_device_is_and_whom_to_allow(typed: Typed) -> None:
     shown = typed("info")
     assert shown.code == 0
     assert f"join --allow {told['scheduler']}" in shown.out
+
+
+def test_a_csv_that_could_not_be_written_at_the_end_is_refused_at_the_beginning(
+    typed: Typed, listener: str
+) -> None:
+    file = plain(typed.folder)
+    done = typed("submit", file, "--detach", "--csv", "z.csv", "--gate", listener)
+    assert done.code == 2
+    assert "sark-node results ID --csv z.csv" in done.err
+    nowhere = typed.folder / "no" / "such"
+    for words in (("submit", file, "--gate", listener), ("watch",)):
+        done = typed(*words, "--csv", nowhere / "x.csv")
+        assert done.code == 6
+        assert f"there is no folder {nowhere}" in done.err
+    assert not typed.stored
+    assert not nowhere.parent.exists()
+
+
+def ended(typed: Typed) -> None:
+    """A campaign with one task, cancelled before it was given to anybody."""
+    me = Identity.from_seed("scheduler").peer_id
+    task = Task(
+        campaign="c-ended",
+        task="c-ended/1",
+        scheduler=me,
+        model=Model(name="m.onnx", sha256="ab" * 32, size=10),
+        unit="CPU (ONNX)",
+        requirement=Requirement(),
+        measure=Measure(),
+        timeouts=Timeouts(),
+    )
+    with Store(Home.at(typed.home).store) as store:
+        store.create_campaign(
+            NewCampaign("c-ended", "ended", me, "{}"), [NewModel("m.onnx", "ab" * 32, 10)], [task]
+        )
+        store.end_pending(["c-ended/1"], TaskEvent.CANCEL)
+        store.end_campaign("c-ended")
+
+
+def test_a_dash_is_standard_output_for_raw_samples_too(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended(typed)
+    monkeypatch.chdir(typed.folder)
+    done = typed("results", "--raw", "-")
+    assert done.code == 0
+    assert json.loads(done.out)["campaign"] == "c-ended"
+    assert not (typed.folder / "-").exists()
+    assert typed("results", "--raw", "-", "--csv", "-").code == 2
+
+
+def test_a_campaign_that_has_ended_is_shown_and_not_called_safe(typed: Typed) -> None:
+    ended(typed)
+    target = typed.folder / "late.csv"
+    done = typed("watch", "--csv", target)
+    assert "safe on disk" not in done.out
+    assert "c-ended/1" in target.read_text(encoding="utf-8")
