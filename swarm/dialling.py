@@ -29,13 +29,14 @@ from libp2p.network.swarm import Swarm
 from libp2p.peer.id import ID
 from libp2p.peer.peerinfo import PeerInfo
 from libp2p.protocol_muxer.multiselect_communicator import MultiselectCommunicator
+from libp2p.security.noise.exceptions import PeerIDMismatchesPubkey
 from multiaddr import Multiaddr
 
 from protocol.errors import SarkError
 from swarm.addresses import usable
 from swarm.limits import InboundLimits
 from swarm.muxer import BoundedYamux
-from swarm.network import Address
+from swarm.network import Address, PeerId
 
 DIAL_WITHIN_S: Final = 10.0
 """One address, from the first packet to a secured connection."""
@@ -60,6 +61,8 @@ class _Dial:
         self.connection: INetConn | None = None
         self.failures: list[str] = []
         self.refused = 0
+        self.other = ""
+        """The peer that answered instead."""
         self.running = 0
         self.scopes: list[trio.CancelScope] = []
 
@@ -72,6 +75,14 @@ class _Dial:
 
 class NobodyListens(SwarmException):
     """Every address of the peer answered, and refused the connection: its process is gone, or was never there."""
+
+
+class AnotherAnswers(SwarmException):
+    """At an address of the peer there is another one, `found`: the id or the address is wrong, or somebody took its place."""
+
+    def __init__(self, told: str, found: PeerId) -> None:
+        super().__init__(told)
+        self.found = found
 
 
 class NoAutoConnector(AutoConnector):
@@ -162,6 +173,8 @@ class NodeSwarm(Swarm):
                 del self._dials[peer]
         if dial.connection is None:
             told = "; ".join(dial.failures)
+            if dial.other:
+                raise AnotherAnswers(told, dial.other)
             raise NobodyListens(told) if dial.refused == len(addresses) else SwarmException(told)
         return dial.connection
 
@@ -177,7 +190,10 @@ class NodeSwarm(Swarm):
                     return
                 except SwarmException as error:
                     dial.failures.append(f"{address}: {_reason(error)}")
-                    dial.refused += isinstance(_cause(error), ConnectionRefusedError)
+                    cause = _cause(error)
+                    dial.refused += isinstance(cause, ConnectionRefusedError)
+                    if isinstance(cause, PeerIDMismatchesPubkey):
+                        dial.other = dial.other or _found_instead(cause)
                     return
             if not dial.done.is_set():
                 dial.failures.append(f"{address}: no answer within {DIAL_WITHIN_S:g} s")
@@ -284,6 +300,11 @@ class NodeHost(BasicHost):
             if not served:
                 with trio.move_on_after(1.0, shield=True), contextlib.suppress(BaseLibp2pError, OSError):
                     await net_stream.reset()
+
+
+def _found_instead(error: PeerIDMismatchesPubkey) -> PeerId:
+    """libp2p tells the id that the other's key gives in its message only."""
+    return str(error).rpartition("=")[2]
 
 
 def _reason(error: BaseException) -> str:

@@ -22,7 +22,7 @@ from protocol.base import Message
 from protocol.errors import RemoteProtocolError
 from protocol.health_messages import HEALTH, Ping, Pong
 from protocol.words import Family
-from swarm.gates import local_gates
+from swarm.gates import local_gates, remembered_gates
 from swarm.home import Home, Role
 from swarm.host import open_host
 from swarm.identity import Identity, load_or_create, lock_folder, next_incarnation
@@ -67,14 +67,17 @@ async def enter(
         identity = load_or_create(home.key(role))
         incarnation = next_incarnation(folder / "incarnation")
         rng = random.Random()
-        gates = settings.gates or local_gates(home)
+
+        def gates() -> tuple[str, ...]:
+            """This home's own, as of now: a gate may be started later, or come back on another port."""
+            found = local_gates(home) or (remembered_gates(home) if role == "scheduler" else ())
+            return tuple(gate for gate in found if identity.peer_id not in gate)
+
         async with open_host(
             identity,
             listen=settings.listen or ANYWHERE,
             announce=settings.announce,
-            bootstrap=gates
-            if role != "gate"
-            else tuple(gate for gate in gates if identity.peer_id not in gate),
+            bootstrap=tuple(gate for gate in settings.gates if identity.peer_id not in gate) or gates,
             server=holder,
             rng=rng,
         ) as network:
@@ -85,7 +88,7 @@ async def enter(
                 _answer_health(network, Pong(role=role, incarnation=incarnation))
             async with trio.open_nursery() as nursery:
                 await nursery.start(index.run)
-                yield Here(home, role, identity, incarnation, network, index, gates, rng)
+                yield Here(home, role, identity, incarnation, network, index, settings.gates or gates(), rng)
                 with trio.move_on_after(1.5, shield=True):
                     await index.withdraw()
                 nursery.cancel_scope.cancel()

@@ -17,7 +17,7 @@ from typing import Final
 
 import structlog
 import trio
-from libp2p.abc import INetConn, INetStream, INetwork, INotifee
+from libp2p.abc import INetStream
 from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.custom_types import TProtocol
 from libp2p.exceptions import BaseLibp2pError
@@ -32,7 +32,8 @@ from multiaddr import Multiaddr
 
 from protocol.errors import LocalProtocolError, ResourceError, Unreachable
 from swarm import hardening
-from swarm.addresses import TcpAddress, check_listen, concrete, parse_tcp, split_peer, usable
+from swarm.addresses import TcpAddress, check_listen, concrete, parse_tcp, usable
+from swarm.bootstrap import BootstrapKeeper, Gates, gate_contacts
 from swarm.dialling import NobodyListens, NodeHost, NodeSwarm
 from swarm.host_streams import NodeStream
 from swarm.identity import Identity, distance, peer_id_bytes
@@ -43,10 +44,6 @@ ADDRESS_TTL_S: Final = 7200
 FORGOTTEN_S: Final = 60.0
 """How long a peer that did not answer is left out, whoever names it again."""
 REFRESH_WITHIN_S: Final = 15.0
-JOIN_WITHIN_S: Final = 3.0
-"""How long starting waits for a first bootstrap peer; after that the search goes on beside the node's work."""
-RETRY_FIRST_S: Final = 1.0
-RETRY_MOST_S: Final = 30.0
 CLOSE_WITHIN_S: Final = 0.6
 
 log = structlog.get_logger(__name__)
@@ -159,24 +156,27 @@ async def open_host(
     *,
     listen: Sequence[Address] = (),
     announce: Sequence[Address] = (),
-    bootstrap: Sequence[str] = (),
+    bootstrap: Gates = (),
     server: bool,
     rng: random.Random | None = None,
 ) -> AsyncIterator[HostNetwork]:
     """Start a node and yield it, listening; leave the context to stop it (under a second).
 
     `listen`: multiaddrs such as `/ip4/0.0.0.0/tcp/4001`, or none for a node that only dials; `announce`: told to others
-    instead of the interfaces' addresses (a forwarded port); `bootstrap`: `/ip4/…/tcp/…/p2p/12D3Koo…`, kept connected to;
+    instead of the interfaces' addresses (a forwarded port); `bootstrap`: `/ip4/…/tcp/…/p2p/12D3Koo…`, or how
+    to look them up, kept connected to;
     `server`: others may route through this node. ResourceError when a port cannot be had or an address makes no sense.
     """
     plan = _Plan(
         identity,
         check_listen(listen),
         tuple(announce),
-        _bootstrap_contacts(bootstrap),
+        bootstrap if callable(bootstrap) else tuple(bootstrap),
         server,
         rng or random.Random(),
     )
+    if not callable(bootstrap):
+        gate_contacts(bootstrap)  # a wrong one is told before anything is started
     hardening.harden()
     _probe_ports(listen)
     stop = trio.Event()
@@ -199,7 +199,7 @@ class _Plan:
     identity: Identity
     listen: list[Multiaddr]
     announce: tuple[Address, ...]
-    bootstrap: tuple[Contact, ...]
+    bootstrap: Gates
     server: bool
     rng: random.Random
 
@@ -232,7 +232,7 @@ async def _run(plan: _Plan, stop: trio.Event, *, task_status: trio.TaskStatus[Ho
                 _check_listening(swarm, plan.listen)
                 kad = OwnKad(host, server=plan.server)
                 network = HostNetwork(plan.identity, host, swarm, kad)
-                keeper = _BootstrapKeeper(network, plan.bootstrap, plan.rng)
+                keeper = BootstrapKeeper(network, plan.bootstrap, plan.rng)
                 swarm.register_notifee(keeper)
                 await keeper.join_first()
                 async with background_trio_service(kad), trio.open_nursery() as nursery:
@@ -253,72 +253,6 @@ def _alone(error: BaseException) -> BaseException:
     return error
 
 
-class _BootstrapKeeper(INotifee):
-    """Keeps a connection with at least one bootstrap peer: a restarted gate gets its nodes back within seconds."""
-
-    def __init__(self, network: HostNetwork, contacts: Sequence[Contact], rng: random.Random) -> None:
-        self._network = network
-        self._contacts = contacts
-        self._rng = rng
-        self._lost = trio.Event()
-
-    async def join_first(self) -> None:
-        """Try all of them once, before Kademlia starts, so that its first look around finds somebody."""
-        if self._contacts:
-            with trio.move_on_after(JOIN_WITHIN_S):
-                await self._try_all()
-
-    async def run(self) -> None:
-        pause = RETRY_FIRST_S
-        while self._contacts:
-            if self._linked():
-                pause = RETRY_FIRST_S
-                self._lost = trio.Event()
-                await self._lost.wait()
-                log.warning("gate.lost", gates=[contact.peer for contact in self._contacts])
-            await trio.sleep(pause * self._rng.uniform(0.5, 1.0))
-            pause = min(pause * 2, RETRY_MOST_S)
-            if not self._linked() and await self._try_all():
-                await self._network.refresh()
-
-    def _linked(self) -> bool:
-        live = set(self._network.connected())
-        return any(contact.peer in live for contact in self._contacts)
-
-    async def _try_all(self) -> bool:
-        async with trio.open_nursery() as nursery:
-            for contact in self._contacts:
-                nursery.start_soon(self._try, contact)
-        return self._linked()
-
-    async def _try(self, contact: Contact) -> None:
-        try:
-            await self._network.connect(contact.peer, contact.addresses)
-        except Unreachable as error:
-            log.warning("bootstrap peer not reached", peer=contact.peer, why=error.what)
-        else:
-            self._network.learn(contact)
-
-    async def disconnected(self, network: INetwork, conn: INetConn) -> None:
-        if not self._linked():
-            self._lost.set()
-
-    async def connected(self, network: INetwork, conn: INetConn) -> None:
-        """Of no interest."""
-
-    async def opened_stream(self, network: INetwork, stream: INetStream) -> None:
-        """Of no interest."""
-
-    async def closed_stream(self, network: INetwork, stream: INetStream) -> None:
-        """Of no interest."""
-
-    async def listen(self, network: INetwork, multiaddr: Multiaddr) -> None:
-        """Of no interest."""
-
-    async def listen_close(self, network: INetwork, multiaddr: Multiaddr) -> None:
-        """Of no interest."""
-
-
 @contextmanager
 def _patience(peer: PeerId, patience_s: float) -> Iterator[None]:
     """Turns libp2p's failures, and the end of patience, into `Unreachable`: the one place where that is done."""
@@ -337,20 +271,6 @@ def _peer(peer: PeerId) -> ID:
         return ID(peer_id_bytes(peer))
     except ValueError as error:
         raise Unreachable(str(error)) from error
-
-
-def _bootstrap_contacts(bootstrap: Sequence[str]) -> tuple[Contact, ...]:
-    found: dict[PeerId, list[Address]] = {}
-    for text in bootstrap:
-        try:
-            peer, address = split_peer(text)
-            peer_id_bytes(peer)
-        except ValueError as error:
-            raise ResourceError(
-                f"a bootstrap address makes no sense: {error}", hint="take it from the gate"
-            ) from error
-        found.setdefault(peer, []).append(address)
-    return tuple(Contact(peer, tuple(addresses)) for peer, addresses in found.items())
 
 
 def _announcer(announce: Sequence[Address]) -> Callable[[list[Multiaddr]], list[Multiaddr]]:
@@ -396,7 +316,8 @@ def _answers(address: TcpAddress) -> bool:
 def _cannot_listen(port: int, address: str, error: OSError) -> ResourceError:
     if error.errno == errno.EADDRINUSE:
         return ResourceError(
-            f"port {port} is taken", hint="stop what listens there, or choose another with --listen"
+            f"port {port} is taken",
+            hint="choose another with --port (or --listen), or stop what listens there",
         )
     if error.errno == errno.EACCES:
         return ResourceError(f"port {port} needs more rights", hint="choose a port above 1023 with --listen")

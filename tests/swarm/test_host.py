@@ -11,6 +11,7 @@ import trio
 
 from protocol.errors import ResourceError, Unreachable
 from swarm.addresses import concrete, parse_tcp, split_peer, usable
+from swarm.dialling import AnotherAnswers
 from swarm.host import HostNetwork, open_host
 from swarm.identity import Identity
 from swarm.network import Stream
@@ -238,3 +239,15 @@ def test_a_peer_address_splits_in_two() -> None:
     assert split_peer(f"/ip4/192.0.2.7/tcp/4001/p2p/{peer}") == (peer, "/ip4/192.0.2.7/tcp/4001")
     with pytest.raises(ValueError, match="not of the form"):
         split_peer("/ip4/192.0.2.7/tcp/4001")
+
+
+async def test_who_answers_instead_of_a_peer_is_told_by_name() -> None:
+    wanted, found = Identity.from_seed(3), Identity.from_seed(1)
+    async with (
+        open_host(found, listen=[LOOPBACK], server=True) as other,
+        open_host(Identity.from_seed(2), server=False) as node,
+    ):
+        with pytest.raises(Unreachable) as caught:
+            await node.connect(wanted.peer_id, other.addresses)
+    assert isinstance(caught.value.__cause__, AnotherAnswers)
+    assert caught.value.__cause__.found == found.peer_id

@@ -1,0 +1,131 @@
+"""Gates are found when they come, and what is said about those that do not answer is said once."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+import structlog
+import trio
+import trio.testing
+
+from protocol.errors import ResourceError, Unreachable
+from swarm.bootstrap import BootstrapKeeper, Gates
+from swarm.dialling import AnotherAnswers
+from swarm.identity import Identity
+from swarm.network import Address, Contact, PeerId
+
+GATE = Identity.from_seed("gate").peer_id
+OTHER = Identity.from_seed("other").peer_id
+HERE = f"/ip4/192.0.2.7/tcp/4101/p2p/{GATE}"
+THERE = f"/ip4/192.0.2.7/tcp/4999/p2p/{GATE}"
+
+
+class Swarm:
+    """A network in which `up` says which addresses answer, and with which peer."""
+
+    def __init__(self) -> None:
+        self.up: dict[Address, PeerId] = {}
+        self.live: set[PeerId] = set()
+        self.refreshed = 0
+
+    def connected(self) -> tuple[PeerId, ...]:
+        return tuple(self.live)
+
+    async def connect(self, peer: PeerId, addresses: Sequence[Address]) -> None:
+        await trio.lowlevel.checkpoint()
+        there = {self.up[address] for address in addresses if address in self.up}
+        if peer in there:
+            self.live.add(peer)
+        elif there:
+            raise Unreachable("no way") from AnotherAnswers("no way", there.pop())
+        else:
+            raise Unreachable("no way")
+
+    def learn(self, contact: Contact) -> None:
+        """Of no interest."""
+
+    async def refresh(self) -> None:
+        self.refreshed += 1
+
+
+def keeper(swarm: Swarm, gates: Gates) -> BootstrapKeeper:
+    return BootstrapKeeper(swarm, gates, random.Random(1))
+
+
+@pytest.fixture
+def clock() -> trio.testing.MockClock:
+    return trio.testing.MockClock(autojump_threshold=0)
+
+
+async def test_a_gate_that_is_started_later_is_found_within_three_seconds(
+    clock: trio.testing.MockClock,
+) -> None:
+    swarm, file = Swarm(), list[str]()
+    kept = keeper(swarm, lambda: file)
+    await kept.join_first()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(kept.run)
+        await trio.sleep(1000)
+        file.append(HERE)
+        swarm.up["/ip4/192.0.2.7/tcp/4101"] = GATE
+        await trio.sleep(3)
+        assert (swarm.live, swarm.refreshed) == ({GATE}, 1)
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("again", [HERE, THERE])
+async def test_a_gate_that_comes_back_is_found_within_three_seconds_on_any_port(
+    clock: trio.testing.MockClock, again: str
+) -> None:
+    swarm, file = Swarm(), [HERE]
+    swarm.up["/ip4/192.0.2.7/tcp/4101"] = GATE
+    kept = keeper(swarm, lambda: file)
+    await kept.join_first()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(kept.run)
+        await trio.sleep(10)
+        assert swarm.live == {GATE}
+        swarm.up.clear()
+        swarm.live.clear()
+        file.clear()
+        await kept.disconnected(None, None)  # type: ignore[arg-type]
+        await trio.sleep(100)
+        file.append(again)
+        swarm.up[again.partition("/p2p/")[0]] = GATE
+        await trio.sleep(3)
+        assert swarm.live == {GATE}
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_gate_that_does_not_answer_is_told_once_and_so_is_that_it_does(
+    clock: trio.testing.MockClock,
+) -> None:
+    swarm = Swarm()
+    with structlog.testing.capture_logs() as lines:
+        kept = keeper(swarm, [THERE])
+        await kept.join_first()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(kept.run)
+            await trio.sleep(600)
+            swarm.up["/ip4/192.0.2.7/tcp/4999"] = OTHER
+            await trio.sleep(600)
+            swarm.up["/ip4/192.0.2.7/tcp/4999"] = GATE
+            await trio.sleep(31)
+            nursery.cancel_scope.cancel()
+    assert [(line["log_level"], line["event"]) for line in lines if line["log_level"] != "debug"] == [
+        ("warning", "gate 192.0.2.7:4999 does not answer; trying again"),
+        ("warning", f"gate 192.0.2.7:4999 is another gate: expected …{GATE[-8:]}, found …{OTHER[-8:]}"),
+        ("info", "gate 192.0.2.7:4999 is reached"),
+    ]
+
+
+async def test_a_damaged_gate_file_is_no_gate_and_a_damaged_setting_is_told(
+    clock: trio.testing.MockClock,
+) -> None:
+    swarm = Swarm()
+    await keeper(swarm, lambda: ["no address"]).join_first()
+    assert swarm.live == set()
+    with pytest.raises(ResourceError, match="makes no sense"):
+        keeper(swarm, ["no address"])
