@@ -124,16 +124,9 @@ class Assigning:
         words = ""
         if need.pending and not any(self.views[peer].serving(now) for peer in need.fits):
             if not need.fits:
-                words = (
-                    "" if need.asked_at is None or need.asking else "no device that fits has been found yet"
-                )
+                words = "" if need.asked_at is None or need.asking else "no device that fits is up yet"
             else:
-                told = [
-                    f"{view.device or view.peer}: {view.why}"
-                    for view in (self.views[peer] for peer in sorted(need.fits))
-                    if view.why
-                ]
-                words = "; ".join(told[:3]) + (f" and {len(told) - 3} more" if len(told) > 3 else "")
+                words = why_waiting([self.views[peer] for peer in sorted(need.fits)])
         if not words or words == need.noted:
             return []
         need.noted = words
@@ -174,3 +167,16 @@ class Assigning:
             for entry in (self.entries[task] for task in view.held)
             if entry.state is TaskState.QUEUED
         ]
+
+
+def why_waiting(fits: list[WorkerView]) -> str:
+    """What those that fit say; of those that cannot be reached only that: a live line has no room for addresses."""
+    gone = [view.device or view.peer[-8:] for view in fits if view.trouble]
+    told = [f"{view.device or view.peer[-8:]}: {view.why}" for view in fits if view.why and not view.trouble]
+    words = ["; ".join(told[:3]) + (f" and {len(told) - 3} more" if len(told) > 3 else "")] if told else []
+    if gone:
+        who = ", ".join(gone[:3]) + (f" and {len(gone) - 3} more" if len(gone) > 3 else "")
+        words.append(f"{who} {'is' if len(gone) == 1 else 'are'} gone")
+    if gone and not told:
+        words.append("waiting for a device")
+    return "; ".join(words)

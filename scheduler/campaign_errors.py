@@ -155,6 +155,8 @@ def _problem(item: Any, root: type[BaseModel], parts: Parts) -> _Must | Problem:
             return Problem(where, context["what"], context["hint"])
         case "missing":
             return Problem(where[:-1], f"the key {key!r} is missing", f"add {key}: …")
+        case "tuple_type" if isinstance(given, (int, float, str)):
+            return _Must(where, _MUST[kind], got, f"write [{safe_text(str(given), 40)}]")
         case _ if kind in _MUST:
             return _Must(where, _MUST[kind], got, _HINT.get(kind, ""))
         case "too_short" | "string_too_short":
@@ -168,7 +170,8 @@ def _problem(item: Any, root: type[BaseModel], parts: Parts) -> _Must | Problem:
             guess = did_you_mean(str(given), choices.replace("'", "").replace(" or ", ", ").split(", "))
             return _Must(where, choices, got, guess)
         case "greater_than_equal":
-            return _Must(where, f"at least {context['ge']:,}", got)
+            hint = "a size is at least 1" if "dims" in where[:-1] else ""
+            return _Must(where, f"at least {context['ge']:,}", got, hint)
         case "less_than_equal":
             return _Must(where, f"at most {context['le']:,}", got)
         case "string_pattern_mismatch":

@@ -118,7 +118,7 @@ UnitName = Annotated[
     StringConstraints(pattern=r"^[!-~](?:[ -~]{0,98}[!-~])?$"),
     WithJsonSchema({"type": "string", "anyOf": [{"enum": list(UNITS)}, {"pattern": r"^[ -~]{1,100}$"}]}),
 ]
-Dims = Annotated[dict[DimName, Annotated[int, Field(ge=0, le=2**31)]], Field(max_length=64)]
+Dims = Annotated[dict[DimName, Annotated[int, Field(ge=1, le=2**31)]], Field(max_length=64)]
 Runs = Annotated[int, Field(ge=1, le=1_000_000)]
 Threads = Literal["physical"] | Annotated[int, Field(ge=1, le=8192)]
 

@@ -20,6 +20,8 @@ from scheduler.safe import safe_text
 
 _AT_LEAST: Final = (Op.GE, Op.GT)
 _AT_MOST: Final = (Op.LE, Op.LT)
+_ADVICE: Final = "; its owner can: sark-node join --allow"
+"""Where a worker's refusal goes on with what we say once for all of them."""
 
 
 def explain(requirement: Requirement, adverts: Sequence[Advert]) -> str:
@@ -100,9 +102,17 @@ def smallest_change(requirement: Requirement, adverts: Iterable[Advert]) -> str:
 
 
 def why_none(
-    requirement: Requirement, adverts: Sequence[Advert], fits: Sequence[WorkerView], declined: Iterable[str]
+    requirement: Requirement,
+    adverts: Sequence[Advert],
+    fits: Sequence[WorkerView],
+    declined: Iterable[str],
+    *,
+    scheduler: str,
 ) -> tuple[Reason, str]:
-    """Reason and words for tasks that found no worker in the time given: nobody fits, those who fit refuse, or cannot be reached."""
+    """Reason and words for tasks that found no worker in the time given: nobody fits, those who fit refuse, or cannot be reached.
+
+    `scheduler`: our peer id, for the advice to owners, which stands once below what each worker says.
+    """
     refusing = [view for view in fits if view.refused is not None]
     away = [view for view in fits if view.refused is None]
     resting = [view for view in away if view.trouble == 0 and view.state in RESTING]
@@ -110,7 +120,7 @@ def why_none(
         reason = refusing[0].refused or Reason.NOT_ALLOWED
         hint = ""
         if reason is Reason.NOT_ALLOWED:
-            hint = "\nTheir owners must allow this scheduler: sark-node join --allow PEERID"
+            hint = f"\nTheir owners must allow this scheduler: sark-node join --allow {scheduler}"
         return reason, f"{_who(refusing)} of {_count(len(fits))}: {_words(refusing)}{hint}"
     if resting and len(resting) == len(away):
         return Reason.GAVE_UP, f"{_count(len(away))}, none takes work now: {_words(away)}"
@@ -131,5 +141,7 @@ def _who(views: Sequence[WorkerView]) -> str:
 
 
 def _words(views: Sequence[WorkerView]) -> str:
-    told = [safe_text(f"{view.device or view.peer} says {view.why}") for view in views[:3]]
+    told = [
+        safe_text(f"{view.device or view.peer} says {view.why.partition(_ADVICE)[0]}") for view in views[:3]
+    ]
     return "; ".join(told) + (f" and {len(views) - 3} more" if len(views) > 3 else "")

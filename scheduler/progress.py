@@ -14,6 +14,9 @@ from scheduler.stored import TaskRow
 
 ENDED: Final = frozenset({TaskState.SUCCEEDED, TaskState.FAILED, TaskState.CANCELLED})
 
+STATE_WORDS: Final = {TaskState.COMMITTING: "asking", TaskState.LEASED: "has a place"}
+"""What people read for states whose names are the protocol's."""
+
 
 def progress_text(task: TaskRow) -> str:
     """One phrase, safe to be shown."""
@@ -28,7 +31,7 @@ def progress_text(task: TaskRow) -> str:
         case TaskState.PENDING:
             return safe_text(task.note, 200) or "looking for a device"
         case TaskState.COMMITTING:
-            return "asking"
+            return STATE_WORDS[TaskState.COMMITTING]
         case TaskState.QUEUED:
             return safe_text(task.note, 200) or "queued"
         case _:

@@ -334,7 +334,7 @@ class _Service:
             f"{self._book.view(peer).device or peer}: {d.detail}" for peer, d in need.declined.items()
         ]
         fits = [self._book.view(peer) for peer in sorted(need.fits)]
-        reason, text = why_none(order.requirement, adverts, fits, declined)
+        reason, text = why_none(order.requirement, adverts, fits, declined, scheduler=self._identity.peer_id)
         self._carry_out(self._book.nothing_fits(order.need, reason, text, trio.current_time()))
 
     # -- what workers say ---------------------------------------------------------------------------------------------------------------

@@ -12,8 +12,14 @@ from rich.text import Text
 
 from scheduler.row import Row, Status
 from scheduler.safe import safe_text
+from scheduler.stats import Verdict
 
 HEADS: Final = ("Task", "Model", "Unit", "Device", "Load ms", "Inference ms", "RAM MB", "Result")
+VERDICT: Final = "Verdict"
+"""What the last column is called when every row has one."""
+LEGEND: Final = "Load and inference in ms: median ± standard deviation."
+MAX_REMARKS: Final = 12
+_TOLD_NOTES: Final = ("not given", "names no dynamic dimension")
 _RIGHT: Final = frozenset({"Load ms", "Inference ms", "RAM MB"})
 _SHORTENED: Final = (1, 2, 3)
 """Model, unit and device give way when the table is too wide."""
@@ -22,12 +28,14 @@ _STYLES: Final = {Status.COMPLETE: "green", Status.FAILED: "red", Status.CANCELL
 
 
 def show_results(rows: Sequence[Row], console: Console) -> None:
-    """Print `rows` and, below them, why each failed one failed."""
+    """Print `rows` and, below them, what their columns mean, what is to be said of some, and why each failed one failed."""
     if console.is_terminal:
         console.print(results_table(rows, console.width))
     else:
         for line in plain_lines(rows):
             console.out(line, highlight=False)
+    for line in remarks(rows):
+        console.print(Text(line), soft_wrap=True)
     told = ""
     for row in rows:
         if row.status is Status.FAILED:
@@ -36,6 +44,37 @@ def show_results(rows: Sequence[Row], console: Console) -> None:
                 Text(f"{row.job_id} failed: {why if why != told else 'for the same reason'}"), soft_wrap=True
             )
             told = why
+
+
+def remarks(rows: Sequence[Row]) -> list[str]:
+    """What the table has no room for: the legend, why a row is not simply valid, and which sizes were guessed. At most 14 lines."""
+    found: list[str] = []
+    noted: dict[str, list[str]] = {}
+    for row in rows:
+        if row.status is not Status.COMPLETE:
+            continue
+        number = row.job_id.rpartition("/")[2]
+        if row.verdict not in ("", Verdict.VALID):
+            found.append(f"{number} {row.verdict}: {safe_text(row.verdict_reason)}")
+        notes = [note for note in row.notes.split("; ") if any(word in note for word in _TOLD_NOTES)]
+        if notes:
+            noted.setdefault(safe_text("; ".join(notes)), []).append(number)
+    found += [f"{_numbers(numbers)}: {notes}" for notes, numbers in noted.items()]
+    more = len(found) - MAX_REMARKS
+    if more > 0:
+        found[MAX_REMARKS:] = [f"and {more} more: see Notes in the CSV"]
+    measured = any(row.load_ms_median is not None or row.inference_ms_median is not None for row in rows)
+    return [LEGEND, *found] if measured else found
+
+
+def _numbers(numbers: Sequence[str]) -> str:
+    """A few of them, and how many more."""
+    return ", ".join(numbers[:8]) + (f" and {len(numbers) - 8} more" if len(numbers) > 8 else "")
+
+
+def _heads(rows: Sequence[Row]) -> tuple[str, ...]:
+    complete = bool(rows) and all(row.status is Status.COMPLETE for row in rows)
+    return (*HEADS[:-1], VERDICT) if complete else HEADS
 
 
 def failure_text(row: Row) -> str:
@@ -51,15 +90,15 @@ def kept_columns(line: str) -> str:
 
 def results_table(rows: Sequence[Row], width: int = 80) -> Table:
     """A table `width` columns wide at most: numbers stand whole, names are shortened, nothing is wrapped."""
-    cells = _cells(rows)
-    widths = [max(len(line[column]) for line in [HEADS, *cells]) for column in range(len(HEADS))]
+    heads, cells = _heads(rows), _cells(rows)
+    widths = [max(len(line[column]) for line in [heads, *cells]) for column in range(len(HEADS))]
     while sum(widths) + len(HEADS) > width:
         longest = max(_SHORTENED, key=lambda column: widths[column])
         if widths[longest] <= SHORTEST:
             break
         widths[longest] -= 1
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0, show_edge=False)
-    for head, wide in zip(HEADS, widths, strict=True):
+    for head, wide in zip(heads, widths, strict=True):
         table.add_column(
             head, justify="right" if head in _RIGHT else "left", no_wrap=True, overflow="ellipsis", width=wide
         )
@@ -70,7 +109,7 @@ def results_table(rows: Sequence[Row], width: int = 80) -> Table:
 
 def plain_lines(rows: Sequence[Row]) -> list[str]:
     """The same cells in full, in columns of spaces."""
-    lines = [HEADS, *_cells(rows)]
+    lines = [_heads(rows), *_cells(rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(HEADS))]
     return [
         "  ".join(

@@ -152,7 +152,7 @@ def test_a_campaign_survives_being_stored() -> None:
         (HEAD + "measure:\n  runs: 1.5\n", 5, "measure.runs must be a whole number", ""),
         (HEAD + "measure:\n  runs: true\n", 5, "measure.runs must be a whole number, not True", ""),
         (HEAD + "measure:\n  runs: 0\n", 5, "measure.runs must be at least 1, not 0", ""),
-        (HEAD + "measure:\n  threads: 4\n", 5, "measure.threads must be a list, not 4", "[one, two]"),
+        (HEAD + "measure:\n  threads: 4\n", 5, "measure.threads must be a list, not 4", "write [4]"),
         (HEAD + "measure:\n  threads: []\n", 5, "measure.threads must not be empty", ""),
         (
             HEAD + "measure:\n  threads:\n   - physical\n   - 0\n",
@@ -174,6 +174,18 @@ def test_a_campaign_survives_being_stored() -> None:
             "did you mean 'reference'?",
         ),
         (HEAD + "measure:\n  dims: {H: big}\n", 5, "measure.dims.H must be a whole number", ""),
+        (
+            HEAD + "measure:\n  dims: {H: 0}\n",
+            5,
+            "measure.dims.H must be at least 1, not 0",
+            "a size is at least 1",
+        ),
+        (
+            HEAD + "measure:\n  dims: {H: -4}\n",
+            5,
+            "measure.dims.H must be at least 1",
+            "a size is at least 1",
+        ),
         (HEAD + "measure: [runs]\n", 4, "measure must be a mapping", "key: value"),
         (HEAD + "retry: 3\n", 4, "retry must be a mapping", "key: value"),
         (HEAD + "timeouts: {queue: 10}\n", 4, "the duration 10 has no unit", "500ms, 90s, 10m, 2h"),

@@ -122,13 +122,23 @@ def test_devices_that_fit_but_cannot_be_had_are_told_apart(
 ) -> None:
     worker = view(1)
     worker.refused, worker.trouble, worker.why, worker.device = refused, trouble, "because", "mini"
-    found, text = why_none(need(), [], [worker], [])
+    found, text = why_none(need(), [], [worker], [], scheduler="me")
     assert found is reason
     assert words in text
     assert "mini says because" in text
 
 
+def test_what_owners_must_do_is_said_once_with_the_id_they_must_allow() -> None:
+    workers = [view(1), view(2)]
+    for worker in workers:
+        worker.refused, worker.device = Reason.NOT_ALLOWED, "mini"
+        worker.why = "not-allowed: this worker does not serve you; its owner can: sark-node join --allow me"
+    _, text = why_none(need(), [], workers, [], scheduler="me")
+    assert text.count("--allow") == 1
+    assert text.endswith("sark-node join --allow me")
+
+
 def test_a_name_with_escapes_is_made_safe() -> None:
     worker = view(1)
     worker.trouble, worker.why, worker.device = 1, "\x1b[31mred", "mini"
-    assert "\x1b" not in why_none(need(), [], [worker], [])[1]
+    assert "\x1b" not in why_none(need(), [], [worker], [], scheduler="me")[1]

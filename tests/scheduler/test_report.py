@@ -35,7 +35,7 @@ from protocol.words import Outcome, Reason
 from scheduler.report import csv_cell, csv_lines, raw_result, read_raw, show_number, write_csv, write_raw
 from scheduler.row import COLUMNS, CONTRACT, Row, Status, column_meanings, make_row
 from scheduler.safe import is_safe, safe_text
-from scheduler.show import plain_lines, show_results
+from scheduler.show import LEGEND, MAX_REMARKS, plain_lines, remarks, show_results
 
 PEER = "12D3KooW" + "W" * 44
 MIB = 1024 * 1024
@@ -292,7 +292,7 @@ def test_a_number_is_plain_digits_that_read_back(value: float) -> None:
 
 
 def test_a_csv_takes_the_place_of_an_older_one_whole(tmp_path: Path) -> None:
-    path = tmp_path / "deep" / "results.csv"
+    path = tmp_path / "results.csv"
     write_csv(path, [make_row(TASK, TaskState.CANCELLED)] * 3)
     write_csv(path, [make_row(TASK, TaskState.SUCCEEDED, record())])
     assert len(rows_of(path.read_bytes().decode())) == 1
@@ -317,6 +317,13 @@ def test_a_place_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ResourceError, match="cannot write"):
         write_csv(tmp_path / "file" / "results.csv", [])
+
+
+def test_no_folder_is_made_for_a_file_of_results(tmp_path: Path) -> None:
+    nowhere = tmp_path / "no" / "such"
+    with pytest.raises(ResourceError, match=f"there is no folder {re.escape(str(nowhere))}"):
+        write_csv(nowhere / "x.csv", [])
+    assert not list(tmp_path.iterdir())
 
 
 def test_every_column_is_named_once_and_described_where_its_name_does_not_say_it() -> None:
@@ -390,10 +397,31 @@ def test_the_table_fits_eighty_columns_and_tells_why_a_task_failed() -> None:
 def test_what_is_piped_is_plain_and_whole() -> None:
     rows = [make_row(TASK, TaskState.SUCCEEDED, record())] * 2
     text = shown(rows, terminal=False)
-    assert text.splitlines() == plain_lines(rows)
+    assert text.splitlines() == [*plain_lines(rows), LEGEND, "3, 3: dim 'batch' not given: 1"]
     assert text.splitlines()[1].split() == (
         ["3", "m.onnx", "CPU", "(ONNX)", "mini", "11.00", "3.000", "±0.632", "30.0", "valid"]
     )
+
+
+def test_below_the_table_stands_why_a_row_is_not_simply_valid_and_what_was_guessed() -> None:
+    valid = make_row(TASK, TaskState.SUCCEEDED, record())
+    noisy = valid.model_copy(
+        update={"job_id": "c-1/4", "verdict": "noisy", "verdict_reason": "varies\x1b[2J by 9 %", "notes": "x"}
+    )
+    assert remarks([valid, noisy]) == [
+        LEGEND,
+        "4 noisy: varies[2J by 9 %",
+        "3: dim 'batch' not given: 1",
+    ]
+    many = remarks([noisy] * 20)
+    assert (len(many), many[-1]) == (MAX_REMARKS + 2, "and 8 more: see Notes in the CSV")
+    assert remarks([make_row(TASK, TaskState.CANCELLED)]) == []
+
+
+def test_the_last_column_is_the_verdict_where_every_row_has_one() -> None:
+    complete = make_row(TASK, TaskState.SUCCEEDED, record())
+    assert plain_lines([complete])[0].endswith("Verdict")
+    assert plain_lines([complete, make_row(TASK, TaskState.CANCELLED)])[0].endswith("Result")
 
 
 @given(st.text(max_size=400), st.integers(2, 50))

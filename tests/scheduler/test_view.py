@@ -10,7 +10,9 @@ from rich.console import Console
 
 from protocol.attempt import TaskState
 from protocol.words import Phase, Reason
+from scheduler.assign import why_waiting
 from scheduler.progress import fraction, progress_text, show_ms, show_time
+from scheduler.rank import WorkerView
 from scheduler.stored import CampaignRow, TaskRow
 from scheduler.view import _Lines, render
 
@@ -110,6 +112,22 @@ def test_the_table_fits_the_terminal_and_keeps_what_moves(width: int, height: in
     assert "0:14" in lines[0]
     assert sum("run 120" in line for line in lines) == min(6, height - 4)
     assert f"{300 - (height - 4)} more" in lines[-1]
+
+
+def test_a_pipe_reads_words_for_people() -> None:
+    out = io.StringIO()
+    lines = _Lines(Console(file=out, width=80))
+    for state in (TaskState.COMMITTING, TaskState.LEASED):
+        lines.update(CAMPAIGN, [changed(state=state, phase=None)])
+    assert [line.rpartition(": ")[2] for line in out.getvalue().splitlines()] == ["asking", "has a place"]
+
+
+def test_a_device_that_is_gone_is_told_by_its_name_and_without_addresses() -> None:
+    gone = WorkerView(peer=TASK.worker or "", device="bench-1", trouble=1, why="no way to 12D3KooW…")
+    full = WorkerView(peer="12D3KooWother", device="bench-2", why="busy")
+    assert why_waiting([gone]) == "bench-1 is gone; waiting for a device"
+    assert why_waiting([gone, full]) == "bench-2: busy; bench-1 is gone"
+    assert why_waiting([WorkerView(peer="12D3KooWother")]) == ""
 
 
 def test_a_pipe_gets_a_line_for_each_phase_and_no_escape_codes() -> None:
