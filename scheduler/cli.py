@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import sys
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from protocol.errors import CampaignError, ResourceError, Unreachable
+from protocol.errors import CampaignError, NothingFits, ResourceError, Unreachable
 from scheduler.safe import safe_text
 from swarm.home import Home
 
@@ -54,6 +55,7 @@ def validate(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Check a campaign file and its models, and say what would be measured. Needs no network."""
+    from protocol.requirement import show_size
     from scheduler.campaign import load_campaign
     from scheduler.models import describe_models
     from scheduler.plan import derive_tasks, needs_devices
@@ -74,18 +76,19 @@ def validate(
         return
     console = _console()
     table = Table(box=None, padding=(0, 2), header_style="dim")
-    for column in ("model", "size", "sha256", "unit", "runs", "loads"):
+    for column in ("model", "size", "sha256", "unit", "threads", "runs", "loads"):
         table.add_column(column)
     for name, (_, model) in models.items():
-        for number, line in enumerate(campaign.lines()):
+        first = (Text(safe_text(name)), show_size(model.size), f"{model.sha256[:12]}…")
+        for line, threads in itertools.product(campaign.lines(), campaign.measure.threads):
             table.add_row(
-                Text(safe_text(name)) if number == 0 else "",
-                f"{model.size / 1e6:.2f} MB" if number == 0 else "",
-                f"{model.sha256[:12]}…" if number == 0 else "",
+                *first,
                 Text(safe_text(line.unit)),
+                str(threads),
                 str(line.runs or campaign.measure.runs),
                 str(campaign.measure.loads),
             )
+            first = (Text(""), "", "")
     console.print(table)
     if tasks is None:
         console.print(
@@ -275,12 +278,12 @@ def peers(
     gate: Annotated[list[str] | None, GATE] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """List the devices of the swarm, how they are, and whether they fit."""
+    """List the devices of the swarm, how they are, and whether they fit. Exit code 3: none meets the clauses."""
     import trio
 
     from protocol.requirement import Requirement, parse_clause
     from scheduler.peers import look_around
-    from scheduler.summary import peer_json, peers_table
+    from scheduler.summary import peer_json, peer_remarks, peers_table
 
     requirement = Requirement(clauses=tuple(parse_clause(text) for text in where or ()))
     seen = trio.run(look_around, _gates(ctx, gate), requirement)
@@ -289,7 +292,12 @@ def peers(
     elif not seen:
         print("The gate answers, but no device has joined yet: sark-node join")
     else:
-        _console().print(peers_table(seen))
+        console = _console()
+        console.print(peers_table(seen))
+        for line in peer_remarks(seen):
+            console.print(Text(line), soft_wrap=True)
+    if where and not any(item.verdict.fits for item in seen):
+        raise SystemExit(NothingFits.exit_code)
 
 
 @app.command(rich_help_panel=PANEL)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -181,23 +182,44 @@ def peer_json(seen: Seen) -> dict[str, Any]:
 def peers_table(seen: Sequence[Seen]) -> Table:
     """A line for each device."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for column in ("device", "state", "soc", "cores", "ram", "units", "peer"):
-        table.add_column(column, no_wrap=column != "soc", overflow="ellipsis")
+    for column in ("device", "id", "state", "soc", "cores", "ram", "units", "peer"):
+        wraps = column in ("soc", "units")
+        table.add_column(
+            column,
+            no_wrap=not wraps,
+            overflow="fold" if wraps else "ellipsis",
+            min_width=18 if column == "id" else None,  # it is there to be copied
+        )
     for item in seen:
         advert = item.advert
         state = "unreachable" if item.pong is None else str(item.pong.state or "up")
         if item.pong is not None and item.pong.why:
             state += f" ({safe_text(item.pong.why, 60)})"
         units = ", ".join(safe_text(unit.unit) for unit in advert.units) or "none"
-        if not item.verdict.fits:
-            units = "; ".join(safe_text(str(clause)) for clause in item.verdict.missing)
         table.add_row(
             Text(safe_text(advert.name), style="" if item.verdict.fits else "dim"),
+            Text(safe_text(advert.device, 40)),
             Text(state, style="red" if item.pong is None else ""),
             Text(safe_text(advert.soc, 28)),
             "" if advert.cores is None else str(advert.cores),
             "" if advert.ram is None else show_size(advert.ram),
-            Text(units, style="" if item.verdict.fits else "yellow"),
+            Text(units),
             Text(f"…{advert.peer[-8:]}"),
         )
     return table
+
+
+def peer_remarks(seen: Sequence[Seen]) -> list[str]:
+    """What stands below the table: every clause that a device does not meet, and which workers are one and the same device."""
+    told = [
+        f"{safe_text(item.advert.name)} does not fit: "
+        + "; ".join(safe_text(str(clause)) for clause in item.verdict.missing)
+        for item in seen
+        if not item.verdict.fits
+    ]
+    shared = Counter(item.advert.device for item in seen)
+    return told + [
+        f"{count} workers share the device {safe_text(device, 40)}: spread: device measures it once"
+        for device, count in shared.items()
+        if count > 1
+    ]

@@ -103,6 +103,10 @@ def test_validate_says_what_would_be_measured(typed: Typed) -> None:
     assert "m.onnx" in done.out
     assert "CPU (ONNX)" in done.out
     assert "c is valid: 3 tasks." in done.out
+    head, *lines = [line.split() for line in done.out.splitlines()[:4]]
+    assert head == ["model", "size", "sha256", "unit", "threads", "runs", "loads"]
+    assert [line[-3:] for line in lines] == [["1", "7", "2"], ["2", "7", "2"], ["physical", "7", "2"]]
+    assert lines[0][1:3] == ["42", "B"]
     told = json.loads(typed("validate", file, "--json").out)
     assert told["tasks"] == 3
     assert told["models"]["m.onnx"]["size"] == 42
@@ -277,3 +281,18 @@ def test_a_campaign_that_has_ended_is_shown_and_not_called_safe(typed: Typed) ->
     done = typed("watch", "--csv", target)
     assert "safe on disk" not in done.out
     assert "c-ended/1" in target.read_text(encoding="utf-8")
+
+
+def test_a_scheduler_id_that_is_none_is_told_with_where_to_find_one(typed: Typed) -> None:
+    done = typed("join", "--allow", "foo")
+    assert done.code == 2
+    assert "--allow: allow cannot be 'foo'" in done.err
+    assert "12D3Koo" in done.err
+    assert "sark-node info" in done.err
+
+
+@pytest.mark.parametrize("words", [("join",), ("peers",), ("gate",)])
+def test_a_gate_with_half_an_id_is_bad_input(typed: Typed, words: tuple[str, ...]) -> None:
+    done = typed(*words, "--gate", "/ip4/127.0.0.1/tcp/4101/p2p/12D3KooWfoo")
+    assert done.code == 2
+    assert "/ip4/192.0.2.7/tcp/4101/p2p/12D3Koo" in done.err

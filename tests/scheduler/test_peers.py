@@ -1,0 +1,45 @@
+"""The list of devices: ids to copy, units always, why one does not fit, and workers that are one device."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from protocol.advert import Advert, UnitOffer
+from protocol.match import match
+from protocol.requirement import Requirement, parse_clause
+from scheduler.peers import Seen
+from scheduler.summary import peer_remarks, peers_table
+from swarm.identity import Identity
+
+
+def seen(name: str, device: str, *clauses: str) -> Seen:
+    advert = Advert(
+        peer=Identity.from_seed(name).peer_id,
+        seq=1,
+        device=device,
+        name=name,
+        cores=2,
+        ram=4 * 1024**3,
+        units=(UnitOffer(unit="CPU (ONNX)", runtime="r"),),
+    )
+    requirement = Requirement(clauses=tuple(parse_clause(text) for text in clauses))
+    return Seen(advert, None, "silence", match(requirement, advert))
+
+
+def test_a_device_that_does_not_fit_keeps_its_units_and_is_told_every_clause_it_misses() -> None:
+    item = seen("bench-1", "d-one", "ram >= 8 GiB", "cores >= 4", "cores >= 1")
+    out = io.StringIO()
+    Console(file=out, width=200).print(peers_table([item]))
+    assert "d-one" in out.getvalue()
+    assert "CPU (ONNX)" in out.getvalue()
+    assert peer_remarks([item]) == [
+        "bench-1 does not fit: ram: has 4 GiB, needs >= 8 GiB; cores: has 2, needs >= 4"
+    ]
+
+
+def test_workers_that_share_a_device_are_told_to_be_measured_once() -> None:
+    items = [seen("a", "d-one"), seen("b", "d-one"), seen("c", "d-two")]
+    assert peer_remarks(items) == ["2 workers share the device d-one: spread: device measures it once"]
+    assert peer_remarks(items[1:]) == []
