@@ -293,7 +293,7 @@ def peers(
         print("The gate answers, but no device has joined yet: sark-node join")
     else:
         console = _console()
-        console.print(peers_table(seen))
+        console.print(peers_table(seen, console.width))
         for line in peer_remarks(seen):
             console.print(Text(line), soft_wrap=True)
     if where and not any(item.verdict.fits for item in seen):

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table
@@ -179,16 +179,22 @@ def peer_json(seen: Seen) -> dict[str, Any]:
     }
 
 
-def peers_table(seen: Sequence[Seen]) -> Table:
-    """A line for each device."""
+ROOMY: Final = 110
+"""Columns from which there is room for processor and peer id."""
+
+
+def peers_table(seen: Sequence[Seen], width: int = 80) -> Table:
+    """A line for each device; id and units stand at any width."""
+    roomy = width >= ROOMY
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for column in ("device", "id", "state", "soc", "cores", "ram", "units", "peer"):
+    heads = ("device", "id", "state", *(("soc",) if roomy else ()), "cores", "ram", "units")
+    for column in (*heads, "peer") if roomy else heads:
         wraps = column in ("soc", "units")
         table.add_column(
             column,
             no_wrap=not wraps,
             overflow="fold" if wraps else "ellipsis",
-            min_width=18 if column == "id" else None,  # it is there to be copied
+            min_width={"id": 18, "units": 12}.get(column),  # an id is there to be copied
         )
     for item in seen:
         advert = item.advert
@@ -200,11 +206,11 @@ def peers_table(seen: Sequence[Seen]) -> Table:
             Text(safe_text(advert.name), style="" if item.verdict.fits else "dim"),
             Text(safe_text(advert.device, 40)),
             Text(state, style="red" if item.pong is None else ""),
-            Text(safe_text(advert.soc, 28)),
+            *((Text(safe_text(advert.soc, 28)),) if roomy else ()),
             "" if advert.cores is None else str(advert.cores),
             "" if advert.ram is None else show_size(advert.ram),
             Text(units),
-            Text(f"…{advert.peer[-8:]}"),
+            *((Text(f"…{advert.peer[-8:]}"),) if roomy else ()),
         )
     return table
 

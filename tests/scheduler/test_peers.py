@@ -30,10 +30,11 @@ def seen(name: str, device: str, *clauses: str) -> Seen:
 
 def test_a_device_that_does_not_fit_keeps_its_units_and_is_told_every_clause_it_misses() -> None:
     item = seen("bench-1", "d-one", "ram >= 8 GiB", "cores >= 4", "cores >= 1")
-    out = io.StringIO()
-    Console(file=out, width=200).print(peers_table([item]))
-    assert "d-one" in out.getvalue()
-    assert "CPU (ONNX)" in out.getvalue()
+    for width in (80, 200):
+        out = io.StringIO()
+        Console(file=out, width=width).print(peers_table([item], width))
+        assert "d-one" in out.getvalue()
+        assert "CPU (ONNX)" in out.getvalue()
     assert peer_remarks([item]) == [
         "bench-1 does not fit: ram: has 4 GiB, needs >= 8 GiB; cores: has 2, needs >= 4"
     ]
