@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from protocol.base import Name, PeerName
+from protocol.base import Name
+from swarm.identity import peer_id_bytes
 from swarm.settings import RoleSettings
+
+
+def _is_a_scheduler(text: str) -> str:
+    try:
+        peer_id_bytes(text)
+    except ValueError:
+        raise ValueError(
+            "a scheduler id looks like 12D3Koo… (52 characters); the machine that submits tells its own: sark-node info"
+        ) from None
+    return text
 
 
 class WorkerSettings(RoleSettings):
@@ -18,7 +29,7 @@ class WorkerSettings(RoleSettings):
     name: Name | None = None
     """Shown to people; None: the host's."""
     labels: Annotated[dict[Name, Name], Field(max_length=16)] = {}
-    allow: tuple[PeerName, ...] = ()
+    allow: tuple[Annotated[str, AfterValidator(_is_a_scheduler)], ...] = ()
     """Schedulers that are served besides this user's own."""
     slots: Annotated[int, Field(ge=1, le=64)] = 1
     """Leases at a time. Measuring itself is one at a time for each device, whatever is set here."""

@@ -37,11 +37,16 @@ class SettingsError(SarkError):
 
 
 def _names_a_peer(address: str) -> str:
-    """The form alone; the whole of it is looked at where it is dialled."""
-    if not address.startswith("/") or "/p2p/" not in address:
+    """With its TCP address and its whole peer id."""
+    from swarm.addresses import split_peer  # the address parser: not for every command
+    from swarm.identity import peer_id_bytes
+
+    try:
+        peer_id_bytes(split_peer(address)[0])
+    except ValueError:
         raise ValueError(
-            "an address looks like /ip4/192.0.2.7/tcp/4101/p2p/12D3Koo…; the gate prints its own"
-        )
+            "a gate's address looks like /ip4/192.0.2.7/tcp/4101/p2p/12D3Koo… with the whole id (52 characters); the gate prints its own"
+        ) from None
     return address
 
 

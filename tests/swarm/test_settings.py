@@ -8,7 +8,10 @@ from typing import ClassVar
 import pytest
 
 from protocol.errors import ResourceError
+from swarm.identity import Identity
 from swarm.settings import RoleSettings, SettingsError
+
+GATE = f"/ip4/192.0.2.1/tcp/1/p2p/{Identity.from_seed(1).peer_id}"
 
 
 class Example(RoleSettings):
@@ -28,11 +31,9 @@ def test_no_file_at_all_gives_the_defaults(file: Path) -> None:
 
 
 def test_later_sources_win(file: Path) -> None:
-    file.write_text(
-        'gates = ["/ip4/192.0.2.1/tcp/1/p2p/x"]\n[worker]\nname = "file"\nslots = 2\n[gate]\nx = 1\n'
-    )
+    file.write_text(f'gates = ["{GATE}"]\n[worker]\nname = "file"\nslots = 2\n[gate]\nx = 1\n')
     got = Example.load(file, {"SARK_SLOTS": "3", "SARK_LABELS": "site=lab, rack=2"}, {"name": "flag"})
-    assert (got.name, got.slots, got.gates) == ("flag", 3, ("/ip4/192.0.2.1/tcp/1/p2p/x",))
+    assert (got.name, got.slots, got.gates) == ("flag", 3, (GATE,))
     assert got.labels == {"site": "lab", "rack": "2"}
 
 
@@ -46,6 +47,9 @@ def test_later_sources_win(file: Path) -> None:
         ("[worker]\nslots = 'many'", {}, {}, "config.toml: slots cannot be 'many'"),
         ("", {"SARK_SLOTS": "many"}, {}, "SARK_SLOTS: slots cannot be 'many'"),
         ("", {}, {"slots": "many"}, "--slots: slots cannot be 'many'"),
+        ("", {}, {"gates": ("192.0.2.1:4101",)}, "--gate: gates cannot be '192.0.2.1:4101'"),
+        ("", {}, {"gates": ("/ip4/192.0.2.1/tcp/1/p2p/12D3KooWfoo",)}, "--gate: gates cannot be '/ip4"),
+        ("", {}, {"gates": (GATE.replace("tcp/1", "tcp/x"),)}, "--gate: gates cannot be '/ip4"),
         ("", {}, {"listen": ("4001",)}, "--listen: listen cannot be '4001'"),
     ],
 )
