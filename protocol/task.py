@@ -35,7 +35,7 @@ class Measure(Message):
     """Inferences before the timed ones; None: until settled."""
     threads: Annotated[int, Field(ge=1, le=8192)] | None = None
     """None: as many as physical cores."""
-    dims: Annotated[dict[DimName, Annotated[int, Field(ge=0, le=2**31)]], Field(max_length=64)] = {}
+    dims: Annotated[dict[DimName, Annotated[int, Field(ge=1, le=2**31)]], Field(max_length=64)] = {}
     seed: Annotated[int, Field(ge=0, le=2**32)] = 0
     check: bool = True
 
