@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from functools import partial
 from typing import Annotated
 
@@ -53,9 +54,15 @@ def gate(
         {"listen": _tuple(listen), "announce": _tuple(announce), "gates": _tuple(gate)},
     )
 
+    def stopping() -> None:
+        with contextlib.suppress(OSError):  # nobody reads any more
+            print("stopping", flush=True)
+
     async def main() -> None:
         async with trio.open_nursery() as nursery:
-            here = await nursery.start(partial(run_gate, home, settings, with_stdin=stop_with_stdin))
+            here = await nursery.start(
+                partial(run_gate, home, settings, with_stdin=stop_with_stdin, stopping=stopping)
+            )
             print(f"Gate {here.identity.peer_id} is up. Others join with one of:", flush=True)
             for address in full_addresses(here):
                 print(f"  sark-node join --gate {address}", flush=True)

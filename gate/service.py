@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import structlog
@@ -21,11 +21,12 @@ async def run_gate(
     settings: GateSettings,
     *,
     with_stdin: bool = False,
+    stopping: Callable[[], None] = lambda: None,
     task_status: trio.TaskStatus[Here] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Be a gate until told to stop. Raises `ResourceError` for a port or folder that cannot be had.
 
-    `with_stdin`: the end of standard input ends it too.
+    `with_stdin`: the end of standard input ends it too. `stopping` is called when it was told to stop.
     """
     async with enter("gate", home, settings, holder=True) as here:
         addresses = full_addresses(here)
@@ -34,6 +35,7 @@ async def run_gate(
         task_status.started(here)
         name = await until_told_to_stop(with_stdin=with_stdin)
         log.info("gate.stopping", signal=name)
+        stopping()
     home.gate_file.unlink(missing_ok=True)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
+import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -159,16 +161,19 @@ def join(
     )
     if not settings.gates and not local_gates(home):
         print("No gate is known here: nobody will find this device until one is.", file=sys.stderr)
-        print(
-            "  start one: sark-node gate    or name one: --gate /ip4/…/tcp/4101/p2p/12D3Koo…", file=sys.stderr
-        )
+        print("  start one, it is found by itself: sark-node gate", file=sys.stderr)
+        print("  or name one: --gate /ip4/…/tcp/4101/p2p/12D3Koo…", file=sys.stderr)
 
     def joined(here: Here, profile: Profile) -> None:
         units = ", ".join(unit.unit for unit in profile.units)
         print(f"{profile.name} is a worker now: {units}. Ctrl-C stops it.", flush=True)
         print(f"  {here.identity.peer_id}", flush=True)
 
-    trio.run(run_process, home, settings, stop_with_stdin, joined)
+    def tell(line: str) -> None:
+        with contextlib.suppress(OSError):  # nobody reads any more; the work goes on
+            print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
+
+    trio.run(run_process, home, settings, stop_with_stdin, joined, tell)
 
 
 app.command("start", hidden=True)(join)

@@ -28,9 +28,13 @@ log = structlog.get_logger("sark.worker")
 
 
 async def run_process(
-    home: Home, settings: WorkerSettings, stop_with_stdin: bool, joined: Callable[[Here, Profile], None]
+    home: Home,
+    settings: WorkerSettings,
+    stop_with_stdin: bool,
+    joined: Callable[[Here, Profile], None],
+    tell: Callable[[str], None],
 ) -> None:
-    """Be a worker until told to stop. `joined` is called once others can reach it.
+    """Be a worker until told to stop. `joined` is called once others can reach it, `tell` with a line for each thing that happens.
 
     Raises `ResourceError` for a port, folder or key that cannot be had, and for a device on which no unit works.
     """
@@ -77,6 +81,7 @@ async def run_process(
                 launch=launch,
                 examine=examine,
                 wall=time.time,
+                tell=tell,
                 version=version("sark-node"),
             )
             async with trio.open_nursery() as nursery:
@@ -84,6 +89,7 @@ async def run_process(
                 async def signals() -> None:
                     name = await until_told_to_stop(with_stdin=stop_with_stdin)
                     log.info("worker.stopping", signal=name)
+                    tell("stopping: what runs is ended, results are handed over, the swarm is told")
                     parts.leave.set()
 
                 nursery.start_soon(signals)

@@ -21,7 +21,7 @@ import structlog
 import trio
 
 from drivers.base import Limits, WorkOrder
-from node import runner
+from node import runner, told
 from node.cache import ModelCache, Source
 from node.cache import Progress as FetchProgress
 from node.delivery import Delivery, Links
@@ -79,6 +79,8 @@ class Parts:
     """Runs something that is known to work on this device, and says what is wrong; empty: nothing. Blocks."""
     wall: Callable[[], float]
     """Seconds since the epoch, for retention over restarts."""
+    tell: Callable[[str], object] = lambda line: None
+    """Where a line goes about each run, for the device's owner."""
     version: str = ""
     examine_again_s: float = 60.0
     """A device that was found not to work is examined again so often."""
@@ -303,6 +305,7 @@ class Worker:
         job = Job(lease, place.fence, wanted.attempt, wanted.task, wanted.task_sha256, began - place.since)
         condition.begin()
         self._advert_old.set()
+        self._parts.tell(told.began(job.task))
 
         def report(phase: Phase, done: int, total: int | None, median_ms: float | None) -> None:
             running.seq += 1
@@ -321,6 +324,7 @@ class Worker:
         record = await runner.run(job, self._bench, running.stop, report)
         condition.end(record.outcome, record.reason, record.permanent, record.model_sha256)
         running.gone.set()
+        self._parts.tell(told.ended(record, trio.current_time() - began))
         if condition.suspect:  # before another run begins
             await self._examine()
         self.ledger.finish(lease, trio.current_time())

@@ -222,6 +222,7 @@ class World:
         self.incarnation = 0
         self.free = 10**12
         self.trouble = ""
+        self.told: list[str] = []
         self._seed = 10
         self.ann = self.scheduler()
         self.held = held
@@ -250,6 +251,7 @@ class World:
             examine=lambda: self.trouble,
             examine_again_s=0.01,
             wall=lambda: self.wall,
+            tell=self.told.append,
             version="0.1",
         )
         self._worker = trio.CancelScope()

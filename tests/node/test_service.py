@@ -72,6 +72,19 @@ async def test_a_granted_task_is_fetched_run_and_reported(world: Any) -> None:
     await until(lambda: len(world.parts.outbox) == 0)
 
 
+async def test_the_owner_reads_a_line_when_a_run_begins_and_one_when_it_ends(world: Any) -> None:
+    await world.start()
+    link = await world.link()
+    task = world.ann.task()
+    granted = await link.ask(world.ann.commit(task), Granted)
+    await until(lambda: world.device.launches)
+    who = world.ann.identity.peer_id[-8:]
+    assert world.told == [f"{task.task} {task.model.name} on {task.unit} for …{who}: running"]
+    await link.ask(Cancel(held=(world.held(granted),)), Stopped)
+    await world.ann.record()
+    assert world.told[1:] == [f"{task.task}: cancelled: cancelled (stopped: cancelled)"]
+
+
 async def test_progress_that_no_note_can_hold_is_dropped_and_the_run_goes_on(world: Any) -> None:
     def boast(script: Any) -> None:
         told = script.events

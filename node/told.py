@@ -1,0 +1,21 @@
+"""What a device's owner reads while others use it: a line when a run begins, one when it ends."""
+
+from __future__ import annotations
+
+from protocol.record import Record
+from protocol.task import Task
+from protocol.words import Outcome
+from swarm.logs import safe
+
+
+def began(task: Task) -> str:
+    """`c-1a2b/3 m.onnx on CPU (ONNX) for …nF2cDYa1: running`."""
+    return f"{safe(task.task)} {safe(task.model.name)} on {safe(task.unit)} for …{safe(task.scheduler)[-8:]}: running"
+
+
+def ended(record: Record, seconds: float) -> str:
+    """`c-1a2b/3: done in 3.2 s`, or how else it ended and why. `seconds` since it began."""
+    if record.outcome is Outcome.COMPLETE:
+        return f"{safe(record.task)}: done in {seconds:.1f} s"
+    why = f"{record.outcome}: {record.reason}"
+    return safe(f"{record.task}: {why} ({record.detail})" if record.detail else f"{record.task}: {why}")
