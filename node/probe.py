@@ -135,6 +135,13 @@ def read_machine_id(system: str, root: Path) -> str:
     return _text(root / "etc/machine-id") or _text(root / "var/lib/dbus/machine-id")
 
 
+def lock_name(system: str = sys.platform, root: Path = Path("/")) -> str:
+    """What the workers of one host lock while they measure. The same for all of them also where the host has no id (containers):
+    the device id is each home's own there.
+    """
+    return facts.device_of(read_machine_id(system, root)) or "a host without an id"
+
+
 def kept_device_id(path: Path) -> str:
     """A random id for a machine that has none, the same at each start. A damaged one is replaced."""
     try:

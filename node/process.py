@@ -16,7 +16,7 @@ from drivers.launch import Launch, Zygote, probe_units
 from node.cache import ModelCache
 from node.device_lock import DeviceLock
 from node.outbox import Outbox
-from node.probe import Profile, probe_device, trouble_with
+from node.probe import Profile, lock_name, probe_device, trouble_with
 from node.service import Parts, run_worker
 from node.settings import WorkerSettings
 from protocol.errors import LocalProtocolError, ResourceError
@@ -77,7 +77,7 @@ async def run_process(
                 owners={owner},
                 cache=await trio.to_thread.run_sync(ModelCache, home.cache / "models", settings.cache_bytes),
                 outbox=await trio.to_thread.run_sync(Outbox, folder / "outbox", time.time),
-                lock=DeviceLock(profile.device),
+                lock=DeviceLock(await trio.to_thread.run_sync(lock_name)),
                 launch=launch,
                 examine=examine,
                 wall=time.time,

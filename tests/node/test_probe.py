@@ -19,6 +19,7 @@ from node.probe import (
     build_advert,
     device_facts,
     kept_device_id,
+    lock_name,
     memory_cap,
     probe_device,
     read_gpus,
@@ -117,6 +118,15 @@ def test_a_machine_without_an_id_keeps_a_random_one(tmp_path: Path) -> None:
     replaced = kept_device_id(path)
     assert replaced != kept
     assert kept_device_id(path) == replaced
+
+
+def test_workers_of_one_host_lock_the_same_whether_or_not_it_has_an_id(tmp_path: Path) -> None:
+    without = lock_name("linux", tmp_path)
+    assert without
+    assert lock_name("linux", tmp_path) == without
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/machine-id").write_text("0123456789abcdef0123456789abcdef\n")
+    assert lock_name("linux", tmp_path) == facts.device_of("0123456789abcdef0123456789abcdef") != without
 
 
 def test_a_linux_is_read_from_its_files(tmp_path: Path) -> None:
