@@ -281,18 +281,3 @@ def test_a_campaign_that_has_ended_is_shown_and_not_called_safe(typed: Typed) ->
     done = typed("watch", "--csv", target)
     assert "safe on disk" not in done.out
     assert "c-ended/1" in target.read_text(encoding="utf-8")
-
-
-def test_a_scheduler_id_that_is_none_is_told_with_where_to_find_one(typed: Typed) -> None:
-    done = typed("join", "--allow", "foo")
-    assert done.code == 2
-    assert "--allow: allow cannot be 'foo'" in done.err
-    assert "12D3Koo" in done.err
-    assert "sark-node info" in done.err
-
-
-@pytest.mark.parametrize("words", [("join",), ("peers",), ("gate",)])
-def test_a_gate_with_half_an_id_is_bad_input(typed: Typed, words: tuple[str, ...]) -> None:
-    done = typed(*words, "--gate", "/ip4/127.0.0.1/tcp/4101/p2p/12D3KooWfoo")
-    assert done.code == 2
-    assert "/ip4/192.0.2.7/tcp/4101/p2p/12D3Koo" in done.err
