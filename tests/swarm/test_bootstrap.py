@@ -54,13 +54,8 @@ def keeper(swarm: Swarm, gates: Gates) -> BootstrapKeeper:
     return BootstrapKeeper(swarm, gates, random.Random(1))
 
 
-@pytest.fixture
-def clock() -> trio.testing.MockClock:
-    return trio.testing.MockClock(autojump_threshold=0)
-
-
 async def test_a_gate_that_is_started_later_is_found_within_three_seconds(
-    clock: trio.testing.MockClock,
+    autojump_clock: trio.testing.MockClock,
 ) -> None:
     swarm, file = Swarm(), list[str]()
     kept = keeper(swarm, lambda: file)
@@ -77,7 +72,7 @@ async def test_a_gate_that_is_started_later_is_found_within_three_seconds(
 
 @pytest.mark.parametrize("again", [HERE, THERE])
 async def test_a_gate_that_comes_back_is_found_within_three_seconds_on_any_port(
-    clock: trio.testing.MockClock, again: str
+    autojump_clock: trio.testing.MockClock, again: str
 ) -> None:
     swarm, file = Swarm(), [HERE]
     swarm.up["/ip4/192.0.2.7/tcp/4101"] = GATE
@@ -100,7 +95,7 @@ async def test_a_gate_that_comes_back_is_found_within_three_seconds_on_any_port(
 
 
 async def test_a_gate_that_does_not_answer_is_told_once_and_so_is_that_it_does(
-    clock: trio.testing.MockClock,
+    autojump_clock: trio.testing.MockClock,
 ) -> None:
     swarm = Swarm()
     with structlog.testing.capture_logs() as lines:
@@ -122,7 +117,7 @@ async def test_a_gate_that_does_not_answer_is_told_once_and_so_is_that_it_does(
 
 
 async def test_a_damaged_gate_file_is_no_gate_and_a_damaged_setting_is_told(
-    clock: trio.testing.MockClock,
+    autojump_clock: trio.testing.MockClock,
 ) -> None:
     swarm = Swarm()
     await keeper(swarm, lambda: ["no address"]).join_first()
