@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterable
-from typing import TypeVar
 
 import pytest
 
-from protocol.advert import Advert, UnitOffer
 from protocol.attempt import TaskEvent, TaskState
 from protocol.lease import Fence
-from protocol.messages import Conflict, Denied, LiveLease, Progress, Quote
-from protocol.record import DeviceFacts, Ran, Record, Timing, pack_samples
-from protocol.requirement import Requirement, parse_clause
-from protocol.task import Measure, Model, Task, Timeouts
+from protocol.messages import Conflict, Denied, LiveLease, Progress
 from protocol.words import Outcome, Phase, Reason, WorkerState
 from scheduler.book import Book
 from scheduler.entries import Entry, Terms
@@ -32,65 +26,7 @@ from scheduler.orders import (
     ReleaseOn,
     SetAside,
 )
-from swarm.identity import Identity
-
-UNIT = "CPU (ONNX)"
-SHA = "ab" * 32
-PEERS = [Identity.from_seed(n).peer_id for n in range(4)]
-SCHEDULER = Identity.from_seed("scheduler").peer_id
-O = TypeVar("O")  # noqa: E741
-
-
-def a_task(n: int, *clauses: str, campaign: str = "c-one") -> Task:
-    return Task(
-        campaign=campaign,
-        task=f"{campaign}/{n}",
-        scheduler=SCHEDULER,
-        model=Model(name="m.onnx", sha256=SHA, size=100),
-        unit=UNIT,
-        requirement=Requirement(clauses=tuple(parse_clause(text) for text in clauses)),
-        measure=Measure(),
-        timeouts=Timeouts(),
-    )
-
-
-def advert(n: int, ram: int = 8 * 1024**3) -> Advert:
-    return Advert(
-        peer=PEERS[n],
-        seq=1,
-        device=f"d{n}",
-        name=f"w{n}",
-        ram=ram,
-        units=(UnitOffer(unit=UNIT, runtime="r"),),
-    )
-
-
-def quote(
-    *, free: int = 1, queue: int = 0, incarnation: int = 1, state: WorkerState = WorkerState.ACTIVE
-) -> Quote:
-    return Quote(incarnation=incarnation, ledger=1, state=state, free=free, queue=queue)
-
-
-def a_record(book: Book, task: str, **changes: object) -> Record:
-    entry = book.entries[task]
-    values: dict[str, object] = {
-        "campaign": entry.task.campaign,
-        "task": task,
-        "attempt": entry.attempt,
-        "fence": entry.fence,
-        "worker": entry.worker,
-        "task_sha256": SHA,
-        "model_sha256": SHA,
-        "outcome": Outcome.COMPLETE,
-        "device": DeviceFacts(device="d", name="w"),
-        "ran": Ran(unit=UNIT, driver="x", runtime="r"),
-        "timing": Timing(samples=pack_samples([1]), warmup=pack_samples([]), cpu_s=0, wall_s=0),
-    }
-    return Record.model_validate({**values, **changes})
-
-
-def of(orders: Iterable[Order], kind: type[O]) -> list[O]:
-    return [order for order in orders if isinstance(order, kind)]
+from tests.scheduler.book_parts import PEERS, a_record, a_task, advert, of, quote
 
 
 class Story:
