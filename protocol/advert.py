@@ -53,6 +53,7 @@ class Advert(Message):
     name: Name
     version: Line = ""
     pool: Line = ""
+    """The index's namespace; empty: the swarm's common one."""
     os: Line = ""
     arch: Line = ""
     soc: Line = ""
@@ -67,6 +68,8 @@ class Advert(Message):
     labels: Annotated[dict[Name, Name], Field(max_length=16)] = {}
     models: Annotated[tuple[Sha256, ...], Field(max_length=4)] = ()
     """Some of the models in the cache, most recently used first."""
+    pools: Annotated[tuple[Name, ...], Field(max_length=4)] = ()
+    """Names of the pools it works for; whether that is so is settled at negotiation."""
     sandbox: Literal["full", "partial", "none"] = "none"
 
 

@@ -4,7 +4,7 @@ A node publishes to one shard of each of its attributes; a reader turns a requir
 every device that fits, and starts with the rarest. Both sides use the functions here, so they can never disagree.
 
 An attribute is one line of text: `node` (everybody), `unit:CPU (ONNX)`, `ram:34:CPU (ONNX)` (2^34 ≤ RAM < 2^35),
-`gpu:NAME`, `label:site=lab`, `device:ID`, `model:SHA256`, `campaign:ID` (while the node holds its leases).
+`gpu:NAME`, `label:site=lab`, `pool:NAME`, `device:ID`, `model:SHA256`, `campaign:ID` (while the node holds its leases).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _HIGHEST_BUCKET: Final = 42
 """RAM from 4 TiB up shares one bucket."""
 
 AttributeText = Annotated[
-    str, StringConstraints(pattern=r"^(node|(unit|ram|gpu|label|device|model|campaign):[ -~]{1,240})$")
+    str, StringConstraints(pattern=r"^(node|(unit|ram|gpu|label|device|model|campaign|pool):[ -~]{1,240})$")
 ]
 
 
@@ -63,6 +63,7 @@ def attributes_of(advert: Advert) -> tuple[str, ...]:
     found += [f"gpu:{gpu.name}" for gpu in advert.gpus if gpu.name]
     found += [f"label:{name}={value}" for name, value in sorted(advert.labels.items())]
     found += [f"model:{model}" for model in advert.models]
+    found += [f"pool:{pool}" for pool in advert.pools]
     return tuple(dict.fromkeys(found))
 
 
@@ -111,6 +112,8 @@ def _way(clause: Clause) -> Alternatives:
             kind = "gpu:"
         case "models", Op.HAS:
             kind = "model:"
+        case "pools", Op.HAS:
+            kind = "pool:"
         case "device", Op.EQ | Op.IN:
             kind = "device:"
         case name, Op.EQ | Op.IN if name.startswith("label."):

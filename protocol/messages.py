@@ -1,6 +1,8 @@
 """The work conversation, `/sark/work/1`: a scheduler and a worker agree on a task, run it and settle it.
 
     scheduler                                   worker
+        │ Present ───────────────────────────────▶ │   this token says what I may do here; needed by neither owner nor allowed
+        │ ◀───────────────────── Presented, Denied │
         │ Probe ─────────────────────────────────▶ │   could you, when, is the model there?
         │ ◀───────────────────────── Quote, Denied │   holds nothing
         │ Commit ────────────────────────────────▶ │   compare-and-set on the worker's ledger
@@ -17,12 +19,17 @@
         │ ◀─────────────────────────────── Preempt │   a note: a higher priority needs the place
         │ Adopt ─────────────────────────────────▶ │   after a restart, with a higher epoch
         │ ◀─────────────────────────────── Adopted │
+        │ Look ──────────────────────────────────▶ │   the same, without taking anything over
+        │ ◀─────────────────────────────── Adopted │
+        │ Control, Status ───────────────────────▶ │   the device's owner: pause, resume, drain, reset; how it stands
+        │ ◀────────────────────────────── Standing │
 
 Both sides speak over one kept link that the scheduler opened. Durations only, never instants.
 """
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated, Final, Literal
 
 from pydantic import Field
@@ -35,6 +42,7 @@ from protocol.base import (
     Id,
     Line,
     Message,
+    PeerName,
     Priority,
     Seconds,
     Sha256,
@@ -44,15 +52,51 @@ from protocol.codec import Vocabulary
 from protocol.lease import Fence
 from protocol.requirement import Requirement
 from protocol.task import MAX_TASK
-from protocol.words import Phase, Reason, WorkerState
+from protocol.words import Phase, Reason, Right, WorkerState
 
 MAX_BATCH: Final = 64
 """Shapes in a probe, leases in a renewal."""
+
+MAX_TOKEN: Final = 8 * 1024
+MAX_PREEMPTIONS: Final = 2
+"""A task that was preempted so often is not preempted again."""
 
 WhyNot = Annotated[Reason, Field(strict=False)]
 State = Annotated[WorkerState, Field(strict=False)]
 Attempt = Annotated[int, Field(ge=1, le=1000)]
 Epoch = Annotated[int, Field(ge=0, le=2**53)]
+
+
+Token = Annotated[bytes, Field(min_length=1, max_length=MAX_TOKEN)]
+"""A Biscuit: what its holder may do, under the key of a pool or of an owner."""
+May = Annotated[Right, Field(strict=False)]
+
+
+# -- may I? ------------------------------------------------------------------------------------------------------------------
+
+
+class Present(Message):
+    """This token says what I may do here. It holds for every link of this peer until it expires or is revoked."""
+
+    type: Literal["present"] = "present"
+    issuer: PeerName
+    """Whose key signed it: a pool's id, or an owner's scheduler id."""
+    token: Token
+
+
+class Presented(Message):
+    """What it lets you do here."""
+
+    type: Literal["presented"] = "presented"
+    principal: PeerName
+    """On whose behalf: the holder itself, or the one who delegated to it."""
+    rights: Annotated[tuple[May, ...], Field(max_length=8)]
+    priority: Priority
+    """The highest that counts."""
+    slots: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    """Places and tickets at a time at this worker; None: no limit of its own."""
+    left_s: Seconds | None = None
+    """Until it expires; None: it does not."""
 
 
 # -- could you? --------------------------------------------------------------------------------------------------------------
@@ -88,6 +132,12 @@ class ShapeQuote(Message):
     """The model is in the cache."""
     fetch: Count = 0
     """Bytes that would have to be fetched."""
+    ahead: Annotated[int, Field(ge=0, le=100_000)] = 0
+    """Tickets that would go before one of this priority."""
+    start_s: Seconds | None = None
+    """Expected wait at this priority; None: not known yet."""
+    preempts: Brief = ""
+    """The run that would give way, in words; empty: none."""
 
 
 class Quote(Message):
@@ -103,6 +153,10 @@ class Quote(Message):
     """Tickets waiting."""
     start_s: Seconds | None = None
     """Expected wait for a new ticket; None: not known yet."""
+    run_s: Seconds | None = None
+    """What a run took here lately; None: none yet."""
+    why: Detail = ""
+    """Why it takes no work now, when it does not."""
     shapes: Annotated[tuple[ShapeQuote, ...], Field(max_length=16)] = ()
 
 
@@ -135,6 +189,13 @@ class Commit(Message):
     """Ledger version of the quote this rests on; None: whatever it is now."""
     queue: bool = False
     """A ticket is welcome when no place is free."""
+    preempted: Annotated[int, Field(ge=0, le=MAX_PREEMPTIONS)] = 0
+    """How often the task gave way to others already."""
+    left_s: Seconds | None = None
+    """Until the campaign's time is over: the worker ends the run then, whatever became of us. None: no limit."""
+    deed: Sha256 | None = None
+    """What the campaign is, for whoever carries it on: a blob of ours that the worker keeps while it has the campaign's leases."""
+    deed_size: Count = 0
 
 
 class Granted(Message):
@@ -211,12 +272,24 @@ class Lost(Message):
     reason: WhyNot
 
 
+class Waiting(Message):
+    """Where a ticket stands now."""
+
+    lease: Id
+    position: Annotated[int, Field(ge=1, le=100_000)]
+    start_s: Seconds | None = None
+
+
 class Renewed(Message):
     """Those are renewed, these are lost."""
 
     type: Literal["renewed"] = "renewed"
     incarnation: Count
     state: State
+    why: Detail = ""
+    """Why it takes no work now, when it does not."""
+    waiting: Annotated[tuple[Waiting, ...], Field(max_length=MAX_BATCH)] = ()
+    """The renewed tickets."""
     renewed: Annotated[tuple[Id, ...], Field(max_length=MAX_BATCH)] = ()
     lost: Annotated[tuple[Lost, ...], Field(max_length=MAX_BATCH)] = ()
 
@@ -307,11 +380,20 @@ class Preempt(Message):
 
 
 class Adopt(Message):
-    """I carry on this campaign; from now on refuse schedulers with a lower epoch."""
+    """I carry on this campaign; from now on refuse schedulers with a lower epoch. `cursor`: where the answer is to go on."""
 
     type: Literal["adopt"] = "adopt"
     campaign: Id
     epoch: Epoch
+    cursor: Count = 0
+
+
+class Look(Message):
+    """What have you of this campaign? Changes nothing. `cursor`: where the answer is to go on."""
+
+    type: Literal["look"] = "look"
+    campaign: Id
+    cursor: Count = 0
 
 
 class LiveLease(Message):
@@ -324,7 +406,11 @@ class LiveLease(Message):
     queued: bool = False
     reporting: bool = False
     """The run ended; its result will follow."""
+    settled: bool = False
+    """Its result was taken by a scheduler before; it will follow again when the asker is one that has not."""
     phase: Annotated[Phase, Field(strict=False)] | None = None
+    done: Count = 0
+    total: Count | None = None
 
 
 class Adopted(Message):
@@ -333,10 +419,76 @@ class Adopted(Message):
     type: Literal["adopted"] = "adopted"
     incarnation: Count
     leases: Annotated[tuple[LiveLease, ...], Field(max_length=MAX_BATCH)] = ()
+    epoch: Epoch = 0
+    """The highest one this worker has heard of for the campaign."""
+    deed: Sha256 | None = None
+    """What the campaign is; to be had over `/sark/blob/1`."""
+    deed_size: Count = 0
+    cursor: Count | None = None
+    """There is more from here on; None: that was all."""
+
+
+# -- the owner's hand --------------------------------------------------------------------------------------------------------
+
+
+class Action(StrEnum):
+    """What an owner can tell a device."""
+
+    PAUSE = "pause"
+    """Take no new work until told to resume; what runs goes on."""
+    RESUME = "resume"
+    DRAIN = "drain"
+    """End what is here in good order, then leave the swarm."""
+    RESET = "reset"
+    """It was faulty: try whether it works again."""
+
+
+class Control(Message):
+    """Do that."""
+
+    type: Literal["control"] = "control"
+    action: Annotated[Action, Field(strict=False)]
+    now: bool = False
+    """Pause, drain: do not let what runs end by itself."""
+    finish: bool = False
+    """Drain: run the tickets that wait here too."""
+
+
+class Status(Message):
+    """How do you stand, and who has you do what?"""
+
+    type: Literal["status"] = "status"
+
+
+class Job(Message):
+    """A run or a ticket, for the device's owner."""
+
+    task: Id
+    model: Line
+    principal: PeerName
+    team: Line = ""
+    priority: Priority
+    state: Line
+    """The lease's state, in its own word."""
+    phase: Annotated[Phase, Field(strict=False)] | None = None
+    since_s: Seconds
+    """Since it was committed."""
+
+
+class Standing(Message):
+    """How it stands."""
+
+    type: Literal["standing"] = "standing"
+    incarnation: Count
+    state: State
+    why: Detail = ""
+    jobs: Annotated[tuple[Job, ...], Field(max_length=MAX_BATCH)] = ()
+    running: Count = 0
+    queue: Count = 0
 
 
 WORK: Final = Vocabulary(
-    Probe, Quote, Denied, Commit, Granted, Queued, Conflict, Ready, Start, Skip, Renew, Renewed, Progress, Result, Accepted, Stale,
-    Cancel, Release, Stopped, Preempt, Adopt, Adopted,
+    Present, Presented, Probe, Quote, Denied, Commit, Granted, Queued, Conflict, Ready, Start, Skip, Renew, Renewed, Progress,
+    Result, Accepted, Stale, Cancel, Release, Stopped, Preempt, Adopt, Look, Adopted, Control, Status, Standing,
 )  # fmt: skip
 """All of the above, in the order of speech."""

@@ -73,7 +73,7 @@ ATTRIBUTES: Final[dict[str, Attribute]] = {
         Attribute("name", Of.TEXT, "the device's name", lambda a: a.name),
         Attribute("os", Of.TEXT, "operating system and version", lambda a: a.os or None),
         Attribute("peer", Of.TEXT, "the node's peer id", lambda a: a.peer),
-        Attribute("pool", Of.TEXT, "the pool it belongs to", lambda a: a.pool or None),
+        Attribute("pools", Of.LIST, "names of the pools it works for", lambda a: a.pools),
         Attribute("ram", Of.SIZE, "memory", lambda a: a.ram),
         Attribute("sandbox", Of.TEXT, "full, partial or none", lambda a: a.sandbox),
         Attribute("soc", Of.TEXT, "processor or system on chip", lambda a: a.soc or None),

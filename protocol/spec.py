@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from protocol import advert, base, blob_messages, lease, record, task, worker
+from protocol import advert, base, blob_messages, lease, pool_messages, record, task, worker
 from protocol.attempt import TASK
 from protocol.blob_messages import BLOB
 from protocol.codec import Vocabulary
@@ -23,8 +23,9 @@ from protocol.health_messages import HEALTH
 from protocol.index_messages import INDEX
 from protocol.lease import LEASE
 from protocol.messages import WORK
+from protocol.pool_messages import POOL
 from protocol.table import diagram
-from protocol.words import Family, Outcome, Phase, Reason, WorkerState
+from protocol.words import Family, Outcome, Phase, Reason, Right, Role, WorkerState
 from protocol.worker import WORKER
 
 VOCABULARIES: Final[dict[Family, Vocabulary]] = {
@@ -32,6 +33,7 @@ VOCABULARIES: Final[dict[Family, Vocabulary]] = {
     Family.INDEX: INDEX,
     Family.BLOB: BLOB,
     Family.HEALTH: HEALTH,
+    Family.POOL: POOL,
 }
 
 
@@ -149,11 +151,15 @@ SECTIONS: Final[dict[str, Callable[[], str]]] = {
     "index": lambda: _messages(Family.INDEX),
     "blob": lambda: _messages(Family.BLOB),
     "health": lambda: _messages(Family.HEALTH),
+    "pool": lambda: _messages(Family.POOL),
+    "manifest": lambda: _value(pool_messages.PoolManifest),
     "advert": lambda: _value(advert.Advert),
     "task": lambda: _value(task.Task),
     "record": lambda: _value(record.Record),
     "reasons": lambda: _words(Reason),
     "worker-states": lambda: _words(WorkerState),
+    "rights": lambda: _words(Right),
+    "roles": lambda: _words(Role),
     "phases": lambda: _words(Phase),
     "outcomes": lambda: _words(Outcome),
     "caps": _caps,

@@ -63,6 +63,8 @@ class Task(Message):
     memory: Count = 4 * 1024**3
     """Bytes the run may take."""
     note: Detail = ""
+    replica: Annotated[int, Field(ge=1, le=16)] | None = None
+    """Which of several runs of the same on different devices of a class it is, from 1; None: there is only one."""
 
 
 def task_body(task: Task) -> bytes:

@@ -22,6 +22,8 @@ class Reason(StrEnum):
     """The ledger moved on since the quote; a fresh one comes with the answer."""
     NOT_SERVING = "not-serving"
     """The node is faulty, draining or leaving."""
+    QUOTA = "quota"
+    """All places that the caller's permission allows here are taken."""
     DISK_FULL = "disk-full"
     UNKNOWN = "unknown"
     """No such lease, task, ticket, blob or campaign here."""
@@ -39,6 +41,8 @@ class Reason(StrEnum):
     CANCELLED = "cancelled"
     LOST = "lost"
     """The worker restarted or vanished while it held the task."""
+    ADOPTED = "adopted"
+    """Another scheduler carries the campaign on."""
     # the end of a run
     BROKEN_MODEL = "broken-model"
     WRONG_UNIT = "wrong-unit"
@@ -77,6 +81,26 @@ class Phase(StrEnum):
     UPLOAD = "upload"
 
 
+class Right(StrEnum):
+    """What a permission lets its holder do at a worker."""
+
+    SUBMIT = "submit"
+    """Have tasks run, and look after them: probe, commit, renew, cancel, release, adopt, and the blobs that belong to them."""
+    STATUS = "status"
+    """Ask how things stand: probe, look, status."""
+    CONTROL = "control"
+    """Pause, resume, drain and reset."""
+
+
+class Role(StrEnum):
+    """What a member of a pool is there for."""
+
+    WORKER = "worker"
+    """Its device runs what the pool's submitters ask for."""
+    SUBMIT = "submit"
+    """It may have the pool's workers run its campaigns."""
+
+
 class Outcome(StrEnum):
     """How a run ended, as the worker signs it."""
 
@@ -92,3 +116,4 @@ class Family(StrEnum):
     WORK = "/sark/work/1"
     BLOB = "/sark/blob/1"
     HEALTH = "/sark/health/1"
+    POOL = "/sark/pool/1"

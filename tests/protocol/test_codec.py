@@ -15,21 +15,28 @@ from protocol.blob_messages import BLOB, Absent, Fetch, Sending
 from protocol.codec import Decoder, Frame, Kind, Vocabulary, pack, unpack
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.health_messages import HEALTH, Ping, Pong
+from protocol.index_messages import Refused
 from protocol.lease import Fence
 from protocol.messages import (
     WORK,
     Accepted,
+    Action,
     Adopt,
     Adopted,
     Cancel,
     Commit,
     Conflict,
+    Control,
     Denied,
     Granted,
     Held,
+    Job,
     LiveLease,
+    Look,
     Lost,
     Preempt,
+    Present,
+    Presented,
     Probe,
     Progress,
     Queued,
@@ -43,11 +50,23 @@ from protocol.messages import (
     ShapeQuote,
     Skip,
     Stale,
+    Standing,
     Start,
+    Status,
     Stopped,
 )
+from protocol.pool_messages import (
+    POOL,
+    Enrol,
+    Enrolled,
+    Kept,
+    Latest,
+    Manifest,
+    Nothing,
+    Spread,
+)
 from protocol.requirement import Requirement, parse_clause
-from protocol.words import Phase, Reason, WorkerState
+from protocol.words import Phase, Reason, Right, Role, WorkerState
 
 FENCE = Fence(incarnation=3, number=7)
 HELD = Held(lease="l-7", fence=FENCE)
@@ -65,6 +84,38 @@ QUOTE = Quote(
     ),
 )
 EVERY: tuple[tuple[Vocabulary, Message], ...] = (
+    (WORK, Present(issuer="1" * 52, token=b"biscuit")),
+    (WORK, Presented(principal="1" * 52, rights=(Right.SUBMIT,), priority=70, slots=4, left_s=60.0)),
+    (WORK, Look(campaign="c-1")),
+    (WORK, Control(action=Action.DRAIN, finish=True)),
+    (WORK, Status()),
+    (
+        WORK,
+        Standing(
+            incarnation=3,
+            state=WorkerState.DRAINING,
+            why="paused by its owner",
+            jobs=(
+                Job(
+                    task="c-1/1",
+                    model="m.onnx",
+                    principal="1" * 52,
+                    priority=50,
+                    state="running",
+                    since_s=2.0,
+                ),
+            ),
+            running=1,
+        ),
+    ),
+    (POOL, Latest(pool="1" * 52, have=3)),
+    (POOL, Manifest(body=b"manifest", signature=b"m" * 64)),
+    (POOL, Nothing()),
+    (POOL, Spread(body=b"manifest", signature=b"m" * 64)),
+    (POOL, Kept(number=4)),
+    (POOL, Enrol(pool="1" * 52, token=b"biscuit", role=Role.SUBMIT, name="anna")),
+    (POOL, Enrolled(token=b"biscuit", body=b"manifest", signature=b"m" * 64)),
+    (POOL, Refused(reason=Reason.NOT_ALLOWED, detail="the ticket has expired")),
     (
         WORK,
         Probe(
@@ -150,7 +201,7 @@ IDS = [type(message).__name__ for _, message in EVERY]
 def test_every_message_of_these_families_has_an_example() -> None:
     """So that the golden bytes below cannot miss one."""
     shown = {type(message) for _, message in EVERY}
-    spoken = {message for family in (WORK, BLOB, HEALTH) for message in family.messages}
+    spoken = {message for family in (WORK, BLOB, HEALTH, POOL) for message in family.messages}
     assert shown == spoken
 
 
