@@ -180,7 +180,8 @@ class Questions:
             .limit(limit)
         )
         return tuple(
-            Event(r.campaign, r.seq, r.at, r.name, r.task, json.loads(r.fields)) for r in self._all(query)
+            Event(r.campaign, r.seq, r.at, r.name, r.task, json.loads(r.fields), r.hash)
+            for r in self._all(query)
         )
 
     def workers(self) -> tuple[WorkerRow, ...]:

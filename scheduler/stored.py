@@ -116,6 +116,14 @@ class TaskRow:
     note: str
     begun: float | None
     ended: float | None
+    position: int | None
+    """Of its ticket in its worker's queue, from 1; None: not told, or it has none."""
+    start_s: float | None
+    """Expected wait then, in seconds."""
+    preempted: int
+    """How often it gave way to a higher priority."""
+    replica: int | None
+    """Which of several runs of the same on different devices it is, from 1; None: there is only one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +171,18 @@ class Live:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """Where a ticket stands in its worker's queue. Told often, kept only as the newest."""
+
+    task: str
+    attempt: int
+    position: int | None
+    start_s: float | None = None
+    note: str = ""
+    """Why it waits, when there is more to say."""
+
+
+@dataclass(frozen=True, slots=True)
 class Kept:
     """What became of a result: `stale` is None when it is recorded, now or by an earlier delivery of the same one."""
 
@@ -195,6 +215,8 @@ class Event:
     name: str
     task: str | None
     fields: Mapping[str, Any] = field(default_factory=dict)
+    hash: str = ""
+    """Over this event and the hash of the one before; see `scheduler.chain`."""
 
 
 @dataclass(frozen=True, slots=True)

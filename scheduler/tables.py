@@ -1,4 +1,4 @@
-"""The tables of the scheduler's store, their numbered migrations, and how SQLite is opened and its errors told.
+"""The tables of the scheduler's store as they are now, and how SQLite is opened and its errors told. A change here is a migration too.
 
 `PRAGMA user_version` is the number of migrations a file has been through; a higher one than we know means a newer sark-node wrote it.
 """
@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from protocol.errors import ResourceError
+from scheduler.migrations import MIGRATIONS, Migration
 
 BUSY_MS: Final = 5000
 """How long one process waits for another that is writing."""
@@ -81,6 +82,10 @@ tasks = sa.Table(
     sa.Column("note", sa.Text, nullable=False, default=""),
     sa.Column("begun", sa.Float),
     sa.Column("ended", sa.Float),
+    sa.Column("position", sa.Integer),
+    sa.Column("start_s", sa.Float),
+    sa.Column("preempted", sa.Integer, nullable=False, default=0),
+    sa.Column("replica", sa.Integer),
     sa.UniqueConstraint("campaign", "n"),
 )
 
@@ -126,6 +131,7 @@ events = sa.Table(
     sa.Column("name", sa.Text, nullable=False),
     sa.Column("task", sa.Text),
     sa.Column("fields", sa.Text, nullable=False),
+    sa.Column("hash", sa.Text, nullable=False, default=""),
 )
 
 workers = sa.Table(
@@ -138,20 +144,10 @@ workers = sa.Table(
 )
 
 
-# -- migrations: only ever appended to ------------------------------------------------------------------------------------------
-
-Migration = Callable[[sa.Connection], None]
-MIGRATIONS: list[Migration] = []
-migration = MIGRATIONS.append
+# -- migrations: see `scheduler.migrations` ------------------------------------------------------------------------------------------
 
 
-@migration
-def _first(connection: sa.Connection) -> None:
-    """Everything above. From the first release on, a change of a table is a migration of its own."""
-    metadata.create_all(connection, checkfirst=False)
-
-
-def migrate(connection: sa.Connection, path: Path, *, known: list[Migration] = MIGRATIONS) -> None:
+def migrate(connection: sa.Connection, path: Path, *, known: Sequence[Migration] = MIGRATIONS) -> None:
     """Bring the file to the newest form, each step in the one transaction that is open. ResourceError when it is newer than we are."""
     version = int(connection.exec_driver_sql("PRAGMA user_version").scalar_one())
     if version > len(known):

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from sqlalchemy.dialects import sqlite
 
 from protocol.attempt import TaskEvent, TaskState
 from protocol.errors import LocalProtocolError, ResourceError
 from protocol.lease import Fence
 from protocol.requirement import Requirement
-from protocol.task import Measure, Model, Task, Timeouts, read_task
+from protocol.task import Measure, Model, Task, Timeouts, read_task, task_body
 from protocol.words import Phase, Reason
-from scheduler import tables
+from scheduler import migrations, tables
+from scheduler.chain import check_chain
 from scheduler.store import Store
-from scheduler.stored import AttemptState, Intent, Live, NewCampaign, NewModel, Outcome
+from scheduler.stored import AttemptState, Intent, Live, NewCampaign, NewModel, Outcome, Place
 from swarm.identity import Identity
 
 SCHEDULER = Identity.from_seed("scheduler").peer_id
@@ -340,3 +343,90 @@ def test_two_processes_write_side_by_side_and_no_event_is_lost(store: Store) -> 
     assert row is not None
     assert row.epoch == 80
     assert [event.seq for event in store.events_since("c-one")] == list(range(1, 82))
+
+
+def first_form(path: Path) -> sqlite3.Connection:
+    """A store as the first release made it, with a campaign on its way."""
+    made = sqlite3.connect(path)
+    made.executescript(migrations.FIRST + "PRAGMA user_version = 1;")
+    made.execute(
+        "INSERT INTO campaigns VALUES ('c-old', 'old', ?, '{}', 3, 5.0, 60.0, NULL, 50, 2, 1, 0, 900.25, NULL, NULL, '', 3)",
+        (SCHEDULER,),
+    )
+    made.execute("INSERT INTO models VALUES ('c-old', 'tiny.onnx', ?, 100, '')", ("ab" * 32,))
+    made.execute(
+        "INSERT INTO tasks (id, campaign, n, body, model, sha256, unit, state, attempt, tries, worker, device, lease, incarnation,"
+        " number, detail, cancel, done, note) VALUES ('c-old/1', 'c-old', 1, ?, 'tiny.onnx', ?, 'CPU (ONNX)', 'leased', 1, 0, ?,"
+        " 'mini-7', 'l7', 1, 7, '', 0, 0, 'a note')",
+        (task_body(a_task("c-old", 1)), "ab" * 32, WORKER),
+    )
+    made.execute(
+        "INSERT INTO attempts VALUES ('c-old/1', 1, 'k', ?, 'mini-7', 2, 'granted', 'l7', 1, 7, NULL, '', 901.5, NULL)",
+        (WORKER,),
+    )
+    made.execute(
+        "INSERT INTO events VALUES ('c-old', 1, 900.25, 'campaign.created', NULL, '{\"name\": \"old\"}')"
+    )
+    made.execute(
+        "INSERT INTO events VALUES ('c-old', 2, 901.5, 'task.committing', 'c-old/1', '{\"attempt\": 1}')"
+    )
+    made.commit()
+    return made
+
+
+def test_a_store_of_the_first_release_is_brought_up_and_loses_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    first_form(path).close()
+    with Store(path, wall=lambda: 1000.0) as store:
+        row = store.task("c-old/1")
+        assert row is not None
+        assert (row.state, row.fence, row.note, row.device) == (TaskState.LEASED, FENCE, "a note", "mini-7")
+        assert (row.position, row.start_s, row.preempted, row.replica) == (None, None, 0, None)
+        assert read_task(store.bodies("c-old")["c-old/1"]) == a_task("c-old", 1)
+        assert [attempt.lease for attempt in store.attempts("c-old")] == ["l7"]
+        store.next_epoch("c-old")
+        assert [(event.seq, event.at, event.name) for event in store.events_since("c-old")] == [
+            (1, 900.25, "campaign.created"),
+            (2, 901.5, "task.committing"),
+            (3, 1000.0, "campaign.adopted"),
+        ]
+        assert check_chain(store.events_since("c-old"), 3) is None
+    with Store(path) as again:
+        assert check_chain(again.events_since("c-old"), 3) is None
+
+
+def test_a_new_store_and_one_brought_up_are_alike_and_as_the_tables_say(tmp_path: Path) -> None:
+    first_form(tmp_path / "old.db").close()
+    shapes = []
+    for name in ("old.db", "new.db"):
+        with Store(tmp_path / name) as store:
+            shapes.append(
+                {
+                    table.name: store._connection.exec_driver_sql(f"PRAGMA table_info({table.name})").all()
+                    for table in tables.metadata.sorted_tables
+                }
+            )
+    old, new = shapes
+    assert old == new
+    for table in tables.metadata.sorted_tables:
+        told = {(row.name, row.type, bool(row.notnull)) for row in new[table.name]}
+        assert told == {
+            (column.name, str(column.type.compile(dialect=sqlite.dialect())), not column.nullable)
+            for column in table.c
+        }
+
+
+def test_a_ticket_s_place_is_kept_while_it_waits_and_gone_when_it_runs(store: Store) -> None:
+    begin(store)
+    store.record_grant("c-one/1", 1, lease="l7", fence=FENCE, queued=True)
+    store.set_places(
+        [Place("c-one/1", 1, 3, 40.0, "behind others"), Place("c-one/2", 1, 1), Place("c-one/1", 9, 9)]
+    )
+    row = store.task("c-one/1")
+    assert row is not None
+    assert (row.position, row.start_s, row.note) == (3, 40.0, "behind others")
+    store.record_grant("c-one/1", 1, lease="l7", fence=FENCE, queued=False)
+    store.set_progress([Live("c-one/1", 1, Phase.LOAD)])
+    row = store.task("c-one/1")
+    assert row is not None
+    assert (row.position, row.start_s) == (None, None)

@@ -1,0 +1,67 @@
+"""Writing to the store: one transaction at a time, and the event that each change leaves in the campaign's chain."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import sqlalchemy as sa
+
+from scheduler import tables as t
+from scheduler.chain import chained
+from scheduler.questions import Questions
+
+
+class Writing(Questions):
+    """The part of `scheduler.store.Store` that all its changes share."""
+
+    _wall: Callable[[], float]
+
+    @contextmanager
+    def _writing(self) -> Iterator[sa.Connection]:
+        """One transaction that nobody else can write beside; undone whole when anything in it raises."""
+        with t.told(self.path):
+            self._connection.exec_driver_sql("BEGIN IMMEDIATE")
+            try:
+                yield self._connection
+                self._connection.exec_driver_sql("COMMIT")
+            except BaseException:
+                if self._in_transaction():  # SQLite may have undone it by itself, as it does on a full disk
+                    self._connection.exec_driver_sql("ROLLBACK")
+                raise
+
+    def _in_transaction(self) -> bool:
+        driver: Any = self._connection.connection.driver_connection
+        return bool(driver.in_transaction)
+
+    def tell(self, campaigns: Sequence[str], name: str, **fields: Any) -> None:
+        """Something that happened outside the tables and is to be read later, as an event of each of these campaigns."""
+        with self._writing() as c:
+            for campaign in campaigns:
+                self._event(c, campaign, name, None, **fields)
+
+    def _event(self, c: sa.Connection, campaign: str, event: str, task: str | None, **fields: Any) -> None:
+        seq = c.execute(
+            t.campaigns.update()
+            .where(t.campaigns.c.id == campaign)
+            .values(next_seq=t.campaigns.c.next_seq + 1)
+            .returning(t.campaigns.c.next_seq)
+        ).scalar_one()
+        seq -= 1
+        before = c.execute(
+            sa.select(t.events.c.hash).where(t.events.c.campaign == campaign, t.events.c.seq == seq - 1)
+        ).scalar()
+        at, told = self._wall(), json.dumps(fields)
+        c.execute(
+            t.events.insert().values(
+                campaign=campaign,
+                seq=seq,
+                at=at,
+                name=event,
+                task=task,
+                fields=told,
+                hash=chained(before or "", campaign, seq, at, event, task, told),
+            )
+        )
