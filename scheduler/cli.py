@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -16,18 +15,21 @@ from rich.table import Table
 from rich.text import Text
 
 from protocol.errors import CampaignError, NothingFits, ResourceError, Unreachable
+from scheduler.cli_parts import (
+    GATE,
+    JSON,
+    PANEL,
+    count,
+    find_campaign,
+    gates_of,
+    keeper,
+    new_console,
+    print_json,
+)
 from scheduler.safe import safe_text
 from swarm.home import Home
 
 app = typer.Typer()
-PANEL = "For who submits"
-PIPE_WIDTH = 1000
-GATE = typer.Option(
-    "--gate",
-    help="A way into the swarm. Repeatable.  [default: the gate on this --home, else those used last]",
-    metavar="ADDRESS",
-)
-JSON = typer.Option("--json", help="For programs.")
 
 
 @app.command(rich_help_panel=PANEL)
@@ -66,7 +68,7 @@ def validate(
     if not needs_devices(campaign):
         tasks = derive_tasks(campaign, models, campaign_id="c-check", scheduler=_NOBODY, devices=None)
     if as_json:
-        _print_json(
+        print_json(
             {
                 "campaign": campaign.model_dump(mode="json"),
                 "models": {name: model.model_dump(mode="json") for name, (_, model) in models.items()},
@@ -74,7 +76,7 @@ def validate(
             }
         )
         return
-    console = _console()
+    console = new_console()
     table = Table(box=None, padding=(0, 2), header_style="dim")
     for column in ("model", "size", "sha256", "unit", "threads", "runs", "loads"):
         table.add_column(column)
@@ -96,7 +98,7 @@ def validate(
             markup=False,
         )
     else:
-        console.print(f"{safe_text(campaign.campaign)} is valid: {_count(len(tasks), 'task')}.", markup=False)
+        console.print(f"{safe_text(campaign.campaign)} is valid: {count(len(tasks), 'task')}.", markup=False)
 
 
 _NOBODY = "1" * 44
@@ -141,7 +143,7 @@ def submit(
         )
     if csv is not None:
         check_folder(csv)
-    gates = _gates(ctx, gate)
+    gates = gates_of(ctx, gate)
     if not gates:
         raise Unreachable(
             "no gate is known here",
@@ -154,11 +156,11 @@ def submit(
     campaign_id = submit_campaign(home, file, wait_s=wait_s)
     with contextlib.suppress(ResourceError):  # the campaign is safe; `watch` can be told the gate again
         remember_gates(home, gates)
-    keep_alive = _keeper(ctx, gates)
+    keep_alive = keeper(ctx, gates)
     keep_alive()
     if detach:
         if as_json:
-            _print_json({"campaign": campaign_id})
+            print_json({"campaign": campaign_id})
         else:
             print(campaign_id)
             print(f"  sark-node watch {campaign_id}", file=sys.stderr)
@@ -187,8 +189,8 @@ def watch(
     if csv is not None:
         check_folder(csv)
     with Store(home.store) as store:
-        found = _find(store, campaign)
-    _follow(ctx, found, _keeper(ctx, _gates(ctx, gate)), csv=csv, as_json=as_json)
+        found = find_campaign(store, campaign)
+    _follow(ctx, found, keeper(ctx, gates_of(ctx, gate)), csv=csv, as_json=as_json)
 
 
 app.command("attach", hidden=True)(watch)
@@ -205,12 +207,12 @@ def campaigns(ctx: typer.Context, as_json: Annotated[bool, JSON] = False) -> Non
     with Store(home.store) as store:
         summaries = store.summaries()
     if as_json:
-        _print_json({"count": len(summaries), "campaigns": [campaign_json(item) for item in summaries]})
+        print_json({"count": len(summaries), "campaigns": [campaign_json(item) for item in summaries]})
         return
     if not summaries:
         print("No campaigns yet. Begin with: sark-node init")
         return
-    _console().print(campaigns_table(summaries))
+    new_console().print(campaigns_table(summaries))
     left = [item.campaign.id for item in summaries if item.campaign.ended is None]
     if left and not is_running(home):
         print(f"No scheduler process is running; carry on with: sark-node watch {left[0]}")
@@ -246,21 +248,21 @@ def results(
             "only one of --csv, --raw and --json can have standard output", hint="give the other a file"
         )
     with Store(home.store) as store:
-        found = _find(store, campaign)
+        found = find_campaign(store, campaign)
         stored = store.rows(found)
     rows = campaign_rows(stored)
     if raw == "-":
         sys.stdout.writelines(json_lines(found, raw_results(stored)))
     elif raw is not None:
         write_raw(Path(raw), found, raw_results(stored))
-        print(f"raw samples of {_count(len(rows), 'task')} in {raw}", file=sys.stderr)
+        print(f"raw samples of {count(len(rows), 'task')} in {raw}", file=sys.stderr)
     if csv == "-":
         sys.stdout.writelines(csv_lines(rows))
     elif csv is not None:
         write_csv(Path(csv), rows)
-        print(f"{_count(len(rows), 'row')} in {csv}", file=sys.stderr)
+        print(f"{count(len(rows), 'row')} in {csv}", file=sys.stderr)
     if as_json:
-        _print_json({"campaign": found, "results": [row.model_dump(mode="json") for row in rows]})
+        print_json({"campaign": found, "results": [row.model_dump(mode="json") for row in rows]})
     elif csv is None and raw is None:
         if rows:
             show_results(rows, Console())
@@ -286,13 +288,13 @@ def peers(
     from scheduler.summary import peer_json, peer_remarks, peers_table
 
     requirement = Requirement(clauses=tuple(parse_clause(text) for text in where or ()))
-    seen = trio.run(look_around, _gates(ctx, gate), requirement)
+    seen = trio.run(look_around, gates_of(ctx, gate), requirement)
     if as_json:
-        _print_json({"count": len(seen), "peers": [peer_json(item) for item in seen]})
+        print_json({"count": len(seen), "peers": [peer_json(item) for item in seen]})
     elif not seen:
         print("The gate answers, but no device has joined yet: sark-node join")
     else:
-        console = _console()
+        console = new_console()
         console.print(peers_table(seen, console.width))
         for line in peer_remarks(seen):
             console.print(Text(line), soft_wrap=True)
@@ -317,11 +319,11 @@ def cancel(
         campaign, _, number = target.partition("/")
         if not campaign:
             raise CampaignError("no campaign is named", hint="list them: sark-node campaigns")
-        found = _find(store, campaign)
+        found = find_campaign(store, campaign)
         told = cancel_and_wait(
             store,
             f"{found}/{number}" if number else found,
-            keep_alive=_keeper(ctx, _gates(ctx, gate)),
+            keep_alive=keeper(ctx, gates_of(ctx, gate)),
         )
     print(told)
 
@@ -360,45 +362,6 @@ def demo(
     raise SystemExit(run_demo(directory, workers, Console()))
 
 
-# -- shared by the commands --------------------------------------------------------------------------------------------------
-
-
-def _console() -> Console:
-    """A pipe has no width: nothing is cut or wrapped there."""
-    return Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
-
-
-def _gates(ctx: typer.Context, flags: list[str] | None) -> tuple[str, ...]:
-    from scheduler.settings import SchedulerSettings
-    from swarm.gates import local_gates, remembered_gates
-
-    home: Home = ctx.obj
-    settings = SchedulerSettings.load(
-        home.config_file, ctx.meta["environment"], {"gates": tuple(flags) if flags else None}
-    )
-    return settings.gates or local_gates(home) or remembered_gates(home)
-
-
-def _keeper(ctx: typer.Context, gates: tuple[str, ...]) -> Callable[[], None]:
-    from scheduler.background import Keeper
-
-    return Keeper(ctx.obj, ctx.meta["home_flag"], gates)
-
-
-def _find(store: Any, prefix: str) -> str:
-    """The one campaign whose id begins so. Raises `CampaignError`."""
-    found = store.find_campaign(prefix)
-    if not found:
-        what = f"no campaign {prefix!r} on this home" if prefix else "no campaign on this home yet"
-        raise CampaignError(what, hint="list them: sark-node campaigns")
-    if len(found) > 1 and prefix and found[0].id != prefix:
-        raise CampaignError(
-            f"{prefix!r} may be any of {', '.join(item.id for item in found[:5])}",
-            hint="write more of the id",
-        )
-    return str(found[0].id)
-
-
 def _follow(
     ctx: typer.Context,
     campaign_id: str,
@@ -427,12 +390,3 @@ def _follow(
             store, campaign, console, csv=csv, raw=home.data / "results" / campaign_id, as_json=as_json
         )
     raise SystemExit(code)
-
-
-def _print_json(value: Any) -> None:
-    json.dump(value, sys.stdout, indent=2, ensure_ascii=False)
-    sys.stdout.write("\n")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

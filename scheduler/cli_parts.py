@@ -1,0 +1,72 @@
+"""What the commands of whoever submits share: options, gates, the process in the background, finding a campaign, printing."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from protocol.errors import CampaignError
+from swarm.home import Home
+
+PANEL = "For who submits"
+PIPE_WIDTH = 1000
+GATE = typer.Option(
+    "--gate",
+    help="A way into the swarm. Repeatable.  [default: the gate on this --home, else those used last]",
+    metavar="ADDRESS",
+)
+JSON = typer.Option("--json", help="For programs.")
+
+
+def new_console() -> Console:
+    """A pipe has no width: nothing is cut or wrapped there."""
+    return Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
+
+
+def gates_of(ctx: typer.Context, flags: list[str] | None) -> tuple[str, ...]:
+    """The ways into the swarm: those given, else those set, else this home's own gate, else those that worked last."""
+    from scheduler.settings import SchedulerSettings
+    from swarm.gates import local_gates, remembered_gates
+
+    home: Home = ctx.obj
+    settings = SchedulerSettings.load(
+        home.config_file, ctx.meta["environment"], {"gates": tuple(flags) if flags else None}
+    )
+    return settings.gates or local_gates(home) or remembered_gates(home)
+
+
+def keeper(ctx: typer.Context, gates: tuple[str, ...]) -> Callable[[], None]:
+    """What starts the scheduler process again when it is gone; to be called now and then."""
+    from scheduler.background import Keeper
+
+    return Keeper(ctx.obj, ctx.meta["home_flag"], gates)
+
+
+def find_campaign(store: Any, prefix: str) -> str:
+    """The one campaign whose id begins so. Raises `CampaignError`."""
+    found = store.find_campaign(prefix)
+    if not found:
+        what = f"no campaign {prefix!r} on this home" if prefix else "no campaign on this home yet"
+        raise CampaignError(what, hint="list them: sark-node campaigns")
+    if len(found) > 1 and prefix and found[0].id != prefix:
+        raise CampaignError(
+            f"{prefix!r} may be any of {', '.join(item.id for item in found[:5])}",
+            hint="write more of the id",
+        )
+    return str(found[0].id)
+
+
+def print_json(value: Any) -> None:
+    """For programs, on standard output."""
+    json.dump(value, sys.stdout, indent=2, ensure_ascii=False)
+    sys.stdout.write("\n")
+
+
+def count(number: int, noun: str) -> str:
+    """`1 task`, `2 tasks`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
