@@ -5,6 +5,7 @@
     │   ├─ LocalProtocolError      we broke the rules: a bug of ours
     │   └─ RemoteProtocolError     the peer did: the stream is reset, nothing of ours changed
     ├─ Refused                     a peer said no, with a reason from `protocol.words.Reason`
+    ├─ NotPermitted                a token does not show what it should, or a ticket cannot be used
     ├─ Unreachable                 no way to the peer, or it stopped answering; trying again may help
     ├─ RunError                    a task could not be measured (broken model, crash, time limit)
     ├─ CampaignError               the campaign file is wrong: file, line, hint
@@ -54,6 +55,12 @@ class Refused(SarkError):
         super().__init__(what, hint=hint)
         self.reason = reason
         self.retry_after_s = retry_after_s
+
+
+class NotPermitted(SarkError):
+    """A token does not show that its bearer may do this, or a join ticket cannot be used. Never quotes the token."""
+
+    exit_code: ClassVar[int] = 5
 
 
 class Unreachable(SarkError):
