@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from protocol import advert, base, blob_messages, lease, pool_messages, record, task, worker
+from protocol import advert, base, blob_messages, deed, lease, pool_messages, record, task, worker
 from protocol.attempt import TASK
 from protocol.blob_messages import BLOB
 from protocol.codec import Vocabulary
@@ -80,6 +80,7 @@ def _caps() -> str:
         ("advert", f"{advert.MAX_ADVERT:,} bytes, lives {advert.ADVERT_TTL_S} s"),
         ("task", f"{task.MAX_TASK:,} bytes"),
         ("record inside its frame", f"{base.MAX_INLINE:,} bytes; a larger one is pulled as a blob"),
+        ("deed", f"{deed.MAX_DEED:,} bytes, {deed.MAX_UNPACKED:,} unpacked, {deed.MAX_DEED_TASKS:,} tasks"),
         ("record", f"{record.MAX_RECORD:,} bytes, {record.MAX_SAMPLES:,} samples a list"),
         ("piece of a blob", f"{blob_messages.MAX_PIECE:,} bytes, in writes of {blob_messages.WRITE_SIZE:,}"),
         (
@@ -156,6 +157,7 @@ SECTIONS: Final[dict[str, Callable[[], str]]] = {
     "advert": lambda: _value(advert.Advert),
     "task": lambda: _value(task.Task),
     "record": lambda: _value(record.Record),
+    "deed": lambda: _value(deed.Cover, deed.Deed),
     "reasons": lambda: _words(Reason),
     "worker-states": lambda: _words(WorkerState),
     "rights": lambda: _words(Right),
