@@ -1,0 +1,199 @@
+"""What happened in a swarm, as one list of events on one clock: the same form for the model, the in-memory swarm and real processes.
+
+    model.py, swarm_run.py ──▶ History ──▶ invariants.check ──▶ [Breach]
+    stores and logs ─ told.py ──▶
+
+Whoever builds a history tells what it saw; an invariant for which nothing was told holds. Instants are seconds on the observer's clock.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+
+FenceKey = tuple[int, int]
+"""(incarnation, number)."""
+
+
+class Kind(StrEnum):
+    """What can happen. After each: who tells it, and the fields that it needs beside `at`."""
+
+    # -- a scheduler
+    ACCEPTED = "accepted"
+    """`who` has the campaign on disk and has told its user so: campaign."""
+    COMMITTED = "committed"
+    """`who` put the intent of an attempt on disk: task, attempt, worker; number: other untried workers that could have had it."""
+    WANTED = "wanted"
+    """`who` wants this attempt to run: it took a grant, or said Start: task, attempt, worker, fence."""
+    ATTEMPT_ENDED = "attempt-ended"
+    """`who` gave an attempt up without a record: task, attempt; word: lost, refused, preempted, cancelled or failed."""
+    RECORDED = "recorded"
+    """`who` has a record on disk: task, attempt, worker, fence, sha256;
+    word: the task's state after it; number: 1 if it counts as a try."""
+    ENDED = "ended"
+    """A task reached a final state at `who`: task, word."""
+    ACKNOWLEDGED = "acknowledged"
+    """A worker was told that `who` has recorded its result: task, worker, sha256."""
+    CANCEL_ASKED = "cancel-asked"
+    """A person wants it cancelled: task."""
+    CANCEL_CONFIRMED = "cancel-confirmed"
+    """`who` was told that nothing runs under it any more: worker, lease."""
+    STEPPED_DOWN = "stepped-down"
+    """`who` heard that another scheduler carries the campaign on: campaign."""
+
+    # -- a worker
+    BORN = "born"
+    """A life of `worker` begins: fence (incarnation, 0)."""
+    DIED = "died"
+    """Its process is gone, and with it all it ran: worker."""
+    QUEUED = "queued"
+    """A ticket was given: worker, lease, fence, task, attempt, peer."""
+    TAKEN = "taken"
+    """A lease holds a place: worker, lease, fence, task, attempt, peer."""
+    LEFT = "left"
+    """It holds the place no more: worker, lease; word: why."""
+    BEGAN = "began"
+    """Processes of a run exist from now on: worker, lease, fence, task, attempt, sha256 (of the model), slot."""
+    TIMING = "timing"
+    """The timed window of a run opens (number 1) or closes (0): worker, lease."""
+    STOP_ORDERED = "stop-ordered"
+    """The worker wants the run dead: worker, lease; word: why."""
+    DEAD = "dead"
+    """None of them exists any more: worker, lease."""
+    CANCEL_TOLD = "cancel-told"
+    """A cancel reached the worker: worker, lease, peer."""
+    VERB = "verb"
+    """A verb had its effect here: worker, peer, word (its name), campaign."""
+    PERMITTED = "permitted"
+    """From now on `peer` may do at `worker` what `word` names; campaign: only of that one, empty: of all."""
+    REVOKED = "revoked"
+    """From now on `peer` may do nothing at `worker`."""
+
+    # -- anybody
+    SIZE = "size"
+    """Something that must stay small: who, word (what), number, cap."""
+    QUIET = "quiet"
+    """Faults have stopped."""
+    SEEN = "seen"
+    """`who` counts `worker` among those it could ask."""
+    VIEW = "view"
+    """How `who` says, at the very end, that a task stands: task, word."""
+    RESERVED = "reserved"
+    """What a worker still holds at the very end: worker, number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened. Fields that a kind does not name are empty."""
+
+    at: float
+    kind: Kind
+    who: str = ""
+    worker: str = ""
+    peer: str = ""
+    campaign: str = ""
+    task: str = ""
+    attempt: int = 0
+    lease: str = ""
+    fence: FenceKey | None = None
+    slot: int | None = None
+    sha256: str = ""
+    word: str = ""
+    number: int | None = None
+    cap: int | None = None
+
+    def __str__(self) -> str:
+        told = [f"{self.at:10.3f} {self.kind}"]
+        for item in fields(self)[2:]:
+            value = getattr(self, item.name)
+            if value is not None and value not in ("", 0):
+                told.append(f"{item.name}={value[-12:] if isinstance(value, str) else value}")
+        return " ".join(told)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Seconds that are promised, plus what the observer's own clock may be wrong by."""
+
+    stop_s: float = 2.0
+    """From a stop that the worker knows of to the death of its last process."""
+    release_s: float = 10.0
+    seek_s: float = 30.0
+    """A healed worker is a candidate again."""
+    end_s: float = 600.0
+    """All tasks end, once faults have stopped."""
+    slack_s: float = 0.0
+
+
+@dataclass(slots=True)
+class History:
+    """Events, and what they are held against. What is None was not looked at."""
+
+    events: list[Event] = field(default_factory=list)
+    slots: dict[str, int] = field(default_factory=dict)
+    """Worker → places it advertises."""
+    capacity: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Worker → dimension → how much of it there is (bytes of memory, say)."""
+    needs: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Task → dimension → how much of it a run reserves."""
+    models: dict[str, str] = field(default_factory=dict)
+    """Task → hash of the model in its signed words."""
+    tasks: dict[str, str] = field(default_factory=dict)
+    """Task → campaign, of all that were submitted."""
+    attempts: dict[str, int] = field(default_factory=dict)
+    """Campaign → tries that a task may have."""
+    final: dict[str, str] | None = None
+    """Task → state in its owner's store at the end."""
+    stored: frozenset[str] | None = None
+    """Hashes of all records that the stores give back at the end."""
+    broken_chains: tuple[str, ...] = ()
+    """What is wrong with a store's own chain of events, in words."""
+    texts: dict[str, str] = field(default_factory=dict)
+    """Logs and the like, by name."""
+    secrets: tuple[str, ...] = ()
+    """What must stand in none of them."""
+    limits: Limits = field(default_factory=Limits)
+
+    def add(self, at: float, kind: Kind, **what: object) -> None:
+        """One more event."""
+        self.events.append(Event(at, kind, **what))  # type: ignore[arg-type]
+
+    def of(self, *kinds: Kind) -> Iterator[Event]:
+        """Those of these kinds, in order."""
+        wanted = frozenset(kinds)
+        return (event for event in self.events if event.kind in wanted)
+
+    def sorted(self) -> History:
+        """The same with its events in order of time; those of one instant stay as they were told."""
+        self.events.sort(key=lambda event: event.at)
+        return self
+
+    def digest(self) -> str:
+        """Names this very history: two runs of one seed have the same."""
+        whole = hashlib.sha256()
+        for event in self.events:
+            whole.update(repr(event).encode())
+        return whole.hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Breach:
+    """Something that must never happen, and did."""
+
+    invariant: str
+    what: str
+    at: float | None = None
+
+    def __str__(self) -> str:
+        when = "" if self.at is None else f" at {self.at:.3f} s"
+        return f"{self.invariant}{when}: {self.what}"
+
+
+def merged(parts: Iterable[Iterable[Event]], base: Mapping[str, int]) -> History:
+    """One history of what several observers told on the same clock. `base`: worker → places."""
+    history = History(slots=dict(base))
+    for part in parts:
+        history.events += part
+    return history.sorted()

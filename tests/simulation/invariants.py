@@ -1,0 +1,389 @@
+"""What must never happen, and what must happen in the end: each a function over a history, for the model and for real runs alike.
+
+check(history) -> [Breach]     empty: all of them hold
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from tests.simulation.history import Breach, Event, History, Kind
+
+FINAL: Final = frozenset({"succeeded", "failed", "cancelled"})
+Invariant = Callable[[History], Iterator[Breach]]
+
+
+def check(history: History) -> list[Breach]:
+    """Every breach of every invariant, safety first."""
+    return [breach for invariant in (*SAFETY, *LIVENESS) for breach in invariant(history)]
+
+
+# -- what a scheduler writes -----------------------------------------------------------------------------------------------------
+
+
+def one_record(history: History) -> Iterator[Breach]:
+    """At most one record decides a task."""
+    decided: dict[tuple[str, str], Event] = {}
+    for event in history.of(Kind.RECORDED):
+        if event.word not in FINAL:
+            continue
+        before = decided.setdefault((event.who, event.task), event)
+        if before is not event:
+            yield Breach(
+                "one_record",
+                f"{event.task} is {before.word} by attempt {before.attempt}, "
+                f"then {event.word} by attempt {event.attempt}",
+                event.at,
+            )
+
+
+def no_stale_record(history: History) -> Iterator[Breach]:
+    """A record is taken only from the worker, attempt and fence that its scheduler has open at that moment."""
+    open_: dict[tuple[str, str, int], str] = {}
+    granted: dict[tuple[str, str, int], set[tuple[int, int] | None]] = defaultdict(set)
+    for event in history.of(
+        Kind.COMMITTED, Kind.ATTEMPT_ENDED, Kind.RECORDED, Kind.ENDED, Kind.TAKEN, Kind.QUEUED
+    ):
+        name = (event.who, event.task, event.attempt)
+        match event.kind:
+            case Kind.COMMITTED:
+                open_[name] = event.worker
+            case Kind.ATTEMPT_ENDED:
+                open_.pop(name, None)
+            case Kind.TAKEN | Kind.QUEUED:
+                granted[event.worker, event.task, event.attempt].add(event.fence)
+            case Kind.ENDED:
+                for other in [key for key in open_ if key[:2] == name[:2]]:
+                    del open_[other]
+            case _:
+                worker = open_.pop(name, None)
+                if worker is None:
+                    yield Breach(
+                        "no_stale_record", f"{event.task} attempt {event.attempt} was over", event.at
+                    )
+                elif worker != event.worker:
+                    yield Breach("no_stale_record", f"{event.task} was given to {worker}", event.at)
+                elif granted and event.fence not in granted[event.worker, event.task, event.attempt]:
+                    yield Breach("no_stale_record", f"{event.task}: nobody granted {event.fence}", event.at)
+
+
+def one_start(history: History) -> Iterator[Breach]:
+    """A scheduler wants at most one attempt of a task to run at a time."""
+    wanted: dict[tuple[str, str], dict[int, str]] = defaultdict(dict)
+    for event in history.of(Kind.WANTED, Kind.ATTEMPT_ENDED, Kind.RECORDED, Kind.ENDED):
+        runs = wanted[event.who, event.task]
+        if event.kind is Kind.ENDED:
+            runs.clear()
+        elif event.kind is not Kind.WANTED:
+            runs.pop(event.attempt, None)
+        else:
+            runs[event.attempt] = event.worker
+            if len(runs) > 1:
+                yield Breach("one_start", f"{event.task} is wanted as attempts {sorted(runs)}", event.at)
+
+
+def terminal_is_final(history: History) -> Iterator[Breach]:
+    """Nothing happens to a task that has ended."""
+    ended: dict[tuple[str, str], str] = {}
+    for event in history.of(Kind.ENDED, Kind.COMMITTED, Kind.WANTED, Kind.RECORDED, Kind.VIEW):
+        before = ended.get((event.who, event.task))
+        if event.kind is Kind.ENDED:
+            ended.setdefault((event.who, event.task), event.word)
+        if before is None or (event.kind is Kind.VIEW and event.word == before):
+            continue
+        what = f"{event.task} was {before}, then came {event.kind} {event.word}".rstrip()
+        yield Breach("terminal_is_final", what, event.at)
+
+
+def attempts_are_bounded(history: History) -> Iterator[Breach]:
+    """A task is not tried oftener than its campaign allows."""
+    tries: dict[tuple[str, str], int] = defaultdict(int)
+    for event in history.of(Kind.ATTEMPT_ENDED, Kind.RECORDED):
+        counts = event.word == "lost" if event.kind is Kind.ATTEMPT_ENDED else bool(event.number)
+        if not counts:
+            continue
+        tries[event.who, event.task] += 1
+        most = history.attempts.get(history.tasks.get(event.task, ""))
+        if most is not None and tries[event.who, event.task] > most:
+            what = f"{event.task} had {tries[event.who, event.task]} tries of {most}"
+            yield Breach("attempts_are_bounded", what, event.at)
+
+
+def attempts_go_elsewhere(history: History) -> Iterator[Breach]:
+    """Another attempt goes to another worker while there is one."""
+    tried: dict[tuple[str, str], set[str]] = defaultdict(set)
+    at: dict[tuple[str, str, int], str] = {}
+    for event in history.of(Kind.COMMITTED, Kind.ATTEMPT_ENDED, Kind.RECORDED):
+        task = (event.who, event.task)
+        if event.kind is Kind.COMMITTED:
+            at[*task, event.attempt] = event.worker
+            if event.worker in tried[task] and event.number:
+                what = f"{event.task} went to {event.worker} again, {event.number} others could have had it"
+                yield Breach("attempts_go_elsewhere", what, event.at)
+        elif (event.kind is Kind.ATTEMPT_ENDED and event.word == "lost") or event.number:
+            tried[task].add(at.get((*task, event.attempt), ""))
+
+
+def accepted_is_durable(history: History) -> Iterator[Breach]:
+    """A campaign that was accepted is there at the end, with all its tasks."""
+    if history.final is None:
+        return
+    for event in history.of(Kind.ACCEPTED):
+        for task, campaign in history.tasks.items():
+            if campaign == event.campaign and task not in history.final:
+                yield Breach("accepted_is_durable", f"{task} was accepted and is gone", event.at)
+
+
+def acknowledged_is_durable(history: History) -> Iterator[Breach]:
+    """A result whose worker was told that it may forget it is in a store."""
+    if history.stored is None:
+        return
+    for event in history.of(Kind.ACKNOWLEDGED):
+        if event.sha256 not in history.stored:
+            yield Breach(
+                "acknowledged_is_durable", f"the record {event.sha256[:12]} of {event.task}", event.at
+            )
+
+
+def chains_are_whole(history: History) -> Iterator[Breach]:
+    """The chain of events in a store has no gap and no change."""
+    for words in history.broken_chains:
+        yield Breach("chains_are_whole", words)
+
+
+# -- what a worker does -------------------------------------------------------------------------------------------------------------
+
+
+def slots_are_exclusive(history: History) -> Iterator[Breach]:
+    """As many runs are alive on a worker as it has slots, never more; on one slot there is one at a time."""
+    alive: dict[str, dict[str, int | None]] = defaultdict(dict)
+    for event in history.of(Kind.BEGAN, Kind.DEAD, Kind.DIED):
+        runs = alive[event.worker]
+        if event.kind is Kind.DIED:
+            runs.clear()
+        elif event.kind is Kind.DEAD:
+            runs.pop(event.lease, None)
+        else:
+            if event.slot is not None and event.slot in runs.values():
+                yield Breach("slots_are_exclusive", f"slot {event.slot} of {event.worker}", event.at)
+            runs[event.lease] = event.slot
+            most = history.slots.get(event.worker)
+            if most is not None and len(runs) > most:
+                what = f"{len(runs)} runs on {event.worker}, which has {most} slots"
+                yield Breach("slots_are_exclusive", what, event.at)
+
+
+def capacity_holds(history: History) -> Iterator[Breach]:
+    """What is reserved on a worker is never more than it has: places, and each dimension by itself."""
+    held: dict[str, dict[str, str]] = defaultdict(dict)
+    for event in history.of(Kind.TAKEN, Kind.LEFT, Kind.DIED):
+        places = held[event.worker]
+        if event.kind is Kind.DIED:
+            places.clear()
+        elif event.kind is Kind.LEFT:
+            places.pop(event.lease, None)
+        else:
+            places[event.lease] = event.task
+            most = history.slots.get(event.worker)
+            if most is not None and len(places) > most:
+                what = f"{len(places)} places given of {most} on {event.worker}"
+                yield Breach("capacity_holds", what, event.at)
+            for name, there in history.capacity.get(event.worker, {}).items():
+                wanted = sum(history.needs.get(task, {}).get(name, 0) for task in places.values())
+                if wanted > there:
+                    yield Breach("capacity_holds", f"{name}: {wanted} of {there} on {event.worker}", event.at)
+
+
+def one_answer(history: History) -> Iterator[Breach]:
+    """The same request, however often it comes, gets one lease: in one life a worker grants an attempt once. And fences rise."""
+    given: dict[tuple[str, int, str, str, int], str] = {}
+    newest: dict[str, tuple[int, int]] = {}
+    for event in history.of(Kind.QUEUED, Kind.TAKEN):
+        if event.fence is None:
+            continue
+        name = (event.worker, event.fence[0], event.peer, event.task, event.attempt)
+        if name not in given and event.fence <= newest.get(event.worker, (-1, 0)):
+            yield Breach(
+                "one_answer", f"{event.worker}: {event.fence} after {newest[event.worker]}", event.at
+            )
+        newest[event.worker] = max(event.fence, newest.get(event.worker, event.fence))
+        if given.setdefault(name, event.lease) != event.lease:
+            what = (
+                f"{event.task} attempt {event.attempt} has {given[name]} and {event.lease} on {event.worker}"
+            )
+            yield Breach("one_answer", what, event.at)
+
+
+def no_orphan_run(history: History) -> Iterator[Breach]:
+    """No process lives on for more than two seconds after its lease was ended, or after a cancel reached its worker."""
+    grace = history.limits.stop_s + history.limits.slack_s
+    dead = {(e.worker, e.lease): e.at for e in history.of(Kind.DEAD)}
+    died = list(history.of(Kind.DIED))
+    alive: set[tuple[str, str]] = set()
+    told: set[tuple[str, str]] = set()
+    last = history.events[-1].at if history.events else 0.0
+    for event in history.of(
+        Kind.BEGAN, Kind.DEAD, Kind.CANCEL_TOLD, Kind.STOP_ORDERED, Kind.CANCEL_CONFIRMED
+    ):
+        run = (event.worker, event.lease)
+        if event.kind is Kind.BEGAN:
+            alive.add(run)
+            continue
+        if event.kind is Kind.DEAD:
+            alive.discard(run)
+            continue
+        gone = min((e.at for e in died if e.worker == event.worker and e.at >= event.at), default=None)
+        end = dead.get(run, gone)
+        if run not in alive or (gone is not None and (end is None or gone < end)):
+            continue
+        if event.kind is Kind.CANCEL_CONFIRMED:
+            if end is None or end > event.at + history.limits.slack_s:
+                yield Breach("no_orphan_run", f"{event.lease} lives though its death was confirmed", event.at)
+        elif run not in told and (last if end is None else end) - event.at > grace:
+            told.add(run)
+            lived = "to the end" if end is None else f"for {end - event.at:.1f} s"
+            yield Breach("no_orphan_run", f"{event.lease} lived on {lived} after {event.kind}", event.at)
+
+
+def no_stop_while_timing(history: History) -> Iterator[Breach]:
+    """Nobody gives way to a higher priority while being measured."""
+    timing: set[tuple[str, str]] = set()
+    for event in history.of(Kind.TIMING, Kind.STOP_ORDERED):
+        run = (event.worker, event.lease)
+        if event.kind is Kind.TIMING:
+            (timing.add if event.number else timing.discard)(run)
+        elif event.word == "preempted" and run in timing:
+            yield Breach("no_stop_while_timing", f"{event.lease} was being timed", event.at)
+
+
+def preempted_at_most_twice(history: History) -> Iterator[Breach]:
+    """A task gives way to others twice at most."""
+    times: dict[tuple[str, str], int] = defaultdict(int)
+    for event in history.of(Kind.ATTEMPT_ENDED):
+        if event.word == "preempted":
+            times[event.who, event.task] += 1
+            if times[event.who, event.task] > 2:
+                yield Breach("preempted_at_most_twice", event.task, event.at)
+
+
+def every_verb_was_authorised(history: History) -> Iterator[Breach]:
+    """Nothing happens at a worker on the word of somebody who may not say it at that time."""
+    may: dict[tuple[str, str], set[tuple[str, str]]] = defaultdict(set)
+    told = False
+    for event in history.of(Kind.PERMITTED, Kind.REVOKED, Kind.VERB):
+        rights = may[event.worker, event.peer]
+        if event.kind is Kind.PERMITTED:
+            told = True
+            rights.add((event.word, event.campaign))
+        elif event.kind is Kind.REVOKED:
+            rights.clear()
+        elif told and not rights & {(word, c) for word in (event.word, "*") for c in (event.campaign, "")}:
+            what = f"{event.peer} had {event.word} done at {event.worker}"
+            yield Breach("every_verb_was_authorised", what, event.at)
+
+
+def the_signed_model_ran(history: History) -> Iterator[Breach]:
+    """The model that a run loads has the hash that its task was signed with."""
+    for event in history.of(Kind.BEGAN):
+        signed = history.models.get(event.task)
+        if signed is not None and event.sha256 and event.sha256 != signed:
+            yield Breach("the_signed_model_ran", f"{event.task} ran {event.sha256[:12]}", event.at)
+
+
+def sizes_are_bounded(history: History) -> Iterator[Breach]:
+    """Queues, tables and buffers keep to their limits."""
+    for event in history.of(Kind.SIZE):
+        if event.number is not None and event.cap is not None and event.number > event.cap:
+            yield Breach("sizes_are_bounded", f"{event.word} of {event.who}: {event.number}", event.at)
+
+
+def no_secret_is_told(history: History) -> Iterator[Breach]:
+    """No key and no token stands in a log, an event or a record."""
+    for name, text in history.texts.items():
+        for secret in history.secrets:
+            if secret and secret in text:
+                yield Breach("no_secret_is_told", f"{name} holds a secret of {len(secret)} characters")
+
+
+# -- once faults have stopped -------------------------------------------------------------------------------------------------------
+
+
+def everything_ends(history: History) -> Iterator[Breach]:
+    """Every accepted task reaches a final state within the promised time."""
+    if history.final is None:
+        return
+    accepted = {event.campaign for event in history.of(Kind.ACCEPTED)}
+    for task, campaign in history.tasks.items():
+        state = history.final.get(task)
+        if campaign in accepted and state is not None and state not in FINAL:
+            yield Breach("everything_ends", f"{task} is {state}")
+    quiet = max((event.at for event in history.of(Kind.QUIET)), default=None)
+    if quiet is None:
+        return
+    for event in history.of(Kind.ENDED):
+        if event.at - quiet > history.limits.end_s:
+            yield Breach("everything_ends", f"{event.task} took {event.at - quiet:.0f} s", event.at)
+
+
+def reservations_are_released(history: History) -> Iterator[Breach]:
+    """When all tasks have ended, no worker holds anything for them any more."""
+    for event in history.of(Kind.RESERVED):
+        if event.number:
+            yield Breach("reservations_are_released", f"{event.worker} holds {event.number}", event.at)
+
+
+def healed_workers_are_found(history: History) -> Iterator[Breach]:
+    """A worker that is back is a candidate again within the promised time. Looked at where SEEN is told."""
+    quiet = max((event.at for event in history.of(Kind.QUIET)), default=None)
+    seen: dict[tuple[str, str], float] = {}
+    for event in history.of(Kind.SEEN):
+        if quiet is not None and event.at >= quiet:
+            seen.setdefault((event.who, event.worker), event.at)
+    if quiet is None:
+        return
+    for (who, worker), at in seen.items():
+        if at - quiet > history.limits.seek_s + history.limits.slack_s:
+            yield Breach("healed_workers_are_found", f"{who} saw {worker} after {at - quiet:.0f} s", at)
+
+
+def views_agree(history: History) -> Iterator[Breach]:
+    """Everybody says the same of a task in the end."""
+    said: dict[str, dict[str, str]] = defaultdict(dict)
+    for event in history.of(Kind.VIEW):
+        said[event.task][event.who] = event.word
+    for task, views in said.items():
+        if len(set(views.values())) > 1:
+            yield Breach("views_agree", f"{task}: {views}")
+
+
+SAFETY: Final[tuple[Invariant, ...]] = (
+    one_record,
+    no_stale_record,
+    one_start,
+    terminal_is_final,
+    attempts_are_bounded,
+    attempts_go_elsewhere,
+    accepted_is_durable,
+    acknowledged_is_durable,
+    chains_are_whole,
+    slots_are_exclusive,
+    capacity_holds,
+    one_answer,
+    no_orphan_run,
+    no_stop_while_timing,
+    preempted_at_most_twice,
+    every_verb_was_authorised,
+    the_signed_model_ran,
+    sizes_are_bounded,
+    no_secret_is_told,
+)
+"""Hold at every moment."""
+LIVENESS: Final[tuple[Invariant, ...]] = (
+    everything_ends,
+    reservations_are_released,
+    healed_workers_are_found,
+    views_agree,
+)
+"""Hold once faults have stopped."""
