@@ -386,6 +386,8 @@ class Adopt(Message):
     campaign: Id
     epoch: Epoch
     cursor: Count = 0
+    again: bool = False
+    """Send me the settled results of this campaign too: another scheduler took them, I have not."""
 
 
 class Look(Message):
