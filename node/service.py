@@ -306,6 +306,7 @@ class Worker:
         condition.begin()
         self._advert_old.set()
         self._parts.tell(told.began(job.task))
+        log.info("run.began", task=job.task.task, attempt=job.attempt, lease=lease, fence=job.fence.key())
 
         def report(phase: Phase, done: int, total: int | None, median_ms: float | None) -> None:
             running.seq += 1
