@@ -3,6 +3,9 @@
 A worker that crashes again and again must not swallow a campaign. But models that kill every process they meet must not take a
 worker out of service either: crashes are counted over different models, and only make the worker suspect. Whether the device or the
 models are at fault is found out by running something that is known to work (`examined`).
+
+Its owner may hold it back for a while (`hold`: paused, quiet hours, on battery) or for good (`drain`). Both are told as draining; what
+is held comes back by itself.
 """
 
 from __future__ import annotations
@@ -27,11 +30,19 @@ class Condition:
         self._crashed: set[str] = set()
         self._busy = 0
         self._cleaning = 0
+        self._held = ""
+        self._leaving = ""
+        self._finishing = False
 
     @property
     def serving(self) -> bool:
         """Whether new work may be taken."""
         return self.state in SERVING
+
+    @property
+    def gives_turns(self) -> bool:
+        """Whether the tickets that wait here still get their turn."""
+        return self.serving or (self.state is WorkerState.DRAINING and self._finishing)
 
     def begin(self) -> None:
         """A run begins."""
@@ -82,15 +93,43 @@ class Condition:
         """A check says that it works again."""
         if self.state is WorkerState.FAULTY:
             self._move(WorkerEvent.RESET)
-            if self._busy:
-                self._move(WorkerEvent.BEGIN)
             self.why = ""
+            self._stand()
 
-    def drain(self, why: str = "leaving") -> None:
-        """Take no new work."""
-        if self.serving:
-            self._move(WorkerEvent.DRAIN)
+    def hold(self, why: str) -> None:
+        """Take no new work while `why` says so; empty: take it again, unless it is leaving."""
+        self._held = why
+        self._stand()
+
+    def drain(self, why: str = "leaving", *, finish: bool = False) -> None:
+        """Take no new work any more. `finish`: but run the tickets that wait here."""
+        self._leaving = why
+        self._finishing = finish
+        self._stand()
+
+    def stay(self) -> None:
+        """It does not leave after all."""
+        self._leaving = ""
+        self._finishing = False
+        self._stand()
+
+    def _stand(self) -> None:
+        """Be draining exactly while there is a reason to; a faulty device stays so until it is found well."""
+        why = self._leaving or self._held
+        if self.state is WorkerState.FAULTY:
+            return
+        if why:
+            if self.serving:
+                self._move(WorkerEvent.DRAIN)
             self.why = why
+            return
+        if self.state is WorkerState.DRAINING:
+            self._move(WorkerEvent.RESUME)
+            self.why = ""
+        if self.state is WorkerState.ACTIVE and (self._busy or self._cleaning):
+            self._move(WorkerEvent.BEGIN)
+            if not self._busy:
+                self._move(WorkerEvent.END)
 
     def _move(self, event: WorkerEvent) -> None:
         self.state = step(WORKER, self.state, event, story=self.why)

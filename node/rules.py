@@ -1,0 +1,120 @@
+"""When a device takes no new work because its owner said so beforehand or says so now. Pure.
+
+    quiet = ["22:00-07:00", "Sat", "Mon-Fri 09:00-17:00"]       local time; a range over midnight belongs to the day it begins on
+
+What runs goes on; the worker drains, with the sentence given here, and serves again by itself once there is none any more.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+FORM: Final = "write quiet hours as 22:00-07:00, Sat, Mon-Fri or Sat-Sun 10:00-12:30"
+_DAY: Final = 24 * 60
+_WEEK: Final = 7 * _DAY
+_TEXT: Final = re.compile(
+    r"(?:(?P<day>[A-Za-z]{3})(?:-(?P<last>[A-Za-z]{3}))?)?\s*"
+    r"(?:(?P<from>\d{1,2}:\d{2})\s*-\s*(?P<to>\d{1,2}:\d{2}))?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Quiet:
+    """Hours that come again each week: minutes since midnight on each of `days` (Monday is 0). `end` may lie on the day after."""
+
+    days: frozenset[int]
+    start: int
+    end: int
+
+
+def read_quiet(text: str) -> Quiet:
+    """Raises `ValueError`, which says how to write it."""
+    found = _TEXT.fullmatch(text.strip())
+    if found is None or not text.strip():
+        raise ValueError(FORM)
+    days = frozenset(range(7))
+    if found["day"]:
+        first = _day(found["day"])
+        last = _day(found["last"]) if found["last"] else first
+        days = frozenset((first + step) % 7 for step in range((last - first) % 7 + 1))
+    if not found["from"]:
+        return Quiet(days, 0, _DAY)
+    start, end = _minute(found["from"]), _minute(found["to"])
+    if start in (end, _DAY):
+        raise ValueError(f"{text} begins and ends at the same time; {FORM}")
+    return Quiet(days, start, end if end > start else end + _DAY)
+
+
+def _day(text: str) -> int:
+    if text.capitalize() not in DAYS:
+        raise ValueError(f"{text} is no day; the days are {', '.join(DAYS)}")
+    return DAYS.index(text.capitalize())
+
+
+def _minute(text: str) -> int:
+    hour, minute = map(int, text.split(":"))
+    if minute > 59 or hour * 60 + minute > _DAY:
+        raise ValueError(f"{text} is no time of day; {FORM}")
+    return hour * 60 + minute
+
+
+def quiet_until(hours: Sequence[Quiet], now: datetime) -> datetime | None:
+    """When the quiet hours that `now` (local) lies in end; None: it lies in none. Hours that meet count as one; at most a week ahead."""
+    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    at = begin = now.hour * 60 + now.minute
+    moved = True
+    while moved and at - begin < _WEEK:
+        moved = False
+        for span in hours:
+            for back in (0, 1):  # it may have begun the day before
+                day = at // _DAY - back
+                if (midnight.weekday() + day) % 7 not in span.days:
+                    continue
+                if span.start <= at - day * _DAY < span.end:
+                    at, moved = day * _DAY + span.end, True
+    return None if at == begin else midnight + timedelta(minutes=min(at, begin + _WEEK))
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """What the rules look at."""
+
+    at: datetime
+    """Local time."""
+    on_battery: bool = False
+    """Known to run on its battery. A device that cannot tell counts as plugged in."""
+    paused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What the owner set."""
+
+    quiet: tuple[Quiet, ...] = ()
+    on_battery: bool = False
+    """Take new work on battery too."""
+
+
+def standing(rules: Rules, now: Now) -> str:
+    """Why no new work is taken now, for people; empty: it is taken."""
+    if now.paused:
+        return "paused by its owner"
+    until = quiet_until(rules.quiet, now.at)
+    if until is not None:
+        return f"quiet hours {_until(until, now.at)}"
+    if now.on_battery and not rules.on_battery:
+        return "on battery"
+    return ""
+
+
+def _until(end: datetime, now: datetime) -> str:
+    ahead = end - now
+    if ahead > timedelta(days=6, hours=23):
+        return "all week"
+    clock = end.strftime("%H:%M")
+    return f"until {clock}" if ahead < timedelta(hours=24) else f"until {DAYS[end.weekday()]} {clock}"
