@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from typing import Final
 
 import structlog
 import trio
@@ -16,6 +17,7 @@ from node.outbox import Item, Outbox
 from protocol.base import MAX_INLINE
 from protocol.errors import RemoteProtocolError, ResourceError, Unreachable
 from protocol.messages import Accepted, Progress, Ready, Skip, Stale, Start
+from protocol.words import Reason
 from swarm.link import Link
 from swarm.network import PeerId
 
@@ -26,6 +28,8 @@ LARGE_RESULT_S = 120.0
 """The scheduler pulls a large record before it answers."""
 AGAIN_S = 15.0
 """Results that were not settled are sent again so often."""
+WORTHLESS: Final = frozenset({Reason.CANCELLED, Reason.BAD_REQUEST})
+"""A result that was stale for another reason is kept as if it had been taken: who adopts the campaign may have use for it."""
 
 log = structlog.get_logger("sark.delivery")
 
@@ -120,6 +124,7 @@ class Delivery:
     async def _send(self, link: Link, item: Item) -> bool:
         """Send one. False: the link is of no use."""
         self._under_way.add(item.sha256)
+        keep = False
         try:
             message = await self._outbox.message(item)
             if message is None:
@@ -129,6 +134,7 @@ class Delivery:
                 answer = await link.call(message, patience_s=patience)
                 if not isinstance(answer, (Accepted, Stale)):
                     raise RemoteProtocolError(f"{link.peer} answered a Result with {type(answer).__name__}")
+                keep = isinstance(answer, Accepted) or answer.reason not in WORTHLESS
                 log.info("result.settled", task=item.task, attempt=item.attempt, answer=answer.type)
         except ResourceError as exc:  # it is kept: what lacks now may be there at the next try
             log.warning("result.unreadable", task=item.task, why=exc.what)
@@ -143,6 +149,6 @@ class Delivery:
         finally:
             self._under_way.discard(item.sha256)
         del self._failures[item.sha256]
-        await self._outbox.settle(item.sha256)
+        await self._outbox.settle(item.sha256, keep=keep)
         self._settled(item)
         return True

@@ -1,7 +1,8 @@
-"""Signed records, on disk until their scheduler has them.
+"""Signed records, on disk until their scheduler has them, and a day longer for whoever adopts the campaign after it.
 
 Each is two files named by the record's sha256: `.record` is its bytes (served as a blob when large), `.head` says for whom it is and
 comes last, so that a head means a whole record. Both are durable before `store` returns. What does not read well is set aside.
+A settled one is kept under a head that is called `.kept`: renamed, not written, for that may happen while something is measured.
 """
 
 from __future__ import annotations
@@ -30,9 +31,12 @@ CLOCK_JUMP_S: Final = 30 * 24 * 3600.0
 """What looks older than this was stored by a clock that had not been set yet, as on boards that start in 1970: no age at all."""
 MAX_ITEMS: Final = 2_000
 MAX_BYTES: Final = 512 * 1024**2
+KEPT_BYTES: Final = 64 * 1024**2
+"""Settled records, all together; the oldest go first. They go after `RETENTION_S` too."""
 KEEP_BROKEN: Final = 16
 MAX_IN_MEMORY: Final = 64
 """Records that no disk could take, each of at most MAX_INLINE bytes: better delivered late than lost."""
+_HEADS: Final = ("head", "kept")
 
 log = structlog.get_logger("sark.outbox")
 
@@ -41,6 +45,9 @@ class Item(Message):
     """A record that waits for its scheduler."""
 
     peer: PeerName
+    """Who is to get it."""
+    owner: PeerName | None = None
+    """Whose campaign it is of, where another scheduler acts for the owner."""
     campaign: Id
     task: Id
     attempt: Attempt
@@ -52,6 +59,11 @@ class Item(Message):
     stored: float = Field(ge=0)
     """Wall clock, seconds since the epoch: retention goes on while no process runs."""
 
+    @property
+    def principal(self) -> str:
+        """Whose campaign it is of."""
+        return self.owner or self.peer
+
 
 class Outbox:
     """One folder of records; one process at a time has it."""
@@ -61,18 +73,27 @@ class Outbox:
         self._folder = folder
         self._wall = wall
         self._items: dict[str, Item] = {}
+        self._kept: dict[str, Item] = {}
+        """Settled: their schedulers have them."""
         self._homeless: dict[str, bytes] = {}
         self.changed = trio.Event()
         """Set, and replaced, when something was stored."""
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             for head in sorted(folder.glob("*.head")):
-                self._load(head)
+                self._load(head, self._items)
+            for head in sorted(folder.glob("*.kept")):
+                if head.stem in self._items:  # put back, and killed before this one was removed
+                    head.unlink()
+                else:
+                    self._load(head, self._kept)
             for half in folder.glob(".*"):  # a write that a kill cut short
                 if UNFINISHED.fullmatch(half.name):
                     half.unlink()
             for record in folder.glob("*.record"):
-                if record.stem not in self._items:  # its head never came, or was set aside
+                if (
+                    record.stem not in self._items and record.stem not in self._kept
+                ):  # its head never came, or was set aside
                     record.unlink()
             for old in sorted(folder.glob("*.broken"))[:-KEEP_BROKEN]:
                 old.unlink()
@@ -83,6 +104,7 @@ class Outbox:
             ) from exc
 
     def __len__(self) -> int:
+        """How many wait."""
         return len(self._items)
 
     def waiting(self, peer: str) -> tuple[Item, ...]:
@@ -97,6 +119,39 @@ class Outbox:
         if item is None or item.peer != peer:
             return None
         return self._homeless.get(sha256) or self._record(sha256)
+
+    def of(self, campaign: str, principal: str) -> tuple[tuple[Item, bool], ...]:
+        """All records of a campaign that are here, oldest first, each with whether it is settled."""
+        found = [(item, False) for item in self._items.values()] + [
+            (item, True) for item in self._kept.values() if self._young(item)
+        ]
+        mine = [(i, settled) for i, settled in found if (i.campaign, i.principal) == (campaign, principal)]
+        return tuple(sorted(mine, key=lambda each: each[0].stored))
+
+    def campaigns(self) -> tuple[str, ...]:
+        """Campaigns of which there are records here, the one with the newest first."""
+        newest = sorted((*self._items.values(), *self._kept.values()), key=lambda item: -item.stored)
+        return tuple(dict.fromkeys(item.campaign for item in newest if self._young(item)))
+
+    async def hand_over(self, campaign: str, principal: str, peer: str, *, again: bool) -> int:
+        """From now on `peer` gets the campaign's records: those that wait, and with `again` the settled ones too. Gives how many.
+
+        Raises `ResourceError` when the disk does not take it; asking once more is safe.
+        """
+        moved = 0
+        for item, settled in self.of(campaign, principal):
+            if settled and not again:
+                continue
+            fresh = item.model_copy(update={"peer": peer, "owner": principal})
+            if settled or fresh != item:
+                if item.sha256 not in self._homeless:
+                    await trio.to_thread.run_sync(self._put_back, fresh)
+                self._kept.pop(item.sha256, None)
+                self._items[item.sha256] = fresh
+            moved += 1
+        if moved:
+            self._tell()
+        return moved
 
     async def store(self, item: Item, body: bytes) -> tuple[Item, ...]:
         """Keep a record; durable on return. Gives what was given up for it (too old, or no room).
@@ -116,14 +171,39 @@ class Outbox:
             log.warning("outbox.in_memory", task=item.task, why=exc.what)
             self._homeless[item.sha256] = body
         self._items[item.sha256] = item
-        self.changed.set()
-        self.changed = trio.Event()
+        self._tell()
         return dropped
 
-    async def settle(self, sha256: str) -> None:
-        """The scheduler has it, or never will."""
-        if self._items.pop(sha256, None) is not None and self._homeless.pop(sha256, None) is None:
-            await trio.to_thread.run_sync(self._remove, sha256)
+    async def settle(self, sha256: str, *, keep: bool = False) -> None:
+        """The scheduler has it, or never will. `keep` it a while: the scheduler may be lost, and the campaign adopted by another."""
+        item = self._items.pop(sha256, None)
+        if item is None or self._homeless.pop(sha256, None) is not None:
+            return
+        if keep:
+            self._kept[sha256] = item
+        too_much = self._too_much()
+        for old in too_much:
+            del self._kept[old]
+        renamed = [sha256] if keep and sha256 not in too_much else []
+        removed = [*too_much, *([] if keep else [sha256])]
+        await trio.to_thread.run_sync(self._set_aside, renamed, removed)
+
+    def _too_much(self) -> list[str]:
+        """Settled records that are too old, or more than there is room for."""
+        gone: list[str] = []
+        left = KEPT_BYTES
+        for number, item in enumerate(sorted(self._kept.values(), key=lambda item: -item.stored)):
+            left -= item.size
+            if left < 0 or number >= MAX_ITEMS or not self._young(item):
+                gone.append(item.sha256)
+        return gone
+
+    def _young(self, item: Item) -> bool:
+        return not RETENTION_S < self._wall() - item.stored < CLOCK_JUMP_S
+
+    def _tell(self) -> None:
+        self.changed.set()
+        self.changed = trio.Event()
 
     async def message(self, item: Item) -> Result | None:
         """The `Result` to send; None when the record is gone for good. A large one is only named; the scheduler pulls it.
@@ -159,11 +239,10 @@ class Outbox:
 
     def _overdue(self, coming: int) -> tuple[Item, ...]:
         oldest_first = sorted(self._items.values(), key=lambda item: item.stored)
-        now = self._wall()
         count, size = len(oldest_first) + 1, coming + sum(item.size for item in oldest_first)
         dropped: list[Item] = []
         for item in oldest_first:
-            if RETENTION_S < now - item.stored < CLOCK_JUMP_S or count > MAX_ITEMS or size > MAX_BYTES:
+            if not self._young(item) or count > MAX_ITEMS or size > MAX_BYTES:
                 dropped.append(item)
                 count, size = count - 1, size - item.size
         return tuple(dropped)
@@ -172,13 +251,26 @@ class Outbox:
         write_durably(self._record(item.sha256), body)
         write_durably(self._folder / f"{item.sha256}.head", pack(item.to_wire()))
 
+    def _put_back(self, item: Item) -> None:
+        write_durably(self._folder / f"{item.sha256}.head", pack(item.to_wire()))
+        with contextlib.suppress(FileNotFoundError):
+            (self._folder / f"{item.sha256}.kept").unlink()
+
+    def _set_aside(self, kept: list[str], removed: list[str]) -> None:
+        """Nothing here waits for the disk: what a crash undoes is sent once more."""
+        for sha256 in kept:
+            with contextlib.suppress(OSError):
+                (self._folder / f"{sha256}.head").rename(self._folder / f"{sha256}.kept")
+        for sha256 in removed:
+            self._remove(sha256)
+
     def _remove(self, sha256: str) -> None:
         """The head first: a record without one is nothing. What cannot be removed is sent, and called stale, once more."""
-        for path in (self._folder / f"{sha256}.head", self._record(sha256)):
+        for path in (*(self._folder / f"{sha256}.{head}" for head in _HEADS), self._record(sha256)):
             with contextlib.suppress(OSError):
                 path.unlink()
 
-    def _load(self, head: Path) -> None:
+    def _load(self, head: Path, into: dict[str, Item]) -> None:
         try:
             item = Item.model_validate(unpack(head.read_bytes()))
             body = self._record(item.sha256).read_bytes()
@@ -193,4 +285,4 @@ class Outbox:
                 self._record(head.stem).replace(head.with_suffix(".record.broken"))
             log.warning("outbox.broken", file=str(aside), why=str(exc).splitlines()[0])
             return
-        self._items[item.sha256] = item
+        into[item.sha256] = item

@@ -1,0 +1,153 @@
+"""Results that a scheduler has taken stay a while, for whoever adopts the campaign after it."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from node.delivery import Delivery, Links
+from node.outbox import KEPT_BYTES, RETENTION_S, Item, Outbox
+from protocol.base import Message
+from protocol.lease import Fence
+from protocol.messages import Accepted, Result, Stale
+from protocol.words import Reason
+
+ANN = "12D3KooWAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAn"
+BOB = "12D3KooWBobBobBobBobBobBobBobBobBobBobBobBobBobBobBo"
+
+
+def item(body: bytes, *, campaign: str = "c-1", stored: float = 100.0, **changes: Any) -> Item:
+    fields: dict[str, Any] = {
+        "peer": ANN,
+        "campaign": campaign,
+        "task": f"{campaign}/1",
+        "attempt": 1,
+        "lease": "w-1.1",
+        "fence": Fence(incarnation=1, number=1),
+        "sha256": hashlib.sha256(body).hexdigest(),
+        "size": len(body),
+        "signature": bytes(64),
+        "stored": stored,
+    }
+    return Item(**(fields | changes))
+
+
+async def kept(outbox: Outbox, body: bytes, **changes: Any) -> Item:
+    """Stored and settled."""
+    one = item(body, **changes)
+    await outbox.store(one, body)
+    await outbox.settle(one.sha256, keep=True)
+    return one
+
+
+async def test_a_settled_result_is_kept_over_restarts_and_is_not_sent_again(tmp_path: Path) -> None:
+    outbox = Outbox(tmp_path, lambda: 100.0)
+    one = await kept(outbox, b"one")
+    for box in (outbox, Outbox(tmp_path, lambda: 100.0)):
+        assert box.waiting(ANN) == ()
+        assert len(box) == 0
+        assert box.of("c-1", ANN) == ((one, True),)
+        assert box.campaigns() == ("c-1",)
+
+
+async def test_who_adopts_the_campaign_gets_what_waits_and_again_what_was_settled(tmp_path: Path) -> None:
+    outbox = Outbox(tmp_path, lambda: 100.0)
+    done = await kept(outbox, b"done", stored=1.0)
+    waits, other = item(b"waits", stored=2.0), item(b"other", campaign="c-2")
+    await outbox.store(waits, b"waits")
+    await outbox.store(other, b"other")
+    assert await outbox.hand_over("c-1", ANN, BOB, again=False) == 1
+    assert [found.sha256 for found in outbox.waiting(BOB)] == [waits.sha256]
+    assert await outbox.hand_over("c-1", ANN, BOB, again=True) == 2
+    for box in (outbox, Outbox(tmp_path, lambda: 100.0)):
+        assert [found.sha256 for found in box.waiting(BOB)] == [done.sha256, waits.sha256]
+        assert {found.principal for found in box.waiting(BOB)} == {ANN}
+        assert box.waiting(ANN) == (other,)
+    message = await outbox.message(outbox.waiting(BOB)[0])
+    assert message is not None
+    assert message.body == b"done"
+    await outbox.settle(done.sha256, keep=True)
+    assert [(found.sha256, settled) for found, settled in outbox.of("c-1", ANN)] == [
+        (done.sha256, True),
+        (waits.sha256, False),
+    ]
+
+
+async def test_nobody_else_gets_a_campaigns_results(tmp_path: Path) -> None:
+    outbox = Outbox(tmp_path, lambda: 100.0)
+    await kept(outbox, b"one")
+    assert outbox.of("c-1", BOB) == ()
+    assert await outbox.hand_over("c-1", BOB, BOB, again=True) == 0
+    assert outbox.waiting(BOB) == ()
+
+
+async def test_after_a_day_it_is_forgotten(tmp_path: Path) -> None:
+    now = 100.0
+    outbox = Outbox(tmp_path, lambda: now)
+    await kept(outbox, b"old")
+    now += RETENTION_S + 1
+    assert outbox.of("c-1", ANN) == ()
+    assert outbox.campaigns() == ()
+    young = await kept(outbox, b"young", stored=now)
+    assert {path.stem for path in tmp_path.iterdir()} == {young.sha256}
+
+
+async def test_the_oldest_give_way_when_there_are_too_many_bytes(tmp_path: Path) -> None:
+    outbox = Outbox(tmp_path, lambda: 100.0)
+    share = KEPT_BYTES // 4
+    made = [await kept(outbox, bytes([n]) * share, stored=float(n)) for n in range(1, 6)]
+    assert [found.sha256 for found, _ in outbox.of("c-1", ANN)] == [one.sha256 for one in made[1:]]
+    assert not (tmp_path / f"{made[0].sha256}.record").exists()
+
+
+async def test_put_back_and_killed_before_the_old_name_was_gone_it_is_there_once(tmp_path: Path) -> None:
+    outbox = Outbox(tmp_path, lambda: 100.0)
+    one = await kept(outbox, b"one")
+    left = (tmp_path / f"{one.sha256}.kept").read_bytes()
+    await outbox.hand_over("c-1", ANN, BOB, again=True)
+    (tmp_path / f"{one.sha256}.kept").write_bytes(left)
+    reborn = Outbox(tmp_path, lambda: 100.0)
+    assert [settled for _, settled in reborn.of("c-1", ANN)] == [False]
+    assert not (tmp_path / f"{one.sha256}.kept").exists()
+
+
+class Line:
+    """A link that gives every result the same answer."""
+
+    peer = ANN
+
+    def __init__(self, answer: Message) -> None:
+        self.answer = answer
+
+    async def call(self, message: Message, *, patience_s: float) -> Message:
+        assert isinstance(message, Result)
+        await trio.lowlevel.checkpoint()
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "stays"),
+    [
+        (Accepted(), 1),
+        (Stale(reason=Reason.FENCED), 1),
+        (Stale(reason=Reason.CANCELLED), 0),
+        (Stale(reason=Reason.BAD_REQUEST), 0),
+    ],
+)
+async def test_what_could_be_of_use_to_an_adopter_is_kept(
+    tmp_path: Path, answer: Message, stays: int
+) -> None:
+    outbox = Outbox(tmp_path, lambda: 100.0)
+    await outbox.store(item(b"one"), b"one")
+    links = Links(lambda peer: None, lambda peer: None)
+    told: list[Item] = []
+    delivery = Delivery(links, outbox, told.append)
+    line: Any = Line(answer)
+    with trio.move_on_after(0.05):
+        await delivery.run_results(line)
+    assert len(told) == 1
+    assert len(outbox.of("c-1", ANN)) == stays
