@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from protocol.errors import CampaignError, NothingFits, ResourceError, Unreachable
+from scheduler import cli_why
 from scheduler.cli_parts import (
     GATE,
     JSON,
@@ -360,6 +361,9 @@ def demo(
     from scheduler.demo import run_demo
 
     raise SystemExit(run_demo(directory, workers, Console()))
+
+
+app.add_typer(cli_why.app)
 
 
 def _follow(

@@ -132,6 +132,7 @@ class Moves(Writing):
                 _EVENT_NAMES[event],
                 task,
                 attempt=attempt,
+                device=row.device,
                 lease=lease,
                 fence=list(fence.key()),
             )

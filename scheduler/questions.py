@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -180,14 +180,38 @@ class Questions:
             .limit(limit)
         )
         return tuple(
-            Event(r.campaign, r.seq, r.at, r.name, r.task, json.loads(r.fields), r.hash)
+            Event(r.campaign, r.seq, r.at, r.name, r.task, _fields(r.fields), r.hash)
             for r in self._all(query)
         )
+
+    def all_events(self, campaign: str) -> Iterator[Event]:
+        """Every event there is, in order, page by page."""
+        seq = 0
+        while page := self.events_since(campaign, seq):
+            yield from page
+            seq = page[-1].seq
+
+    def event_count(self, campaign: str) -> tuple[int, int]:
+        """How many events were written, and the highest number there is; the same unless somebody took some away or put some in."""
+        highest = (
+            sa.select(sa.func.max(t.events.c.seq)).where(t.events.c.campaign == campaign).scalar_subquery()
+        )
+        rows = self._all(sa.select(t.campaigns.c.next_seq, highest).where(t.campaigns.c.id == campaign))
+        return (int(rows[0][0]) - 1, int(rows[0][1] or 0)) if rows else (0, 0)
 
     def workers(self) -> tuple[WorkerRow, ...]:
         """All that were ever reached."""
         rows = self._all(sa.select(t.workers))
         return tuple(WorkerRow(r.peer, r.device, tuple(json.loads(r.addresses)), r.seen) for r in rows)
+
+
+def _fields(text: str) -> dict[str, Any]:
+    """What was written with an event; a store that somebody edited can still be looked at."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return {"unreadable": text}
+    return value if isinstance(value, dict) else {"unreadable": text}
 
 
 def _fence(row: sa.Row[Any]) -> Fence | None:
