@@ -1,0 +1,193 @@
+"""The pools made on this home: their keys, their manifests, and the tickets that were given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Final
+
+from pydantic import Field, StringConstraints, TypeAdapter, ValidationError
+
+from protocol.base import AddressText, Count, Message, Name, PeerName
+from protocol.codec import pack
+from protocol.errors import NotPermitted, RemoteProtocolError, ResourceError
+from protocol.pool_messages import Manifest, PoolManifest, TokenId
+from protocol.words import Role
+from swarm.home import Home
+from swarm.identity import load_or_create, write_durably
+from swarm.manifests import sign_manifest, verified
+from swarm.pool_files import JOINED, damaged, locked, pools_folder, read_file, unreadable
+from swarm.settings import SettingsError
+from swarm.tickets import MAX_GATES
+
+MAX_TICKETS: Final = 512
+MAX_USED: Final = 256
+_NAME: Final = TypeAdapter(Name)
+
+
+class _About(Message):
+    """What a pool's owner set."""
+
+    name: Name
+    gates: Annotated[tuple[AddressText, ...], Field(max_length=MAX_GATES)] = ()
+
+
+class TicketNote(Message):
+    """A ticket that was given, until it is over."""
+
+    id: TokenId
+    role: Annotated[Role, Field(strict=False)]
+    until: Count
+    """Wall seconds."""
+    to: PeerName | None = None
+    team: Annotated[str, StringConstraints(max_length=64)] = ""
+    used: Annotated[tuple[PeerName, ...], Field(max_length=MAX_USED)] = ()
+    """Who was let in by it."""
+
+
+class _Notes(Message):
+    tickets: Annotated[tuple[TicketNote, ...], Field(max_length=MAX_TICKETS)] = ()
+
+
+class OwnPool:
+    """A pool whose key is on this home."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises `ResourceError` when something of it is missing or damaged."""
+        if not (folder / "pool.key").exists():
+            raise ResourceError(f"{folder / 'pool.key'} is not there", hint="restore it from a copy")
+        self._folder = folder
+        self.key: Final = load_or_create(folder / "pool.key")
+        about = read_file(folder / "pool", _About)
+        self.name: Final = about.name
+        self.gates: Final = about.gates
+        self._seen: tuple[object, ...] | None = None
+        self._signed: Manifest | None = None
+        self._manifest: PoolManifest | None = None
+
+    @property
+    def id(self) -> str:
+        """The key as a peer id."""
+        return self.key.peer_id
+
+    def signed(self) -> Manifest:
+        """The manifest as it is now, whichever process changed it."""
+        self._look()
+        assert self._signed is not None
+        return self._signed
+
+    def manifest(self) -> PoolManifest:
+        """What is in it."""
+        self._look()
+        assert self._manifest is not None
+        return self._manifest
+
+    def change(self, how: Callable[[PoolManifest], PoolManifest]) -> PoolManifest:
+        """Change the manifest, alone among the processes of this home. What `how` raises leaves all as it was."""
+        with locked(self._folder):
+            before = self.manifest()
+            after = how(before)
+            if after != before:
+                write_durably(self._folder / "manifest", pack(sign_manifest(self.key, after).to_wire()))
+        return self.manifest()
+
+    def tickets(self, now: float) -> tuple[TicketNote, ...]:
+        """Those given that are not over."""
+        path = self._folder / "tickets"
+        notes = read_file(path, _Notes).tickets if path.exists() else ()
+        return tuple(note for note in notes if note.until >= now)
+
+    def note(self, ticket: TicketNote, now: float) -> None:
+        """Remember a ticket that was given. Raises `NotPermitted` when there are too many."""
+        with locked(self._folder):
+            self._write_notes((*self.tickets(now), ticket))
+
+    def used(self, ids: tuple[bytes, ...], peer: str, now: float) -> None:
+        """Remember who was let in by a ticket."""
+        with locked(self._folder):
+            notes = self.tickets(now)
+            marked = tuple(
+                note.model_copy(update={"used": (*note.used, peer)})
+                if note.id in ids and peer not in note.used and len(note.used) < MAX_USED
+                else note
+                for note in notes
+            )
+            if marked != notes:
+                self._write_notes(marked)
+
+    def _write_notes(self, notes: tuple[TicketNote, ...]) -> None:
+        if len(notes) > MAX_TICKETS:
+            raise NotPermitted(
+                f"{MAX_TICKETS} tickets of pool {self.name} are out and not yet over",
+                hint="give shorter ones: --for 1h",
+            )
+        write_durably(self._folder / "tickets", pack(_Notes(tickets=notes).to_wire()))
+
+    def _look(self) -> None:
+        path = self._folder / "manifest"
+        try:
+            info = path.stat()
+        except OSError as error:
+            raise unreadable(path, error) from error
+        seen = (info.st_mtime_ns, info.st_ino, info.st_size)
+        if seen == self._seen:
+            return
+        signed = read_file(path, Manifest)
+        try:
+            manifest = verified(signed.body, signed.signature)
+        except RemoteProtocolError as error:
+            raise damaged(path) from error
+        if manifest.pool != self.id:
+            raise damaged(path)
+        self._signed, self._manifest, self._seen = signed, manifest, seen
+
+
+def create_pool(home: Home, name: str, gates: tuple[str, ...] = ()) -> OwnPool:
+    """A new pool of that name, with a key of its own. Raises `SettingsError` when the name cannot be had."""
+    check_name(name)
+    folder = pools_folder(home) / name
+    if (folder / "manifest").exists():
+        raise SettingsError(
+            f"there is a pool {name} on this home already",
+            hint=f"see it with: sark-node pool members {name}",
+        )
+    key = load_or_create(folder / "pool.key")
+    write_durably(folder / "pool", pack(_About(name=name, gates=gates).to_wire()))
+    empty = PoolManifest(pool=key.peer_id, name=name, number=1)
+    write_durably(folder / "manifest", pack(sign_manifest(key, empty).to_wire()))
+    return OwnPool(folder)
+
+
+def check_name(name: str) -> None:
+    """Raises `SettingsError` unless a pool can be called so."""
+    try:
+        _NAME.validate_python(name)
+    except ValidationError:
+        raise SettingsError(
+            f"a pool cannot be called {name!r}",
+            hint="letters, digits, space and . _ -, at most 64, beginning with a letter or digit",
+        ) from None
+    if name.lower() == JOINED or name != name.rstrip(" ."):
+        raise SettingsError(f"a pool cannot be called {name!r}", hint="take another name")
+
+
+def own_pools(home: Home) -> tuple[OwnPool, ...]:
+    """The pools made on this home, by name. Raises `ResourceError` when one is damaged."""
+    folder = pools_folder(home)
+    if not folder.is_dir():
+        return ()
+    found = sorted(path for path in folder.iterdir() if path.name != JOINED and (path / "manifest").is_file())
+    return tuple(OwnPool(path) for path in found)
+
+
+def own_pool(home: Home, name: str) -> OwnPool:
+    """The pool of that name. Raises `SettingsError` when there is none here."""
+    check_name(name)
+    folder = pools_folder(home) / name
+    if not (folder / "manifest").is_file():
+        names = ", ".join(pool.name for pool in own_pools(home))
+        raise SettingsError(
+            f"no pool {name} was made on this home",
+            hint=f"there is: {names}" if names else f"make it with: sark-node pool create {name}",
+        )
+    return OwnPool(folder)

@@ -1,0 +1,69 @@
+"""The files of pools below a home: where they lie, how they are read, how one process at a time changes them."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, TypeVar
+
+from protocol.base import Message
+from protocol.codec import read_value
+from protocol.errors import RemoteProtocolError, ResourceError
+from swarm.home import Home
+from swarm.identity import lock_folder
+
+MAX_FILE: Final = 256 * 1024
+MAX_FILE_ELEMENTS: Final = 262_144
+JOINED: Final = "joined"
+"""The folder of the joined ones, beside a folder for each pool that was made here."""
+LOCK_TRIES: Final = 200
+LOCK_TRY_S: Final = 0.01
+
+M = TypeVar("M", bound=Message)
+
+
+def pools_folder(home: Home) -> Path:
+    """All that a home knows of pools."""
+    return home.data / "pools"
+
+
+def read_file(path: Path, shape: type[M]) -> M:
+    """What is in a file of ours. Raises `ResourceError` naming it."""
+    try:
+        if path.stat().st_size > MAX_FILE:
+            raise damaged(path)
+        return read_value(shape, path.read_bytes(), max_bytes=MAX_FILE, max_elements=MAX_FILE_ELEMENTS)
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except RemoteProtocolError as error:
+        raise damaged(path) from error
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Alone in a folder for the few milliseconds that a change takes. Raises `ResourceError` after two seconds of waiting."""
+    for left in reversed(range(LOCK_TRIES)):
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(lock_folder(folder))
+            except ResourceError:
+                if not left:
+                    raise
+            else:
+                yield
+                return
+        time.sleep(LOCK_TRY_S)
+
+
+def unreadable(path: Path, error: OSError) -> ResourceError:
+    """To be raised for a file that cannot be had."""
+    return ResourceError(
+        f"cannot read {path}: {error.strerror or error}", hint="mend its rights, or restore it"
+    )
+
+
+def damaged(path: Path) -> ResourceError:
+    """To be raised for a file that makes no sense."""
+    return ResourceError(f"{path} is damaged", hint="restore it from a copy, or move it away and join again")
