@@ -36,6 +36,11 @@ def item(body: bytes, *, campaign: str = "c-1", stored: float = 100.0, **changes
     return Item(**(fields | changes))
 
 
+def on_disk(folder: Path) -> set[str]:
+    """Hashes of the records there."""
+    return {path.stem for path in folder.iterdir()}
+
+
 async def kept(outbox: Outbox, body: bytes, **changes: Any) -> Item:
     """Stored and settled."""
     one = item(body, **changes)
@@ -93,7 +98,7 @@ async def test_after_a_day_it_is_forgotten(tmp_path: Path) -> None:
     assert outbox.of("c-1", ANN) == ()
     assert outbox.campaigns() == ()
     young = await kept(outbox, b"young", stored=now)
-    assert {path.stem for path in tmp_path.iterdir()} == {young.sha256}
+    assert on_disk(tmp_path) == {young.sha256}
 
 
 async def test_the_oldest_give_way_when_there_are_too_many_bytes(tmp_path: Path) -> None:

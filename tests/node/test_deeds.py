@@ -1,0 +1,136 @@
+"""A worker keeps the deeds of the campaigns it has something of, and takes in none that is not the owner's."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from node.deeds import MAX_DEEDS, Deeds
+from protocol.codec import pack
+from protocol.deed import Deed, DeedModel, make_deed, read_cover
+from protocol.errors import Unreachable
+from protocol.requirement import Requirement
+from protocol.task import Measure, Model, Task, Timeouts, task_body
+from swarm.identity import Identity
+
+OWNER = Identity.from_seed("owner")
+SHA = "a" * 64
+
+
+def deed(campaign: str = "c-one", *, signer: Identity = OWNER, owner: str = OWNER.peer_id) -> bytes:
+    task = Task(
+        campaign=campaign,
+        task=f"{campaign}/1",
+        scheduler=owner,
+        model=Model(name="m.onnx", sha256=SHA, size=10),
+        unit="CPU (ONNX)",
+        requirement=Requirement(),
+        measure=Measure(),
+        timeouts=Timeouts(),
+    )
+    made = Deed(
+        campaign=campaign,
+        name="one",
+        owner=owner,
+        spec="{}",
+        attempts=3,
+        backoff_s=5.0,
+        wait_s=60.0,
+        models=(DeedModel(name="m", sha256=SHA, size=10),),
+        tasks=(task_body(task),),
+    )
+    return make_deed(made, signer.sign) or b""
+
+
+class Source:
+    """Schedulers that have deeds, and may be gone."""
+
+    def __init__(self) -> None:
+        self.content: dict[str, bytes] = {}
+        self.taken: list[str] = []
+        self.gone = False
+
+    def add(self, data: bytes) -> tuple[str, int]:
+        sha256 = hashlib.sha256(data).hexdigest()
+        self.content[sha256] = data
+        return sha256, len(data)
+
+    async def take(self, peer: str, sha256: str, size: int, sink: Callable[[bytearray], object]) -> None:
+        await trio.lowlevel.checkpoint()
+        self.taken.append(peer)
+        if self.gone:
+            raise Unreachable("it is gone")
+        sink(bytearray(self.content[sha256]))
+
+
+async def taken_in(deeds: Deeds, source: Source, data: bytes, campaign: str = "c-one") -> str:
+    sha256, size = source.add(data)
+    deeds.note(campaign, OWNER.peer_id, "the scheduler", sha256, size)
+    await deeds.fetch(campaign, OWNER.peer_id, ())
+    return sha256
+
+
+async def test_what_a_commit_names_is_fetched_once_and_kept_over_restarts(tmp_path: Path) -> None:
+    source = Source()
+    deeds = Deeds(tmp_path, source.take)
+    data = deed()
+    sha256 = await taken_in(deeds, source, data)
+    await taken_in(deeds, source, data)
+    assert source.taken == ["the scheduler"]
+    for each in (deeds, Deeds(tmp_path, source.take)):
+        card = each.of("c-one", OWNER.peer_id)
+        assert card is not None
+        assert (card.sha256, card.size, card.models) == (sha256, len(data), (SHA,))
+        assert each.naming(SHA) == (card,)
+        assert each.find(sha256) == (card, tmp_path / f"{sha256}.deed")
+        assert (tmp_path / f"{sha256}.deed").read_bytes() == data
+    assert deeds.of("c-one", "another") is None
+
+
+async def test_a_deed_that_cannot_be_had_is_asked_for_with_the_next_run(tmp_path: Path) -> None:
+    source = Source()
+    source.gone = True
+    deeds = Deeds(tmp_path, source.take)
+    await taken_in(deeds, source, deed())
+    assert deeds.of("c-one", OWNER.peer_id) is None
+    source.gone = False
+    await deeds.fetch("c-one", OWNER.peer_id, ())
+    assert deeds.of("c-one", OWNER.peer_id) is not None
+
+
+async def test_what_is_not_the_owners_is_not_kept(tmp_path: Path) -> None:
+    other = Identity.from_seed("other")
+    forged = deed(signer=other)
+    foreign = deed(signer=other, owner=other.peer_id)
+    moved = pack(read_cover(deed("c-two")).model_copy(update={"campaign": "c-one"}).to_wire())
+    source = Source()
+    deeds = Deeds(tmp_path, source.take)
+    for bad in (forged, foreign, moved, b"junk"):
+        await taken_in(deeds, source, bad)
+    assert len(deeds) == 0
+    assert len(Deeds(tmp_path, source.take)) == 0
+
+
+async def test_there_are_never_too_many_and_those_in_use_stay(tmp_path: Path) -> None:
+    source: Any = Source()
+    deeds = Deeds(tmp_path, source.take)
+    await taken_in(deeds, source, deed("c-kept"), "c-kept")
+    for n in range(MAX_DEEDS):
+        sha256, size = source.add(deed(f"c-{n}"))
+        deeds.note(f"c-{n}", OWNER.peer_id, "the scheduler", sha256, size)
+        await deeds.fetch(f"c-{n}", OWNER.peer_id, {"c-kept"})
+    assert len(deeds) == MAX_DEEDS
+    assert deeds.of("c-kept", OWNER.peer_id) is not None
+    assert deeds.of("c-0", OWNER.peer_id) is None
+    assert len(Deeds(tmp_path, source.take)) == MAX_DEEDS
+
+
+def test_what_a_kill_left_half_written_is_swept_away(tmp_path: Path) -> None:
+    (tmp_path / f"{SHA}.deed").write_bytes(b"its card never came")
+    (tmp_path / f"{'b' * 64}.card").write_bytes(b"junk")
+    assert len(Deeds(tmp_path, Source().take)) == 0
+    assert not any(tmp_path.iterdir())
