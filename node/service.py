@@ -325,6 +325,16 @@ class Worker:
         record = await runner.run(job, self._bench, running.stop, report)
         condition.end(record.outcome, record.reason, record.permanent, record.model_sha256)
         running.gone.set()
+        log.info(
+            "run.ended",
+            task=job.task.task,
+            attempt=job.attempt,
+            lease=lease,
+            outcome=record.outcome,
+            reason=record.reason,
+            detail=record.detail,
+            seconds=round(trio.current_time() - began, 3),
+        )
         self._parts.tell(told.ended(record, trio.current_time() - began))
         if condition.suspect:  # before another run begins
             await self._examine()
@@ -336,15 +346,6 @@ class Worker:
         running.filed.set()
         condition.clean()
         self.carry_out()
-        log.info(
-            "run.ended",
-            task=job.task.task,
-            attempt=job.attempt,
-            outcome=record.outcome,
-            reason=record.reason,
-            detail=record.detail,
-            seconds=round(trio.current_time() - began, 3),
-        )
 
     async def _file(self, place: Place, record: Record) -> None:
         """Sign the record and put it where a crash does not reach it."""
