@@ -151,6 +151,14 @@ def _cross_problems(campaign: Campaign) -> list[Problem]:
                 "add spread: device (or class), or remove limit",
             )
         )
+    if campaign.replicas > 1 and campaign.devices.spread == "device":
+        problems.append(
+            Problem(
+                ("replicas",),
+                "replicas have no meaning with spread: device, which runs each task on every device",
+                "take spread: class (or any), or remove replicas",
+            )
+        )
     cells = len(campaign.models) * len(campaign.lines()) * len(threads)
     if cells > MAX_CELLS:
         problems.append(

@@ -20,7 +20,7 @@ LATER: Final[dict[str, str]] = {
     "concurrency": "leave it out",
 }
 """Keys that a later version will read, and what to do meanwhile."""
-HIDDEN: Final = frozenset({"url", "replicas", "jobs"})
+HIDDEN: Final = frozenset({"url", "jobs"})
 """Fields not shown to people: not supported yet, or of the other form."""
 
 LOOKED_AT: Final = 40

@@ -92,14 +92,6 @@ def _path_is_enough(value: Any) -> Any:
     return {"path": value} if isinstance(value, str) else value
 
 
-def _one_replica(value: int) -> int:
-    if value != 1:
-        raise wrong(
-            "replicas above 1 are not supported in this version", "leave it out, or list the model twice"
-        )
-    return value
-
-
 Duration = Annotated[
     float,
     BeforeValidator(parse_duration),
@@ -246,7 +238,8 @@ class Campaign(Part):
     """Compute units by their public names."""
     devices: Devices = Devices()
     measure: Measuring = Measuring()
-    replicas: SkipJsonSchema[Annotated[int, AfterValidator(_one_replica)]] = 1
+    replicas: Annotated[int, Field(ge=1, le=16)] = 1
+    """Run each task on so many devices of one class, and compare what they found."""
     priority: Annotated[int, Field(ge=0, le=100)] = 50
     """Higher goes first."""
     timeouts: Limits = Limits()

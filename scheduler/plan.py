@@ -1,6 +1,8 @@
 """From a campaign to its tasks. Pure: the same campaign, models and devices give the same tasks with the same ids, on any machine.
 
-models × jobs (one for each unit) × threads × spread ──▶ Task c-…/1, c-…/2, …
+models × jobs (one for each unit) × threads × spread × replicas ──▶ Task c-…/1, c-…/2, …
+
+Replicas of a cell never share a device: each is given devices of one class that the others are not.
 """
 
 from __future__ import annotations
@@ -20,8 +22,21 @@ from scheduler.models import Models
 GIB: Final = 1024**3
 MAX_TASKS: Final = 10_000
 """Tasks of one campaign, devices counted in."""
+MAX_CLAUSES: Final = 32
+"""Of a requirement, as the protocol has it."""
+MAX_NAMED: Final = 16
+"""Devices that are named for one replica."""
 LARGE_MODEL: Final = 256 * 1024**2
 """From this size on a model asks for memory: its file and its weights are held at once while it loads."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pin:
+    """What narrows one task of a cell down to some devices."""
+
+    clauses: tuple[Clause, ...] = ()
+    replica: int | None = None
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +70,7 @@ def cells(campaign: Campaign) -> tuple[Cell, ...]:
 
 def needs_devices(campaign: Campaign) -> bool:
     """Whether the tasks can only be told once the devices are known."""
-    return campaign.devices.spread != "any"
+    return campaign.devices.spread != "any" or campaign.replicas > 1
 
 
 def requirements(campaign: Campaign) -> tuple[Requirement, ...]:
@@ -73,27 +88,49 @@ def derive_tasks(
 ) -> tuple[Task, ...]:
     """The tasks of `campaign`, numbered from 1. `scheduler`: the peer id that will sign them.
 
-    `devices` counts only for spread class and device. A cell that no device of them fits still becomes one task, open to any device that
-    fits, so that it is seen to find none and is not silently left out.
+    `devices` counts only where `needs_devices`. A cell that no device of them fits still becomes a task, open to any device that fits, so
+    that it is seen to find none and is not silently left out.
     Raises `CampaignError` above `MAX_TASKS` tasks or for a task larger than the protocol's.
     """
-    spread = campaign.devices.spread
-    adverts = [] if spread == "any" else _chosen(campaign, devices or ())
-    tasks: list[Task] = []
+    return tuple(
+        task
+        for _, tasks in derive_cells(
+            campaign, models, campaign_id=campaign_id, scheduler=scheduler, devices=devices
+        )
+        for task in tasks
+    )
+
+
+def derive_cells(
+    campaign: Campaign,
+    models: Models,
+    *,
+    campaign_id: str,
+    scheduler: str,
+    devices: Sequence[Advert] | None = None,
+) -> tuple[tuple[Cell, tuple[Task, ...]], ...]:
+    """The same, cell by cell."""
+    adverts = _chosen(campaign, devices or ()) if needs_devices(campaign) else []
+    made: list[tuple[Cell, tuple[Task, ...]]] = []
+    total = 0
     for cell in cells(campaign):
         model = models[cell.model.label][1]
         need = (*cell.clauses, *_memory_clauses(model))
         fitting = [advert for advert in adverts if match(Requirement(clauses=need), advert).fits]
-        pins = _device_pins(fitting) if spread == "device" else _class_pins(fitting)
-        for pin in pins or [()]:
-            if len(tasks) == MAX_TASKS:
+        tasks: list[Task] = []
+        for pin in _pins(campaign, fitting) or [_Pin()]:
+            total += 1
+            if total > MAX_TASKS:
                 raise CampaignError(
                     f"this campaign makes more than {MAX_TASKS:,} tasks on the devices found",
                     file=cell.model.error("", "").file,
                     hint="set devices.limit, or split it into several campaigns",
                 )
-            tasks.append(_task(campaign, cell, model, (*need, *pin), campaign_id, len(tasks) + 1, scheduler))
-    return tuple(tasks)
+            tasks.append(
+                _task(campaign, cell, model, (*need, *pin.clauses), campaign_id, total, scheduler, pin)
+            )
+        made.append((cell, tuple(tasks)))
+    return tuple(made)
 
 
 def _task(
@@ -104,8 +141,14 @@ def _task(
     campaign_id: str,
     n: int,
     scheduler: str,
+    pin: _Pin,
 ) -> Task:
     measure, limits = campaign.measure, campaign.timeouts
+    if len(clauses) > MAX_CLAUSES:
+        raise cell.model.error(
+            f"a task has more than {MAX_CLAUSES} clauses, those that keep replicas apart counted in",
+            "use fewer clauses under devices.where, or fewer replicas",
+        )
     task = Task(
         campaign=campaign_id,
         task=f"{campaign_id}/{n}",
@@ -124,6 +167,8 @@ def _task(
         ),
         timeouts=Timeouts(queue_s=limits.queue, fetch_s=limits.fetch, load_s=limits.load, run_s=limits.run),
         memory=max(4 * GIB, 4 * model.size + GIB),
+        note=pin.note,
+        replica=pin.replica,
     )
     if len(task_body(task)) > MAX_TASK:
         raise cell.model.error(
@@ -144,6 +189,46 @@ def _memory_clauses(model: Model) -> tuple[Clause, ...]:
     if model.size < LARGE_MODEL:
         return ()
     return (Clause(attribute="ram", op=Op.GE, value=2 * model.size),)
+
+
+# -- replicas -------------------------------------------------------------------------------------------------------------------
+
+
+def _pins(campaign: Campaign, fitting: Sequence[Advert]) -> list[_Pin]:
+    """What tells the tasks of one cell apart; nothing where one task is open to any device."""
+    wanted = campaign.replicas
+    if campaign.devices.spread == "device":
+        return [_Pin(clauses) for clauses in _device_pins(fitting)]
+    if wanted == 1:
+        return [_Pin(clauses) for clauses in _class_pins(fitting)]
+    groups = list(_grouped(fitting, by_device=False).values())
+    if campaign.devices.spread == "any" and groups:
+        groups = [
+            max(groups, key=lambda group: len({advert.device for advert in group}))
+        ]  # the first of equals
+    if not groups:
+        note = f"{wanted} devices of one class are needed, none is there"
+        return [_Pin((), number, note) for number in range(1, wanted + 1)]
+    return [pin for group in groups for pin in _replica_pins(group, wanted)]
+
+
+def _replica_pins(group: Sequence[Advert], wanted: int) -> list[_Pin]:
+    """One for each replica on a class: the devices there are dealt out in turn; where they run out, any other one of the class."""
+    kind = _class_pin(group)
+    devices = list(dict.fromkeys(advert.device for advert in group))
+    pins: list[_Pin] = []
+    for number in range(1, wanted + 1):
+        own = tuple(devices[number - 1 :: wanted][:MAX_NAMED])
+        if own:
+            one = Clause(attribute="device", op=Op.EQ, value=own[0])
+            several = Clause(attribute="device", op=Op.IN, value=own)
+            pins.append(_Pin((*kind, one if len(own) == 1 else several), number))
+        else:
+            others = tuple(Clause(attribute="device", op=Op.NE, value=device) for device in devices)
+            verb = "is" if len(devices) == 1 else "are"
+            note = f"{wanted} devices of one class are needed, {len(devices)} {verb} there"
+            pins.append(_Pin((*kind, *others), number, note))
+    return pins
 
 
 # -- spread ---------------------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from protocol.errors import RemoteProtocolError
 from protocol.record import LoadSample, Record, Timing
 from protocol.task import Task
 from protocol.words import Reason
-from scheduler.stats import Observed, Verdict, judge, observe, summarise
+from scheduler.stats import Observed, Verdict, judge, median_interval, observe, summarise
 
 MB: Final = 1024 * 1024
 GB: Final = 1024**3
@@ -183,6 +183,17 @@ class Row(BaseModel):
     """Of the signed task's bytes."""
     stages: str = ""
     """Seconds of each stage on the worker's clock."""
+    inference_ms_median_low: float | None = None
+    """Lower end of the 95 % interval of the median, from ranks; empty below six inferences."""
+    inference_ms_median_high: float | None = None
+    """Its upper end."""
+    replica: int | None = None
+    """Which of several runs of the same on devices of one class, from 1; empty where there is only one."""
+    agreement: str = ""
+    """agrees, disagrees or alone (no other replica is complete on another device); empty for a row without replicas."""
+    agreement_reason: str = ""
+    """In what it disagrees with which replica: outputs further apart than the tolerance, or medians more than 5 % apart whose
+    intervals do not overlap."""
 
 
 CONTRACT: Final = 17
@@ -236,6 +247,7 @@ def make_row(
         model_sha256=task.model.sha256,
         device_name=device,
         attempt=attempt,
+        replica=task.replica,
         reason=str(reason or ""),
         detail=detail,
     )
@@ -314,7 +326,10 @@ def _measured(record: Record, observed: Observed) -> dict[str, object]:
             "tolerance": ran.tolerance,
         }
     if timing is not None:
+        low, high = median_interval(observed.runs)
         found |= {
+            "inference_ms_median_low": low,
+            "inference_ms_median_high": high,
             "inference_ms_median": run.median,
             "inference_ms_average": run.average,
             "inference_ms_std_dev": run.stddev,

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from scheduler.replicas import disagreements
 from scheduler.row import Row, Status
 from scheduler.safe import safe_text
 from scheduler.stats import Verdict
@@ -60,9 +61,10 @@ def remarks(rows: Sequence[Row]) -> list[str]:
         if notes:
             noted.setdefault(safe_text("; ".join(notes)), []).append(number)
     found += [f"{_numbers(numbers)}: {notes}" for notes, numbers in noted.items()]
+    found += [safe_text(line) for line in disagreements(rows)]
     more = len(found) - MAX_REMARKS
     if more > 0:
-        found[MAX_REMARKS:] = [f"and {more} more: see Notes in the CSV"]
+        found[MAX_REMARKS:] = [f"and {more} more: see Notes and AgreementReason in the CSV"]
     measured = any(row.load_ms_median is not None or row.inference_ms_median is not None for row in rows)
     return [LEGEND, *found] if measured else found
 

@@ -17,6 +17,8 @@ MIN_SAMPLES: Final = {90: 44, 95: 90, 99: 459}
 """Samples from which the percentile has an upper bound with 99 % confidence: the least n with (p/100)^n <= 0.01."""
 FEW_RUNS: Final = 6
 """Below it even the whole range of the samples is no 95 % interval of the median: 1 - 2 × 0.5^n."""
+EXACT: Final = 200
+"""Samples up to which the ranks of the median's interval are counted exactly."""
 NOISY: Final = 0.20
 """The middle half of the samples spans more than this share of the median."""
 DRIFT: Final = 0.10
@@ -99,6 +101,30 @@ def summarise(samples: Sequence[int]) -> Summary:
         p95=_percentile(ordered, 95),
         p99=_percentile(ordered, 99),
     )
+
+
+def median_interval(samples: Sequence[int]) -> tuple[float | None, float | None]:
+    """The ends of an interval that holds the median with 95 % confidence, in milliseconds, whatever the samples' distribution.
+
+    From ranks: the k-th smallest and the k-th largest, k the largest with 2 P(Binomial(n, 1/2) < k) <= 0.05. None below six samples.
+    """
+    n = len(samples)
+    if n < FEW_RUNS:
+        return None, None
+    ordered = sorted(samples)
+    rank = _interval_rank(n)
+    return ordered[rank - 1] / 1e6, ordered[n - rank] / 1e6
+
+
+def _interval_rank(n: int) -> int:
+    if n > EXACT:  # by the normal approximation, rounded to the outside
+        return max(1, math.floor((n - 1.96 * math.sqrt(n)) / 2))
+    below, rank, limit = 0, 0, 2**n
+    while True:
+        below += math.comb(n, rank)
+        if 40 * below > limit:  # 2 × below / 2^n > 0.05
+            return max(1, rank)
+        rank += 1
 
 
 def judge(runs: Sequence[int], *, agrees: bool | None) -> tuple[Verdict, str]:

@@ -22,6 +22,7 @@ from protocol.task import read_task
 from protocol.words import Reason
 from scheduler.peers import Seen
 from scheduler.progress import show_time
+from scheduler.replicas import compare_replicas, disagreements
 from scheduler.report import RawResult, raw_result, write_csv, write_raw
 from scheduler.row import Row, make_row
 from scheduler.safe import safe_text
@@ -32,13 +33,15 @@ from scheduler.stored import CampaignRow, Outcome, ResultRow, Summary
 
 def campaign_rows(stored: Sequence[ResultRow]) -> list[Row]:
     """A row for each task that has ended, in the campaign's order."""
-    return [_row(item) for item in stored if item.task.ended is not None]
+    return compare_replicas([_row(item) for item in stored if item.task.ended is not None])
 
 
 def raw_results(stored: Sequence[ResultRow]) -> list[RawResult]:
     """The same with everything that was observed."""
+    ended = [item for item in stored if item.task.ended is not None]
     return [
-        raw_result(_row(item), item.body, _signed(item)) for item in stored if item.task.ended is not None
+        raw_result(row, item.body, _signed(item))
+        for item, row in zip(ended, campaign_rows(ended), strict=True)
     ]
 
 
@@ -146,6 +149,11 @@ def finish(
     done = sum(row.status == "Complete" for row in rows)
     took = show_time((campaign.ended or campaign.created) - campaign.created)
     console.print(f"{done} of {len(rows)} tasks complete in {took}.", highlight=False)
+    odd = disagreements(rows)
+    if odd:
+        console.print(
+            f"{len(odd)} of the replicated tasks came out differently: see Agreement.", highlight=False
+        )
     if campaign.detail:
         console.print(Text(safe_text(campaign.detail, 2000)))
     console.print(f"CSV          {csv_file.absolute()}", highlight=False, soft_wrap=True)

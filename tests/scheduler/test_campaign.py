@@ -129,7 +129,13 @@ def test_a_campaign_survives_being_stored() -> None:
             "measure.runs",
         ),
         (HEAD + "measure: {prepare: [x]}\n", 4, "prepare is not supported in this version", ""),
-        (HEAD + "replicas: 2\n", 4, "replicas above 1 are not supported in this version", ""),
+        (HEAD + "replicas: 17\n", 4, "replicas must be at most 16, not 17", ""),
+        (
+            HEAD + "devices: {spread: device}\nreplicas: 2\n",
+            5,
+            "replicas have no meaning with spread: device, which runs each task on every device",
+            "take spread: class (or any), or remove replicas",
+        ),
         (
             "campaign: t\nmodels:\n  - url: https://x.org/a.onnx\nunits: [CPU (ONNX)]\n",
             3,
@@ -375,7 +381,7 @@ def test_the_schema_tells_of_both_forms_and_of_no_hidden_key() -> None:
     shared = campaign_schema()["$defs"]
     assert {"campaign", "models", "units", "devices", "measure"} <= set(shared["Campaign"]["properties"])
     assert set(shared["PlainCampaign"]["properties"]) == {"campaign", "model_url", "jobs"}
-    assert not {"jobs", "replicas"} & set(shared["Campaign"]["properties"])
+    assert "jobs" not in set(shared["Campaign"]["properties"])
     assert "url" not in shared["ModelEntry"]["properties"]
 
 

@@ -262,3 +262,65 @@ def test_jobs_of_the_plain_form_keep_their_own_runs_and_devices() -> None:
 
 def test_a_class_is_chip_memory_system_and_architecture() -> None:
     assert device_class(device("a", ram=int(15.6 * GIB))) == ("Chip 1", 16, "Linux", "x86_64")
+
+
+# -- replicas -----------------------------------------------------------------------------------------------------------------------
+
+
+def admitted(found: tuple[Task, ...], devices: list[Advert]) -> list[set[str]]:
+    return [{advert.name for advert in devices if match(task.requirement, advert).fits} for task in found]
+
+
+def test_replicas_are_planned_on_devices() -> None:
+    assert needs_devices(campaign("replicas: 2\n"))
+    assert [task.replica for task in tasks(campaign())] == [None] * 4
+
+
+def test_replicas_go_to_the_class_with_most_devices_and_no_two_may_have_the_same_device() -> None:
+    plan = campaign("replicas: 2\n", models="[a]", units="[CPU (ONNX)]")
+    devices = [
+        device("a", soc="Chip 2"),
+        device("b"),
+        device("c"),
+        device("d"),
+        device("d", node=2),
+        device("e", soc="Chip 2", node=1),
+        device("e", soc="Chip 2", node=2),
+        device("e", soc="Chip 2", node=3),
+    ]
+    found = tasks(plan, devices)
+    assert [task.replica for task in found] == [1, 2]
+    assert admitted(found, devices) == [{"b", "d"}, {"c"}], "more nodes on one device are not more devices"
+    assert [task.note for task in found] == ["", ""]
+
+
+def test_replicas_for_each_class_when_the_spread_is_class() -> None:
+    plan = campaign("replicas: 2\ndevices: {spread: class}\n", models="[a]", units="[CPU (ONNX)]")
+    devices = [device("a"), device("b"), device("c", soc="Chip 2"), device("d", soc="Chip 2"), device("e")]
+    found = tasks(plan, devices)
+    assert [task.replica for task in found] == [1, 2, 1, 2]
+    assert admitted(found, devices) == [{"a", "e"}, {"b"}, {"c"}, {"d"}]
+
+
+def test_too_few_devices_leave_a_replica_that_waits_for_another_one_and_says_so() -> None:
+    plan = campaign("replicas: 3\n", models="[a]", units="[CPU (ONNX)]")
+    found = tasks(plan, [device("a"), device("b")])
+    late = device("late")
+    assert admitted(found, [device("a"), device("b"), late]) == [{"a"}, {"b"}, {"late"}]
+    assert [task.note for task in found] == ["", "", "3 devices of one class are needed, 2 are there"]
+    none = tasks(plan, [device("g", units=("GPU (ONNX)",))])
+    assert [task.replica for task in none] == [1, 2, 3]
+    assert {task.note for task in none} == {"3 devices of one class are needed, none is there"}
+
+
+def test_a_class_whose_facts_are_not_known_is_named_device_by_device() -> None:
+    plan = campaign("replicas: 2\n", models="[a]", units="[CPU (ONNX)]")
+    devices = [device("a", soc=""), device("b", soc=""), device("c", soc="")]
+    assert admitted(tasks(plan, devices), devices) == [{"a", "c"}, {"b"}]
+
+
+def test_replicas_that_need_too_many_clauses_are_refused_at_the_model() -> None:
+    wheres = ", ".join(f"ram >= {n} MiB" for n in range(1, 25))
+    plan = campaign(f"replicas: 5\ndevices: {{where: [{wheres}]}}\n", models="[a]", units="[CPU (ONNX)]")
+    with pytest.raises(CampaignError, match="more than 32 clauses"):
+        tasks(plan, [device("a"), device("b"), device("c")])
