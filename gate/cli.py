@@ -1,4 +1,4 @@
-"""`sark-node gate`: what an operator types."""
+"""`sark-node gate`: what an operator types. The pool commands are in `cli_pool`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import Annotated
 import trio
 import typer
 
+from gate import cli_pool
 from gate.settings import DEFAULT_PORT, GateSettings
 from swarm.home import Home
 
 app = typer.Typer()
+app.add_typer(cli_pool.app)
 
 
 @app.command(rich_help_panel="For a gate's operator")

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import structlog
 import trio
 
+from gate.enrolment import Enrolment
 from gate.settings import GateSettings
 from protocol.errors import ResourceError
+from protocol.index_messages import Refused
+from protocol.pool_messages import Enrol, Enrolled
 from swarm.entry import Here, enter, until_told_to_stop
 from swarm.home import Home
+from swarm.pool_node import PoolNode
 
 log = structlog.get_logger("sark.gate")
 
@@ -28,7 +33,8 @@ async def run_gate(
 
     `with_stdin`: the end of standard input ends it too. `stopping` is called when it was told to stop.
     """
-    async with enter("gate", home, settings, holder=True) as here:
+    async with enter("gate", home, settings, holder=True) as here, trio.open_nursery() as nursery:
+        await nursery.start(_pools(here).run)
         addresses = full_addresses(here)
         _tell_this_home(home.gate_file, addresses)
         log.info("gate.up", addresses=list(addresses), peer=here.identity.peer_id)
@@ -36,7 +42,30 @@ async def run_gate(
         name = await until_told_to_stop(with_stdin=with_stdin)
         log.info("gate.stopping", signal=name)
         stopping()
+        nursery.cancel_scope.cancel()
     home.gate_file.unlink(missing_ok=True)
+
+
+def _pools(here: Here) -> PoolNode:
+    """What the gate does for pools: lets into those of its home, and keeps the newest manifest of any."""
+    enrolment, one = Enrolment(here.home, time.time), trio.CapacityLimiter(1)
+
+    async def enrol(peer: str, message: Enrol) -> Enrolled | Refused:
+        return await trio.to_thread.run_sync(enrolment, peer, message, limiter=one)  # it waits for the disk
+
+    node = PoolNode(
+        here.network,
+        here.index,
+        here.home,
+        None,
+        name="gate",
+        wall=time.time,
+        rng=here.rng,
+        enrol=enrol,
+        gates=lambda: here.gates,
+    )
+    node.serve()
+    return node
 
 
 def full_addresses(here: Here) -> tuple[str, ...]:

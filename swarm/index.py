@@ -195,6 +195,10 @@ class Index:
         """Devices, unfiltered, to count clause by clause why nothing fits."""
         return await self._query.survey(requirement, limit)
 
+    async def nearest(self, key: bytes) -> list[Contact]:
+        """Up to eight holders nearest to a 32-byte key that answered just now, ourselves among them if we are one."""
+        return await self._lookups.find(key)
+
     # -- holding ---------------------------------------------------------------------------------------------------------
 
     @property

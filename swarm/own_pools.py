@@ -56,7 +56,7 @@ class OwnPool:
         """Raises `ResourceError` when something of it is missing or damaged."""
         if not (folder / "pool.key").exists():
             raise ResourceError(f"{folder / 'pool.key'} is not there", hint="restore it from a copy")
-        self._folder = folder
+        self.folder: Final = folder
         self.key: Final = load_or_create(folder / "pool.key")
         about = read_file(folder / "pool", _About)
         self.name: Final = about.name
@@ -84,27 +84,27 @@ class OwnPool:
 
     def change(self, how: Callable[[PoolManifest], PoolManifest]) -> PoolManifest:
         """Change the manifest, alone among the processes of this home. What `how` raises leaves all as it was."""
-        with locked(self._folder):
+        with locked(self.folder):
             before = self.manifest()
             after = how(before)
             if after != before:
-                write_durably(self._folder / "manifest", pack(sign_manifest(self.key, after).to_wire()))
+                write_durably(self.folder / "manifest", pack(sign_manifest(self.key, after).to_wire()))
         return self.manifest()
 
     def tickets(self, now: float) -> tuple[TicketNote, ...]:
         """Those given that are not over."""
-        path = self._folder / "tickets"
+        path = self.folder / "tickets"
         notes = read_file(path, _Notes).tickets if path.exists() else ()
         return tuple(note for note in notes if note.until >= now)
 
     def note(self, ticket: TicketNote, now: float) -> None:
         """Remember a ticket that was given. Raises `NotPermitted` when there are too many."""
-        with locked(self._folder):
+        with locked(self.folder):
             self._write_notes((*self.tickets(now), ticket))
 
     def used(self, ids: tuple[bytes, ...], peer: str, now: float) -> None:
         """Remember who was let in by a ticket."""
-        with locked(self._folder):
+        with locked(self.folder):
             notes = self.tickets(now)
             marked = tuple(
                 note.model_copy(update={"used": (*note.used, peer)})
@@ -121,10 +121,10 @@ class OwnPool:
                 f"{MAX_TICKETS} tickets of pool {self.name} are out and not yet over",
                 hint="give shorter ones: --for 1h",
             )
-        write_durably(self._folder / "tickets", pack(_Notes(tickets=notes).to_wire()))
+        write_durably(self.folder / "tickets", pack(_Notes(tickets=notes).to_wire()))
 
     def _look(self) -> None:
-        path = self._folder / "manifest"
+        path = self.folder / "manifest"
         try:
             info = path.stat()
         except OSError as error:

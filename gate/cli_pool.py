@@ -1,0 +1,322 @@
+"""`sark-node pool …` and `enroll`: what a pool's owner types, and who was given a ticket for submitting."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from gate.settings import GateSettings
+from protocol.errors import NotPermitted, ResourceError, Unreachable
+from protocol.words import Role
+from swarm.gates import local_gates
+from swarm.home import Home
+from swarm.settings import RoleSettings, SettingsError
+
+if TYPE_CHECKING:
+    from swarm.own_pools import OwnPool
+
+app = typer.Typer()
+pool = typer.Typer(no_args_is_help=True, help="Pools: let others use your devices, and take it back.")
+app.add_typer(pool, name="pool", rich_help_panel="For a pool's owner")
+
+PIPE_WIDTH: Final = 1000
+DEFAULT_LASTS: Final = "30d"
+_DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(s|m|h|d)")
+_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+LONGEST_S: Final = 3_650 * 86_400.0
+
+NAME = typer.Argument(help="The pool's name.", metavar="NAME")
+GATE = typer.Option(
+    help="A gate that newcomers can reach. Repeatable.  [default: the gate on this --home]", metavar="ADDRESS"
+)
+
+
+@pool.command()
+def create(
+    ctx: typer.Context,
+    name: Annotated[str, NAME],
+    gate: Annotated[list[str] | None, GATE] = None,
+) -> None:
+    """Make a pool: a key of its own on this home. The gate of this home lets in whoever has a ticket.
+
+    This home's own scheduler may submit to the pool from now on.
+    """
+    from protocol.pool_messages import Member
+    from swarm.identity import load_or_create
+    from swarm.manifests import with_member
+    from swarm.own_pools import create_pool
+
+    home: Home = ctx.obj
+    made = create_pool(home, name, _given_gates(ctx, gate))
+    me = load_or_create(home.key("scheduler")).peer_id
+    made.change(lambda m: with_member(m, Member(peer=me, role=Role.SUBMIT, name="owner")))
+    print(f"pool {name} is made: {made.id}")
+    print(f"  its key: {made.folder / 'pool.key'}   keep a copy: who has it has the pool")
+    print(f"  invite a device: sark-node pool invite {_quoted(name)}")
+    print(f"  invite somebody to submit: sark-node pool invite {_quoted(name)} --submit")
+    if not _gates_of(ctx, made):
+        print("No gate is known here. Tickets need one: sark-node gate, on this --home.", file=sys.stderr)
+
+
+@pool.command()
+def invite(
+    ctx: typer.Context,
+    name: Annotated[str, NAME],
+    submit: Annotated[
+        bool, typer.Option("--submit", help="For somebody who submits campaigns, instead of for a device.")
+    ] = False,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            help="Only for this scheduler (shown by: sark-node info); it needs to ask no gate. Implies --submit.",
+            metavar="SCHEDULER_ID",
+        ),
+    ] = None,
+    member: Annotated[
+        str | None, typer.Option("--name", help="With --to: what `members` calls it.", metavar="MEMBER")
+    ] = None,
+    priority: Annotated[
+        int, typer.Option(min=0, max=100, help="The highest priority that counts for it.")
+    ] = 100,
+    slots: Annotated[
+        int | None,
+        typer.Option(min=1, max=100_000, help="Places and tickets it may have at a time at each worker."),
+    ] = None,
+    team: Annotated[str, typer.Option(help="On whose account it works.", metavar="TEAM")] = "",
+    good_for: Annotated[
+        str, typer.Option("--for", help="How long the ticket can be used.", metavar="24h")
+    ] = "24h",
+    lasts: Annotated[
+        str,
+        typer.Option(help="How long what it gives lasts; members renew it by themselves.", metavar="30d"),
+    ] = DEFAULT_LASTS,
+) -> None:
+    """Print a ticket, and nothing else, on standard output. What it is good for is told on standard error.
+
+    A device uses it with `sark-node join TICKET`, who submits with `sark-node enroll TICKET`.
+    """
+    from gate.invitations import give_ticket
+    from swarm.tickets import write_ticket
+
+    now = time.time()
+    found = _find(ctx, name)
+    gates = _gates_of(ctx, found)
+    if not gates and to is None:
+        raise ResourceError(
+            "no gate is known here, and a ticket must name one",
+            hint="start it on this --home: sark-node gate\nor name it: sark-node pool create NAME --gate ADDRESS",
+        )
+    if member is not None and to is None:
+        raise SettingsError("--name goes with --to", hint="who joins by a ticket says its own name")
+    role = Role.SUBMIT if submit or to is not None else Role.WORKER
+    try:
+        ticket, note = give_ticket(
+            found,
+            gates,
+            role=role,
+            to=to,
+            member=member,
+            priority=priority,
+            slots=slots,
+            team=team,
+            ticket_s=_seconds("--for", good_for),
+            lasts_s=_seconds("--lasts", lasts),
+            now=now,
+        )
+    except ValueError as exc:
+        raise SettingsError(str(exc), hint="see: sark-node pool invite --help") from None
+    how = "enroll" if role is Role.SUBMIT else "join"
+    whom = f"scheduler {to} alone" if to else "whoever has it"
+    until = time.strftime("%Y-%m-%d %H:%M", time.localtime(note.until))
+    what = "submitting to" if role is Role.SUBMIT else "joining a device to"
+    print(f"A ticket for {what} pool {found.name}, good for {whom} until {until}.", file=sys.stderr)
+    print(f"  used with: sark-node {how} TICKET", file=sys.stderr)
+    print(f"  taken back with: sark-node pool revoke {_quoted(name)} {note.id.hex()}", file=sys.stderr)
+    if to is None:
+        print("  It is as good as a key while it lasts: send it privately.", file=sys.stderr)
+    print(write_ticket(ticket))
+
+
+@pool.command()
+def members(
+    ctx: typer.Context,
+    name: Annotated[str, NAME],
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Show who is in a pool, which tickets are out, and what was taken back."""
+    found = _find(ctx, name)
+    manifest, tickets = found.manifest(), found.tickets(time.time())
+    if as_json:
+        document = {
+            "pool": found.id,
+            "name": found.name,
+            "number": manifest.number,
+            "members": [member.model_dump(mode="json") for member in manifest.members],
+            "tickets": [
+                {
+                    "id": note.id.hex(),
+                    "role": str(note.role),
+                    "until": note.until,
+                    "to": note.to,
+                    "used": list(note.used),
+                }
+                for note in tickets
+            ],
+            "revoked": list(manifest.revoked),
+            "revoked_tokens": [token.hex() for token in manifest.revoked_tokens],
+        }
+        json.dump(document, sys.stdout, indent=2)
+        sys.stdout.write("\n")
+        return
+    console = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for column in ("member", "role", "team", "priority", "slots", "peer"):
+        table.add_column(column)
+    for one in manifest.members:
+        slots = "any" if one.slots is None else str(one.slots)
+        table.add_row(
+            Text(one.name), str(one.role), Text(one.team or "-"), str(one.priority), slots, one.peer
+        )
+    console.print(f"pool {found.name}, manifest {manifest.number}: {found.id}", markup=False, highlight=False)
+    console.print(table if manifest.members else "nobody is in it yet", highlight=False)
+    for note in tickets:
+        until = time.strftime("%Y-%m-%d %H:%M", time.localtime(note.until))
+        used = f"used by {len(note.used)}" if note.to is None else f"for {note.to}"
+        back = ", taken back" if note.id in manifest.revoked_tokens else ""
+        console.print(
+            f"ticket {note.id.hex()}: {note.role}, until {until}, {used}{back}", markup=False, highlight=False
+        )
+    for peer in manifest.revoked:
+        console.print(f"taken back: {peer}", markup=False, highlight=False)
+
+
+@pool.command()
+def revoke(
+    ctx: typer.Context,
+    name: Annotated[str, NAME],
+    who: Annotated[str, typer.Argument(help="A member's name or peer id, or a ticket's id.", metavar="WHO")],
+) -> None:
+    """Take back what a member, or a ticket, was given; the swarm is told at once, and every worker within a minute.
+
+    With a member, the ticket by which it came is taken back too: others that came by it stay.
+    """
+    import trio
+
+    from gate.invitations import take_back
+    from gate.visit import push
+
+    found = _find(ctx, name)
+    told = take_back(found, who, time.time())
+    for line in told:
+        print(line)
+    gates = _gates_of(ctx, found)
+    try:
+        heard = trio.run(push, gates, found.signed())
+    except* (ResourceError, Unreachable) as group:
+        print(f"the swarm could not be told now: {_first(group)}", file=sys.stderr)
+    else:
+        if heard.kept:
+            nodes = "1 node" if heard.kept == 1 else f"{heard.kept} nodes"
+            print(f"{nodes} of {heard.asked} that were found heard it; the others ask within a minute")
+        else:
+            print("no node could be told now; the pool's gate tells it when it runs", file=sys.stderr)
+
+
+def enroll(
+    ctx: typer.Context,
+    ticket: Annotated[str, typer.Argument(help="The ticket: one string that begins with sark1.")],
+) -> None:
+    """Be one who submits to a pool: what this home submits may run on the pool's devices from then on."""
+    import trio
+
+    from gate.visit import be_let_in
+    from swarm.identity import load_or_create, lock_folder
+    from swarm.membership import join_pool, leave_pool
+    from swarm.tickets import read_ticket
+
+    home: Home = ctx.obj
+    said = read_ticket(ticket)
+    me = load_or_create(home.key("scheduler")).peer_id
+    joined = join_pool(home, said, Role.SUBMIT, me, now=time.time())
+    if joined.credential is None:
+        gates = tuple(dict.fromkeys((*joined.gates, *_settings(ctx, None).gates, *local_gates(home))))
+        try:
+            with lock_folder(home.folder("scheduler")):
+                joined = trio.run(be_let_in, home, joined, gates)
+        except* NotPermitted:
+            leave_pool(home, joined.pool, Role.SUBMIT)
+            raise
+        except* (ResourceError, Unreachable):
+            pass  # a scheduler runs here, or no gate does: it is asked by itself
+    if joined.credential is None:
+        print(
+            "No gate could be asked now; the ticket is kept, and used as soon as one can be.", file=sys.stderr
+        )
+        return
+    until = time.strftime("%Y-%m-%d", time.localtime(joined.until))
+    print(f"This home may submit to pool {joined.name} until {until}; it renews that by itself.")
+    print(f'  a campaign for its devices alone:  where: ["pools has {joined.name}"]')
+
+
+app.command(rich_help_panel="For who submits")(enroll)
+app.command("enrol", hidden=True)(enroll)
+
+
+def _find(ctx: typer.Context, name: str) -> OwnPool:
+    from swarm.own_pools import own_pool
+
+    home: Home = ctx.obj
+    return own_pool(home, name)
+
+
+def _settings(ctx: typer.Context, gates: Sequence[str] | None) -> RoleSettings:
+    home: Home = ctx.obj
+    return GateSettings.load(
+        home.config_file, ctx.meta["environment"], {"gates": tuple(gates) if gates else None}
+    )
+
+
+def _given_gates(ctx: typer.Context, gates: Sequence[str] | None) -> tuple[str, ...]:
+    """Those of the command line, checked."""
+    from swarm.tickets import MAX_GATES
+
+    if gates and len(gates) > MAX_GATES:
+        raise SettingsError(f"{len(gates)} gates", hint=f"name at most {MAX_GATES}")
+    return _settings(ctx, gates).gates if gates else ()
+
+
+def _gates_of(ctx: typer.Context, found: OwnPool) -> tuple[str, ...]:
+    """The pool's own, else this home's, else those that are set. Loopback is of no use to others, unless there is nothing else."""
+    from swarm.tickets import MAX_GATES
+
+    home: Home = ctx.obj
+    gates = found.gates or local_gates(home) or _settings(ctx, None).gates
+    told = [gate for gate in gates if not gate.startswith(("/ip4/127.", "/ip6/::1/"))]
+    return tuple(told or gates)[:MAX_GATES]
+
+
+def _seconds(flag: str, text: str) -> float:
+    """`90s`, `24h`, `30d`. Raises `SettingsError`."""
+    form = _DURATION.fullmatch(text.strip())
+    seconds = float(form[1]) * _UNITS[form[2]] if form else 0.0
+    if not 1.0 <= seconds <= LONGEST_S:
+        raise SettingsError(f"{flag} cannot be {text!r}", hint="write it as 90m, 24h or 30d; at most 3650d")
+    return seconds
+
+
+def _quoted(name: str) -> str:
+    return f'"{name}"' if " " in name else name
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    first = group.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first

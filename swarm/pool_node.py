@@ -1,0 +1,203 @@
+"""A node's part in pools, in one object that each role runs: serve and follow manifests, be let in, renew what was given.
+
+    pools = PoolNode(network, index, home, Role.WORKER, name="lab-3", wall=time.time, rng=rng, news=permits.manifest)
+    pools.serve()
+    nursery.start_soon(pools.run)
+
+A node that joined by ticket belongs to the pool at once: the ticket is consent enough. It enrols so that the pool's owner sees it, and
+is given a credential bound to its key; it asks again and again until a gate that has the pool's key answers.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import structlog
+import trio
+
+from protocol.errors import NotPermitted, ResourceError, Unreachable
+from protocol.pool_messages import Manifest, PoolManifest
+from protocol.words import Role
+from swarm.home import Home
+from swarm.link import Links
+from swarm.membership import Joined, joined_pools, keep_joined, keep_manifest, kept_manifest
+from swarm.network import Network
+from swarm.own_pools import OwnPool, own_pools
+from swarm.pool_desk import Enroller, PoolDesk, Shelf
+from swarm.pools import Directory, enrol, newest, pool_links, spread
+
+POLL_S: Final = 60.0
+JITTER: Final = 0.2
+LOOK_S: Final = 5.0
+"""How often it is looked whether a pool was joined, or made, by another process of the home; and whether somebody has to be asked."""
+RESPREAD_S: Final = 600.0
+"""How often a gate brings its own pools' manifests to their holders again: these keep them in memory only."""
+ENROL_AGAIN_S: Final = (2.0, 300.0)
+
+log = structlog.get_logger("sark.pools")
+
+
+class PoolNode:
+    """Serves and follows manifests, enrols and renews, for as long as `run` runs.
+
+    `role`: as what this node is in the pools it joined; None: in none, as a gate. `news` is told each manifest of a pool it is in, once
+    read from disk and then whenever a newer one is heard of. `enrol` lets others in, where keys of pools are here.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        index: Directory,
+        home: Home,
+        role: Role | None,
+        *,
+        name: str,
+        wall: Callable[[], float],
+        rng: random.Random,
+        news: Callable[[PoolManifest], object] = lambda manifest: None,
+        enrol: Enroller | None = None,
+        gates: Callable[[], Sequence[str]] = lambda: (),
+    ) -> None:
+        """`name`: what the pool's owner calls this member by. `gates`: ways in, besides those of the tickets."""
+        self._network = network
+        self._index = index
+        self._home = home
+        self._role = role
+        self._name = name
+        self._wall = wall
+        self._rng = rng
+        self._news = news
+        self._gates = gates
+        self._own: dict[str, OwnPool] = {}
+        self._joined: dict[str, Joined] = {}
+        self._tries: dict[str, tuple[float, float]] = {}
+        """Pool → when to ask a gate again, and the pause after that."""
+        self._said: set[str] = set()
+        self._spread: dict[str, tuple[PoolManifest, float]] = {}
+        """Pool made here → what was spread, and when."""
+        self.shelf: Final = Shelf(self._own_manifest, self._newer)
+        self._desk = PoolDesk(self.shelf, enrol)
+        self._look()
+
+    def serve(self) -> None:
+        """Answer others from now on."""
+        self._desk.serve(self._network)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Follow, for ever."""
+        async with trio.open_nursery() as nursery:
+            links = pool_links(self._network, nursery)
+            task_status.started()
+            polled: dict[str, float] = {}
+            while True:
+                self._look()
+                now = trio.current_time()
+                async with trio.open_nursery() as asking:
+                    for joined in tuple(self._joined.values()):
+                        if self._due(joined) and self._tries.get(joined.pool, (now, 0.0))[0] <= now:
+                            asking.start_soon(self._enrol, links, joined)
+                        if polled.get(joined.pool, now) <= now:
+                            polled[joined.pool] = now + POLL_S * self._rng.uniform(1 - JITTER, 1 + JITTER)
+                            asking.start_soon(self._poll, links, joined)
+                    for pool in tuple(self._own.values()):
+                        if self._to_spread(pool, now):
+                            asking.start_soon(self._respread, links, pool)
+                await trio.sleep(LOOK_S * self._rng.uniform(1 - JITTER, 1 + JITTER))
+
+    # -- what is on disk --------------------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """See what the home's other processes have made or joined. What is damaged is told once and left alone."""
+        try:
+            if self._role is None:
+                self._own = {pool.id: pool for pool in own_pools(self._home)}
+                return
+            self._joined = {joined.pool: joined for joined in joined_pools(self._home, self._role)}
+        except ResourceError as exc:
+            self._say(exc.what)
+            return
+        for pool in self._joined:
+            if pool not in self.shelf.followed:
+                self.shelf.follow((pool,))
+                kept = kept_manifest(self._home, pool)
+                if kept is not None:
+                    self.shelf.take(kept.body, kept.signature)
+
+    def _own_manifest(self, pool: str) -> Manifest | None:
+        own = self._own.get(pool)
+        try:
+            return own.signed() if own is not None else None
+        except ResourceError as exc:
+            self._say(exc.what)
+            return None
+
+    def _newer(self, manifest: PoolManifest, signed: Manifest) -> None:
+        try:
+            keep_manifest(self._home, signed)
+        except ResourceError as exc:
+            self._say(exc.what)
+        self._news(manifest)
+
+    def _say(self, line: str) -> None:
+        if line not in self._said:
+            self._said.add(line)
+            log.warning(line)
+
+    # -- asking -------------------------------------------------------------------------------------------------------------------
+
+    def _due(self, joined: Joined) -> bool:
+        """Whether a gate is to be asked for a credential: there is none, or half of its life is over."""
+        now = self._wall()
+        if joined.credential is None or joined.until <= now:
+            return joined.ticket is not None
+        return now >= (joined.since + joined.until) / 2
+
+    async def _enrol(self, links: Links, joined: Joined) -> None:
+        gates = tuple(dict.fromkeys((*joined.gates, *self._gates())))
+        try:
+            fresh, signed = await enrol(
+                links, gates, joined, self._network.peer_id, self._name, now=self._wall()
+            )
+            keep_joined(self._home, fresh)
+        except (NotPermitted, Unreachable, ResourceError) as exc:
+            first, most = ENROL_AGAIN_S
+            pause = self._tries.get(joined.pool, (0.0, first))[1]
+            self._tries[joined.pool] = (trio.current_time() + pause, min(2 * pause, most))
+            if not isinstance(exc, Unreachable):
+                self._say(exc.what)
+            return
+        self._tries.pop(joined.pool, None)
+        log.info("pool.enrolled", pool=joined.pool, name=joined.name, role=str(joined.role))
+        self.shelf.take(signed.body, signed.signature)
+
+    async def _poll(self, links: Links, joined: Joined) -> None:
+        known = self.shelf.manifest(joined.pool)
+        gates = tuple(dict.fromkeys((*joined.gates, *self._gates())))
+        have = known.number if known is not None else 0
+        signed = await newest(
+            links, self._index, gates, joined.pool, have, self._rng, me=self._network.peer_id
+        )
+        if signed is not None:
+            self.shelf.take(signed.body, signed.signature)
+
+    def _to_spread(self, pool: OwnPool, now: float) -> bool:
+        try:
+            manifest = pool.manifest()
+        except ResourceError as exc:
+            self._say(exc.what)
+            return False
+        done = self._spread.get(pool.id)
+        return done is None or manifest.number != done[0].number or now - done[1] >= RESPREAD_S
+
+    async def _respread(self, links: Links, pool: OwnPool) -> None:
+        """To the holders; and to all workers when something was taken back: that a member came in can wait for their next poll."""
+        signed, manifest = pool.signed(), pool.manifest()
+        before = self._spread.get(pool.id)
+        self._spread[pool.id] = (manifest, trio.current_time())
+        urgent = before is not None and (
+            (before[0].revoked, before[0].revoked_tokens) != (manifest.revoked, manifest.revoked_tokens)
+        )
+        gates = (*pool.gates, *self._gates())
+        await spread(links, self._index, gates, signed, workers=urgent, me=self._network.peer_id)
