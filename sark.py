@@ -55,6 +55,7 @@ try:
 
     import gate.cli
     import node.cli
+    import node.cli_owner
     import scheduler.cli
     from drivers.base import Driver, Unfit, UnitInfo, WorkOrder
     from protocol.errors import SarkError
@@ -75,6 +76,7 @@ app = typer.Typer(
 )
 app.add_typer(scheduler.cli.app)
 app.add_typer(node.cli.app)
+app.add_typer(node.cli_owner.app)
 app.add_typer(gate.cli.app)
 
 

@@ -18,6 +18,9 @@ from drivers.base import MIB, Limits
 if sys.platform != "win32":
     import resource
 
+SANDBOX: Final = "none"
+"""How far a child is shut in, as the device's profile says it: the limits here bound what it uses, not what it may reach."""
+
 KEPT: Final = (
     *("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"),
     *("SYSTEMROOT", "SYSTEMDRIVE", "HOME", "USERPROFILE", "APPDATA"),

@@ -6,6 +6,7 @@ import contextlib
 import json
 import sys
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,6 +20,8 @@ from swarm.settings import SettingsError
 
 if TYPE_CHECKING:
     from node.probe import Profile
+    from node.service import Worker
+    from node.settings import WorkerSettings
     from swarm.entry import Here
 
 app = typer.Typer()
@@ -41,12 +44,15 @@ def info(
     """Show what this device is: processor, memory, GPUs and the compute units that really work here. Needs no network."""
     from drivers.launch import probe_units
     from node.probe import build_advert, probe_device
+    from protocol.words import Role
     from swarm.identity import load_or_create
+    from swarm.membership import joined_pools
 
     home: Home = ctx.obj
     profile = probe_device(home.folder("worker"), probe_units)
     keys = {role: load_or_create(home.key(role)).peer_id for role in ("worker", "scheduler")}
-    advert = build_advert(profile, keys["worker"])
+    pools = joined_pools(home, Role.WORKER)
+    advert = build_advert(profile, keys["worker"], pools=sorted({pool.name for pool in pools}))
     values = {attribute.name: attribute.read(advert) for attribute in ATTRIBUTES.values()}
     if as_json:
         document = {
@@ -78,6 +84,8 @@ def info(
         ("system", f"{profile.os or 'not known'}, {profile.arch}"),
         ("GPUs", "\n".join(f"{gpu.name}, {show_size(gpu.vram)}" for gpu in profile.gpus) or "none found"),
         ("units", "\n".join(f"{unit.unit}  ({unit.runtime})" for unit in profile.units) or "none works"),
+        ("sandbox", f"{advert.sandbox}: runs models only of those you know"),
+        ("works for", "\n".join(f"pool {pool.name}  ({pool.pool})" for pool in pools)),
         ("notes", "\n".join(profile.notes)),
         ("worker id", keys["worker"]),
         (
@@ -103,16 +111,31 @@ def _shown(value: object) -> str:
 @app.command(rich_help_panel=PANEL)
 def join(
     ctx: typer.Context,
+    ticket: Annotated[
+        str | None,
+        typer.Argument(
+            help="Work for a pool: the string that sark-node pool invite printed. Needed once.",
+            metavar="TICKET",
+        ),
+    ] = None,
     gate: Annotated[
         list[str] | None,
         typer.Option(
             help="A way into the swarm. Repeatable.  [default: the gate on this --home]", metavar="ADDRESS"
         ),
     ] = None,
+    owner: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A scheduler of yours on another machine: may do what this home's own may. Repeatable.",
+            metavar="SCHEDULER_ID",
+        ),
+    ] = None,
     allow: Annotated[
         list[str] | None,
         typer.Option(
-            help="Also serve this scheduler, besides this home's own. Repeatable.", metavar="SCHEDULER_ID"
+            help="Also serve this scheduler of somebody else. Repeatable.",
+            metavar="SCHEDULER_ID",
         ),
     ] = None,
     name: Annotated[
@@ -121,6 +144,28 @@ def join(
     label: Annotated[
         list[str] | None,
         typer.Option(help="For campaigns to choose by: label.site == lab. Repeatable.", metavar="KEY=VALUE"),
+    ] = None,
+    quiet: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="No new work then, local time: 22:00-07:00, Sat, 'Mon-Fri 09:00-17:00'. Repeatable.",
+            metavar="HOURS",
+        ),
+    ] = None,
+    on_battery: Annotated[bool, typer.Option("--on-battery", help="Take new work on battery too.")] = False,
+    only_team: Annotated[
+        list[str] | None,
+        typer.Option(help="Of a pool, serve only this team. Repeatable.", metavar="TEAM"),
+    ] = None,
+    owner_first: Annotated[
+        bool, typer.Option("--owner-first", help="Your tasks go before everybody's, whatever the priorities.")
+    ] = False,
+    accept_anyone: Annotated[
+        bool, typer.Option("--accept-anyone", help="Serve strangers too. Needs the full sandbox.")
+    ] = False,
+    leave_pool: Annotated[
+        list[str] | None,
+        typer.Option(help="Work no longer for this pool. Repeatable.", metavar="POOL"),
     ] = None,
     listen: Annotated[
         list[str] | None, typer.Option(help="Listen only there, such as /ip4/192.0.2.7/tcp/4102. Repeatable.")
@@ -137,11 +182,11 @@ def join(
 ) -> None:
     """Make this device a worker: tell the swarm what it is, and run what those it serves ask for. Runs until Ctrl-C.
 
-    Serves the scheduler of this home, and those named with --allow; nobody else.
+    Serves the scheduler of this home, the pools it joined by ticket (also at later starts), and those named here; nobody else.
     """
     import trio
 
-    from node.process import run_process
+    from node.process import pool_changes, run_process
     from node.settings import WorkerSettings
     from swarm.gates import local_gates
 
@@ -151,23 +196,31 @@ def join(
         ctx.meta["environment"],
         {
             "gates": _tuple(gate),
+            "owners": _tuple(owner),
             "allow": _tuple(allow),
             "name": name,
             "labels": _labels(label),
+            "quiet": _tuple(quiet),
+            "on_battery": on_battery or None,
+            "teams": _tuple(only_team),
+            "owner_first": owner_first or None,
+            "accept_anyone": accept_anyone or None,
             "listen": _tuple(listen),
             "announce": _tuple(announce),
             "simulate": simulate or None,
         },
     )
-    if not settings.gates and not local_gates(home):
+    pools = pool_changes(home, ticket, leave_pool or ())
+    if not settings.gates and not local_gates(home) and not any(pool.gates for pool in pools):
         print("No gate is known here: nobody will find this device until one is.", file=sys.stderr)
         print("  start one, it is found by itself: sark-node gate", file=sys.stderr)
         print("  or name one: --gate /ip4/…/tcp/4101/p2p/12D3Koo…", file=sys.stderr)
 
-    def joined(here: Here, profile: Profile) -> None:
+    def joined(here: Here, profile: Profile, worker: Worker) -> None:
         units = ", ".join(unit.unit for unit in profile.units)
         print(f"{profile.name} is a worker now: {units}. Ctrl-C stops it.", flush=True)
         print(f"  {here.identity.peer_id}", flush=True)
+        print(f"  serves: {serves(settings, [pool.name for pool in pools])}", flush=True)
 
     def tell(line: str) -> None:
         with contextlib.suppress(OSError):  # nobody reads any more; the work goes on
@@ -177,6 +230,21 @@ def join(
 
 
 app.command("start", hidden=True)(join)
+
+
+def serves(settings: WorkerSettings, pools: Sequence[str]) -> str:
+    """`you; pool lab, only team vision; scheduler …nF2cDYa1`."""
+    who = ["you"]
+    teams = (
+        f", only team{'s' if len(settings.teams) > 1 else ''} {', '.join(settings.teams)}"
+        if settings.teams
+        else ""
+    )
+    who += [f"pool {name}{teams}" for name in sorted(pools)]
+    ids = ", ".join(f"…{peer[-8:]}" for peer in settings.allow)
+    who += [f"scheduler{'s' if len(settings.allow) > 1 else ''} {ids}"] if ids else []
+    who += ["anybody who asks"] if settings.accept_anyone else []
+    return "; ".join(who)
 
 
 def _tuple(values: list[str] | None) -> tuple[str, ...] | None:

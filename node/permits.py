@@ -21,7 +21,7 @@ from protocol.errors import NotPermitted
 from protocol.messages import Cancel, Denied, Present, Presented, Release, Renew
 from protocol.permission import ALL, Permit
 from protocol.pool_messages import PoolManifest
-from protocol.words import Reason, Right
+from protocol.words import Reason, Right, Role
 from swarm.network import PeerId
 from swarm.tokens import LEEWAY_S, Proof
 
@@ -99,8 +99,8 @@ class Permits:
     def check(self, peer: PeerId, verb: Message, campaign: str | None = None) -> Permit | Denied:
         """What `peer` may do, if it covers `verb`; else the refusal. `campaign`: which one the verb is about, where it does not say so.
 
-        Of several permissions the strongest that covers the verb counts. Verbs that name leases may be about several campaigns at
-        once: there all permissions that cover the verb count together.
+        Of several permissions that cover the verb one that names the campaign counts, else the strongest. Verbs that name leases may
+        be about several campaigns at once: there all permissions that cover the verb count together.
         """
         permits = self._permits(peer)
         if not permits:
@@ -115,7 +115,8 @@ class Permits:
             named = [permit.campaigns for permit in fitting]
             together = None if None in named else frozenset[str]().union(*(each or () for each in named))
             return replace(fitting[0], campaigns=together)
-        return fitting[0]
+        about = campaign or getattr(verb, "campaign", None)
+        return next((permit for permit in fitting if about in (permit.campaigns or ())), fitting[0])
 
     def permit_of(self, peer: PeerId) -> Permit | None:
         """The strongest permission `peer` has now; None: it is a stranger."""
@@ -127,9 +128,11 @@ class Permits:
 
     def _permits(self, peer: PeerId) -> list[Permit]:
         """All that hold now, strongest first."""
+        permits: list[Permit] = []
         if peer in self._owners:
-            return [Permit(principal=peer, rights=ALL, owner=True)]
-        permits = [Permit(principal=peer, rights=WORK)] if peer in self._allow else []
+            permits.append(Permit(principal=peer, rights=ALL, owner=True))
+        elif peer in self._allow:
+            permits.append(Permit(principal=peer, rights=WORK))
         if peer in self._shown:
             now = self._wall()
             self._shown.move_to_end(peer)
@@ -261,7 +264,11 @@ class Permits:
         pool.number = news.number
         pool.peers = frozenset(news.revoked)
         pool.tokens = frozenset(news.revoked_tokens)
-        pool.caps = {member.peer: (member.priority, member.slots) for member in news.members}
+        pool.caps = {
+            member.peer: (member.priority, member.slots)
+            for member in news.members
+            if member.role is Role.SUBMIT
+        }
         hit = [
             peer
             for peer, kept in self._shown.items()

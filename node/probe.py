@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import psutil
 
+from drivers.confine import SANDBOX
 from drivers.launch import Probed
 from node import facts
 from node.text import line, name
@@ -241,6 +242,7 @@ def build_advert(
     models: Sequence[str] = (),
     version: str = "",
     pool: str = "",
+    pools: Sequence[str] = (),
 ) -> Advert:
     """The advert of a device. What is optional is left out, the least useful first, until it fits in 1 KiB.
 
@@ -264,6 +266,8 @@ def build_advert(
         gpus=profile.gpus,
         labels=dict(labels or {}),
         models=tuple(models[:4]),
+        pools=tuple(pools[:4]),
+        sandbox=SANDBOX,
     )
     for smaller in _diets(advert):
         largest = smaller.model_copy(update={"seq": 2**53})

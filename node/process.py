@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.metadata import version
 
@@ -12,17 +12,28 @@ import structlog
 import trio
 
 from drivers.base import DriverError, Limits, WorkOrder
+from drivers.confine import SANDBOX
 from drivers.launch import Launch, Zygote, probe_units
 from node.cache import ModelCache
+from node.control import Pause
 from node.device_lock import DeviceLock
 from node.outbox import Outbox
 from node.probe import Profile, lock_name, probe_device, trouble_with
-from node.service import Parts, run_worker
+from node.service import Parts, Worker, run_worker
 from node.settings import WorkerSettings
 from protocol.errors import LocalProtocolError, ResourceError
+from protocol.pool_messages import PoolManifest
+from protocol.words import Role
+from swarm.addresses import concrete
 from swarm.entry import Here, enter, until_told_to_stop
+from swarm.gates import leave_addresses, local_gates
 from swarm.home import Home
-from swarm.identity import load_or_create
+from swarm.identity import load_or_create, lock_folder
+from swarm.manifests import verified
+from swarm.membership import Joined, join_pool, joined_pools, kept_manifest, leave_pool
+from swarm.pool_node import PoolNode
+from swarm.settings import SettingsError
+from swarm.tickets import read_ticket
 
 log = structlog.get_logger("sark.worker")
 
@@ -31,7 +42,7 @@ async def run_process(
     home: Home,
     settings: WorkerSettings,
     stop_with_stdin: bool,
-    joined: Callable[[Here, Profile], None],
+    joined: Callable[[Here, Profile, Worker], None],
     tell: Callable[[str], None],
 ) -> None:
     """Be a worker until told to stop. `joined` is called once others can reach it, `tell` with a line for each thing that happens.
@@ -40,6 +51,11 @@ async def run_process(
     """
     folder = home.folder("worker")
     owner = load_or_create(home.key("scheduler")).peer_id
+    warning = check_anyone(settings)
+    if warning:
+        tell(warning)
+    pools = joined_pools(home, Role.WORKER)
+    settings = with_gates_of(settings, pools, local_gates(home))
     async with enter("worker", home, settings, holder=True, health=False) as here:
         profile = await trio.to_thread.run_sync(
             partial(
@@ -74,7 +90,10 @@ async def run_process(
             parts = Parts(
                 profile=profile,
                 incarnation=here.incarnation,
-                owners={owner},
+                owners={owner, *settings.owners},
+                pools={pool.pool: pool.name for pool in pools},
+                manifests=_kept_manifests(home, pools),
+                pause=Pause(folder / "paused"),
                 cache=await trio.to_thread.run_sync(ModelCache, home.cache / "models", settings.cache_bytes),
                 outbox=await trio.to_thread.run_sync(Outbox, folder / "outbox", time.time),
                 lock=DeviceLock(await trio.to_thread.run_sync(lock_name)),
@@ -93,9 +112,78 @@ async def run_process(
                     parts.leave.set()
 
                 nursery.start_soon(signals)
-                await nursery.start(partial(_serve, settings, here, parts, nursery))
+                worker: Worker = await nursery.start(partial(_serve, settings, here, parts, nursery))
+                node = PoolNode(
+                    here.network,
+                    here.index,
+                    home,
+                    Role.WORKER,
+                    name=profile.name,
+                    wall=time.time,
+                    rng=here.rng,
+                    news=worker.heard,
+                    gates=lambda: settings.gates or local_gates(home),
+                )
+                node.serve()
+                await nursery.start(node.run)
+                leave_addresses(home.worker_file, near_addresses(settings.listen, here.network.addresses))
+                stack.callback(home.worker_file.unlink, missing_ok=True)
                 log.info("worker.up", peer=here.identity.peer_id, units=[unit.unit for unit in profile.units])
-                joined(here, profile)
+                joined(here, profile, worker)
+
+
+def pool_changes(home: Home, ticket: str | None, leave: Sequence[str]) -> tuple[Joined, ...]:
+    """Take up a ticket and leave pools; gives those this device works for from now on. Nothing is changed while a worker runs here.
+
+    Raises `NotPermitted` for a ticket that cannot be used, `SettingsError` for a pool that is none of these, `ResourceError`.
+    """
+    if ticket is None and not leave:
+        return joined_pools(home, Role.WORKER)
+    with lock_folder(home.folder("worker")):
+        for word in leave:
+            here = joined_pools(home, Role.WORKER)
+            left = [pool for pool in here if word in (pool.name, pool.pool)]
+            if len(left) != 1:
+                names = ", ".join(f"{pool.name} ({pool.pool})" for pool in left or here) or "none"
+                what = "means several pools" if left else "is no pool that this device works for"
+                raise SettingsError(f"--leave-pool {word!r} {what}", hint=f"it is one of: {names}")
+            leave_pool(home, left[0].pool, Role.WORKER)
+        if ticket is not None:
+            worker = load_or_create(home.key("worker")).peer_id
+            join_pool(home, read_ticket(ticket), Role.WORKER, worker, now=time.time())
+        return joined_pools(home, Role.WORKER)
+
+
+def check_anyone(settings: WorkerSettings, sandbox: str = SANDBOX) -> str:
+    """What the owner is warned of at each start; empty: nothing. Raises `ResourceError` where strangers' work would not be shut in."""
+    if not settings.accept_anyone:
+        return ""
+    if sandbox != "full":
+        raise ResourceError(
+            "--accept-anyone needs the full sandbox, and this version has none:"
+            " a stranger's model could read your files and use your network",
+            hint="let in those you know: sark-node pool create NAME, sark-node pool invite NAME; or --allow SCHEDULER_ID",
+        )
+    return "WARNING: this device runs models of anybody who asks, in the full sandbox; end that: leave out --accept-anyone"
+
+
+def with_gates_of(settings: WorkerSettings, pools: Sequence[Joined], local: Sequence[str]) -> WorkerSettings:
+    """With the gates of the joined pools beside those that were set, or beside this home's own."""
+    theirs = [gate for pool in pools for gate in pool.gates]
+    if not theirs:
+        return settings
+    return settings.model_copy(update={"gates": tuple(dict.fromkeys([*(settings.gates or local), *theirs]))})
+
+
+def near_addresses(listen: Sequence[str], told: Sequence[str]) -> tuple[str, ...]:
+    """Where this machine reaches its own worker: where it listens, if that is fixed, and what others are told."""
+    fixed = [address for address in listen if not address.endswith("/tcp/0")]
+    return tuple(dict.fromkeys([*concrete(fixed), *told]))
+
+
+def _kept_manifests(home: Home, pools: Sequence[Joined]) -> tuple[PoolManifest, ...]:
+    kept = [kept_manifest(home, pool.pool) for pool in pools]
+    return tuple(verified(one.body, one.signature) for one in kept if one is not None)
 
 
 async def _serve(
@@ -104,7 +192,7 @@ async def _serve(
     parts: Parts,
     nursery: trio.Nursery,
     *,
-    task_status: trio.TaskStatus[object] = trio.TASK_STATUS_IGNORED,
+    task_status: trio.TaskStatus[Worker] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     await run_worker(settings, here.network, here.index, parts, task_status=task_status)
     nursery.cancel_scope.cancel()

@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
 
+from node.rules import Rules, read_quiet
 from protocol.base import Name
 from swarm.identity import peer_id_bytes
 from swarm.settings import RoleSettings
@@ -21,6 +22,14 @@ def _is_a_scheduler(text: str) -> str:
     return text
 
 
+def _is_quiet(text: str) -> str:
+    read_quiet(text)
+    return text
+
+
+Scheduler = Annotated[str, AfterValidator(_is_a_scheduler)]
+
+
 class WorkerSettings(RoleSettings):
     """Defaults run a worker for its own user with no file at all."""
 
@@ -29,8 +38,20 @@ class WorkerSettings(RoleSettings):
     name: Name | None = None
     """Shown to people; None: the host's."""
     labels: Annotated[dict[Name, Name], Field(max_length=16)] = {}
-    allow: tuple[Annotated[str, AfterValidator(_is_a_scheduler)], ...] = ()
-    """Schedulers that are served besides this user's own."""
+    owners: tuple[Scheduler, ...] = ()
+    """Schedulers of this device's owner on other machines: they may do all that this home's own may."""
+    allow: tuple[Scheduler, ...] = ()
+    """Schedulers of others that are served too."""
+    accept_anyone: bool = False
+    """Serve strangers, a little and behind all others. Needs the full sandbox."""
+    teams: tuple[Name, ...] = ()
+    """Of those that a pool let in, serve only these teams; none: all."""
+    owner_first: bool = False
+    """The owner's tasks go before everybody's, whatever the priorities."""
+    quiet: tuple[Annotated[str, AfterValidator(_is_quiet)], ...] = ()
+    """No new work at these hours, local time: `22:00-07:00`, `Sat`, `Mon-Fri 09:00-17:00`."""
+    on_battery: bool = False
+    """Take new work also while the device runs on its battery."""
     slots: Annotated[int, Field(ge=1, le=64)] = 1
     """Leases at a time. Measuring itself is one at a time for each device, whatever is set here."""
     cache_bytes: Annotated[int, Field(ge=0)] | None = None
@@ -39,3 +60,8 @@ class WorkerSettings(RoleSettings):
     """Of this device's memory, the most that one run may take."""
     simulate: bool = False
     """Offer drivers that invent their figures. For trying the swarm out, never for results."""
+
+    @property
+    def rules(self) -> Rules:
+        """When no new work is taken."""
+        return Rules(tuple(read_quiet(text) for text in self.quiet), self.on_battery)

@@ -14,11 +14,21 @@ from swarm.identity import write_durably
 
 def local_gates(home: Home) -> tuple[str, ...]:
     """The gate that runs, or last ran, on this home; none is no error."""
+    return left_addresses(home.gate_file)
+
+
+def left_addresses(path: Path) -> tuple[str, ...]:
+    """What a running role left in its file, a line each; none is no error."""
     try:
-        lines = home.gate_file.read_text(encoding="ascii").splitlines()
+        lines = path.read_text(encoding="ascii").splitlines()
     except (OSError, UnicodeDecodeError):
         return ()
     return tuple(line.strip() for line in lines if line.strip())
+
+
+def leave_addresses(path: Path, addresses: Sequence[str]) -> None:
+    """Leave a role's addresses for the commands of the same home. Raises `ResourceError`."""
+    write_durably(path, "".join(f"{address}\n" for address in addresses).encode("ascii"))
 
 
 def remember_gates(home: Home, gates: Sequence[str]) -> None:

@@ -56,3 +56,8 @@ class Home:
     def gate_file(self) -> Path:
         """Addresses of the gate that runs on this home, so that join and submit find it without being told."""
         return self.data / "gate" / "addresses"
+
+    @property
+    def worker_file(self) -> Path:
+        """Addresses of the worker that runs on this home, so that its owner's commands reach it without a gate."""
+        return self.data / "worker" / "addresses"

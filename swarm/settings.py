@@ -26,7 +26,7 @@ from protocol.errors import ResourceError, SarkError
 SECTIONS = ("worker", "gate", "scheduler")
 
 
-_FLAGS = {"gates": "gate", "labels": "label"}
+_FLAGS = {"gates": "gate", "labels": "label", "owners": "owner", "teams": "only-team"}
 """Flags that may be repeated are named for one of them."""
 
 

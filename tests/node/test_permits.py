@@ -209,6 +209,14 @@ def test_of_several_tokens_the_strongest_that_covers_the_verb_counts(wall: Wall)
     assert permit(who.check(ANN.peer_id, Adopt(campaign="c-2", epoch=1))).priority == 20
 
 
+def test_a_permission_that_names_the_campaign_counts_before_the_peers_own(wall: Wall) -> None:
+    who = permits(wall, owners={OWNER.peer_id, BOB.peer_id})
+    shown(who, BOB, Grant(WORK, priority=30, campaigns=frozenset({"c-1"})), key=OWNER)
+    assert permit(who.check(BOB.peer_id, Adopt(campaign="c-1", epoch=2))).principal == OWNER.peer_id
+    assert permit(who.check(BOB.peer_id, Adopt(campaign="c-2", epoch=2))).principal == BOB.peer_id
+    assert permit(who.check(BOB.peer_id, RENEW)).campaigns is None
+
+
 def test_verbs_on_leases_cover_the_campaigns_of_all_tokens(wall: Wall) -> None:
     who = permits(wall)
     for campaign in ("c-1", "c-2"):

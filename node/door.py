@@ -1,0 +1,67 @@
+"""What happens when somebody's permission begins or ends: links that waited for it are taken up, runs that rested on it are stopped.
+
+The permissions themselves are `node.permits`; who asks for something is checked by the desk on every verb.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import structlog
+import trio
+
+from node.ledger import Ledger
+from node.permits import Permits
+from protocol.pool_messages import PoolManifest
+from protocol.words import Reason
+from swarm.network import PeerId
+
+LOOK_S = 5.0
+"""Permissions end by the wall clock, which may jump: it is looked at so often at least."""
+
+log = structlog.get_logger("sark.door")
+
+
+@dataclass
+class Door:
+    """Between the permissions and those who have, or had, one."""
+
+    permits: Permits
+    ledger: Ledger
+    carry_out: Callable[[], None]
+    """To be called after each change of the ledger."""
+    wall: Callable[[], float]
+    _news: trio.Event = field(default_factory=trio.Event)
+
+    def presented(self, peer: PeerId) -> None:
+        """It may do something now that it perhaps could not before."""
+        self._news.set()
+        self._news = trio.Event()
+
+    async def let_in(self, peer: PeerId) -> None:
+        """Wait until `peer` may do anything here."""
+        while self.permits.permit_of(peer) is None:
+            await self._news.wait()
+
+    def heard(self, manifest: PoolManifest) -> None:
+        """A verified manifest of a joined pool: what it takes away holds at once, and what runs on it is stopped."""
+        self._end(self.permits.manifest(manifest), "taken back")
+
+    async def keep(self) -> None:
+        """Stop what runs on a permission when that ends, for ever."""
+        while True:
+            end = self.permits.next_end()
+            ahead = math.inf if end is None else max(0.0, min(LOOK_S, end - self.wall()))
+            news = self._news
+            with trio.move_on_after(ahead):
+                await news.wait()
+            self._end(self.permits.expired(), "expired")
+
+    def _end(self, peers: tuple[PeerId, ...], why: str) -> None:
+        for peer in peers:
+            log.info("permission.ended", peer=peer, why=why)
+            self.ledger.evict(peer, Reason.NOT_ALLOWED, trio.current_time())
+        if peers:
+            self.carry_out()

@@ -1,0 +1,63 @@
+"""What an owner reads of devices that were told something: a line for each, a table of what they have to do, or JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.table import Table
+
+from node.reach import Told
+from protocol.messages import Job
+from swarm.logs import safe
+
+
+def told_line(told: Told) -> str:
+    """`lab-1: draining (paused by its owner); 1 run goes on, 3 tickets wait`."""
+    if told.standing is None:
+        return f"{safe(told.name)}: {safe(told.error.what) if told.error else 'said nothing'}"
+    here = told.standing
+    why = f" ({safe(here.why)})" if here.why else ""
+    runs = f"{here.running} run{' goes' if here.running == 1 else 's go'} on"
+    waits = f"{here.queue} ticket{' waits' if here.queue == 1 else 's wait'}"
+    work = "; ".join([", ".join([runs, waits])] if here.running or here.queue else [])
+    return f"{safe(told.name)}: {here.state}{why}{f'; {work}' if work else ''}"
+
+
+def jobs_table(jobs: Sequence[Job], me: str) -> Table:
+    """A line for each run and ticket, runs first. `me`: the peer id that is shown as `you`."""
+    table = Table(box=None, padding=(0, 2, 0, 2), header_style="dim")
+    for column in ("task", "model", "for", "team", "priority", "state", "since"):
+        table.add_column(
+            column,
+            no_wrap=column not in ("model", "team"),
+            overflow="fold",
+            justify="right" if column in ("priority", "since") else "left",
+        )
+    for job in jobs:
+        state = safe(job.state)
+        table.add_row(
+            safe(job.task),
+            safe(job.model),
+            "you" if job.principal == me else f"…{job.principal[-8:]}",
+            safe(job.team),
+            str(job.priority),
+            f"{state}, {job.phase}" if job.phase is not None and state == "running" else state,
+            show_since(job.since_s),
+        )
+    return table
+
+
+def show_since(seconds: float) -> str:
+    """`12 s`, `3 min`, `2.5 h`."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6_000 else f"{seconds / 3600:.1f} h"
+
+
+def told_json(told: Told) -> dict[str, Any]:
+    """A device's answer for programs."""
+    document: dict[str, Any] = {"device": told.name, "peer": told.peer or None}
+    if told.standing is None:
+        return {**document, "error": told.error.what if told.error else None}
+    return {**document, **told.standing.model_dump(mode="json", exclude={"type"})}
