@@ -24,6 +24,7 @@ from typing import Any
 
 from swarm.home import Home
 from swarm.identity import load_or_create
+from tests.real.apart import a_lock_of_its_own
 
 SARK = (sys.executable, "-P", "-m", "sark")
 MARK = "SARK_TEST_MARK"
@@ -96,6 +97,9 @@ class Lab:
     mark: str = field(default_factory=lambda: f"lab-{secrets.token_hex(8)}")
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     more: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    workers: Sequence[str] = ("one", "two")
+    apart: bool = False
+    """Each worker is a device of its own: see `tests.real.apart`."""
 
     def home(self, name: str) -> Home:
         """Where that process keeps its things."""
@@ -128,11 +132,12 @@ class Lab:
 
     def start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
         """Start `sark-node --home …/name ARGUMENTS`; it ends with our end of its standard input."""
+        before = a_lock_of_its_own(self.folder / name) if self.apart and name in self.workers else ()
         home = self.folder / name
         home.mkdir(parents=True, exist_ok=True)
         with (home / "output.log").open("ab") as out:
             self.running[name] = subprocess.Popen(
-                [*SARK, "--log-level", "info", "--home", str(home), *arguments, "--stop-with-stdin"],
+                [*before, *SARK, "--log-level", "info", "--home", str(home), *arguments, "--stop-with-stdin"],
                 stdin=subprocess.PIPE,
                 stdout=out,
                 stderr=out,
@@ -146,17 +151,17 @@ class Lab:
         self.start("gate", "gate", "--listen", f"/ip4/127.0.0.1/tcp/{self.port}")
 
     def start_worker(self, name: str, *arguments: str) -> None:
-        """A worker that serves the lab's schedulers and offers the simulated unit besides the real ones."""
+        """A worker that serves the lab's schedulers and offers the simulated unit besides the real ones, on any free port unless told."""
         allowed = [word for scheduler in self.schedulers for word in ("--allow", self.peer(scheduler))]
         self.more[name] = arguments
         self.start(
             name, "join", "--gate", self.gate, *allowed, "--name", name, "--simulate",
-            "--listen", "/ip4/127.0.0.1/tcp/0", *arguments,
+            *(() if "--listen" in arguments else ("--listen", "/ip4/127.0.0.1/tcp/0")), *arguments,
         )  # fmt: skip
 
     def mend(self) -> None:
-        """Start what a test has ended: the gate and both workers are up when this returns."""
-        for name in ("gate", "one", "two"):
+        """Start what a test has ended: the gate and all workers are up when this returns."""
+        for name in ("gate", *self.workers):
             process = self.running.get(name)
             if process is not None and process.poll() is None:
                 continue

@@ -1,0 +1,104 @@
+"""Short tasks on real workers while processes are killed and links are cut: does everything end, once, and how soon does it go on?
+
+    python benchmarks/chaos.py [--seed 1] [--tasks 300] [--workers 5] [--every 3] [--within 900]
+
+Real processes on loopback: a gate, workers, the scheduler process that `submit` started and that `submit` or `watch` starts again. Every
+few seconds one of them (or a run's own process, or a zygote) is killed with -9 or frozen with SIGSTOP for 1 to 20 s, or the link to a
+worker is reset, silenced or refused by a relay before its port. A supervisor starts again what died, after a moment. What is struck,
+and when, follows from the seed. The tasks are of the simulated unit and sleep for `--task` seconds; where this is root on Linux each
+worker is a device of its own, else they measure one at a time.
+
+  recovery  from the strike until each task that had a place there has its result, or a place under a new attempt; of a killed scheduler:
+            until its successor has its first grant or result
+  wasted    runs that workers began, less records that the scheduler kept
+
+Exit code 1, with the seed, on any breach: a task without its one result, a record twice, a process left over, an invariant broken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+from tests.real.aftermath import Figures, figures, history, percentiles, wait_until_quiet
+from tests.real.apart import can_be_apart
+from tests.real.chaos import HOME, Plan, Storm
+from tests.real.lab import Lab, marked, until
+from tests.simulation.invariants import check
+
+
+def show(found: Figures, lost: int) -> None:
+    print(f"\n{found.tasks} tasks in {found.wall:.1f} s, {sum(found.faults.values())} faults")
+    print(f"\n{'recovery, s':<24} {'faults':>6} {'p50':>8} {'p90':>8} {'max':>8} {'n':>5}")
+    for kind, count in sorted(found.faults.items()):
+        print(f"{kind:<24} {count:6d} {percentiles(found.recovery[kind])}")
+    attempts = Counter(found.attempts)
+    told = ", ".join(f"{count} × {number}" for number, count in sorted(attempts.items()))
+    print(f"\nattempts of a task (refusals and hand-overs count): {told}")
+    print(
+        f"runs begun {found.begun}, records kept {found.recorded}, wasted {found.wasted}, results lost {lost}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--tasks", type=int, default=300)
+    parser.add_argument("--task", type=float, default=1.5, help="seconds that a run takes")
+    parser.add_argument("--workers", type=int, default=5)
+    parser.add_argument("--every", type=float, default=3.0, help="seconds between two faults, on average")
+    parser.add_argument("--within", type=float, default=900.0)
+    parser.add_argument("--keep", type=Path, help="leave logs and stores there")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = arguments.keep or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        breaches = storm_over(folder, arguments)
+    for breach in breaches:
+        print(f"BREACH {breach}")
+    if breaches:
+        print(f"repeat with: python benchmarks/chaos.py --seed {arguments.seed}")
+        sys.exit(1)
+    print("every task has its one result; nothing is left over")
+
+
+def storm_over(folder: Path, arguments: argparse.Namespace) -> list[str]:
+    """Run it and print its figures; gives what should not have been."""
+    plan = Plan(
+        arguments.seed, tasks=arguments.tasks, task_s=arguments.task, every_s=arguments.every,
+        within_s=arguments.within,
+    )  # fmt: skip
+    names = [f"worker-{number}" for number in range(1, arguments.workers + 1)]
+    lab = Lab(folder, (HOME,), workers=names, apart=can_be_apart())
+    print(
+        f"seed {plan.seed}; devices of their own: {'yes' if lab.apart else 'no, they measure one at a time'}"
+    )
+    storm = Storm(lab, plan)
+    try:
+        with storm.swarm():
+            storm.run(folder)
+            storm.breaches += wait_until_quiet(storm)
+            past = history(storm)
+            found = figures(storm)
+    finally:
+        lab.close()
+    breaches = storm.breaches + [str(breach) for breach in check(past)]
+    ended = Counter((past.final or {}).values())
+    if set(ended) != {"succeeded"}:
+        breaches.append(f"not every task has a result: {dict(ended)}")
+    try:
+        until(lambda: not marked(lab.mark), "nothing is left", within=5)
+    except AssertionError:
+        breaches.append(f"processes are left: {marked(lab.mark)}")
+    lost = sum(breach.startswith("acknowledged_is_durable") for breach in breaches)
+    show(found, lost)
+    return breaches
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,226 @@
+"""What a storm left behind: a history of it from the store and the logs, for the invariants, and its figures."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+import psutil
+
+from protocol.record import read_record
+from scheduler.chain import check_chain
+from scheduler.store import Store
+from tests.real.chaos import HOME, ON_WORKER, Fault, Kind, Storm
+from tests.real.lab import marked, until
+from tests.simulation.history import History, Limits
+from tests.simulation.history import Kind as Happened
+
+LEAVES_S: Final = 15.0
+"""The scheduler process ends when no campaign is left."""
+QUIET_S: Final = 3.0
+"""A campaign has ended: by then nothing of it runs anywhere."""
+_GIVEN_UP: Final = {
+    "task.lost": "lost", "task.refused": "refused", "task.preempted": "preempted",
+    "task.cancelled": "cancelled", "task.failed": "failed", "task.retried": "failed",
+}  # fmt: skip
+_FINAL: Final = {"task.succeeded": "succeeded", "task.failed": "failed", "task.cancelled": "cancelled"}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a process's log."""
+
+    at: float
+    event: str
+    fields: dict[str, Any]
+
+
+@dataclass
+class Figures:
+    """What came of it. Times in seconds."""
+
+    wall: float
+    tasks: int
+    attempts: list[int]
+    """Of each task."""
+    begun: int
+    """Runs that workers began."""
+    recorded: int
+    """Records that the scheduler kept."""
+    faults: Counter[Kind] = field(default_factory=Counter)
+    recovery: dict[Kind, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """From the strike to each struck task having its result or a place elsewhere; of the scheduler: to the first word of its successor."""
+
+    @property
+    def wasted(self) -> int:
+        """Runs of which no record is kept."""
+        return self.begun - self.recorded
+
+
+def lines(storm: Storm, name: str) -> Iterator[Line]:
+    """What that process logged, oldest first; lines for people are left out."""
+    for text in storm.lab.log(name).splitlines():
+        if text.startswith("{"):
+            try:
+                told = json.loads(text)
+                at = datetime.fromisoformat(told["timestamp"]).timestamp()
+            except (ValueError, KeyError):  # cut in two by kill -9
+                continue
+            yield Line(at, str(told["event"]), told)
+
+
+def wait_until_quiet(storm: Storm) -> list[str]:
+    """What is still there of the campaign although it has ended, once that is no more excused."""
+    lab = storm.lab
+    found: list[str] = []
+
+    def runs() -> list[int]:
+        workers = [psutil.Process(lab.running[name].pid) for name in lab.workers if name in lab.running]
+        return [run.pid for worker in workers for zygote in worker.children() for run in zygote.children()]
+
+    try:
+        until(lambda: not runs(), "no run is left", within=QUIET_S)
+    except AssertionError:
+        found.append(f"processes of runs are left although the campaign has ended: {runs()}")
+    try:
+        until(lambda: not marked(lab.mark_of(HOME)), "the scheduler process has ended", within=LEAVES_S)
+    except AssertionError:
+        found.append(f"the scheduler process is left: {marked(lab.mark_of(HOME))}")
+    return found
+
+
+def history(storm: Storm) -> History:
+    """The storm in the form that the invariants read; its clock begins with the campaign."""
+    found = History(limits=Limits(slack_s=1.0), slots=dict.fromkeys(storm.lab.workers, 1))
+    names: dict[str, str] = {}
+    for name in storm.lab.workers:
+        _worker(storm, name, found, names)
+    _scheduler(storm, found, names)
+    found.add(storm.ended - storm.began, Happened.QUIET)
+    found.texts = {name: storm.lab.log(name) for name in ("gate", *storm.lab.workers)}
+    return found.sorted()
+
+
+def _worker(storm: Storm, name: str, found: History, names: dict[str, str]) -> None:
+    frozen = [(f.at, f.at + f.lasts) for f in storm.seen if (f.kind, f.victim) == (Kind.FROZEN_WORKER, name)]
+    for fault in storm.seen:
+        if (fault.kind, fault.victim) == (Kind.WORKER, name):
+            found.add(fault.at - storm.began, Happened.DIED, worker=name)
+    for line in lines(storm, name):
+        at, told = line.at - storm.began, line.fields
+        run = {"worker": name, "lease": told.get("lease", "")}
+        match line.event:
+            case "worker.up":
+                names[told["peer"]] = name
+                found.add(at, Happened.BORN, worker=name)
+            case "run.began":
+                fence = tuple(told["fence"])
+                found.add(
+                    at, Happened.BEGAN, **run, task=told["task"], attempt=told["attempt"], fence=fence, slot=0
+                )
+                found.add(at, Happened.TAKEN, **run, task=told["task"], attempt=told["attempt"], fence=fence)
+            case "run.ended":
+                found.add(at, Happened.LEFT, **run)
+                found.add(at, Happened.DEAD, **run)
+            case "run.stopping" if not any(begun - 3 <= line.at <= over for begun, over in frozen):
+                found.add(at, Happened.STOP_ORDERED, **run, word=told["reason"])
+            case "result.settled" if told["answer"] == "accepted":
+                record = f"{told['task']}/{told['attempt']}/{name}"
+                found.add(at, Happened.ACKNOWLEDGED, worker=name, task=told["task"], sha256=record)
+            case _:
+                pass
+
+
+def _scheduler(storm: Storm, found: History, names: dict[str, str]) -> None:
+    campaign = storm.campaign
+    kept = {
+        (task, attempt): (names.get(worker, worker), read_record(body).fence.key())
+        for task, attempt, worker, body in storm.lab.ask(
+            HOME, "SELECT task, attempt, worker, body FROM records"
+        )
+    }
+    found.stored = frozenset(f"{task}/{attempt}/{worker}" for (task, attempt), (worker, _) in kept.items())
+    with Store(storm.lab.home(HOME).store) as store:
+        row = store.campaign(campaign)
+        assert row is not None, "the campaign is gone from the store"
+        found.attempts[campaign] = row.attempts
+        found.final = {task.id: str(task.state) for task in store.tasks(campaign)}
+        found.tasks = dict.fromkeys(found.final, campaign)
+        broken = check_chain(store.all_events(campaign), store.event_count(campaign))
+        found.broken_chains = () if broken is None else (f"{campaign}: {broken.why}",)
+        for event in store.all_events(campaign):
+            at, task, told = event.at - storm.began, event.task or "", event.fields
+            about = {"who": HOME, "task": task, "attempt": told.get("attempt", 0)}
+            if event.name == "campaign.created":
+                found.add(at, Happened.ACCEPTED, who=HOME, campaign=campaign)
+            if event.name == "task.committing":
+                found.add(at, Happened.COMMITTED, **about, worker=names.get(told["worker"], told["worker"]))
+            record = kept.get((task, told.get("attempt", 0)))
+            if event.name in ("task.succeeded", "task.failed", "task.retried") and record is not None:
+                worker, fence = record
+                word = _FINAL.get(event.name, "pending")
+                tried = int(event.name == "task.retried")
+                found.add(at, Happened.RECORDED, **about, worker=worker, fence=fence, word=word, number=tried)
+            elif event.name in _GIVEN_UP and told.get("attempt"):
+                found.add(at, Happened.ATTEMPT_ENDED, **about, word=_GIVEN_UP[event.name])
+            if event.name in _FINAL:
+                found.add(at, Happened.ENDED, who=HOME, task=task, word=_FINAL[event.name])
+
+
+def figures(storm: Storm) -> Figures:
+    """Counts and times. A strike that found nothing running counts among the faults only."""
+    lab, campaign = storm.lab, storm.campaign
+    attempts = lab.ask(HOME, "SELECT attempt FROM tasks WHERE campaign = ?", campaign)
+    ((recorded,),) = lab.ask(HOME, "SELECT count(*) FROM records")
+    begun = sum(line.event == "run.began" for name in lab.workers for line in lines(storm, name))
+    found = Figures(
+        storm.ended - storm.began, len(attempts), [row[0] for row in attempts], begun, recorded,
+        Counter(fault.kind for fault in storm.seen),
+    )  # fmt: skip
+    events = lab.ask(
+        HOME, "SELECT at, name, task, json_extract(fields, '$.attempt') FROM events WHERE campaign = ? ORDER BY seq",
+        campaign,
+    )  # fmt: skip
+    for fault in storm.seen:
+        found.recovery[fault.kind] += recovery(fault, events)
+    return found
+
+
+def recovery(fault: Fault, events: Sequence[tuple[float, str, str | None, int | None]]) -> list[float]:
+    """Seconds from the strike; one for each task that was struck."""
+    after = [event for event in events if event[0] > fault.at]
+    if fault.kind in ON_WORKER:
+        return [
+            next(
+                (
+                    at - fault.at
+                    for at, name, task, attempt in after
+                    if task == struck
+                    and (name in _FINAL or (name == "task.granted" and (attempt or 0) > held))
+                ),
+                float("inf"),
+            )
+            for struck, held in fault.held.items()
+        ]
+    if fault.kind is not Kind.SCHEDULER:
+        return []
+    adopted = next((at for at, name, _, _ in after if name == "campaign.adopted"), None)
+    words = ("task.granted", "task.queued", *_FINAL)
+    first = next(
+        (at for at, name, _, _ in after if adopted is not None and at > adopted and name in words), None
+    )
+    return [] if first is None else [first - fault.at]
+
+
+def percentiles(values: Sequence[float]) -> str:
+    """`p50   p90   max   n`, in seconds."""
+    if not values:
+        return f"{'–':>8} {'–':>8} {'–':>8} {0:5d}"
+    ordered = sorted(values)
+    p90 = ordered[round(0.9 * (len(ordered) - 1))]
+    return f"{statistics.median(ordered):8.2f} {p90:8.2f} {ordered[-1]:8.2f} {len(ordered):5d}"

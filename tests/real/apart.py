@@ -1,0 +1,32 @@
+"""One host that plays several devices, for tests of everything but the figures.
+
+One device measures one run at a time, whoever runs it, by a lock file that all workers of a host share. Where the figures are not to
+be believed anyway, as those of the simulated unit, each worker may see another file in that place.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+from node.device_lock import DeviceLock
+from node.probe import lock_name
+
+
+def can_be_apart() -> bool:
+    """Whether a process can be given a view of the file system of its own: as root on Linux."""
+    if shutil.which("unshare") is None:
+        return False
+    return subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode == 0
+
+
+def a_lock_of_its_own(folder: Path) -> tuple[str, ...]:
+    """What to put before a worker's command so that it does not wait for the others of this host when it measures."""
+    shared = DeviceLock(lock_name()).path
+    shared.touch()
+    own = folder / "device.lock"
+    folder.mkdir(parents=True, exist_ok=True)
+    own.touch()
+    script = 'mount --bind "$1" "$2" && shift 2 && exec "$@"'
+    return ("unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh", str(own), str(shared))

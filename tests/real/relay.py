@@ -1,0 +1,140 @@
+"""A link that can be cut: a TCP relay in front of one node's port, which a test silences, resets or closes at will.
+
+    node --listen 127.0.0.1:A --announce 127.0.0.1:B        B ── relay ──▶ A
+
+silence  nothing passes and nothing is lost, as when a cable is pulled: bytes wait, new connections hang
+reset    every connection ends at once with RST; new ones are taken
+refuse   as reset, and new ones are refused, as when the machine is up and nobody listens
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+PIECE: Final = 65536
+_RST: Final = struct.pack("ii", 1, 0)
+
+
+class Relay:
+    """Forwards connections of a port of its own on loopback to another one. Ends with the context."""
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self._pairs: set[trio.CancelScope] = set()
+        self._listener: trio.socket.SocketType | None = None
+        self._flows = trio.Event()
+        self._flows.set()
+        self._up = threading.Event()
+        self.port = 0
+
+    def __enter__(self) -> Relay:
+        self._thread = threading.Thread(target=trio.run, args=(self._run,), daemon=True)
+        self._thread.start()
+        assert self._up.wait(10), "the relay does not come up"
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._do(self._nursery.cancel_scope.cancel)
+        self._thread.join(5)
+
+    # -- what a test does to it -------------------------------------------------------------------------------------------
+
+    def silence(self) -> None:
+        """Nothing passes until `mend`."""
+        self._do(self._hold)
+
+    def reset(self) -> None:
+        """End every connection with RST."""
+        self._do(self._reset)
+
+    def refuse(self) -> None:
+        """Take no connection until `mend`, and end those there are."""
+        self._do(self._refuse)
+
+    def mend(self) -> None:
+        """All is as at the beginning."""
+        self._do(self._mend)
+
+    def _do(self, what: Callable[[], None]) -> None:
+        trio.from_thread.run_sync(what, trio_token=self._token)
+
+    # -- in the loop -------------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+        async with trio.open_nursery() as self._nursery:
+            self._listen()
+            self._up.set()
+            await trio.sleep_forever()
+
+    def _listen(self) -> None:
+        listener = socket.socket()
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", self.port))
+        listener.listen(128)
+        listener.setblocking(False)
+        self.port = int(listener.getsockname()[1])
+        self._listener = trio.socket.from_stdlib_socket(listener)
+        self._nursery.start_soon(self._accept, self._listener)
+
+    async def _accept(self, listener: trio.socket.SocketType) -> None:
+        with listener, contextlib.suppress(trio.ClosedResourceError):  # by `refuse`
+            while True:
+                near, _ = await listener.accept()
+                self._nursery.start_soon(self._connect, near)
+
+    async def _connect(self, near: trio.socket.SocketType) -> None:
+        with near, trio.socket.socket() as far, trio.CancelScope() as scope:
+            self._pairs.add(scope)
+            for end in (near, far):
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RST)  # an end is never a quiet one
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            try:
+                await self._flows.wait()
+                await far.connect(("127.0.0.1", self._target))
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._pump, near, far, scope)
+                    nursery.start_soon(self._pump, far, near, scope)
+            except OSError:  # nobody listens behind us: the caller is to see that
+                pass
+            finally:
+                self._pairs.discard(scope)
+
+    async def _pump(
+        self, source: trio.socket.SocketType, sink: trio.socket.SocketType, scope: trio.CancelScope
+    ) -> None:
+        try:
+            while piece := await source.recv(PIECE):
+                await self._flows.wait()
+                rest = memoryview(piece)
+                while rest:
+                    rest = rest[await sink.send(rest) :]
+        except OSError:  # one of them has ended
+            pass
+        scope.cancel()
+
+    def _hold(self) -> None:
+        if self._flows.is_set():
+            self._flows = trio.Event()
+
+    def _reset(self) -> None:
+        for scope in self._pairs:
+            scope.cancel()
+
+    def _refuse(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+        self._reset()
+
+    def _mend(self) -> None:
+        if self._listener is None:
+            self._listen()
+        self._flows.set()
