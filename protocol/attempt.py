@@ -1,4 +1,7 @@
-"""A task, as the scheduler's book sees it. A task has attempts, one at a time; each attempt is one lease on one worker."""
+"""A task, as the scheduler's book sees it. Each of its attempts is one lease or ticket on one worker; one attempt at a time may run.
+
+While it is queued a second worker may hold a ticket for it too. Its state is that of the current attempt.
+"""
 
 from __future__ import annotations
 
@@ -41,6 +44,8 @@ class TaskEvent(StrEnum):
     RETRY = "retry"
     """The attempt failed; another may do better."""
     CANCEL = "cancel"
+    PREEMPT = "preempt"
+    """It gave way to a higher priority: not a try, and nobody's fault."""
 
 
 _ENDS: Final[dict[TaskEvent, TaskState]] = {
@@ -49,6 +54,7 @@ _ENDS: Final[dict[TaskEvent, TaskState]] = {
     TaskEvent.RETRY: TaskState.PENDING,
     TaskEvent.LOSE: TaskState.PENDING,
     TaskEvent.CANCEL: TaskState.CANCELLED,
+    TaskEvent.PREEMPT: TaskState.PENDING,
 }
 
 TASK: Final[Table[TaskState, TaskEvent]] = {
@@ -64,6 +70,7 @@ TASK: Final[Table[TaskState, TaskEvent]] = {
         **_ENDS,
     },
     TaskState.QUEUED: {
+        TaskEvent.COMMIT: TaskState.COMMITTING,  # its ticket is gone; a second worker has been asked already
         TaskEvent.REFUSE: TaskState.PENDING,
         TaskEvent.GRANT: TaskState.LEASED,
         **_ENDS,

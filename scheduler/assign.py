@@ -1,15 +1,19 @@
-"""The half of the book that gives out work: what is discovered, who is probed, which task goes where, what moves to an idle worker."""
+"""The part of the book that gives out work: what is discovered, who is probed, which task goes where.
+
+`decide` follows every stimulus, so it looks only at what the stimulus touched; a few times each second it looks at everything.
+"""
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
-from protocol.attempt import TASK, TaskEvent, TaskState
-from protocol.table import step
-from scheduler.entries import Course, Entry, Need
-from scheduler.orders import CommitTo, Discover, Note, Order, ProbeWorker, ReleaseOn
+from protocol.attempt import TaskEvent, TaskState
+from protocol.messages import MAX_PREEMPTIONS
+from scheduler.entries import Entry, Need, Ticket
+from scheduler.moving import Moving
+from scheduler.orders import CommitTo, Discover, Note, Order, ProbeWorker
 from scheduler.rank import WorkerView, choose
 
 SEEK_S: Final = 2.0
@@ -17,54 +21,99 @@ SEEK_S: Final = 2.0
 LOOK_S: Final = 15.0
 """How often it is asked for more while tasks wait and somebody serves."""
 MAX_PROBING: Final = 16
+AGAIN_S: Final = 2.0
+"""While tasks wait, a worker that was busy with others' work is asked how it stands so often."""
 MAX_SKIPPED: Final = 64
 """Tasks that are looked at in one go though nobody may have them yet."""
 WANT: Final = (8, 64)
+REPLICAS_WAIT: Final = "its other replicas have every device that fits"
 
 
 @dataclass(slots=True)
-class _Probing:
-    """How many more workers may be probed at once."""
+class _Pools:
+    """Workers that may be given a task now."""
 
-    left: int
+    idle: list[WorkerView]
+    others: list[WorkerView]
+    """They have work, and room for more."""
+
+    def took(self, view: WorkerView) -> None:
+        """It was given one."""
+        if view in self.idle:
+            self.idle.remove(view)
+            if view.room() > 0:
+                self.others.append(view)
+        elif view.room() <= 0:
+            self.others.remove(view)
 
 
-class Assigning:
+class Assigning(Moving):
     """Part of `scheduler.book.Book`."""
 
-    rng: random.Random
-    entries: dict[str, Entry]
-    needs: dict[str, Need]
-    courses: dict[str, Course]
-    views: dict[str, WorkerView]
-
-    def decide(self, now: float) -> list[Order]:
-        """What follows from how things stand now."""
+    def decide(self, now: float, *, whole: bool = False) -> list[Order]:
+        """What follows from how things stand now. `whole`: whatever was touched; else what has changed since the last time."""
         orders: list[Order] = []
-        tickets = self._tickets()
-        budget = _Probing(MAX_PROBING - sum(1 for view in self.views.values() if view.probing))
-        waiting = [need for need in self.needs.values() if need.pending]
-        waiting.sort(key=lambda need: -self.courses[need.campaign].terms.priority)
+        waiting = [need for need in self.ranked if need.pending]
+        orders += self._probe(now)
         for need in waiting:
-            orders += self._look(need, now, budget)
-            if not need.explaining:
-                orders += self._hand_out(need, now)
-            orders += self._note(need, now)
-        for name in dict.fromkeys(entry.need for entry in tickets):
-            if not self.needs[name].pending:  # somebody idle may take over what waits at a busy worker
-                orders += self._look(self.needs[name], now, budget)
-        return orders + self._rebalance(tickets, now)
+            if whole:
+                orders += self._look(need, now)
+            if not need.explaining and (whole or need.id in self.stirred):
+                orders += self._hand_out(need, now, self._pools(need, now))
+            elif not need.explaining and self.touched:
+                orders += self._hand_out(need, now, self._pools_of(need, self.touched, now))
+            if whole:
+                orders += self._note(need, now)
+        for need in self.ranked if whole else ():
+            if need.queued and not need.pending:  # somebody idle may have what waits at a busy worker
+                orders += self._look(need, now)
+        self.touched.clear()
+        self.stirred.clear()
+        return orders + self._seconds(now, whole=whole)
 
-    def _look(self, need: Need, now: float, budget: _Probing) -> list[Order]:
+    def _seconds(self, now: float, *, whole: bool) -> list[Order]:
+        """Second tickets; see `scheduler.spares`."""
+        raise NotImplementedError
+
+    # -- whom to ask --------------------------------------------------------------------------------------------------------------------
+
+    def _probe(self, now: float) -> list[Order]:
+        """Ask workers how they stand that somebody waits for: in random order, so that schedulers do not all begin with the same."""
+        due = [peer for peer in self.strangers if self._due(self.views[peer], now)]
+        wanting = [need for need in self.ranked if need.pending or need.queued] if due else []
+        budget = MAX_PROBING - len(self._unanswered()) if wanting else 0
+        self.rng.shuffle(due)
         orders: list[Order] = []
-        for peer in sorted(need.fits) if budget.left > 0 else ():
+        for peer in due:
+            if len(orders) >= budget:
+                break
+            if any(peer in need.fits for need in wanting):
+                orders.append(self._ask(self.views[peer]))
+        return orders
+
+    def _unanswered(self) -> list[WorkerView]:
+        return [view for view in self.views.values() if view.probing]
+
+    @staticmethod
+    def _due(view: WorkerView, now: float) -> bool:
+        return not view.probing and now >= view.retry_at
+
+    @staticmethod
+    def _ask(view: WorkerView) -> ProbeWorker:
+        view.probing = True
+        return ProbeWorker(view.peer)
+
+    def _look(self, need: Need, now: float) -> list[Order]:
+        """For tasks that nobody has: ask those again that were busy with others' work, and the index for more."""
+        orders: list[Order] = []
+        budget = MAX_PROBING - len(self._unanswered())
+        some = False
+        for peer in sorted(need.fits):
             view = self.views[peer]
-            if view.quoted or view.probing or now < view.retry_at or budget.left <= 0:
-                continue
-            view.probing = True
-            budget.left -= 1
-            orders.append(ProbeWorker(peer))
-        some = any(self.views[peer].hopeful() for peer in need.fits)
+            some = some or view.hopeful()
+            stale = view.quoted and view.others and not view.held and now - view.quoted_at >= AGAIN_S
+            if stale and len(orders) < budget and self._due(view, now):
+                orders.append(self._ask(view))
         return orders + self.seek(need, now, self._patience_s(need) if some else SEEK_S)
 
     @staticmethod
@@ -81,98 +130,123 @@ class Assigning:
         want = max(WANT[0], min(WANT[1], 2 * len(need.pending)))
         return [Discover(need.id, need.requirement, want)]
 
-    def _hand_out(self, need: Need, now: float) -> list[Order]:
+    # -- who gets what ------------------------------------------------------------------------------------------------------------------
+
+    def _pools(self, need: Need, now: float) -> _Pools:
+        return self._pools_of(need, sorted(need.fits), now)
+
+    def _pools_of(self, need: Need, peers: dict[str, None] | list[str], now: float) -> _Pools:
+        serving = [
+            view
+            for view in (self.views[peer] for peer in peers if peer in need.fits)
+            if view.serving(now) and view.room() > 0
+        ]
+        idle = [view for view in serving if view.peer in self.free]
+        return _Pools(idle, [view for view in serving if view.peer not in self.free])
+
+    def _hand_out(self, need: Need, now: float, pools: _Pools) -> list[Order]:
         orders: list[Order] = []
-        serving = [self.views[peer] for peer in sorted(need.fits) if self.views[peer].serving(now)]
-        skipped = 0
-        if not any(view.room() > 0 for view in serving):
+        if not pools.idle and not pools.others:
             return orders
-        for task in tuple(need.pending):
-            if skipped > MAX_SKIPPED or not any(view.room() > 0 for view in serving):
+        room = sum(view.room() for view in (*pools.idle, *pools.others))
+        for task in tuple(islice(need.pending, room + MAX_SKIPPED)):
+            if not pools.idle and not pools.others:
                 break
             entry = self.entries[task]
             view = choose(
-                self._candidates(entry, need, serving, now),
+                self._candidates(entry, need, pools.idle, now),
+                self._candidates(entry, need, pools.others, now),
                 sha256=entry.task.model.sha256,
                 size=entry.task.model.size,
                 rng=self.rng,
             )
-            if view is None:
-                skipped += 1
-                continue
-            del need.pending[task]
-            entry.state = step(TASK, entry.state, TaskEvent.COMMIT, story=task)
-            entry.attempt += 1
-            entry.worker = view.peer
-            view.held[task] = None
-            key = f"{task}/{entry.attempt}"
-            orders.append(CommitTo(view.peer, view.device, entry.task.campaign, task, entry.attempt, key))
+            if view is not None:
+                orders.append(self._commit(entry, view, now))
+                pools.took(view)
         return orders
 
     def _candidates(
         self, entry: Entry, need: Need, serving: list[WorkerView], now: float
     ) -> list[WorkerView]:
-        """Those that have not tried it while there are any, be they busy; else all, after the backoff."""
+        """Those of `serving` that may have it: not where a replica of it is or was; none that has tried it while there is one that has
+        not, be it busy, or before the backoff is over.
+        """
+        if not (entry.tried or entry.cell):
+            return serving
+        taken = self._taken(entry)
+        serving = [view for view in serving if view.place() not in taken]
         if not entry.tried:
             return serving
         fresh = [view for view in serving if view.peer not in entry.tried]
-        others = any(self.views[peer].hopeful() for peer in need.fits - entry.tried)
-        return fresh if fresh or others or now < entry.not_before else serving
+        if fresh or now < entry.not_before:
+            return fresh
+        others = (self.views[peer] for peer in need.fits - entry.tried)
+        return fresh if any(view.hopeful() and view.place() not in taken for view in others) else serving
+
+    def _taken(self, entry: Entry) -> set[str]:
+        """Devices that other replicas of the task are at, or have their result from."""
+        taken: set[str] = set()
+        for task in self.cells.get(entry.cell, ()) if entry.cell else ():
+            other = self.entries[task]
+            if other is entry:
+                continue
+            taken |= {self.view(ticket.worker).place() for ticket in other.tickets()}
+            if other.state is TaskState.SUCCEEDED:
+                taken.add(other.ran_on)
+        return taken
+
+    def _commit(self, entry: Entry, view: WorkerView, now: float, *, second: bool = False) -> CommitTo:
+        """Ask this worker to take the task: as its only one so far, or as a second one."""
+        entry.last += 1
+        ticket = Ticket(entry.last, view.peer, told_at=now)
+        if second:
+            entry.spare = ticket
+        else:
+            self._move(entry, TaskEvent.COMMIT)
+            entry.take(ticket)
+        self._hold(view.peer, entry.id)
+        terms = self.courses[entry.task.campaign].terms
+        return CommitTo(
+            view.peer,
+            view.device,
+            entry.task.campaign,
+            entry.id,
+            entry.last,
+            f"{entry.id}/{entry.last}",
+            preempted=min(entry.preempted, MAX_PREEMPTIONS),
+            left_s=None if terms.ends_at is None else max(0.0, terms.ends_at - now),
+            second=second,
+        )
+
+    # -- why tasks wait -----------------------------------------------------------------------------------------------------------------
 
     def _note(self, need: Need, now: float) -> list[Order]:
         """Why tasks wait although nobody has any of them: once for each new reason."""
         words = ""
-        if need.pending and not any(self.views[peer].serving(now) for peer in need.fits):
-            if not need.fits:
-                words = "" if need.asked_at is None or need.asking else "no device that fits is up yet"
-            else:
-                words = why_waiting([self.views[peer] for peer in sorted(need.fits)])
+        fits = [self.views[peer] for peer in sorted(need.fits)] if need.pending else []
+        if need.pending and not any(view.serving(now) for view in fits):
+            looking = need.asked_at is None or need.asking
+            none = "" if looking else "no device that fits is up yet"
+            words = why_waiting(fits) if fits else none
+        elif need.pending:
+            entry = self.entries[next(iter(need.pending))]
+            taken = self._taken(entry)
+            if taken and all(view.place() in taken for view in fits):
+                words = REPLICAS_WAIT
         if not words or words == need.noted:
             return []
         need.noted = words
         return [Note(tuple(need.pending), words)]
 
-    def _rebalance(self, tickets: list[Entry], now: float) -> list[Order]:
-        """An idle worker takes over a ticket that waits at a busy one."""
-        orders: list[Order] = []
-        if not tickets:
-            return orders
-        idle = [view for view in self.views.values() if view.serving(now) and view.idle()]
-        if not idle:
-            return orders
-        coming = sum(1 for entry in tickets if entry.releasing)
-        for view in idle[coming:]:
-            best: Entry | None = None
-            for entry in tickets:
-                if entry.releasing or entry.doom is not None or view.peer in entry.tried:
-                    continue
-                if view.peer not in self.needs[entry.need].fits:
-                    continue
-                assert entry.worker is not None, "a ticket is at a worker"
-                load = len(self.views[entry.worker].held)
-                if load >= 2 and (best is None or load >= len(self.views[best.worker or ""].held)):
-                    best = entry
-            held = best.held() if best is not None else None
-            if best is None or best.worker is None or held is None:
-                continue
-            best.releasing = True
-            orders.append(ReleaseOn(best.worker, (held,)))
-        return orders
-
-    def _tickets(self) -> list[Entry]:
-        return [
-            entry
-            for view in self.views.values()
-            if len(view.held) >= 2
-            for entry in (self.entries[task] for task in view.held)
-            if entry.state is TaskState.QUEUED
-        ]
-
 
 def why_waiting(fits: list[WorkerView]) -> str:
     """What those that fit say; of those that cannot be reached only that: a live line has no room for addresses."""
     gone = [view.device or view.peer[-8:] for view in fits if view.trouble]
-    told = [f"{view.device or view.peer[-8:]}: {view.why}" for view in fits if view.why and not view.trouble]
+    told = [
+        f"{view.device or view.peer[-8:]}: {view.why_aside or view.why}"
+        for view in fits
+        if (view.why_aside or view.why) and not view.trouble
+    ]
     words = ["; ".join(told[:3]) + (f" and {len(told) - 3} more" if len(told) > 3 else "")] if told else []
     if gone:
         who = ", ".join(gone[:3]) + (f" and {len(gone) - 3} more" if len(gone) > 3 else "")

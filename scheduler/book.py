@@ -1,53 +1,56 @@
 """The book: where every task stands, and what is to be done next. Pure: stimuli go in as calls with the time, orders come out.
 
     found, quoted, refused, unreachable ─▶ ┌──────┐ ─▶ Discover, ProbeWorker, CommitTo
-    granted, denied, ready, progress ────▶ │ book │ ─▶ KeepGrant, EndAttempt, EndPending
+    granted, denied, ready, progress ────▶ │ book │ ─▶ KeepGrant, Switch, EndAttempt, EndPending
     judge + settled, lost, stopped, tick ─▶└──────┘ ─▶ CancelOn, ReleaseOn, Explain, CampaignDone
 
 Orders are carried out in their order; those for the disk before anything else happens. A task moves only by `protocol.attempt.TASK`.
+In parts: `moving` what is counted, `assign` who gets what, `spares` second tickets, `ending` verdicts and losses, `limits` the clock,
+`standing` the workers, and here campaigns and the answers to a commit.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import islice
 from typing import Final
 
-from protocol.advert import Advert
 from protocol.attempt import TaskEvent, TaskState
 from protocol.lease import Fence
-from protocol.messages import Conflict, Denied, Held, LiveLease, Progress, Quote, Shape
+from protocol.messages import Conflict, Denied, Held, Progress
 from protocol.task import Task
-from protocol.words import Reason, WorkerState
-from scheduler.assign import SEEK_S
-from scheduler.ending import Ending
-from scheduler.entries import FORGET_S, HAS_PLACE, Course, Entry, Need, Terms
-from scheduler.orders import (
-    CancelOn,
-    KeepGrant,
-    Order,
-)
-from scheduler.rank import RESTING, WorkerView
-from scheduler.stored import Live
+from protocol.words import Reason
+from scheduler.entries import FORGET_S, Course, Entry, Need, Terms
+from scheduler.invariants import check
+from scheduler.orders import CancelOn, KeepGrant, Order, Tell
+from scheduler.rank import WorkerView
+from scheduler.standing import Standing
+from scheduler.stored import Live, Place
 
 MAX_ASKED: Final = 16
 """Tasks of one need that a probe asks about."""
-LEAST_RETRY_S: Final = 1.0
-"""A worker that says no is not asked sooner again, whatever it says; each time in a row the wait doubles."""
 
 
-class Book(Ending):
+class Book(Standing):
     """All campaigns of one scheduler, and all workers it knows of."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
         self.entries: dict[str, Entry] = {}
         self.needs: dict[str, Need] = {}
+        self.ranked: list[Need] = []
         self.courses: dict[str, Course] = {}
         self.views: dict[str, WorkerView] = {}
+        self.cells: dict[str, list[str]] = {}
+        self.queued: dict[str, None] = {}
+        self.strangers: dict[str, None] = {}
+        self.free: dict[str, None] = {}
+        self.touched: dict[str, None] = {}
+        self.stirred: dict[str, None] = {}
+        self.places: dict[str, Place] = {}
 
-    # -- what is to be done at all ------------------------------------------------------------------------------------------------------
+    # -- campaigns ----------------------------------------------------------------------------------------------------------------------
 
     def add(self, terms: Terms, entries: Iterable[Entry], now: float) -> list[Order]:
         """A campaign with its tasks, as submitted or as left behind by an earlier scheduler."""
@@ -55,26 +58,32 @@ class Book(Ending):
         for entry in entries:
             self.entries[entry.id] = entry
             course.tasks.append(entry.id)
-            name = entry.need
-            need = self.needs.get(name)
-            if need is None:
-                need = Need(name, terms.campaign, entry.task.requirement, hope_at=now, moved_at=now)
-                self.needs[name] = need
-                need.fits = {
-                    view.peer
-                    for view in self.views.values()
-                    if view.advert is not None and need.met_by(view.advert)
-                }
+            course.begun = course.begun or entry.attempt > 0
+            need = self.needs.get(entry.need) or self._new_need(entry, now)
             need.tasks.append(entry.id)
+            if entry.cell:
+                self.cells.setdefault(entry.cell, []).append(entry.id)
+            if entry.state is TaskState.SUCCEEDED and entry.worker is not None:
+                entry.ran_on = entry.ran_on or self.view(entry.worker).place()
             if entry.over:
                 continue
             course.open += 1
-            if entry.state is TaskState.PENDING:
-                need.pending[entry.id] = None
-            elif entry.worker is not None:
+            self._count(entry, entry.state, +1)
+            for ticket in entry.tickets():
+                self._hold(ticket.worker, entry.id)
+            if entry.live:
                 entry.since = now
-                self.view(entry.worker).held[entry.id] = None
-        return self._end_if_done(course) + self.decide(now)
+        self.ranked = sorted(
+            self.needs.values(), key=lambda need: -self.courses[need.campaign].terms.priority
+        )
+        return self._end_if_done(course) + self.decide(now, whole=True)
+
+    def _new_need(self, entry: Entry, now: float) -> Need:
+        need = Need(entry.need, entry.task.campaign, entry.task.requirement, hope_at=now, moved_at=now)
+        self.needs[need.id] = need
+        adverts = (view.advert for view in self.views.values())
+        need.fits = {advert.peer for advert in adverts if advert is not None and need.met_by(advert)}
+        return need
 
     def forget(self, now: float) -> list[Course]:
         """Drop campaigns that ended a while ago, and say which. What is still said of them afterwards is of nobody's task."""
@@ -86,31 +95,43 @@ class Book(Ending):
                 old.append(course)
         for course in old:
             for task in course.tasks:
-                self.needs.pop(self.entries.pop(task).need, None)
+                entry = self.entries.pop(task)
+                self.needs.pop(entry.need, None)
+                self.cells.pop(entry.cell, None)
+                self.places.pop(task, None)
             del self.courses[course.terms.campaign]
+        if old:
+            self.ranked = [need for need in self.ranked if need.id in self.needs]
         return old
+
+    @property
+    def idle(self) -> bool:
+        """Every campaign has ended."""
+        return all(course.done for course in self.courses.values())
+
+    # -- what a worker has --------------------------------------------------------------------------------------------------------------
 
     def held_on(self, peer: str) -> tuple[Held, ...]:
         """Leases and tickets we have there."""
         view = self.views.get(peer)
-        found = (self.entries[task].held() for task in view.held) if view is not None else ()
-        return tuple(held for held in found if held is not None)
+        found = (self.entries[task].at(peer) for task in view.held) if view is not None else ()
+        held = (ticket.held() for ticket in found if ticket is not None)
+        return tuple(item for item in held if item is not None)
 
     def wanted_on(self, peer: str) -> tuple[Held, ...]:
         """Those of them that are to be renewed: not what is being stopped."""
         view = self.views.get(peer)
         kept = [self.entries[task] for task in view.held] if view is not None else []
-        found = (entry.held() for entry in kept if not entry.stopping)
-        return tuple(held for held in found if held is not None)
+        found = (entry.at(peer) for entry in kept if not entry.stopping)
+        held = (ticket.held() for ticket in found if ticket is not None)
+        return tuple(item for item in held if item is not None)
 
     def waiting_for(self, peer: str) -> list[Task]:
         """Tasks to ask this worker about: that wait for a device, or as tickets at a worker that is busier than it may be."""
         found: list[Task] = []
-        for need in self.needs.values():
+        for need in self.ranked:
             if peer in need.fits:
-                queued = (task for task in need.tasks if self.entries[task].state is TaskState.QUEUED)
-                names = list(islice(need.pending or queued, MAX_ASKED))
-                found += [self.entries[task].task for task in names]
+                found += [self.entries[task].task for task in islice(need.pending or need.queued, MAX_ASKED)]
         return found
 
     def campaigns_on(self, peer: str) -> tuple[str, ...]:
@@ -123,143 +144,113 @@ class Book(Ending):
         view = self.views.get(peer)
         return view is not None and any(self.entries[task].task.model.sha256 == sha256 for task in view.held)
 
-    @property
-    def idle(self) -> bool:
-        """Every campaign has ended."""
-        return all(course.done for course in self.courses.values())
-
-    # -- finding ------------------------------------------------------------------------------------------------------------------------
-
-    def found(self, need: str, adverts: Sequence[Advert], now: float) -> list[Order]:
-        """The index answered; adverts serve every need they fit."""
-        asked = self.needs.get(need)
-        if asked is not None:
-            asked.asking = False
-        for advert in adverts:
-            view = self.view(advert.peer)
-            newer = view.advert is None or advert.seq >= view.advert.seq
-            if not newer or advert.gone or advert == view.advert:
-                continue
-            if view.advert is not None and advert.seq > view.advert.seq and view.trouble:
-                view.retry_at = now  # it is back, or elsewhere
-            view.advert, view.addresses, view.device = advert, advert.addresses, advert.name
-            view.warm.update(advert.models)
-            for each in self.needs.values():
-                if advert.peer not in each.declined and each.met_by(advert):
-                    each.fits.add(advert.peer)
-                else:
-                    each.fits.discard(advert.peer)
-        return self.decide(now)
-
-    def quoted(self, peer: str, quote: Quote, now: float, asked: Sequence[Shape] = ()) -> list[Order]:
-        """A worker told how it stands, and for each shape it was asked about whether it fits and the model is there."""
-        view = self.view(peer)
-        told = tuple(zip(asked, quote.shapes, strict=False))
-        view.warm.update(shape.model for shape, answer in told if answer.warm)
-        fitting = [shape.requirement for shape, answer in told if answer.fits]
-        for shape, answer in told:
-            if shape.requirement not in fitting:
-                denied = Denied(reason=Reason.DOES_NOT_FIT, detail="; ".join(answer.unmet)[:2000])
-                for need in self.needs.values():
-                    if need.requirement == shape.requirement:
-                        need.fits.discard(peer)
-                        need.declined[peer] = denied
-        view.probing, view.quoted, view.refused, view.why, view.trouble = False, True, None, "", 0
-        orders = self._see(view, quote.incarnation, now)
-        self._stand(view, quote, now)
-        return orders + self.decide(now)
-
-    def _stand(self, view: WorkerView, quote: Quote, now: float) -> None:
-        view.state = quote.state
-        places = sum(1 for task in view.held if self.entries[task].state in HAS_PLACE)
-        tickets = sum(1 for task in view.held if self.entries[task].state is TaskState.QUEUED)
-        taken = 1 if quote.free == 0 else 0
-        view.others = max(0, taken - places) + max(0, quote.queue - tickets)
-        self._rest(view, now)
-
-    @staticmethod
-    def _rest(view: WorkerView, now: float) -> None:
-        """One that cannot work now is asked again later."""
-        if view.state in RESTING:
-            view.quoted, view.retry_at, view.why = False, now + 10.0, f"it is {view.state}"
-
-    def refused(self, peer: str, denied: Denied, now: float) -> list[Order]:
-        """A worker does not serve us, or not now."""
-        view = self.view(peer)
-        view.probing, view.quoted, view.trouble = False, False, 0
-        view.why = f"{denied.reason}: {denied.detail}" if denied.detail else str(denied.reason)
-        view.turned_away(now, 10.0 if denied.retry_s is None else max(denied.retry_s, LEAST_RETRY_S))
-        if denied.retry_s is None and denied.reason is not Reason.NOT_SERVING:
-            view.refused = denied.reason
-        return self.decide(now)
-
-    def broken(self, peer: str, now: float) -> list[Order]:
-        """Its link ended. What it holds of ours is not lost by that."""
-        self.view(peer).quoted = False
-        return self.decide(now)
-
-    def missing(self, peer: str, now: float) -> list[Order]:
-        """A worker with tasks of ours cannot be reached where it was: the index may know where it is now."""
-        held = self.view(peer).held
-        needs = dict.fromkeys(self.entries[task].need for task in held)
-        return [order for need in needs for order in self.seek(self.needs[need], now, SEEK_S)]
-
-    def unreachable(self, peer: str, why: str, now: float) -> list[Order]:
-        """No link could be had."""
-        view = self.view(peer)
-        view.probing = False
-        view.unreachable(now, why)
-        return self.decide(now)
-
-    # -- agreeing -----------------------------------------------------------------------------------------------------------------------
+    # -- answers to a commit ------------------------------------------------------------------------------------------------------------
 
     def granted(
-        self, peer: str, task: str, attempt: int, lease: str, fence: Fence, now: float, *, queued: bool
+        self,
+        peer: str,
+        task: str,
+        attempt: int,
+        lease: str,
+        fence: Fence,
+        now: float,
+        *,
+        queued: bool,
+        position: int | None = None,
+        start_s: float | None = None,
     ) -> list[Order]:
-        """`peer` gave a lease or a ticket. One that is not wanted any more is given back at once."""
-        entry = self._asked(task, attempt)
-        if entry is None or entry.worker != peer:
-            known = self.entries.get(task)
-            if known is not None and known.live and (known.worker, known.lease) == (peer, lease):
-                return []
+        """A worker gave a lease, or a ticket with its place in the queue. If the task is not wanted there any more it is stopped."""
+        entry = self.entries.get(task)
+        ticket = entry.at(peer) if entry is not None else None
+        if entry is None or ticket is None or ticket.attempt != attempt:
             return [CancelOn(peer, (Held(lease=lease, fence=fence),), Reason.FENCED)]
-        entry.lease, entry.fence, entry.restored = lease, fence, False
-        self._move(entry, TaskEvent.ENQUEUE if queued else TaskEvent.GRANT)
-        if not queued:
-            self._placed(entry, now)
-        self.view(peer).turned_s = 0.0
-        orders: list[Order] = [KeepGrant(task, attempt, lease, fence, queued), *self._stop_again(entry, now)]
-        orders += self._see(self.view(peer), fence.incarnation, now)
+        if ticket.lease is not None:
+            same = (ticket.lease, ticket.fence) == (lease, fence)
+            return [] if same else [CancelOn(peer, (Held(lease=lease, fence=fence),), Reason.FENCED)]
+        view = self.view(peer)
+        self.courses[entry.task.campaign].begun = True
+        orders: list[Order] = []
+        spare = entry.spare if entry.is_spare(attempt) else None
+        if spare is not None and queued:
+            spare.lease, spare.fence, spare.restored = lease, fence, False
+        else:
+            orders += self._prefer_spare(entry) if spare is not None else []
+            entry.lease, entry.fence, entry.restored = lease, fence, False
+            self._move(entry, TaskEvent.ENQUEUE if queued else TaskEvent.GRANT)
+            entry.since = now
+            if not queued:
+                self._placed(entry, now)
+        view.turned_s = 0.0
+        orders += [KeepGrant(task, attempt, lease, fence, queued, position, start_s)]
+        orders += self._stop_again(entry, now)
+        self._counted(entry, view, position, start_s, attempt, now, queued=queued)
+        orders += self._see(view, fence.incarnation, now)
         return orders + self.decide(now)
+
+    def _counted(
+        self,
+        entry: Entry,
+        view: WorkerView,
+        position: int | None,
+        start_s: float | None,
+        attempt: int,
+        now: float,
+        *,
+        queued: bool,
+    ) -> None:
+        """What the answer to a commit says of others' work there."""
+        if queued:
+            self._keep_place(entry, attempt, position, start_s, now)
+            places, tickets = self._ours(view)
+            before = 0 if position is None else max(0, position - tickets)
+            view.others = before + (0 if places else 1)
+        else:
+            view.others = 0
+        self._changed(view)
 
     def _asked(self, task: str, attempt: int) -> Entry | None:
         """The task, if this attempt of it waits for a worker's answer; the answer may also come when all of that is over."""
         entry = self.entries.get(task)
-        waits = entry is not None and entry.attempt == attempt and entry.state is TaskState.COMMITTING
+        if entry is None:
+            return None
+        if entry.is_spare(attempt):
+            return entry if entry.spare is not None and entry.spare.lease is None else None
+        waits = entry.attempt == attempt and entry.state is TaskState.COMMITTING
         return entry if waits else None
 
-    def _placed(self, entry: Entry, now: float) -> None:
-        entry.since, entry.releasing = now, False
-        self.needs[entry.need].moved_at = now
+    def _asked_of(self, entry: Entry, attempt: int) -> str:
+        """Whom."""
+        return (
+            entry.spare.worker if entry.spare is not None and entry.is_spare(attempt) else entry.worker
+        ) or ""
+
+    def _turned_down(
+        self, entry: Entry, attempt: int, event: TaskEvent, reason: Reason, detail: str, now: float
+    ) -> list[Order]:
+        if entry.is_spare(attempt):
+            return self._drop(entry, reason, detail)
+        return self._let_go(entry, event, reason, detail, now)
 
     def conflict(self, task: str, attempt: int, conflict: Conflict, now: float) -> list[Order]:
-        """Somebody was faster. The worker's new standing came with the answer."""
+        """Somebody was faster. The worker's new standing came with the answer: it is used at once, and the task goes elsewhere."""
         entry = self._asked(task, attempt)
-        if entry is None or entry.worker is None:
+        if entry is None:
             return []
-        view = self.view(entry.worker)
+        view = self.view(self._asked_of(entry, attempt))
         view.turned_away(now, 0.2 + 0.3 * self.rng.random())
-        orders = self._let_go(entry, TaskEvent.REFUSE, conflict.reason, "", now)
+        orders = self._turned_down(entry, attempt, TaskEvent.REFUSE, conflict.reason, "", now)
         self._stand(view, conflict.quote, now)
         return orders + self.decide(now)
 
     def denied(self, task: str, attempt: int, denied: Denied, now: float) -> list[Order]:
-        """The worker does not take it. A stale epoch means another scheduler has the campaign: that is for the service to judge."""
+        """The worker does not take it."""
         entry = self._asked(task, attempt)
-        if entry is None or entry.worker is None:
+        if entry is None:
             return []
-        peer = entry.worker
-        orders = self._let_go(entry, TaskEvent.REFUSE, denied.reason, denied.detail, now)
+        peer = self._asked_of(entry, attempt)
+        orders = self._turned_down(entry, attempt, TaskEvent.REFUSE, denied.reason, denied.detail, now)
+        if denied.reason is Reason.STALE_EPOCH:
+            return orders + self.superseded(peer, entry.task.campaign, now)
         if denied.reason in (Reason.DOES_NOT_FIT, Reason.BAD_REQUEST):  # this task, not all of ours
             need = self.needs[entry.need]
             need.fits.discard(peer)
@@ -272,107 +263,68 @@ class Book(Ending):
         entry = self._asked(task, attempt)
         if entry is None:
             return []
+        view = self.view(self._asked_of(entry, attempt))
+        orders = self._failed(view, "being asked and not answering", now, silent=True) if sent else []
         event = TaskEvent.LOSE if sent else TaskEvent.REFUSE
-        return self._let_go(entry, event, Reason.LOST, why, now) + self.decide(now)
+        return orders + self._turned_down(entry, attempt, event, Reason.LOST, why, now) + self.decide(now)
 
-    def ready(self, peer: str, lease: str, fence: Fence, now: float) -> str | None:
-        """A ticket's place is up: the task to start there, None to skip it."""
+    # -- running ------------------------------------------------------------------------------------------------------------------------
+
+    def ready(self, peer: str, lease: str, fence: Fence, now: float) -> tuple[str | None, list[Order]]:
+        """A ticket's place is up: the task to start there, None to skip it. The orders are to be carried out before that is said."""
         entry = self._by_lease(peer, lease, fence)
-        if entry is None or entry.releasing or entry.doom is not None:
-            return None
+        if entry is None or entry.doom is not None:
+            return None, []
+        orders: list[Order] = []
         if entry.state is TaskState.QUEUED:
+            here = entry.at(peer)
+            second = here is not None and entry.is_spare(here.attempt)
+            orders = self._prefer_spare(entry) if second else self._shed(entry, SOONER_HERE)
             self._move(entry, TaskEvent.GRANT)
             self._placed(entry, now)
-        return entry.id
+        return entry.id, orders
 
     def _by_lease(self, peer: str, lease: str, fence: Fence) -> Entry | None:
         view = self.views.get(peer)
         for task in view.held if view is not None else ():
-            entry = self.entries[task]
-            if entry.lease == lease and entry.fence == fence:
-                return entry
+            ticket = self.entries[task].at(peer)
+            if ticket is not None and ticket.lease == lease and ticket.fence == fence:
+                return self.entries[task]
         return None
-
-    # -- running ------------------------------------------------------------------------------------------------------------------------
 
     def progress(self, peer: str, told: Progress, now: float) -> Live | None:
         """A run moved on. None when it is not ours any more."""
         entry = self._by_lease(peer, told.lease, told.fence)
-        if entry is None:
-            return None
+        if entry is None or entry.worker != peer or entry.spare is not None:
+            return None  # nobody was told to start one of two tickets: it is not to be believed
         if entry.state is TaskState.QUEUED:  # we said Start and were restarted before that was on disk
             self._move(entry, TaskEvent.GRANT)
             self._placed(entry, now)
         self._move(entry, TaskEvent.PROGRESS)
-        return Live(entry.id, entry.attempt, told.phase, told.done, told.total, told.median_ms, told.note)
+        entry.begun = True
+        note = told.note or ("" if entry.yields_to is None else _yields(entry.yields_to))
+        return Live(entry.id, entry.attempt, told.phase, told.done, told.total, told.median_ms, note)
 
-    def _see(self, view: WorkerView, incarnation: int, now: float) -> list[Order]:
-        """A new incarnation voids what an older one gave."""
-        if view.incarnation is not None and incarnation < view.incarnation:
+    def preempt(self, peer: str, lease: str, fence: Fence, priority: int) -> list[Order]:
+        """A worker says that a run is about to give way to a task of this priority."""
+        entry = self._by_lease(peer, lease, fence)
+        if entry is None or entry.worker != peer:
             return []
-        view.incarnation = incarnation
-        orders: list[Order] = []
-        for task in tuple(view.held):
-            entry = self.entries[task]
-            if entry.fence is not None and entry.fence.incarnation < incarnation:
-                orders += self._lose(entry, Reason.LOST, f"{self._named(view.peer)} was restarted", now)
-        return orders
+        entry.yields_to = priority
+        fields: dict[str, str | int | float] = {
+            "attempt": entry.attempt,
+            "device": self._named(peer),
+            "priority": priority,
+        }
+        return [Tell((entry.task.campaign,), "task.yields", fields, entry.id)]
 
-    def seen(self, peer: str, incarnation: int, state: WorkerState, now: float) -> list[Order]:
-        """A renewal was answered."""
-        view = self.view(peer)
-        orders = self._see(view, incarnation, now)
-        if state is view.state and not orders:
-            return []  # with a thousand workers most of what is heard says nothing new
-        if state is not view.state:
-            view.state = state
-            self._rest(view, now)
-        return orders + self.decide(now)
+    def check(self) -> None:
+        """The invariants. Raises `LocalProtocolError` with the first one that does not hold."""
+        check(self)
 
-    def adopted(
-        self,
-        peer: str,
-        campaign: str,
-        incarnation: int,
-        leases: Sequence[LiveLease],
-        now: float,
-        *,
-        asked: frozenset[str],
-    ) -> list[Order]:
-        """What a worker holds of a campaign, after a link came up: what is known goes on, the rest is lost or stopped.
 
-        `asked`: the leases we had when the question was sent; what was granted since may be missing from the answer.
-        """
-        view = self.view(peer)
-        told = {(lease.task, lease.attempt): lease for lease in leases}
-        orders: list[Order] = []
-        for task in tuple(view.held):
-            entry = self.entries[task]
-            if entry.task.campaign != campaign:
-                continue
-            lease = told.pop((task, entry.attempt), None)
-            if lease is not None:
-                orders += self._carry_on(entry, lease, now)
-            elif entry.lease in asked:
-                orders += self._lose(entry, Reason.LOST, f"{self._named(peer)} has it no more", now)
-            elif entry.restored:  # the intent never reached it
-                orders += self._let_go(entry, TaskEvent.REFUSE, Reason.LOST, "never asked", now)
-        zombies = tuple(
-            Held(lease=lease.lease, fence=lease.fence) for lease in told.values() if not lease.reporting
-        )
-        if zombies:
-            orders.append(CancelOn(peer, zombies, Reason.FENCED))
-        view.incarnation = max(incarnation, view.incarnation or 0)
-        return orders + self.decide(now)
+SOONER_HERE: Final = "it starts at the other worker"
 
-    def _carry_on(self, entry: Entry, lease: LiveLease, now: float) -> list[Order]:
-        entry.restored = entry.releasing = False
-        orders: list[Order] = []
-        if entry.state is TaskState.COMMITTING and entry.worker is not None:
-            return self.granted(
-                entry.worker, entry.id, entry.attempt, lease.lease, lease.fence, now, queued=lease.queued
-            )
-        if entry.state is TaskState.QUEUED and not lease.queued:
-            self._move(entry, TaskEvent.GRANT)
-            self._placed(entry, now)
-        return orders + self._stop_again(entry, now)
+
+def _yields(priority: int) -> str:
+    return f"gives way to a task of priority {priority}"

@@ -1,29 +1,27 @@
-"""The half of the book that ends things: verdicts on records, lost leases, cancels, limits, giving up, and the invariants."""
+"""The part of the book that ends things: verdicts on records, lost leases, cancels, stops, and campaigns that went elsewhere."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Final
 
-from protocol.attempt import TASK, TaskEvent, TaskState
-from protocol.errors import LocalProtocolError
-from protocol.messages import Held
+from protocol.attempt import TaskEvent, TaskState
+from protocol.messages import MAX_PREEMPTIONS, Denied, Held
 from protocol.record import Record
-from protocol.table import step
 from protocol.words import Outcome, Reason
-from scheduler.assign import Assigning
-from scheduler.entries import HAS_PLACE, STOP_AGAIN_S, STOP_S, Course, Doom, Entry, Need
-from scheduler.orders import CampaignDone, CancelOn, EndAttempt, EndPending, Explain, Order, SetAside
+from scheduler.entries import HAS_PLACE, Course, Doom, Entry
+from scheduler.moving import LIMITS
+from scheduler.orders import CampaignDone, CancelOn, EndAttempt, EndPending, Order, SetAside
 from scheduler.rank import QUICK_S, WorkerView
+from scheduler.spares import Spares
 
 MAX_ATTEMPTS: Final = 990
 """Attempts are numbered up to 1,000 on the wire; refusals count in the number, not in the tries."""
-_WAITS: Final = (TaskState.PENDING, TaskState.QUEUED)
-_LIMITS: Final = (Reason.TIMED_OUT, Reason.OUT_OF_MEMORY)
-_BLAMELESS: Final = (*_LIMITS, Reason.CANCELLED, Reason.PREEMPTED)
+_BLAMELESS: Final = (*LIMITS, Reason.CANCELLED, Reason.PREEMPTED)
+ELSEWHERE: Final = "carried on by another scheduler"
 
 
-class Ending(Assigning):
+class Ending(Spares):
     """Part of `scheduler.book.Book`."""
 
     # -- results ------------------------------------------------------------------------------------------------------------------------
@@ -37,12 +35,20 @@ class Ending(Assigning):
         if record.outcome is Outcome.CANCELLED:
             if entry.doom is not None:
                 return entry.doom.event, entry.doom.reason, entry.doom.detail
-            reason = Reason.TIMED_OUT if entry.overtime else record.reason or Reason.LOST
+            if record.reason is Reason.PREEMPTED and _may_yield(entry):
+                return TaskEvent.PREEMPT, Reason.PREEMPTED, self._yielded(entry)
+            reason = record.reason or Reason.LOST
+            if entry.overtime:
+                reason = Reason.TIMED_OUT if entry.begun else Reason.LOST
         elif record.permanent:
             return TaskEvent.FAIL, reason, record.detail
         elif entry.doom is not None:
             return entry.doom.event, entry.doom.reason, entry.doom.detail
         return self._after_failure(entry, record.worker, reason, record.detail)
+
+    def _yielded(self, entry: Entry) -> str:
+        for_whom = "" if entry.yields_to is None else f" of priority {entry.yields_to}"
+        return f"{self._named(entry.worker or '')} needed its place for a task{for_whom}"
 
     def _after_failure(
         self, entry: Entry, peer: str, reason: Reason, detail: str
@@ -50,10 +56,10 @@ class Ending(Assigning):
         tries = entry.tries + 1
         terms = self.courses[entry.task.campaign].terms
         fits = self.needs[entry.need].fits
-        others = {p for p in fits if p != peer and self.view(p).hopeful()}
-        if reason in _LIMITS and (len(entry.limits | {peer}) >= 2 or not others):
+        others = any(p != peer and self.view(p).hopeful() for p in fits)
+        if reason in LIMITS and (len(entry.limits | {peer}) >= 2 or not others):
             return TaskEvent.FAIL, reason, detail
-        if tries >= terms.attempts or entry.attempt >= MAX_ATTEMPTS:
+        if tries >= terms.attempts or entry.last >= MAX_ATTEMPTS:
             return TaskEvent.FAIL, reason, detail if tries < 2 else f"attempt {tries} of {tries}: {detail}"
         return TaskEvent.RETRY, reason, detail
 
@@ -62,7 +68,7 @@ class Ending(Assigning):
     ) -> list[Order]:
         """The result is on disk: move the task by the event that was judged. `permanent`: the model's fault, not the worker's."""
         entry = self.entries[task]
-        orders: list[Order] = []
+        orders = self._shed(entry, "its result is there")
         if entry.worker is not None:
             view = self.view(entry.worker)
             if event is TaskEvent.SUCCEED:
@@ -74,15 +80,18 @@ class Ending(Assigning):
         self._apply(entry, event, reason, now)
         return orders + self._end_if_done(self.courses[entry.task.campaign]) + self.decide(now)
 
-    @staticmethod
-    def _blame(view: WorkerView, entry: Entry, reason: Reason | None, now: float) -> list[Order]:
+    def _blame(self, view: WorkerView, entry: Entry, reason: Reason | None, now: float) -> list[Order]:
         if reason in _BLAMELESS or now - entry.since > QUICK_S:
             return []
-        seconds = view.failed_quickly(now)
+        return self._failed(view, f"quick failures, the last one {reason}", now)
+
+    def _failed(self, view: WorkerView, what: str, now: float, *, silent: bool = False) -> list[Order]:
+        seconds = view.failed(now, what, silent=silent)
         if seconds is None:
             return []
-        view.why = f"set aside for {seconds:g} s after quick failures, the last one {reason}"
-        return [SetAside(view.peer, view.device, seconds, view.why)]
+        uses = {need.campaign for need in self.ranked if view.peer in need.fits}
+        using = tuple(course for course in self.courses if course in uses and not self.courses[course].done)
+        return [SetAside(view.peer, view.device, seconds, view.why_aside, using)]
 
     # -- losing and stopping ------------------------------------------------------------------------------------------------------------
 
@@ -94,25 +103,43 @@ class Ending(Assigning):
         orders: list[Order] = []
         for task in tuple(self.view(peer).held):
             entry = self.entries[task]
-            if entry.lease in gone:
-                orders += self._lose(entry, reason, detail or f"{self._named(peer)}: {reason}", now)
+            ticket = entry.at(peer)
+            if ticket is not None and ticket.lease in gone:
+                orders += self._lose_at(entry, peer, reason, detail or f"{self._named(peer)}: {reason}", now)
         return orders + self.decide(now)
 
-    def all_lost(self, peer: str, reason: Reason, detail: str, now: float) -> list[Order]:
-        """The worker has not been heard of for a lease's time: whatever it has of ours is lost."""
-        orders: list[Order] = []
-        for task in tuple(self.view(peer).held):
+    def all_lost(
+        self, peer: str, reason: Reason, detail: str, now: float, *, silent: bool = False
+    ) -> list[Order]:
+        """The worker has not been heard of for a lease's time: whatever it has of ours is lost. `silent`: it takes links, and is silent."""
+        view = self.view(peer)
+        orders = (
+            self._failed(view, "being silent about what it had taken", now, silent=True) if silent else []
+        )
+        for task in tuple(view.held):
             entry = self.entries[task]
-            if entry.lease is not None or entry.restored:  # a commit on its way has its own patience
-                orders += self._lose(entry, reason, detail, now)
+            ticket = entry.at(peer)
+            if ticket is not None and (ticket.lease is not None or ticket.restored):
+                orders += self._lose_at(
+                    entry, peer, reason, detail, now
+                )  # a commit on its way has its own patience
         return orders + self.decide(now)
+
+    def _lose_at(self, entry: Entry, peer: str, reason: Reason, detail: str, now: float) -> list[Order]:
+        """What this worker has of the task is gone: its second ticket, or the current one."""
+        if entry.spare is not None and entry.spare.worker == peer:
+            return self._drop(entry, reason, detail)
+        return self._lose(entry, reason, detail, now)
 
     def _lose(self, entry: Entry, reason: Reason, detail: str, now: float) -> list[Order]:
         blame: list[Order] = []
         if reason is Reason.BAD_REQUEST and entry.worker is not None:  # what it sent was no result
             blame = self._blame(self.view(entry.worker), entry, reason, now)
-        nothing_ran = entry.state is TaskState.QUEUED
-        event = TaskEvent.REFUSE if nothing_ran else TaskEvent.LOSE
+        event = TaskEvent.LOSE
+        if entry.state is TaskState.QUEUED:  # nothing ran
+            event = TaskEvent.REFUSE
+        elif reason is Reason.PREEMPTED and entry.state in HAS_PLACE and _may_yield(entry):
+            event, detail = TaskEvent.PREEMPT, self._yielded(entry)
         return blame + self._let_go(entry, event, reason, detail, now)
 
     def cancel(self, tasks: Iterable[str], now: float) -> list[Order]:
@@ -123,6 +150,7 @@ class Ending(Assigning):
         pending: list[str] = []
         stops: dict[str, list[Held]] = {}
         courses: dict[str, Course] = {}
+        orders: list[Order] = []
         for task in tasks:
             entry = self.entries.get(task)
             if entry is None or entry.over or entry.doom is not None:
@@ -132,12 +160,12 @@ class Ending(Assigning):
                 self._apply(entry, doom.event, doom.reason, now)
                 courses[entry.task.campaign] = self.courses[entry.task.campaign]
                 continue
+            orders += self._shed(entry, "the task is not wanted any more")
             entry.doom = doom
             held = entry.held()
             if held is not None and entry.worker is not None:
-                entry.stop_at = entry.told_at = now
+                entry.stop_at = entry.stop_told_at = now
                 stops.setdefault(entry.worker, []).append(held)
-        orders: list[Order] = []
         if pending:
             orders.append(EndPending(tuple(pending), doom.event, doom.reason, doom.detail))
         orders += [CancelOn(peer, tuple(held), doom.reason) for peer, held in stops.items()]
@@ -151,18 +179,22 @@ class Ending(Assigning):
         orders: list[Order] = []
         for task in tuple(self.view(peer).held):
             entry = self.entries[task]
-            if entry.lease not in gone:
+            ticket = entry.at(peer)
+            if ticket is None or ticket.lease not in gone:
                 continue
-            if entry.releasing and entry.state is TaskState.QUEUED:
-                orders += self._let_go(entry, TaskEvent.REFUSE, Reason.BUSY, "given to an idle device", now)
+            if entry.is_spare(ticket.attempt):
+                orders += self._drop(entry, Reason.LOST, f"{self._named(peer)} gave its ticket up")
             else:
-                orders += self._stop_ended(entry, "stopped", now)
+                orders += self._stop_ended(entry, f"{self._named(peer)} gave it up", now)
         return orders + self.decide(now)
 
     def _stop_ended(self, entry: Entry, detail: str, now: float) -> list[Order]:
         """What was to be stopped runs no more, or is waited for no more."""
         if not entry.overtime or entry.doom is not None or entry.worker is None:
             return self._lose(entry, Reason.LOST, detail, now)
+        if not entry.begun:
+            words = f"{self._named(entry.worker)} took it and never began"
+            return self._lose(entry, Reason.LOST, words, now)
         words = "it ran far beyond its limits and was stopped"
         event, reason, detail = self._after_failure(entry, entry.worker, Reason.TIMED_OUT, words)
         order = EndAttempt(entry.id, entry.attempt, event, reason, detail)
@@ -174,153 +206,77 @@ class Ending(Assigning):
         held = entry.held()
         if not entry.stopping or entry.worker is None or held is None:
             return []
-        entry.stop_at, entry.told_at = now if entry.stop_at is None else entry.stop_at, now
+        entry.stop_at, entry.stop_told_at = now if entry.stop_at is None else entry.stop_at, now
         return [CancelOn(entry.worker, (held,), entry.doom.reason if entry.doom else Reason.TIMED_OUT)]
 
     def _let_go(self, entry: Entry, event: TaskEvent, reason: Reason, detail: str, now: float) -> list[Order]:
-        """An attempt ended without a record: refused, given back or lost. What is doomed ends; what used all its tries fails."""
+        """The current ticket ended without a record: refused, given back or lost. A second one takes its place, if there is one.
+
+        Else what is doomed ends, and what used all its tries fails.
+        """
+        if entry.spare is not None:
+            return self._switch(entry, reason, detail)
         if entry.doom is not None:
             event, reason, detail = entry.doom.event, entry.doom.reason, entry.doom.detail
         elif event is TaskEvent.LOSE and entry.worker is not None:
             verdict, reason, detail = self._after_failure(entry, entry.worker, reason, detail)
             event = TaskEvent.FAIL if verdict is TaskEvent.FAIL else event
-        elif entry.attempt >= MAX_ATTEMPTS:
+        elif entry.last >= MAX_ATTEMPTS:
             event, reason, detail = TaskEvent.FAIL, Reason.GAVE_UP, f"refused too often, last: {detail}"
         order = EndAttempt(entry.id, entry.attempt, event, reason, detail)
         self._apply(entry, event, reason, now)
         return [order, *self._end_if_done(self.courses[entry.task.campaign])]
 
-    # -- giving up ----------------------------------------------------------------------------------------------------------------------
+    # -- elsewhere ----------------------------------------------------------------------------------------------------------------------
 
-    def nothing_fits(self, need: str, reason: Reason, text: str, now: float) -> list[Order]:
-        """The answer to `Explain`. If a worker turned up meanwhile the tasks go on."""
-        asked = self.needs.get(need)
-        if asked is None:
+    def superseded(self, peer: str, campaign: str, now: float) -> list[Order]:
+        """A worker says that another scheduler carries this campaign on, under a higher epoch.
+
+        Believed when two say so, or when nobody else has anything of it; never before a worker has taken any of it, for then nobody
+        else can know of it. Then it ends here, and nothing is touched at any worker. Else that worker gets no more of it.
+        """
+        course = self.courses.get(campaign)
+        if course is None or course.done:
             return []
-        asked.explaining = False
-        if any(self.view(peer).hopeful() for peer in asked.fits):
-            return self.decide(now)
-        return self._doom(tuple(asked.pending), Doom(TaskEvent.FAIL, reason, text), now) + self.decide(now)
-
-    def tick(self, now: float) -> list[Order]:
-        """Time passed: limits, waits and retries. To be called a few times each second."""
+        course.stale.add(peer)
+        elsewhere = any(
+            ticket.lease is not None and ticket.worker not in course.stale
+            for task in course.tasks
+            for ticket in self.entries[task].tickets()
+        )
+        if course.begun and (len(course.stale) > 1 or not elsewhere):
+            return self._end_here(course, now)
         orders: list[Order] = []
-        for course in self.courses.values():
-            ends_at = course.terms.ends_at
-            if ends_at is not None and now >= ends_at and not course.timed_out and not course.done:
-                course.timed_out = True
-                doom = Doom(TaskEvent.FAIL, Reason.TIMED_OUT, "the campaign's time limit passed")
-                orders += self._doom(tuple(course.tasks), doom, now)
-        for need in tuple(self.needs.values()):
-            orders += self._waited(need, now)
-        for view in self.views.values():
-            for task in tuple(view.held):
-                orders += self._late(self.entries[task], now)
+        words = f"{self._named(peer)} says that it is {ELSEWHERE}"
+        for need in self.ranked:
+            if need.campaign == campaign:
+                need.fits.discard(peer)
+                need.declined[peer] = Denied(reason=Reason.STALE_EPOCH, detail=words)
+        for task in tuple(self.view(peer).held):
+            entry = self.entries[task]
+            if entry.task.campaign == campaign:
+                orders += self._lose_at(entry, peer, Reason.STALE_EPOCH, words, now)
         return orders + self.decide(now)
 
-    def _late(self, entry: Entry, now: float) -> list[Order]:
-        """A run far beyond its limits, or a stop that its worker does not confirm."""
-        if not entry.stopping:
-            if entry.state not in HAS_PLACE or now - entry.since <= entry.patience_s():
-                return []
-            entry.overtime = True
-            return self._stop_again(entry, now)
-        if entry.stop_at is None:
-            return []
-        if now - entry.stop_at >= STOP_S:
-            words = f"{self._named(entry.worker or '')} did not say within {STOP_S:g} s that it was stopped"
-            return self._stop_ended(entry, words, now)
-        return self._stop_again(entry, now) if now - entry.told_at >= STOP_AGAIN_S else []
-
-    def _waited(self, need: Need, now: float) -> list[Order]:
-        need.tasks = [task for task in need.tasks if not self.entries[task].over]
-        waiting = [task for task in need.tasks if self.entries[task].state in _WAITS]
-        if not waiting:
-            need.hope_at = need.moved_at = now
-            return []
-        if not need.pending or any(self.view(peer).hopeful() for peer in need.fits):
-            need.hope_at = now
-        running = any(self.entries[task].state in HAS_PLACE for task in need.tasks)
-        if running:
-            need.moved_at = need.hope_at = now
-        waits = self.courses[need.campaign].terms.wait_s
-        asked = need.asked_at is not None and not need.asking
-        if asked and not need.explaining and now - need.hope_at >= waits:
-            need.explaining = True
-            return [Explain(need.id, need.requirement)]
-        first = self.entries[waiting[0]]
-        if now - need.moved_at > first.task.timeouts.queue_s:
-            words = f"no device came free within {first.task.timeouts.queue_s:g} s"
-            return self._doom(waiting, Doom(TaskEvent.FAIL, Reason.TIMED_OUT, words), now)
-        return []
-
-    # -- moving -------------------------------------------------------------------------------------------------------------------------
-
-    def view(self, peer: str) -> WorkerView:
-        """What is known of a worker; made on first sight."""
-        known = self.views.get(peer)
-        if known is None:
-            known = self.views[peer] = WorkerView(peer)
-        return known
-
-    def _named(self, peer: str) -> str:
-        return self.view(peer).device or peer
-
-    @staticmethod
-    def _move(entry: Entry, event: TaskEvent) -> None:
-        entry.state = step(TASK, entry.state, event, story=f"{entry.id} attempt {entry.attempt}")
-
-    def _apply(self, entry: Entry, event: TaskEvent, reason: Reason | None, now: float) -> None:
-        """Move a task out of its attempt, or end a pending one."""
-        before, peer = entry.state, entry.worker
-        need = self.needs[entry.need]
-        self._move(entry, event)
-        if before is TaskState.PENDING:
-            need.pending.pop(entry.id, None)
-        elif peer is not None:
-            self.view(peer).held.pop(entry.id, None)
-            if event in (TaskEvent.RETRY, TaskEvent.LOSE):
-                entry.tries += 1
-                entry.tried.add(peer)
-                if reason in _LIMITS:
-                    entry.limits.add(peer)
-                backoff = self.courses[entry.task.campaign].terms.backoff_s
-                entry.not_before = now + backoff * 2.0 ** (entry.tries - 1)
-            if before in HAS_PLACE:
-                need.moved_at = max(need.moved_at, now)
-        entry.releasing = entry.overtime = entry.restored = False
-        entry.stop_at = None
-        if entry.over:
-            self.courses[entry.task.campaign].open -= 1
-        else:
-            need.pending[entry.id] = None
-            entry.worker = entry.lease = entry.fence = None
-
-    @staticmethod
-    def _end_if_done(course: Course) -> list[Order]:
-        if course.open or course.done:
-            return []
+    def _end_here(self, course: Course, now: float) -> list[Order]:
+        orders: list[Order] = []
+        pending: list[str] = []
+        for task in course.tasks:
+            entry = self.entries[task]
+            if entry.over:
+                continue
+            orders += self._drop(entry, Reason.ADOPTED, ELSEWHERE)
+            if entry.state is TaskState.PENDING:
+                pending.append(task)
+            else:
+                orders.append(EndAttempt(task, entry.attempt, TaskEvent.CANCEL, Reason.ADOPTED, ELSEWHERE))
+            self._apply(entry, TaskEvent.CANCEL, Reason.ADOPTED, now)
+        if pending:
+            orders.append(EndPending(tuple(pending), TaskEvent.CANCEL, Reason.ADOPTED, ELSEWHERE))
         course.done = True
-        return [CampaignDone(course.terms.campaign)]
+        return [*orders, CampaignDone(course.terms.campaign, ELSEWHERE), *self.decide(now)]
 
-    def check(self) -> None:
-        """The invariants. Raises `LocalProtocolError` with the first one that does not hold."""
-        for view in self.views.values():
-            for task in view.held:
-                if self.entries[task].worker != view.peer or not self.entries[task].live:
-                    raise LocalProtocolError(f"{view.peer} is said to hold {task}, which is elsewhere")
-        for entry in self.entries.values():
-            need = self.needs[entry.need]
-            holders = [view.peer for view in self.views.values() if entry.id in view.held]
-            if len(holders) != int(entry.live):
-                raise LocalProtocolError(f"{entry.id} is {entry.state} and held by {holders}")
-            if (entry.id in need.pending) != (entry.state is TaskState.PENDING):
-                raise LocalProtocolError(f"{entry.id} is {entry.state} and misplaced among the pending")
-            if (entry.fence is None) != (entry.lease is None):
-                raise LocalProtocolError(f"{entry.id} has half a lease")
-            if entry.tries > self.courses[entry.task.campaign].terms.attempts:
-                raise LocalProtocolError(f"{entry.id} was tried {entry.tries} times")
-        for course in self.courses.values():
-            open_ = sum(1 for task in course.tasks if not self.entries[task].over)
-            if open_ != course.open or (course.done and open_):
-                raise LocalProtocolError(f"{course.terms.campaign} counts {course.open} open of {open_}")
+
+def _may_yield(entry: Entry) -> bool:
+    """Whether giving way is no try. A worker that says so more often than is allowed has lost the task like any other."""
+    return entry.preempted < MAX_PREEMPTIONS

@@ -50,8 +50,34 @@ class Doom:
 
 
 @dataclass(slots=True)
+class Ticket:
+    """An attempt that a worker was asked to take, and its place there once known. Instants are the scheduler's monotonic seconds."""
+
+    attempt: int
+    worker: str
+    lease: str | None = None
+    fence: Fence | None = None
+    restored: bool = False
+    """In the store when the scheduler started, not yet confirmed by its worker."""
+    position: int | None = None
+    """In the worker's queue, from 1, when it last told."""
+    start_s: float | None = None
+    """Expected wait then."""
+    told_at: float = 0.0
+    """When it was asked for, or when its worker last told where it stands."""
+
+    def held(self) -> Held | None:
+        """Its lease and fence, once known."""
+        return None if self.lease is None or self.fence is None else Held(lease=self.lease, fence=self.fence)
+
+    def wait_s(self, now: float) -> float | None:
+        """Seconds until it is expected to start; None: nobody knows."""
+        return None if self.start_s is None else max(0.0, self.start_s - (now - self.told_at))
+
+
+@dataclass(slots=True)
 class Entry:
-    """One task."""
+    """One task. Its state, attempt, worker, lease and fence are those of its current ticket."""
 
     task: Task
     state: TaskState = TaskState.PENDING
@@ -65,26 +91,44 @@ class Entry:
     """Workers where it failed or was lost."""
     limits: set[str] = field(default_factory=set)
     """Workers where it ran into the time or the memory limit."""
+    preempted: int = 0
+    """How often it gave way to a higher priority."""
+    yields_to: int | None = None
+    """The priority that its worker said it gives way to now."""
+    last: int = 0
+    """Highest number of an attempt, be it the current one or not."""
+    spare: Ticket | None = None
+    """A second ticket at another worker, while the current one waits too: whichever comes up first is started."""
+    position: int | None = None
+    start_s: float | None = None
+    told_at: float = 0.0
+    """As in `Ticket`, of the current one."""
     not_before: float = 0.0
     """Before this it only goes to workers that have not tried it."""
     since: float = 0.0
-    """When it got its place."""
-    releasing: bool = False
-    """The ticket is being given back."""
+    """When it got its ticket, then when it got its place."""
+    begun: bool = False
+    """Its run was heard of since it got its place."""
     overtime: bool = False
-    """It is being stopped because it ran far beyond its limits."""
+    """It is being stopped because it ran far beyond its limits, or never began."""
     doom: Doom | None = None
     stop_at: float | None = None
     """When its worker was first told to stop it."""
-    told_at: float = 0.0
+    stop_told_at: float = 0.0
     """When it was last told so."""
     restored: bool = False
     """Live in the store when the scheduler started, not yet confirmed by its worker."""
     need: str = ""
     """Id of its need; worked out when it is made."""
+    cell: str = ""
+    """What it has in common with its replicas; empty: there are none."""
+    ran_on: str = ""
+    """Id of the device that its result comes from."""
 
     def __post_init__(self) -> None:
         self.need = self.need or need_of(self.task)
+        self.cell = self.cell or cell_of(self.task)
+        self.last = max(self.last, self.attempt, self.spare.attempt if self.spare is not None else 0)
 
     @property
     def id(self) -> str:
@@ -104,11 +148,46 @@ class Entry:
         """Its run is not wanted any more."""
         return self.doom is not None or self.overtime
 
+    def ticket(self) -> Ticket | None:
+        """The current one as a value; None: no worker has it or was asked."""
+        if self.worker is None or not self.live:
+            return None
+        return Ticket(
+            self.attempt,
+            self.worker,
+            self.lease,
+            self.fence,
+            self.restored,
+            self.position,
+            self.start_s,
+            self.told_at,
+        )
+
+    def tickets(self) -> tuple[Ticket, ...]:
+        """The current one and the second one, as far as there are any."""
+        return tuple(ticket for ticket in (self.ticket(), self.spare) if ticket is not None)
+
+    def at(self, peer: str) -> Ticket | None:
+        """What this worker has of it."""
+        if self.spare is not None and self.spare.worker == peer:
+            return self.spare
+        return self.ticket() if self.worker == peer else None
+
+    def is_spare(self, attempt: int) -> bool:
+        """Whether that is the attempt of its second ticket."""
+        return self.spare is not None and self.spare.attempt == attempt
+
     def held(self) -> Held | None:
-        """Its lease and fence, once known."""
+        """Lease and fence of the current ticket, once known."""
         if self.lease is None or self.fence is None:
             return None
         return Held(lease=self.lease, fence=self.fence)
+
+    def take(self, ticket: Ticket) -> None:
+        """From now on this is the current one."""
+        self.attempt, self.worker = ticket.attempt, ticket.worker
+        self.lease, self.fence, self.restored = ticket.lease, ticket.fence, ticket.restored
+        self.position, self.start_s, self.told_at = ticket.position, ticket.start_s, ticket.told_at
 
     def patience_s(self) -> float:
         """The longest a run may take from place to result."""
@@ -127,8 +206,12 @@ class Need:
     declined: dict[str, Denied] = field(default_factory=dict)
     """Workers that said no to these very tasks."""
     pending: dict[str, None] = field(default_factory=dict)
+    queued: dict[str, None] = field(default_factory=dict)
+    """Those that wait at a worker."""
+    placed: int = 0
+    """How many have a place at a worker."""
     tasks: list[str] = field(default_factory=list)
-    """Those that were not over when it was last looked at."""
+    """All of them."""
     asked_at: float | None = None
     """When the index was last asked; None: never."""
     asks: int = 0
@@ -163,8 +246,20 @@ class Course:
     done_at: float | None = None
     """When that was noticed."""
     timed_out: bool = False
+    begun: bool = False
+    """A worker has taken a task of it, now or before a restart: somebody else may know of it."""
+    stale: set[str] = field(default_factory=set)
+    """Workers that say that another scheduler carries it on."""
 
 
 def need_of(task: Task) -> str:
     """Names the need of a task: the same for tasks of one campaign that look for the same devices."""
     return task.campaign + "\n" + pack(task.requirement.to_wire()).hex()
+
+
+def cell_of(task: Task) -> str:
+    """Names what replicas have in common: tasks of one campaign that are alike in all but their number. Empty: it has none."""
+    if task.replica is None:
+        return ""
+    alike = task.model_copy(update={"task": task.campaign, "replica": None})
+    return task.campaign + "\n" + pack(alike.to_wire()).hex()

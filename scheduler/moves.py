@@ -24,6 +24,7 @@ _ENDED_AS: Final[dict[TaskEvent, AttemptState]] = {
     TaskEvent.FAIL: AttemptState.FAILED,
     TaskEvent.SUCCEED: AttemptState.SUCCEEDED,
     TaskEvent.CANCEL: AttemptState.CANCELLED,
+    TaskEvent.PREEMPT: AttemptState.PREEMPTED,
 }
 _EVENT_NAMES: Final[dict[TaskEvent, str]] = {
     TaskEvent.COMMIT: "task.committing",
@@ -35,6 +36,7 @@ _EVENT_NAMES: Final[dict[TaskEvent, str]] = {
     TaskEvent.FAIL: "task.failed",
     TaskEvent.SUCCEED: "task.succeeded",
     TaskEvent.CANCEL: "task.cancelled",
+    TaskEvent.PREEMPT: "task.preempted",
 }
 
 
@@ -44,32 +46,29 @@ class Moves(Writing):
     # -- tasks ------------------------------------------------------------------------------------------------------------------------
 
     def begin_attempts(self, intents: Sequence[Intent]) -> None:
-        """The intents, on disk before any worker is asked. LocalProtocolError when a task is not pending."""
+        """The intents, on disk before any worker is asked.
+
+        LocalProtocolError when a task is not pending, or for a second ticket not queued.
+        """
         with self._writing() as c:
             for intent in intents:
-                row = self._step(c, intent.task, TaskEvent.COMMIT)
-                if intent.attempt != row.attempt + 1:
-                    raise LocalProtocolError(f"attempt {intent.attempt} of {intent.task} after {row.attempt}")
-                c.execute(
-                    t.tasks.update()
-                    .where(t.tasks.c.id == intent.task)
-                    .values(
-                        state=str(TaskState.COMMITTING),
-                        attempt=intent.attempt,
-                        worker=intent.worker,
-                        device=intent.device,
-                        lease=None,
-                        incarnation=None,
-                        number=None,
-                        position=None,
-                        start_s=None,
-                        phase=None,
-                        done=0,
-                        total=None,
-                        median_ms=None,
-                        note="",
-                    )
+                row = (
+                    self._row_of(c, intent.task)
+                    if intent.second
+                    else self._step(c, intent.task, TaskEvent.COMMIT)
                 )
+                allowed = TaskState.QUEUED if intent.second else TaskState.PENDING
+                if row.state != allowed:
+                    raise LocalProtocolError(
+                        f"attempt {intent.attempt} of {intent.task}, which is {row.state}"
+                    )
+                last = c.execute(
+                    sa.select(sa.func.max(t.attempts.c.attempt)).where(t.attempts.c.task == intent.task)
+                ).scalar()
+                if intent.attempt != (last or 0) + 1:
+                    raise LocalProtocolError(f"attempt {intent.attempt} of {intent.task} after {last}")
+                if not intent.second:
+                    self._make_current(c, intent)
                 c.execute(
                     t.attempts.insert().values(
                         task=intent.task,
@@ -90,7 +89,31 @@ class Moves(Writing):
                     attempt=intent.attempt,
                     worker=intent.worker,
                     device=intent.device,
+                    **({"second": True} if intent.second else {}),
                 )
+
+    @staticmethod
+    def _make_current(c: sa.Connection, intent: Intent) -> None:
+        c.execute(
+            t.tasks.update()
+            .where(t.tasks.c.id == intent.task)
+            .values(
+                state=str(TaskState.COMMITTING),
+                attempt=intent.attempt,
+                worker=intent.worker,
+                device=intent.device,
+                lease=None,
+                incarnation=None,
+                number=None,
+                position=None,
+                start_s=None,
+                phase=None,
+                done=0,
+                total=None,
+                median_ms=None,
+                note="",
+            )
+        )
 
     def record_grant(
         self,
@@ -103,21 +126,25 @@ class Moves(Writing):
         position: int | None = None,
         start_s: float | None = None,
     ) -> None:
-        """The worker gave a lease, or a ticket with its place in the queue. LocalProtocolError when it is not the current attempt's."""
+        """The worker gave a lease, or a ticket with its place in the queue.
+
+        LocalProtocolError when it is of neither the current attempt nor a second one, or a lease of a second one: it is made current first.
+        """
         event = TaskEvent.ENQUEUE if queued else TaskEvent.GRANT
         with self._writing() as c:
-            row = self._step(c, task, event)
-            if row.attempt != attempt:
+            row = self._row_of(c, task)
+            values = {"lease": lease, "incarnation": fence.incarnation, "number": fence.number}
+            if row.attempt == attempt:
+                state = step(TASK, TaskState(row.state), event, story=task)
+                c.execute(
+                    t.tasks.update()
+                    .where(t.tasks.c.id == task)
+                    .values(state=str(state), position=position, start_s=start_s, **values)
+                )
+            elif not queued or not self._is_second(c, row, attempt):
                 raise LocalProtocolError(
                     f"a grant for attempt {attempt} of {task}, which is at {row.attempt}"
                 )
-            values = {"lease": lease, "incarnation": fence.incarnation, "number": fence.number}
-            state = step(TASK, TaskState(row.state), event)
-            c.execute(
-                t.tasks.update()
-                .where(t.tasks.c.id == task)
-                .values(state=str(state), position=position, start_s=start_s, **values)
-            )
             self._end_attempt(
                 c,
                 task,
@@ -132,10 +159,52 @@ class Moves(Writing):
                 _EVENT_NAMES[event],
                 task,
                 attempt=attempt,
-                device=row.device,
                 lease=lease,
                 fence=list(fence.key()),
             )
+
+    def switch(self, task: str, attempt: int, before: int, *, reason: Reason | None, detail: str) -> None:
+        """The second attempt is the task's current one from now on; the one before is over, and nothing ran in it."""
+        with self._writing() as c:
+            row = self._row_of(c, task)
+            second = self._is_second(c, row, attempt)
+            if second is None or row.attempt != before:
+                raise LocalProtocolError(
+                    f"attempt {attempt} of {task} after {before}, which is at {row.attempt}"
+                )
+            state = TaskState.QUEUED if second.lease is not None else TaskState.COMMITTING
+            c.execute(
+                t.tasks.update()
+                .where(t.tasks.c.id == task)
+                .values(
+                    state=str(state),
+                    attempt=attempt,
+                    worker=second.worker,
+                    device=second.device,
+                    lease=second.lease,
+                    incarnation=second.incarnation,
+                    number=second.number,
+                    position=None,
+                    start_s=None,
+                )
+            )
+            self._end_ticket(c, row.campaign, task, before, reason, detail)
+
+    def end_second(self, task: str, attempt: int, *, reason: Reason | None, detail: str) -> None:
+        """A second attempt is over; nothing ran in it, and the task stays where it is."""
+        with self._writing() as c:
+            row = self._row_of(c, task)
+            if self._is_second(c, row, attempt) is None:
+                raise LocalProtocolError(f"attempt {attempt} of {task} is no second one, or is over")
+            self._end_ticket(c, row.campaign, task, attempt, reason, detail)
+
+    def _end_ticket(
+        self, c: sa.Connection, campaign: str, task: str, attempt: int, reason: Reason | None, detail: str
+    ) -> None:
+        told = {"reason": str(reason) if reason is not None else None, "detail": detail}
+        self._end_attempt(c, task, attempt, AttemptState.REFUSED, ended=self._wall(), **told)
+        fields = {key: value for key, value in told.items() if value}
+        self._event(c, campaign, "task.ticket-ended", task, attempt=attempt, **fields)
 
     def set_progress(self, lives: Sequence[Live]) -> None:
         """How running attempts go; those that are not current any more are passed over. The caller sees to it that it is not too often."""
@@ -267,11 +336,24 @@ class Moves(Writing):
     def _row(c: sa.Connection, task: str) -> sa.Row[Any] | None:
         return c.execute(sa.select(*TASK_COLUMNS).where(t.tasks.c.id == task)).one_or_none()
 
-    def _step(self, c: sa.Connection, task: str, event: TaskEvent) -> sa.Row[Any]:
-        """The task's row, if `event` is possible now."""
+    def _row_of(self, c: sa.Connection, task: str) -> sa.Row[Any]:
         row = self._row(c, task)
         if row is None:
             raise LocalProtocolError(f"no task {task} in the store")
+        return row
+
+    @staticmethod
+    def _is_second(c: sa.Connection, row: sa.Row[Any], attempt: int) -> sa.Row[Any] | None:
+        """The row of that attempt, if it is not the task's current one and waits for an answer or for its turn."""
+        open_ = (str(AttemptState.INTENDED), str(AttemptState.QUEUED))
+        where = (t.attempts.c.task == row.id, t.attempts.c.attempt == attempt, t.attempts.c.state.in_(open_))
+        return (
+            None if attempt == row.attempt else c.execute(sa.select(t.attempts).where(*where)).one_or_none()
+        )
+
+    def _step(self, c: sa.Connection, task: str, event: TaskEvent) -> sa.Row[Any]:
+        """The task's row, if `event` is possible now."""
+        row = self._row_of(c, task)
         step(TASK, TaskState(row.state), event, story=task)
         return row
 
@@ -295,6 +377,7 @@ class Moves(Writing):
             .values(
                 state=str(state),
                 tries=row.tries + tries,
+                preempted=t.tasks.c.preempted + int(event is TaskEvent.PREEMPT),
                 ended=now if over else None,
                 note="",
                 position=None,

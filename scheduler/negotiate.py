@@ -10,16 +10,21 @@ from protocol.codec import pack
 from protocol.errors import RemoteProtocolError
 from protocol.messages import (
     MAX_BATCH,
+    Adopt,
+    Adopted,
     Cancel,
     Commit,
     Conflict,
     Denied,
     Granted,
     Held,
+    LiveLease,
     Probe,
     Queued,
     Quote,
     Release,
+    Renew,
+    Renewed,
     Shape,
     Stopped,
 )
@@ -29,6 +34,8 @@ from swarm.identity import Identity
 from swarm.link import Link
 
 MAX_SHAPES: Final = 16
+MAX_PAGES: Final = 64
+"""Of leases that a worker may hold of one campaign."""
 STOP_PATIENCE_S: Final = 10.0
 """A cancel is answered once the child is dead."""
 
@@ -92,6 +99,8 @@ def commit_message(order: CommitTo, body: bytes, identity: Identity, *, epoch: i
         signature=identity.sign(task_message(body)),
         priority=priority,
         queue=True,
+        preempted=order.preempted,
+        left_s=order.left_s,
     )
 
 
@@ -101,6 +110,34 @@ async def commit(link: Link, message: Commit, *, patience_s: float = 5.0) -> Com
     if isinstance(answer, (Granted, Queued, Conflict, Denied)):
         return answer
     raise await _nonsense(link, "a commit", answer)
+
+
+async def adopt(link: Link, campaign: str, epoch: int) -> Adopted | Denied:
+    """Carry on what it has of a campaign: all pages of it in one. Raises `Unreachable`, `RemoteProtocolError`."""
+    leases: list[LiveLease] = []
+    cursor = 0
+    for _ in range(MAX_PAGES):
+        answer = await link.call(Adopt(campaign=campaign, epoch=epoch, cursor=cursor))
+        if isinstance(answer, Denied):
+            return answer
+        if not isinstance(answer, Adopted):
+            raise await _nonsense(link, "adopt", answer)
+        leases += answer.leases
+        if answer.cursor is None:
+            return answer.model_copy(update={"leases": tuple(leases)})
+        if answer.cursor <= cursor:
+            break
+        cursor = answer.cursor
+    await link.reset()
+    raise RemoteProtocolError(f"{link.peer} does not come to an end of what it holds")
+
+
+async def renew(link: Link, held: tuple[Held, ...]) -> Renewed | Denied:
+    """I still want these. Raises `Unreachable`, `RemoteProtocolError`."""
+    answer = await link.call(Renew(held=held))
+    if isinstance(answer, (Renewed, Denied)):
+        return answer
+    raise await _nonsense(link, "a renewal", answer)
 
 
 async def stop(link: Link, order: CancelOn | ReleaseOn) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from protocol.attempt import TaskEvent
@@ -37,6 +38,12 @@ class CommitTo:
     task: str
     attempt: int
     key: str
+    preempted: int = 0
+    """How often the task gave way already."""
+    left_s: float | None = None
+    """Of the campaign's time; None: it has no limit."""
+    second: bool = False
+    """Another worker holds the task's ticket."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +55,29 @@ class KeepGrant:
     lease: str
     fence: Fence
     queued: bool
+    position: int | None = None
+    start_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """Put on disk that `attempt`, so far the second one, is the task's current one, and that the one before is over: nothing ran in it."""
+
+    task: str
+    attempt: int
+    before: int
+    reason: Reason | None
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndSecond:
+    """Put on disk that a second attempt is over: nothing ran in it."""
+
+    task: str
+    attempt: int
+    reason: Reason | None
+    detail: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,16 +139,30 @@ class CampaignDone:
     """All tasks of it have ended."""
 
     campaign: str
+    detail: str = ""
+    """Why, where it ended as a whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Put into the events of these campaigns what happened outside their tasks."""
+
+    campaigns: tuple[str, ...]
+    name: str
+    fields: Mapping[str, str | int | float]
+    task: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SetAside:
-    """A worker fails fast and often: for the log, and for people."""
+    """A worker fails fast and often, or takes work and is silent: for the log, and for people."""
 
     peer: str
     device: str
     seconds: float
     why: str
+    campaigns: tuple[str, ...] = ()
+    """Those that would have used it."""
 
 
 Order = (
@@ -126,6 +170,8 @@ Order = (
     | ProbeWorker
     | CommitTo
     | KeepGrant
+    | Switch
+    | EndSecond
     | EndAttempt
     | EndPending
     | Note
@@ -134,4 +180,5 @@ Order = (
     | Explain
     | CampaignDone
     | SetAside
+    | Tell
 )

@@ -2,6 +2,9 @@
 
 An idle device comes first; among equals two are drawn at random and the one that would start sooner is taken (so that schedulers that
 know the same do not all run to the same device). A device that has the model starts sooner by the time a fetch would take.
+
+One that fails quickly and often, or takes work and is not heard of again, is set aside: for 30 s, then twice as long each time, up to
+600 s; a result makes that forgotten.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ QUICK_S: Final = 10.0
 """A failure within this time is a quick one."""
 QUICK_FAILURES: Final = 3
 WINDOW_S: Final = 120.0
+SAME_S: Final = 2.0
 ASIDE_S: Final = 30.0
 ASIDE_MOST_S: Final = 600.0
 TURNED_MOST_S: Final = 30.0
@@ -43,13 +47,19 @@ class WorkerView:
     advert: Advert | None = None
     incarnation: int | None = None
     state: WorkerState | None = None
+    says: str = ""
+    """Why it takes no work now, in its own words."""
     quoted: bool = False
     """It answered a probe over the present link."""
+    quoted_at: float = 0.0
+    """When it last said how it stands."""
     probing: bool = False
     others: int = 0
     """Tasks of others before ours, when it last said so."""
+    run_s: float | None = None
+    """What a run took there lately, by its own account."""
     held: dict[str, None] = field(default_factory=dict)
-    """Our live tasks there, oldest first."""
+    """Our live tasks there, oldest first; second tickets among them."""
     warm: set[str] = field(default_factory=set)
     refused: Reason | None = None
     """It does not serve us; `why` has its words."""
@@ -64,6 +74,8 @@ class WorkerView:
     failures: list[float] = field(default_factory=list)
     aside_until: float = 0.0
     asides: int = 0
+    why_aside: str = ""
+    """In words; empty: it is not set aside."""
 
     def serving(self, now: float) -> bool:
         """Whether it may be given work now."""
@@ -79,6 +91,10 @@ class WorkerView:
         """Whether it may be given work at all, be it later: it answers, does not refuse, and is not out of order or leaving."""
         return self.refused is None and self.trouble == 0 and self.state not in RESTING
 
+    def place(self) -> str:
+        """The device it works on: by its id where it is known, else it stands for itself."""
+        return self.advert.device if self.advert is not None else self.peer
+
     def room(self) -> int:
         """How many more tasks to hand it now."""
         return depth(self.mean_s) - len(self.held)
@@ -89,7 +105,8 @@ class WorkerView:
 
     def start_s(self, sha256: str, size: int) -> float:
         """Guess of the seconds until a task given now would start to measure."""
-        wait = (len(self.held) + self.others) * (self.mean_s if self.mean_s is not None else 1.0)
+        each = self.mean_s if self.mean_s is not None else self.run_s if self.run_s is not None else 1.0
+        wait = (len(self.held) + self.others) * each
         return wait + (0.0 if sha256 in self.warm else 0.05 + size / FETCH_RATE)
 
     def took(self, seconds: float) -> None:
@@ -113,17 +130,33 @@ class WorkerView:
         self.failures.clear()
         self.asides = 0
 
-    def failed_quickly(self, now: float) -> float | None:
-        """One more quick failure. The seconds it is set aside for, when it is the last straw."""
+    def failed(self, now: float, what: str, *, silent: bool = False) -> float | None:
+        """It failed once more. The seconds it is set aside for, when that is the last straw.
+
+        `what` happened, in words, such as "quick failures, the last one crashed". `silent`: it took work and was not heard of again,
+        which costs more time than a failure and so counts double; whatever was lost in the same silence counts once.
+        """
+        if now < self.aside_until or (silent and self.failures and now - self.failures[-1] < SAME_S):
+            return None
         self.failures = [at for at in self.failures if now - at < WINDOW_S]
-        self.failures.append(now)
+        self.failures += [now, now] if silent else [now]
         if len(self.failures) < QUICK_FAILURES:
             return None
         self.failures.clear()
         seconds = min(ASIDE_MOST_S, ASIDE_S * 2.0**self.asides)
         self.asides += 1
         self.aside_until = now + seconds
+        self.why_aside = self.why = f"set aside for {seconds:g} s after {what}"
         return seconds
+
+    def back(self, now: float) -> bool:
+        """Whether the time that it was set aside for is over, told once."""
+        if not self.why_aside or now < self.aside_until:
+            return False
+        if self.why == self.why_aside:
+            self.why = ""
+        self.why_aside = ""
+        return True
 
 
 def depth(mean_s: float | None) -> int:
@@ -134,16 +167,23 @@ def depth(mean_s: float | None) -> int:
 
 
 def choose(
-    candidates: Sequence[WorkerView], *, sha256: str, size: int, rng: random.Random
+    idle: Sequence[WorkerView],
+    others: Sequence[WorkerView],
+    *,
+    sha256: str,
+    size: int,
+    rng: random.Random,
 ) -> WorkerView | None:
-    """The worker to ask: of two random idle ones the sooner; where none is idle, of two random ones with room. None: none has room."""
-    idle = [view for view in candidates if view.idle()]
-    pool = idle or [view for view in candidates if view.room() > 0]
+    """The worker to ask: of two random `idle` ones the sooner; where there is none, of two random ones of `others`. None: there is nobody.
+
+    Where one has the model already and the two have not, it is drawn too.
+    """
+    pool = idle or others
     if not pool:
         return None
-    drawn = pool if len(pool) <= 2 else rng.sample(pool, 2)
-    if len(pool) > 2:
+    drawn = list(pool) if len(pool) <= 2 else rng.sample(pool, 2)
+    if len(pool) > 2 and not any(sha256 in view.warm for view in drawn):
         warm = [view for view in pool if sha256 in view.warm]
         if warm:
-            drawn = [*drawn, rng.choice(warm)]
+            drawn.append(rng.choice(warm))
     return min(drawn, key=lambda view: (view.start_s(sha256, size), rng.random()))

@@ -13,15 +13,15 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import structlog
 import trio
 
+from protocol.attempt import TaskState
 from protocol.base import Message
 from protocol.errors import CampaignError, RemoteProtocolError, ResourceError, Unreachable
 from protocol.messages import Accepted, Preempt, Progress, Ready, Result, Skip, Stale, Start
-from protocol.task import read_task
 from protocol.words import Reason
 from scheduler.book import Book
 from scheduler.discover import Finder, find, plan_on_devices, survey
@@ -35,6 +35,7 @@ from scheduler.orders import (
     Discover,
     EndAttempt,
     EndPending,
+    EndSecond,
     Explain,
     KeepGrant,
     Note,
@@ -42,10 +43,13 @@ from scheduler.orders import (
     ProbeWorker,
     ReleaseOn,
     SetAside,
+    Switch,
+    Tell,
 )
+from scheduler.restore import ran_on, restored
 from scheduler.results import check, not_as_asked, pull
 from scheduler.store import Store
-from scheduler.stored import CampaignRow, Intent, Live, TaskRow
+from scheduler.stored import AttemptRow, CampaignRow, Intent, Live
 from scheduler.workers import Workers
 from swarm.blobs import serve_blobs
 from swarm.identity import Identity
@@ -60,6 +64,8 @@ AGREE_S: Final = 1.0
 """Between the two looks at the index that must agree before a campaign over devices is planned."""
 LOOKUPS: Final = 8
 """Questions to the index at once."""
+RIVALS_S: Final = 2.0
+"""How long a ticket whose place is up waits for another worker's answer about the same task. It keeps the place for longer."""
 LINGER_BEATS: Final = 3
 """Beats without work before the process ends, so that the last answers are on their way."""
 
@@ -132,6 +138,8 @@ class _Service:
         )
         self._bodies: dict[str, bytes] = {}
         self._lives: dict[str, Live] = {}
+        self._moved = trio.Event()
+        """Set, and replaced, whenever the book was told something."""
         self._planning: set[str] = set()
         self._known: dict[str, tuple[str, ...]] = {}
         self._lookups = trio.CapacityLimiter(LOOKUPS)
@@ -155,7 +163,7 @@ class _Service:
                 self._epochs.pop(course.terms.campaign, None)
                 for task in course.tasks:
                     self._bodies.pop(task, None)
-            if self._book.idle and not self._planning:
+            if self._book.idle and not self._planning and not self._workers.asking:
                 idle += 1
                 if stop_when_idle and idle >= LINGER_BEATS and not self._store.unfinished_campaigns():
                     await self._workers.close()
@@ -179,12 +187,14 @@ class _Service:
         now = trio.current_time()
         self._epochs[row.id] = self._store.next_epoch(row.id)
         bodies = self._store.bodies(row.id)
-        tried: dict[str, set[str]] = {}
+        attempts: dict[str, list[AttemptRow]] = {}
         for attempt in self._store.attempts(row.id):
-            if attempt.state in ("lost", "failed"):
-                tried.setdefault(attempt.task, set()).add(attempt.worker)
+            attempts.setdefault(attempt.task, []).append(attempt)
         rows = self._store.tasks(row.id)
-        entries = [_entry(task, bodies[task.id], tried.get(task.id, set())) for task in rows]
+        entries = [restored(task, bodies[task.id], attempts.get(task.id, ())) for task in rows]
+        for entry in entries:
+            if entry.cell and entry.state is TaskState.SUCCEEDED:
+                entry.ran_on = ran_on(self._store.rows(row.id), entry.id)
         self._bodies |= bodies
         for worker in self._store.workers():
             view = self._book.view(worker.peer)
@@ -201,7 +211,7 @@ class _Service:
         )
         log.info("campaign.taken-up", campaign=row.id, tasks=len(rows), epoch=self._epochs[row.id])
         self._carry_out(self._book.add(terms, entries, now))
-        for peer in {entry.worker for entry in entries if entry.live and entry.worker is not None}:
+        for peer in dict.fromkeys(ticket.worker for entry in entries for ticket in entry.tickets()):
             self._workers.care(peer)
 
     async def _plan(self, row: CampaignRow) -> None:
@@ -237,6 +247,10 @@ class _Service:
         if self._lives:
             lives, self._lives = tuple(self._lives.values()), {}
             self._store.set_progress(lives)
+        if self._book.places:
+            places = tuple(self._book.places.values())
+            self._book.places.clear()
+            self._store.set_places(places)
 
     def _remember(self, peer: str) -> None:
         view = self._book.view(peer)
@@ -258,20 +272,35 @@ class _Service:
         if commits:
             self._store.begin_attempts(
                 [
-                    Intent(o.task, o.attempt, o.key, o.peer, o.device, self._epochs[o.campaign])
+                    Intent(o.task, o.attempt, o.key, o.peer, o.device, self._epochs[o.campaign], o.second)
                     for o in commits
                 ]
             )
         for order in orders:
             self._send(order)
+        if self._moved.statistics().tasks_waiting:
+            self._moved.set()
+            self._moved = trio.Event()
 
     def _keep(self, order: Order) -> None:
         store = self._store
         match order:
             case KeepGrant():
                 store.record_grant(
-                    order.task, order.attempt, lease=order.lease, fence=order.fence, queued=order.queued
+                    order.task,
+                    order.attempt,
+                    lease=order.lease,
+                    fence=order.fence,
+                    queued=order.queued,
+                    position=order.position,
+                    start_s=order.start_s,
                 )
+            case Switch():
+                store.switch(
+                    order.task, order.attempt, order.before, reason=order.reason, detail=order.detail
+                )
+            case EndSecond():
+                store.end_second(order.task, order.attempt, reason=order.reason, detail=order.detail)
             case EndAttempt():
                 self._lives.pop(order.task, None)
                 store.end_attempt(
@@ -289,10 +318,21 @@ class _Service:
             case Note():
                 store.set_notes([(task, order.words) for task in order.tasks])
             case CampaignDone():
-                outcome = store.end_campaign(order.campaign)
+                outcome = store.end_campaign(order.campaign, detail=order.detail)
                 log.info("campaign.ended", campaign=order.campaign, outcome=str(outcome))
             case SetAside():
                 log.warning("worker.set-aside", peer=order.peer, device=order.device, why=order.why)
+                store.tell(
+                    order.campaigns,
+                    "worker.set-aside",
+                    peer=order.peer,
+                    device=order.device,
+                    seconds=order.seconds,
+                    why=order.why,
+                )
+            case Tell():
+                fields: dict[str, Any] = dict(order.fields)
+                store.tell(order.campaigns, order.name, task=order.task, **fields)
             case _:
                 pass
 
@@ -351,15 +391,22 @@ class _Service:
             case Result():
                 return await self._result(link.peer, message)
             case Preempt():
-                log.info("task.preempted", peer=link.peer, lease=message.lease, by=message.priority)
+                log.info("task.yields", peer=link.peer, lease=message.lease, by=message.priority)
+                self._carry_out(self._book.preempt(link.peer, message.lease, message.fence, message.priority))
                 return None
             case _:
                 raise RemoteProtocolError(f"a worker does not say {type(message).__name__}")
 
     async def _ready(self, peer: str, message: Ready) -> Message:
         await self._workers.quiet(peer)
+        with trio.move_on_after(
+            RIVALS_S
+        ):  # another worker may have given it a place: its answer is on its way
+            while self._book.rivals(peer, message.lease):
+                await self._moved.wait()
         now = trio.current_time()
-        task = self._book.ready(peer, message.lease, message.fence, now)
+        task, orders = self._book.ready(peer, message.lease, message.fence, now)
+        self._carry_out(orders)
         if task is None:
             self._carry_out(self._book.stopped(peer, (message.lease,), now))
             return Skip()
@@ -369,17 +416,20 @@ class _Service:
 
     async def _result(self, peer: str, result: Result) -> Message:
         entry = self._book.entries.get(result.task)
-        if entry is not None and entry.worker == peer and entry.fence is None:
+        ticket = entry.at(peer) if entry is not None else None
+        if entry is not None and ticket is not None and ticket.fence is None:
             await self._workers.quiet(peer)
-        if entry is None or (entry.worker, entry.attempt) != (peer, result.attempt):
-            return self._old(peer, result)
-        if entry.live and entry.fence is None:  # the run was quicker than the answer to its commit
+            ticket = entry.at(peer)
+        early = ticket is not None and ticket.fence is None and ticket.attempt == result.attempt
+        if entry is not None and early:  # the run was quicker than the answer to its commit
             now = trio.current_time()
             self._carry_out(
                 self._book.granted(
-                    peer, entry.id, entry.attempt, result.lease, result.fence, now, queued=False
+                    peer, entry.id, result.attempt, result.lease, result.fence, now, queued=False
                 )
             )
+        if entry is None or (entry.worker, entry.attempt) != (peer, result.attempt):
+            return self._old(peer, result)
         if not _current(entry, result):
             return self._old(peer, result)
         try:
@@ -440,19 +490,3 @@ class _Service:
 def _current(entry: Entry, result: Result) -> bool:
     """Whether the result is of the attempt that the task is at."""
     return not entry.over and (entry.attempt, entry.fence) == (result.attempt, result.fence)
-
-
-def _entry(row: TaskRow, body: bytes, tried: set[str]) -> Entry:
-    """A task as the store left it."""
-    entry = Entry(
-        task=read_task(body),
-        state=row.state,
-        attempt=row.attempt,
-        tries=row.tries,
-        tried=tried,
-        restored=True,
-    )
-    entry.restored = entry.live
-    if entry.live or entry.over:
-        entry.worker, entry.lease, entry.fence = row.worker, row.lease, row.fence
-    return entry

@@ -139,7 +139,7 @@ class Store(Moves):
             cancelled = c.execute(
                 sa.select(t.campaigns.c.cancel).where(t.campaigns.c.id == campaign)
             ).scalar_one()
-            if TaskState.FAILED in states or (detail and not cancelled):
+            if TaskState.FAILED in states or (detail and not states and not cancelled):
                 outcome = Outcome.FAILED
             elif TaskState.CANCELLED in states or cancelled:
                 outcome = Outcome.CANCELLED

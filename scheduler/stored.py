@@ -25,6 +25,8 @@ class AttemptState(StrEnum):
     FAILED = "failed"
     SUCCEEDED = "succeeded"
     CANCELLED = "cancelled"
+    PREEMPTED = "preempted"
+    """It gave way to a higher priority."""
 
 
 class Outcome(StrEnum):
@@ -155,6 +157,8 @@ class Intent:
     worker: str
     device: str
     epoch: int
+    second: bool = False
+    """Asked for while another worker holds the task's ticket."""
 
 
 @dataclass(frozen=True, slots=True)

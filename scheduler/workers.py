@@ -18,19 +18,16 @@ from protocol.lease import LEASE_TTL_S, RENEW_EVERY_S
 from protocol.messages import (
     MAX_BATCH,
     WORK,
-    Adopt,
     Adopted,
     Commit,
     Conflict,
     Denied,
     Granted,
     Queued,
-    Renew,
-    Renewed,
 )
 from protocol.words import Family, Reason
 from scheduler.book import Book
-from scheduler.negotiate import commit, probe, shapes_of, stop
+from scheduler.negotiate import adopt, commit, probe, renew, shapes_of, stop
 from scheduler.orders import CancelOn, CommitTo, Order, ReleaseOn
 from swarm.link import Answer, Link, Links
 from swarm.network import Network
@@ -113,6 +110,11 @@ class Workers:
         self.care(peer)
         return link
 
+    @property
+    def asking(self) -> bool:
+        """Whether an answer to a commit is on its way: it may speak of a run that is to be stopped."""
+        return any(line.committing for line in self._lines.values())
+
     async def close(self) -> None:
         """End all links in good order, so that the last answers arrive."""
         for peer in tuple(self._lines):
@@ -173,7 +175,8 @@ class Workers:
                 break
             except (Unreachable, RemoteProtocolError) as exc:
                 now = trio.current_time()
-                if entry.attempt != order.attempt or not entry.live:
+                ticket = entry.at(order.peer)
+                if ticket is None or ticket.attempt != order.attempt:
                     return
                 await self._links.drop(order.peer)
                 if sent_at is None or now >= deadline or isinstance(exc, RemoteProtocolError):
@@ -197,6 +200,8 @@ class Workers:
                     answer.fence,
                     now,
                     queued=isinstance(answer, Queued),
+                    position=answer.position if isinstance(answer, Queued) else None,
+                    start_s=answer.start_s if isinstance(answer, Queued) else None,
                 )
             case Conflict():
                 orders = book.conflict(order.task, order.attempt, answer, now)
@@ -264,15 +269,16 @@ class Workers:
 
     def _fell_silent(self, peer: str, line: Line, now: float) -> None:
         """No renewal was answered for a lease's time, be there a link or none: what it has of ours is lost."""
-        self._give_up(peer, line, now, f"was not heard of for {LEASE_TTL_S:g} s")
+        silent = self._links.peek(peer) is not None
+        self._give_up(peer, line, now, f"was not heard of for {LEASE_TTL_S:g} s", silent=silent)
 
-    def _give_up(self, peer: str, line: Line, now: float, what: str) -> None:
+    def _give_up(self, peer: str, line: Line, now: float, what: str, *, silent: bool = False) -> None:
         book = self._book
         why = f"{book.view(peer).device or peer}: {what}: {line.trouble}"
         log.warning("worker.lost", peer=peer, why=why)
         line.heard_at = now
         # first that it is to be probed again, then that its tasks wait: else it would get them back unasked
-        self._carry_out(book.broken(peer, now) + book.all_lost(peer, Reason.LOST, why, now))
+        self._carry_out(book.broken(peer, now) + book.all_lost(peer, Reason.LOST, why, now, silent=silent))
 
     async def _adopt(self, link: Link, line: Line) -> bool:
         """Carry on what it holds of ours, campaign by campaign. False when the link broke on the way."""
@@ -281,25 +287,23 @@ class Workers:
         for campaign in book.campaigns_on(peer):
             asked = frozenset(held.lease for held in book.held_on(peer))
             try:
-                answer = await link.call(Adopt(campaign=campaign, epoch=self._epoch(campaign)))
-            except Unreachable as exc:
+                answer = await adopt(link, campaign, self._epoch(campaign))
+            except (Unreachable, RemoteProtocolError) as exc:
                 line.trouble = exc.what
+                log.warning("adopt.unanswered", peer=peer, why=exc.what)
                 await self._links.drop(peer)
                 return False
             now = trio.current_time()
-            incarnation, leases = book.view(peer).incarnation or 0, answer
             if isinstance(answer, Adopted):
-                self._carry_out(
-                    book.adopted(peer, campaign, answer.incarnation, answer.leases, now, asked=asked)
-                )
-            elif isinstance(answer, Denied):
-                log.warning("adopt.denied", peer=peer, campaign=campaign, reason=str(answer.reason))
-                self._carry_out(book.adopted(peer, campaign, incarnation, (), now, asked=asked))
+                orders = book.adopted(peer, campaign, answer.incarnation, answer.leases, now, asked=asked)
             else:
-                line.trouble = f"answered adopt with {type(leases).__name__}"
-                log.warning("link.broken", peer=peer, why=line.trouble)
-                await self._links.drop(peer)
-                return False
+                log.warning("adopt.denied", peer=peer, campaign=campaign, reason=str(answer.reason))
+                orders = []
+                if answer.reason is Reason.STALE_EPOCH:
+                    orders += book.superseded(peer, campaign, now)
+                incarnation = book.view(peer).incarnation or 0
+                orders += book.adopted(peer, campaign, incarnation, (), now, asked=asked)
+            self._carry_out(orders)
         self._reached(peer)
         return await self._renew(link, line)
 
@@ -309,9 +313,22 @@ class Workers:
         sent_at = trio.current_time()
         try:
             for first in range(0, len(held), MAX_BATCH):
-                answer = await link.ask(Renew(held=held[first : first + MAX_BATCH]), Renewed)
+                answer = await renew(link, held[first : first + MAX_BATCH])
                 now = trio.current_time()
-                self._carry_out(book.seen(peer, answer.incarnation, answer.state, now))
+                if isinstance(answer, Denied):  # it says of each campaign why when that is asked for
+                    line.trouble, line.link = f"renewals are denied: {answer.reason}", None
+                    log.info("renew.denied", peer=peer, why=str(answer.reason))
+                    return False
+                self._carry_out(
+                    book.seen(
+                        peer,
+                        answer.incarnation,
+                        answer.state,
+                        now,
+                        why=answer.why,
+                        waiting=answer.waiting,
+                    )
+                )
                 for lost in answer.lost:
                     self._carry_out(book.lost(peer, (lost.lease,), lost.reason, now))
         except (Unreachable, RemoteProtocolError) as exc:

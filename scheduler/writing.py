@@ -36,11 +36,11 @@ class Writing(Questions):
         driver: Any = self._connection.connection.driver_connection
         return bool(driver.in_transaction)
 
-    def tell(self, campaigns: Sequence[str], name: str, **fields: Any) -> None:
+    def tell(self, campaigns: Sequence[str], name: str, *, task: str | None = None, **fields: Any) -> None:
         """Something that happened outside the tables and is to be read later, as an event of each of these campaigns."""
         with self._writing() as c:
             for campaign in campaigns:
-                self._event(c, campaign, name, None, **fields)
+                self._event(c, campaign, name, task, **fields)
 
     def _event(self, c: sa.Connection, campaign: str, event: str, task: str | None, **fields: Any) -> None:
         seq = c.execute(

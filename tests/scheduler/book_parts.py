@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable
 from typing import TypeVar
 
 from protocol.advert import Advert, UnitOffer
-from protocol.messages import Quote
+from protocol.attempt import TaskEvent
+from protocol.lease import Fence
+from protocol.messages import Progress, Quote
 from protocol.record import DeviceFacts, Ran, Record, Timing, pack_samples
 from protocol.requirement import Requirement, parse_clause
 from protocol.task import Measure, Model, Task, Timeouts
-from protocol.words import Outcome, WorkerState
+from protocol.words import Outcome, Phase, Reason, WorkerState
 from scheduler.book import Book
-from scheduler.orders import Order
+from scheduler.entries import Entry, Terms
+from scheduler.orders import CommitTo, Discover, Order
 from swarm.identity import Identity
 
 UNIT = "CPU (ONNX)"
@@ -72,3 +76,63 @@ def a_record(book: Book, task: str, **changes: object) -> Record:
 
 def of(orders: Iterable[Order], kind: type[O]) -> list[O]:
     return [order for order in orders if isinstance(order, kind)]
+
+
+class Story:
+    """A book with tasks and workers, told quickly."""
+
+    def __init__(self, tasks: int = 1, workers: int = 1, **terms: object) -> None:
+        self.book = Book(random.Random(1))
+        self.now = 100.0
+        values: dict[str, object] = {"campaign": "c-one", **terms}
+        self.orders = self.book.add(
+            Terms(**values),  # type: ignore[arg-type]
+            [Entry(a_task(n)) for n in range(1, tasks + 1)],
+            self.now,
+        )
+        (discover,) = of(self.orders, Discover)
+        self.need = discover.need
+        self.numbers = 0
+        self.commits: list[CommitTo] = []
+        if workers:
+            self.tell(self.book.found(self.need, [advert(n) for n in range(workers)], self.now))
+        for n in range(workers):
+            self.tell(self.book.quoted(PEERS[n], quote(), self.now))
+
+    def tell(self, orders: list[Order]) -> list[Order]:
+        self.book.check()
+        self.orders = orders
+        self.commits += of(orders, CommitTo)
+        return orders
+
+    def after(self, seconds: float) -> list[Order]:
+        self.now += seconds
+        return self.tell(self.book.tick(self.now))
+
+    def grant(self, commit: CommitTo, *, queued: bool = False, incarnation: int = 1) -> list[Order]:
+        self.numbers += 1
+        fence = Fence(incarnation=incarnation, number=self.numbers)
+        return self.tell(
+            self.book.granted(
+                commit.peer, commit.task, commit.attempt, f"l{self.numbers}", fence, self.now, queued=queued
+            )
+        )
+
+    def begin(self, commit: CommitTo) -> None:
+        """It is granted, and its run is heard of."""
+        self.grant(commit)
+        fence = Fence(incarnation=1, number=self.numbers)
+        told = Progress(lease=f"l{self.numbers}", fence=fence, seq=1, phase=Phase.RUN)
+        assert self.book.progress(commit.peer, told, self.now) is not None
+
+    def fail(self, task: str, reason: Reason, *, permanent: bool = False) -> tuple[TaskEvent, list[Order]]:
+        record = a_record(
+            self.book, task, outcome=Outcome.FAILED, reason=reason, permanent=permanent, timing=None
+        )
+        event, why, _ = self.book.judge(record)
+        return event, self.tell(self.book.settled(task, event, why, self.now, permanent=permanent))
+
+    def succeed(self, task: str) -> list[Order]:
+        event, why, _ = self.book.judge(a_record(self.book, task))
+        assert event is TaskEvent.SUCCEED
+        return self.tell(self.book.settled(task, event, why, self.now))

@@ -9,77 +9,21 @@ import pytest
 
 from protocol.attempt import TaskEvent, TaskState
 from protocol.lease import Fence
-from protocol.messages import Conflict, Denied, LiveLease, Progress
-from protocol.words import Outcome, Phase, Reason, WorkerState
+from protocol.messages import Conflict, Denied, LiveLease
+from protocol.words import Reason, WorkerState
 from scheduler.book import Book
 from scheduler.entries import Entry, Terms
 from scheduler.orders import (
     CampaignDone,
     CancelOn,
     CommitTo,
-    Discover,
     EndAttempt,
     EndPending,
     Explain,
-    Order,
     ProbeWorker,
-    ReleaseOn,
     SetAside,
 )
-from tests.scheduler.book_parts import PEERS, a_record, a_task, advert, of, quote
-
-
-class Story:
-    """A book with tasks and workers, told quickly."""
-
-    def __init__(self, tasks: int = 1, workers: int = 1, **terms: object) -> None:
-        self.book = Book(random.Random(1))
-        self.now = 100.0
-        values: dict[str, object] = {"campaign": "c-one", **terms}
-        self.orders = self.book.add(
-            Terms(**values),  # type: ignore[arg-type]
-            [Entry(a_task(n)) for n in range(1, tasks + 1)],
-            self.now,
-        )
-        (discover,) = of(self.orders, Discover)
-        self.need = discover.need
-        self.numbers = 0
-        self.commits: list[CommitTo] = []
-        if workers:
-            self.tell(self.book.found(self.need, [advert(n) for n in range(workers)], self.now))
-        for n in range(workers):
-            self.tell(self.book.quoted(PEERS[n], quote(), self.now))
-
-    def tell(self, orders: list[Order]) -> list[Order]:
-        self.book.check()
-        self.orders = orders
-        self.commits += of(orders, CommitTo)
-        return orders
-
-    def after(self, seconds: float) -> list[Order]:
-        self.now += seconds
-        return self.tell(self.book.tick(self.now))
-
-    def grant(self, commit: CommitTo, *, queued: bool = False, incarnation: int = 1) -> list[Order]:
-        self.numbers += 1
-        fence = Fence(incarnation=incarnation, number=self.numbers)
-        return self.tell(
-            self.book.granted(
-                commit.peer, commit.task, commit.attempt, f"l{self.numbers}", fence, self.now, queued=queued
-            )
-        )
-
-    def fail(self, task: str, reason: Reason, *, permanent: bool = False) -> tuple[TaskEvent, list[Order]]:
-        record = a_record(
-            self.book, task, outcome=Outcome.FAILED, reason=reason, permanent=permanent, timing=None
-        )
-        event, why, _ = self.book.judge(record)
-        return event, self.tell(self.book.settled(task, event, why, self.now, permanent=permanent))
-
-    def succeed(self, task: str) -> list[Order]:
-        event, why, _ = self.book.judge(a_record(self.book, task))
-        assert event is TaskEvent.SUCCEED
-        return self.tell(self.book.settled(task, event, why, self.now))
+from tests.scheduler.book_parts import PEERS, Story, a_task, advert, of, quote
 
 
 def test_a_worker_is_found_probed_and_asked() -> None:
@@ -224,12 +168,12 @@ def test_a_ticket_is_started_once_its_place_is_up_and_skipped_when_it_is_not_wan
     for commit in story.commits:
         story.grant(commit, queued=True)
     book = story.book
-    assert book.ready(PEERS[0], "l1", Fence(incarnation=1, number=1), story.now) == "c-one/1"
+    assert book.ready(PEERS[0], "l1", Fence(incarnation=1, number=1), story.now)[0] == "c-one/1"
     assert book.entries["c-one/1"].state is TaskState.LEASED
     story.tell(book.cancel(["c-one/2"], story.now))
-    assert book.ready(PEERS[0], "l2", Fence(incarnation=1, number=2), story.now) is None
-    assert book.ready(PEERS[1], "l1", Fence(incarnation=1, number=1), story.now) is None
-    assert book.ready(PEERS[0], "l1", Fence(incarnation=1, number=9), story.now) is None
+    assert book.ready(PEERS[0], "l2", Fence(incarnation=1, number=2), story.now) == (None, [])
+    assert book.ready(PEERS[1], "l1", Fence(incarnation=1, number=1), story.now) == (None, [])
+    assert book.ready(PEERS[0], "l1", Fence(incarnation=1, number=9), story.now) == (None, [])
 
 
 def test_a_grant_for_an_attempt_that_is_over_is_given_back() -> None:
@@ -363,7 +307,7 @@ def test_the_campaigns_limit_ends_all_of_it() -> None:
 
 def test_a_run_far_beyond_its_limits_is_stopped_and_failed() -> None:
     story = Story()
-    story.grant(story.commits[0])
+    story.begin(story.commits[0])
     patience = story.book.entries["c-one/1"].patience_s()
     assert not of(story.after(patience - 1), CancelOn)
     (stop,) = of(story.after(2), CancelOn)
@@ -393,7 +337,7 @@ def test_a_campaign_that_ended_is_forgotten_after_a_while() -> None:
 @pytest.mark.parametrize("why", ["overtime", "cancel"])
 def test_a_stop_that_is_not_confirmed_is_said_again_and_then_let_go(why: str) -> None:
     story = Story()
-    story.grant(story.commits[0])
+    story.begin(story.commits[0])
     assert story.book.wanted_on(PEERS[0])
     if why == "cancel":
         story.tell(story.book.cancel(["c-one/1"], story.now))
@@ -410,7 +354,7 @@ def test_a_stop_that_is_not_confirmed_is_said_again_and_then_let_go(why: str) ->
 
 def test_a_stop_of_overtime_is_said_again_when_the_link_is_back() -> None:
     story = Story()
-    story.grant(story.commits[0])
+    story.begin(story.commits[0])
     story.after(story.book.entries["c-one/1"].patience_s() + 1)
     (held,) = story.book.held_on(PEERS[0])
     live = LiveLease(task="c-one/1", attempt=1, lease=held.lease, fence=held.fence)
@@ -442,31 +386,6 @@ def test_a_task_that_only_ever_gets_a_ticket_fails_after_the_queue_limit() -> No
 def test_a_renewal_that_says_nothing_new_asks_nothing_of_the_book() -> None:
     story = Story(tasks=30)
     assert story.tell(story.book.seen(PEERS[0], 1, WorkerState.ACTIVE, story.now + 60)) == []
-
-
-def test_a_run_that_begins_on_a_ticket_that_was_being_released_stays() -> None:
-    story = Story(tasks=2)
-    story.grant(story.commits[0])
-    story.grant(story.commits[1], queued=True)
-    story.tell(story.book.found(story.need, [advert(0), advert(1)], story.now))
-    (release,) = of(story.tell(story.book.quoted(PEERS[1], quote(), story.now)), ReleaseOn)
-    (held,) = release.held
-    told = Progress(lease=held.lease, fence=held.fence, seq=1, phase=Phase.RUN)
-    assert story.book.progress(PEERS[0], told, story.now) is not None
-    orders = story.tell(story.book.stopped(PEERS[0], [held.lease], story.now))
-    assert [order.event for order in of(orders, EndAttempt)] == [TaskEvent.LOSE]
-
-
-def test_a_ticket_of_a_busy_worker_is_released_for_an_idle_one() -> None:
-    story = Story(tasks=2)
-    story.grant(story.commits[0])
-    story.grant(story.commits[1], queued=True)
-    story.tell(story.book.found(story.need, [advert(0), advert(1)], story.now))
-    orders = story.tell(story.book.quoted(PEERS[1], quote(), story.now))
-    (release,) = of(orders, ReleaseOn)
-    assert release.peer == PEERS[0]
-    orders = story.tell(story.book.stopped(PEERS[0], [release.held[0].lease], story.now))
-    assert of(orders, CommitTo)[0].peer == PEERS[1]
 
 
 def test_after_a_restart_what_the_worker_holds_goes_on_and_the_rest_is_lost() -> None:

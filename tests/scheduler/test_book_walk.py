@@ -119,6 +119,12 @@ class Walk(RuleBasedStateMachine):
             assert commit.attempt == before + 1, "attempts rise one by one, never two at a time"
             self.took[commit.task] = (commit.attempt, None)
 
+    def up(self, peer: str, lease: str, fence: Fence) -> str | None:
+        """A ticket's place is up: what is to be on disk before it is answered is written first."""
+        task, orders = self.book.ready(peer, lease, fence, self.now)
+        self.do(orders)
+        return task
+
     @rule(n=st.integers(0, 3))
     def found(self, n: int) -> None:
         for need in self.needs[-1:]:
@@ -194,7 +200,7 @@ class Walk(RuleBasedStateMachine):
         """Of leases, fences, tasks and attempts that are its own, another's or made up: the book stands whatever it is."""
         book, peer, fence = self.book, PEERS[n], Fence(incarnation=incarnation, number=number)
         if what == "ready":
-            if book.ready(peer, lease, fence, self.now) is None:
+            if self.up(peer, lease, fence) is None:
                 self.do(book.stopped(peer, (lease,), self.now))
         elif what == "progress":
             book.progress(peer, Progress(lease=lease, fence=fence, seq=1, phase=Phase.RUN), self.now)
@@ -226,7 +232,7 @@ class Walk(RuleBasedStateMachine):
     @rule(data=st.data())
     def ready_and_progress(self, data: st.DataObject) -> None:
         commit, lease, fence = data.draw(st.sampled_from(self.leases))
-        task = self.book.ready(commit.peer, lease, fence, self.now)
+        task = self.up(commit.peer, lease, fence)
         told = Progress(lease=lease, fence=fence, seq=1, phase=Phase.RUN)
         live = self.book.progress(commit.peer, told, self.now)
         if task is not None:

@@ -1,0 +1,42 @@
+"""What the store says of a task, as the book takes it up after a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from protocol.attempt import TaskState
+from protocol.record import read_record
+from protocol.task import read_task
+from scheduler.entries import Entry, Ticket
+from scheduler.stored import AttemptRow, AttemptState, ResultRow, TaskRow
+
+
+def restored(row: TaskRow, body: bytes, attempts: Sequence[AttemptRow]) -> Entry:
+    """A task as the store left it, with its attempts. What was live then is to be confirmed by its worker."""
+    spare = None
+    for attempt in attempts:
+        waits = attempt.state in (AttemptState.INTENDED, AttemptState.QUEUED)
+        if waits and attempt.attempt != row.attempt and row.state is TaskState.QUEUED:
+            spare = Ticket(attempt.attempt, attempt.worker, attempt.lease, attempt.fence, restored=True)
+    entry = Entry(
+        task=read_task(body),
+        state=row.state,
+        attempt=row.attempt,
+        tries=row.tries,
+        tried={a.worker for a in attempts if a.state in (AttemptState.LOST, AttemptState.FAILED)},
+        preempted=row.preempted,
+        last=max((a.attempt for a in attempts), default=0),
+        spare=spare,
+    )
+    entry.restored = entry.live
+    if entry.live or entry.over:
+        entry.worker, entry.lease, entry.fence = row.worker, row.lease, row.fence
+    return entry
+
+
+def ran_on(rows: Sequence[ResultRow], task: str) -> str:
+    """Id of the device that the task's result comes from; empty: there is none."""
+    for row in rows:
+        if row.task.id == task and row.record is not None:
+            return read_record(row.record).device.device
+    return ""
