@@ -16,7 +16,7 @@ import trio
 from node.outbox import Item, Outbox
 from protocol.base import MAX_INLINE
 from protocol.errors import RemoteProtocolError, ResourceError, Unreachable
-from protocol.messages import Accepted, Progress, Ready, Skip, Stale, Start
+from protocol.messages import Accepted, Preempt, Progress, Ready, Skip, Stale, Start
 from protocol.words import Reason
 from swarm.link import Link
 from swarm.network import PeerId
@@ -74,7 +74,7 @@ class Delivery:
         self._under_way: set[str] = set()
         self._failures: Counter[str] = Counter()
         """How often each result could not be delivered: one that never can be must not stand in the way of the others."""
-        self._send_progress, self._progress = trio.open_memory_channel[tuple[PeerId, Progress]](32)
+        self._send_progress, self._progress = trio.open_memory_channel[tuple[PeerId, Progress | Preempt]](32)
 
     async def offer(self, peer: PeerId, ready: Ready) -> Start | Skip | None:
         """The scheduler's answer; None when it could not be asked, and the link it should have come by is then dropped."""
@@ -93,12 +93,12 @@ class Delivery:
         await link.reset()
         return None
 
-    def tell(self, peer: PeerId, note: Progress) -> None:
-        """Send it if that is easy."""
+    def tell(self, peer: PeerId, note: Progress | Preempt) -> None:
+        """Send it if that is easy. Who misses it hears from a later note, or at the next renewal."""
         try:
             self._send_progress.send_nowait((peer, note))
         except trio.WouldBlock:
-            log.debug("progress.dropped", lease=note.lease, seq=note.seq)
+            log.debug("note.dropped", note=note.type, lease=note.lease)
 
     async def run_progress(self) -> None:
         """Send progress, for ever."""

@@ -1,4 +1,4 @@
-"""The worker's side of the conversation on `/sark/work/1`: who may ask, is it signed, does it fit; then the ledger decides.
+"""The worker's side of the conversation on `/sark/work/1`: may it ask, is it signed, does it fit; then the ledger decides.
 
 Every verb is checked for permission by itself. An answer never waits for a run to end, but for a cancelled one to be dead.
 """
@@ -6,19 +6,21 @@ Every verb is checked for permission by itself. An answer never waits for a run 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 from weakref import WeakKeyDictionary
 
 import structlog
 
+from node.estate import Estate
 from node.ledger import Ledger
-from node.places import Wanted
-from node.text import detail
+from node.places import Place, Wanted
+from node.text import detail, line
 from protocol.advert import Advert
 from protocol.base import Message, brief
 from protocol.errors import RemoteProtocolError
+from protocol.lease import LeaseState
 from protocol.match import match
 from protocol.messages import (
     MAX_BATCH,
@@ -26,18 +28,31 @@ from protocol.messages import (
     Adopted,
     Cancel,
     Commit,
+    Control,
     Denied,
     Granted,
+    Held,
+    Job,
+    LiveLease,
+    Look,
+    Lost,
+    Present,
+    Presented,
     Probe,
     Queued,
     Quote,
     Release,
     Renew,
+    Renewed,
+    Shape,
     ShapeQuote,
+    Standing,
+    Status,
     Stopped,
 )
+from protocol.permission import Permit
 from protocol.requirement import Requirement
-from protocol.task import read_task, task_message
+from protocol.task import Task, read_task, task_message
 from protocol.words import Phase, Reason
 from swarm.identity import verify
 from swarm.link import Link
@@ -45,6 +60,8 @@ from swarm.network import PeerId
 
 MAX_TOLD: Final = 8
 """Clauses that are not met, in the quote for one shape."""
+VERBS: Final = (Probe, Commit, Renew, Cancel, Release, Adopt, Look, Control, Status)
+"""What is answered, if the caller may say it. `Present`, which says why it may, is taken from anybody."""
 
 log = structlog.get_logger("sark.desk")
 
@@ -56,8 +73,17 @@ class Desk:
     ledger: Ledger
     advert: Callable[[], Advert]
     """This worker's own, as others see it."""
-    allowed: Callable[[PeerId], bool]
+    permit: Callable[[PeerId, Message, str | None], Permit | Denied]
+    """What a peer may do, if that covers the verb (about the campaign, where it is one); else the refusal."""
+    present: Callable[[PeerId, Present], Presented | Denied]
+    """A token is shown."""
+    presented: Callable[[PeerId], None]
+    """It was good: the peer may do something now that it perhaps could not before."""
+    control: Callable[[Control], Awaitable[Standing | Denied]]
+    """Does what the owner says."""
     has_model: Callable[[str], bool]
+    estate: Estate
+    """What a campaign leaves here beside its leases."""
     phase: Callable[[str], Phase | None]
     """Where the run of a lease stands."""
     carry_out: Callable[[], None]
@@ -77,33 +103,57 @@ class Desk:
 
         `epochs`: what the link has spoken under so far, by campaign; kept up to date here.
         """
-        if not isinstance(message, (Probe, Commit, Renew, Cancel, Release, Adopt)):
+        if isinstance(message, Present):
+            return self._present(peer, message)
+        if not isinstance(message, VERBS):
             raise RemoteProtocolError(f"{type(message).__name__} is not a scheduler's to say")
-        if not self.allowed(peer):
-            log.info("verb.refused", verb=message.type, peer=peer)
-            return Denied(
-                reason=Reason.NOT_ALLOWED,
-                detail="this worker does not serve you; its owner can: sark-node join --allow " + peer,
-            )
-        if isinstance(message, (Renew, Cancel, Release)) and (
-            stale := self.ledger.stale(peer, message.held, epochs)
-        ):
-            return stale
+        permit = self._permit(peer, message)
+        if isinstance(permit, Denied):
+            return permit
         match message:
             case Probe():
-                return self._quote(message)
+                return self._quote(peer, permit, message)
             case Commit():
                 return self._commit(peer, message, epochs)
             case Renew():
-                renewed = self.ledger.renew(peer, message.held, self.now())
-                self.carry_out()
-                return renewed
+                return self._renew(peer, permit, message, epochs)
             case Cancel():
-                return await self._stop(peer, message, message.reason)
+                return await self._stop(peer, permit, message, message.reason, epochs)
             case Release():
-                return await self._stop(peer, message, Reason.CANCELLED)
+                return await self._stop(peer, permit, message, Reason.CANCELLED, epochs)
             case Adopt():
-                return self._adopt(peer, message, epochs)
+                return await self._adopt(peer, permit, message, epochs)
+            case Look():
+                return self._page(permit.principal, message)
+            case Control():
+                return await self.control(message)
+            case Status():
+                return self.standing(permit)
+
+    # -- may it? ---------------------------------------------------------------------------------------------------------
+
+    def _permit(self, peer: PeerId, message: Message, campaign: str | None = None) -> Permit | Denied:
+        permit = self.permit(peer, message, campaign)
+        if isinstance(permit, Denied):
+            log.info("verb.refused", verb=type(message).__name__, peer=peer, why=permit.detail)
+        return permit
+
+    def _present(self, peer: PeerId, message: Present) -> Presented | Denied:
+        answer = self.present(peer, message)
+        if isinstance(answer, Denied):
+            log.info("token.refused", peer=peer, issuer=message.issuer, why=answer.detail)
+        else:
+            self.presented(peer)
+        return answer
+
+    def _refusals(
+        self, peer: PeerId, permit: Permit, held: Sequence[Held], epochs: dict[str, int]
+    ) -> dict[str, Reason]:
+        return self.ledger.refusals(
+            peer, permit.principal, held, epochs, lambda campaign: permit.speaks_of(campaign) is None
+        )
+
+    # -- could you? ------------------------------------------------------------------------------------------------------
 
     def unmet(self, unit: str, requirement: Requirement) -> tuple[str, ...]:
         """Why this device does not fit, clause by clause; empty when it does."""
@@ -117,59 +167,167 @@ class Desk:
         lines += [str(item) for item in match(requirement, advert).missing]
         return tuple(lines[:32])
 
-    def _quote(self, ask: Probe) -> Quote:
-        self.ledger.expire(self.now())
+    def _quote(self, peer: PeerId, permit: Permit, ask: Probe) -> Quote:
+        now = self.now()
+        self.ledger.expire(now)
         self.carry_out()
-        shapes: list[ShapeQuote] = []
-        for shape in ask.shapes:
-            unmet = self.unmet(shape.unit, shape.requirement)
-            warm = self.has_model(shape.model)
-            shapes.append(
-                ShapeQuote(fits=not unmet, unmet=unmet[:MAX_TOLD], warm=warm, fetch=0 if warm else shape.size)
-            )
-        return self.ledger.quote().model_copy(update={"shapes": tuple(shapes)})
+        outlooks = {
+            priority: self.ledger.outlook(permit.principal, min(priority, permit.priority), permit.owner, now)
+            for priority in {shape.priority for shape in ask.shapes}
+        }
+        shapes = tuple(self._shape(shape, *outlooks[shape.priority]) for shape in ask.shapes)
+        return self.ledger.quote(now).model_copy(update={"shapes": shapes})
+
+    def _shape(self, shape: Shape, ahead: int, start_s: float | None, preempts: str) -> ShapeQuote:
+        unmet = self.unmet(shape.unit, shape.requirement)
+        warm = self.has_model(shape.model)
+        return ShapeQuote(
+            fits=not unmet,
+            unmet=unmet[:MAX_TOLD],
+            warm=warm,
+            fetch=0 if warm else shape.size,
+            ahead=ahead,
+            start_s=start_s,
+            preempts=preempts,
+        )
+
+    # -- take it, keep it ------------------------------------------------------------------------------------------------
 
     def _commit(self, peer: PeerId, ask: Commit, epochs: dict[str, int]) -> Message:
         try:
             task = read_task(ask.task)
         except RemoteProtocolError as exc:
             return Denied(reason=Reason.BAD_REQUEST, detail=detail(exc.what))
-        if task.scheduler != peer:
+        permit = self._permit(peer, ask, task.campaign)
+        if isinstance(permit, Denied):
+            return permit
+        if task.scheduler not in (peer, permit.principal):
             return Denied(reason=Reason.NOT_ALLOWED, detail=f"the task is {task.scheduler}'s, not yours")
         if not verify(peer, task_message(ask.task), ask.signature):
             return Denied(reason=Reason.BAD_REQUEST, detail="the task's signature is not its scheduler's")
         unmet = self.unmet(task.unit, task.requirement)
         if unmet:
             return Denied(reason=Reason.DOES_NOT_FIT, detail=detail("; ".join(unmet)), unmet=unmet)
-        wanted = Wanted(
-            peer=peer,
-            key=ask.key,
-            task=task,
-            task_sha256=hashlib.sha256(ask.task).hexdigest(),
-            attempt=ask.attempt,
-            epoch=ask.epoch,
-            priority=ask.priority,
-            queue=ask.queue,
-            ledger=ask.ledger,
-        )
-        answer = self.ledger.commit(wanted, self.now())
+        answer = self.ledger.commit(_wanted(peer, permit, ask, task), self.now())
         if isinstance(answer, (Granted, Queued)):
             epochs[task.campaign] = max(ask.epoch, epochs.get(task.campaign, 0))
+            self.estate.note(task, peer, ask)
         self.carry_out()
         return answer
 
-    async def _stop(self, peer: PeerId, ask: Cancel | Release, reason: Reason) -> Stopped:
-        dying = self.ledger.stop(peer, ask.held, reason)
+    def _renew(self, peer: PeerId, permit: Permit, ask: Renew, epochs: dict[str, int]) -> Renewed:
+        """Leases that the peer may not speak of any more are lost to it; the others of the same message are kept."""
+        refused = self._refusals(peer, permit, ask.held, epochs)
+        kept = [item for item in ask.held if item.lease not in refused]
+        renewed = self.ledger.renew(peer, kept, self.now())
+        self.carry_out()
+        lost = tuple(Lost(lease=lease, reason=reason) for lease, reason in refused.items())
+        return renewed.model_copy(update={"lost": renewed.lost + lost})
+
+    async def _stop(
+        self, peer: PeerId, permit: Permit, ask: Cancel | Release, reason: Reason, epochs: dict[str, int]
+    ) -> Stopped | Denied:
+        refused = self._refusals(peer, permit, ask.held, epochs)
+        if refused:
+            lease, why = next(iter(refused.items()))
+            return Denied(reason=why, detail=f"lease {lease} is not yours to end; nothing was ended")
+        dying = self.ledger.stop(peer, ask.held, reason, self.now())
         self.carry_out()
         for lease in dying:
             await self.dead(lease)
         return Stopped(leases=tuple(item.lease for item in ask.held))
 
-    def _adopt(self, peer: PeerId, ask: Adopt, epochs: dict[str, int]) -> Message:
-        live = self.ledger.adopt(peer, ask.campaign, ask.epoch)
-        if isinstance(live, Denied):
-            return live
+    # -- carry on --------------------------------------------------------------------------------------------------------
+
+    async def _adopt(
+        self, peer: PeerId, permit: Permit, ask: Adopt, epochs: dict[str, int]
+    ) -> Adopted | Denied:
+        stale = self.ledger.adopt(peer, permit.principal, ask.campaign, ask.epoch)
+        if stale is not None:
+            return stale
         epochs[ask.campaign] = ask.epoch
-        told = [item.model_copy(update={"phase": self.phase(item.lease)}) for item in live]
-        told.sort(key=lambda item: item.queued)  # runs first: tickets that do not fit can be asked for again
-        return Adopted(incarnation=self.ledger.incarnation, leases=tuple(told[:MAX_BATCH]))
+        self.carry_out()
+        if ask.cursor == 0:
+            await self.estate.hand_over(peer, permit.principal, ask)
+        return self._page(permit.principal, ask)
+
+    def _page(self, principal: str, ask: Adopt | Look) -> Adopted:
+        """What there is of a campaign from the cursor on. In the order of the fences, which nothing changes: what begins to run or ends
+        between two pages is neither told twice nor left out."""
+        places = self.ledger.of_campaign(principal, ask.campaign)
+        rest = [place for place in places if place.fence.number > ask.cursor]
+        page = rest[:MAX_BATCH]
+        answer = Adopted(
+            incarnation=self.ledger.incarnation,
+            leases=tuple(self._live(place) for place in page),
+            epoch=self.ledger.epoch(principal, ask.campaign),
+            cursor=page[-1].fence.number if len(rest) > len(page) else None,
+        )
+        return self.estate.page(answer, principal, ask, places)
+
+    def _live(self, place: Place) -> LiveLease:
+        return LiveLease(
+            task=place.wanted.task.task,
+            attempt=place.wanted.attempt,
+            lease=place.lease,
+            fence=place.fence,
+            queued=place.state in (LeaseState.QUEUED, LeaseState.OFFERED),
+            reporting=place.state in (LeaseState.REPORTING, LeaseState.STOPPING),
+            phase=self.phase(place.lease),
+        )
+
+    # -- how it stands ---------------------------------------------------------------------------------------------------
+
+    def standing(self, permit: Permit | None = None) -> Standing:
+        """How the worker stands, runs before tickets. Others than the owner (None) see their own work, and how much there is in all."""
+        now = self.now()
+        turn = {lease: index for index, lease in enumerate(self.ledger.line(now))}
+        shown = [
+            place
+            for place in self.ledger.places()
+            if place.state is not LeaseState.REPORTING
+            and (permit is None or permit.owner or place.wanted.principal == permit.principal)
+        ]
+        shown.sort(key=lambda place: (turn.get(place.lease, -1), place.fence.number))
+        return Standing(
+            incarnation=self.ledger.incarnation,
+            state=self.ledger.condition.state,
+            why=self.ledger.condition.why,
+            jobs=tuple(self._job(place, now) for place in shown[:MAX_BATCH]),
+            running=self.ledger.running,
+            queue=self.ledger.queue,
+        )
+
+    def _job(self, place: Place, now: float) -> Job:
+        wanted = place.wanted
+        return Job(
+            task=wanted.task.task,
+            model=line(wanted.task.model.name),
+            principal=wanted.principal,
+            team=line(wanted.team),
+            priority=wanted.own,
+            state=str(place.state),
+            phase=self.phase(place.lease),
+            since_s=max(0.0, now - place.since),
+        )
+
+
+def _wanted(peer: PeerId, permit: Permit, ask: Commit, task: Task) -> Wanted:
+    return Wanted(
+        peer=peer,
+        principal=permit.principal,
+        key=ask.key,
+        task=task,
+        task_sha256=hashlib.sha256(ask.task).hexdigest(),
+        attempt=ask.attempt,
+        epoch=ask.epoch,
+        priority=ask.priority,
+        cap=permit.priority,
+        owner=permit.owner,
+        slots=permit.slots,
+        team=permit.team,
+        preempted=ask.preempted,
+        left_s=ask.left_s,
+        queue=ask.queue,
+        ledger=ask.ledger,
+    )

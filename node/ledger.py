@@ -1,31 +1,39 @@
 """The only truth about a worker's capacity. Pure: what happened goes in with the time, answers and orders come out.
 
-    commit ─▶ Granted | Queued | Conflict | Denied          orders: Run, Offer, Kill (`take_orders`)
-    start, skip, defer      what the scheduler said to an Offer          renew, expire      the lease's clock
-    finish, acknowledge     the run is over, its result is settled       stop               cancel and release
+    commit ─▶ Granted | Queued | Conflict | Denied          orders: Run, Offer, Warn, Kill (`take_orders`)
+    start, skip, defer      what the scheduler said to an Offer          renew, expire      the lease's clock, and time limits
+    timing                  a measurement begins, ends                   stop, evict        cancel and release, permission gone
+    finish, acknowledge     the run is over, its result is settled       adopt              another scheduler carries on
 
 One lease at a time holds a slot. A run whose lease was stopped keeps the *device* until its processes are dead, so a new lease may
 be granted at once while its run waits for `finish`. Fences only rise. Whatever is said twice changes nothing the second time.
+This page is what is said; what follows from it on the slots stands in `slots`, who may speak for a campaign in `speakers`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from node.condition import Condition
-from node.places import ENDED, HOLDS, OCCUPIES, Kill, Offer, Order, Place, Remembered, Run, Wanted
-from protocol.lease import GRACE_S, LEASE_TTL_S, RENEW_EVERY_S, Fence, LeaseEvent, LeaseState
-from protocol.messages import Conflict, Denied, Granted, Held, LiveLease, Lost, Queued, Quote, Renewed
+from node.places import HOLDS, OCCUPIES, Order, Place, Remembered, Wanted
+from node.preemption import in_words
+from node.slots import MAX_REMEMBERED, Slots
+from node.speakers import Speakers
+from node.turns import Rank
+from protocol.lease import GRACE_S, LEASE_TTL_S, PREEMPT_GRACE_S, RENEW_EVERY_S, Fence, LeaseEvent, LeaseState
+from protocol.messages import Conflict, Denied, Granted, Held, Lost, Queued, Quote, Renewed, Waiting
 from protocol.words import Reason
 
 MAX_QUEUE: Final = 200
 MAX_QUEUE_EACH: Final = 128
-"""Tickets of one scheduler."""
+"""Tickets of one principal."""
 MAX_REPORTING: Final = 1_000
 """Ended runs that are remembered until their results are settled; the results themselves are in the outbox."""
-MAX_REMEMBERED: Final = 4_096
 BUSY_RETRY_S: Final = 5.0
+"""When nothing ran here yet that would tell how long a run takes."""
+_COUNTED: Final = HOLDS | {LeaseState.QUEUED}
+"""What a principal's permission counts."""
 
 
 class Ledger:
@@ -39,82 +47,99 @@ class Ledger:
         slots: int = 1,
         max_queue: int = MAX_QUEUE,
         max_queue_each: int = MAX_QUEUE_EACH,
+        owner_first: bool = False,
         condition: Condition | None = None,
     ) -> None:
         self.incarnation = incarnation
         self.condition = condition or Condition()
-        self.version = 0
-        """Moves with every change of what could be had here."""
         self._name = name
-        self._slots = slots
+        self._slots = Slots(slots, self.condition, owner_first=owner_first)
         self._max_queue = max_queue
         self._max_queue_each = max_queue_each
-        self._places: dict[str, Place] = {}
         self._number = 0
         self._keys: Remembered[tuple[str, str], tuple[str, Fence, str]] = Remembered(MAX_REMEMBERED)
         """(peer, key) → lease, fence, hash of the task: for requests that come twice."""
-        self._ends: Remembered[str, tuple[str, Reason]] = Remembered(MAX_REMEMBERED)
-        """Closed lease → scheduler, reason."""
-        self._epochs: Remembered[tuple[str, str], int] = Remembered(MAX_REMEMBERED)
-        self._linked: dict[str, int] = {}
-        self._orders: list[Order] = []
-        self._mean_s: float | None = None
+        self._speakers = Speakers(MAX_REMEMBERED)
 
     # -- what there is ---------------------------------------------------------------------------------------------------
 
     def place(self, lease: str) -> Place | None:
         """The place of a lease, ticket or unsettled run; None once it is closed."""
-        return self._places.get(lease)
+        return self._slots.places.get(lease)
 
     def places(self) -> tuple[Place, ...]:
         """All that is not closed, oldest first."""
-        return tuple(self._places.values())
+        return tuple(self._slots.places.values())
 
     def take_orders(self) -> tuple[Order, ...]:
         """What is to be done now; each order comes out once."""
-        orders, self._orders = tuple(self._orders), []
-        return orders
+        return self._slots.take_orders()
 
     def next_deadline(self) -> float | None:
         """When `expire` has something to do next."""
-        return min((p.deadline for p in self._places.values() if p.deadline is not None), default=None)
+        return self._slots.next_deadline()
+
+    @property
+    def version(self) -> int:
+        """Moves with every change of what could be had here."""
+        return self._slots.version
 
     @property
     def running(self) -> int:
         """Runs whose processes may be alive."""
-        return self._count(OCCUPIES)
+        return self._slots.number_in(OCCUPIES)
 
     @property
     def queue(self) -> int:
         """Tickets waiting."""
-        return self._count({LeaseState.QUEUED})
+        return self._slots.number_in({LeaseState.QUEUED})
 
-    def quote(self) -> Quote:
+    def epoch(self, principal: str, campaign: str) -> int:
+        """The highest that was heard of a campaign; 0: none."""
+        return self._speakers.epoch(principal, campaign) or 0
+
+    def of_campaign(self, principal: str, campaign: str) -> tuple[Place, ...]:
+        """What is held for one campaign, in the order in which it came; that order never changes."""
+        return tuple(
+            place
+            for place in self._slots.places.values()
+            if place.wanted.principal == principal and place.wanted.task.campaign == campaign
+        )
+
+    def line(self, now: float) -> list[str]:
+        """The tickets' leases in the order in which they are served."""
+        return self._slots.line(now)
+
+    # -- what could be had -----------------------------------------------------------------------------------------------
+
+    def quote(self, now: float) -> Quote:
         """What could be had now. Holds nothing."""
-        free = max(0, self._slots - self._count(HOLDS - {LeaseState.LAPSED})) if self.condition.serving else 0
+        free = self._slots.free if self.condition.serving else 0
         return Quote(
             incarnation=self.incarnation,
             ledger=self.version,
             state=self.condition.state,
             free=free,
             queue=self.queue,
-            start_s=0.0 if free else self._wait(self.queue),
+            start_s=0.0 if free else self._slots.start_after(self.queue, now),
+            run_s=self._slots.mean_s,
+            why=self.condition.why if not self.condition.serving else "",
         )
 
-    def live(self, peer: str, campaign: str) -> tuple[LiveLease, ...]:
-        """What is held for one campaign of one scheduler."""
-        return tuple(
-            LiveLease(
-                task=p.wanted.task.task,
-                attempt=p.wanted.attempt,
-                lease=p.lease,
-                fence=p.fence,
-                queued=p.state in (LeaseState.QUEUED, LeaseState.OFFERED),
-                reporting=p.state in (LeaseState.REPORTING, LeaseState.STOPPING),
-            )
-            for p in self._places.values()
-            if p.wanted.peer == peer and p.wanted.task.campaign == campaign
-        )
+    def outlook(
+        self, principal: str, priority: int, owner: bool, now: float
+    ) -> tuple[int, float | None, str]:
+        """What a commit would find: tickets before it, its expected wait (None: not known), and in words the run that gives way to it."""
+        if not self.condition.serving:
+            return self.queue, None, ""
+        if self._slots.free > 0:
+            return 0, 0.0, ""
+        me = Rank(self._slots.owner_first and owner, priority, principal, self._number + 1)
+        ahead = self._slots.turns.line([*self._slots.ranks(now), me]).index(me)
+        victim = self._slots.victim(priority, owner, now)
+        if victim is None or victim.timed:
+            return ahead, self._slots.start_after(ahead, now), in_words(victim) if victim else ""
+        return ahead, 0.0 if victim.state is LeaseState.GRANTED else PREEMPT_GRACE_S, in_words(victim)
 
     # -- taking work -----------------------------------------------------------------------------------------------------
 
@@ -123,96 +148,114 @@ class Ledger:
         self.expire(now)
         known = self._keys.get((wanted.peer, wanted.key))
         if known is not None:
-            return self._again(wanted, *known)
-        campaign = (wanted.peer, wanted.task.campaign)
-        newest = self._epochs.get(campaign)
-        if newest is not None and wanted.epoch < newest:
-            return _stale_epoch(newest)
+            return self._again(wanted, *known, now=now)
+        campaign = (wanted.principal, wanted.task.campaign)
+        if stale := self._speakers.refuse(wanted.peer, *campaign, wanted.epoch):
+            return stale
         if not self.condition.serving:
             why = f": {self.condition.why}" if self.condition.why else ""
             return Denied(reason=Reason.NOT_SERVING, detail=f"this worker is {self.condition.state}{why}")
+        if over := self._over_quota(wanted):
+            return Denied(reason=Reason.QUOTA, detail=over, retry_s=self._retry_s(now))
         if wanted.ledger is not None and wanted.ledger != self.version:
-            return Conflict(reason=Reason.STALE_QUOTE, quote=self.quote())
-        free = self._slots - self._count(HOLDS - {LeaseState.LAPSED})
-        if free <= 0 and not wanted.queue:
-            return Conflict(reason=Reason.BUSY, quote=self.quote())
-        if free <= 0 and (full := self._full(wanted.peer)):
-            return Denied(reason=Reason.BUSY, detail=full, retry_s=self._wait(0) or BUSY_RETRY_S)
-        self._epochs.put(campaign, max(wanted.epoch, newest or 0))
-        place = self._enter(wanted, LeaseState.GRANTED if free > 0 else LeaseState.QUEUED, now)
-        if free > 0:
-            self._make_room()
-        self._settle()
-        return self._answer(place)
-
-    def adopt(self, peer: str, campaign: str, epoch: int) -> tuple[LiveLease, ...] | Denied:
-        """A scheduler carries on its campaign; from now on lower epochs are refused. Gives what is held for it."""
-        newest = self._epochs.get((peer, campaign))
-        if newest is not None and epoch < newest:
-            return _stale_epoch(newest)
-        self._epochs.put((peer, campaign), epoch)
-        return self.live(peer, campaign)
-
-    def stale(self, peer: str, held: Iterable[Held], epochs: Mapping[str, int]) -> Denied | None:
-        """A refusal where one of these belongs to a campaign that was adopted since under a higher epoch than the link spoke under.
-
-        `epochs`: campaign → what the link spoke under. A link that did not speak of a campaign yet is not refused for it.
-        """
-        for item in held:
-            place = self._places.get(item.lease)
-            if place is None or place.wanted.peer != peer:
-                continue
-            campaign = place.wanted.task.campaign
-            newest = self._epochs.get((peer, campaign))
-            if newest is not None and epochs.get(campaign, newest) < newest:
-                return _stale_epoch(newest)
-        return None
+            return Conflict(reason=Reason.STALE_QUOTE, quote=self.quote(now))
+        if (
+            self._slots.free <= 0
+            and (unused := self._slots.victim(wanted.own, wanted.owner, now))
+            and unused.state is LeaseState.GRANTED
+        ):
+            self._slots.give_way(unused, wanted)
+        free = self._slots.free > 0
+        if not free and not wanted.queue:
+            return Conflict(reason=Reason.BUSY, quote=self.quote(now))
+        if not free and (full := self._full(wanted.principal)):
+            return Denied(reason=Reason.BUSY, detail=full, retry_s=self._retry_s(now))
+        self._hear(wanted.peer, *campaign, wanted.epoch)
+        place = self._enter(wanted, LeaseState.GRANTED if free else LeaseState.QUEUED, now)
+        self._slots.settle(now)
+        return self._answer(place, now)
 
     def start(self, lease: str, now: float) -> None:
         """The scheduler wants the place that was offered."""
-        place = self._places.get(lease)
+        place = self._slots.places.get(lease)
         if place is not None and place.state is LeaseState.OFFERED:
             place.move(LeaseEvent.START)
             place.deadline = now + LEASE_TTL_S
-            self.version += 1
-        self._settle()
+            self._slots.version += 1
+        self._slots.settle(now)
 
-    def skip(self, lease: str, reason: Reason = Reason.CANCELLED) -> None:
+    def skip(self, lease: str, now: float, reason: Reason = Reason.CANCELLED) -> None:
         """The scheduler does not need the place that was offered."""
-        place = self._places.get(lease)
+        place = self._slots.places.get(lease)
         if place is not None and place.state is LeaseState.OFFERED:
             place.move(LeaseEvent.SKIP)
-            self._close(place, reason)
-        self._settle()
+            self._slots.close(place, reason)
+        self._slots.settle(now)
 
-    def defer(self, lease: str) -> None:
+    def defer(self, lease: str, now: float) -> None:
         """The scheduler could not be asked: the ticket keeps its turn, others come first until there is a link again."""
-        place = self._places.get(lease)
+        place = self._slots.places.get(lease)
         if place is not None and place.state is LeaseState.OFFERED:
             place.move(LeaseEvent.DEFER)
-            self.version += 1
-        self._settle()
+            self._slots.version += 1
+        self._slots.settle(now)
 
-    def link_up(self, peer: str) -> None:
+    def link_up(self, peer: str, now: float) -> None:
         """The scheduler can be asked."""
-        self._linked[peer] = self._linked.get(peer, 0) + 1
-        self._settle()
+        self._slots.linked[peer] = self._slots.linked.get(peer, 0) + 1
+        self._slots.settle(now)
 
-    def link_down(self, peer: str) -> None:
+    def link_down(self, peer: str, now: float) -> None:
         """One of its links is gone."""
-        left = self._linked.pop(peer, 0) - 1
+        left = self._slots.linked.pop(peer, 0) - 1
         if left > 0:
-            self._linked[peer] = left
+            self._slots.linked[peer] = left
+        self._slots.settle(now)
+
+    # -- who speaks ------------------------------------------------------------------------------------------------------
+
+    def adopt(self, peer: str, principal: str, campaign: str, epoch: int) -> Denied | None:
+        """A scheduler carries on its campaign, or its principal's: from now on it alone speaks for it, and lower epochs are refused."""
+        if stale := self._speakers.refuse(peer, principal, campaign, epoch):
+            return stale
+        self._hear(peer, principal, campaign, epoch)
+        return None
+
+    def refusals(
+        self,
+        peer: str,
+        principal: str,
+        held: Iterable[Held],
+        epochs: Mapping[str, int],
+        covers: Callable[[str], bool],
+    ) -> dict[str, Reason]:
+        """The leases that a peer may not speak of any more, or may not at all. Those that are not known are not among them.
+
+        `epochs`: campaign → what its link spoke under. A link that did not speak of a campaign yet is not refused for its epoch.
+        `covers`: whether its permission is for a campaign.
+        """
+        refused: dict[str, Reason] = {}
+        for item in held:
+            place = self._slots.places.get(item.lease)
+            if place is None or (place.peer != peer and place.wanted.principal != principal):
+                continue
+            campaign = place.wanted.task.campaign
+            newest = self.epoch(place.wanted.principal, campaign)
+            if not covers(campaign):
+                refused[item.lease] = Reason.NOT_ALLOWED
+            elif place.peer != peer or epochs.get(campaign, newest) < newest:
+                refused[item.lease] = Reason.STALE_EPOCH
+        return refused
 
     # -- the lease's clock -----------------------------------------------------------------------------------------------
 
     def renew(self, peer: str, held: Iterable[Held], now: float) -> Renewed:
-        """Keep those that are still the scheduler's; say of the others why not."""
+        """Keep those that are still the scheduler's; say of the others why not, and of tickets where they stand."""
         self.expire(now)
         renewed: list[str] = []
         lost: list[Lost] = []
         for item in held:
-            place = self._places.get(item.lease)
+            place = self._slots.places.get(item.lease)
             why = self._gone(peer, item, place)
             if place is None or why is not None:
                 lost.append(Lost(lease=item.lease, reason=why or Reason.UNKNOWN))
@@ -224,181 +267,185 @@ class Ledger:
         return Renewed(
             incarnation=self.incarnation,
             state=self.condition.state,
+            why=self.condition.why if not self.condition.serving else "",
+            waiting=self._waiting(renewed, now),
             renewed=tuple(renewed),
             lost=tuple(lost),
         )
 
     def expire(self, now: float) -> None:
-        """Whatever was not renewed in time: tickets and unused places close, a run goes on in grace, then is stopped."""
+        """What is over now: tickets and unused places close, a run that was not renewed goes on in grace and is stopped after it.
+
+        Whoever renews: a ticket whose time in the queue is over and whatever belongs to a campaign whose time is over ends.
+        """
         for place in self.places():
-            if place.deadline is None or place.deadline > now:
+            limit = place.limit
+            if limit is not None and limit <= now:
+                self._slots.end(place, Reason.TIMED_OUT)
+            elif place.deadline is None or place.deadline > now:
                 continue
-            if place.state is LeaseState.LAPSED:
-                self._stop(place, LeaseEvent.EXPIRE, Reason.EXPIRED)
-                continue
-            if place.move(LeaseEvent.EXPIRE) is LeaseState.LAPSED:
+            elif place.state is LeaseState.LAPSED:
+                self._slots.stop(place, LeaseEvent.EXPIRE, Reason.EXPIRED)
+            elif place.move(LeaseEvent.EXPIRE) is LeaseState.LAPSED:
                 place.deadline += GRACE_S
-                self.version += 1
+                self._slots.version += 1
             else:
-                self._close(place, Reason.EXPIRED)
-        self._settle()
+                self._slots.close(place, Reason.EXPIRED)
+        self._slots.settle(now)
+
+    def timing(self, lease: str, timed: bool, now: float) -> None:
+        """A measurement of this run begins, or is over. Inside it nothing makes the run give way."""
+        place = self._slots.places.get(lease)
+        if place is not None and place.state in OCCUPIES and place.timed is not timed:
+            place.timed = timed
+            self._slots.settle(now)
 
     # -- the end ---------------------------------------------------------------------------------------------------------
 
-    def stop(self, peer: str, held: Iterable[Held], reason: Reason) -> tuple[str, ...]:
+    def stop(self, peer: str, held: Iterable[Held], reason: Reason, now: float) -> tuple[str, ...]:
         """End these. Gives the leases whose processes are still to die; all others are over already."""
         dying: list[str] = []
         for item in held:
-            place = self._places.get(item.lease)
-            if place is None or place.wanted.peer != peer or place.fence != item.fence:
+            place = self._slots.places.get(item.lease)
+            if place is None or place.peer != peer or place.fence != item.fence:
                 continue
-            if place.state in (LeaseState.RUNNING, LeaseState.LAPSED):
-                self._stop(place, LeaseEvent.STOP, reason)
-            elif place.state not in ENDED:
-                place.move(LeaseEvent.STOP)
-                self._close(place, reason)
+            self._slots.end(place, reason)
             if place.state is LeaseState.STOPPING:
                 dying.append(place.lease)
-        self._settle()
+        self._slots.settle(now)
+        return tuple(dying)
+
+    def evict(self, who: str, reason: Reason, now: float) -> tuple[str, ...]:
+        """End all that a peer speaks for, or that is held on its behalf. Gives the leases whose processes are still to die."""
+        dying: list[str] = []
+        for place in self.places():
+            if who in (place.peer, place.wanted.principal):
+                self._slots.end(place, reason)
+                if place.state is LeaseState.STOPPING:
+                    dying.append(place.lease)
+        self._slots.settle(now)
         return tuple(dying)
 
     def finish(self, lease: str, now: float) -> None:
         """The run's processes are gone. The device is free; the result is on its way."""
-        place = self._places.get(lease)
+        place = self._slots.places.get(lease)
         if place is None or place.state not in OCCUPIES:
             return
         if place.began is not None and place.state is not LeaseState.STOPPING:
             took = now - place.began
-            self._mean_s = took if self._mean_s is None else 0.7 * self._mean_s + 0.3 * took
+            self._slots.mean_s = took if self._slots.mean_s is None else 0.7 * self._slots.mean_s + 0.3 * took
         place.move(LeaseEvent.FINISH)
         place.deadline = None
-        self.version += 1
-        reporting = [p for p in self._places.values() if p.state is LeaseState.REPORTING]
+        place.timed = False
+        self._slots.version += 1
+        reporting = [p for p in self._slots.places.values() if p.state is LeaseState.REPORTING]
         for old in reporting[: max(0, len(reporting) - MAX_REPORTING)]:
             self.acknowledge(old.lease)
-        self._settle()
+        self._slots.settle(now)
 
     def acknowledge(self, lease: str) -> None:
         """The result is settled, or given up."""
-        place = self._places.get(lease)
+        place = self._slots.places.get(lease)
         if place is not None and place.state is LeaseState.REPORTING:
             place.move(LeaseEvent.ACKNOWLEDGE)
-            self._close(place, Reason.UNKNOWN)
+            self._slots.close(place, Reason.UNKNOWN)
 
     def close_queue(self, reason: Reason = Reason.NOT_SERVING) -> None:
         """The worker does not serve any more: no ticket and no place that is not in use is kept."""
         for place in self.places():
             if place.state in (LeaseState.QUEUED, LeaseState.OFFERED, LeaseState.GRANTED):
-                place.move(LeaseEvent.STOP)
-                self._close(place, reason)
+                self._slots.end(place, reason)
 
-    # -- inside ----------------------------------------------------------------------------------------------------------
+    # -- inside: what is said --------------------------------------------------------------------------------------------
 
-    def _count(self, states: Iterable[LeaseState]) -> int:
-        wanted = frozenset(states)
-        return sum(1 for place in self._places.values() if place.state in wanted)
+    def _retry_s(self, now: float) -> float:
+        return self._slots.start_after(0, now) or BUSY_RETRY_S
 
-    def _wait(self, ahead: int) -> float | None:
-        """Expected seconds until a place is free with `ahead` tickets before; None while nothing ran yet."""
-        if self._mean_s is None:
-            return None
-        return self._mean_s * (ahead + 1) / self._slots
+    def _waiting(self, leases: Collection[str], now: float) -> tuple[Waiting, ...]:
+        asked = [lease for lease in leases if self._slots.places[lease].state is LeaseState.QUEUED]
+        if not asked:
+            return ()
+        at = {lease: index for index, lease in enumerate(self._slots.line(now))}
+        starts = self._slots.starts(len(at), now)
+        return tuple(
+            Waiting(lease=lease, position=at[lease] + 1, start_s=starts[at[lease]] if starts else None)
+            for lease in asked
+        )
 
-    def _full(self, peer: str) -> str:
-        tickets = [p for p in self._places.values() if p.state is LeaseState.QUEUED]
+    def _full(self, principal: str) -> str:
+        tickets = [p for p in self._slots.places.values() if p.state is LeaseState.QUEUED]
         if len(tickets) >= self._max_queue:
             return f"{len(tickets)} tickets wait here, which is all there is room for"
-        own = sum(1 for p in tickets if p.wanted.peer == peer)
+        own = sum(1 for p in tickets if p.wanted.principal == principal)
         if own >= self._max_queue_each:
             return f"{own} tickets of yours wait here, which is all one scheduler may have"
         return ""
 
-    def _enter(self, wanted: Wanted, state: LeaseState, now: float) -> Place:
-        self._number += 1
-        fence = Fence(incarnation=self.incarnation, number=self._number)
-        lease = f"{self._name}-{self.incarnation}.{self._number}"
-        place = Place(lease, fence, wanted, state, since=now, deadline=now + LEASE_TTL_S)
-        self._places[lease] = place
-        self._keys.put((wanted.peer, wanted.key), (lease, fence, wanted.task_sha256), keep=self._is_held)
-        self.version += 1
-        return place
+    def _over_quota(self, wanted: Wanted) -> str:
+        if wanted.slots is None:
+            return ""
+        own = sum(
+            1
+            for p in self._slots.places.values()
+            if p.state in _COUNTED and p.wanted.principal == wanted.principal
+        )
+        if own < wanted.slots:
+            return ""
+        return f"you have {own} places and tickets here, and your permission is for {wanted.slots}"
 
-    def _is_held(self, known: tuple[str, Fence, str]) -> bool:
-        return known[0] in self._places
-
-    def _again(self, wanted: Wanted, lease: str, fence: Fence, sha256: str) -> Granted | Queued | Denied:
+    def _again(
+        self, wanted: Wanted, lease: str, fence: Fence, sha256: str, *, now: float
+    ) -> Granted | Queued | Denied:
         if sha256 != wanted.task_sha256:
             return Denied(reason=Reason.BAD_REQUEST, detail=f"key {wanted.key} stands for another task")
-        place = self._places.get(lease)
+        place = self._slots.places.get(lease)
         if place is None:
             return Granted(lease=lease, fence=fence, ttl_s=LEASE_TTL_S, renew_s=RENEW_EVERY_S)
-        return self._answer(place)
+        if place.peer != wanted.peer:
+            return Denied(reason=Reason.STALE_EPOCH, detail="this campaign was adopted by another scheduler")
+        return self._answer(place, now)
 
-    def _answer(self, place: Place) -> Granted | Queued:
+    def _answer(self, place: Place, now: float) -> Granted | Queued:
         if place.state not in (LeaseState.QUEUED, LeaseState.OFFERED):
             return Granted(lease=place.lease, fence=place.fence, ttl_s=LEASE_TTL_S, renew_s=RENEW_EVERY_S)
-        ahead = sum(1 for p in self._tickets() if p.order < place.order)
+        ahead = self._slots.line(now).index(place.lease) if place.state is LeaseState.QUEUED else 0
         return Queued(
             lease=place.lease,
             fence=place.fence,
             position=ahead + 1,
-            start_s=self._wait(ahead),
+            start_s=self._slots.start_after(ahead, now),
             ttl_s=LEASE_TTL_S,
             renew_s=RENEW_EVERY_S,
         )
-
-    def _tickets(self) -> Iterator[Place]:
-        return (p for p in self._places.values() if p.state is LeaseState.QUEUED)
 
     def _gone(self, peer: str, item: Held, place: Place | None) -> Reason | None:
         """Why a lease cannot be renewed; None when it can."""
         if item.fence.incarnation != self.incarnation:
             return Reason.LOST
         if place is None:
-            ended = self._ends.get(item.lease)
+            ended = self._slots.ends.get(item.lease)
             return ended[1] if ended is not None and ended[0] == peer else Reason.UNKNOWN
-        if place.wanted.peer != peer:
+        if place.peer != peer:
             return Reason.UNKNOWN
         if place.fence != item.fence:
             return Reason.FENCED
         return place.why if place.state is LeaseState.STOPPING else None
 
-    def _stop(self, place: Place, event: LeaseEvent, reason: Reason) -> None:
-        place.move(event)
-        place.deadline = None
-        place.why = reason
-        self.version += 1
-        self._orders.append(Kill(place.lease, reason))
+    # -- inside: what changes --------------------------------------------------------------------------------------------
 
-    def _close(self, place: Place, reason: Reason) -> None:
-        del self._places[place.lease]
-        self._ends.put(place.lease, (place.wanted.peer, reason))
-        self.version += 1
+    def _enter(self, wanted: Wanted, state: LeaseState, now: float) -> Place:
+        self._number += 1
+        fence = Fence(incarnation=self.incarnation, number=self._number)
+        lease = f"{self._name}-{self.incarnation}.{self._number}"
+        place = Place(lease, fence, wanted, wanted.peer, state, since=now, deadline=now + LEASE_TTL_S)
+        self._slots.enter(place)
+        self._keys.put((wanted.peer, wanted.key), (lease, fence, wanted.task_sha256), keep=self._is_held)
+        return place
 
-    def _make_room(self) -> None:
-        """The oldest lapsed run gives way when there are more holders than slots."""
-        while self._count(HOLDS) > self._slots:
-            lapsed = [p for p in self._places.values() if p.state is LeaseState.LAPSED]
-            self._stop(lapsed[0], LeaseEvent.STOP, Reason.EXPIRED)
+    def _is_held(self, known: tuple[str, Fence, str]) -> bool:
+        return known[0] in self._slots.places
 
-    def _settle(self) -> None:
-        """Offer free slots to tickets, and begin granted runs as far as the device is free."""
-        while self.condition.serving:
-            if self._count(HOLDS - {LeaseState.LAPSED}) >= self._slots:
-                break
-            asked = [p for p in self._tickets() if p.wanted.peer in self._linked]
-            if not asked:
-                break
-            first = min(asked, key=lambda p: p.order)
-            first.move(LeaseEvent.READY)
-            self.version += 1
-            self._make_room()
-            self._orders.append(Offer(first.lease))
-        for place in self._places.values():
-            if place.state is LeaseState.GRANTED and self._count(OCCUPIES) < self._slots:
-                place.move(LeaseEvent.RUN)
-                self._orders.append(Run(place.lease))
-
-
-def _stale_epoch(newest: int) -> Denied:
-    return Denied(reason=Reason.STALE_EPOCH, detail=f"this campaign was adopted under epoch {newest}")
+    def _hear(self, peer: str, principal: str, campaign: str, epoch: int) -> None:
+        if self._speakers.hear(peer, principal, campaign, epoch):
+            for place in self.of_campaign(principal, campaign):
+                place.peer = peer

@@ -19,6 +19,8 @@ PROVIDERS: Final = {known.unit: frozenset(known.names) for known in UNITS}
 """What must come first in the live session for a unit to have run; units not listed are their driver's word."""
 
 
+TIMED: Final = frozenset({driver.Phase.LOAD, driver.Phase.RUN})
+"""Phases in which time is taken: each load by itself, then all inferences."""
 MAX_SIZES: Final = 4096
 """Sizes in all shapes of a record together: half of the elements that one may have."""
 
@@ -81,6 +83,9 @@ class Observed:
     measured: driver.Measured | None = None
     described: driver.Described | None = None
     checked: driver.Checked | None = None
+    timed: bool = False
+    """Something is being timed that must not be disturbed: a load, or the inferences. Once these have begun it stays so until the run
+    ends: what was measured is worth more than the second that its check takes."""
     _stage: str = ""
     _since: float = 0.0
 
@@ -94,9 +99,11 @@ class Observed:
         """Keep what a driver told."""
         match event:
             case driver.Progressed():
+                self.timed = self.timed or event.phase in TIMED
                 if event.phase != self._stage:
                     self.enter(str(event.phase), now)
             case driver.Loaded():
+                self.timed = False
                 self.loads.append(event)
             case driver.Measured():
                 self.measured = event

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -24,28 +25,53 @@ class Wanted:
     """What a scheduler asks for, checked by the desk: signed by it, fitting, allowed."""
 
     peer: str
+    """Who speaks."""
+    principal: str
+    """On whose behalf: the peer itself, or who delegated to it."""
     key: str
     task: Task
     task_sha256: str
     attempt: int
     epoch: int
     priority: int = 50
+    """As asked for."""
+    cap: int = 100
+    """The highest that its permission lets count."""
+    owner: bool = False
+    """For the device's owner."""
+    slots: int | None = None
+    """Places and tickets that the principal may have here; None: no limit of its own."""
+    team: str = ""
+    preempted: int = 0
+    """How often the task gave way before."""
+    left_s: float | None = None
+    """Until the campaign's time is over."""
     queue: bool = False
     ledger: int | None = None
+
+    @property
+    def own(self) -> int:
+        """Its priority here, before any ageing."""
+        return min(self.priority, self.cap)
 
 
 @dataclass(slots=True)
 class Place:
-    """One attempt's way through the worker. `deadline` is on the worker's monotonic clock; None where no lease can lapse."""
+    """One attempt's way through the worker. Times are on the worker's monotonic clock."""
 
     lease: str
     fence: Fence
     wanted: Wanted
+    peer: str
+    """Who speaks for it now; another than at first once its campaign was adopted."""
     state: LeaseState
     since: float
     """When it was committed."""
     deadline: float | None
+    """When its lease lapses; None where it cannot."""
     began: float | None = None
+    timed: bool = False
+    """Its run is being timed: not to be disturbed, and not to be ended for another."""
     why: Reason = Reason.UNKNOWN
     """Why it was stopped, once it was."""
 
@@ -55,9 +81,14 @@ class Place:
         return self.state
 
     @property
-    def order(self) -> tuple[int, int]:
-        """Sorts tickets: higher priority first, then first come."""
-        return (-self.wanted.priority, self.fence.number)
+    def limit(self) -> float | None:
+        """When it ends whoever renews it: its time in the queue is over, or its campaign's. Infinite: never; None: it has ended."""
+        if self.state not in HOLDS and self.state is not LeaseState.QUEUED:
+            return None
+        left_s = math.inf if self.wanted.left_s is None else self.wanted.left_s
+        if self.state is LeaseState.QUEUED:
+            left_s = min(left_s, self.wanted.task.timeouts.queue_s)
+        return self.since + left_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +113,19 @@ class Kill:
     reason: Reason
 
 
-Order = Offer | Run | Kill
+@dataclass(frozen=True, slots=True)
+class Warn:
+    """Tell the scheduler that this place gives way to a higher priority after the grace."""
+
+    peer: str
+    lease: str
+    fence: Fence
+    grace_s: float
+    priority: int
+    """Of who needs it."""
+
+
+Order = Offer | Run | Kill | Warn
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")

@@ -41,10 +41,16 @@ class Launching(Protocol):
 
 Report = Callable[[Phase, int, int | None, float | None], None]
 """(phase, done, total, median in ms), in the loop."""
+Timing = Callable[[bool], None]
+"""A timed measurement begins (True), or is over: in the loop, and only when it changes."""
 
 
 async def _at_once() -> None:
     """Nothing else is going on here."""
+
+
+async def _alone_it_is(job: Job) -> None:
+    """Nothing comes with the model."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +61,7 @@ class Bench:
     """Peer id, as it stands in the record."""
     facts: Callable[[], DeviceFacts]
     cache: ModelCache
-    source: Callable[[Task], Source]
+    source: Callable[[Job], Source]
     lock: DeviceLock
     launch: Callable[[WorkOrder, Limits], Launching]
     memory_cap: int
@@ -64,6 +70,8 @@ class Bench:
     """Held while a model is fetched and while one is measured: one disturbs the other."""
     quiet: Callable[[], Awaitable[None]] = _at_once
     """Waits until this node's own work (results going to disk) cannot disturb a measurement."""
+    beside: Callable[[Job], Awaitable[None]] = _alone_it_is
+    """Fetches what else belongs to the task's campaign; never fails, never takes long."""
     clock: Callable[[], float] = time.monotonic
 
 
@@ -104,13 +112,13 @@ def limits(task: Task, memory_cap: int) -> Limits:
     )
 
 
-async def run(job: Job, bench: Bench, stop: Stop, report: Report) -> Record:
+async def run(job: Job, bench: Bench, stop: Stop, report: Report, timing: Timing = lambda on: None) -> Record:
     """Run one attempt to its end. Never raises for what a model, a driver or a scheduler does."""
     seen = Observed()
     seen.enter("queue", bench.clock() - job.waited_s)
     end: End | None = None
     with stop.scope:
-        end = await _attempt(job.task, bench, seen, report)
+        end = await _attempt(job, bench, seen, report, timing)
     seen.enter("", bench.clock())
     if stop.reason is not None and (end is None or end.outcome is Outcome.CANCELLED):
         end = End(Outcome.CANCELLED, stop.reason, detail=f"stopped: {stop.reason}")
@@ -131,7 +139,8 @@ def _record(seen: Observed, job: Job, end: End, bench: Bench) -> Record:
         return Observed(stages=seen.stages).record(job, why, bench.worker, bench.facts())
 
 
-async def _attempt(task: Task, bench: Bench, seen: Observed, report: Report) -> End:
+async def _attempt(job: Job, bench: Bench, seen: Observed, report: Report, timing: Timing) -> End:
+    task = job.task
     tell = _Teller(report, bench.clock)
     try:
         async with AsyncExitStack() as held:
@@ -142,9 +151,11 @@ async def _attempt(task: Task, bench: Bench, seen: Observed, report: Report) -> 
                 with trio.move_on_after(task.timeouts.fetch_s):
                     path = await held.enter_async_context(
                         bench.cache.using(
-                            task.model, bench.source(task), lambda done, total: tell(Phase.FETCH, done, total)
+                            task.model, bench.source(job), lambda done, total: tell(Phase.FETCH, done, total)
                         )
                     )
+                if path is not None:
+                    await bench.beside(job)
             if path is None:
                 return failed(
                     Reason.FETCH_FAILED,
@@ -157,7 +168,7 @@ async def _attempt(task: Task, bench: Bench, seen: Observed, report: Report) -> 
             seen.enter("prepare", bench.clock())
             tell(Phase.PREPARE)
             launch = bench.launch(work_order(task, str(path)), limits(task, bench.memory_cap))
-            problem = await _measure(launch, seen, tell, bench.clock)
+            problem = await _measure(launch, seen, tell, timing, bench.clock)
     except RunError as exc:
         hint = f"; {exc.hint}" if exc.hint else ""
         return failed(exc.reason, exc.what + hint, permanent=exc.permanent)
@@ -176,17 +187,22 @@ async def _alone(lock: trio.Lock, waiting: Callable[[], None]) -> AsyncIterator[
 
 
 async def _measure(
-    launch: Launching, seen: Observed, tell: _Teller, clock: Callable[[], float]
+    launch: Launching, seen: Observed, tell: _Teller, timing: Timing, clock: Callable[[], float]
 ) -> End | None:
     """Follow a launch in a thread. Cancelling kills it, and returns when it is dead."""
     token = trio.lowlevel.current_trio_token()
     over = False
 
     def follow() -> End | None:
+        timed = False
         try:
             for event in launch.events():
                 now = clock()
                 seen.add(event, now)
+                if seen.timed is not timed:
+                    timed = seen.timed
+                    with contextlib.suppress(trio.RunFinishedError):
+                        token.run_sync_soon(timing, timed)
                 if isinstance(event, Progressed) and tell.worth(Phase(str(event.phase)), now):
                     with contextlib.suppress(trio.RunFinishedError):
                         token.run_sync_soon(

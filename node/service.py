@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
@@ -24,13 +24,18 @@ from drivers.base import Limits, WorkOrder
 from node import runner, told
 from node.cache import ModelCache, Source
 from node.cache import Progress as FetchProgress
+from node.control import OwnersHand, Pause, Senses
+from node.deeds import Deeds
 from node.delivery import Delivery, Links
 from node.desk import Desk
 from node.device_lock import DeviceLock
+from node.door import Door
+from node.estate import Estate
 from node.ledger import Ledger
 from node.observed import Job
 from node.outbox import Item, Outbox
-from node.places import Kill, Offer, Place, Run
+from node.permits import Permits
+from node.places import Kill, Offer, Place, Run, Warn
 from node.probe import Profile, build_advert, device_facts, memory_cap
 from node.settings import WorkerSettings
 from protocol.advert import Advert
@@ -38,14 +43,15 @@ from protocol.base import Message
 from protocol.errors import RemoteProtocolError, ResourceError, Unreachable
 from protocol.health_messages import HEALTH, Ping, Pong
 from protocol.keys import MAX_CAMPAIGNS
-from protocol.messages import WORK, Ready, Start
+from protocol.messages import WORK, Control, Denied, Preempt, Ready, Standing, Start
 from protocol.messages import Progress as ProgressNote
+from protocol.pool_messages import PoolManifest
 from protocol.record import Record, record_body, record_message
-from protocol.task import Task
 from protocol.words import Family, Phase, Reason, WorkerState
 from swarm.blobs import fetch_blob, serve_blobs
 from swarm.link import Link, serve_links
 from swarm.network import Network, PeerId
+from swarm.tokens import prove
 
 ADVERT_SPACING_S: Final = 5.0
 ADVERT_CHECK_S: Final = 60.0
@@ -82,6 +88,12 @@ class Parts:
     tell: Callable[[str], object] = lambda line: None
     """Where a line goes about each run, for the device's owner."""
     version: str = ""
+    pools: Mapping[str, str] = field(default_factory=dict)
+    """Id → name of the pools it works for."""
+    manifests: Collection[PoolManifest] = ()
+    """The newest of these pools that are on disk."""
+    pause: Pause = field(default_factory=Pause)
+    senses: Senses = field(default_factory=Senses)
     examine_again_s: float = 60.0
     """A device that was found not to work is examined again so often."""
     leave: trio.Event = field(default_factory=trio.Event)
@@ -105,6 +117,9 @@ async def run_worker(
         serve_blobs(network, worker.find_blob)
         nursery.start_soon(worker.keep_time)
         nursery.start_soon(worker.keep_well)
+        nursery.start_soon(worker.hand.keep)
+        nursery.start_soon(worker.hand.keep_draining)
+        nursery.start_soon(worker.door.keep)
         nursery.start_soon(worker.delivery.run_progress)
         nursery.start_soon(worker.publish, index)
         task_status.started(worker)
@@ -137,15 +152,49 @@ class Worker:
         self._settings = settings
         self._network = network
         self._parts = parts
-        self._allowed = frozenset(parts.owners) | frozenset(settings.allow)
-        self.ledger = Ledger(parts.incarnation, name=network.peer_id[-8:], slots=settings.slots)
-        self.links = Links(self._link_up, self.ledger.link_down)
-        self.delivery = Delivery(self.links, parts.outbox, lambda item: self.ledger.acknowledge(item.lease))
+        self.permits = Permits(
+            owners=parts.owners,
+            allow=settings.allow,
+            anyone=settings.accept_anyone,
+            teams=settings.teams,
+            pools=parts.pools,
+            prove=prove,
+            wall=parts.wall,
+        )
+        for manifest in parts.manifests:
+            self.permits.manifest(manifest)
+        self.ledger = Ledger(
+            parts.incarnation,
+            name=network.peer_id[-8:],
+            slots=settings.slots,
+            owner_first=settings.owner_first,
+        )
+        self.door = Door(self.permits, self.ledger, self.carry_out, parts.wall)
+        self.hand = OwnersHand(
+            ledger=self.ledger,
+            rules=settings.rules,
+            pause=parts.pause,
+            senses=parts.senses,
+            leave=parts.leave,
+            carry_out=self.carry_out,
+            stop_runs=self._stop_runs,
+            examine=self._examine,
+            unsettled=lambda: len(parts.outbox),
+            tell=parts.tell,
+        )
+        self.links = Links(self._link_up, self._link_down)
+        self.delivery = Delivery(self.links, parts.outbox, self._settled)
+        deeds = Deeds(parts.outbox.folder.with_name("deeds"), self._take)
+        self.estate = Estate(parts.outbox, deeds, parts.cache)
         self.desk = Desk(
             ledger=self.ledger,
             advert=self.advert,
-            allowed=self.allowed,
+            permit=self.permits.check,
+            present=self.permits.present,
+            presented=self.door.presented,
+            control=self._control,
             has_model=parts.cache.has,
+            estate=self.estate,
             phase=self._phase,
             carry_out=self.carry_out,
             dead=self._dead,
@@ -160,6 +209,7 @@ class Worker:
             launch=parts.launch,
             memory_cap=memory_cap(parts.profile, settings.memory_share),
             quiet=self._quiet,
+            beside=self._beside,
         )
         self._runs: dict[str, _Running] = {}
         self._disk = trio.Lock()
@@ -169,9 +219,9 @@ class Worker:
 
     # -- what others see -------------------------------------------------------------------------------------------------
 
-    def allowed(self, peer: PeerId) -> bool:
-        """Whether a scheduler is served here."""
-        return peer in self._allowed
+    def heard(self, manifest: PoolManifest) -> None:
+        """A verified manifest of a joined pool."""
+        self.door.heard(manifest)
 
     def advert(self) -> Advert:
         """This worker's advert, as of now."""
@@ -182,13 +232,15 @@ class Worker:
             labels=self._settings.labels,
             models=self._parts.cache.recent(4),
             version=self._parts.version,
+            pools=sorted(set(self._parts.pools.values())),
         )
 
     async def publish(self, index: AdvertIndex) -> None:
         """Keep the advert in the index as it should be."""
         last: tuple[Advert, tuple[str, ...]] | None = None
         while True:
-            campaigns = tuple(sorted({p.wanted.task.campaign for p in self.ledger.places()})[:MAX_CAMPAIGNS])
+            live = sorted({p.wanted.task.campaign for p in self.ledger.places()})
+            campaigns = tuple(dict.fromkeys([*live, *self._parts.outbox.campaigns()]))[:MAX_CAMPAIGNS]
             current = (self.advert(), campaigns)
             if current != last:
                 holders = await index.publish(current[0], campaigns)
@@ -214,15 +266,15 @@ class Worker:
         )
 
     def find_blob(self, peer: PeerId, sha256: str) -> Path | bytes | Reason | None:
-        """Large records, for their schedulers."""
-        if not self.allowed(peer):
+        """Large records for their schedulers; deeds and models for who has to do with them."""
+        if self.permits.permit_of(peer) is None:
             return Reason.NOT_ALLOWED
-        return self._parts.outbox.find(peer, sha256)
+        record = self._parts.outbox.find(peer, sha256)
+        return record or self.estate.find(peer, sha256, self.permits.check, self.ledger.places())
 
     async def opened(self, link: Link) -> None:
         """Beside each scheduler's link: what waits for it goes out."""
-        if not self.allowed(link.peer):
-            await trio.sleep_forever()
+        await self.door.let_in(link.peer)
         self.links.add(link)
         try:
             await self.delivery.run_results(link)
@@ -234,7 +286,7 @@ class Worker:
 
     def carry_out(self) -> None:
         """Do what the ledger orders. Never waits."""
-        if not self.ledger.condition.serving:
+        if not self.ledger.condition.gives_turns:
             self.ledger.close_queue()
         for order in self.ledger.take_orders():
             match order:
@@ -243,10 +295,22 @@ class Worker:
                     self.nursery.start_soon(self._run, order.lease, running)
                 case Offer():
                     self.nursery.start_soon(self._offer, order.lease)
+                case Warn():
+                    log.info("run.warned", lease=order.lease, grace_s=order.grace_s, priority=order.priority)
+                    self.delivery.tell(
+                        order.peer,
+                        Preempt(
+                            lease=order.lease,
+                            fence=order.fence,
+                            grace_s=order.grace_s,
+                            priority=order.priority,
+                        ),
+                    )
                 case Kill():
                     log.info("run.stopping", lease=order.lease, reason=order.reason)
                     self._runs[order.lease].stop.now(order.reason)
         self._changed.set()
+        self.hand.moved()
 
     async def keep_time(self) -> None:
         """Leases that are not renewed lapse on time."""
@@ -288,13 +352,14 @@ class Worker:
         place = self.ledger.place(lease)
         if place is None:
             return
-        answer = await self.delivery.offer(place.wanted.peer, Ready(lease=lease, fence=place.fence))
+        answer = await self.delivery.offer(place.peer, Ready(lease=lease, fence=place.fence))
+        now = trio.current_time()
         if answer is None:
-            self.ledger.defer(lease)
+            self.ledger.defer(lease, now)
         elif isinstance(answer, Start):
-            self.ledger.start(lease, trio.current_time())
+            self.ledger.start(lease, now)
         else:
-            self.ledger.skip(lease)
+            self.ledger.skip(lease, now)
         self.carry_out()
 
     async def _run(self, lease: str, running: _Running) -> None:
@@ -320,9 +385,13 @@ class Worker:
                 total=total,
                 median_ms=median_ms,
             )
-            self.delivery.tell(wanted.peer, note)
+            self.delivery.tell(place.peer, note)
 
-        record = await runner.run(job, self._bench, running.stop, report)
+        def timing(on: bool) -> None:
+            self.ledger.timing(lease, on, trio.current_time())
+            self.carry_out()
+
+        record = await runner.run(job, self._bench, running.stop, report, timing)
         condition.end(record.outcome, record.reason, record.permanent, record.model_sha256)
         running.gone.set()
         log.info(
@@ -351,7 +420,8 @@ class Worker:
         """Sign the record and put it where a crash does not reach it."""
         body = record_body(record)
         item = Item(
-            peer=place.wanted.peer,
+            peer=place.peer,
+            owner=place.wanted.principal,
             campaign=record.campaign,
             task=record.task,
             attempt=record.attempt,
@@ -373,8 +443,9 @@ class Worker:
         async with self._disk:
             pass
 
-    def _source(self, task: Task) -> Source:
-        """The task's model from its scheduler, over the connection it made. Tried again until the fetch's time is over."""
+    def _source(self, job: Job) -> Source:
+        """The task's model from who speaks for it, over the connection it made. Tried again until the fetch's time is over."""
+        task = job.task
 
         async def fetch(offset: int, sink: Callable[[bytearray], object], progress: FetchProgress) -> None:
             got = offset
@@ -385,10 +456,11 @@ class Worker:
                 got += len(data)
 
             while True:
+                place = self.ledger.place(job.lease)
                 try:
                     await fetch_blob(
                         self._network,
-                        task.scheduler,
+                        place.peer if place is not None else task.scheduler,
                         (),
                         task.model.sha256,
                         offset=got,
@@ -404,13 +476,32 @@ class Worker:
 
         return fetch
 
+    async def _take(self, peer: PeerId, sha256: str, size: int, sink: Callable[[bytearray], object]) -> None:
+        await fetch_blob(self._network, peer, (), sha256, sink=sink, size=size)
+
+    async def _beside(self, job: Job) -> None:
+        """The campaign's deed comes with the first model of it."""
+        here = {place.wanted.task.campaign for place in self.ledger.places()}
+        needed = here.union(self._parts.outbox.campaigns())
+        await self.estate.deeds.fetch(job.task.campaign, job.task.scheduler, needed)
+
+    def _settled(self, item: Item) -> None:
+        self.ledger.acknowledge(item.lease)
+        self.hand.moved()
+
+    def _stop_runs(self, reason: Reason) -> None:
+        for running in self._runs.values():
+            running.stop.now(reason)
+
+    async def _control(self, message: Control) -> Standing | Denied:
+        return await self.hand.do(message) or self.desk.standing()
+
     async def wind_up(self) -> None:
         """Take nothing new, end what runs, and give the results a moment to be taken."""
         self.ledger.condition.drain("leaving")
         self.carry_out()
         ending = tuple(self._runs.values())
-        for running in ending:
-            running.stop.now(Reason.NOT_SERVING)
+        self._stop_runs(Reason.NOT_SERVING)
         for running in ending:
             await running.filed.wait()
         async with self._disk:
@@ -419,7 +510,11 @@ class Worker:
     # -- small questions -------------------------------------------------------------------------------------------------
 
     def _link_up(self, peer: PeerId) -> None:
-        self.ledger.link_up(peer)
+        self.ledger.link_up(peer, trio.current_time())
+        self.carry_out()
+
+    def _link_down(self, peer: PeerId) -> None:
+        self.ledger.link_down(peer, trio.current_time())
         self.carry_out()
 
     def _phase(self, lease: str) -> Phase | None:

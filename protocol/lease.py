@@ -18,6 +18,14 @@ LEASE_TTL_S: Final = 15.0
 RENEW_EVERY_S: Final = 5.0
 GRACE_S: Final = 600.0
 """A run goes on for this long after its lease lapsed, while nobody else needs the device."""
+AGEING_S: Final = 60.0
+"""A ticket's priority rises by one for each of these that it waited …"""
+MAX_AGEING: Final = 9
+"""… at most so often, so that waiting alone never jumps a gap that preempts."""
+PREEMPT_GAP: Final = 10
+"""So much higher a priority must be for a run to give way to it."""
+PREEMPT_GRACE_S: Final = 1.0
+"""From the warning to the end of a run that gives way."""
 
 
 class Fence(Message):

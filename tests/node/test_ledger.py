@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -26,6 +29,7 @@ from protocol.words import Outcome, Reason, WorkerState
 
 ANN = "12D3KooWAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAn"
 BOB = "12D3KooWBobBobBobBobBobBobBobBobBobBobBobBobBobBobBo"
+CAT = "12D3KooWCatCatCatCatCatCatCatCatCatCatCatCatCatCatCa"
 
 
 def want(
@@ -35,7 +39,9 @@ def want(
     queue: bool = False,
     ledger: int | None = None,
     epoch: int = 1,
-    priority: int = 50,
+    principal: str = "",
+    queue_s: float = 1e6,
+    **changes: Any,
 ) -> Wanted:
     task = Task(
         campaign=f"c-{peer[8:11]}",
@@ -45,18 +51,19 @@ def want(
         unit="CPU (ONNX)",
         requirement=Requirement(),
         measure=Measure(),
-        timeouts=Timeouts(),
+        timeouts=Timeouts(queue_s=queue_s),
     )
     return Wanted(
         peer=peer,
+        principal=principal or peer,
         key=f"{task.task}/1",
         task=task,
         task_sha256=f"{number:064x}",
         attempt=1,
         epoch=epoch,
-        priority=priority,
         queue=queue,
         ledger=ledger,
+        **changes,
     )
 
 
@@ -68,7 +75,7 @@ def held(answer: object) -> Held:
 def linked(*peers: str) -> Ledger:
     ledger = Ledger(7)
     for peer in peers or (ANN, BOB):
-        ledger.link_up(peer)
+        ledger.link_up(peer, 0.0)
     return ledger
 
 
@@ -94,14 +101,10 @@ def test_a_second_commit_with_the_same_key_gets_the_same_lease() -> None:
 def test_the_same_key_for_another_task_is_refused() -> None:
     ledger = linked()
     ledger.commit(want(1), 0.0)
-    other = Wanted(**{**_fields(want(1)), "task_sha256": "f" * 64})
+    other = replace(want(1), task_sha256="f" * 64)
     answer = ledger.commit(other, 0.0)
     assert isinstance(answer, Denied)
     assert answer.reason is Reason.BAD_REQUEST
-
-
-def _fields(wanted: Wanted) -> dict[str, object]:
-    return {name: getattr(wanted, name) for name in Wanted.__dataclass_fields__}
 
 
 def test_a_key_replayed_after_its_lease_ended_never_runs_again() -> None:
@@ -118,7 +121,7 @@ def test_a_key_replayed_after_its_lease_ended_never_runs_again() -> None:
 
 def test_a_commit_on_an_old_quote_gets_a_fresh_one_and_holds_nothing() -> None:
     ledger = linked()
-    quote = ledger.quote()
+    quote = ledger.quote(0.0)
     ledger.commit(want(1, BOB), 0.0)
     answer = ledger.commit(want(1, ANN, ledger=quote.ledger), 0.0)
     assert isinstance(answer, Conflict)
@@ -172,26 +175,26 @@ def test_a_ticket_without_a_link_is_passed_over_and_offered_when_its_scheduler_i
     ledger.take_orders()
     ledger.finish(first.lease, 1.0)
     assert ledger.take_orders() == (Offer(there.lease),)
-    ledger.skip(there.lease)
+    ledger.skip(there.lease, 1.0)
     assert ledger.take_orders() == ()
-    ledger.link_up(ANN)
+    ledger.link_up(ANN, 2.0)
     assert ledger.take_orders() == (Offer(away.lease),)
 
 
 def test_an_offer_that_was_not_answered_goes_to_the_next_and_comes_again() -> None:
     ledger = linked()
-    first = held(ledger.commit(want(1), 0.0))
+    first = held(ledger.commit(want(1, CAT), 0.0))
     mute = held(ledger.commit(want(2, ANN, queue=True), 0.0))
     other = held(ledger.commit(want(3, BOB, queue=True), 0.0))
     ledger.take_orders()
     ledger.finish(first.lease, 1.0)
     ledger.take_orders()
-    ledger.link_down(ANN)
-    ledger.defer(mute.lease)
+    ledger.link_down(ANN, 2.0)
+    ledger.defer(mute.lease, 2.0)
     assert ledger.take_orders() == (Offer(other.lease),)
     ledger.start(other.lease, 2.0)
     ledger.take_orders()
-    ledger.link_up(ANN)
+    ledger.link_up(ANN, 2.0)
     ledger.finish(other.lease, 3.0)
     assert ledger.take_orders() == (Offer(mute.lease),)
 
@@ -248,11 +251,11 @@ def test_a_cancelled_run_keeps_the_device_until_it_is_dead() -> None:
     ledger = linked()
     lease = held(ledger.commit(want(1), 0.0))
     ledger.take_orders()
-    assert ledger.stop(ANN, [lease], Reason.CANCELLED) == (lease.lease,)
+    assert ledger.stop(ANN, [lease], Reason.CANCELLED, 1.0) == (lease.lease,)
     assert ledger.take_orders() == (Kill(lease.lease, Reason.CANCELLED),)
     following = held(ledger.commit(want(2), 1.0))
     assert ledger.take_orders() == ()
-    assert ledger.stop(ANN, [lease], Reason.CANCELLED) == (lease.lease,)
+    assert ledger.stop(ANN, [lease], Reason.CANCELLED, 1.0) == (lease.lease,)
     ledger.finish(lease.lease, 2.0)
     assert ledger.take_orders() == (Run(following.lease),)
 
@@ -261,7 +264,7 @@ def test_nobody_stops_or_renews_the_lease_of_another() -> None:
     ledger = linked()
     lease = held(ledger.commit(want(1, ANN), 0.0))
     ledger.take_orders()
-    assert ledger.stop(BOB, [lease], Reason.CANCELLED) == ()
+    assert ledger.stop(BOB, [lease], Reason.CANCELLED, 1.0) == ()
     assert ledger.take_orders() == ()
     assert ledger.renew(BOB, [lease], 1.0).lost[0].reason is Reason.UNKNOWN
     wrong = Held(lease=lease.lease, fence=Fence(incarnation=7, number=99))
@@ -272,7 +275,7 @@ def test_a_new_incarnation_knows_no_older_fence() -> None:
     lease = held(linked().commit(want(1), 0.0))
     reborn = Ledger(8)
     assert reborn.renew(ANN, [lease], 0.0).lost[0].reason is Reason.LOST
-    assert reborn.stop(ANN, [lease], Reason.CANCELLED) == ()
+    assert reborn.stop(ANN, [lease], Reason.CANCELLED, 1.0) == ()
     fresh = reborn.commit(want(1), 0.0)
     assert isinstance(fresh, Granted)
     assert fresh.fence.key() > lease.fence.key()
@@ -282,15 +285,14 @@ def test_a_new_incarnation_knows_no_older_fence() -> None:
 def test_a_scheduler_with_an_older_epoch_is_refused_after_an_adoption() -> None:
     ledger = linked()
     lease = held(ledger.commit(want(1, epoch=1), 0.0))
-    live = ledger.adopt(ANN, "c-Ann", 2)
-    assert isinstance(live, tuple)
-    assert [(item.task, item.lease) for item in live] == [("c-Ann/1", lease.lease)]
+    assert ledger.adopt(ANN, ANN, "c-Ann", 2) is None
+    assert [place.lease for place in ledger.of_campaign(ANN, "c-Ann")] == [lease.lease]
     old = ledger.commit(want(2, epoch=1, queue=True), 0.0)
     assert isinstance(old, Denied)
     assert old.reason is Reason.STALE_EPOCH
-    assert isinstance(ledger.adopt(ANN, "c-Ann", 1), Denied)
-    assert isinstance(ledger.adopt(ANN, "c-Ann", 2), tuple)
-    assert ledger.adopt(BOB, "c-Ann", 9) == ()
+    assert isinstance(ledger.adopt(ANN, ANN, "c-Ann", 1), Denied)
+    assert ledger.adopt(ANN, ANN, "c-Ann", 2) is None
+    assert ledger.adopt(BOB, BOB, "c-Ann", 9) is None, "another's campaign of the same name"
     assert isinstance(ledger.commit(want(3, epoch=2, queue=True), 0.0), Queued)
 
 
@@ -330,7 +332,7 @@ def test_a_worker_whose_runs_crash_on_three_models_is_suspect_and_faulty_while_a
     assert refused.reason is Reason.NOT_SERVING
     assert "3 models crashed" in refused.detail
     assert "the unit is gone" in refused.detail
-    assert ledger.quote().free == 0
+    assert ledger.quote(0.0).free == 0
     condition.examined("it still is")
     assert condition.state is WorkerState.FAULTY
     condition.examined("")
@@ -357,7 +359,7 @@ def test_the_key_of_a_live_lease_is_never_forgotten() -> None:
     for number in range(2, MAX_REMEMBERED + 10):
         ticket = ledger.commit(want(number, queue=True), 0.0)
         assert isinstance(ticket, Queued)
-        ledger.stop(ANN, (Held(lease=ticket.lease, fence=ticket.fence),), Reason.CANCELLED)
+        ledger.stop(ANN, (Held(lease=ticket.lease, fence=ticket.fence),), Reason.CANCELLED, 0.0)
     again = ledger.commit(want(1), 0.0)
     assert isinstance(again, Granted)
     assert again.lease == first.lease
@@ -447,7 +449,7 @@ class LedgerMachine(RuleBasedStateMachine):
         dying = self.ledger.stop(peer, [lease], Reason.CANCELLED)
         assert set(dying) <= self.running
         self.obey()
-        assert self.ledger.stop(peer, [lease], Reason.CANCELLED) == dying
+        assert self.ledger.stop(peer, [lease], Reason.CANCELLED, 1.0) == dying
         assert not self.ledger.take_orders()
 
     @rule(lease=consumes(leases))

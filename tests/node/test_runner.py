@@ -279,10 +279,10 @@ async def test_while_one_run_is_measured_no_other_of_the_worker_is_fetched_and_i
     launches, fetched = [first, second], []
     phases: list[words.Phase] = []
 
-    def source(what: Task) -> Source:
+    def source(what: Job) -> Source:
         async def get(offset: int, sink: Any, progress: Any) -> None:
-            fetched.append(what.task)
-            sink(bytearray(CONTENT if what.task == "c-1/1" else b"another"))
+            fetched.append(what.task.task)
+            sink(bytearray(CONTENT if what.task.task == "c-1/1" else b"another"))
 
         return get
 
@@ -300,6 +300,53 @@ async def test_while_one_run_is_measured_no_other_of_the_worker_is_fetched_and_i
             assert phases == [words.Phase.QUEUED]
             stop.now(Reason.CANCELLED)
     assert fetched == ["c-1/1", "c-1/2"]
+
+
+async def test_each_load_is_a_timed_window_and_from_the_inferences_on_there_is_one_to_the_end(
+    tmp_path: Path,
+) -> None:
+    windows: list[bool] = []
+    launch = Told(
+        Progressed(Phase.PREPARE),
+        Progressed(Phase.LOAD),
+        LOADED,
+        Progressed(Phase.PREPARE),
+        Progressed(Phase.LOAD),
+        LOADED,
+        Progressed(Phase.WARM_UP, 5),
+        Progressed(Phase.RUN, 0, 10),
+        Progressed(Phase.RUN, 10, 10),
+        described(),
+        MEASURED,
+        Progressed(Phase.CHECK),
+        CHECKED,
+    )
+    record = await run(
+        job(task()),
+        bench(tmp_path, lambda order, limits: launch),
+        Stop(),
+        lambda *told: None,
+        windows.append,
+    )
+    assert record.outcome is Outcome.COMPLETE
+    assert windows == [True, False, True, False, True]
+
+
+async def test_a_run_that_gives_way_is_recorded_as_cancelled_because_it_was_preempted(tmp_path: Path) -> None:
+    launch, stop = Told(LOADED, hangs=True), Stop()
+    records: list[Record] = []
+
+    async def go() -> None:
+        made = bench(tmp_path, lambda order, limits: launch)
+        records.append(await run(job(task()), made, stop, lambda *told: None))
+
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(go)
+            await trio.to_thread.run_sync(launch.started.wait)
+            stop.now(Reason.PREEMPTED)
+    assert launch.dead
+    assert (records[0].outcome, records[0].reason) == (Outcome.CANCELLED, Reason.PREEMPTED)
 
 
 async def test_a_wait_for_another_nodes_run_is_told_as_a_wait(tmp_path: Path) -> None:

@@ -314,7 +314,9 @@ async def test_a_link_of_before_an_adoption_can_stop_nothing_any_more(world: Any
     mine = (world.held(granted),)
     new = await world.link()
     await new.ask(Adopt(campaign="c-1", epoch=5), Adopted)
-    for verb in (Renew(held=mine), Cancel(held=mine), Release(held=mine)):
+    lost = (await old.ask(Renew(held=mine), Renewed)).lost
+    assert [(each.lease, each.reason) for each in lost] == [(granted.lease, Reason.STALE_EPOCH)]
+    for verb in (Cancel(held=mine), Release(held=mine)):
         assert (await old.ask(verb, Denied)).reason is Reason.STALE_EPOCH, verb
     assert not world.device.launches[0].killed.is_set()
     assert worker.ledger.running == 1

@@ -1,0 +1,131 @@
+"""Which run gives way to a higher priority, and how. Pure.
+
+    a ticket finds all slots taken ─▶ a run is warned ─▶ after the grace it is stopped, and its slot is offered to that ticket
+                                        └─ the ticket went away, or got another slot: the run goes on as if nothing had been
+
+Only across a gap of priorities as they were asked for (waiting does not count), never inside a timed measurement, never a task that gave
+way twice before, and the least work lost first. On a device whose owner said so, the owner's tickets need no gap, and the owner's runs
+give way to no one else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from node.places import Place, Wanted
+from protocol.base import brief
+from protocol.lease import PREEMPT_GAP, PREEMPT_GRACE_S, LeaseState
+from protocol.messages import MAX_PREEMPTIONS
+
+
+def outranks(priority: int, owner: bool, other: Wanted, *, owner_first: bool) -> bool:
+    """Whether `other` may be made to give way to somebody with this priority of its own."""
+    if owner_first and owner != other.owner:
+        return owner
+    return priority - other.own >= PREEMPT_GAP
+
+
+def can_give_way(place: Place) -> bool:
+    """Whether it can be ended for another at all, perhaps not right now. A lapsed one needs no asking: it gives way to anybody."""
+    return (
+        place.state in (LeaseState.GRANTED, LeaseState.RUNNING) and place.wanted.preempted < MAX_PREEMPTIONS
+    )
+
+
+def in_words(place: Place) -> str:
+    """The run that would give way, for whoever asks before committing."""
+    later = ", once what is being timed is done" if place.timed else ""
+    return brief(f"{place.wanted.task.task} at priority {place.wanted.own}{later}")
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A run gives way to a waiting ticket."""
+
+    victim: str
+    due: float
+    """The end of the grace."""
+
+
+class Preemption:
+    """One victim for a ticket, one ticket for a victim."""
+
+    def __init__(self, *, owner_first: bool) -> None:
+        self._owner_first = owner_first
+        self._claims: dict[str, Claim] = {}
+        """By ticket."""
+
+    def may(self, wanted: Wanted, lower: Iterable[Place]) -> bool:
+        """Whether any of these could be made to give way to it, now or later."""
+        return any(self._outranks(wanted.own, wanted.owner, place.wanted) for place in lower)
+
+    def victim(self, priority: int, owner: bool, lower: Iterable[Place], now: float) -> Place | None:
+        """Who of these gives way to somebody with this priority of its own.
+
+        The least work lost first, then the lowest priority, then the youngest. What is being timed comes last: it
+        gives way once that is done. What gives way to another ticket already is left out.
+        """
+        taken = {claim.victim for claim in self._claims.values()}
+        fitting = [
+            place
+            for place in lower
+            if place.lease not in taken and self._outranks(priority, owner, place.wanted)
+        ]
+        return min(
+            fitting,
+            key=lambda place: (place.timed, _lost_s(place, now), place.wanted.own, -place.fence.number),
+            default=None,
+        )
+
+    def forget(self, places: Mapping[str, Place], linked: Collection[str]) -> None:
+        """Spare the victims of tickets that do not wait any more, or cannot be asked."""
+        self._claims = {
+            ticket: claim
+            for ticket, claim in self._claims.items()
+            if self._stands(places.get(ticket), places.get(claim.victim), linked)
+        }
+
+    def choose(self, ticket: Place, lower: Iterable[Place], now: float) -> tuple[Place | None, bool]:
+        """(who of these is to give way, whether at once or after the grace that begins now).
+
+        None: it was warned and its grace is not over, or it is being timed.
+        """
+        claim = self._claims.get(ticket.lease)
+        if claim is not None:
+            warned = next(place for place in lower if place.lease == claim.victim)
+            if now < claim.due:
+                return None, False
+            if not warned.timed:
+                del self._claims[ticket.lease]
+                return warned, True
+        other = self.victim(ticket.wanted.own, ticket.wanted.owner, lower, now)
+        if other is None or other.timed:
+            return None, False
+        if other.state is LeaseState.GRANTED:
+            self._claims.pop(ticket.lease, None)
+            return other, True
+        self._claims[ticket.lease] = Claim(other.lease, now + PREEMPT_GRACE_S)
+        return other, False
+
+    def next_due(self, places: Mapping[str, Place]) -> float | None:
+        """When the next grace ends, but for those being timed: they have more time."""
+        return min(
+            (claim.due for claim in self._claims.values() if not places[claim.victim].timed), default=None
+        )
+
+    def _outranks(self, priority: int, owner: bool, other: Wanted) -> bool:
+        return outranks(priority, owner, other, owner_first=self._owner_first)
+
+    def _stands(self, ticket: Place | None, victim: Place | None, linked: Collection[str]) -> bool:
+        return (
+            ticket is not None
+            and ticket.state is LeaseState.QUEUED
+            and ticket.peer in linked
+            and victim is not None
+            and victim.state is LeaseState.RUNNING
+        )
+
+
+def _lost_s(place: Place, now: float) -> float:
+    return 0.0 if place.began is None else now - place.began
