@@ -87,6 +87,10 @@ class ModelCache:
         seen = self._seen.get(sha256)
         return seen is not None and _look(self._path(sha256), seen.used) == seen
 
+    def find(self, sha256: str) -> Path | None:
+        """The file, for a peer to be given; None unless `has` it. It may be evicted meanwhile: who has it open keeps it."""
+        return self._path(sha256) if self.has(sha256) else None
+
     def recent(self, count: int) -> tuple[str, ...]:
         """Hashes of models that are here, most recently used first."""
         newest = sorted(self._seen, key=lambda sha: -self._seen[sha].used)

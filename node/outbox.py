@@ -70,7 +70,7 @@ class Outbox:
 
     def __init__(self, folder: Path, wall: Callable[[], float]) -> None:
         """Open it and read what waits (blocking). Raises `ResourceError`."""
-        self._folder = folder
+        self.folder = self._folder = folder
         self._wall = wall
         self._items: dict[str, Item] = {}
         self._kept: dict[str, Item] = {}

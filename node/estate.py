@@ -1,0 +1,111 @@
+"""What a campaign leaves on this worker beside its leases: its results, taken or not, and its deed. From it another scheduler goes on.
+
+Look, Adopt ─▶ leases, deed      what there is          Adopt ─▶ hand_over      its results go to who adopts it
+blob ─▶ find                     deeds, and models that are cached here, for who has to do with them
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from node.cache import ModelCache
+from node.deeds import Card, Deeds
+from node.outbox import Outbox
+from node.places import Place
+from protocol.errors import ResourceError
+from protocol.messages import MAX_BATCH, Adopt, Adopted, Commit, Denied, LiveLease, Look
+from protocol.permission import Permit
+from protocol.task import Task
+from swarm.network import PeerId
+
+KEPT: Final = 2**52
+"""Cursors from here on go through what is in the outbox; no fence's number comes near."""
+
+log = structlog.get_logger("sark.estate")
+
+Ask = Callable[[PeerId, Look], Permit | Denied]
+"""What a peer may do about the campaign of a `Look`."""
+
+
+@dataclass(frozen=True)
+class Estate:
+    """The outbox, the deeds and the cache, asked together."""
+
+    outbox: Outbox
+    deeds: Deeds
+    cache: ModelCache
+
+    # -- for the desk ----------------------------------------------------------------------------------------------------
+
+    def note(self, task: Task, peer: PeerId, commit: Commit) -> None:
+        """A commit was taken; it may name the campaign's deed."""
+        if commit.deed is not None:
+            self.deeds.note(task.campaign, task.scheduler, peer, commit.deed, commit.deed_size)
+
+    def page(self, page: Adopted, principal: str, ask: Look | Adopt, places: tuple[Place, ...]) -> Adopted:
+        """`page`, which tells the leases from the cursor on, with the deed, and with results of ended leases when all others are told."""
+        card = self.deeds.of(ask.campaign, principal)
+        told = {} if card is None else {"deed": card.sha256, "deed_size": card.size}
+        if page.cursor is not None:
+            return page.model_copy(update=told)
+        held = {place.lease for place in places}
+        kept = [one for one in self.leases(ask.campaign, principal) if one.lease not in held]
+        first = max(0, ask.cursor - KEPT)
+        last = first + MAX_BATCH - len(page.leases)
+        return page.model_copy(
+            update={
+                **told,
+                "leases": (*page.leases, *kept[first:last]),
+                "cursor": KEPT + last if last < len(kept) else None,
+            }
+        )
+
+    def leases(self, campaign: str, principal: str) -> Iterator[LiveLease]:
+        """The ended runs of a campaign whose results are here."""
+        for item, settled in self.outbox.of(campaign, principal):
+            yield LiveLease(
+                task=item.task,
+                attempt=item.attempt,
+                lease=item.lease,
+                fence=item.fence,
+                reporting=not settled,
+                settled=settled,
+            )
+
+    async def hand_over(self, peer: PeerId, principal: str, ask: Adopt) -> None:
+        """The campaign's results go to `peer` from now on."""
+        try:
+            moved = await self.outbox.hand_over(ask.campaign, principal, peer, again=ask.again)
+        except ResourceError as exc:  # the adopter asks again
+            log.warning("results.not_handed_over", campaign=ask.campaign, why=exc.what)
+        else:
+            log.info("results.handed_over", campaign=ask.campaign, peer=peer, results=moved)
+
+    # -- for the taker of a blob -----------------------------------------------------------------------------------------
+
+    def find(self, peer: PeerId, sha256: str, may: Ask, places: tuple[Place, ...]) -> Path | None:
+        """A deed, or a model from the cache, for a peer that has leases here or may speak of a campaign whose deed names it.
+
+        `places`: all that the ledger holds.
+        """
+        deed = self.deeds.find(sha256)
+        if deed is not None:
+            card, path = deed
+            return path if _speaks(peer, card, may) else None
+        model = self.cache.find(sha256)
+        if model is None:
+            return None
+        holds = any(place.peer == peer and place.wanted.task.model.sha256 == sha256 for place in places)
+        if holds or any(_speaks(peer, card, may) for card in self.deeds.naming(sha256)):
+            return model
+        return None
+
+
+def _speaks(peer: PeerId, card: Card, may: Ask) -> bool:
+    permit = may(peer, Look(campaign=card.campaign))
+    return isinstance(permit, Permit) and permit.principal == card.owner
