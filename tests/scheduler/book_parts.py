@@ -81,7 +81,7 @@ def of(orders: Iterable[Order], kind: type[O]) -> list[O]:
 class Story:
     """A book with tasks and workers, told quickly."""
 
-    def __init__(self, tasks: int = 1, workers: int = 1, **terms: object) -> None:
+    def __init__(self, tasks: int = 1, workers: int = 1, *, looks: bool = True, **terms: object) -> None:
         self.book = Book(random.Random(1))
         self.now = 100.0
         values: dict[str, object] = {"campaign": "c-one", **terms}
@@ -90,8 +90,7 @@ class Story:
             [Entry(a_task(n)) for n in range(1, tasks + 1)],
             self.now,
         )
-        (discover,) = of(self.orders, Discover)
-        self.need = discover.need
+        self.need = of(self.orders, Discover)[0].need if looks else ""
         self.numbers = 0
         self.commits: list[CommitTo] = []
         if workers:
@@ -109,12 +108,28 @@ class Story:
         self.now += seconds
         return self.tell(self.book.tick(self.now))
 
-    def grant(self, commit: CommitTo, *, queued: bool = False, incarnation: int = 1) -> list[Order]:
+    def grant(
+        self,
+        commit: CommitTo,
+        *,
+        queued: bool = False,
+        incarnation: int = 1,
+        position: int | None = None,
+        start_s: float | None = None,
+    ) -> list[Order]:
         self.numbers += 1
         fence = Fence(incarnation=incarnation, number=self.numbers)
         return self.tell(
             self.book.granted(
-                commit.peer, commit.task, commit.attempt, f"l{self.numbers}", fence, self.now, queued=queued
+                commit.peer,
+                commit.task,
+                commit.attempt,
+                f"l{self.numbers}",
+                fence,
+                self.now,
+                queued=queued,
+                position=position,
+                start_s=start_s,
             )
         )
 
