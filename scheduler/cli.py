@@ -121,11 +121,15 @@ def submit(
         Path | None,
         typer.Option(help="Where to write the CSV at the end.  [default: CAMPAIGN.csv]", metavar="PATH"),
     ] = None,
+    plan: Annotated[
+        str | None,
+        typer.Option(help="Only if the world is still as this plan saw it.", metavar="HASH"),
+    ] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Run a campaign on the devices that fit. Once its id is printed it is safe on disk and goes on by itself.
 
-    Ctrl-C only stops watching. Exit code 0: all tasks succeeded, 1: some did not, 3: no device fits.
+    Ctrl-C only stops watching. Exit code 0: all tasks succeeded, 1: some did not, or the world is not as planned, 3: no device fits.
     """
     from scheduler.campaign_form import parse_duration
     from scheduler.report import check_folder
@@ -154,6 +158,8 @@ def submit(
         raise Unreachable(
             f"no gate answers: {', '.join(gates)}", hint="is it running, and is the address right?"
         )
+    if plan is not None:
+        cli_why.check_plan(home, file, gates, plan)
     campaign_id = submit_campaign(home, file, wait_s=wait_s)
     with contextlib.suppress(ResourceError):  # the campaign is safe; `watch` can be told the gate again
         remember_gates(home, gates)

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from protocol.errors import CampaignError
-from scheduler.cli_parts import JSON, PANEL, count, find_campaign, print_json
+from scheduler.cli_parts import (
+    GATE,
+    JSON,
+    PANEL,
+    count,
+    find_campaign,
+    gates_of,
+    new_console,
+    print_json,
+)
 from swarm.home import Home
 
 if TYPE_CHECKING:  # the store brings SQLAlchemy, which no other command should wait for
@@ -86,3 +97,51 @@ def _verify(store: Store, campaign: str, *, as_json: bool) -> int:
     else:
         print(f"{campaign}: the chain is broken at event {broken.seq}: {broken.why}")
     return 1 if broken else 0
+
+
+@app.command(rich_help_panel=PANEL)
+def plan(
+    ctx: typer.Context,
+    file: Annotated[Path, typer.Argument(help="The campaign file.")],
+    gate: Annotated[list[str] | None, GATE] = None,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Say what a campaign would do on the devices that are there now: where, when, how long, and why not. Commits nothing.
+
+    Exit code 0: every cell is covered, 1: some are not, 2: bad input. The hash it ends with is for: sark-node submit --plan HASH FILE
+    """
+    from rich.text import Text
+
+    from scheduler.look import look
+    from scheduler.plan_view import keep_plan, plan_lines, plan_table, uncovered_lines
+
+    home: Home = ctx.obj
+    made = look(home, file, gates_of(ctx, gate))
+    with contextlib.suppress(OSError):  # a plan can be read though it cannot be kept
+        keep_plan(home, made)
+    if as_json:
+        print_json(made.model_dump(mode="json"))
+    else:
+        console = new_console()
+        console.print(plan_table(made, console.width))
+        for line in (*plan_lines(made), *uncovered_lines(made.cells)):
+            console.print(Text(line), soft_wrap=True)
+        console.print(Text(f"Plan {made.plan}: sark-node submit --plan {made.plan} {file}"), soft_wrap=True)
+    if not made.whole:
+        raise SystemExit(1)
+
+
+def check_plan(home: Home, file: Path, gates: tuple[str, ...], name: str) -> None:
+    """Leave with exit code 1 when the world changed in substance since the plan `name` was made, having said in what."""
+    from scheduler.live_plan import changes
+    from scheduler.look import look
+    from scheduler.plan_view import kept_plan
+
+    kept = kept_plan(home, name)
+    told = changes(kept, look(home, file, gates))
+    if told:
+        print(f"sark-node: not submitted: the world is not as plan {name} saw it", file=sys.stderr)
+        for line in told:
+            print(f"  {line}", file=sys.stderr)
+        print(f"  see how it is now: sark-node plan {file}", file=sys.stderr)
+        raise SystemExit(1)

@@ -19,6 +19,8 @@ SAYS: Final[dict[str, str]] = {
     "task.refused": "{device} did not take it",
     "task.queued": "waits for its turn at {device} (attempt {attempt})",
     "task.granted": "has a place at {device} (attempt {attempt})",
+    "task.ticket-ended": "need not wait at {device} any more (attempt {attempt})",
+    "task.yields": "is to give way at {device} to priority {priority}",
     "task.preempted": "gave way to a higher priority at {device}",
     "task.lost": "lost at {device} (attempt {attempt})",
     "task.retried": "failed at {device} (attempt {attempt}), to be tried again",

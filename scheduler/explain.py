@@ -34,11 +34,12 @@ def explain(requirement: Requirement, adverts: Sequence[Advert]) -> str:
         verdicts = [(advert, match_clause(clause, advert)) for advert in left]
         kept = [advert for advert, verdict in verdicts if verdict.met is Met.MET]
         near = _nearest(clause, verdicts) if left and not kept else ""
-        lines.append((str(clause), len(kept), near))
+        lines.append((str(clause), _distinct(kept), near))
         left = kept
+    total = _distinct(adverts)
     width = max((len(text) for text, _, _ in lines), default=0)
-    digits = len(str(len(adverts)))
-    told = [f"{len(left)} of {len(adverts)} {_devices(len(adverts))} fit"]
+    digits = len(str(total))
+    told = [f"{_distinct(left)} of {total} {_devices(total)} fit"]
     told += [
         f"  {text:<{width}}  {count:>{digits}} fit" + (f"   nearest: {near}" if near else "")
         for text, count, near in lines
@@ -47,6 +48,11 @@ def explain(requirement: Requirement, adverts: Sequence[Advert]) -> str:
     if change:
         told.append(f"Smallest change: {change}")
     return "\n".join(told)
+
+
+def _distinct(adverts: Iterable[Advert]) -> int:
+    """Devices, however many workers each has."""
+    return len({advert.device for advert in adverts})
 
 
 def _devices(count: int) -> str:
@@ -82,7 +88,7 @@ def smallest_change(requirement: Requirement, adverts: Iterable[Advert]) -> str:
             alone.setdefault(missing[0].clause, []).append(advert)
     if not alone:
         return ""
-    clause, near = max(alone.items(), key=lambda item: (len(item[1]), str(item[0])))
+    clause, near = max(alone.items(), key=lambda item: (_distinct(item[1]), str(item[0])))
     attribute = attribute_of(clause.attribute)
     numbers = [have for have in (_number(clause, advert) for advert in near) if have is not None]
     if (
@@ -96,9 +102,10 @@ def smallest_change(requirement: Requirement, adverts: Iterable[Advert]) -> str:
         looser = Clause(
             attribute=clause.attribute, op=op, value=int(best) if best == int(best) else float(best)
         )
-        count = sum(1 for advert in near if match_clause(looser, advert).met is Met.MET)
+        count = _distinct(advert for advert in near if match_clause(looser, advert).met is Met.MET)
         return f"{looser} → {count} {_devices(count)}"
-    return f"without {clause} → {len(near)} {_devices(len(near))}"
+    count = _distinct(near)
+    return f"without {clause} → {count} {_devices(count)}"
 
 
 def why_none(

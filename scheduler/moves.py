@@ -159,6 +159,7 @@ class Moves(Writing):
                 _EVENT_NAMES[event],
                 task,
                 attempt=attempt,
+                device=self._device(c, task, attempt),
                 lease=lease,
                 fence=list(fence.key()),
             )
@@ -204,7 +205,14 @@ class Moves(Writing):
         told = {"reason": str(reason) if reason is not None else None, "detail": detail}
         self._end_attempt(c, task, attempt, AttemptState.REFUSED, ended=self._wall(), **told)
         fields = {key: value for key, value in told.items() if value}
-        self._event(c, campaign, "task.ticket-ended", task, attempt=attempt, **fields)
+        device = self._device(c, task, attempt)
+        self._event(c, campaign, "task.ticket-ended", task, attempt=attempt, device=device, **fields)
+
+    @staticmethod
+    def _device(c: sa.Connection, task: str, attempt: int) -> str:
+        """Where that attempt is, for people."""
+        where = (t.attempts.c.task == task, t.attempts.c.attempt == attempt)
+        return str(c.execute(sa.select(t.attempts.c.device).where(*where)).scalar() or "")
 
     def set_progress(self, lives: Sequence[Live]) -> None:
         """How running attempts go; those that are not current any more are passed over. The caller sees to it that it is not too often."""

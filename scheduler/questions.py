@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -184,6 +184,17 @@ class Questions:
             for r in self._all(query)
         )
 
+    def run_times(self, models: Collection[str], limit: int = 500) -> tuple[tuple[bytes, float], ...]:
+        """The tasks with one of these models that succeeded, the latest first: canonical bytes, and seconds from place to result."""
+        c = t.tasks.c
+        query = (
+            sa.select(c.body, c.begun, c.ended)
+            .where(c.sha256.in_(models), c.state == str(TaskState.SUCCEEDED), c.begun.is_not(None))
+            .order_by(c.ended.desc())
+            .limit(limit)
+        )
+        return tuple((row.body, row.ended - row.begun) for row in self._all(query))
+
     def all_events(self, campaign: str) -> Iterator[Event]:
         """Every event there is, in order, page by page."""
         seq = 0
@@ -194,10 +205,13 @@ class Questions:
     def event_count(self, campaign: str) -> tuple[int, int]:
         """How many events were written, and the highest number there is; the same unless somebody took some away or put some in."""
         highest = (
-            sa.select(sa.func.max(t.events.c.seq)).where(t.events.c.campaign == campaign).scalar_subquery()
+            sa.select(sa.func.max(t.events.c.seq))
+            .where(t.events.c.campaign == campaign)
+            .scalar_subquery()
+            .label("highest")
         )
         rows = self._all(sa.select(t.campaigns.c.next_seq, highest).where(t.campaigns.c.id == campaign))
-        return (int(rows[0][0]) - 1, int(rows[0][1] or 0)) if rows else (0, 0)
+        return (0, 0) if not rows else (int(rows[0].next_seq) - 1, int(rows[0].highest or 0))
 
     def workers(self) -> tuple[WorkerRow, ...]:
         """All that were ever reached."""

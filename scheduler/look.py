@@ -1,0 +1,54 @@
+"""From a campaign file to its plan over the live swarm: read, describe, visit, plan. Nothing is stored, committed or held."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import trio
+
+from protocol.advert import Advert
+from protocol.errors import RemoteProtocolError
+from protocol.task import Task, read_task
+from scheduler.campaign import load_campaign
+from scheduler.live_plan import LivePlan, make_plan
+from scheduler.models import describe_models
+from scheduler.plan import derive_cells
+from scheduler.store import Store
+from scheduler.visit import VISIT, visit
+from swarm.home import Home
+from swarm.identity import load_or_create
+
+
+def look(home: Home, file: Path, gates: Sequence[str]) -> LivePlan:
+    """The plan of the campaign in `file`. Raises `CampaignError` for a bad file or model, `Unreachable` when no gate answers. Blocking."""
+    campaign = load_campaign(file)
+    models = describe_models(campaign, file.absolute().parent)
+    scheduler = load_or_create(home.key("scheduler")).peer_id
+
+    def cells_on(devices: Sequence[Advert]) -> tuple[Task, ...]:
+        made = derive_cells(campaign, models, campaign_id=VISIT, scheduler=scheduler, devices=devices)
+        return tuple(task for _, tasks in made for task in tasks)
+
+    async def go() -> LivePlan:
+        seen = await visit(gates, home, cells_on, priority=campaign.priority, now=time.time())
+        cells = derive_cells(campaign, models, campaign_id=VISIT, scheduler=scheduler, devices=seen.adverts)
+        return make_plan(campaign, models, cells, seen, history(home, {m.sha256 for _, m in models.values()}))
+
+    return trio.run(go)
+
+
+def history(home: Home, models: set[str]) -> list[tuple[Task, float]]:
+    """The tasks with one of these models that succeeded on this home, and how long they took."""
+    if not home.store.exists():
+        return []
+    with Store(home.store) as store:
+        found = store.run_times(models)
+    told = []
+    for body, seconds in found:
+        try:
+            told.append((read_task(body), seconds))
+        except RemoteProtocolError:  # of another version: it tells us nothing
+            continue
+    return told
