@@ -40,6 +40,11 @@ class Condition:
         return self.state in SERVING
 
     @property
+    def at_work(self) -> bool:
+        """Whether something runs, or what it left is still being put away."""
+        return bool(self._busy or self._cleaning)
+
+    @property
     def gives_turns(self) -> bool:
         """Whether the tickets that wait here still get their turn."""
         return self.serving or (self.state is WorkerState.DRAINING and self._finishing)

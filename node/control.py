@@ -139,11 +139,11 @@ class OwnersHand:
     def look(self) -> None:
         """Hold the worker back, or let it go, as the rules say now."""
         condition = self.ledger.condition
-        before = (condition.state is WorkerState.DRAINING, condition.why)
         now = Now(self.senses.local(), self.senses.on_battery(), self.pause.on)
         condition.hold(standing(self.rules, now))
         draining = condition.state is WorkerState.DRAINING
-        if (draining, condition.why) != before:
+        if (draining, condition.why) != self._drain.told:
+            self._drain.told = (draining, condition.why)
             why = f": {condition.why}" if condition.why else ""
             self.tell(f"takes no new work{why}" if draining else f"now {condition.state}{why}")
             log.info("worker.held" if draining else "worker.serves", why=condition.why, state=condition.state)
@@ -168,6 +168,7 @@ class OwnersHand:
                     while self._leaving() and self.unsettled():
                         await self._drain.moved.wait()
                 if self._leaving():
+                    self.tell("drained: nothing runs here any more, the swarm is told")
                     self.leave.set()
                     return
             await self._drain.moved.wait()
@@ -176,10 +177,12 @@ class OwnersHand:
         return self._drain.on
 
     def _busy(self) -> bool:
-        return any(place.state in HERE for place in self.ledger.places())
+        return self.ledger.condition.at_work or any(place.state in HERE for place in self.ledger.places())
 
 
 @dataclass(slots=True)
 class _Drain:
     on: bool = False
+    told: tuple[bool, str] = (False, "")
+    """Whether it drains and why, as the owner read it last."""
     moved: trio.Event = field(default_factory=trio.Event)

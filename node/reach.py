@@ -15,9 +15,8 @@ from typing import Final
 import trio
 
 from protocol.advert import Advert
-from protocol.base import Message
 from protocol.errors import Refused, RemoteProtocolError, SarkError, Unreachable
-from protocol.messages import WORK, Control, Denied, Present, Presented, Standing, Status
+from protocol.messages import WORK, Control, Denied, Present, Standing, Status
 from protocol.words import Family, Reason, Right
 from swarm.gates import left_addresses
 from swarm.home import Home
@@ -168,20 +167,13 @@ async def _say(links: Links, target: Target, present: Present, message: Control 
         raise Unreachable(
             "the worker of this home does not answer", hint="is it running? start it: sark-node join"
         ) from exc
-    _expect(await link.call(present, patience_s=ANSWER_S), Presented)
-    answer = _expect(await link.call(message, patience_s=EXAMINED_S), Standing)
-    assert isinstance(answer, Standing)
-    return answer
-
-
-def _expect(answer: Message, kind: type[Message]) -> Message:
+    answer = await link.call(present, patience_s=ANSWER_S)
+    if not isinstance(answer, Denied):
+        answer = await link.call(message, patience_s=EXAMINED_S)
     if isinstance(answer, Denied):
-        hint = (
-            "only its owner can: on that device, sark-node join --owner YOUR_SCHEDULER_ID (sark-node info tells it)"
-            if answer.reason is Reason.NOT_ALLOWED
-            else ""
-        )
-        raise Refused(answer.detail or str(answer.reason), reason=answer.reason, hint=hint)
-    if not isinstance(answer, kind):
+        hint = f"only its owner can; on that device: sark-node join --owner {present.issuer}"
+        not_owner = answer.reason is Reason.NOT_ALLOWED
+        raise Refused(answer.detail, reason=answer.reason, hint=hint if not_owner else "")
+    if not isinstance(answer, Standing):
         raise RemoteProtocolError(f"answered with {type(answer).__name__}, which is no answer to that")
     return answer

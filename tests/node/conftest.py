@@ -7,6 +7,7 @@ import random
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from drivers.base import (
     WorkOrder,
 )
 from node.cache import ModelCache
+from node.control import Pause, Senses
 from node.device_lock import DeviceLock
 from node.outbox import Outbox
 from node.probe import Profile
@@ -223,6 +225,9 @@ class World:
         self.free = 10**12
         self.trouble = ""
         self.told: list[str] = []
+        self.local = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
+        self.on_battery = False
+        self.pools: dict[str, str] = {}
         self._seed = 10
         self.ann = self.scheduler()
         self.held = held
@@ -253,6 +258,9 @@ class World:
             wall=lambda: self.wall,
             tell=self.told.append,
             version="0.1",
+            pools=self.pools,
+            pause=Pause(self.folder / "paused"),
+            senses=Senses(lambda: self.local, lambda: self.on_battery),
         )
         self._worker = trio.CancelScope()
         return await self.nursery.start(self._run, WorkerSettings(**settings))
