@@ -122,7 +122,7 @@ class Book(Standing):
         """Those of them that are to be renewed: not what is being stopped."""
         view = self.views.get(peer)
         kept = [self.entries[task] for task in view.held] if view is not None else []
-        found = (entry.at(peer) for entry in kept if not entry.stopping)
+        found = (entry.at(peer) for entry in kept if not entry.stopping and entry.owed_until is None)
         held = (ticket.held() for ticket in found if ticket is not None)
         return tuple(item for item in held if item is not None)
 

@@ -18,6 +18,8 @@ from protocol.words import Reason
 
 LIVE: Final = frozenset({TaskState.COMMITTING, TaskState.QUEUED, TaskState.LEASED, TaskState.RUNNING})
 HAS_PLACE: Final = frozenset({TaskState.LEASED, TaskState.RUNNING})
+OWED_S: Final = 60.0
+"""A worker that said it has a result, and does not send it within this time of being linked, has it no more."""
 STOP_AGAIN_S: Final = 12.0
 """A worker that has not confirmed a stop by then is told again."""
 STOP_S: Final = 30.0
@@ -118,6 +120,8 @@ class Entry:
     """When it was last told so."""
     restored: bool = False
     """Live in the store when the scheduler started, not yet confirmed by its worker."""
+    owed_until: float | None = None
+    """Its run is over and its worker sends the result: until then there is nothing to renew. None: it is not so."""
     need: str = ""
     """Id of its need; worked out when it is made."""
     cell: str = ""

@@ -52,6 +52,11 @@ class Limits(Ending):
 
     def _late(self, entry: Entry, now: float) -> list[Order]:
         """A run far beyond its limits, one that never began, or a stop that its worker does not confirm."""
+        if entry.owed_until is not None and not entry.stopping:
+            if now < entry.owed_until:
+                return []
+            words = f"{self._named(entry.worker or '')} ran it, but did not send its result"
+            return self._lose(entry, Reason.LOST, words, now)
         if not entry.stopping:
             if entry.state not in HAS_PLACE:
                 return []

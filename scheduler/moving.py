@@ -124,6 +124,7 @@ class Moving:
                 need = self.needs[entry.need]
                 need.moved_at = max(need.moved_at, now)
         entry.overtime = entry.restored = entry.begun = False
+        entry.owed_until = None
         entry.stop_at = entry.yields_to = entry.position = entry.start_s = None
         if entry.over:
             self.courses[entry.task.campaign].open -= 1

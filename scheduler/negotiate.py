@@ -29,6 +29,7 @@ from protocol.messages import (
     Stopped,
 )
 from protocol.task import Task, task_message
+from scheduler.deed import Kept
 from scheduler.orders import CancelOn, CommitTo, ReleaseOn
 from swarm.identity import Identity
 from swarm.link import Link
@@ -89,7 +90,9 @@ async def probe(
     raise await _nonsense(link, "a probe", answer)
 
 
-def commit_message(order: CommitTo, body: bytes, identity: Identity, *, epoch: int, priority: int) -> Commit:
+def commit_message(
+    order: CommitTo, body: bytes, identity: Identity, *, epoch: int, priority: int, deed: Kept | None = None
+) -> Commit:
     """The commit of one attempt. The same order makes the same message: a worker answers its key only once."""
     return Commit(
         key=order.key,
@@ -101,6 +104,8 @@ def commit_message(order: CommitTo, body: bytes, identity: Identity, *, epoch: i
         queue=True,
         preempted=order.preempted,
         left_s=order.left_s,
+        deed=deed.sha256 if deed is not None else None,
+        deed_size=deed.size if deed is not None else 0,
     )
 
 
@@ -112,12 +117,15 @@ async def commit(link: Link, message: Commit, *, patience_s: float = 5.0) -> Com
     raise await _nonsense(link, "a commit", answer)
 
 
-async def adopt(link: Link, campaign: str, epoch: int) -> Adopted | Denied:
-    """Carry on what it has of a campaign: all pages of it in one. Raises `Unreachable`, `RemoteProtocolError`."""
+async def adopt(link: Link, campaign: str, epoch: int, *, again: bool = False) -> Adopted | Denied:
+    """Carry on what it has of a campaign: all pages of it in one. `again`: have it send the results that another scheduler took.
+
+    Raises `Unreachable`, `RemoteProtocolError`.
+    """
     leases: list[LiveLease] = []
     cursor = 0
     for _ in range(MAX_PAGES):
-        answer = await link.call(Adopt(campaign=campaign, epoch=epoch, cursor=cursor))
+        answer = await link.call(Adopt(campaign=campaign, epoch=epoch, cursor=cursor, again=again))
         if isinstance(answer, Denied):
             return answer
         if not isinstance(answer, Adopted):

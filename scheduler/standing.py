@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from protocol.advert import Advert
@@ -11,7 +11,7 @@ from protocol.lease import Fence
 from protocol.messages import Denied, Held, LiveLease, Quote, Shape, Waiting
 from protocol.words import Reason, WorkerState
 from scheduler.assign import SEEK_S
-from scheduler.entries import HAS_PLACE, Entry, Ticket
+from scheduler.entries import HAS_PLACE, OWED_S, Entry, Ticket
 from scheduler.limits import Limits
 from scheduler.orders import CancelOn, Order
 from scheduler.rank import RESTING, WorkerView
@@ -186,6 +186,8 @@ class Standing(Limits):
         for task in tuple(view.held):
             entry = self.entries[task]
             ticket = entry.at(view.peer)
+            if entry.restored or entry.owed_until is not None:  # its result may be there all the same
+                continue
             if ticket is not None and ticket.fence is not None and ticket.fence.incarnation < incarnation:
                 words = f"{self._named(view.peer)} was restarted"
                 orders += self._lose_at(entry, view.peer, Reason.LOST, words, now)
@@ -235,6 +237,12 @@ class Standing(Limits):
         view.incarnation = max(incarnation, view.incarnation or 0)
         return orders + self.decide(now)
 
+    def lacks(self, peer: str, leases: Iterable[LiveLease]) -> bool:
+        """Whether some of these have results that another scheduler took and this one waits for: it adopted the campaign."""
+        view = self.view(peer)
+        live = {(t, x.attempt) for t in view.held if (x := self.entries[t].at(peer)) is not None}
+        return any(lease.settled and (lease.task, lease.attempt) in live for lease in leases)
+
     def _carry_on(self, entry: Entry, ticket: Ticket, lease: LiveLease, now: float) -> list[Order]:
         second = entry.is_spare(ticket.attempt)
         orders: list[Order] = []
@@ -248,6 +256,8 @@ class Standing(Limits):
             entry.spare.restored = False
             return orders
         entry.restored = False
+        entry.owed_until = now + OWED_S if lease.settled or lease.reporting else None
+        entry.begun = entry.begun or lease.phase is not None
         if entry.state is TaskState.QUEUED and not lease.queued:
             orders += self._shed(entry, "it runs already")
             self._move(entry, TaskEvent.GRANT)
