@@ -14,12 +14,16 @@ import trio
 
 from node.ledger import Ledger
 from node.permits import Permits
+from protocol.messages import Denied, Present, Presented
 from protocol.pool_messages import PoolManifest
 from protocol.words import Reason
+from swarm.index_desk import Buckets
 from swarm.network import PeerId
 
 LOOK_S = 5.0
 """Permissions end by the wall clock, which may jump: it is looked at so often at least."""
+SHOWS_PER_S = 8.0
+"""Tokens that one peer may show, on average; bursts up to twice that."""
 
 log = structlog.get_logger("sark.door")
 
@@ -34,6 +38,14 @@ class Door:
     """To be called after each change of the ledger."""
     wall: Callable[[], float]
     _news: trio.Event = field(default_factory=trio.Event)
+    _shows: Buckets = field(default_factory=lambda: Buckets(SHOWS_PER_S))
+
+    def present(self, peer: PeerId, message: Present) -> Presented | Denied:
+        """A token is shown. To prove one costs time that a stranger must not have without end while runs are timed."""
+        wait = self._shows.wait(trio.current_time(), peer)
+        if wait:
+            return Denied(reason=Reason.OVERLOADED, detail="too many permissions are shown", retry_s=wait)
+        return self.permits.present(peer, message)
 
     def presented(self, peer: PeerId) -> None:
         """It may do something now that it perhaps could not before."""

@@ -228,6 +228,7 @@ class World:
         self.local = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
         self.on_battery = False
         self.pools: dict[str, str] = {}
+        self.owners: set[str] = set()
         self._seed = 10
         self.ann = self.scheduler()
         self.held = held
@@ -248,7 +249,7 @@ class World:
         self.parts = Parts(
             profile=profile(),
             incarnation=self.incarnation,
-            owners={self.ann.identity.peer_id},
+            owners={self.ann.identity.peer_id, *self.owners},
             cache=ModelCache(self.folder / "cache", 10**9, free=lambda path: self.free),
             outbox=Outbox(self.folder / "outbox", lambda: self.wall),
             lock=DeviceLock("d-1", self.folder),
