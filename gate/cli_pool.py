@@ -105,6 +105,7 @@ def invite(
     A device uses it with `sark-node join TICKET`, who submits with `sark-node enroll TICKET`.
     """
     from gate.invitations import give_ticket
+    from swarm.own_pools import check_name
     from swarm.tickets import write_ticket
 
     now = time.time()
@@ -117,6 +118,8 @@ def invite(
         )
     if member is not None and to is None:
         raise SettingsError("--name goes with --to", hint="who joins by a ticket says its own name")
+    if member is not None:
+        check_name(member)
     role = Role.SUBMIT if submit or to is not None else Role.WORKER
     try:
         ticket, note = give_ticket(
@@ -234,16 +237,23 @@ def revoke(
 def enroll(
     ctx: typer.Context,
     ticket: Annotated[str, typer.Argument(help="The ticket: one string that begins with sark1.")],
+    name: Annotated[
+        str | None,
+        typer.Option(help="What the pool's owner sees you called by.  [default: the host's name]"),
+    ] = None,
 ) -> None:
     """Be one who submits to a pool: what this home submits may run on the pool's devices from then on."""
     import trio
 
     from gate.visit import be_let_in
     from swarm.identity import load_or_create, lock_folder
-    from swarm.membership import join_pool, leave_pool
+    from swarm.membership import host_name, join_pool, leave_pool
+    from swarm.own_pools import check_name
     from swarm.tickets import read_ticket
 
     home: Home = ctx.obj
+    if name is not None:
+        check_name(name)
     said = read_ticket(ticket)
     me = load_or_create(home.key("scheduler")).peer_id
     joined = join_pool(home, said, Role.SUBMIT, me, now=time.time())
@@ -251,7 +261,7 @@ def enroll(
         gates = tuple(dict.fromkeys((*joined.gates, *_settings(ctx, None).gates, *local_gates(home))))
         try:
             with lock_folder(home.folder("scheduler")):
-                joined = trio.run(be_let_in, home, joined, gates)
+                joined = trio.run(be_let_in, home, joined, gates, name or host_name())
         except* NotPermitted:
             leave_pool(home, joined.pool, Role.SUBMIT)
             raise

@@ -42,7 +42,7 @@ async def push(gates: Sequence[str], signed: Manifest) -> Heard:
     return heard
 
 
-async def be_let_in(home: Home, joined: Joined, gates: Sequence[str]) -> Joined:
+async def be_let_in(home: Home, joined: Joined, gates: Sequence[str], name: str) -> Joined:
     """Use a ticket as this home's scheduler, whose key no other process may be using now. Raises `Unreachable`, `NotPermitted`."""
     identity = load_or_create(home.key("scheduler"))
     async with AsyncExitStack() as stack:
@@ -54,7 +54,7 @@ async def be_let_in(home: Home, joined: Joined, gates: Sequence[str]) -> Joined:
             if not network.connected():
                 raise Unreachable("no gate of the pool answers now")
             links = pool_links(network, nursery)
-            fresh, signed = await enrol(links, gates, joined, identity.peer_id, "scheduler", now=time.time())
+            fresh, signed = await enrol(links, gates, joined, identity.peer_id, name, now=time.time())
         finally:
             nursery.cancel_scope.cancel()
     keep_joined(home, fresh)

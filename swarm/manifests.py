@@ -24,6 +24,8 @@ from protocol.pool_messages import (
 from swarm.identity import Identity, verify
 
 _T = TypeVar("_T")
+ROOM: Final = 6 * 1024
+"""Bytes that members leave free, so that something can always be taken back."""
 _FULL: Final = "make a second pool for the others: sark-node pool create NAME"
 
 
@@ -55,9 +57,10 @@ def with_member(manifest: PoolManifest, member: Member) -> PoolManifest:
     if member in manifest.members:
         return manifest
     others = tuple(m for m in manifest.members if (m.peer, m.role) != (member.peer, member.role))
-    if len(others) >= MAX_MEMBERS:
-        raise NotPermitted(f"pool {manifest.name} has {MAX_MEMBERS} members and is full", hint=_FULL)
-    return _next(manifest, members=(*others, member))
+    fuller = _next(manifest, members=(*others, member))
+    if len(others) >= MAX_MEMBERS or len(manifest_body(fuller)) > MAX_MANIFEST - ROOM:
+        raise NotPermitted(f"pool {manifest.name} has {len(others)} members and is full", hint=_FULL)
+    return fuller
 
 
 def without(

@@ -10,6 +10,8 @@ All of it is written durably, mode 0600, and read again where another process of
 from __future__ import annotations
 
 import hashlib
+import platform
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
@@ -152,6 +154,12 @@ def keep_manifest(home: Home, signed: Manifest) -> None:
         kept = kept_manifest(home, manifest.pool)
         if kept is None or verified(kept.body, kept.signature).number < manifest.number:
             write_durably(folder / f"{manifest.pool}.manifest", pack(signed.to_wire()))
+
+
+def host_name() -> str:
+    """What a pool's owner sees this machine called by, unless it says otherwise."""
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", platform.node().split(".")[0]).lstrip("._-")
+    return name[:64] or "unnamed"
 
 
 # -- to be presented ----------------------------------------------------------------------------------------------------------

@@ -144,7 +144,7 @@ class OwnPool:
 
 def create_pool(home: Home, name: str, gates: tuple[str, ...] = ()) -> OwnPool:
     """A new pool of that name, with a key of its own. Raises `SettingsError` when the name cannot be had."""
-    check_name(name)
+    _check_pool_name(name)
     folder = pools_folder(home) / name
     if (folder / "manifest").exists():
         raise SettingsError(
@@ -158,16 +158,20 @@ def create_pool(home: Home, name: str, gates: tuple[str, ...] = ()) -> OwnPool:
     return OwnPool(folder)
 
 
-def check_name(name: str) -> None:
-    """Raises `SettingsError` unless a pool can be called so."""
+def check_name(name: str, what: str = "a member") -> None:
+    """Raises `SettingsError` unless a pool or a member of it can be called so."""
     try:
         _NAME.validate_python(name)
     except ValidationError:
         raise SettingsError(
-            f"a pool cannot be called {name!r}",
+            f"{what} cannot be called {name[:80]!r}",
             hint="letters, digits, space and . _ -, at most 64, beginning with a letter or digit",
         ) from None
-    if name.lower() == JOINED or name != name.rstrip(" ."):
+
+
+def _check_pool_name(name: str) -> None:
+    check_name(name, "a pool")
+    if name.lower() == JOINED or name != name.rstrip(" ."):  # it is the name of a folder
         raise SettingsError(f"a pool cannot be called {name!r}", hint="take another name")
 
 
@@ -182,7 +186,7 @@ def own_pools(home: Home) -> tuple[OwnPool, ...]:
 
 def own_pool(home: Home, name: str) -> OwnPool:
     """The pool of that name. Raises `SettingsError` when there is none here."""
-    check_name(name)
+    _check_pool_name(name)
     folder = pools_folder(home) / name
     if not (folder / "manifest").is_file():
         names = ", ".join(pool.name for pool in own_pools(home))
