@@ -190,7 +190,7 @@ class Worker:
             ledger=self.ledger,
             advert=self.advert,
             permit=self.permits.check,
-            present=self.permits.present,
+            present=self.door.present,
             presented=self.door.presented,
             control=self._control,
             has_model=parts.cache.has,
