@@ -12,6 +12,7 @@ from scheduler.stored import Event
 SAYS: Final[dict[str, str]] = {
     "campaign.created": "created: {name}, {tasks} tasks",
     "campaign.planned": "planned on the devices seen: {tasks} tasks",
+    "campaign.taken-over": "taken over from another machine: {tasks} tasks, {found} of them found at devices",
     "campaign.adopted": "a scheduler takes it up (epoch {epoch})",
     "campaign.ended": "ended: {outcome}",
     "cancel.requested": "cancel asked for; open tasks: {tasks}",

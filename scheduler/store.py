@@ -28,9 +28,10 @@ from scheduler.stored import (
     NewModel,
     Outcome,
 )
+from scheduler.takeover import TakeOver
 
 
-class Store(Moves):
+class Store(Moves, TakeOver):
     """An open store. Not for two threads at once."""
 
     def __init__(self, path: Path, *, wall: Callable[[], float] = time.time) -> None:

@@ -1,0 +1,238 @@
+"""Asking the workers of a campaign what they have of it, without changing anything there. For `adopt`, and for watching from elsewhere.
+
+index.campaign(C) ─▶ Look at each, all pages ─▶ round after round, until no new one turns up ─▶ deed, models
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Protocol
+
+import structlog
+import trio
+
+from protocol.advert import Advert
+from protocol.deed import MAX_DEED, Opened, open_deed, read_cover
+from protocol.errors import CampaignError, ProtocolError, Refused, RemoteProtocolError, Unreachable
+from protocol.messages import Adopted, Denied, LiveLease, Look
+from scheduler.takeover import Found
+from swarm.blobs import fetch_blob
+from swarm.identity import verify
+from swarm.index_query import QueryResult
+from swarm.link import Link, Links
+from swarm.network import Network
+
+ROUNDS: Final = 6
+ROUND_S: Final = 1.0
+"""Between two looks at the index: a worker may just be telling it of the campaign."""
+LIMIT: Final = 256
+AT_ONCE: Final = 32
+MAX_PAGES: Final = 256
+PATIENCE_S: Final = 5.0
+
+log = structlog.get_logger("sark.adopt")
+
+
+class Directory(Protocol):
+    """What is used of `swarm.index.Index`."""
+
+    async def campaign(self, campaign: str, limit: int = 256) -> QueryResult: ...
+
+    async def everybody(self, limit: int = 256) -> QueryResult: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What one worker told."""
+
+    advert: Advert
+    leases: tuple[LiveLease, ...] = ()
+    epoch: int = 0
+    deed: str | None = None
+    deed_size: int = 0
+
+
+@dataclass(slots=True)
+class Gathered:
+    """What all of them told. `silent`: device → why it told nothing."""
+
+    heard: dict[str, Heard] = field(default_factory=dict)
+    silent: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def epoch(self) -> int:
+        """The highest that any of them heard."""
+        return max((each.epoch for each in self.heard.values()), default=0)
+
+    def places(self) -> dict[str, Found]:
+        """Where each task is: by the highest attempt that got further than a queue, else by the highest ticket.
+
+        An attempt above another one was only begun, or done, because that one had failed; a ticket above it need not have been.
+        """
+        best: dict[str, tuple[tuple[bool, int], Found]] = {}
+        for peer, each in self.heard.items():
+            for lease in each.leases:
+                found = Found(
+                    task=lease.task,
+                    attempt=lease.attempt,
+                    worker=peer,
+                    device=each.advert.name,
+                    lease=lease.lease,
+                    fence=lease.fence,
+                    queued=lease.queued,
+                    over=lease.reporting or lease.settled,
+                )
+                rank = (not lease.queued, lease.attempt)
+                if lease.task not in best or best[lease.task][0] < rank:
+                    best[lease.task] = (rank, found)
+        return {task: found for task, (_, found) in best.items()}
+
+
+Introduce = Callable[[Link, Advert], Awaitable[object]]
+"""Shows a worker what permission we have, before anything else is said."""
+
+
+class Gatherer:
+    """Looks at the workers of one campaign over kept links."""
+
+    def __init__(
+        self, network: Network, index: Directory, links: Links, introduce: Introduce, campaign: str
+    ) -> None:
+        self._network = network
+        self._index = index
+        self._links = links
+        self._introduce = introduce
+        self._campaign = campaign
+        self.adverts: dict[str, Advert] = {}
+        """Every worker that was found so far."""
+
+    async def gather(self) -> Gathered:
+        """Ask all workers of the campaign, until two looks at the index in a row found nobody new and everybody answered."""
+        gathered = Gathered()
+        for number in range(ROUNDS):
+            known = set(self.adverts)
+            await self.find()
+            fresh = [peer for peer in self.adverts if peer not in gathered.heard]
+            await self.look(fresh, gathered)
+            if number and set(self.adverts) == known and not gathered.silent:
+                break
+            await trio.sleep(ROUND_S)
+        return gathered
+
+    async def widen(self, gathered: Gathered) -> None:
+        """Ask all devices of the swarm that can be found: one that has just ended its part may not be listed any more."""
+        await self.find(everybody=True)
+        await self.look([peer for peer in self.adverts if peer not in gathered.heard], gathered)
+
+    async def find(self, *, everybody: bool = False) -> None:
+        """Look into the index. Raises `Unreachable` when it cannot be read."""
+        index = self._index
+        result = await (index.everybody(LIMIT) if everybody else index.campaign(self._campaign, LIMIT))
+        for sighting in result.found:
+            if not sighting.advert.gone:
+                self.adverts[sighting.advert.peer] = sighting.advert
+
+    async def look(self, peers: Iterable[str], gathered: Gathered) -> None:
+        """Ask these, beside each other, and keep what they tell."""
+        slots = trio.CapacityLimiter(AT_ONCE)
+
+        async def ask(advert: Advert) -> None:
+            async with slots:
+                try:
+                    gathered.heard[advert.peer] = await self._look(advert)
+                    gathered.silent.pop(advert.name, None)
+                except (Unreachable, Refused, ProtocolError) as exc:
+                    log.info("look.unanswered", peer=advert.peer, why=exc.what)
+                    gathered.silent[advert.name] = exc.what
+                    await self._links.drop(advert.peer)
+
+        async with trio.open_nursery() as nursery:
+            for peer in peers:
+                nursery.start_soon(ask, self.adverts[peer])
+
+    async def _look(self, advert: Advert) -> Heard:
+        link = await self._links.get(advert.peer, advert.addresses, patience_s=PATIENCE_S)
+        await self._introduce(link, advert)
+        leases: dict[tuple[str, int], LiveLease] = {}
+        cursor = 0
+        for _ in range(MAX_PAGES):
+            answer = await link.call(Look(campaign=self._campaign, cursor=cursor))
+            if isinstance(answer, Denied):
+                raise Refused(f"{advert.name}: {answer.detail or answer.reason}", reason=answer.reason)
+            if not isinstance(answer, Adopted):
+                raise RemoteProtocolError(f"{advert.peer} answered Look with {type(answer).__name__}")
+            leases |= {(lease.task, lease.attempt): lease for lease in answer.leases}
+            if answer.cursor is None:
+                return Heard(advert, tuple(leases.values()), answer.epoch, answer.deed, answer.deed_size)
+            if answer.cursor <= cursor:
+                break
+            cursor = answer.cursor
+        raise RemoteProtocolError(f"{advert.peer} does not come to an end of what it holds")
+
+    # -- what belongs to the campaign --------------------------------------------------------------------------------------
+
+    async def deed(self, gathered: Gathered, owner: str) -> tuple[bytes, Opened]:
+        """The campaign's deed under its owner's signature, from any of its workers. Raises `CampaignError` when none has a good one."""
+        why = "no device that answers has it"
+        for each in gathered.heard.values():
+            if each.deed is None or each.deed_size > MAX_DEED:
+                continue
+            try:
+                data = await self._take(each.advert, each.deed, each.deed_size)
+                cover = read_cover(data)
+                if cover.campaign != self._campaign or cover.owner != owner:
+                    raise RemoteProtocolError("it is of another campaign or owner")
+                if not verify(owner, cover.message, cover.signature):
+                    raise RemoteProtocolError("its signature is not the owner's")
+                return data, await trio.to_thread.run_sync(open_deed, cover)
+            except (Unreachable, Refused, ProtocolError) as exc:
+                why = f"{each.advert.name}: {exc.what}"
+                log.warning("deed.unusable", peer=each.advert.peer, why=exc.what)
+        raise CampaignError(
+            f"the deed of {self._campaign} cannot be had: {why}",
+            hint="a campaign can be adopted once a device has begun a task of it, and for a day after its last one",
+        )
+
+    async def _take(self, advert: Advert, sha256: str, size: int) -> bytes:
+        data = bytearray()
+        with trio.move_on_after(60.0) as patience:
+            await fetch_blob(
+                self._network, advert.peer, advert.addresses, sha256, sink=data.extend, size=size
+            )
+        if patience.cancelled_caught:
+            raise Unreachable(f"{advert.name} is too slow")
+        if hashlib.sha256(data).hexdigest() != sha256:
+            raise RemoteProtocolError("it is not what its name says")
+        return bytes(data)
+
+    async def model(self, sha256: str, size: int, target: Path, first: Sequence[str]) -> bool:
+        """Bring a model from whichever worker has it to `target`, its hash checked. `first`: those most likely to have it."""
+        peers = dict.fromkeys([*first, *self.adverts])
+        for advert in (self.adverts[peer] for peer in peers if peer in self.adverts):
+            fresh = target.with_name(f".{target.name}.adopted")
+            digest = hashlib.sha256()
+            try:
+                with await trio.to_thread.run_sync(fresh.open, "wb") as file:
+
+                    def store(data: bytearray) -> None:
+                        digest.update(data)  # noqa: B023  (called within this turn of the loop only)
+                        file.write(data)  # noqa: B023
+
+                    await fetch_blob(
+                        self._network, advert.peer, advert.addresses, sha256, sink=store, size=size
+                    )
+                if digest.hexdigest() == sha256:
+                    await trio.to_thread.run_sync(fresh.replace, target)
+                    return True
+            except (Unreachable, Refused, ProtocolError) as exc:
+                log.info("model.not_here", peer=advert.peer, why=exc.what)
+            finally:
+                await trio.to_thread.run_sync(_remove, fresh)
+        return False
+
+
+def _remove(path: Path) -> None:
+    path.unlink(missing_ok=True)

@@ -1,0 +1,148 @@
+"""A campaign goes into the store as if this machine had had it all along: what its deed says, and where the workers say its tasks are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import sqlalchemy as sa
+
+from protocol.attempt import TaskState
+from protocol.errors import CampaignError
+from protocol.lease import Fence
+from protocol.task import Task
+from scheduler import tables as t
+from scheduler.stored import AttemptState, NewCampaign, NewModel
+from scheduler.writing import Writing
+
+NOBODY: Final = "unknown"
+"""The worker of attempts of which nothing is known any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A task that a worker has: waiting, running or ended."""
+
+    task: str
+    attempt: int
+    worker: str
+    device: str
+    lease: str
+    fence: Fence
+    queued: bool = False
+    over: bool = False
+    """It has run; its result is there."""
+
+
+class TakeOver(Writing):
+    """Part of `scheduler.store.Store`."""
+
+    def take_over(
+        self,
+        new: NewCampaign,
+        models: Sequence[NewModel],
+        tasks: Sequence[tuple[Task, bytes]],
+        found: Mapping[str, Found],
+        *,
+        epoch: int,
+        created: float,
+    ) -> None:
+        """All of a campaign, or nothing of it. `epoch`: the highest that its workers heard; `created`: wall seconds.
+
+        What is not found at a worker is to be done. Its attempts are counted on from the highest that any worker told, so that none
+        of them gives an old answer to a new question. Raises `CampaignError` when the campaign is in the store already.
+        """
+        before = max((one.attempt for one in found.values()), default=1)
+        with self._writing() as c:
+            if c.execute(sa.select(t.campaigns.c.id).where(t.campaigns.c.id == new.id)).first():
+                raise CampaignError(f"{new.id} is on this home already", hint=f"sark-node watch {new.id}")
+            c.execute(
+                t.campaigns.insert().values(
+                    id=new.id,
+                    name=new.name,
+                    scheduler=new.scheduler,
+                    spec=new.spec,
+                    attempts=new.attempts,
+                    backoff_s=new.backoff_s,
+                    wait_s=new.wait_s,
+                    limit_s=new.limit_s,
+                    priority=new.priority,
+                    epoch=epoch,
+                    planned=True,
+                    created=created,
+                )
+            )
+            named = [
+                {"campaign": new.id, "name": m.name, "sha256": m.sha256, "size": m.size, "facts": m.facts}
+                for m in models
+            ]
+            if named:
+                c.execute(t.models.insert(), named)
+            self._event(
+                c, new.id, "campaign.taken-over", None, tasks=len(tasks), found=len(found), epoch=epoch
+            )
+            for n, (task, body) in enumerate(tasks, start=1):
+                self._put(c, new.id, n, task, body, found.get(task.task), before, epoch)
+
+    def _put(
+        self,
+        c: sa.Connection,
+        campaign: str,
+        n: int,
+        task: Task,
+        body: bytes,
+        at: Found | None,
+        before: int,
+        epoch: int,
+    ) -> None:
+        place = {}
+        if at is not None:
+            place = {
+                "worker": at.worker,
+                "device": at.device,
+                "lease": at.lease,
+                "incarnation": at.fence.incarnation,
+                "number": at.fence.number,
+            }
+        attempt = at.attempt if at is not None else before
+        state = TaskState.PENDING
+        if at is not None:
+            state = TaskState.QUEUED if at.queued else TaskState.LEASED
+        c.execute(
+            t.tasks.insert().values(
+                id=task.task,
+                campaign=campaign,
+                n=n,
+                body=body,
+                model=task.model.name,
+                sha256=task.model.sha256,
+                unit=task.unit,
+                state=str(state),
+                attempt=attempt,
+                replica=task.replica,
+                **place,
+            )
+        )
+        now = self._wall()
+        ended = {
+            "state": str(AttemptState.REFUSED),
+            "ended": now,
+            "detail": "before the campaign was adopted",
+        }
+        live = {"state": str(AttemptState.QUEUED if at is not None and at.queued else AttemptState.GRANTED)}
+        c.execute(
+            t.attempts.insert().values(
+                **{
+                    "task": task.task,
+                    "attempt": attempt,
+                    "key": f"{task.task}/{attempt}",
+                    "worker": NOBODY,
+                    "device": "",
+                    "epoch": epoch,
+                    "begun": now,
+                    **place,
+                    **(ended if at is None else live),
+                }
+            )
+        )
