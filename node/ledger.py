@@ -287,7 +287,7 @@ class Ledger:
             elif place.state is LeaseState.LAPSED:
                 self._slots.stop(place, LeaseEvent.EXPIRE, Reason.EXPIRED)
             elif place.move(LeaseEvent.EXPIRE) is LeaseState.LAPSED:
-                place.deadline += GRACE_S
+                place.deadline = now + GRACE_S
                 self._slots.version += 1
             else:
                 self._slots.close(place, Reason.EXPIRED)

@@ -1,0 +1,72 @@
+"""What the tests of the ledger share: schedulers, what they want, and a ledger that knows them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from node.ledger import Ledger
+from node.places import Wanted
+from protocol.messages import Granted, Held, Queued
+from protocol.requirement import Requirement
+from protocol.task import Measure, Model, Task, Timeouts
+
+ANN = "12D3KooWAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAn"
+BOB = "12D3KooWBobBobBobBobBobBobBobBobBobBobBobBobBobBobBo"
+CAT = "12D3KooWCatCatCatCatCatCatCatCatCatCatCatCatCatCatCa"
+DEE = "12D3KooWDeeDeeDeeDeeDeeDeeDeeDeeDeeDeeDeeDeeDeeDeeDe"
+
+
+def campaign_of(peer: str, principal: str = "") -> str:
+    """Each principal has one campaign."""
+    return f"c-{(principal or peer)[8:11]}"
+
+
+def want(
+    number: int,
+    peer: str = ANN,
+    *,
+    queue: bool = False,
+    ledger: int | None = None,
+    epoch: int = 1,
+    principal: str = "",
+    queue_s: float = 1e6,
+    **changes: Any,
+) -> Wanted:
+    """The first attempt at one of its tasks."""
+    campaign = campaign_of(peer, principal)
+    task = Task(
+        campaign=campaign,
+        task=f"{campaign}/{number}",
+        scheduler=peer,
+        model=Model(name="m.onnx", sha256="0" * 64, size=1),
+        unit="CPU (ONNX)",
+        requirement=Requirement(),
+        measure=Measure(),
+        timeouts=Timeouts(queue_s=queue_s),
+    )
+    return Wanted(
+        peer=peer,
+        principal=principal or peer,
+        key=f"{task.task}/1",
+        task=task,
+        task_sha256=f"{number:064x}",
+        attempt=1,
+        epoch=epoch,
+        queue=queue,
+        ledger=ledger,
+        **changes,
+    )
+
+
+def held(answer: object) -> Held:
+    """What it is renewed by."""
+    assert isinstance(answer, (Granted, Queued))
+    return Held(lease=answer.lease, fence=answer.fence)
+
+
+def linked(*peers: str, **settings: Any) -> Ledger:
+    """A ledger that can ask these; none: all of them."""
+    ledger = Ledger(7, **settings)
+    for peer in peers or (ANN, BOB, CAT, DEE):
+        ledger.link_up(peer, 0.0)
+    return ledger

@@ -1,0 +1,336 @@
+"""Schedulers, a delegate, an owner and a device do whatever they like to a ledger; what must never be never is."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    invariant,
+    multiple,
+    precondition,
+    rule,
+)
+
+from node.ledger import Ledger
+from node.places import HOLDS, OCCUPIES, Kill, Offer, Order, Place, Run, Wanted, Warn
+from node.turns import Rank, Turns
+from protocol.lease import GRACE_S, LEASE_TTL_S, PREEMPT_GAP, PREEMPT_GRACE_S, LeaseState
+from protocol.messages import MAX_PREEMPTIONS, Denied, Granted, Held, Queued
+from protocol.words import Reason
+from tests.node.ledger_parts import ANN, BOB, DEE, campaign_of, held, want
+
+PRINCIPAL = {ANN: ANN, BOB: BOB, DEE: ANN}
+"""Dee acts for Ann."""
+SLOTS_OF_BOB = 3
+WHY_KILLED = {Reason.CANCELLED, Reason.EXPIRED, Reason.PREEMPTED, Reason.TIMED_OUT, Reason.NOT_ALLOWED}
+peers = st.sampled_from([ANN, BOB, DEE])
+
+
+def wanted(peer: str, number: int, queue: bool, epoch: int) -> Wanted:
+    """A task's terms follow from its number, so that a replay says the same."""
+    return want(
+        number,
+        peer,
+        principal=PRINCIPAL[peer],
+        queue=queue,
+        epoch=epoch,
+        priority=(20, 25, 50, 50, 55, 60, 80, 100)[number - 1],
+        cap=90,
+        slots=SLOTS_OF_BOB if peer == BOB else None,
+        owner=peer == BOB,
+        preempted=number % 3,
+        left_s=2_000.0 if number == 4 else None,
+        queue_s=300.0 if number == 5 else 1e6,
+    )
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    """Two schedulers and one that acts for the first, on a device that has one slot or two."""
+
+    leases = Bundle("leases")
+
+    @initialize(slots=st.integers(1, 2), owner_first=st.booleans())
+    def begin(self, slots: int, owner_first: bool) -> None:
+        self.now = 0.0
+        self.slots = slots
+        self.owner_first = owner_first
+        self.ledger = Ledger(3, slots=slots, max_queue=6, max_queue_each=4, owner_first=owner_first)
+        self.running: set[str] = set()
+        self.timed: set[str] = set()
+        self.offered: set[str] = set()
+        self.ever_run: set[str] = set()
+        self.links = {ANN: 0, BOB: 0, DEE: 0}
+        self.last_fence = (0, 0)
+        self.terms: dict[str, Wanted] = {}
+        self.speaker: dict[str, str] = {}
+        self.unfair_since: dict[tuple[str, str], float] = {}
+
+    def obey(self) -> None:
+        for order in self.ledger.take_orders():
+            self._obey(order)
+        self._look_for_unfairness()
+
+    def _obey(self, order: Order) -> None:
+        match order:
+            case Run(lease):
+                assert lease not in self.ever_run, "a lease runs once"
+                self.ever_run.add(lease)
+                self.running.add(lease)
+                assert len(self.running) <= self.slots, "never two runs on one slot"
+                place = self.ledger.place(lease)
+                assert place is not None
+                place.began = self.now
+            case Offer(lease):
+                self.offered.add(lease)
+            case Warn(_, lease, fence, grace_s, _):
+                assert self.terms[lease].preempted < MAX_PREEMPTIONS
+                assert (lease in self.running) == (grace_s > 0), "who has not begun gives way at once"
+                assert fence.incarnation == 3
+            case Kill(lease, reason):
+                assert lease in self.running
+                assert reason in WHY_KILLED, "every end has a reason"
+                if reason is Reason.PREEMPTED:
+                    assert lease not in self.timed, "never inside a timed measurement"
+                    assert self.terms[lease].preempted < MAX_PREEMPTIONS, "twice is enough"
+
+    def _outranks(self, one: Wanted, other: Wanted) -> bool:
+        if self.owner_first and one.owner != other.owner:
+            return one.owner
+        return one.own - other.own >= PREEMPT_GAP
+
+    def _look_for_unfairness(self) -> None:
+        """Nobody waits for long behind a run that could give way: one grace, and one more if the first choice was being timed."""
+        places = self.ledger.places()
+        pairs = {
+            (ticket.lease, run.lease)
+            for ticket in places
+            for run in places
+            if ticket.state is LeaseState.QUEUED
+            and self.links[ticket.peer]
+            and run.state is LeaseState.RUNNING
+            and run.lease not in self.timed
+            and run.wanted.preempted < MAX_PREEMPTIONS
+            and self._outranks(ticket.wanted, run.wanted)
+        }
+        self.unfair_since = {pair: self.unfair_since.get(pair, self.now) for pair in pairs}
+        for pair, since in self.unfair_since.items():
+            assert self.now - since <= 2 * PREEMPT_GRACE_S, f"{pair[0]} waits behind {pair[1]}"
+
+    # -- what schedulers do ----------------------------------------------------------------------------------------------
+
+    @rule(target=leases, peer=peers, number=st.integers(1, 8), queue=st.booleans(), epoch=st.integers(1, 3))
+    def commit(self, peer: str, number: int, queue: bool, epoch: int) -> object:
+        ask = wanted(peer, number, queue, epoch)
+        answer = self.ledger.commit(ask, self.now)
+        if not isinstance(answer, (Granted, Queued)):
+            self.obey()
+            return multiple()
+        new = answer.lease not in self.terms
+        if new:
+            assert answer.fence.key() > self.last_fence, "fences rise"
+            self.last_fence = answer.fence.key()
+            self.terms[answer.lease] = ask
+            self._speaks(peer, epoch)
+        self.obey()
+        version = self.ledger.version
+        again = self.ledger.commit(ask, self.now)
+        assert again == answer, "a replay gets the same answer"
+        assert self.ledger.version == version, "a replay changes nothing"
+        assert not self.ledger.take_orders()
+        return held(answer)
+
+    def _speaks(self, peer: str, epoch: int) -> None:
+        assert epoch == self.ledger.epoch(PRINCIPAL[peer], campaign_of(peer, PRINCIPAL[peer]))
+        for place in self.ledger.of_campaign(PRINCIPAL[peer], campaign_of(peer, PRINCIPAL[peer])):
+            assert place.peer == peer, "one speaks for a campaign"
+
+    @rule(lease=leases, peer=peers)
+    def renew(self, lease: Held, peer: str) -> None:
+        place = self.ledger.place(lease.lease)
+        speaker = place.peer if place is not None else None
+        told = self.ledger.renew(peer, [lease], self.now)
+        assert len(told.renewed) + len(told.lost) == 1
+        assert not told.renewed or speaker == peer
+        assert all(waiting.lease in told.renewed for waiting in told.waiting)
+        self.obey()
+
+    @rule(lease=leases, peer=peers)
+    def stop(self, lease: Held, peer: str) -> None:
+        dying = self.ledger.stop(peer, [lease], Reason.CANCELLED, self.now)
+        assert set(dying) <= self.running
+        self.obey()
+        assert self.ledger.stop(peer, [lease], Reason.CANCELLED, self.now) == dying
+        assert not self.ledger.take_orders()
+
+    @rule(lease=consumes(leases))
+    def forget(self, lease: Held) -> None:
+        """The scheduler is gone."""
+
+    @precondition(lambda self: self.offered)
+    @rule(data=st.data(), answer=st.sampled_from(["start", "skip", "defer"]))
+    def answer_offer(self, data: st.DataObject, answer: str) -> None:
+        lease = data.draw(st.sampled_from(sorted(self.offered)))
+        self.offered.discard(lease)
+        if answer == "start":
+            self.ledger.start(lease, self.now)
+        elif answer == "skip":
+            self.ledger.skip(lease, self.now)
+        else:
+            place = self.ledger.place(lease)
+            if place is not None:
+                self._link(place.peer, False)
+            self.ledger.defer(lease, self.now)
+        self.obey()
+
+    @rule(peer=peers, up=st.booleans())
+    def link(self, peer: str, up: bool) -> None:
+        self._link(peer, up)
+        self.obey()
+
+    def _link(self, peer: str, up: bool) -> None:
+        self.links[peer] = self.links[peer] + 1 if up else max(0, self.links[peer] - 1)
+        (self.ledger.link_up if up else self.ledger.link_down)(peer, self.now)
+
+    @rule(peer=peers, epoch=st.integers(1, 4))
+    def adopt(self, peer: str, epoch: int) -> None:
+        campaign = campaign_of(peer, PRINCIPAL[peer])
+        before = self.ledger.epoch(PRINCIPAL[peer], campaign)
+        refused = self.ledger.adopt(peer, PRINCIPAL[peer], campaign, epoch)
+        if epoch < before:
+            assert isinstance(refused, Denied)
+        if refused is None:
+            self._speaks(peer, epoch)
+        self.obey()
+
+    @rule(who=st.sampled_from([ANN, BOB]))
+    def evict(self, who: str) -> None:
+        dying = self.ledger.evict(who, Reason.NOT_ALLOWED, self.now)
+        assert set(dying) <= self.running
+        self.obey()
+        left = [place for place in self.ledger.places() if who in (place.peer, place.wanted.principal)]
+        assert {place.state for place in left} <= {LeaseState.STOPPING, LeaseState.REPORTING}
+
+    # -- what the device does --------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), on=st.booleans())
+    def time(self, data: st.DataObject, on: bool) -> None:
+        lease = data.draw(st.sampled_from(sorted(self.running)))
+        (self.timed.add if on else self.timed.discard)(lease)
+        self.ledger.timing(lease, on, self.now)
+        self.obey()
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), settled=st.booleans())
+    def finish(self, data: st.DataObject, settled: bool) -> None:
+        lease = data.draw(st.sampled_from(sorted(self.running)))
+        self._gone(lease)
+        if settled:
+            self.ledger.acknowledge(lease)
+
+    def _gone(self, lease: str) -> None:
+        self.running.discard(lease)
+        self.timed.discard(lease)
+        self.ledger.finish(lease, self.now)
+        self.obey()
+
+    @rule(seconds=st.sampled_from([0.5, 1.0, 8.0, LEASE_TTL_S, 61.0, GRACE_S]))
+    def wait(self, seconds: float) -> None:
+        """As the worker's clock does: it wakes at each deadline."""
+        until = self.now + seconds
+        while (deadline := self.ledger.next_deadline()) is not None and deadline <= until:
+            assert deadline > self.now, "a deadline that is over has been dealt with"
+            self.now = deadline
+            self.ledger.expire(self.now)
+            self.obey()
+        self.now = until
+        self.ledger.expire(self.now)
+        self.obey()
+
+    @rule(seconds=st.sampled_from([40.0, 5 * GRACE_S]))
+    def sleep(self, seconds: float) -> None:
+        """The machine slept: nothing was done for long, then all of it."""
+        self.now += seconds
+        self.unfair_since.clear()
+        self.ledger.expire(self.now)
+        self.obey()
+
+    # -- what must hold --------------------------------------------------------------------------------------------------
+
+    @invariant()
+    def promises_hold(self) -> None:
+        places = self.ledger.places()
+        assert sum(1 for p in places if p.state in HOLDS) <= self.slots, "never two live leases on one slot"
+        assert {p.lease for p in places if p.state in OCCUPIES} == self.running
+        assert self.ledger.queue <= 6
+        assert all(
+            p.deadline is not None for p in places if p.state in HOLDS or p.state is LeaseState.QUEUED
+        ), "every lease ends"
+        of_bob = [p for p in places if p.wanted.principal == BOB and _counts(p)]
+        assert len(of_bob) <= SLOTS_OF_BOB, "no more than the permission is for"
+        line = self.ledger.line(self.now)
+        assert sorted(line) == sorted(p.lease for p in places if p.state is LeaseState.QUEUED)
+        quote = self.ledger.quote(self.now)
+        for priority in (20, 60, 90):
+            ahead, start_s, preempts = self.ledger.outlook(ANN, priority, False, self.now)
+            assert 0 <= ahead <= self.ledger.queue
+            assert quote.free == 0 or (ahead, start_s, preempts) == (0, 0.0, "")
+
+    def teardown(self) -> None:
+        """Once faults stop, everything ends."""
+        self.now += LEASE_TTL_S + GRACE_S
+        for _ in range(3):
+            self.unfair_since.clear()
+            self.ledger.expire(self.now)
+            self.obey()
+            for lease in sorted(self.running):
+                self._gone(lease)
+            self.now += LEASE_TTL_S + GRACE_S
+        assert all(p.state is LeaseState.REPORTING for p in self.ledger.places())
+
+
+def _counts(place: Place) -> bool:
+    return place.state in HOLDS or place.state is LeaseState.QUEUED
+
+
+TestLedger = LedgerMachine.TestCase
+TestLedger.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+
+
+ranks = st.lists(
+    st.tuples(st.booleans(), st.sampled_from([50, 55]), st.sampled_from("abc")), min_size=1, max_size=12
+)
+
+
+@given(ranks, st.lists(st.sampled_from("abc"), max_size=4))
+def test_the_line_is_the_order_in_which_tickets_are_served_one_by_one(
+    tickets: list[tuple[bool, int, str]], before: list[str]
+) -> None:
+    turns = Turns()
+    for principal in before:
+        turns.served(principal)
+    waiting = [Rank(owner, priority, who, at, str(at)) for at, (owner, priority, who) in enumerate(tickets)]
+    line = turns.line(waiting)
+    for expected in line:
+        first = turns.first(waiting)
+        assert first == expected
+        waiting.remove(first)
+        turns.served(first.principal)
+    assert not waiting
+
+
+@given(ranks)
+def test_among_equals_nobody_is_served_twice_while_another_waits(
+    tickets: list[tuple[bool, int, str]],
+) -> None:
+    line = Turns().line([Rank(False, 50, who, at) for at, (_, _, who) in enumerate(tickets)])
+    for at, rank in enumerate(line):
+        since = next((back for back in range(at - 1, -1, -1) if line[back].principal == rank.principal), None)
+        if since is not None:
+            between = {one.principal for one in line[since + 1 : at]}
+            waiting = {one.principal for one in line[at:]} - {rank.principal}
+            assert waiting <= between
