@@ -51,8 +51,8 @@ async def until(condition: Any) -> None:
             await trio.sleep(0.001)
 
 
-async def say(link: Link, action: Action, **how: bool) -> Standing:
-    return await link.ask(Control(action=action, **how), Standing)
+async def say(link: Link, action: Action, *, now: bool = False, finish: bool = False) -> Standing:
+    return await link.ask(Control(action=action, now=now, finish=finish), Standing)
 
 
 async def test_paused_nothing_new_is_taken_and_what_runs_goes_on(world: Any) -> None:

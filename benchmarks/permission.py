@@ -1,0 +1,96 @@
+"""What permission costs a worker: a token proved once when it is shown, then a look on every verb.
+
+    python benchmarks/permission.py [rounds]
+
+A pool's token that its holder delegated (2 blocks), at a worker that has 1,000 other permissions and a manifest with 256 revoked peers.
+`check` is what each commit pays; `present` is paid once for each token; `present + check` is the most that a first commit could cost.
+p50 and p99 over the rounds (5,000 unless told otherwise), one thread, wall time.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+from node.permits import Permits
+from protocol.messages import Commit, Denied, Present, Presented
+from protocol.permission import Permit
+from protocol.pool_messages import PoolManifest
+from protocol.words import Right
+from swarm.identity import Identity
+from swarm.tokens import Grant, delegate, issue, prove
+
+OTHERS = 1_000
+REVOKED = 256
+SUBMIT = frozenset({Right.SUBMIT})
+
+
+def main() -> None:
+    """Print the table."""
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 5_000
+    pool, holder, me = (Identity.from_seed(name) for name in ("pool", "holder", "me"))
+    owner = Identity.from_seed("owner").peer_id
+    others = [Identity.from_seed(f"other {number}") for number in range(OTHERS)]
+    now = time.time()
+    permits = Permits(owners={owner}, pools={pool.peer_id: "lab"}, prove=prove, wall=time.time)
+    permits.manifest(
+        PoolManifest(
+            pool=pool.peer_id,
+            name="lab",
+            number=1,
+            revoked=tuple(Identity.from_seed(f"revoked {number}").peer_id for number in range(REVOKED)),
+        )
+    )
+    for other in others:
+        token = issue(pool, other.peer_id, Grant(SUBMIT), now=now)
+        assert isinstance(
+            permits.present(other.peer_id, Present(issuer=pool.peer_id, token=token)), Presented
+        )
+    token = issue(pool, holder.peer_id, Grant(SUBMIT, slots=8), now=now)
+    passed = delegate(
+        token, pool.peer_id, holder, me.peer_id, Grant(SUBMIT, campaigns=frozenset({"c-1"})), now=now
+    )
+    shown = Present(issuer=pool.peer_id, token=passed)
+    commit = Commit(key="c-1/1/1", attempt=1, epoch=1, task=b"task", signature=b"s" * 64)
+
+    def present() -> None:
+        assert isinstance(permits.present(me.peer_id, shown), Presented)
+
+    def check() -> None:
+        assert isinstance(permits.check(me.peer_id, commit, "c-1"), Permit)
+
+    def both() -> None:
+        present()
+        check()
+
+    def refuse() -> None:
+        assert isinstance(permits.check("12D3KooStranger", commit, "c-1"), Denied)
+
+    present()
+    print(f"{'':18}{'p50 ms':>10}{'p99 ms':>10}")
+    for name, act in (
+        ("check", check),
+        ("a stranger's check", refuse),
+        ("present", present),
+        ("present + check", both),
+    ):
+        p50, p99 = timed(act, rounds)
+        print(f"{name:18}{p50:10.4f}{p99:10.4f}")
+
+
+def timed(act: Callable[[], None], rounds: int) -> tuple[float, float]:
+    """Milliseconds: median and 99th percentile."""
+    for _ in range(50):
+        act()
+    took: list[float] = []
+    for _ in range(rounds):
+        began = time.perf_counter_ns()
+        act()
+        took.append((time.perf_counter_ns() - began) / 1e6)
+    return statistics.median(took), statistics.quantiles(took, n=100)[98]
+
+
+if __name__ == "__main__":
+    main()
