@@ -1,7 +1,7 @@
 """One kept link to each worker: probing and committing over it, renewing every 5 s, coming back at once when it breaks.
 
 After a break the link is tried again each second, and the worker's leases of this scheduler are adopted anew: what both know goes on. They
-count as lost `LEASE_TTL_S` after the last renewal that was answered was *sent*: so we give up before the worker's own clock does.
+count as lost `SILENT_S` after the last renewal that was answered was *sent*: so we give up before the worker's own clock does.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ from swarm.network import Network
 CONNECT_S: Final = 3.0
 GONE_S: Final = 2.0
 """A broken link and refused connections for so long mean that the worker's process has ended. Its fences cover an error in this."""
+SILENT_S: Final = LEASE_TTL_S - 1.0
+"""After so long without an answer it counts as lost: before its own clock ends the leases, and so that its tasks run elsewhere in time."""
 AGAIN_S: Final = 1.0
 """Between two attempts to reach a worker that has leases of ours."""
 SETTLE_S: Final = 2.0
@@ -223,13 +225,27 @@ class Workers:
     # -- keeping ------------------------------------------------------------------------------------------------------------------------
 
     async def _keep(self, peer: str) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._listen, peer)
+            await self._keep_link(peer)
+            nursery.cancel_scope.cancel()
+
+    async def _listen(self, peer: str) -> None:
+        """Notice on time that it fell silent, whatever is being tried meanwhile: a call or a dial may hang for seconds."""
         line, view = self._line(peer), self._book.view(peer)
         while True:
+            await trio.sleep_until(line.heard_at + SILENT_S)
             now = trio.current_time()
             if not view.held:
                 line.heard_at = now
-            elif now - line.heard_at >= LEASE_TTL_S:
+            elif now - line.heard_at >= SILENT_S:
                 self._fell_silent(peer, line, now)
+
+    async def _keep_link(self, peer: str) -> None:
+        line, view = self._line(peer), self._book.view(peer)
+        while True:
+            if not view.held:
+                line.heard_at = trio.current_time()
             link = self._links.peek(peer)
             if link is None:
                 if not view.held:
@@ -270,7 +286,7 @@ class Workers:
     def _fell_silent(self, peer: str, line: Line, now: float) -> None:
         """No renewal was answered for a lease's time, be there a link or none: what it has of ours is lost."""
         silent = self._links.peek(peer) is not None
-        self._give_up(peer, line, now, f"was not heard of for {LEASE_TTL_S:g} s", silent=silent)
+        self._give_up(peer, line, now, f"was not heard of for {SILENT_S:g} s", silent=silent)
 
     def _give_up(self, peer: str, line: Line, now: float, what: str, *, silent: bool = False) -> None:
         book = self._book
