@@ -18,7 +18,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -26,8 +25,8 @@ from typing import Final
 
 import psutil
 
-from tests.real.lab import Lab, free_port, script, until
-from tests.real.relay import Relay
+from tests.real.lab import Lab, script, until
+from tests.real.relay import Relay, relayed
 
 HOME: Final = "ada"
 STEP_S: Final = 0.05
@@ -121,17 +120,7 @@ class Storm:
     @contextlib.contextmanager
     def swarm(self) -> Iterator[None]:
         """The gate and the workers are up, and everything ends with the context."""
-        with ExitStack() as stack:
-            self.lab.start_gate()
-            self.lab.await_up("gate")
-            for name in self.lab.workers:
-                port = free_port()
-                relay = self._relays[name] = stack.enter_context(Relay(port))
-                self.lab.start_worker(
-                    name, "--listen", f"/ip4/127.0.0.1/tcp/{port}", "--announce", f"/ip4/127.0.0.1/tcp/{relay.port}"
-                )  # fmt: skip
-            for name in self.lab.workers:
-                self.lab.await_up(name)
+        with relayed(self.lab) as self._relays:
             yield
 
     def file(self, folder: Path) -> Path:
@@ -198,11 +187,11 @@ class Storm:
         """Do it, unless the victim is down already or there is nobody to be struck."""
         if any(whose == victim for _, whose, _ in self._due):
             return
-        held = self._held(victim if kind in ON_WORKER else None)
+        held, at = self._held(victim if kind in ON_WORKER else None), time.time()
         mend = self._hit(kind, victim, rng)
         if mend is None:
             return
-        self.seen.append(Fault(kind, victim, time.time(), lasts, held))
+        self.seen.append(Fault(kind, victim, at, lasts, held))
         self.say(
             f"{self.seen[-1].at - self.began:7.2f} s  {kind}: {victim}"
             + (f" for {lasts:.1f} s" if lasts else "")
@@ -248,7 +237,15 @@ class Storm:
 
     def _restart(self, worker: str) -> None:
         self.lab.start_worker(worker, *self.lab.more[worker])
-        self._relays[worker].mend()
+        self._open_again(worker)
+
+    def _open_again(self, worker: str) -> None:
+        """Its port takes connections again as soon as somebody listens behind it, and not before."""
+        if self._relays[worker].answers():
+            self._relays[worker].mend()
+        else:
+            again = time.monotonic() + 2 * STEP_S
+            self._due.append((again, worker, lambda: self._open_again(worker)))
 
     def _put_right(self, now: float) -> None:
         due = [item for item in self._due if item[0] <= now]

@@ -13,10 +13,12 @@ import contextlib
 import socket
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import trio
+
+from tests.real.lab import Lab, free_port
 
 PIECE: Final = 65536
 _RST: Final = struct.pack("ii", 1, 0)
@@ -61,6 +63,11 @@ class Relay:
     def mend(self) -> None:
         """All is as at the beginning."""
         self._do(self._mend)
+
+    def answers(self) -> bool:
+        """Whether somebody listens at the port behind it."""
+        with socket.socket() as caller:
+            return caller.connect_ex(("127.0.0.1", self._target)) == 0
 
     def _do(self, what: Callable[[], None]) -> None:
         trio.from_thread.run_sync(what, trio_token=self._token)
@@ -138,3 +145,20 @@ class Relay:
         if self._listener is None:
             self._listen()
         self._flows.set()
+
+
+@contextlib.contextmanager
+def relayed(lab: Lab) -> Iterator[dict[str, Relay]]:
+    """A lab's gate and workers, started now, each worker reached by way of a relay."""
+    relays: dict[str, Relay] = {}
+    with contextlib.ExitStack() as stack:
+        lab.start_gate()
+        lab.await_up("gate")
+        for name in lab.workers:
+            port = free_port()
+            relays[name] = stack.enter_context(Relay(port))
+            here, there = (f"/ip4/127.0.0.1/tcp/{number}" for number in (port, relays[name].port))
+            lab.start_worker(name, "--listen", here, "--announce", there)
+        for name in lab.workers:
+            lab.await_up(name)
+        yield relays

@@ -1,0 +1,267 @@
+"""How soon it goes on after a worker was killed or fell silent, or the scheduler was killed; and how soon a cancel is confirmed.
+
+    python benchmarks/recovery.py [--times 10] [--only reset,silence,frozen,scheduler,cancel]
+
+Real processes on loopback: a gate, three workers, a scheduler process that `watch` keeps alive. Instants are those of the campaign's own
+events and of the workers' logs, all on this host's clock.
+
+  reset      kill -9 of the worker that runs a task, nobody starts it again → lost, granted elsewhere, the run begins there
+  silence    a relay before the worker's port lets nothing pass any more → the same
+  frozen     SIGSTOP of the worker's process → the same
+  scheduler  kill -9 of the scheduler process in the middle of a queue of short tasks → `watch` has started another (its process
+             began), it has adopted the campaign, its first grant or recorded result; `after restart` is the time between the first
+             and the last of these
+  cancel     of a campaign with a run on each worker and more that wait: from the request being on disk until the campaign has ended,
+             every worker having confirmed that its processes are dead; and the whole `sark-node cancel` command. No process of a run
+             may be there when it returns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+
+import psutil
+
+from tests.real.apart import can_be_apart
+from tests.real.lab import Lab, campaign, script, until
+from tests.real.relay import Relay, relayed
+
+HOME = "ada"
+WORKERS = ("one", "two", "three")
+Samples = dict[str, list[float]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--times", type=int, default=10)
+    parser.add_argument("--only", default="reset,silence,frozen,scheduler,cancel")
+    arguments = parser.parse_args()
+    wanted = arguments.only.split(",")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        lab = Lab(folder, (HOME,), workers=WORKERS, apart=can_be_apart())
+        if not lab.apart:
+            print(
+                "the workers share one device lock: a frozen one keeps the others from measuring",
+                file=sys.stderr,
+            )
+        bench = Bench(lab, folder)
+        try:
+            with relayed(lab) as bench.relays:
+                print(f"{'seconds':<44} {'p50':>8} {'p90':>8} {'p99':>8} {'max':>8} {'n':>4}")
+                for what, how in bench.all().items():
+                    if what in wanted:
+                        seen: Samples = defaultdict(list)
+                        for _ in range(arguments.times):
+                            how(seen)
+                        for stage, values in seen.items():
+                            print(told(f"{what}: {stage}", values), flush=True)
+        finally:
+            lab.close()
+
+
+def told(name: str, values: Sequence[float]) -> str:
+    """A row of the table."""
+    ordered = sorted(values)
+    at = [ordered[round(share * (len(ordered) - 1))] for share in (0.9, 0.99, 1.0)]
+    return f"{name:<44} {statistics.median(ordered):8.2f} {at[0]:8.2f} {at[1]:8.2f} {at[2]:8.2f} {len(ordered):4d}"
+
+
+class Bench:
+    """The swarm and what is done to it."""
+
+    def __init__(self, lab: Lab, folder: Path) -> None:
+        self.lab = lab
+        self.folder = folder
+        self.relays: dict[str, Relay] = {}
+        self.long = script(folder, "long.json", latencies_ms=[100.0], sleep=True)
+        self.short = script(folder, "short.json", latencies_ms=[20.0], sleep=True)
+
+    def all(self) -> dict[str, Callable[[Samples], None]]:
+        """By the name that the command line uses."""
+        return {
+            "reset": self.reset, "silence": self.silence, "frozen": self.frozen,
+            "scheduler": self.scheduler, "cancel": self.cancel,
+        }  # fmt: skip
+
+    # -- what is done ------------------------------------------------------------------------------------------------------
+
+    def reset(self, seen: Samples) -> None:
+        """The worker's process is gone; so is its port."""
+        with self.running() as (found, worker):
+            at = time.time()
+            self.relays[worker].refuse()  # as the port of a process that has ended
+            self.lab.kill(worker)
+            self.moved(found, worker, at, seen)
+        self.lab.start_worker(worker, *self.lab.more[worker])
+        self.lab.await_up(worker, self.lab.log(worker).count("is a worker now"))
+        self.relays[worker].mend()
+
+    def silence(self, seen: Samples) -> None:
+        """Nothing passes between the worker and the scheduler."""
+        with self.running() as (found, worker):
+            at = time.time()
+            self.relays[worker].silence()
+            try:
+                self.moved(found, worker, at, seen)
+            finally:
+                self.relays[worker].mend()
+
+    def frozen(self, seen: Samples) -> None:
+        """The worker's process stands still."""
+        with self.running() as (found, worker):
+            at = time.time()
+            self.lab.running[worker].send_signal(signal.SIGSTOP)
+            try:
+                self.moved(found, worker, at, seen)
+            finally:
+                self.lab.running[worker].send_signal(signal.SIGCONT)
+
+    def moved(self, found: str, worker: str, at: float, seen: Samples) -> None:
+        """Wait until the task runs elsewhere, and note when what happened."""
+        others = [name for name in WORKERS if name != worker]
+        until(
+            lambda: [task for task in self.lab.tasks(HOME, found) if task.runs and task.device in others],
+            "the task runs elsewhere", within=90,
+        )  # fmt: skip
+        names = {name: when for when, name in self.events(found) if when > at}
+        began = max(when for name in others for when in self.began(name, found))
+        seen["known to be lost"].append(names["task.lost"] - at)
+        seen["granted elsewhere"].append(names["task.granted"] - at)
+        seen["running elsewhere"].append(began - at)
+
+    def scheduler(self, seen: Samples) -> None:
+        """The scheduler process is gone; `watch` sees to it that there is another."""
+        file = campaign(self.folder, "queue", self.many(200), measure={"runs": 5, "loads": 1, "warmup": 1})
+        found = self.lab.detach(HOME, file)
+        until(lambda: sum(t.state == "succeeded" for t in self.lab.tasks(HOME, found)) > 3, "it goes on")
+        with self.watching(found):
+            time.sleep(2.0)  # the terminal is up; it looks after the scheduler about once a second
+            old = self.lab.scheduler_pid(HOME)
+            at = time.time()
+            os.kill(old, signal.SIGKILL)
+            until(
+                lambda: [1 for when, name in self.events(found) if when > at and name in _WORDS], "it is back"
+            )
+            after = [(when, name) for when, name in self.events(found) if when > at]
+            adopted = next(when for when, name in after if name == "campaign.adopted")
+            first = next(when for when, name in after if when > adopted and name in _WORDS)
+            new = psutil.Process(self.lab.scheduler_pid(HOME)).create_time()
+            seen["another process began"].append(new - at)
+            seen["campaign adopted"].append(adopted - at)
+            seen["first grant or result"].append(first - at)
+            seen["after restart"].append(first - new)
+        self.stop(found)
+
+    def cancel(self, seen: Samples) -> None:
+        """Somebody changes their mind."""
+        file = campaign(
+            self.folder, "cancelled", [self.long] * 1, measure={"runs": 600, "loads": 1}, units=None
+        )
+        file.write_text(json.dumps(_cancelled(self.long)), encoding="utf-8")
+        found = self.lab.detach(HOME, file)
+        until(
+            lambda: sum(task.runs for task in self.lab.tasks(HOME, found)) == len(WORKERS),
+            "a run on each worker",
+        )
+        began = time.monotonic()
+        done = self.lab.run(HOME, "cancel", found, "--gate", self.lab.gate)
+        whole = time.monotonic() - began
+        left = [pid for name in WORKERS for pid in self.runs(name)]
+        if done.code or left:
+            raise SystemExit(f"not cancelled: {done}\nstill running: {left}")
+        at = {name: when for when, name in self.events(found)}
+        seen["confirmed"].append(at["campaign.ended"] - at["cancel.requested"])
+        seen["the whole command"].append(whole)
+
+    # -- what it is done with ------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[tuple[str, str]]:
+        """A campaign of one long task that runs: its id and the worker. Cancelled in the end."""
+        until(lambda: self.free(), "all workers are there", within=60)
+        found = self.lab.detach(
+            HOME, campaign(self.folder, "long", [self.long], measure={"runs": 600, "loads": 1})
+        )
+        until(lambda: [task for task in self.lab.tasks(HOME, found) if task.runs], "the task runs")
+        (task,) = self.lab.tasks(HOME, found)
+        yield found, task.device
+        self.stop(found)
+
+    def free(self) -> bool:
+        """Every worker runs and measures nothing."""
+        return not [pid for name in WORKERS for pid in self.runs(name)]
+
+    def many(self, count: int) -> list[Path]:
+        """The short model under many names."""
+        paths = []
+        for number in range(count):
+            path = self.folder / f"short-{number}.json"
+            if not path.exists():
+                path.symlink_to(self.short)
+            paths.append(path)
+        return paths
+
+    @contextlib.contextmanager
+    def watching(self, found: str) -> Iterator[None]:
+        """A terminal that waits for the campaign."""
+        with subprocess.Popen(
+            self.lab.command(HOME, "watch", found, "--gate", self.lab.gate, "--json"),
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            cwd=self.folder, env=self.lab.environment(HOME),
+        ) as terminal:  # fmt: skip
+            try:
+                yield
+            finally:
+                terminal.kill()
+
+    def stop(self, found: str) -> None:
+        """Cancel it."""
+        self.lab.run(HOME, "cancel", found, "--gate", self.lab.gate)
+
+    def events(self, found: str) -> list[tuple[float, str]]:
+        """When what happened."""
+        return self.lab.ask(HOME, "SELECT at, name FROM events WHERE campaign = ? ORDER BY seq", found)  # type: ignore[return-value]
+
+    def began(self, worker: str, found: str) -> list[float]:
+        """When runs of the campaign began there."""
+        lines = [
+            line for line in self.lab.log(worker).splitlines() if '"run.began"' in line and found in line
+        ]
+        return [datetime.fromisoformat(json.loads(line)["timestamp"]).timestamp() for line in lines]
+
+    def runs(self, worker: str) -> list[int]:
+        """Processes that measure there: its zygotes' children."""
+        process = psutil.Process(self.lab.running[worker].pid)
+        return [run.pid for zygote in process.children() for run in zygote.children()]
+
+
+_WORDS = ("task.granted", "task.queued", "task.succeeded")
+
+
+def _cancelled(model: Path) -> dict[str, object]:
+    return {
+        "campaign": "cancelled",
+        "models": [{"name": f"long-{number}", "path": str(model)} for number in range(9)],
+        "units": ["Fake (Simulation)"],
+        "measure": {"runs": 600, "loads": 1},
+    }
+
+
+if __name__ == "__main__":
+    main()
