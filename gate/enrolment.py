@@ -23,6 +23,7 @@ from swarm.tokens import Grant, issue, prove, prove_bearer
 
 LASTS_S: Final = 30 * 86_400.0
 """A credential, where the ticket does not say otherwise."""
+_TAKEN_BACK: Final = "what this pool gave for that was taken back"
 
 log = structlog.get_logger("sark.gate")
 
@@ -52,11 +53,13 @@ class Enrolment:
 
     def _enrol(self, pool: OwnPool, peer: PeerId, message: Enrol) -> Enrolled:
         now = self._wall()
+        if taken_back(pool.manifest(), (peer,), ()):
+            raise NotPermitted(_TAKEN_BACK)
         grant, ids = _shown(pool, peer, message, now)
 
         def let_in(manifest: PoolManifest) -> PoolManifest:
             if taken_back(manifest, (peer,), ids):
-                raise NotPermitted("what this pool gave for that was taken back")
+                raise NotPermitted(_TAKEN_BACK)
             return with_member(manifest, member_of(peer, message.role, message.name, grant))
 
         before = pool.manifest().number

@@ -1,0 +1,164 @@
+"""What a pool's owner and its guests type, and what they are told."""
+
+from __future__ import annotations
+
+import json
+import stat
+
+import pytest
+
+from protocol.words import Role
+from swarm.home import Home
+from swarm.identity import Identity, load_or_create
+from swarm.membership import joined_pools
+from swarm.own_pools import own_pool
+from swarm.tickets import read_ticket
+from tests.cli.conftest import Typed
+
+GATE = f"/ip4/127.0.0.1/tcp/9/p2p/{Identity.from_seed('gate').peer_id}"
+"""Nobody listens there."""
+ANN = Identity.from_seed("ann").peer_id
+
+
+@pytest.fixture
+def lab(typed: Typed) -> Typed:
+    done = typed("pool", "create", "lab", "--gate", GATE)
+    assert done.code == 0, done.err
+    return typed
+
+
+def test_a_new_pool_is_told_with_its_key_and_what_to_do_next(typed: Typed) -> None:
+    done = typed("pool", "create", "lab two", "--gate", GATE)
+    assert done.code == 0
+    assert "pool lab two is made: 12D3Koo" in done.out
+    assert 'sark-node pool invite "lab two"' in done.out
+    key = typed.home / "data" / "pools" / "lab two" / "pool.key"
+    assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    again = typed("pool", "create", "lab two")
+    assert (again.code, again.out) == (2, "")
+    assert "there is a pool lab two on this home already" in again.err
+
+
+def test_this_homes_scheduler_is_a_member_of_the_pools_it_made(lab: Typed) -> None:
+    home = Home.at(lab.home)
+    (me,) = json.loads(lab("pool", "members", "lab", "--json").out)["members"]
+    assert me["peer"] == load_or_create(home.key("scheduler")).peer_id
+    assert (me["name"], me["role"]) == ("owner", "submit")
+
+
+def test_an_invitation_prints_the_ticket_alone(lab: Typed) -> None:
+    done = lab("pool", "invite", "lab", "--team", "vision", "--slots", "3", "--priority", "60")
+    assert done.code == 0
+    ticket = read_ticket(done.out)
+    assert done.out.strip().isalnum()
+    assert (ticket.name, ticket.gates, ticket.role, ticket.to) == ("lab", (GATE,), Role.WORKER, None)
+    assert "sark-node join TICKET" in done.err
+    assert "send it privately" in done.err
+    submit = lab("pool", "invite", "lab", "--submit", "--for", "1h")
+    assert read_ticket(submit.out).role is Role.SUBMIT
+    assert "sark-node enroll TICKET" in submit.err
+    tickets = json.loads(lab("pool", "members", "lab", "--json").out)["tickets"]
+    assert [each["role"] for each in tickets] == ["worker", "submit"]
+    assert all(each["id"] in done.err + submit.err for each in tickets)
+
+
+def test_an_invitation_for_one_scheduler_makes_it_a_member_and_needs_no_gate(typed: Typed) -> None:
+    typed("pool", "create", "lab")
+    done = typed("pool", "invite", "lab", "--to", ANN, "--name", "ann")
+    assert done.code == 0, done.err
+    ticket = read_ticket(done.out)
+    assert (ticket.to, ticket.role) == (ANN, Role.SUBMIT)
+    assert "ann" in typed("pool", "members", "lab").out
+    assert typed("pool", "invite", "lab").code == 6  # a ticket for anybody needs a gate
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["invite", "lab", "--for", "soon"], 2, "--for cannot be 'soon'"),
+        (["invite", "lab", "--lasts", "99999d"], 2, "at most 3650d"),
+        (["invite", "lab", "--team", 'x"y'], 2, "the team's name"),
+        (["invite", "lab", "--to", "foo"], 2, "no scheduler id"),
+        (["invite", "lab", "--name", "ann"], 2, "--name goes with --to"),
+        (["invite", "lab", "--to", ANN, "--name", "\x1b[1m"], 2, "a member cannot be called"),
+        (["invite", "other"], 2, "no pool other was made on this home"),
+        (["members", "../x"], 2, "a pool cannot be called"),
+        (["revoke", "lab", "bob"], 2, "pool lab has no member bob"),
+        (["create", "new", "--gate", "nonsense"], 2, "a gate's address looks like"),
+    ],
+)
+def test_what_is_typed_wrong_is_told_in_one_line(lab: Typed, words: list[str], code: int, told: str) -> None:
+    done = lab("pool", *words)
+    assert (done.code, done.out) == (code, "")
+    assert told in done.err
+    assert "Traceback" not in done.err
+
+
+def test_what_a_member_has_is_taken_back_by_its_name_its_id_or_its_ticket(lab: Typed) -> None:
+    ben = Identity.from_seed("ben").peer_id
+    lab("pool", "invite", "lab", "--to", ANN, "--name", "ann")
+    lab("pool", "invite", "lab", "--to", ben, "--name", "ben")
+    ticket = lab("pool", "invite", "lab").err.split("revoke lab ")[1].split()[0]
+    done = lab("pool", "revoke", "lab", "ann")
+    assert done.code == 0
+    assert "what ann was given is taken back" in done.out
+    assert "no node could be told now" in done.err
+    assert lab("pool", "revoke", "lab", ben).code == 0
+    assert "who came by it stays" in lab("pool", "revoke", "lab", ticket).out
+    assert "already" in lab("pool", "revoke", "lab", ANN).out
+    state = json.loads(lab("pool", "members", "lab", "--json").out)
+    assert state["revoked"] == [ANN, ben]
+    assert state["revoked_tokens"] == [ticket]
+    assert [member["name"] for member in state["members"]] == ["owner"]
+    assert "taken back" in lab("pool", "members", "lab").out
+    assert lab("pool", "invite", "lab", "--to", ANN).code == 0  # the owner thinks better of it
+    assert json.loads(lab("pool", "members", "lab", "--json").out)["revoked"] == [ben]
+
+
+def test_a_name_that_several_have_is_not_guessed(lab: Typed) -> None:
+    for peer in (ANN, Identity.from_seed("ben").peer_id):
+        lab("pool", "invite", "lab", "--to", peer, "--name", "twin")
+    done = lab("pool", "revoke", "lab", "twin")
+    assert done.code == 2
+    assert "2 members of pool lab are called twin" in done.err
+    assert ANN in done.err
+
+
+def test_a_guest_keeps_its_ticket_until_a_gate_answers(lab: Typed) -> None:
+    ticket = lab("pool", "invite", "lab", "--submit").out.strip()
+    done = lab("enroll", ticket)
+    assert done.code == 0
+    assert "the ticket is kept" in done.err
+    (joined,) = joined_pools(Home.at(lab.home), Role.SUBMIT)
+    assert joined.credential is None
+
+
+def test_a_guest_who_was_invited_by_id_is_in_at_once(lab: Typed) -> None:
+    me = load_or_create(Home.at(lab.home).key("scheduler")).peer_id
+    ticket = lab("pool", "invite", "lab", "--to", me).out.strip()
+    done = lab("enrol", ticket)
+    assert done.code == 0
+    assert "This home may submit to pool lab until" in done.out
+    assert "renews that by itself" in done.out
+
+
+def test_a_wrong_ticket_is_told(lab: Typed) -> None:
+    good = lab("pool", "invite", "lab", "--submit").out.strip()
+    for wrong, told in (
+        (good[:-3], "damaged"),
+        (good.replace("sark1", "sark3"), "version 3"),
+        ("hello", "no ticket"),
+        (lab("pool", "invite", "lab").out, "devices that work for it"),
+        (lab("pool", "invite", "lab", "--to", ANN).out, "was given to"),
+    ):
+        done = lab("enroll", wrong)
+        assert (done.code, done.out) == (5, "")
+        assert told in done.err
+        assert good[20:60] not in done.err
+
+
+def test_no_secret_is_printed_but_the_ticket(lab: Typed) -> None:
+    seed = own_pool(Home.at(lab.home), "lab").key.seed.hex()
+    for words in (["members", "lab"], ["members", "lab", "--json"], ["invite", "lab"]):
+        done = lab("pool", *words)
+        assert seed not in done.out + done.err

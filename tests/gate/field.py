@@ -1,0 +1,167 @@
+"""A swarm in memory with a gate that has a pool's key, workers that serve its members, and newcomers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import trio
+
+from gate.enrolment import Enrolment
+from gate.invitations import give_ticket
+from protocol.advert import Advert
+from protocol.index_messages import Refused
+from protocol.pool_messages import Enrol, Enrolled, PoolManifest
+from protocol.words import Role
+from swarm.home import Home
+from swarm.identity import Identity
+from swarm.index import Index
+from swarm.membership import join_pool
+from swarm.memory import MemoryNetwork, MemorySwarm
+from swarm.network import Contact
+from swarm.own_pools import OwnPool, create_pool
+from swarm.pool_desk import Enroller
+from swarm.pool_node import PoolNode
+from swarm.tickets import Ticket
+
+START = 1_800_000_000.0
+DAY = 86_400.0
+
+
+def wall() -> float:
+    """The wall clock of a test: it goes with trio's."""
+    return START + trio.current_time()
+
+
+@dataclass
+class Node:
+    """One node of the field."""
+
+    identity: Identity
+    network: MemoryNetwork
+    index: Index
+    home: Home
+    pools: PoolNode
+    heard: list[PoolManifest] = field(default_factory=list)
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    following: trio.CancelScope = field(default_factory=trio.CancelScope)
+    """Of the loop that polls, enrols and pushes; without it the node answers all the same."""
+
+    @property
+    def peer(self) -> str:
+        return self.network.peer_id
+
+
+class Field:
+    """The nodes; the first is the gate."""
+
+    def __init__(self, swarm: MemorySwarm, nursery: trio.Nursery, folder: Path) -> None:
+        self.swarm, self._nursery, self._folder = swarm, nursery, folder
+        self.nodes: list[Node] = []
+        self.gate_home = Home.at(folder / "gate")
+        self.pool: OwnPool = create_pool(self.gate_home, "lab")
+        self.enrolled: list[str] = []
+
+    @property
+    def gate(self) -> Node:
+        return self.nodes[0]
+
+    @property
+    def gates(self) -> tuple[str, ...]:
+        return tuple(f"{address}/p2p/{self.gate.peer}" for address in self.gate.network.addresses)
+
+    async def start_gate(self) -> Node:
+        enrolment = Enrolment(self.gate_home, wall)
+
+        async def enrol(peer: str, message: Enrol) -> Enrolled | Refused:
+            self.enrolled.append(peer)
+            return enrolment(peer, message)
+
+        return await self._start("gate", self.gate_home, None, enrol)
+
+    def ticket(self, role: Role, *, to: str | None = None, lasts_s: float = 30 * DAY) -> Ticket:
+        """A ticket as `pool invite` prints it."""
+        return give_ticket(
+            self.pool,
+            self.gates,
+            role=role,
+            to=to,
+            member=None,
+            priority=100,
+            slots=None,
+            team="",
+            ticket_s=DAY,
+            lasts_s=lasts_s,
+            now=wall(),
+        )[0]
+
+    async def join(
+        self, name: str, ticket: Ticket, role: Role = Role.WORKER, *, learn: Node | None = None
+    ) -> Node:
+        """A node that uses a ticket and follows the pool from then on; a worker tells the index so. `learn`: whom it knows first."""
+        home = Home.at(self._folder / name)
+        join_pool(home, ticket, role, Identity.from_seed(name).peer_id, now=wall())
+        node = await self._start(name, home, role, None, learn)
+        if role is Role.WORKER:
+            await node.index.publish(
+                Advert(peer=node.peer, seq=0, device=name, name=name, pools=(ticket.name,))
+            )
+        return node
+
+    async def passer_by(self, name: str) -> Node:
+        """A node that is in no pool."""
+        return await self._start(name, Home.at(self._folder / name), Role.WORKER, None)
+
+    async def _start(
+        self,
+        name: str,
+        home: Home,
+        role: Role | None,
+        enrol: Enroller | None,
+        learn: Node | None = None,
+    ) -> Node:
+        identity, rng = Identity.from_seed(name), random.Random(len(self.nodes))
+        network = self.swarm.node(identity, role is not Role.SUBMIT)
+        index = Index(network, rng=rng, incarnation=1, serve=role is not Role.SUBMIT)
+        heard: list[PoolManifest] = []
+        pools = PoolNode(
+            network,
+            index,
+            home,
+            role,
+            name=name,
+            wall=wall,
+            rng=rng,
+            news=heard.append,
+            enrol=enrol,
+        )
+        node = Node(identity, network, index, home, pools, heard)
+        if self.nodes:
+            way_in = learn or self.gate
+            network.learn(Contact(way_in.peer, way_in.network.addresses))
+        self.nodes.append(node)
+        await self._nursery.start(self._run, node)
+        return node
+
+    async def _run(self, node: Node, *, task_status: trio.TaskStatus[None]) -> None:
+        with node.scope:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(node.index.run)
+                node.pools.serve()
+                task_status.started()
+                with node.following:
+                    await node.pools.run()
+                await trio.sleep_forever()
+
+
+@asynccontextmanager
+async def pool_field(folder: Path) -> AsyncIterator[Field]:
+    """A field with its gate running."""
+    async with MemorySwarm(random.Random(1), latency_s=0.01) as swarm, trio.open_nursery() as nursery:
+        field = Field(swarm, nursery, folder)
+        await field.start_gate()
+        yield field
+        nursery.cancel_scope.cancel()
