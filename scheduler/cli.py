@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from protocol.errors import CampaignError, NothingFits, ResourceError, Unreachable
-from scheduler import cli_why
+from scheduler import cli_adopt, cli_why
 from scheduler.cli_parts import (
     GATE,
     JSON,
@@ -172,7 +172,7 @@ def submit(
             print(campaign_id)
             print(f"  sark-node watch {campaign_id}", file=sys.stderr)
         return
-    _follow(ctx, campaign_id, keep_alive, csv=csv or Path(f"{campaign_id}.csv"), as_json=as_json)
+    follow(ctx, campaign_id, keep_alive, csv=csv or Path(f"{campaign_id}.csv"), as_json=as_json)
 
 
 @app.command(rich_help_panel=PANEL)
@@ -188,7 +188,10 @@ def watch(
     ] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Watch a campaign until it ends. Starts the scheduler process again if it is gone: nothing that is done is done twice."""
+    """Watch a campaign until it ends. Starts the scheduler process again if it is gone: nothing that is done is done twice.
+
+    With the whole id of a campaign that another machine of yours runs, it shows what the devices tell of it.
+    """
     from scheduler.report import check_folder
     from scheduler.store import Store
 
@@ -196,8 +199,12 @@ def watch(
     if csv is not None:
         check_folder(csv)
     with Store(home.store) as store:
-        found = find_campaign(store, campaign)
-    _follow(ctx, found, keeper(ctx, gates_of(ctx, gate)), csv=csv, as_json=as_json)
+        here = not cli_adopt.elsewhere(store, campaign)
+        found = find_campaign(store, campaign) if here else campaign
+    if not here:
+        cli_adopt.watch_elsewhere(ctx, campaign, gate, as_json=as_json)
+        return
+    follow(ctx, found, keeper(ctx, gates_of(ctx, gate)), csv=csv, as_json=as_json)
 
 
 app.command("attach", hidden=True)(watch)
@@ -326,6 +333,8 @@ def cancel(
         campaign, _, number = target.partition("/")
         if not campaign:
             raise CampaignError("no campaign is named", hint="list them: sark-node campaigns")
+        if cli_adopt.elsewhere(store, campaign):
+            cli_adopt.refuse_elsewhere(campaign)
         found = find_campaign(store, campaign)
         told = cancel_and_wait(
             store,
@@ -370,9 +379,10 @@ def demo(
 
 
 app.add_typer(cli_why.app)
+app.add_typer(cli_adopt.app)
 
 
-def _follow(
+def follow(
     ctx: typer.Context,
     campaign_id: str,
     keep_alive: Callable[[], None],

@@ -219,7 +219,7 @@ class Gatherer:
 
                     def store(data: bytearray) -> None:
                         digest.update(data)  # noqa: B023  (called within this turn of the loop only)
-                        file.write(data)  # noqa: B023
+                        file.write(data)
 
                     await fetch_blob(
                         self._network, advert.peer, advert.addresses, sha256, sink=store, size=size

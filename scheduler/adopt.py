@@ -1,0 +1,188 @@
+"""Carrying on a campaign that another machine began: gathered from its workers, put into this home's store, then run as any other.
+
+    gather ─▶ deed, where each task is ─▶ models ─▶ take_over        then the ordinary scheduler starts: Adopt, under a higher epoch
+
+Nothing changes at any worker before the store has it all; a kill on the way leaves nothing behind but copies of models.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+import trio
+
+from protocol.deed import Deed, Opened
+from protocol.errors import CampaignError, ResourceError
+from protocol.task import Model, Task
+from scheduler.deed import deeds_in
+from scheduler.gathering import Gatherer
+from scheduler.spool import spool as copy_in
+from scheduler.store import Store
+from scheduler.stored import NewCampaign, NewModel
+from scheduler.takeover import Found
+
+log = structlog.get_logger("sark.adopt")
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """What was taken over."""
+
+    campaign: str
+    name: str
+    tasks: int
+    running: int = 0
+    waiting: int = 0
+    """Tickets in queues."""
+    finished: int = 0
+    """Run by devices that still have the results."""
+    silent: Mapping[str, str] = field(default_factory=dict)
+    """Devices that did not answer, and why; what they have will be run again elsewhere."""
+
+    @property
+    def to_do(self) -> int:
+        """Of which no device that answered knows anything."""
+        return self.tasks - self.running - self.waiting - self.finished
+
+    def line(self) -> str:
+        """For people."""
+        parts = [f"{self.running} running", f"{self.finished} finished elsewhere", f"{self.to_do} to do"]
+        if self.waiting:
+            parts.insert(1, f"{self.waiting} waiting in queues")
+        return f"{self.tasks} task{'' if self.tasks == 1 else 's'}: {', '.join(parts)}"
+
+
+async def adopt_campaign(
+    gatherer: Gatherer,
+    *,
+    campaign: str,
+    owner: str,
+    store: Store,
+    spool: Path,
+    models: Path | None,
+    wall: Callable[[], float],
+) -> Adoption:
+    """Take over a campaign of `owner` into the store. `models`: a folder to look for models in that no worker has.
+
+    Raises `CampaignError` when it is here already, its deed or a model cannot be had; then nothing was stored.
+    """
+    if store.campaign(campaign) is not None:
+        raise CampaignError(f"{campaign} is on this home already", hint=f"sark-node watch {campaign}")
+    gathered = await gatherer.gather()
+    if not any(each.deed is not None for each in gathered.heard.values()):
+        await gatherer.widen(gathered)
+    data, opened = await gatherer.deed(gathered, owner)
+    known = {task.task for task in opened.tasks}
+    if known - gathered.places().keys():
+        await gatherer.widen(gathered)
+    found = {task: place for task, place in gathered.places().items() if task in known}
+    await _bring_models(gatherer, opened, found, spool, models)
+    deeds_in(spool).keep(campaign, data)
+    deed = opened.deed
+    store.take_over(
+        _new(deed),
+        [NewModel(model.name, model.sha256, model.size, model.facts) for model in deed.models],
+        list(zip(opened.tasks, deed.tasks, strict=True)),
+        found,
+        epoch=gathered.epoch,
+        created=wall() - deed.age_s,
+    )
+    for peer in dict.fromkeys(place.worker for place in found.values()):
+        advert = gatherer.adverts[peer]
+        store.remember_worker(peer, advert.name, advert.addresses)
+    log.info("campaign.taken-over", campaign=campaign, tasks=len(known), found=len(found))
+    return tally(deed, opened.tasks, found, gathered.silent)
+
+
+def tally(
+    deed: Deed, tasks: Iterable[Task], found: Mapping[str, Found], silent: Mapping[str, str]
+) -> Adoption:
+    """Count where the tasks are."""
+    places = [found[task.task] for task in tasks if task.task in found]
+    return Adoption(
+        campaign=deed.campaign,
+        name=deed.name,
+        tasks=len(deed.tasks),
+        running=sum(not place.queued and not place.over for place in places),
+        waiting=sum(place.queued for place in places),
+        finished=sum(place.over for place in places),
+        silent=dict(silent),
+    )
+
+
+def _new(deed: Deed) -> NewCampaign:
+    return NewCampaign(
+        id=deed.campaign,
+        name=deed.name,
+        scheduler=deed.owner,
+        spec=deed.spec,
+        attempts=deed.attempts,
+        backoff_s=deed.backoff_s,
+        wait_s=deed.wait_s,
+        limit_s=deed.limit_s,
+        priority=deed.priority,
+    )
+
+
+# -- models ---------------------------------------------------------------------------------------------------------------------------
+
+
+async def _bring_models(
+    gatherer: Gatherer, opened: Opened, found: Mapping[str, Found], spool: Path, folder: Path | None
+) -> None:
+    """Have every model that may still be needed in the spool, under its hash.
+
+    Those of running and finished tasks too, if they are to be had: a run may fail, and is then tried elsewhere.
+    """
+    try:
+        await trio.to_thread.run_sync(lambda: spool.mkdir(parents=True, exist_ok=True))
+    except OSError as exc:
+        raise ResourceError(f"cannot use {spool}: {exc.strerror}") from None
+    users: dict[str, list[Task]] = {}
+    for task in opened.tasks:
+        users.setdefault(task.model.sha256, []).append(task)
+    for sha256, tasks in users.items():
+        model = tasks[0].model
+        if await trio.to_thread.run_sync(_has, spool / sha256, model):
+            continue
+        if folder is not None and await trio.to_thread.run_sync(_from_folder, folder, model, spool):
+            continue
+        likely = [found[task.task].worker for task in tasks if task.task in found]
+        if await gatherer.model(sha256, model.size, spool / sha256, likely):
+            continue
+        left = [task for task in tasks if task.task not in found or found[task.task].queued]
+        if left:
+            raise CampaignError(
+                f"{len(left)} of the tasks still need {model.name} ({sha256[:12]}…), which no device that answers has",
+                hint="name a folder that has it: --models FOLDER",
+            )
+        log.warning(
+            "model.not_here", model=model.name, why="its tasks have run; none of them can be run again"
+        )
+
+
+def _has(path: Path, model: Model) -> bool:
+    return path.is_file() and path.stat().st_size == model.size
+
+
+def _from_folder(folder: Path, model: Model, spool: Path) -> bool:
+    """Copy it from a folder, wherever it lies in it: by its size, then by its hash."""
+    for place, _, names in os.walk(folder):
+        for name in names:
+            path = Path(place) / name
+            try:
+                if path.stat().st_size != model.size:
+                    continue
+                with path.open("rb") as file:
+                    same = hashlib.file_digest(file, "sha256").hexdigest() == model.sha256
+            except OSError:
+                continue
+            if same:
+                copy_in(path, model, spool)
+                return True
+    return False

@@ -1,0 +1,251 @@
+"""Commands for a campaign that another machine began: adopt it, let another adopt it, watch it from afar."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn
+
+import typer
+
+from protocol.errors import CampaignError, NotPermitted, ResourceError
+from scheduler.cli_parts import GATE, JSON, PANEL, count, find_campaign, gates_of, keeper, print_json
+from scheduler.safe import safe_text
+from swarm.home import Home
+
+if TYPE_CHECKING:
+    from scheduler.remote import Sight, Speaks
+    from scheduler.store import Store
+
+app = typer.Typer()
+_WHOLE: Final = re.compile(r"c-[a-z0-9]{8}")
+"""As `scheduler.submit` makes them."""
+
+
+@app.command(rich_help_panel=PANEL)
+def delegate(
+    ctx: typer.Context,
+    campaign: Annotated[str, typer.Argument(help="Its id, or the beginning of it.")],
+    to: Annotated[
+        str,
+        typer.Option(help="Id of the other machine's scheduler: sark-node info shows it.", metavar="ID"),
+    ],
+    lasts: Annotated[str, typer.Option("--for", help="How long it may, such as 12h or 7d.")] = "7d",
+    gate: Annotated[list[str] | None, GATE] = None,
+) -> None:
+    """Let another machine carry on a campaign of yours, if this one cannot. Prints the token for its adopt command."""
+    from protocol.words import Role
+    from scheduler.handover import Handover, passed_on, write_handover
+    from scheduler.store import Store
+    from swarm.identity import load_or_create, peer_id_bytes
+    from swarm.membership import credentials
+
+    home: Home = ctx.obj
+    lasts_s = _days(lasts)
+    try:
+        peer_id_bytes(to)
+    except ValueError:
+        raise CampaignError(
+            f"{safe_text(to, 80)!r} is no scheduler's id",
+            hint="on the other machine: sark-node info; it begins with 12D3Koo",
+        ) from None
+    key = load_or_create(home.key("scheduler"))
+    with Store(home.store) as store:
+        found = find_campaign(store, campaign)
+        row = store.campaign(found)
+        if row is not None and row.scheduler != key.peer_id:
+            raise NotPermitted(
+                f"{found} is another scheduler's, which let this one carry it on",
+                hint="ask its owner for a token",
+            )
+    now = time.time()
+    held = credentials(home, Role.SUBMIT, key.peer_id, now=now)
+    tokens = passed_on(key, held, to, found, own=True, lasts_s=lasts_s, now=now)
+    gates = gates_of(ctx, gate)[:8]
+    text = write_handover(Handover(campaign=found, owner=key.peer_id, gates=gates, tokens=tokens))
+    print(text)
+    print(f"On the other machine:  sark-node adopt {found} --token {text[:12]}…", file=sys.stderr)
+
+
+@app.command(rich_help_panel=PANEL)
+def adopt(
+    ctx: typer.Context,
+    campaign: Annotated[str, typer.Argument(help="Its whole id.")],
+    key: Annotated[
+        Path | None,
+        typer.Option(
+            help="The owner's scheduler.key, copied from the other machine. It becomes this home's.",
+            metavar="FILE",
+        ),
+    ] = None,
+    token: Annotated[
+        str | None, typer.Option(help="What sark-node delegate printed on the owner's machine.")
+    ] = None,
+    models: Annotated[
+        Path | None, typer.Option(help="A folder with models that no device has any more.", metavar="FOLDER")
+    ] = None,
+    gate: Annotated[list[str] | None, GATE] = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Return once it is taken over.")] = False,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Carry on a running campaign that another machine began, or whose store is lost. What runs or has run is not run again."""
+    import trio
+
+    from scheduler.adopt import adopt_campaign
+    from scheduler.cli import follow
+    from scheduler.remote import visiting
+    from scheduler.store import Store
+    from swarm.gates import remember_gates
+
+    home: Home = ctx.obj
+    if key is not None and token is not None:
+        raise CampaignError(
+            "--key and --token are two ways to the same; give one", hint="--token needs no secret"
+        )
+    if key is not None:
+        _take_key(home, key)
+    speaks, ways = _speaks(home, campaign, token)
+    gates = tuple(gate or ()) or ways or gates_of(ctx, None)
+    with Store(home.store) as store:
+
+        async def go() -> str:
+            async with visiting(gates, campaign, speaks) as gatherer:
+                adoption = await adopt_campaign(
+                    gatherer,
+                    campaign=campaign,
+                    owner=speaks.owner,
+                    store=store,
+                    spool=home.spool,
+                    models=models,
+                    wall=time.time,
+                )
+            for device, why in adoption.silent.items():
+                told = safe_text(f"{device} did not answer ({why}); what it has is run again elsewhere", 400)
+                print(told, file=sys.stderr)
+            return adoption.line()
+
+        line = trio.run(go)
+    if token is not None:
+        _keep_tokens(home, speaks)
+    with contextlib.suppress(ResourceError):
+        remember_gates(home, gates)
+    print(line, file=sys.stderr if as_json else sys.stdout)
+    keep_alive = keeper(ctx, gates)
+    keep_alive()
+    if not detach:
+        follow(ctx, campaign, keep_alive, csv=Path(f"{campaign}.csv"), as_json=as_json)
+    elif as_json:
+        print_json({"campaign": campaign})
+
+
+def watch_elsewhere(ctx: typer.Context, campaign: str, gate: list[str] | None, *, as_json: bool) -> None:
+    """Watch a campaign of this home's key that is not in its store."""
+    import trio
+
+    from scheduler.remote import look_on, visiting
+
+    home: Home = ctx.obj
+    speaks, _ = _speaks(home, campaign, None)
+
+    def show(sight: Sight) -> None:
+        print(safe_text(sight.line(), 400), file=sys.stderr if as_json else sys.stdout, flush=True)
+
+    async def go() -> Sight:
+        async with visiting(gates_of(ctx, gate), campaign, speaks) as gatherer:
+            return await look_on(gatherer, speaks.owner, show)
+
+    try:
+        sight = trio.run(go)
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    if as_json:
+        print_json(sight.json())
+        return
+    if sight.over:
+        print(
+            f"Every task has run. The results are on the machine that runs it; or: sark-node adopt {campaign}"
+        )
+    else:
+        left = count(sight.adoption.to_do, "task")
+        print(
+            f"Nothing of it runs or waits any more; {left} to do. Carry it on here: sark-node adopt {campaign}"
+        )
+
+
+def elsewhere(store: Store, campaign: str) -> bool:
+    """Whether this is a whole campaign's id, and none of this home's."""
+    return bool(_WHOLE.fullmatch(campaign)) and not store.find_campaign(campaign)
+
+
+def refuse_elsewhere(campaign: str) -> NoReturn:
+    """Only who carries a campaign on can end it: else its scheduler would run the tasks again."""
+    raise CampaignError(
+        f"no campaign {campaign!r} on this home",
+        hint="list them: sark-node campaigns\n"
+        f"if another machine runs it, cancel it there, or take it over first: sark-node adopt {campaign}",
+    )
+
+
+def _speaks(home: Home, campaign: str, token: str | None) -> tuple[Speaks, tuple[str, ...]]:
+    """On whose behalf we act, and the gates that a token names."""
+    from protocol.words import Role
+    from scheduler.handover import read_handover
+    from scheduler.remote import Speaks
+    from swarm.identity import load_or_create
+    from swarm.membership import credentials
+
+    now = time.time()
+    key = load_or_create(home.key("scheduler"))
+    if token is None:
+        mine = [c for c in credentials(home, Role.SUBMIT, key.peer_id, now=now) if not c.campaign]
+        return Speaks(key, key.peer_id, mine, own=True), ()
+    handover, handed = read_handover(token, key.peer_id, now=now)
+    if handover.campaign != campaign:
+        raise NotPermitted(
+            f"this token is for campaign {handover.campaign}, not for {safe_text(campaign, 80)}"
+        )
+    return Speaks(key, handover.owner, handed, own=False), handover.gates
+
+
+def _keep_tokens(home: Home, speaks: Speaks) -> None:
+    from swarm.membership import keep_token
+
+    for credential in speaks.held:
+        keep_token(home, credential)
+
+
+def _take_key(home: Home, file: Path) -> None:
+    """Make the key in `file` this home's scheduler key, unless that would leave campaigns of another key behind."""
+    from scheduler.background import is_running
+    from scheduler.store import Store
+    from swarm.identity import load_or_create, write_durably
+
+    if not file.is_file():
+        raise CampaignError(
+            f"there is no file {file}", hint="copy data/keys/scheduler.key from the other machine"
+        )
+    owner, place = load_or_create(file), home.key("scheduler")
+    if place.exists():
+        mine = load_or_create(place)
+        if mine.peer_id == owner.peer_id:
+            return
+        with Store(home.store) as store:
+            if store.find_campaign("") or is_running(home):
+                raise CampaignError(
+                    "this home has campaigns under another scheduler key, which must stay",
+                    hint="adopt into an empty home: --home FOLDER; or ask for a token: sark-node delegate",
+                )
+    write_durably(place, file.read_bytes())
+
+
+def _days(text: str) -> float:
+    from scheduler.campaign_form import parse_duration
+
+    try:
+        number = text[:-1].strip()
+        return float(number) * 86_400.0 if text.endswith("d") else parse_duration(text)
+    except ValueError:
+        raise CampaignError(f"--for {safe_text(text, 40)}", hint="write it as 12h or 7d") from None
