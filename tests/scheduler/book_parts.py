@@ -26,7 +26,7 @@ SCHEDULER = Identity.from_seed("scheduler").peer_id
 O = TypeVar("O")  # noqa: E741
 
 
-def a_task(n: int, *clauses: str, campaign: str = "c-one") -> Task:
+def a_task(n: int, *clauses: str, campaign: str = "c-one", replica: int | None = None) -> Task:
     return Task(
         campaign=campaign,
         task=f"{campaign}/{n}",
@@ -36,6 +36,7 @@ def a_task(n: int, *clauses: str, campaign: str = "c-one") -> Task:
         requirement=Requirement(clauses=tuple(parse_clause(text) for text in clauses)),
         measure=Measure(),
         timeouts=Timeouts(),
+        replica=replica,
     )
 
 

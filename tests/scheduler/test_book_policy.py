@@ -9,7 +9,6 @@ import pytest
 from protocol.attempt import TaskEvent, TaskState
 from protocol.lease import Fence
 from protocol.messages import Denied
-from protocol.task import Task
 from protocol.words import Outcome, Reason, WorkerState
 from scheduler.assign import REPLICAS_WAIT
 from scheduler.book import Book
@@ -97,10 +96,7 @@ def test_a_worker_that_says_preempted_more_often_than_is_allowed_has_lost_the_ta
 def replicas(count: int, workers: int, **hosts: int) -> Story:
     """A task `count` times, on so many workers; `hosts`: where two of them are on one device."""
     story = Story(tasks=0, workers=0, looks=False)
-    tasks = [
-        Task.model_validate({**a_task(n, campaign="c-two").model_dump(), "replica": n})
-        for n in range(1, count + 1)
-    ]
+    tasks = [a_task(n, campaign="c-two", replica=n) for n in range(1, count + 1)]
     story.tell(story.book.add(Terms("c-two", backoff_s=0.0), [Entry(task) for task in tasks], story.now))
     adverts = [advert(n).model_copy(update={"device": f"d{hosts.get(f'w{n}', n)}"}) for n in range(workers)]
     story.tell(story.book.found("", adverts, story.now))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import Any, TypeVar
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -11,25 +11,31 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from protocol.attempt import TASK, TaskEvent, TaskState
 from protocol.lease import Fence
-from protocol.messages import Conflict, Denied, LiveLease, Progress
+from protocol.messages import MAX_PREEMPTIONS, Conflict, Denied, LiveLease, Progress, Waiting
 from protocol.table import step
 from protocol.words import Outcome, Phase, Reason, WorkerState
 from scheduler.assign import MAX_PROBING
 from scheduler.book import Book
 from scheduler.entries import Entry, Terms
 from scheduler.orders import (
+    CampaignDone,
     CommitTo,
     Discover,
     EndAttempt,
     EndPending,
+    EndSecond,
     Explain,
     KeepGrant,
     Order,
     ProbeWorker,
+    Switch,
 )
 from scheduler.rank import WorkerView
 from swarm.identity import Identity
 from tests.scheduler.book_parts import PEERS, a_record, a_task, advert, of, quote
+
+
+X = TypeVar("X")
 
 
 class Counted(dict[str, WorkerView]):
@@ -66,11 +72,18 @@ def test_at_most_so_many_workers_are_probed_at_once_whatever_the_needs() -> None
     assert [len(need.fits) for need in book.needs.values()] == [1] * 40
 
 
+def recent(said: list[X]) -> st.SearchStrategy[X]:
+    """Mostly one of the last ones, sometimes any: a walk of old news only goes nowhere."""
+    return st.one_of(st.sampled_from(said[-3:]), st.sampled_from(said[-3:]), st.sampled_from(said))
+
+
 class Walk(RuleBasedStateMachine):
     """Any stimulus at any time, old and foreign ones among them; a shadow of the store checks what the orders would write."""
 
-    @initialize(seed=st.integers(0, 1000), tasks=st.integers(1, 6))
-    def begin(self, seed: int, tasks: int) -> None:
+    @initialize(
+        seed=st.integers(0, 1000), tasks=st.integers(1, 6), others=st.integers(0, 3), replicas=st.booleans()
+    )
+    def begin(self, seed: int, tasks: int, others: int, replicas: bool) -> None:
         self.book = Book(random.Random(seed))
         self.now = 0.0
         self.number = 0
@@ -80,44 +93,81 @@ class Walk(RuleBasedStateMachine):
         self.recorded: dict[str, int] = {}
         self.final: dict[str, TaskState] = {}
         self.took: dict[str, tuple[int, Fence | None]] = {}
-        self.disk = {f"c-one/{n}": TaskState.PENDING for n in range(1, tasks + 1)}
-        self.do(
-            self.book.add(
-                Terms("c-one", attempts=2, wait_s=5.0),
-                [Entry(a_task(n)) for n in range(1, tasks + 1)],
-                0.0,
-            )
-        )
-        self.found(0)
-        self.found(1)
-        self.quoted(0, 1, 0, 1)
+        self.second: dict[str, int] = {}
+        self.answered: dict[str, set[int]] = {}
+        self.last: dict[str, int] = {}
+        self.preempted: dict[str, int] = {}
+        self.elsewhere: set[str] = set()
+        names = [f"c-one/{n}" for n in range(1, tasks + 1)] + [f"c-two/{n}" for n in range(1, others + 1)]
+        self.disk = dict.fromkeys(names, TaskState.PENDING)
+        alike = [a_task(n, replica=n) if replicas else a_task(n) for n in range(1, tasks + 1)]
+        terms = Terms("c-one", attempts=2, wait_s=5.0)
+        self.do(self.book.add(terms, [Entry(task) for task in alike], 0.0))
+        entries = [Entry(a_task(n, campaign="c-two")) for n in range(1, others + 1)]
+        self.do(self.book.add(Terms("c-two", attempts=2, priority=90), entries, 0.0))
+        for n in range(4):
+            self.found(n)
+        for n in range(3):
+            self.quoted(n, n % 2, 0, 1)
 
     def write(self, task: str, event: TaskEvent) -> None:
         """Raises when the store would refuse it, and so end the scheduler."""
         self.disk[task] = step(TASK, self.disk[task], event, story=task)
+        if event is TaskEvent.PREEMPT:
+            self.preempted[task] = self.preempted.get(task, 0) + 1
+            assert self.preempted[task] <= MAX_PREEMPTIONS, "the same task gives way twice at most"
 
     def do(self, orders: list[Order]) -> None:
         for order in orders:
             match order:
                 case KeepGrant():
-                    self.write(order.task, TaskEvent.ENQUEUE if order.queued else TaskEvent.GRANT)
+                    self.keep(order)
+                case Switch():
+                    assert (order.before, order.attempt) == (
+                        self.took[order.task][0],
+                        self.second.pop(order.task),
+                    )
+                    assert self.disk[order.task] is TaskState.QUEUED
+                    self.took[order.task] = (order.attempt, None)
+                    asked = order.attempt not in self.answered.get(order.task, ())
+                    self.disk[order.task] = TaskState.COMMITTING if asked else TaskState.QUEUED
+                case EndSecond():
+                    assert self.second.pop(order.task) == order.attempt
                 case EndAttempt():
                     assert order.attempt == self.took[order.task][0]
+                    assert order.task not in self.second, (
+                        "a second ticket ends before the task leaves its queue"
+                    )
                     self.write(order.task, order.event)
                 case EndPending():
                     for task in order.tasks:
                         assert self.disk[task] is TaskState.PENDING
                         self.write(task, order.event)
+                case CampaignDone(detail=detail) if detail:
+                    self.elsewhere.add(order.campaign)
                 case _:
                     pass
         for commit in of(orders, CommitTo):
-            self.write(commit.task, TaskEvent.COMMIT)
+            assert commit.attempt == self.last.get(commit.task, 0) + 1, "attempts rise one by one"
+            assert commit.campaign not in self.elsewhere, "what went elsewhere is not asked for any more"
+            self.last[commit.task] = commit.attempt
+            if commit.second:
+                assert self.disk[commit.task] is TaskState.QUEUED
+                assert commit.task not in self.second, "two tickets at most"
+                self.second[commit.task] = commit.attempt
+            else:
+                self.write(commit.task, TaskEvent.COMMIT)
+                self.took[commit.task] = (commit.attempt, None)
         self.commits += of(orders, CommitTo)
         self.needs += [order.need for order in of(orders, Discover)]
-        for commit in of(orders, CommitTo):
-            before = self.took.get(commit.task, (0, None))[0]
-            assert commit.attempt == before + 1, "attempts rise one by one, never two at a time"
-            self.took[commit.task] = (commit.attempt, None)
+
+    def keep(self, order: KeepGrant) -> None:
+        self.answered.setdefault(order.task, set()).add(order.attempt)
+        if order.attempt == self.second.get(order.task):
+            assert order.queued, "a second ticket that has a place is the current one first"
+            return
+        assert order.attempt == self.took[order.task][0]
+        self.write(order.task, TaskEvent.ENQUEUE if order.queued else TaskEvent.GRANT)
 
     def up(self, peer: str, lease: str, fence: Fence) -> str | None:
         """A ticket's place is up: what is to be on disk before it is answered is written first."""
@@ -147,23 +197,37 @@ class Walk(RuleBasedStateMachine):
     @precondition(lambda self: self.commits)
     @rule(data=st.data(), queued=st.booleans(), incarnation=st.integers(1, 3))
     def granted(self, data: st.DataObject, queued: bool, incarnation: int) -> None:
-        commit = data.draw(st.sampled_from(self.commits))
+        commit = data.draw(recent(self.commits))
         self.number += 1
         fence = Fence(incarnation=incarnation, number=self.number)
         self.leases.append((commit, f"l{self.number}", fence))
         lease = f"l{self.number}"
         entry = self.book.entries[commit.task]
-        wanted = entry.attempt == commit.attempt and entry.state is TaskState.COMMITTING
+        mine = next((ticket for ticket in entry.tickets() if ticket.attempt == commit.attempt), None)
+        wanted = mine is not None and mine.lease is None
+        position = self.number % 3 + 1 if queued else None
         self.do(
-            self.book.granted(commit.peer, commit.task, commit.attempt, lease, fence, self.now, queued=queued)
+            self.book.granted(
+                commit.peer,
+                commit.task,
+                commit.attempt,
+                lease,
+                fence,
+                self.now,
+                queued=queued,
+                position=position,
+                start_s=None if position is None else 20.0 * position,
+            )
         )
         if not wanted:
-            assert entry.lease != lease, "an old attempt's grant gave its task a lease"
+            assert lease not in {ticket.lease for ticket in entry.tickets()}, (
+                "an old grant counts for nothing"
+            )
 
     @precondition(lambda self: self.commits)
     @rule(data=st.data(), how=st.sampled_from(["conflict", "denied", "unfit", "lost", "unsent"]))
     def not_granted(self, data: st.DataObject, how: str) -> None:
-        c = data.draw(st.sampled_from(self.commits))
+        c = data.draw(recent(self.commits))
         book = self.book
         if how == "conflict":
             conflict = Conflict(reason=Reason.BUSY, quote=quote())
@@ -176,7 +240,9 @@ class Walk(RuleBasedStateMachine):
 
     @rule(
         n=st.integers(0, 3),
-        what=st.sampled_from(["ready", "progress", "stopped", "lost", "adopted", "result"]),
+        what=st.sampled_from(
+            ["ready", "progress", "stopped", "lost", "adopted", "result", "preempt", "stale"]
+        ),
         lease=st.sampled_from(["l1", "l2", "l3", "l4", "made-up"]),
         incarnation=st.integers(0, 4),
         number=st.integers(1, 4),
@@ -219,6 +285,11 @@ class Walk(RuleBasedStateMachine):
             )
             asked = frozenset(held.lease for held in book.held_on(peer))
             self.do(book.adopted(peer, "c-one", incarnation, (told,), self.now, asked=asked))
+        elif what == "preempt":
+            self.do(book.preempt(peer, lease, fence, 60 + number))
+        elif what == "stale":
+            if flags == (True, True):
+                self.do(book.superseded(peer, "c-one", self.now))
         else:
             entry = book.entries.get(f"c-one/{task}")
             if entry is not None and entry.live and (entry.worker, entry.attempt) == (peer, attempt):
@@ -231,7 +302,7 @@ class Walk(RuleBasedStateMachine):
     @precondition(lambda self: self.leases)
     @rule(data=st.data())
     def ready_and_progress(self, data: st.DataObject) -> None:
-        commit, lease, fence = data.draw(st.sampled_from(self.leases))
+        commit, lease, fence = data.draw(recent(self.leases))
         task = self.up(commit.peer, lease, fence)
         told = Progress(lease=lease, fence=fence, seq=1, phase=Phase.RUN)
         live = self.book.progress(commit.peer, told, self.now)
@@ -243,7 +314,7 @@ class Walk(RuleBasedStateMachine):
     @rule(data=st.data(), outcome=st.sampled_from(list(Outcome)), permanent=st.booleans())
     def result(self, data: st.DataObject, outcome: Outcome, permanent: bool) -> None:
         """As the service and the store do it: only the current attempt under the current fence is recorded."""
-        commit, _, fence = data.draw(st.sampled_from(self.leases))
+        commit, _, fence = data.draw(recent(self.leases))
         entry = self.book.entries[commit.task]
         if not entry.live or (entry.attempt, entry.fence, entry.worker) != (
             commit.attempt,
@@ -260,17 +331,23 @@ class Walk(RuleBasedStateMachine):
         self.do(self.book.settled(commit.task, event, why, self.now))
 
     @precondition(lambda self: self.leases)
-    @rule(data=st.data(), stopped=st.booleans())
-    def lost(self, data: st.DataObject, stopped: bool) -> None:
-        commit, lease, _ = data.draw(st.sampled_from(self.leases))
-        if stopped:
+    @rule(data=st.data(), how=st.sampled_from(["stopped", "expired", "preempted"]))
+    def lost(self, data: st.DataObject, how: str) -> None:
+        commit, lease, _ = data.draw(recent(self.leases))
+        if how == "stopped":
             self.do(self.book.stopped(commit.peer, [lease], self.now))
         else:
-            self.do(self.book.lost(commit.peer, [lease], Reason.EXPIRED, self.now))
+            reason = Reason.EXPIRED if how == "expired" else Reason.PREEMPTED
+            self.do(self.book.lost(commit.peer, [lease], reason, self.now))
 
-    @rule(n=st.integers(0, 3), incarnation=st.integers(1, 3))
-    def seen(self, n: int, incarnation: int) -> None:
-        self.do(self.book.seen(PEERS[n], incarnation, WorkerState.BUSY, self.now))
+    @rule(n=st.integers(0, 3), incarnation=st.integers(1, 3), paused=st.booleans(), data=st.data())
+    def seen(self, n: int, incarnation: int, paused: bool, data: st.DataObject) -> None:
+        held = self.book.wanted_on(PEERS[n])
+        waiting = tuple(
+            Waiting(lease=item.lease, position=data.draw(st.integers(1, 5)), start_s=30.0) for item in held
+        )
+        why = "paused by its owner" if paused else ""
+        self.do(self.book.seen(PEERS[n], incarnation, WorkerState.BUSY, self.now, why=why, waiting=waiting))
 
     @rule(n=st.integers(0, 3), data=st.data())
     def adopted(self, n: int, data: st.DataObject) -> None:
@@ -284,11 +361,11 @@ class Walk(RuleBasedStateMachine):
         asked = frozenset(held.lease for held in self.book.held_on(PEERS[n]))
         self.do(self.book.adopted(PEERS[n], "c-one", 1, kept, self.now, asked=asked))
 
-    @rule(n=st.integers(1, 6))
-    def cancel(self, n: int) -> None:
-        self.do(self.book.cancel([f"c-one/{n}"], self.now))
+    @rule(n=st.integers(1, 30), campaign=st.sampled_from(["c-one", "c-two"]))
+    def cancel(self, n: int, campaign: str) -> None:
+        self.do(self.book.cancel([f"{campaign}/{n}"], self.now))
 
-    @rule(seconds=st.sampled_from([0.2, 3.0, 40.0, 700.0]))
+    @rule(seconds=st.sampled_from([0.2, 1.5, 1.5, 3.0, 3.0, 3.0, 40.0, 700.0]))
     def tick(self, seconds: float) -> None:
         self.now += seconds
         orders = self.book.tick(self.now)
@@ -310,5 +387,29 @@ class Walk(RuleBasedStateMachine):
             assert self.recorded.get(task, 0) <= 1
 
 
-Walk.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+class BusyWalk(Walk):
+    """The same where every worker is busy with others' work: the tasks wait, most of them at two workers."""
+
+    @initialize(
+        seed=st.integers(0, 1000), tasks=st.integers(1, 4), others=st.integers(0, 1), replicas=st.booleans()
+    )
+    def begin(self, seed: int, tasks: int, others: int, replicas: bool) -> None:
+        super().begin(seed, tasks, others, replicas)
+        for n in range(4):
+            self.quoted(n, 0, 1, 1)
+        for seconds in (0.2, 1.5, 1.5):
+            for commit in tuple(self.commits):
+                if commit.attempt not in self.answered.get(commit.task, ()):
+                    self.number += 1
+                    lease, fence = f"l{self.number}", Fence(incarnation=1, number=self.number)
+                    self.leases.append((commit, lease, fence))
+                    args = (commit.peer, commit.task, commit.attempt, lease, fence, self.now)
+                    self.do(self.book.granted(*args, queued=True, position=2, start_s=60.0))
+            self.now += seconds
+            self.do(self.book.tick(self.now))
+
+
+Walk.TestCase.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
 TestWalk = Walk.TestCase
+BusyWalk.TestCase.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
+TestBusyWalk = BusyWalk.TestCase
