@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import Final
 
 import structlog
 import trio
 
+from protocol.errors import ResourceError
+from protocol.words import Role
 from scheduler.background import is_running
 from scheduler.service import run_scheduler
 from scheduler.settings import SchedulerSettings
@@ -14,6 +17,8 @@ from scheduler.spool import tidy
 from scheduler.store import Store
 from swarm.entry import enter, until_told_to_stop
 from swarm.home import Home
+from swarm.membership import Credential, credentials, host_name
+from swarm.pool_node import PoolNode
 
 LOCK_TRIES: Final = 10
 LOCK_TRY_S: Final = 0.1
@@ -50,7 +55,25 @@ async def _run_once(home: Home, settings: SchedulerSettings, stay: bool, stop_wi
             log.info("scheduler.stopping", signal=name)
             nursery.cancel_scope.cancel()
 
+        def can_present() -> tuple[Credential, ...]:
+            try:
+                return credentials(home, Role.SUBMIT, here.identity.peer_id, now=time.time())
+            except ResourceError as exc:
+                log.warning("credentials.unusable", why=exc.what)
+                return ()
+
+        pools = PoolNode(
+            here.network,
+            here.index,
+            home,
+            Role.SUBMIT,
+            name=host_name(),
+            wall=time.time,
+            rng=here.rng,
+            gates=lambda: here.gates,
+        )
         nursery.start_soon(signals)
+        nursery.start_soon(pools.run)
         with Store(home.store) as store:
             tidied = tidy(home.spool, store.needed_models())
             log.info(
@@ -62,6 +85,7 @@ async def _run_once(home: Home, settings: SchedulerSettings, stay: bool, stop_wi
                 identity=here.identity,
                 store=store,
                 spool=home.spool,
+                credentials=can_present,
                 stop_when_idle=not stay,
             )
         nursery.cancel_scope.cancel()

@@ -24,6 +24,7 @@ from protocol.errors import CampaignError, RemoteProtocolError, ResourceError, U
 from protocol.messages import Accepted, Preempt, Progress, Ready, Result, Skip, Stale, Start
 from protocol.words import Reason
 from scheduler.book import Book
+from scheduler.deed import deeds_in
 from scheduler.discover import Finder, find, plan_on_devices, survey
 from scheduler.entries import Entry, Terms
 from scheduler.explain import why_none
@@ -46,6 +47,7 @@ from scheduler.orders import (
     Switch,
     Tell,
 )
+from scheduler.presenting import Presenting
 from scheduler.restore import ran_on, restored
 from scheduler.results import check, not_as_asked, pull
 from scheduler.store import Store
@@ -54,6 +56,7 @@ from scheduler.workers import Workers
 from swarm.blobs import serve_blobs
 from swarm.identity import Identity
 from swarm.link import Link
+from swarm.membership import Credential
 from swarm.network import Network
 
 BEAT_S: Final = 0.2
@@ -81,16 +84,20 @@ async def run_scheduler(
     spool: Path,
     rng: random.Random | None = None,
     wall: Callable[[], float] = time.time,
+    credentials: Callable[[], Sequence[Credential]] = tuple,
     stop_when_idle: bool = True,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Run until no campaign is left, or for ever if not `stop_when_idle`. `spool`: the models, named by their hash.
+    """Run until no campaign is left, or for ever if not `stop_when_idle`. `spool`: the models, named by their hash. `credentials`: what
+    can be presented to workers now.
 
     Raises `ResourceError` when the store cannot be written; what was acknowledged is safe, and a new start carries on.
     """
     try:
         async with trio.open_nursery() as nursery:
-            service = _Service(network, index, identity, store, spool, rng or random.Random(), wall, nursery)
+            service = _Service(
+                network, index, identity, store, spool, rng or random.Random(), wall, credentials, nursery
+            )
             serve_blobs(network, service.find_model)
             service.load()
             task_status.started()
@@ -116,6 +123,7 @@ class _Service:
         spool: Path,
         rng: random.Random,
         wall: Callable[[], float],
+        credentials: Callable[[], Sequence[Credential]],
         nursery: trio.Nursery,
     ) -> None:
         self._network = network
@@ -135,7 +143,10 @@ class _Service:
             carry_out=self._carry_out,
             epoch=self._epochs.__getitem__,
             reached=self._remember,
+            presenting=Presenting(credentials, wall),
         )
+        self._deeds = deeds_in(spool)
+        self._deeds.tidy([row.id for row in store.unfinished_campaigns()])
         self._bodies: dict[str, bytes] = {}
         self._lives: dict[str, Live] = {}
         self._moved = trio.Event()
@@ -209,6 +220,9 @@ class _Service:
             ends_at=None if left is None else now + left,
             priority=row.priority,
         )
+        in_order = {task.id: bodies[task.id] for task in rows}
+        age_s = self._wall() - row.created
+        self._deeds.take_up(row, self._store.models(row.id), in_order, self._identity, age_s)
         log.info("campaign.taken-up", campaign=row.id, tasks=len(rows), epoch=self._epochs[row.id])
         self._carry_out(self._book.add(terms, entries, now))
         for peer in dict.fromkeys(ticket.worker for entry in entries for ticket in entry.tickets()):
@@ -259,8 +273,9 @@ class _Service:
             self._store.remember_worker(peer, view.device, view.addresses)
 
     def find_model(self, peer: str, sha256: str) -> Path | Reason:
-        """A model of the spool, for a worker that holds a task of ours which needs it."""
-        return self._spool / sha256 if self._book.may_fetch(peer, sha256) else Reason.NOT_ALLOWED
+        """A model of the spool, or a deed, for a worker that holds a task of ours which needs it."""
+        deed = self._deeds.find(sha256, self._book.campaigns_on(peer))
+        return deed or (self._spool / sha256 if self._book.may_fetch(peer, sha256) else Reason.NOT_ALLOWED)
 
     # -- orders -------------------------------------------------------------------------------------------------------------------------
 
@@ -319,6 +334,7 @@ class _Service:
                 store.set_notes([(task, order.words) for task in order.tasks])
             case CampaignDone():
                 outcome = store.end_campaign(order.campaign, detail=order.detail)
+                self._deeds.forget(order.campaign)
                 log.info("campaign.ended", campaign=order.campaign, outcome=str(outcome))
             case SetAside():
                 log.warning("worker.set-aside", peer=order.peer, device=order.device, why=order.why)
@@ -346,6 +362,7 @@ class _Service:
                     self._identity,
                     epoch=self._epochs[order.campaign],
                     priority=course.terms.priority,
+                    deed=self._deeds.of(order.campaign),
                 )
                 self._nursery.start_soon(self._workers.commit, order, message)
             case ProbeWorker():

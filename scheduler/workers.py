@@ -13,6 +13,7 @@ from typing import Final
 import structlog
 import trio
 
+from protocol.base import Message
 from protocol.errors import ProtocolError, RemoteProtocolError, Unreachable
 from protocol.lease import LEASE_TTL_S, RENEW_EVERY_S
 from protocol.messages import (
@@ -29,6 +30,7 @@ from protocol.words import Family, Reason
 from scheduler.book import Book
 from scheduler.negotiate import adopt, commit, probe, renew, shapes_of, stop
 from scheduler.orders import CancelOn, CommitTo, Order, ReleaseOn
+from scheduler.presenting import Presenting
 from swarm.link import Answer, Link, Links
 from swarm.network import Network
 
@@ -77,7 +79,9 @@ class Workers:
         carry_out: Callable[[Sequence[Order]], None],
         epoch: Callable[[str], int],
         reached: Callable[[str], None],
+        presenting: Presenting,
     ) -> None:
+        self._presenting = presenting
         self._links = Links(network, Family.WORK, WORK, nursery, answer)
         self._nursery = nursery
         self._book = book
@@ -109,8 +113,19 @@ class Workers:
 
     async def _link(self, peer: str) -> Link:
         link = await self._links.get(peer, self._book.view(peer).addresses, patience_s=CONNECT_S)
+        await self._introduce(link)
         self.care(peer)
         return link
+
+    async def _introduce(self, link: Link) -> None:
+        """Show what we may have done there, before anything else is said."""
+        advert = self._book.view(link.peer).advert
+        await self._presenting.introduce(link, advert.pools if advert is not None else None)
+
+    async def _allowed_now(self, link: Link, answer: Message) -> bool:
+        """Whether it denied for want of permission, and took what we showed it thereupon."""
+        denied = isinstance(answer, Denied) and answer.reason is Reason.NOT_ALLOWED
+        return denied and await self._presenting.again(link)
 
     @property
     def asking(self) -> bool:
@@ -138,6 +153,8 @@ class Workers:
         try:
             link = await self._link(peer)
             answer = await probe(link, campaign, shapes)
+            if await self._allowed_now(link, answer):
+                answer = await probe(link, campaign, shapes)
         except (
             Unreachable,
             ProtocolError,
@@ -174,6 +191,8 @@ class Workers:
                 asked_at = trio.current_time()
                 sent_at = sent_at if sent_at is not None else asked_at
                 answer = await commit(link, message)
+                if await self._allowed_now(link, answer):
+                    answer = await commit(link, message)
                 break
             except (Unreachable, RemoteProtocolError) as exc:
                 now = trio.current_time()
@@ -304,6 +323,10 @@ class Workers:
             asked = frozenset(held.lease for held in book.held_on(peer))
             try:
                 answer = await adopt(link, campaign, self._epoch(campaign))
+                if await self._allowed_now(link, answer):
+                    answer = await adopt(link, campaign, self._epoch(campaign))
+                if isinstance(answer, Adopted) and book.lacks(peer, answer.leases):
+                    answer = await adopt(link, campaign, self._epoch(campaign), again=True)
             except (Unreachable, RemoteProtocolError) as exc:
                 line.trouble = exc.what
                 log.warning("adopt.unanswered", peer=peer, why=exc.what)
@@ -328,6 +351,7 @@ class Workers:
         held = book.wanted_on(peer)
         sent_at = trio.current_time()
         try:
+            await self._introduce(link)
             for first in range(0, len(held), MAX_BATCH):
                 answer = await renew(link, held[first : first + MAX_BATCH])
                 now = trio.current_time()
