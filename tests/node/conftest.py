@@ -36,7 +36,7 @@ from node.service import Parts, Worker, run_worker
 from node.settings import WorkerSettings
 from protocol.advert import Advert, UnitOffer
 from protocol.base import Message
-from protocol.messages import WORK, Accepted, Commit, Held, Progress, Ready, Result, Start
+from protocol.messages import WORK, Accepted, Commit, Held, Preempt, Progress, Ready, Result, Start
 from protocol.record import Record, read_record, record_message
 from protocol.requirement import Requirement
 from protocol.task import Measure, Model, Task, Timeouts, task_body, task_message
@@ -156,7 +156,7 @@ class Hand:
         async with self.news:
             self.came.append(message)
             self.news.notify_all()
-        return None if isinstance(message, Progress) else self.answers[type(message)]
+        return None if isinstance(message, (Progress, Preempt)) else self.answers[type(message)]
 
     async def wait_for(self, kind: type[Message], count: int = 1) -> Any:
         """The `count`-th message of this kind."""
