@@ -100,6 +100,39 @@ def _verify(store: Store, campaign: str, *, as_json: bool) -> int:
 
 
 @app.command(rich_help_panel=PANEL)
+def explain(
+    ctx: typer.Context,
+    target: Annotated[
+        str,
+        typer.Argument(
+            help="A campaign's id, or a task's, such as c-ab23cd45/3.  [default: the latest campaign]",
+            metavar="[ID]",
+        ),
+    ] = "",
+    gate: Annotated[list[str] | None, GATE] = None,
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Say why a campaign, or one task of it, stands as it stands: what it waits for, what was tried, who refused, what would help."""
+    from rich.text import Text
+
+    from scheduler.ask_why import ask_why
+    from scheduler.store import Store
+    from scheduler.why import why_lines
+
+    home: Home = ctx.obj
+    campaign, _, number = target.partition("/")
+    with Store(home.store) as store:
+        found = find_campaign(store, campaign)
+        told = ask_why(home, store, found, number, gates_of(ctx, gate))
+    if as_json:
+        print_json(told.model_dump(mode="json"))
+        return
+    console = new_console()
+    for line in why_lines(told):
+        console.print(Text(line), soft_wrap=not console.is_terminal)
+
+
+@app.command(rich_help_panel=PANEL)
 def plan(
     ctx: typer.Context,
     file: Annotated[Path, typer.Argument(help="The campaign file.")],

@@ -13,7 +13,7 @@ from rich.text import Text
 from protocol.errors import CampaignError
 from protocol.requirement import show_size
 from scheduler.live_plan import DIGITS, LivePlan, PlanCell
-from scheduler.progress import show_time
+from scheduler.progress import about
 from scheduler.safe import safe_text
 from scheduler.show import SHORTEST, kept_columns
 from swarm.home import Home
@@ -83,13 +83,6 @@ def _start(cell: PlanCell) -> str:
     if cell.start_s is None:
         return UNKNOWN
     return "now" if cell.start_s < 1 else f"in {about(cell.start_s)}"
-
-
-def about(seconds: float) -> str:
-    """`~0.4 s`, `~40 s`, `~2:05`: an expectation, not a measurement."""
-    if seconds < 10:
-        return f"~{seconds:.1f} s"
-    return f"~{seconds:.0f} s" if seconds < 90 else f"~{show_time(seconds)}"
 
 
 def plan_lines(plan: LivePlan) -> list[str]:

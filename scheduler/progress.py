@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Final
 
 from protocol.attempt import TaskState
-from protocol.words import Phase
+from protocol.messages import MAX_PREEMPTIONS
+from protocol.words import Phase, Reason
 from scheduler.safe import safe_text
 from scheduler.stored import TaskRow
 
@@ -29,16 +30,51 @@ def progress_text(task: TaskRow) -> str:
         case TaskState.CANCELLED:
             return "cancelled"
         case TaskState.PENDING:
-            return safe_text(task.note, 200) or "looking for a device"
+            return safe_text(task.note, 200) or gave_way(task) or "looking for a device"
         case TaskState.COMMITTING:
             return STATE_WORDS[TaskState.COMMITTING]
         case TaskState.QUEUED:
-            return safe_text(task.note, 200) or "queued"
+            return queued_text(task)
         case _:
             return _running(task)
 
 
+def queued_text(task: TaskRow) -> str:
+    """`queued 3rd, starts in ~40 s`, and what there is to say beside."""
+    text = "queued" if task.position is None else f"queued {ordinal(task.position)}"
+    if task.start_s is not None:
+        text += ", starts soon" if task.start_s < 1 else f", starts in {about(task.start_s)}"
+    return f"{text}; {safe_text(task.note, 200)}" if task.note else text
+
+
+def gave_way(task: TaskRow) -> str:
+    """`gave way (mini-7 needed its place for a task of priority 80), 1 of 2`; empty for a task whose last attempt ended otherwise."""
+    if task.reason is not Reason.PREEMPTED or not task.preempted:
+        return ""
+    said = safe_text((task.detail.splitlines() or [""])[0], 120)
+    return f"gave way{f' ({said})' if said else ''}, {task.preempted} of {MAX_PREEMPTIONS}"
+
+
+def ordinal(number: int) -> str:
+    """`1st`, `2nd`, `3rd`, `11th`."""
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
+def about(seconds: float) -> str:
+    """`~0.4 s`, `~40 s`, `~2:05`: an expectation, not a measurement."""
+    if seconds < 10:
+        return f"~{seconds:.1f} s"
+    return f"~{seconds:.0f} s" if seconds < 90 else f"~{show_time(seconds)}"
+
+
 def _running(task: TaskRow) -> str:
+    text = _phase(task)
+    shown = task.note and task.phase is not Phase.QUEUED
+    return f"{text}; {safe_text(task.note, 200)}" if shown else text
+
+
+def _phase(task: TaskRow) -> str:
     match task.phase:
         case None:
             return "starting"

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from protocol.attempt import TaskState
-from scheduler.progress import ENDED, STATE_WORDS, fraction, progress_text, show_time
+from scheduler.progress import ENDED, STATE_WORDS, fraction, ordinal, progress_text, show_time
 from scheduler.safe import safe_text
 from scheduler.store import Store
 from scheduler.stored import CampaignRow, TaskRow
@@ -117,6 +117,8 @@ class _Lines:
 
 def _step(task: TaskRow) -> str:
     """The phase without its counts, so that a pipe gets a line for each phase and not for each inference."""
+    if task.state is TaskState.QUEUED and task.position is not None:
+        return f"queued {ordinal(task.position)}"
     return str(task.phase or STATE_WORDS.get(task.state, task.state))
 
 

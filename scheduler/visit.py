@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -80,16 +81,32 @@ async def visit(
     now: float,
 ) -> Visit:
     """Find everybody, work out the tasks, ask those that fit. `now`: wall seconds. Raises `Unreachable` when no gate answers."""
+    visitor, scheduler = Identity.fresh(), load_or_create(home.key("scheduler"))
+    tokens = visitor_tokens(
+        scheduler, credentials(home, Role.SUBMIT, scheduler.peer_id, now=now), visitor.peer_id, now=now
+    )
+    async with _inside(gates, visitor) as (network, adverts):
+        tasks = tuple(tasks_on(adverts))
+        told = await ask_everybody(network, adverts, tasks, tokens, priority=priority)
+    return Visit(adverts, tasks, told)
+
+
+async def see_everybody(gates: Sequence[str]) -> tuple[Advert, ...]:
+    """The devices that are there now; none of them is asked anything. Raises `Unreachable` when no gate answers."""
+    async with _inside(gates, Identity.fresh()) as (_, adverts):
+        return adverts
+
+
+@asynccontextmanager
+async def _inside(
+    gates: Sequence[str], visitor: Identity
+) -> AsyncIterator[tuple[Network, tuple[Advert, ...]]]:
     if not gates:
         raise Unreachable(
             "no gate is known here",
             hint="start one with: sark-node gate\nor name one: --gate /ip4/…/tcp/4101/p2p/12D3Koo…",
         )
     rng = random.Random()
-    visitor, scheduler = Identity.fresh(), load_or_create(home.key("scheduler"))
-    tokens = visitor_tokens(
-        scheduler, credentials(home, Role.SUBMIT, scheduler.peer_id, now=now), visitor.peer_id, now=now
-    )
     async with (
         open_host(visitor, bootstrap=gates, server=False, rng=rng) as network,
         trio.open_nursery() as nursery,
@@ -101,11 +118,8 @@ async def visit(
         index = Index(network, rng=rng, serve=False)
         await nursery.start(index.run)
         found = await index.everybody(EVERYBODY)
-        adverts = tuple(sighting.advert for sighting in found.found if not sighting.advert.gone)
-        tasks = tuple(tasks_on(adverts))
-        told = await ask_everybody(network, adverts, tasks, tokens, priority=priority)
+        yield network, tuple(sighting.advert for sighting in found.found if not sighting.advert.gone)
         nursery.cancel_scope.cancel()
-    return Visit(adverts, tasks, told)
 
 
 def visitor_tokens(

@@ -40,6 +40,10 @@ TASK = TaskRow(
     note="",
     begun=0.0,
     ended=None,
+    position=None,
+    start_s=None,
+    preempted=0,
+    replica=None,
 )
 CAMPAIGN = CampaignRow(
     id="c-abcdefgh",
@@ -75,7 +79,20 @@ def changed(**changes: object) -> TaskRow:
         (changed(phase=Phase.WARM_UP, done=12, total=None), "warm-up 12"),
         (changed(phase=Phase.CHECK, done=0, total=None), "check"),
         (changed(phase=None, state=TaskState.LEASED), "starting"),
-        (changed(state=TaskState.QUEUED, note="queued 3rd, starts in ~40 s"), "queued 3rd, starts in ~40 s"),
+        (changed(state=TaskState.QUEUED), "queued"),
+        (changed(state=TaskState.QUEUED, position=3, start_s=40.2), "queued 3rd, starts in ~40 s"),
+        (changed(state=TaskState.QUEUED, position=11, start_s=0.4), "queued 11th, starts soon"),
+        (changed(state=TaskState.QUEUED, position=22, start_s=3.2), "queued 22nd, starts in ~3.2 s"),
+        (changed(state=TaskState.QUEUED, start_s=125.0), "queued, starts in ~2:05"),
+        (changed(state=TaskState.QUEUED, position=1, note="quiet\nhours"), "queued 1st; quiet hours"),
+        (
+            changed(state=TaskState.PENDING, preempted=1, reason=Reason.PREEMPTED, detail="mini-7 needed it"),
+            "gave way (mini-7 needed it), 1 of 2",
+        ),
+        (
+            changed(note="gives way to a task of priority 80"),
+            "run 120/200 (median 12.5 ms); gives way to a task of priority 80",
+        ),
         (changed(state=TaskState.PENDING), "looking for a device"),
         (changed(state=TaskState.PENDING, note="no \x1b[31mgate"), "no [31mgate"),
         (changed(state=TaskState.SUCCEEDED), "done"),
@@ -157,3 +174,14 @@ def test_times_have_three_digits_that_mean_something(value: float, text: str) ->
 @pytest.mark.parametrize(("seconds", "text"), [(14.9, "0:14"), (125, "2:05"), (3753, "1:02:33")])
 def test_durations_read_like_a_clock(seconds: float, text: str) -> None:
     assert show_time(seconds) == text
+
+
+def test_a_pipe_reads_each_step_forward_in_a_queue_once() -> None:
+    out = io.StringIO()
+    lines = _Lines(Console(file=out, width=80))
+    for position, start_s in ((3, 40.0), (3, 35.0), (2, 30.0), (None, None)):
+        lines.update(
+            CAMPAIGN, [changed(state=TaskState.QUEUED, phase=None, position=position, start_s=start_s)]
+        )
+    steps = [line.rpartition(": ")[2] for line in out.getvalue().splitlines()]
+    assert steps == ["queued 3rd", "queued 2nd", "queued"]
