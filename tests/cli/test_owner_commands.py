@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.cli.conftest import Typed
@@ -26,3 +28,69 @@ def test_a_gate_on_a_taken_port_is_told_to_take_another(typed: Typed, listener: 
     done = typed("gate", "--port", listener.split("/")[4])
     assert done.code == 6
     assert "is taken\n  choose another with --port" in done.err
+
+
+@pytest.mark.parametrize(
+    "words", [("status",), ("pause", "--now"), ("resume",), ("drain", "--finish"), ("reset",)]
+)
+def test_a_command_to_a_worker_that_does_not_run_says_so(typed: Typed, words: tuple[str, ...]) -> None:
+    done = typed(*words)
+    assert done.code == 4
+    assert done.err == "sark-node: this device: no worker of this home runs\n  start it: sark-node join\n"
+
+
+def test_a_worker_that_was_killed_is_told_from_one_that_never_ran(typed: Typed) -> None:
+    file = typed.home / "data" / "worker" / "addresses"
+    file.parent.mkdir(parents=True)
+    file.write_text("/ip4/127.0.0.1/tcp/9\n")
+    done = typed("status", "--json")
+    assert done.code == 4
+    (device,) = json.loads(done.out)["devices"]
+    assert device["error"] == "the worker of this home does not answer"
+
+
+def test_another_device_cannot_be_named_without_a_gate(typed: Typed) -> None:
+    done = typed("pause", "lab-1")
+    assert done.code == 4
+    assert "no gate is known here" in done.err
+
+
+@pytest.mark.parametrize(
+    ("hours", "hint"), [("22-7", "22:00-07:00"), ("Samstag", "22:00-07:00"), ("Sam", "the days are Mon, Tue")]
+)
+def test_quiet_hours_that_make_no_sense_are_told_with_the_right_form(
+    typed: Typed, hours: str, hint: str
+) -> None:
+    done = typed("join", "--quiet", hours)
+    assert done.code == 2
+    assert "--quiet: quiet cannot be" in done.err
+    assert hint in done.err
+
+
+def test_anybodys_work_is_refused_for_want_of_a_sandbox_with_what_to_do_instead(typed: Typed) -> None:
+    done = typed("join", "--accept-anyone")
+    assert done.code == 6
+    assert "--accept-anyone needs the full sandbox" in done.err
+    assert "sark-node pool invite" in done.err
+
+
+def test_a_setting_of_the_file_counts_like_its_flag(typed: Typed) -> None:
+    file = typed.home / "config" / "config.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text('[worker]\nquiet = ["22:00-07:00", "nine to five"]\n')
+    done = typed("join")
+    assert done.code == 2
+    assert f"{file}: quiet cannot be 'nine to five'" in done.err
+
+
+def test_a_damaged_ticket_is_not_permitted_and_told_how_to_copy_it(typed: Typed) -> None:
+    done = typed("join", "sark1abcdefgh")
+    assert done.code == 5
+    assert "damaged" in done.err
+    assert "copy it whole" in done.err
+
+
+def test_a_pool_that_is_not_served_cannot_be_left(typed: Typed) -> None:
+    done = typed("join", "--leave-pool", "lab")
+    assert done.code == 2
+    assert "--leave-pool 'lab' is no pool that this device works for\n  it is one of: none" in done.err
