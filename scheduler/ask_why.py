@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 
 import trio
@@ -16,6 +17,7 @@ from protocol.task import read_task
 from scheduler.background import is_running
 from scheduler.campaign_form import Campaign
 from scheduler.plan import requirements
+from scheduler.safe import safe_text
 from scheduler.store import Store
 from scheduler.stored import CampaignRow
 from scheduler.visit import see_everybody
@@ -46,7 +48,9 @@ def ask_why(home: Home, store: Store, campaign: str, number: str, gates: Sequenc
         bodies,
         attempts,
         store.all_events(campaign),
-        seen.model_copy(update={"scheduling": row.ended is not None or is_running(home)}),
+        seen.model_copy(
+            update={"scheduling": row.ended is not None or is_running(home), "busy": _busy(store)}
+        ),
         time.time(),
         unplanned=() if row.planned else _looked_for(row),
     )
@@ -67,6 +71,17 @@ def _first(group: BaseExceptionGroup[SarkError]) -> str:
     for item in group.exceptions:
         return _first(item) if isinstance(item, BaseExceptionGroup) else item.what
     raise AssertionError("an exception group is never empty")
+
+
+def _busy(store: Store) -> Counter[str]:
+    """How many tasks of this home each device has now, by its name."""
+    live = (TaskState.COMMITTING, TaskState.QUEUED, TaskState.LEASED, TaskState.RUNNING)
+    return Counter(
+        safe_text(task.device, 40)
+        for campaign in store.unfinished_campaigns()
+        for task in store.tasks(campaign.id)
+        if task.state in live
+    )
 
 
 def _looked_for(row: CampaignRow) -> tuple[Requirement, ...]:

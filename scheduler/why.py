@@ -21,15 +21,17 @@ from protocol.match import match
 from protocol.messages import MAX_PREEMPTIONS
 from protocol.requirement import Requirement
 from protocol.task import Task
+from protocol.words import Phase
 from scheduler.explain import explain
-from scheduler.progress import ENDED, progress_text, show_time
+from scheduler.progress import ENDED, about, ordinal, progress_text, show_time
 from scheduler.safe import safe_text
 from scheduler.stored import AttemptRow, AttemptState, CampaignRow, Event, TaskRow
 
 MAX_TRIED: Final = 8
 """Lines about attempts for each story."""
 MAX_NAMES: Final = 4
-_WAITS: Final = (TaskState.PENDING, TaskState.COMMITTING, TaskState.QUEUED)
+_PLACES: Final = "their places in the queues"
+"""Stands in a story for what differs from ticket to ticket, so that it is told in one line."""
 _HEADS: Final[dict[TaskState, tuple[str, str]]] = {
     TaskState.PENDING: ("waits for a device", "wait for a device"),
     TaskState.COMMITTING: ("is being offered to a device", "are being offered to a device"),
@@ -82,6 +84,8 @@ class Seen(BaseModel):
     adverts: tuple[Advert, ...] | None
     """Who is there now; None: it was not looked at, for `blind`."""
     blind: str = ""
+    busy: dict[str, int] = {}
+    """Tasks of this home that devices have now, by the device's name."""
     scheduling: bool = True
     """A scheduler process runs on this home."""
 
@@ -190,7 +194,7 @@ class _Teller:
             head=f"{who} {_HEADS[state][many]}{for_}",
             since_s=since_s,
             what=tuple(names),
-            why=tuple(str(line) for line in why),
+            why=tuple(self._places(alike) if line is _PLACES else str(line) for line in why),
             tried=tuple(_each(own, self._now) if self._alone else _together(own)),
         )
 
@@ -221,7 +225,9 @@ class _Teller:
         return tuple(told)
 
     def _phase(self, task: TaskRow) -> str:
-        return progress_text(task) if self._alone else str(task.phase or "starting")
+        if self._alone:
+            return progress_text(task)
+        return "waiting for the device" if task.phase is Phase.QUEUED else str(task.phase or "starting")
 
     def _pending(self, task: TaskRow) -> list[str]:
         told = [safe_text(task.note, 300)] if task.note else []
@@ -245,6 +251,7 @@ class _Teller:
             fits = [advert for advert in adverts if match(requirement, advert).fits]
             if fits:
                 names = list(dict.fromkeys(safe_text(advert.name, 40) for advert in fits))
+                names = [f"{name}{self._load(name)}" for name in names]
                 more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
                 lines: tuple[str, ...] = (f"there now and fit: {', '.join(names[:MAX_NAMES])}{more}",)
             else:
@@ -252,20 +259,35 @@ class _Teller:
             self._counts[requirement] = lines
         return self._counts[requirement]
 
-    def _queued(self, task: TaskRow) -> list[str]:
-        told = (
-            [f"at {safe_text(task.device)}: {progress_text(task)}"]
-            if self._alone
-            else ["at a device that is busy"]
+    @staticmethod
+    def _places(tasks: Sequence[TaskRow]) -> str:
+        by_device: dict[str, list[str]] = {}
+        for task in tasks:
+            place = "" if task.position is None else ordinal(task.position)
+            if task.start_s is not None:
+                place += f" in {about(task.start_s)}"
+            by_device.setdefault(safe_text(task.device, 40), []).append(place)
+        told = [
+            f"{device} {', '.join(filter(None, places))}".rstrip() for device, places in by_device.items()
+        ]
+        return f"at {'; '.join(told[:MAX_TRIED])}" + (
+            f" and {len(told) - MAX_TRIED} more" if len(told) > MAX_TRIED else ""
         )
+
+    def _load(self, device: str) -> str:
+        count = self._seen.busy.get(device, 0)
+        return f" (has {count} task{'' if count == 1 else 's'} of yours)" if count else ""
+
+    def _queued(self, task: TaskRow) -> list[str]:
+        told = [f"at {safe_text(task.device)}: {progress_text(task)}"] if self._alone else [_PLACES]
         if task.note and safe_text(task.note, 300) not in told[0]:
             told.append(safe_text(task.note, 300))
         waited = int((self._now - self._since[task.id]) // AGEING_S)
         priority = self._campaign.priority
         aged = f", {min(waited, MAX_AGEING)} higher by waiting" if self._alone and waited > 0 else ""
         told.append(
-            f"priority {priority}{aged} (where its permission there allows no less): before it go higher ones and, "
-            "among equals, whoever was served least lately"
+            f"priority {priority}{aged}, unless its permission there caps it lower: higher ones go before it and, among equals, "
+            "whoever was served least lately"
         )
         if priority >= PREEMPT_GAP:
             told.append(

@@ -143,6 +143,24 @@ def test_a_ticket_says_its_place_its_expected_start_and_what_decides(store: Stor
     assert story.tried == ("attempt 1: mini-7 has it in its queue (2:10)",)
 
 
+def test_tickets_are_told_together_with_where_each_stands(store: Store, clock: Clock) -> None:
+    submit(store, [a_task(n) for n in (1, 2, 3)])
+    for n, device in ((1, "mini-7"), (2, "mini-7"), (3, "old-pi")):
+        begin(store, n, queued=True, device=device)
+    store.set_places([Place("c-one/1", 1, 1), Place("c-one/2", 1, 2, 9.0)])
+    (story,) = told(store, clock).stories
+    assert story.tasks == (1, 2, 3)
+    assert story.why[0] == "at mini-7 1st, 2nd in ~9.0 s; old-pi"
+
+
+def test_devices_that_fit_say_how_much_of_ours_they_have(store: Store, clock: Clock) -> None:
+    submit(store, [a_task(1)])
+    seen = Seen(adverts=(advert("one"), advert("two")), busy={"one": 3})
+    assert told(store, clock, seen=seen).stories[0].why == (
+        "there now and fit: one (has 3 tasks of yours), two",
+    )
+
+
 def test_the_lowest_priorities_make_nobody_give_way(store: Store, clock: Clock) -> None:
     submit(store, [a_task(1)], priority=9)
     begin(store, 1, queued=True)
