@@ -17,7 +17,7 @@ from rich.text import Text
 from gate.settings import GateSettings
 from protocol.errors import NotPermitted, ResourceError, Unreachable
 from protocol.words import Role
-from swarm.gates import local_gates
+from swarm.gates import local_gates, remember_gates, remembered_gates
 from swarm.home import Home
 from swarm.settings import RoleSettings, SettingsError
 
@@ -257,6 +257,8 @@ def enroll(
     said = read_ticket(ticket)
     me = load_or_create(home.key("scheduler")).peer_id
     joined = join_pool(home, said, Role.SUBMIT, me, now=time.time())
+    if joined.gates and not remembered_gates(home):
+        remember_gates(home, joined.gates)  # so that submit needs no --gate
     if joined.credential is None:
         gates = tuple(dict.fromkeys((*joined.gates, *_settings(ctx, None).gates, *local_gates(home))))
         try:
