@@ -25,7 +25,9 @@ from swarm.index_query import QueryResult
 from swarm.link import Link, Links
 from swarm.network import Network
 
-ROUNDS: Final = 6
+ROUNDS: Final = 8
+PATIENT_ROUNDS: Final = 3
+"""A worker that does not answer is asked so often."""
 ROUND_S: Final = 1.0
 """Between two looks at the index: a worker may just be telling it of the campaign."""
 LIMIT: Final = 256
@@ -99,27 +101,36 @@ class Gatherer:
     """Looks at the workers of one campaign over kept links."""
 
     def __init__(
-        self, network: Network, index: Directory, links: Links, introduce: Introduce, campaign: str
+        self,
+        network: Network,
+        index: Directory,
+        links: Links,
+        introduce: Introduce,
+        campaign: str,
+        *,
+        round_s: float = ROUND_S,
     ) -> None:
         self._network = network
         self._index = index
         self._links = links
         self._introduce = introduce
         self._campaign = campaign
+        self._round_s = round_s
         self.adverts: dict[str, Advert] = {}
         """Every worker that was found so far."""
 
     async def gather(self) -> Gathered:
-        """Ask all workers of the campaign, until two looks at the index in a row found nobody new and everybody answered."""
+        """Ask all workers of the campaign, until two looks at the index in a row found nobody new and everybody answered, or never will."""
         gathered = Gathered()
         for number in range(ROUNDS):
             known = set(self.adverts)
             await self.find()
             fresh = [peer for peer in self.adverts if peer not in gathered.heard]
             await self.look(fresh, gathered)
-            if number and set(self.adverts) == known and not gathered.silent:
+            stable = number > 0 and set(self.adverts) == known
+            if stable and (not gathered.silent or number + 1 >= PATIENT_ROUNDS):
                 break
-            await trio.sleep(ROUND_S)
+            await trio.sleep(self._round_s)
         return gathered
 
     async def widen(self, gathered: Gathered) -> None:
