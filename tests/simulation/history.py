@@ -48,6 +48,8 @@ class Kind(StrEnum):
     """A life of `worker` begins: fence (incarnation, 0)."""
     DIED = "died"
     """Its process is gone, and with it all it ran: worker."""
+    PAUSED = "paused"
+    """Its process does nothing from now on (number 1), or goes on (0): worker."""
     QUEUED = "queued"
     """A ticket was given: worker, lease, fence, task, attempt, peer."""
     TAKEN = "taken"

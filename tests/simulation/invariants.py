@@ -224,6 +224,7 @@ def no_orphan_run(history: History) -> Iterator[Breach]:
     alive: set[tuple[str, str]] = set()
     told: set[tuple[str, str]] = set()
     last = history.events[-1].at if history.events else 0.0
+    pauses = _pauses(history, last)
     for event in history.of(
         Kind.BEGAN, Kind.DEAD, Kind.CANCEL_TOLD, Kind.STOP_ORDERED, Kind.CANCEL_CONFIRMED
     ):
@@ -241,10 +242,27 @@ def no_orphan_run(history: History) -> Iterator[Breach]:
         if event.kind is Kind.CANCEL_CONFIRMED:
             if end is None or end > event.at + history.limits.slack_s:
                 yield Breach("no_orphan_run", f"{event.lease} lives though its death was confirmed", event.at)
-        elif run not in told and (last if end is None else end) - event.at > grace:
+            continue
+        until = last if end is None else end
+        stood = sum(max(0.0, min(b, until) - max(a, event.at)) for a, b in pauses[event.worker])
+        if run not in told and until - event.at - stood > grace:
             told.add(run)
             lived = "to the end" if end is None else f"for {end - event.at:.1f} s"
             yield Breach("no_orphan_run", f"{event.lease} lived on {lived} after {event.kind}", event.at)
+
+
+def _pauses(history: History, last: float) -> dict[str, list[tuple[float, float]]]:
+    """Worker → from, to: when its process could do nothing."""
+    found: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    since: dict[str, float] = {}
+    for event in history.of(Kind.PAUSED):
+        if event.number:
+            since.setdefault(event.worker, event.at)
+        elif event.worker in since:
+            found[event.worker].append((since.pop(event.worker), event.at))
+    for worker, at in since.items():
+        found[worker].append((at, last))
+    return found
 
 
 def no_stop_while_timing(history: History) -> Iterator[Breach]:

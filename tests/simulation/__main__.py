@@ -1,0 +1,135 @@
+"""Runs of the model from the command line.
+
+python -m tests.simulation --runs 10000 [--jobs 2] [--from 0]     figures; each seed that breaks something, and how to see it again
+python -m tests.simulation --seed 123 [--trace]                   that very run, event by event
+python -m tests.simulation --swarm --runs 20                      the real services on the in-memory swarm instead
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+
+from tests.simulation.model import Outcome, run
+
+
+@dataclass
+class Figures:
+    """What many runs amount to."""
+
+    runs: int = 0
+    events: int = 0
+    seconds: float = 0.0
+    began: int = 0
+    wasted: int = 0
+    breaches: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
+    failed: list[tuple[int, str]] = field(default_factory=list)
+
+    def add(self, outcome: Outcome) -> None:
+        """One more."""
+        self.runs += 1
+        self.events += len(outcome.history.events)
+        self.seconds += outcome.seconds
+        self.began += outcome.began
+        self.wasted += outcome.wasted
+        self.faults += outcome.faults
+        self.breaches.update(breach.invariant for breach in outcome.breaches)
+        if outcome.breaches:
+            self.failed.append((outcome.seed, str(outcome.breaches[0])))
+
+    def join(self, other: Figures) -> None:
+        """Those of another process too."""
+        for name in ("runs", "events", "seconds", "began", "wasted"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.faults += other.faults
+        self.breaches += other.breaches
+        self.failed += other.failed
+
+
+def some(first: int, count: int, swarm: bool = False) -> Figures:
+    """That many runs in a row."""
+    figures = Figures()
+    for seed in range(first, first + count):
+        if swarm:
+            from tests.simulation.swarm_run import run_swarm
+
+            figures.add(run_swarm(seed))
+        else:
+            figures.add(run(seed))
+    return figures
+
+
+def many(first: int, count: int, jobs: int, *, swarm: bool = False) -> Figures:
+    """That many runs, in several processes."""
+    if jobs == 1:
+        return some(first, count, swarm)
+    figures = Figures()
+    step = max(1, min(200, count // jobs))
+    with ProcessPoolExecutor(jobs) as pool:
+        starts = range(first, first + count, step)
+        parts = [pool.submit(some, at, min(step, first + count - at), swarm) for at in starts]
+        for part in parts:
+            figures.join(part.result())
+    return figures
+
+
+def show(figures: Figures, took: float, *, swarm: bool) -> None:
+    """As a table."""
+    each = took / max(1, figures.runs) * 1000
+    print(
+        f"runs {figures.runs}, {took:.0f} s ({each:.1f} ms each), {figures.seconds / 3600:.1f} simulated hours"
+    )
+    print(f"events {figures.events}, runs of models {figures.began}, wasted {figures.wasted}")
+    for name, count in sorted(figures.faults.items()):
+        print(f"  {name:24} {count}")
+    print(f"breaches {sum(figures.breaches.values())} in {len(figures.failed)} runs")
+    for name, count in figures.breaches.most_common():
+        print(f"  {name:24} {count}")
+    flag = " --swarm" if swarm else ""
+    for seed, what in figures.failed[:50]:
+        print(f"  python -m tests.simulation{flag} --seed {seed} --trace    # {what}")
+
+
+def replay(seed: int, *, trace: bool, swarm: bool) -> Outcome:
+    """One run again, told in full."""
+    if swarm:
+        from tests.simulation.swarm_run import run_swarm
+
+        outcome = run_swarm(seed)
+    else:
+        outcome = run(seed)
+    if trace:
+        for event in outcome.history.events:
+            print(event)
+    print(f"seed {seed}: {len(outcome.history.events)} events, history {outcome.history.digest()[:16]}")
+    print(f"faults: {dict(outcome.faults)}")
+    for breach in outcome.breaches:
+        print(f"BREACH {breach}")
+    return outcome
+
+
+def main() -> int:
+    """0: every invariant held."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--seed", type=int, help="replay this one run")
+    parser.add_argument("--trace", action="store_true", help="print its events")
+    parser.add_argument("--runs", type=int, default=1000)
+    parser.add_argument("--from", dest="first", type=int, default=0, help="first seed")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--swarm", action="store_true", help="the real services on the in-memory swarm")
+    asked = parser.parse_args()
+    if asked.seed is not None:
+        return int(bool(replay(asked.seed, trace=asked.trace, swarm=asked.swarm).breaches))
+    began = time.perf_counter()
+    figures = many(asked.first, asked.runs, asked.jobs, swarm=asked.swarm)
+    show(figures, time.perf_counter() - began, swarm=asked.swarm)
+    return int(bool(figures.failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,77 @@
+"""The few places where the model touches what the ledger and the book are called by: a change of theirs is followed here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from node.ledger import Ledger
+from node.places import Wanted
+from protocol.messages import Commit, Denied, Held, Lost, Renew, Renewed
+from protocol.task import Task, read_task
+from protocol.words import Reason
+from scheduler.entries import Entry
+from scheduler.restore import restored
+from tests.simulation.shelf import Row, Try
+
+
+@lru_cache(maxsize=4096)
+def _read(body: bytes) -> Task:
+    return read_task(body)
+
+
+def task_of(message: Commit) -> Task:
+    """The task it speaks of."""
+    return _read(message.task)
+
+
+def restored_entry(row: Row, attempts: Sequence[Try]) -> Entry:
+    """What the book takes up after a restart."""
+    stored: Any = row
+    tried: Any = attempts
+    return restored(stored, row.body, tried)
+
+
+def new_ledger(make: Callable[..., Ledger], incarnation: int, name: str, slots: int) -> Ledger:
+    """The ledger of a new life."""
+    return make(incarnation, name=name, slots=slots)
+
+
+def wanted(peer: str, message: Commit) -> Wanted:
+    """What the desk makes of a commit."""
+    return Wanted(
+        peer=peer,
+        principal=peer,
+        key=message.key,
+        task=task_of(message),
+        task_sha256=str(hash(message.task)),
+        attempt=message.attempt,
+        epoch=message.epoch,
+        priority=message.priority,
+        preempted=message.preempted,
+        left_s=message.left_s,
+        queue=message.queue,
+        ledger=message.ledger,
+    )
+
+
+def renew(
+    ledger: Ledger, peer: str, message: Renew, epochs: Mapping[str, int], now: float
+) -> Renewed | Denied:
+    """What the desk answers to a renewal."""
+    refused = ledger.refusals(peer, peer, message.held, epochs, lambda campaign: True)
+    renewed = ledger.renew(peer, tuple(h for h in message.held if h.lease not in refused), now)
+    lost = tuple(Lost(lease=lease, reason=reason) for lease, reason in refused.items())
+    return renewed.model_copy(update={"lost": renewed.lost + lost})
+
+
+def refused(ledger: Ledger, peer: str, held: Iterable[Held], epochs: Mapping[str, int]) -> Denied | None:
+    """What the desk says to a stop of leases that the peer may not speak of (any more)."""
+    reasons = ledger.refusals(peer, peer, held, epochs, lambda campaign: True)
+    return next((Denied(reason=reason) for reason in reasons.values()), None)
+
+
+def evict(ledger: Ledger, peer: str, now: float) -> None:
+    """Its permission is gone."""
+    ledger.evict(peer, Reason.NOT_ALLOWED, now)

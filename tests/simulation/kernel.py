@@ -1,0 +1,201 @@
+"""Virtual time and processes that can be paused, slowed and killed: a few lines of what trio does, pure and quick.
+
+A process (`Process`) runs coroutines. They wait with `sleep` and `Flag.wait` only, measured on the process's own clock, which may be
+off and drift. What is due while it is paused is done when it goes on; what it had under way when it was killed never comes back.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any
+
+from protocol.errors import LocalProtocolError
+
+MOST_AT_ONCE = 5_000
+"""Steps at one instant; more are a loop without an end."""
+Job = Coroutine[Any, Any, None]
+
+
+class Kernel:
+    """The only clock. What is due at the same instant is done in the order in which it was asked for."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._asked = 0
+
+    def at(self, when: float, do: Callable[[], None]) -> None:
+        """Do it then, not before now."""
+        self._asked += 1
+        heapq.heappush(self._due, (max(when, self.now), self._asked, do))
+
+    def after(self, seconds: float, do: Callable[[], None]) -> None:
+        """Do it so many seconds from now."""
+        self.at(self.now + seconds, do)
+
+    def run(self, until: float, done: Callable[[], bool]) -> None:
+        """Go on to that instant, or until it is done: that is asked once a second."""
+        look, steps = self.now, 0
+        while self._due and self._due[0][0] <= until:
+            when, _, do = heapq.heappop(self._due)
+            if when >= look:
+                look = when + 1.0
+                if done():
+                    return
+            steps = steps + 1 if when < self.now + 1e-9 else 0
+            if steps > MOST_AT_ONCE:
+                raise LocalProtocolError(f"at {when:.3f} s it goes round and round")
+            self.now = when
+            do()
+        self.now = max(self.now, until)
+
+
+class Process:
+    """A machine's process: its clock, its life, and the coroutines that run in it."""
+
+    def __init__(self, kernel: Kernel, name: str, *, offset: float = 0.0, rate: float = 1.0) -> None:
+        self.kernel = kernel
+        self.name = name
+        self.offset = offset
+        self.rate = rate
+        self.alive = False
+        self.paused_until = 0.0
+        self.failed: Callable[[OSError], None] = lambda error: None
+        """Told of a disk that did not take something: what a process does not survive."""
+        self._tasks: dict[_Task, None] = {}
+
+    def now(self) -> float:
+        """Seconds on its own monotonic clock."""
+        return self.offset + self.rate * self.kernel.now
+
+    def start(self) -> None:
+        """A new life."""
+        self.alive = True
+        self.paused_until = 0.0
+
+    def kill(self) -> None:
+        """As by kill -9: nothing of it goes on."""
+        self.alive = False
+        tasks, self._tasks = self._tasks, {}
+        for task in tasks:
+            task.drop()
+
+    def pause(self, seconds: float) -> None:
+        """As by SIGSTOP, with a SIGCONT so much later."""
+        self.paused_until = max(self.paused_until, self.kernel.now + seconds)
+
+    def spawn(self, job: Job) -> None:
+        """Run it beside the others, from this instant on."""
+        task = _Task(self, job)
+        self._tasks[task] = None
+        self.resume(task, 0.0)
+
+    def resume(self, task: _Task, seconds: float) -> None:
+        """Let it go on so many seconds (of real time) from now; later if the process is paused then."""
+        self.kernel.after(seconds, lambda: self._go(task))
+
+    def ended(self, task: _Task) -> None:
+        self._tasks.pop(task, None)
+
+    def _go(self, task: _Task) -> None:
+        if task not in self._tasks:
+            return
+        if self.paused_until > self.kernel.now:
+            self.kernel.at(self.paused_until, lambda: self._go(task))
+        else:
+            task.go()
+
+    def sleep(self, seconds: float) -> _Sleep:
+        """To be awaited: so long on its own clock."""
+        return _Sleep(max(0.0, seconds) / self.rate)
+
+
+class _Task:
+    """A coroutine under way. Each wait has a number, so that what comes too late for it is nobody's."""
+
+    def __init__(self, process: Process, job: Job) -> None:
+        self.process = process
+        self.waits = 0
+        self._job = job
+
+    def go(self) -> None:
+        self.waits += 1
+        try:
+            wait = self._job.send(None)
+        except StopIteration:
+            self.process.ended(self)
+        except OSError as exc:
+            self.process.ended(self)
+            self.process.failed(exc)
+        else:
+            wait.begin(self)
+
+    def drop(self) -> None:
+        self.waits += 1
+        self._job.close()
+
+
+class _Sleep:
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def __await__(self) -> Generator[_Sleep, None, None]:
+        yield self
+
+    def begin(self, task: _Task) -> None:
+        task.process.resume(task, self._seconds)
+
+
+class Flag:
+    """An event: once set, for ever. Whoever waits goes on in its own process."""
+
+    def __init__(self) -> None:
+        self.is_set = False
+        self._then: dict[Callable[[], None], None] = {}
+
+    def set(self) -> None:
+        """Let all go on who wait for it."""
+        if not self.is_set:
+            self.is_set = True
+            then, self._then = self._then, {}
+            for do in then:
+                do()
+
+    def then(self, do: Callable[[], None]) -> None:
+        """Do it when it is set."""
+        self._then[do] = None
+
+    def forget(self, do: Callable[[], None]) -> None:
+        """Do not, after all."""
+        self._then.pop(do, None)
+
+    async def wait(self, process: Process, patience_s: float | None = None) -> bool:
+        """Whether it was set in time. `patience_s` on the process's own clock; None: for ever."""
+        if not self.is_set:
+            await _Wait(self, None if patience_s is None else max(0.0, patience_s) / process.rate)
+        return self.is_set
+
+
+class _Wait:
+    def __init__(self, flag: Flag, seconds: float | None) -> None:
+        self._flag = flag
+        self._seconds = seconds
+        self._task: _Task | None = None
+        self._number = 0
+
+    def __await__(self) -> Generator[_Wait, None, None]:
+        yield self
+
+    def begin(self, task: _Task) -> None:
+        self._task, self._number = task, task.waits
+        self._flag.then(self.go)
+        if self._seconds is not None:
+            task.process.kernel.after(self._seconds, self.go)
+
+    def go(self) -> None:
+        task = self._task
+        if task is not None and task.waits == self._number:
+            self._task = None
+            self._flag.forget(self.go)
+            task.process.resume(task, 0.0)

@@ -1,0 +1,229 @@
+"""Known mistakes, built in on purpose. The campaign of runs is worth something if it finds every one of them.
+
+Each is a subclass or a switch that is handed to the model; nothing is patched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any, Final
+
+from node.ledger import Ledger
+from node.places import OCCUPIES, Place, Wanted
+from node.slots import Slots
+from protocol.attempt import TASK, TaskEvent, TaskState
+from protocol.lease import Fence, LeaseState
+from protocol.messages import Conflict, Denied, Granted, Held, Queued
+from protocol.table import final
+from protocol.words import Reason
+from scheduler.book import Book
+from scheduler.entries import Entry, Need
+from scheduler.orders import Order
+from scheduler.rank import WorkerView
+from scheduler.stored import Kept
+from tests.simulation.model import Mutant
+from tests.simulation.shelf import Row, Shelf
+
+# -- the worker's ledger --------------------------------------------------------------------------------------------------------
+
+
+class OneTooMany(Slots):
+    """Grants one place more than there are."""
+
+    @property
+    def free(self) -> int:
+        return self.count + 1 - self.number_in({LeaseState.GRANTED, LeaseState.RUNNING, LeaseState.OFFERED})
+
+    def _make_room(self) -> None:
+        """Nobody has to go."""
+
+
+class OfferedIsFree(Slots):
+    """A place that was offered counts as free until it is taken."""
+
+    @property
+    def free(self) -> int:
+        return self.count - self.number_in({LeaseState.GRANTED, LeaseState.RUNNING})
+
+    def _make_room(self) -> None:
+        """Nobody has to go."""
+
+
+class DeviceIsFree(Slots):
+    """Begins the next run while the last one's processes are still dying."""
+
+    def number_in(self, states: Collection[LeaseState]) -> int:
+        return 0 if states == OCCUPIES else super().number_in(states)
+
+
+def _with(slots: type[Slots]) -> type[Ledger]:
+    class Changed(Ledger):
+        def __init__(self, incarnation: int, *, slots: int = 1, **rest: Any) -> None:
+            super().__init__(incarnation, slots=slots, **rest)
+            self._slots = made(slots, self.condition, owner_first=False)
+
+    made = slots
+    return Changed
+
+
+class ForgetsKeys(Ledger):
+    """The same commit again is another one."""
+
+    def commit(self, wanted: Wanted, now: float) -> Granted | Queued | Conflict | Denied:
+        self._keys = type(self._keys)(1)
+        return super().commit(wanted, now)
+
+
+class NeverExpires(Ledger):
+    """Places are not released when their scheduler is gone."""
+
+    def expire(self, now: float) -> None:
+        """Nothing is ever over."""
+
+    def next_deadline(self) -> float | None:
+        return None
+
+
+class IgnoresCancel(Ledger):
+    """Says that it stopped what goes on."""
+
+    def stop(self, peer: str, held: Iterable[Held], reason: Reason, now: float) -> tuple[str, ...]:
+        return ()
+
+
+class NeverTimed(Ledger):
+    """Does not know that a run is being measured."""
+
+    def timing(self, lease: str, timed: bool, now: float) -> None:
+        place = self.place(lease)
+        if place is not None:
+            place.timed = False
+
+
+class FencesRepeat(Ledger):
+    """Numbers its leases from the beginning now and then."""
+
+    def _enter(self, wanted: Wanted, state: LeaseState, now: float) -> Place:
+        if self._number > 2 and not self.places():
+            self._number = 0
+        return super()._enter(wanted, state, now)
+
+
+# -- the scheduler's book -------------------------------------------------------------------------------------------------------
+
+
+class RetriesForEver(Book):
+    """Another attempt is always worth it."""
+
+    def _after_failure(
+        self, entry: Entry, peer: str, reason: Reason, detail: str
+    ) -> tuple[TaskEvent, Reason, str]:
+        entry.tries = 0
+        return TaskEvent.RETRY, reason, detail
+
+
+class GoesBack(Book):
+    """A task goes back to where it failed, whoever else there is."""
+
+    def _candidates(
+        self, entry: Entry, need: Need, serving: list[WorkerView], now: float
+    ) -> list[WorkerView]:
+        return [view for view in serving if view.peer in entry.tried] or serving
+
+
+class StartsTwice(Book):
+    """Both tickets of a task are told to start."""
+
+    def ready(self, peer: str, lease: str, fence: Fence, now: float) -> tuple[str | None, list[Order]]:
+        for task in self.view(peer).held:
+            ticket = self.entries[task].at(peer)
+            if ticket is not None and ticket.lease == lease:
+                return task, []
+        return None, []
+
+
+class ForgetsTheLost(Book):
+    """What a silent worker had is waited for."""
+
+    def all_lost(
+        self, peer: str, reason: Reason, detail: str, now: float, *, silent: bool = False
+    ) -> list[Order]:
+        return []
+
+
+# -- the scheduler's store ------------------------------------------------------------------------------------------------------
+
+
+class AnyFence(Shelf):
+    """Takes a record of the current attempt's task under whatever fence."""
+
+    def current(self, row: Row, attempt: int, worker: str, fence: Fence) -> bool:
+        return not final(TASK, row.state) and row.state is not TaskState.PENDING
+
+
+class TakesAgain(Shelf):
+    """Does not look whether the task has ended."""
+
+    def record_result(
+        self, *, task: str, attempt: int, fence: Fence, worker: str, sha256: str, event: TaskEvent
+    ) -> Kept:
+        row = self.tasks[task]
+        if final(TASK, row.state):
+            row.state = TaskState.RUNNING
+        return super().record_result(
+            task=task, attempt=attempt, fence=fence, worker=worker, sha256=sha256, event=event
+        )
+
+    def current(self, row: Row, attempt: int, worker: str, fence: Fence) -> bool:
+        return row.state is not TaskState.PENDING
+
+
+class NoFlush(Shelf):
+    """What was written last is gone after a crash."""
+
+    def crashed(self) -> None:
+        for one in reversed(self.attempts.values()):
+            if one.sha256:
+                one.sha256 = ""
+                self.tasks[one.task].state = TaskState.RUNNING
+                self.campaigns[self.tasks[one.task].campaign].ended = None
+                return
+
+
+class AcceptsInMemory(Shelf):
+    """A campaign is on disk only once it is taken up."""
+
+    def crashed(self) -> None:
+        for folder in [folder for folder in self.campaigns.values() if not folder.epoch]:
+            del self.campaigns[folder.id]
+            for task in folder.tasks:
+                del self.tasks[task]
+
+
+# -- all of them ----------------------------------------------------------------------------------------------------------------
+
+MUTANTS: Final = (
+    Mutant("grants one place too many", make_ledger=_with(OneTooMany)),
+    Mutant("an offered place is free", make_ledger=_with(OfferedIsFree)),
+    Mutant("begins before the device is free", make_ledger=_with(DeviceIsFree)),
+    Mutant("forgets idempotency keys", make_ledger=ForgetsKeys),
+    Mutant("leases never expire", make_ledger=NeverExpires),
+    Mutant("ignores cancels", make_ledger=IgnoresCancel),
+    Mutant("stops what is being timed", make_ledger=NeverTimed),
+    Mutant("fences repeat", make_ledger=FencesRepeat),
+    Mutant("the incarnation does not rise", switches=frozenset({"same-incarnation"})),
+    Mutant("does not kill", switches=frozenset({"kill-forgotten"})),
+    Mutant("says stopped too soon", switches=frozenset({"stopped-too-soon"})),
+    Mutant("checks no permission", switches=frozenset({"no-permission"})),
+    Mutant("runs another model", switches=frozenset({"wrong-model"})),
+    Mutant("retries for ever", make_book=RetriesForEver),
+    Mutant("goes back to where it failed", make_book=GoesBack),
+    Mutant("starts both tickets", make_book=StartsTwice),
+    Mutant("waits for lost workers", make_book=ForgetsTheLost, switches=frozenset({"never-gives-up"})),
+    Mutant("takes any fence", shelf=AnyFence, switches=frozenset({"any-fence"})),
+    Mutant("takes results again", shelf=TakesAgain, switches=frozenset({"any-fence"})),
+    Mutant("accepts a result before it is on disk", switches=frozenset({"ack-first"})),
+    Mutant("does not flush", shelf=NoFlush),
+    Mutant("accepts a campaign in memory", shelf=AcceptsInMemory),
+    Mutant("does not take up campaigns after a restart", switches=frozenset({"forgets-campaigns"})),
+)

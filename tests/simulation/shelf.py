@@ -1,0 +1,303 @@
+"""The scheduler's store as plain dictionaries, with the compare-and-set of the real one; and a store that tells the history what it did.
+
+`Shelf` stands in for `scheduler.store.Store` where ten thousand runs have to be quick; a test has both tell the same history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from protocol.attempt import TASK, TaskEvent, TaskState
+from protocol.errors import LocalProtocolError
+from protocol.lease import Fence
+from protocol.table import final, step
+from protocol.task import Task, task_body
+from protocol.words import Reason
+from scheduler.stored import AttemptState, Intent, Kept
+from tests.simulation.history import Kind
+
+TRIES: Final = frozenset({TaskEvent.LOSE, TaskEvent.RETRY})
+ENDS_AS: Final = {
+    TaskEvent.REFUSE: AttemptState.REFUSED,
+    TaskEvent.LOSE: AttemptState.LOST,
+    TaskEvent.RETRY: AttemptState.FAILED,
+    TaskEvent.FAIL: AttemptState.FAILED,
+    TaskEvent.SUCCEED: AttemptState.SUCCEEDED,
+    TaskEvent.CANCEL: AttemptState.CANCELLED,
+    TaskEvent.PREEMPT: AttemptState.PREEMPTED,
+}
+_OPEN: Final = (AttemptState.INTENDED, AttemptState.QUEUED)
+Tell = Callable[..., None]
+
+
+@dataclass(slots=True)
+class Row:
+    """A task."""
+
+    id: str
+    campaign: str
+    body: bytes
+    state: TaskState = TaskState.PENDING
+    attempt: int = 0
+    tries: int = 0
+    worker: str | None = None
+    lease: str | None = None
+    fence: Fence | None = None
+    preempted: int = 0
+    cancel: bool = False
+
+
+@dataclass(slots=True)
+class Try:
+    """An attempt."""
+
+    task: str
+    attempt: int
+    worker: str
+    state: AttemptState = AttemptState.INTENDED
+    lease: str | None = None
+    fence: Fence | None = None
+    sha256: str = ""
+
+
+@dataclass(slots=True)
+class Folder:
+    """A campaign."""
+
+    id: str
+    attempts: int
+    backoff_s: float
+    wait_s: float
+    priority: int
+    epoch: int = 0
+    ended: str | None = None
+    tasks: list[str] = field(default_factory=list)
+
+
+class Shelf:
+    """One scheduler's disk. It survives the process."""
+
+    def __init__(self, owner: str, tell: Tell) -> None:
+        self.owner = owner
+        self._tell = tell
+        self.campaigns: dict[str, Folder] = {}
+        self.tasks: dict[str, Row] = {}
+        self.attempts: dict[tuple[str, int], Try] = {}
+        self.full = False
+        """Nothing can be written."""
+
+    def create(self, folder: Folder, tasks: Sequence[Task]) -> None:
+        """As `submit` does."""
+        self.campaigns[folder.id] = folder
+        for task in tasks:
+            folder.tasks.append(task.task)
+            self.tasks[task.task] = Row(task.task, folder.id, task_body(task))
+        self._tell(Kind.ACCEPTED, who=self.owner, campaign=folder.id)
+
+    def crashed(self) -> None:
+        """The process was killed. Nothing is lost."""
+
+    # -- reading ------------------------------------------------------------------------------------------------------------------------
+
+    def unfinished(self) -> list[Folder]:
+        """Campaigns that have not ended."""
+        return [folder for folder in self.campaigns.values() if folder.ended is None]
+
+    def cancel_requests(self) -> list[str]:
+        """Open tasks that somebody wants cancelled."""
+        return [row.id for row in self.tasks.values() if row.cancel and not final(TASK, row.state)]
+
+    def tries(self, task: str) -> list[Try]:
+        """Its attempts."""
+        return [one for one in self.attempts.values() if one.task == task]
+
+    # -- writing ------------------------------------------------------------------------------------------------------------------------
+
+    def next_epoch(self, campaign: str, least: int = 0) -> int:
+        """A higher one than any before."""
+        self._open()
+        folder = self.campaigns[campaign]
+        folder.epoch = max(folder.epoch, least) + 1
+        return folder.epoch
+
+    def request_cancel(self, tasks: Iterable[str]) -> None:
+        """As `cancel` does."""
+        for task in tasks:
+            self.tasks[task].cancel = True
+
+    def begin_attempts(self, intents: Sequence[Intent], others: Callable[[Intent], int | None]) -> None:
+        """The intents."""
+        self._open()
+        for intent in intents:
+            row = self.tasks[intent.task] if intent.second else self._step(intent.task, TaskEvent.COMMIT)
+            if row.state is not (TaskState.QUEUED if intent.second else TaskState.PENDING):
+                raise LocalProtocolError(f"attempt {intent.attempt} of {intent.task}, which is {row.state}")
+            last = max((one.attempt for one in self.tries(intent.task)), default=0)
+            if intent.attempt != last + 1:
+                raise LocalProtocolError(f"attempt {intent.attempt} of {intent.task} after {last}")
+            if not intent.second:
+                row.state = TaskState.COMMITTING
+                row.attempt, row.worker, row.lease, row.fence = intent.attempt, intent.worker, None, None
+            self.attempts[intent.task, intent.attempt] = Try(intent.task, intent.attempt, intent.worker)
+            told = {"attempt": intent.attempt, "worker": intent.worker}
+            self._told(Kind.COMMITTED, row, **told, number=others(intent))
+
+    def record_grant(self, task: str, attempt: int, *, lease: str, fence: Fence, queued: bool) -> None:
+        """A lease or a ticket."""
+        self._open()
+        event = TaskEvent.ENQUEUE if queued else TaskEvent.GRANT
+        row = self.tasks[task]
+        if row.attempt == attempt:
+            row.state = step(TASK, row.state, event, story=task)
+            row.lease, row.fence = lease, fence
+        elif not queued or self._second(row, attempt) is None:
+            raise LocalProtocolError(f"a grant for attempt {attempt} of {task}, which is at {row.attempt}")
+        known = self.attempts[task, attempt]
+        known.state = AttemptState.QUEUED if queued else AttemptState.GRANTED
+        known.lease, known.fence = lease, fence
+        if not queued:
+            self._told(Kind.WANTED, row)
+
+    def switch(self, task: str, attempt: int, before: int) -> None:
+        """The second attempt is the current one from now on."""
+        self._open()
+        row = self.tasks[task]
+        second = self._second(row, attempt)
+        if second is None or row.attempt != before:
+            raise LocalProtocolError(f"attempt {attempt} of {task} after {before}, which is at {row.attempt}")
+        row.state = TaskState.QUEUED if second.lease is not None else TaskState.COMMITTING
+        row.attempt, row.worker = attempt, second.worker
+        row.lease, row.fence = second.lease, second.fence
+        self._end_ticket(row, before)
+
+    def end_second(self, task: str, attempt: int) -> None:
+        """A second attempt is over."""
+        self._open()
+        row = self.tasks[task]
+        if self._second(row, attempt) is None:
+            raise LocalProtocolError(f"attempt {attempt} of {task} is no second one, or is over")
+        self._end_ticket(row, attempt)
+
+    def set_running(self, task: str, attempt: int) -> None:
+        """As `set_progress` does."""
+        self._open()
+        row = self.tasks[task]
+        if row.attempt == attempt and row.state in (TaskState.QUEUED, TaskState.LEASED):
+            row.state = TaskState.RUNNING
+
+    def record_result(
+        self, *, task: str, attempt: int, fence: Fence, worker: str, sha256: str, event: TaskEvent
+    ) -> Kept:
+        """Compare, record and move in one step."""
+        self._open()
+        row = self.tasks.get(task)
+        if row is None:
+            return Kept(Reason.UNKNOWN)
+        known = self.attempts.get((task, attempt))
+        if known is not None and known.worker == worker and known.sha256:
+            return Kept(again=True) if known.sha256 == sha256 else Kept(Reason.FENCED)
+        if row.state is TaskState.CANCELLED:
+            return Kept(Reason.CANCELLED)
+        if not self.current(row, attempt, worker, fence):
+            return Kept(Reason.FENCED)
+        state = step(TASK, row.state, event)
+        self.attempts[task, attempt].sha256 = sha256
+        counts = event in TRIES
+        self._told(
+            Kind.RECORDED,
+            row,
+            fence=fence.key(),
+            sha256=sha256,
+            word=str(state),
+            number=int(counts),
+            worker=worker,
+        )
+        self._end(row, event)
+        return Kept()
+
+    def current(self, row: Row, attempt: int, worker: str, fence: Fence) -> bool:
+        """The compare of the compare-and-set."""
+        if final(TASK, row.state) or row.state is TaskState.PENDING:
+            return False
+        return (row.attempt, row.worker, row.fence) == (attempt, worker, fence)
+
+    def known_result(self, *, task: str, attempt: int, worker: str, sha256: str) -> Kept:
+        """What became of a result that is not the current attempt's."""
+        row = self.tasks.get(task)
+        if row is None:
+            return Kept(Reason.UNKNOWN)
+        known = self.attempts.get((task, attempt))
+        if known is not None and known.worker == worker and known.sha256 == sha256:
+            return Kept(again=True)
+        return Kept(Reason.CANCELLED if row.state is TaskState.CANCELLED else Reason.FENCED)
+
+    def end_attempt(self, task: str, attempt: int, event: TaskEvent) -> None:
+        """Without a record."""
+        self._open()
+        row = self._step(task, event)
+        self._same(row, attempt, event)
+        word = "lost" if event in TRIES else str(ENDS_AS[event])
+        self._told(Kind.ATTEMPT_ENDED, row, word=word)
+        self._end(row, event)
+
+    def end_pending(self, tasks: Sequence[str], event: TaskEvent) -> None:
+        """Many at once."""
+        self._open()
+        for task in tasks:
+            row = self._step(task, event)
+            if row.state is not TaskState.PENDING:
+                raise LocalProtocolError(f"{task} is {row.state}, not pending")
+            self._end(row, event)
+
+    def end_campaign(self, campaign: str) -> None:
+        """All of its tasks have ended."""
+        self._open()
+        folder = self.campaigns[campaign]
+        if any(not final(TASK, self.tasks[task].state) for task in folder.tasks):
+            raise LocalProtocolError(f"campaign {campaign} still has open tasks")
+        folder.ended = "ended"
+
+    # -- inside -------------------------------------------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        if self.full:
+            raise OSError("the disk is full")
+
+    def _step(self, task: str, event: TaskEvent) -> Row:
+        row = self.tasks[task]
+        step(TASK, row.state, event, story=task)
+        return row
+
+    @staticmethod
+    def _same(row: Row, attempt: int, event: TaskEvent) -> None:
+        if row.attempt != attempt:
+            raise LocalProtocolError(f"{event} for attempt {attempt} of {row.id}, which is at {row.attempt}")
+
+    def _second(self, row: Row, attempt: int) -> Try | None:
+        """That attempt, if it is not the current one and waits for an answer or for its turn."""
+        known = self.attempts.get((row.id, attempt))
+        return known if known is not None and attempt != row.attempt and known.state in _OPEN else None
+
+    def _end_ticket(self, row: Row, attempt: int) -> None:
+        known = self.attempts[row.id, attempt]
+        known.state = AttemptState.REFUSED
+        self._told(Kind.ATTEMPT_ENDED, row, attempt=attempt, worker=known.worker, word="refused")
+
+    def _end(self, row: Row, event: TaskEvent) -> None:
+        before = row.state
+        row.state = step(TASK, row.state, event, story=row.id)
+        row.tries += event in TRIES
+        row.preempted += event is TaskEvent.PREEMPT
+        known = self.attempts.get((row.id, row.attempt))
+        if before is not TaskState.PENDING and known is not None:
+            known.state = ENDS_AS[event]
+        if final(TASK, row.state):
+            self._tell(Kind.ENDED, who=self.owner, task=row.id, word=str(row.state))
+
+    def _told(self, kind: Kind, row: Row, **what: object) -> None:
+        told: dict[str, object] = {"task": row.id, "attempt": row.attempt, "worker": row.worker or ""}
+        if row.fence is not None:
+            told["fence"] = row.fence.key()
+        self._tell(kind, who=self.owner, **(told | what))

@@ -1,0 +1,297 @@
+"""The simulated scheduler's links to workers: asking, committing, stopping, renewing, adopting. See `sim_scheduler`."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from protocol.errors import RemoteProtocolError, Unreachable
+from protocol.lease import LEASE_TTL_S, RENEW_EVERY_S
+from protocol.messages import Adopted, Commit, Conflict, Denied, Granted, Queued
+from protocol.words import Reason
+from scheduler.book import Book
+from scheduler.negotiate import adopt, commit, probe, renew, shapes_of, stop
+from scheduler.orders import CancelOn, CommitTo, Order, ReleaseOn
+from scheduler.workers import AGAIN_S, CONNECT_S, GONE_S, RESULTS_FIRST_S, SILENT_S
+from tests.simulation.history import Kind
+from tests.simulation.kernel import Flag, Process
+from tests.simulation.wire import Air, End, Station
+
+Tell = Callable[..., None]
+
+
+@dataclass(slots=True)
+class Line:
+    """What the shell keeps of one worker."""
+
+    heard_at: float
+    refused_since: float | None = None
+    link: End | None = None
+    committing: int = 0
+    quiet: Flag = field(default_factory=Flag)
+
+
+class Lines:
+    """Part of `sim_scheduler.SimScheduler`."""
+
+    name: str
+    process: Process
+    station: Station
+    book: Book
+    _air: Air
+    _rng: random.Random
+    _tell: Tell
+    _mutant: frozenset[str]
+    _epochs: dict[str, int]
+    _lines: dict[str, Line]
+    _kept: set[str]
+    _opening: dict[str, Flag]
+
+    def now(self) -> float:
+        """Seconds on its own clock."""
+        return self.process.now()
+
+    def _carry_out(self, orders: Sequence[Order]) -> None:
+        raise NotImplementedError
+
+    # -- asking -------------------------------------------------------------------------------------------------------------
+
+    def _line(self, peer: str) -> Line:
+        line = self._lines.get(peer)
+        if line is None:
+            line = self._lines[peer] = Line(heard_at=self.now())
+            line.quiet.set()
+        return line
+
+    def _care(self, peer: str) -> None:
+        line = self._line(peer)
+        if peer not in self._kept:
+            self._kept.add(peer)
+            line.heard_at = self.now()
+            self.process.spawn(self._keep(peer))
+
+    @staticmethod
+    def _speak(end: End) -> Any:
+        """As `scheduler.negotiate` knows a link."""
+        return end
+
+    def _peek(self, peer: str) -> End | None:
+        return next((end for end in self.station.ends if end.peer == peer), None)
+
+    async def _link(self, peer: str) -> End:
+        """The link there is, or a new one: one for all who ask at once."""
+        while peer in self._opening:
+            await self._opening[peer].wait(self.process)
+        found = self._peek(peer)
+        if found is None:
+            opening = self._opening[peer] = Flag()
+            try:
+                found = await self._air.open(self.station, peer, CONNECT_S)
+            finally:
+                if self._opening.pop(peer, None) is not None:
+                    opening.set()
+        self._care(peer)
+        return found
+
+    def _drop(self, peer: str) -> None:
+        end = self._peek(peer)
+        if end is not None:
+            end.drop()
+
+    def _closed(self, end: End) -> None:
+        """Its keeper sees to it."""
+
+    async def _probe(self, peer: str) -> None:
+        book = self.book
+        tasks = book.waiting_for(peer)
+        if not tasks:
+            book.view(peer).probing = False
+            return
+        campaign = tasks[0].campaign
+        shapes = shapes_of(tasks, book.courses[campaign].terms.priority)
+        try:
+            answer = await probe(self._speak(await self._link(peer)), campaign, shapes)
+        except (Unreachable, RemoteProtocolError) as exc:
+            self._drop(peer)
+            self._carry_out(book.unreachable(peer, exc.what, self.now()))
+            return
+        if isinstance(answer, Denied):
+            self._carry_out(book.refused(peer, answer, self.now()))
+        else:
+            self._carry_out(book.quoted(peer, answer, self.now(), shapes))
+
+    async def _commit(self, order: CommitTo, message: Commit) -> None:
+        line = self._line(order.peer)
+        line.committing += 1
+        if line.committing == 1:
+            line.quiet = Flag()
+        await self._commit_once(order, message, line)
+        line.committing -= 1
+        if not line.committing:
+            line.quiet.set()
+
+    async def _commit_once(self, order: CommitTo, message: Commit, line: Line) -> None:
+        book, entry = self.book, self.book.entries[order.task]
+        sent_at: float | None = None
+        deadline = self.now() + LEASE_TTL_S
+        while True:
+            try:
+                link = await self._link(order.peer)
+                asked_at = self.now()
+                sent_at = sent_at if sent_at is not None else asked_at
+                answer = await commit(self._speak(link), message)
+                break
+            except (Unreachable, RemoteProtocolError) as exc:
+                now = self.now()
+                ticket = entry.at(order.peer)
+                if ticket is None or ticket.attempt != order.attempt:
+                    return
+                self._drop(order.peer)
+                if sent_at is None or now >= deadline or isinstance(exc, RemoteProtocolError):
+                    sent = sent_at is not None
+                    self._carry_out(
+                        book.unreachable(order.peer, exc.what, now)
+                        + book.not_committed(order.task, order.attempt, exc.what, now, sent=sent)
+                    )
+                    return
+                await self.process.sleep(AGAIN_S)
+        now = self.now()
+        if not book.held_on(order.peer):
+            line.heard_at = asked_at
+        match answer:
+            case Granted() | Queued():
+                orders = book.granted(
+                    order.peer,
+                    order.task,
+                    order.attempt,
+                    answer.lease,
+                    answer.fence,
+                    now,
+                    queued=isinstance(answer, Queued),
+                    position=answer.position if isinstance(answer, Queued) else None,
+                    start_s=answer.start_s if isinstance(answer, Queued) else None,
+                )
+            case Conflict():
+                orders = book.conflict(order.task, order.attempt, answer, now)
+            case Denied():
+                orders = book.denied(order.task, order.attempt, answer, now)
+        self._carry_out(orders)
+
+    async def _stop(self, order: CancelOn | ReleaseOn) -> None:
+        try:
+            leases = await stop(self._speak(await self._link(order.peer)), order)
+        except (Unreachable, RemoteProtocolError):
+            self._drop(order.peer)
+            return
+        for lease in leases:
+            self._tell(Kind.CANCEL_CONFIRMED, who=self.name, worker=order.peer, lease=lease)
+        self._carry_out(self.book.stopped(order.peer, leases, self.now()))
+
+    # -- keeping ------------------------------------------------------------------------------------------------------------
+
+    async def _keep(self, peer: str) -> None:
+        ended = Flag()
+        self.process.spawn(self._listen(peer, ended))
+        await self._keep_link(peer)
+        ended.set()
+
+    async def _listen(self, peer: str, ended: Flag) -> None:
+        line, view = self._line(peer), self.book.view(peer)
+        while not await ended.wait(self.process, max(0.01, line.heard_at + SILENT_S - self.now())):
+            now = self.now()
+            if not view.held:
+                line.heard_at = now
+            elif now - line.heard_at >= SILENT_S and "never-gives-up" not in self._mutant:
+                self._give_up(peer, line, now, "silence", silent=self._peek(peer) is not None)
+
+    async def _keep_link(self, peer: str) -> None:
+        line, view = self._line(peer), self.book.view(peer)
+        while True:
+            if not view.held:
+                line.heard_at = self.now()
+            link = self._peek(peer)
+            if link is None:
+                if not view.held:
+                    self._kept.discard(peer)
+                    return
+                await self._reach(peer, line)
+                continue
+            if line.link is not link:
+                if view.held and not await self._adopt(link, line):
+                    continue
+                line.link = link
+            await link.closed.wait(self.process, RENEW_EVERY_S)
+            if link.closed.is_set:
+                self._carry_out(self.book.broken(peer, self.now()))
+            elif view.held and "no-renewal" not in self._mutant:
+                await self._renew(link, line)
+
+    async def _reach(self, peer: str, line: Line) -> None:
+        try:
+            await self._link(peer)
+            line.refused_since = None
+        except Unreachable as exc:
+            now = self.now()
+            since = line.refused_since if line.refused_since is not None else now
+            line.refused_since = since if exc.refused else None
+            self._carry_out(self.book.missing(peer, now))
+            if (
+                line.refused_since is not None
+                and now - line.refused_since >= GONE_S
+                and self.book.view(peer).held
+            ):
+                self._give_up(peer, line, now, "its process is gone")
+            await self.process.sleep(AGAIN_S)
+
+    def _give_up(self, peer: str, line: Line, now: float, why: str, *, silent: bool = False) -> None:
+        line.heard_at = now
+        orders = self.book.broken(peer, now)
+        self._carry_out(orders + self.book.all_lost(peer, Reason.LOST, why, now, silent=silent))
+
+    async def _adopt(self, link: End, line: Line) -> bool:
+        book, peer = self.book, link.peer
+        await self.process.sleep(RESULTS_FIRST_S)
+        for campaign in book.campaigns_on(peer):
+            asked = frozenset(held.lease for held in book.held_on(peer))
+            try:
+                answer = await adopt(self._speak(link), campaign, self._epochs[campaign])
+                if isinstance(answer, Adopted) and book.lacks(peer, answer.leases):
+                    answer = await adopt(self._speak(link), campaign, self._epochs[campaign], again=True)
+            except (Unreachable, RemoteProtocolError):
+                self._drop(peer)
+                return False
+            now = self.now()
+            if isinstance(answer, Adopted):
+                orders = book.adopted(peer, campaign, answer.incarnation, answer.leases, now, asked=asked)
+            else:
+                stale = answer.reason is Reason.STALE_EPOCH
+                orders = book.superseded(peer, campaign, now) if stale else []
+                incarnation = book.view(peer).incarnation or 0
+                orders += book.adopted(peer, campaign, incarnation, (), now, asked=asked)
+            self._carry_out(orders)
+        return await self._renew(link, line)
+
+    async def _renew(self, link: End, line: Line) -> bool:
+        book, peer = self.book, link.peer
+        held = book.wanted_on(peer)
+        sent_at = self.now()
+        if held:  # fewer than a message takes
+            try:
+                answer = await renew(self._speak(link), held)
+            except (Unreachable, RemoteProtocolError):
+                self._drop(peer)
+                return False
+            if isinstance(answer, Denied):
+                line.link = None
+                return False
+            now = self.now()
+            orders = book.seen(
+                peer, answer.incarnation, answer.state, now, why=answer.why, waiting=answer.waiting
+            )
+            self._carry_out(orders)
+            for lost in answer.lost:
+                self._carry_out(book.lost(peer, (lost.lease,), lost.reason, now))
+        line.heard_at = sent_at
+        return True

@@ -1,0 +1,211 @@
+"""Links between the processes of the model, and all that can happen to a message on its way.
+
+A link is opened by a scheduler and carries calls both ways. A message may come late, out of order, twice or not at all. Across a cut
+nothing arrives, and both ends notice after some seconds; a killed process breaks its links at
+once, or (a machine that lost power) in silence.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from protocol.base import Message
+from protocol.errors import RemoteProtocolError, Unreachable
+from tests.simulation.kernel import Flag, Process
+
+M = TypeVar("M", bound=Message)
+NOTICE_S = 8.0
+"""A silent link seems alive for so long."""
+TOO_LONG_S = 3.0
+
+Serve = Callable[["End", Message], Awaitable[Message | None]]
+
+
+@dataclass
+class Weather:
+    """How likely what is for each message, and how long it takes."""
+
+    drop: float = 0.0
+    twice: float = 0.0
+    slow: float = 0.0
+    """Comes up to TOO_LONG_S late: behind many that were said after it."""
+    latency_s: float = 0.005
+
+
+@dataclass(eq=False)
+class Station:
+    """What a process is on the network: the one that serves, and what it is told of its links."""
+
+    process: Process
+    serve: Serve
+    opened: Callable[[End], None] = lambda end: None
+    closed: Callable[[End], None] = lambda end: None
+    ends: dict[End, None] = field(default_factory=dict)
+
+
+class End:
+    """One side of a link."""
+
+    def __init__(self, air: Air, me: Station, other: Station) -> None:
+        self._air = air
+        self.me = me
+        self.station = other
+        self.peer = other.process.name
+        self.closed = Flag()
+        self.epochs: dict[str, int] = {}
+        """For the worker's desk: under which epoch this link has spoken of each campaign."""
+        self.far: End
+
+    async def call(self, message: Message, patience_s: float = 5.0) -> Message:
+        """The answer. Raises `Unreachable` on silence or when the link breaks first."""
+        if self.closed.is_set:
+            raise Unreachable("the link is closed")
+        box: list[Message] = []
+        done = Flag()
+        closed = self.closed
+
+        def answered(answer: Message) -> None:
+            if not done.is_set:
+                box.append(answer)
+                done.set()
+
+        self._air.carry(self, message, answered)
+        closed.then(done.set)
+        await done.wait(self.me.process, patience_s)
+        closed.forget(done.set)
+        if box:
+            return box[0]
+        raise Unreachable("the link broke" if closed.is_set else "no answer")
+
+    async def ask(self, message: Message, expected: type[M], *, patience_s: float = 5.0) -> M:
+        """`call`, with the answer's type checked."""
+        answer = await self.call(message, patience_s)
+        if isinstance(answer, expected):
+            return answer
+        await self.reset()
+        raise RemoteProtocolError(f"{self.peer} answered with {type(answer).__name__}")
+
+    async def reset(self) -> None:
+        """As `swarm.link.Link.reset`."""
+        self.drop()
+
+    def tell(self, message: Message) -> None:
+        """A note: nobody knows whether it arrives."""
+        if not self.closed.is_set:
+            self._air.carry(self, message, None)
+
+    def drop(self) -> None:
+        """This side has given the link up. The other hears of it, if it can."""
+        self._air.break_link(self, 0.0, self._air.notice(self.me, self.station))
+
+    def end(self) -> None:
+        """It is closed for this side."""
+        if not self.closed.is_set:
+            self.closed.set()
+            self.me.ends.pop(self, None)
+            if self.me.process.alive:
+                self.me.closed(self)
+
+
+class Air:
+    """The network: who reaches whom, and the weather."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self.weather = Weather()
+        self.cuts: set[tuple[str, str]] = set()
+        """(from, to): nothing passes in this direction."""
+        self.stations: dict[str, Station] = {}
+        self.injected: Counter[str] = Counter()
+
+    def cut(self, one: str, other: str) -> bool:
+        """Whether nothing passes in that direction."""
+        return (one, other) in self.cuts
+
+    def notice(self, me: Station, other: Station) -> float:
+        """Seconds until the other end notices that this one is gone."""
+        return NOTICE_S if self.cut(me.process.name, other.process.name) else self.latency()
+
+    def latency(self) -> float:
+        """Of one message in fair weather."""
+        return self.weather.latency_s * (0.5 + self._rng.random())
+
+    async def open(self, me: Station, peer: str, patience_s: float) -> End:
+        """A new link. Raises `Unreachable`; `refused` where its machine answers that nobody is there."""
+        process, other = me.process, self.stations[peer]
+        await process.sleep(4 * self.latency())
+        if self.cut(process.name, peer) or self.cut(peer, process.name):
+            await process.sleep(patience_s)
+            raise Unreachable("no answer")
+        if not other.process.alive:
+            raise Unreachable("connection refused", refused=True)
+        if other.process.paused_until > process.kernel.now:
+            await process.sleep(patience_s)
+            raise Unreachable("no answer")
+        ours, theirs = End(self, me, other), End(self, other, me)
+        ours.far, theirs.far = theirs, ours
+        me.ends[ours] = other.ends[theirs] = None
+        other.opened(theirs)
+        return ours
+
+    def break_link(self, end: End, here_s: float, there_s: float) -> None:
+        """Both ends notice, each in its time."""
+        kernel = end.me.process.kernel
+        if here_s:
+            kernel.after(here_s, end.end)
+        else:
+            end.end()
+        kernel.after(there_s, end.far.end)
+
+    def lost(self, station: Station, *, silent: bool) -> None:
+        """A process was killed: its links break for the others, `silent` where its whole machine went."""
+        for end in tuple(station.ends):
+            end.closed.set()
+            station.ends.pop(end, None)
+            there = NOTICE_S if silent else self.notice(station, end.station)
+            end.me.process.kernel.after(there, end.far.end)
+
+    def carry(self, end: End, message: Message, answered: Callable[[Message], None] | None) -> None:
+        """Bring it to the other side, as the weather is."""
+        for _ in range(self._copies(end)):
+            end.me.process.kernel.after(self._delay(), lambda: self._arrive(end.far, message, answered))
+
+    def _arrive(self, end: End, message: Message, answered: Callable[[Message], None] | None) -> None:
+        if end.closed.is_set or not end.me.process.alive:
+            return
+        end.me.process.spawn(self._serve(end, message, answered))
+
+    async def _serve(self, end: End, message: Message, answered: Callable[[Message], None] | None) -> None:
+        answer = await end.me.serve(end, message)
+        if answer is None or answered is None or end.closed.is_set:
+            return
+        for _ in range(self._copies(end)):
+            end.me.process.kernel.after(self._delay(), lambda: self._answer(end, answer, answered))
+
+    @staticmethod
+    def _answer(end: End, answer: Message, answered: Callable[[Message], None]) -> None:
+        if not end.far.closed.is_set and end.far.me.process.alive:
+            answered(answer)
+
+    def _copies(self, end: End) -> int:
+        me, other = end.me.process.name, end.peer
+        if self.cut(me, other):
+            self.break_link(end, NOTICE_S, NOTICE_S)
+            return 0
+        if self._rng.random() < self.weather.drop:
+            self.injected["dropped"] += 1
+            return 0
+        if self._rng.random() < self.weather.twice:
+            self.injected["twice"] += 1
+            return 2
+        return 1
+
+    def _delay(self) -> float:
+        if self._rng.random() < self.weather.slow:
+            self.injected["late"] += 1
+            return self._rng.uniform(0.0, TOO_LONG_S)
+        return self.latency()
