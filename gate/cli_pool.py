@@ -215,7 +215,7 @@ def revoke(
     import trio
 
     from gate.invitations import take_back
-    from gate.visit import push
+    from gate.visit import tell_swarm
 
     found = _find(ctx, name)
     told = take_back(found, who, time.time())
@@ -223,7 +223,7 @@ def revoke(
         print(line)
     gates = _gates_of(ctx, found)
     try:
-        heard = trio.run(push, gates, found.signed())
+        heard = trio.run(tell_swarm, gates, found)
     except* (ResourceError, Unreachable) as group:
         print(f"the swarm could not be told now: {_first(group)}", file=sys.stderr)
     else:

@@ -11,19 +11,19 @@ from typing import Final
 import trio
 
 from protocol.errors import Unreachable
-from protocol.pool_messages import Manifest
 from swarm.home import Home
 from swarm.host import open_host
 from swarm.identity import Identity, load_or_create
 from swarm.index import Index
 from swarm.membership import Joined, keep_joined, keep_manifest
-from swarm.pools import Heard, enrol, pool_links, spread
+from swarm.own_pools import OwnPool
+from swarm.pools import Heard, enrol, pool_links, push
 
 PUSH_S: Final = 20.0
 
 
-async def push(gates: Sequence[str], signed: Manifest) -> Heard:
-    """Bring a manifest to the gates, the holders and the workers that can be found. Nobody is no error."""
+async def tell_swarm(gates: Sequence[str], pool: OwnPool) -> Heard:
+    """Bring the pool's manifest to the gates, the holders and the workers that can be found. Nobody is no error."""
     heard = Heard(0, 0)
     if not gates:
         return heard
@@ -37,7 +37,8 @@ async def push(gates: Sequence[str], signed: Manifest) -> Heard:
             index = Index(network, rng=rng, serve=False)
             await nursery.start(index.run)
             with trio.move_on_after(PUSH_S):
-                heard = await spread(pool_links(network, nursery), index, gates, signed)
+                links = pool_links(network, nursery)
+                heard = await push(links, index, gates, pool, workers=True, me=network.peer_id)
         nursery.cancel_scope.cancel()
     return heard
 

@@ -87,6 +87,20 @@ def forgiven(manifest: PoolManifest, peer: str) -> PoolManifest:
     return _next(manifest, revoked=tuple(other for other in manifest.revoked if other != peer))
 
 
+def caught_up(manifest: PoolManifest, newer: PoolManifest) -> PoolManifest:
+    """Ours, after one of our own key with a higher number was met: its home was restored from a copy. What either took back stays so."""
+    if newer.number <= manifest.number:
+        return manifest
+    merged = newer.model_copy(
+        update={
+            "revoked": _added(newer.revoked, manifest.revoked)[:MAX_REVOKED],
+            "revoked_tokens": _added(newer.revoked_tokens, manifest.revoked_tokens)[:MAX_REVOKED],
+            "members": tuple(m for m in newer.members if m.peer not in manifest.revoked),
+        }
+    )
+    return newer if merged == newer else _next(merged)
+
+
 def taken_back(manifest: PoolManifest, peers: Collection[str], tokens: Collection[bytes]) -> bool:
     """Whether one of the peers, or one of the token ids, is revoked."""
     return not (set(manifest.revoked).isdisjoint(peers) and set(manifest.revoked_tokens).isdisjoint(tokens))

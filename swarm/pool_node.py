@@ -26,7 +26,7 @@ from swarm.membership import Joined, joined_pools, keep_joined, keep_manifest, k
 from swarm.network import Network
 from swarm.own_pools import OwnPool, own_pools
 from swarm.pool_desk import Enroller, PoolDesk, Shelf
-from swarm.pools import Directory, enrol, newest, pool_links, spread
+from swarm.pools import Directory, enrol, newest, pool_links, push
 
 POLL_S: Final = 60.0
 JITTER: Final = 0.2
@@ -193,11 +193,13 @@ class PoolNode:
 
     async def _respread(self, links: Links, pool: OwnPool) -> None:
         """To the holders; and to all workers when something was taken back: that a member came in can wait for their next poll."""
-        signed, manifest = pool.signed(), pool.manifest()
-        before = self._spread.get(pool.id)
+        manifest, before = pool.manifest(), self._spread.get(pool.id)
         self._spread[pool.id] = (manifest, trio.current_time())
         urgent = before is not None and (
             (before[0].revoked, before[0].revoked_tokens) != (manifest.revoked, manifest.revoked_tokens)
         )
-        gates = (*pool.gates, *self._gates())
-        await spread(links, self._index, gates, signed, workers=urgent, me=self._network.peer_id)
+        try:
+            gates = (*pool.gates, *self._gates())
+            await push(links, self._index, gates, pool, workers=urgent, me=self._network.peer_id)
+        except ResourceError as exc:
+            self._say(exc.what)

@@ -34,9 +34,10 @@ from swarm.bootstrap import gate_contacts
 from swarm.identity import routing_key
 from swarm.index_query import QueryResult
 from swarm.link import Links
-from swarm.manifests import verified
+from swarm.manifests import caught_up, verified
 from swarm.membership import Joined
 from swarm.network import Contact, Network
+from swarm.own_pools import OwnPool
 from swarm.tokens import prove
 
 ASK_S: Final = 3.0
@@ -159,6 +160,18 @@ async def spread(
         for contact in targets.values():
             nursery.start_soon(tell, contact)
     return Heard(len(targets), kept)
+
+
+async def push(
+    links: Links, index: Directory, gates: Sequence[str], pool: OwnPool, *, workers: bool, me: str
+) -> Heard:
+    """Spread the manifest of a pool whose key is here. A newer one that is met, from before this home was restored, is caught up with."""
+    newer = await newest(links, index, gates, pool.id, pool.manifest().number, random.Random(), me=me)
+    if newer is not None:
+        met = verified(newer.body, newer.signature)
+        log.warning("pool.caught_up", pool=pool.name, number=met.number)
+        pool.change(lambda manifest: caught_up(manifest, met))
+    return await spread(links, index, gates, pool.signed(), workers=workers, me=me)
 
 
 def works_for(pool_name: str) -> Requirement:

@@ -13,7 +13,7 @@ from protocol.index_messages import Refused
 from protocol.pool_messages import Enrol, Kept, Latest, Manifest, Nothing, PoolManifest, Spread
 from protocol.requirement import Requirement, parse_clause
 from protocol.words import Reason, Right, Role
-from swarm.identity import Identity
+from swarm.identity import Identity, write_durably
 from swarm.manifests import sign_manifest, verified, without
 from swarm.membership import credentials, joined_pools, kept_manifest
 from swarm.pool_desk import MAX_FOREIGN, Shelf
@@ -84,6 +84,26 @@ async def test_a_running_gate_tells_the_workers_at_once_what_another_process_too
         revoked = field.pool.change(lambda m: without(m, (Identity.from_seed("bad").peer_id,)))
         await trio.sleep(SOON_S)
         assert [holds(worker, field) for worker in workers] == [revoked.number] * 2
+
+
+async def test_a_gate_restored_from_an_old_copy_is_heard_again_when_it_takes_something_back(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with pool_field(tmp_path) as field:
+        worker = await field.join("worker", field.ticket(Role.WORKER))
+        old = (field.pool.folder / "manifest").read_bytes()
+        await trio.sleep(SOON_S)
+        for name in ("bad", "worse"):
+            field.pool.change(lambda m, name=name: without(m, (Identity.from_seed(name).peer_id,)))
+        await trio.sleep(SOON_S)
+        before = holds(worker, field)
+        write_durably(field.pool.folder / "manifest", old)
+        worst = Identity.from_seed("worst").peer_id
+        field.pool.change(lambda m: without(m, (worst,)))
+        assert field.pool.manifest().number < before
+        await trio.sleep(SOON_S)
+        assert holds(worker, field) > before
+        assert len(worker.heard[-1].revoked) == 3
 
 
 async def test_a_push_reaches_gate_and_workers_and_counts_them(

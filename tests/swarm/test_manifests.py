@@ -8,7 +8,7 @@ from protocol.errors import LocalProtocolError, NotPermitted, RemoteProtocolErro
 from protocol.pool_messages import MAX_MEMBERS, MAX_REVOKED, Manifest, Member, PoolManifest
 from protocol.words import Role
 from swarm.identity import Identity
-from swarm.manifests import forgiven, sign_manifest, taken_back, verified, with_member, without
+from swarm.manifests import caught_up, forgiven, sign_manifest, taken_back, verified, with_member, without
 
 POOL = Identity.from_seed("pool")
 EMPTY = PoolManifest(pool=POOL.peer_id, name="lab", number=1)
@@ -60,6 +60,18 @@ def test_who_was_revoked_comes_back_only_when_forgiven() -> None:
     assert (again.revoked, again.members) == ((), (member(1),))
     assert again.number > gone.number
     assert forgiven(again, peer(1)) is again
+
+
+def test_a_pool_restored_from_an_old_copy_catches_up_and_forgets_nothing_that_was_taken_back() -> None:
+    copy = with_member(EMPTY, member(1))
+    newer = without(with_member(copy, member(2)), (peer(3),))
+    assert caught_up(copy, newer) is newer
+    assert caught_up(newer, copy) is newer
+    after = caught_up(without(copy, (peer(2),), (b"12345678",)), newer)
+    assert after.number == newer.number + 1
+    assert set(after.revoked) == {peer(2), peer(3)}
+    assert after.revoked_tokens == (b"12345678",)
+    assert [m.name for m in after.members] == ["m-1"]
 
 
 def test_a_peer_or_a_token_is_enough_to_be_taken_back() -> None:
