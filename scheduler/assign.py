@@ -52,21 +52,24 @@ class Assigning(Moving):
 
     def decide(self, now: float, *, whole: bool = False) -> list[Order]:
         """What follows from how things stand now. `whole`: whatever was touched; else what has changed since the last time."""
-        orders: list[Order] = []
-        waiting = [need for need in self.ranked if need.pending]
-        orders += self._probe(now)
-        for need in waiting:
+        orders = self._probe(now)
+        around = self._around(now, whole=whole)
+        able = [view for view in around if view.room() > 0]
+        changed = [view for view in able if view.peer in self.touched]
+        for need in [need for need in self.ranked if need.pending]:
             if whole:
-                orders += self._look(need, now)
-            if not need.explaining and (whole or need.id in self.stirred):
-                orders += self._hand_out(need, now, self._pools(need, now))
-            elif not need.explaining and self.touched:
-                orders += self._hand_out(need, now, self._pools_of(need, self.touched, now))
+                orders += self._look(need, around, now)
+            if need.explaining:
+                pass
+            elif whole or need.id in self.stirred:
+                orders += self._hand_out(need, now, self._pools(need, able))
+            elif changed:
+                orders += self._hand_out(need, now, self._pools(need, changed))
             if whole:
-                orders += self._note(need, now)
+                orders += self._note(need, around)
         for need in self.ranked if whole else ():
             if need.queued and not need.pending:  # somebody idle may have what waits at a busy worker
-                orders += self._look(need, now)
+                orders += self._look(need, around, now)
         self.touched.clear()
         self.stirred.clear()
         return orders + self._seconds(now, whole=whole)
@@ -79,10 +82,15 @@ class Assigning(Moving):
 
     def _probe(self, now: float) -> list[Order]:
         """Ask workers how they stand that somebody waits for: in random order, so that schedulers do not all begin with the same."""
-        due = [peer for peer in self.strangers if self._due(self.views[peer], now)]
-        wanting = [need for need in self.ranked if need.pending or need.queued] if due else []
-        budget = MAX_PROBING - len(self._unanswered()) if wanting else 0
-        self.rng.shuffle(due)
+        budget = MAX_PROBING - sum(1 for peer in self.strangers if self.views[peer].probing)
+        if budget <= 0 or not self.strangers:
+            return []
+        wanting = [need for need in self.ranked if need.pending or need.queued]
+        due = [peer for peer in self.strangers if self._due(self.views[peer], now)] if wanting else []
+        if len(due) > MAX_PROBING * MAX_PROBING:
+            due = self.rng.sample(due, MAX_PROBING * MAX_PROBING)  # the rest will have its turn
+        else:
+            self.rng.shuffle(due)
         orders: list[Order] = []
         for peer in due:
             if len(orders) >= budget:
@@ -90,9 +98,6 @@ class Assigning(Moving):
             if any(peer in need.fits for need in wanting):
                 orders.append(self._ask(self.views[peer]))
         return orders
-
-    def _unanswered(self) -> list[WorkerView]:
-        return [view for view in self.views.values() if view.probing]
 
     @staticmethod
     def _due(view: WorkerView, now: float) -> bool:
@@ -103,17 +108,20 @@ class Assigning(Moving):
         view.probing = True
         return ProbeWorker(view.peer)
 
-    def _look(self, need: Need, now: float) -> list[Order]:
+    def _around(self, now: float, *, whole: bool) -> list[WorkerView]:
+        """Workers that serve us now; but for a whole decision, or for tasks that came back, only those that were touched."""
+        views = self.views
+        peers = views if whole or self.stirred else self.touched
+        return [view for view in (views[peer] for peer in peers) if view.serving(now)]
+
+    def _look(self, need: Need, around: list[WorkerView], now: float) -> list[Order]:
         """For tasks that nobody has: ask those again that were busy with others' work, and the index for more."""
         orders: list[Order] = []
-        budget = MAX_PROBING - len(self._unanswered())
-        some = False
-        for peer in sorted(need.fits):
-            view = self.views[peer]
-            some = some or view.hopeful()
-            stale = view.quoted and view.others and not view.held and now - view.quoted_at >= AGAIN_S
-            if stale and len(orders) < budget and self._due(view, now):
+        for view in around:
+            stale = view.others and not view.held and now - view.quoted_at >= AGAIN_S
+            if stale and view.peer in need.fits and self._due(view, now) and len(orders) < MAX_PROBING:
                 orders.append(self._ask(view))
+        some = any(self.views[peer].hopeful() for peer in need.fits)
         return orders + self.seek(need, now, self._patience_s(need) if some else SEEK_S)
 
     @staticmethod
@@ -132,17 +140,10 @@ class Assigning(Moving):
 
     # -- who gets what ------------------------------------------------------------------------------------------------------------------
 
-    def _pools(self, need: Need, now: float) -> _Pools:
-        return self._pools_of(need, sorted(need.fits), now)
-
-    def _pools_of(self, need: Need, peers: dict[str, None] | list[str], now: float) -> _Pools:
-        serving = [
-            view
-            for view in (self.views[peer] for peer in peers if peer in need.fits)
-            if view.serving(now) and view.room() > 0
-        ]
-        idle = [view for view in serving if view.peer in self.free]
-        return _Pools(idle, [view for view in serving if view.peer not in self.free])
+    def _pools(self, need: Need, around: list[WorkerView]) -> _Pools:
+        able = [view for view in around if view.peer in need.fits and view.room() > 0]
+        idle = [view for view in able if view.peer in self.free]
+        return _Pools(idle, [view for view in able if view.peer not in self.free])
 
     def _hand_out(self, need: Need, now: float, pools: _Pools) -> list[Order]:
         orders: list[Order] = []
@@ -220,18 +221,18 @@ class Assigning(Moving):
 
     # -- why tasks wait -----------------------------------------------------------------------------------------------------------------
 
-    def _note(self, need: Need, now: float) -> list[Order]:
+    def _note(self, need: Need, around: list[WorkerView]) -> list[Order]:
         """Why tasks wait although nobody has any of them: once for each new reason."""
         words = ""
-        fits = [self.views[peer] for peer in sorted(need.fits)] if need.pending else []
-        if need.pending and not any(view.serving(now) for view in fits):
+        if not need.pending:
+            pass
+        elif not any(view.peer in need.fits for view in around):
             looking = need.asked_at is None or need.asking
             none = "" if looking else "no device that fits is up yet"
-            words = why_waiting(fits) if fits else none
-        elif need.pending:
-            entry = self.entries[next(iter(need.pending))]
-            taken = self._taken(entry)
-            if taken and all(view.place() in taken for view in fits):
+            words = why_waiting([self.views[peer] for peer in sorted(need.fits)]) if need.fits else none
+        else:
+            taken = self._taken(self.entries[next(iter(need.pending))])
+            if taken and all(self.views[peer].place() in taken for peer in need.fits):
                 words = REPLICAS_WAIT
         if not words or words == need.noted:
             return []

@@ -39,7 +39,10 @@ class Spares(Assigning):
         if not self.queued:
             return []
         idle = [view for view in (self.views[peer] for peer in self.free) if view.serving(now)]
+        tail = whole and not any(need.pending for need in self.ranked)
         orders: list[Order] = []
+        if not idle and not tail:
+            return orders
         tickets = [self.entries[task] for task in islice(reversed(self.queued), LOOKED_AT)]
         tickets.sort(key=lambda entry: -self.courses[entry.task.campaign].terms.priority)
         for entry in tickets if idle else ():
@@ -56,7 +59,7 @@ class Spares(Assigning):
             orders += self._shed(entry, "an idle worker was found")
             orders.append(self._commit(entry, best, now, second=True))
             idle.remove(best)
-        if whole and not any(need.pending for need in self.ranked):
+        if tail:
             orders += self._hedge(tickets, now)
         return orders
 
