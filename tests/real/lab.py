@@ -179,7 +179,7 @@ class Lab:
             assert self.running[name].poll() is None, f"{name} ended:\n{self.log(name)[-2000:]}"
             return self.log(name).count(self._up(name)) > before
 
-        until(up, f"{name} is up")
+        until(up, f"{name} is up", within=90)
 
     @staticmethod
     def _up(name: str) -> str:
