@@ -20,7 +20,7 @@ from scheduler.safe import safe_text
 
 _AT_LEAST: Final = (Op.GE, Op.GT)
 _AT_MOST: Final = (Op.LE, Op.LT)
-_ADVICE: Final = "; its owner can: sark-node join --allow"
+ADVICE: Final = "; its owner can: sark-node join --allow"
 """Where a worker's refusal goes on with what we say once for all of them."""
 
 
@@ -149,6 +149,6 @@ def _who(views: Sequence[WorkerView]) -> str:
 
 def _words(views: Sequence[WorkerView]) -> str:
     told = [
-        safe_text(f"{view.device or view.peer} says {view.why.partition(_ADVICE)[0]}") for view in views[:3]
+        safe_text(f"{view.device or view.peer} says {view.why.partition(ADVICE)[0]}") for view in views[:3]
     ]
     return "; ".join(told) + (f" and {len(views) - 3} more" if len(views) > 3 else "")

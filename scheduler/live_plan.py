@@ -17,8 +17,9 @@ from protocol.advert import Advert
 from protocol.match import match
 from protocol.requirement import Requirement
 from protocol.task import Measure, Task, task_body
+from protocol.words import Reason
 from scheduler.campaign_form import Campaign
-from scheduler.explain import explain
+from scheduler.explain import ADVICE, explain
 from scheduler.models import Models
 from scheduler.plan import Cell
 from scheduler.rank import FETCH_RATE, RESTING
@@ -215,14 +216,20 @@ def _why_not(task: Task, near: Sequence[Advert], visit: Visit) -> str:
     note = f"{safe_text(task.note)}\n" if task.note else ""
     if not near:
         return note + explain(task.requirement, visit.adverts)
+    words = {advert.peer: refusal(visit.told.get(advert.peer), kind_of(task)) for advert in near}
     said = [
-        f"  {safe_text(advert.name, 40)}: {safe_text(refusal(visit.told.get(advert.peer), kind_of(task)), 200)}"
+        f"  {safe_text(advert.name, 40)}: {safe_text(words[advert.peer].partition(ADVICE)[0], 200)}"
         for advert in near[:5]
     ]
-    more = f"\n  and {len(near) - 5} more" if len(near) > 5 else ""
-    noun = "device fits, but does" if len(near) == 1 else "devices fit, but none does"
-    told = "not take it now" if len(near) == 1 else "take it now"
-    return f"{note}{len(near)} {noun} {told}:\n" + "\n".join(said) + more
+    more = [f"  and {len(near) - 5} more"] if len(near) > 5 else []
+    advice = []
+    if any(
+        word.startswith(Reason.NOT_ALLOWED) for word in words.values()
+    ):  # they were asked by a visitor: its id is of no use
+        advice = [f"Their owners can: sark-node join --allow {task.scheduler}"]
+    devices = len({advert.device for advert in near})
+    head = f"{devices} device{' fits' if devices == 1 else 's fit'}, none takes it now:"
+    return note + "\n".join([head, *said, *more, *advice])
 
 
 def _seen_before(task: Task, history: Sequence[tuple[Task, float]]) -> float | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+import sark
 from protocol.advert import Advert, UnitOffer
 from protocol.base import Message
 from protocol.errors import CampaignError
@@ -159,17 +160,18 @@ def test_a_cell_that_nobody_fits_says_which_clause_and_what_would_do() -> None:
 
 def test_a_cell_whose_devices_do_not_serve_says_what_each_of_them_says() -> None:
     says: dict[str, Quote | str] = {
-        "one": "not-allowed: ask its owner\x1b[2J",
+        "one": "not-allowed: ask its owner\x1b[2J; its owner can: sark-node join --allow VISITOR",
         "two": quote(state=WorkerState.FAULTY),
         "six": quote(why="quiet hours until 07:00"),
     }
     plan = planned([device("one"), device("two"), device("six")], says=says)
     assert (plan.covered, plan.cells[0].serve) == (0, ())
     assert plan.cells[0].why.splitlines() == [
-        "3 devices fit, but none does take it now:",
+        "3 devices fit, none takes it now:",
         "  one: not-allowed: ask its owner[2J",
         "  two: is faulty",
         "  six: quiet hours until 07:00",
+        f"Their owners can: sark-node join --allow {SCHEDULER.peer_id}",
     ]
 
 
@@ -213,7 +215,7 @@ def test_what_changed_is_told_in_lines() -> None:
     assert changes(plan, planned(adverts, text=BASE + "priority: 60\n")) == ["the campaign file was edited"]
     assert changes(plan, planned(adverts[1:])) == ["one (d-one) is gone or does not serve any more: 2 cells"]
     nobody = changes(plan, planned(adverts, says={"one": "gone", "two": "gone"}))
-    assert nobody[0] == "a.onnx × CPU (ONNX) is no longer covered: 2 devices fit, but none does take it now:"
+    assert nobody[0] == "a.onnx × CPU (ONNX) is no longer covered: 2 devices fit, none takes it now:"
     assert len(nobody) == 4
     shape = ShapeQuote(fits=True, start_s=1.0, preempts="a run of priority 20")
     pushing = planned(adverts, says={n: quote(free=0) for n in ("one", "two")}, shape=shape)
@@ -319,3 +321,25 @@ async def test_each_worker_is_shown_the_tokens_it_may_trust_and_asked_once_about
     assert gone.quote is None
     assert gone.why
     assert len(told) == 3
+
+
+# -- the command --------------------------------------------------------------------------------------------------------------------
+
+
+def run(home: Path, *arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        sark.main(["--home", str(home), *arguments])
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+def test_the_command_says_bad_input_and_a_swarm_that_is_not_there_by_its_exit_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("campaign: t\nmodels: [m.json]\nunits: [Fake (Simulation)]\n")
+    assert run(tmp_path / "home", "plan", str(file)) == 2
+    assert "no such file" in capsys.readouterr().err
+    (tmp_path / "m.json").write_text("{}")
+    assert run(tmp_path / "home", "plan", str(file)) == 4
+    assert "no gate is known here" in capsys.readouterr().err
