@@ -36,7 +36,7 @@ MAX_FOREIGN: Final = 64
 """Manifests kept of pools this node is not in; the least recently asked for goes first."""
 LATEST_PER_S: Final = 10.0
 SPREAD_PER_S: Final = 2.0
-ENROL_PER_S: Final = 0.5
+ENROL_PER_S: Final = 1.0
 """Of each peer, on average; bursts up to twice that."""
 
 log = structlog.get_logger("sark.pools")

@@ -54,6 +54,18 @@ def test_an_advert_lies_under_each_thing_it_says() -> None:
     )
 
 
+def test_a_worker_of_pools_lies_under_each_and_is_found_by_their_names() -> None:
+    both = advert(pools=("lab", "lab two"))
+    assert {"pool:lab", "pool:lab two"} <= set(attributes_of(both))
+    assert may_claim(both, "pool:lab")
+    assert not may_claim(both, "pool:other")
+    wanted = needs('pools has "lab two"')
+    assert ("pool:lab two",) in implied(wanted)
+    assert match(wanted, both).fits
+    assert not match(wanted, advert(pools=("lab",))).fits
+    assert not match(wanted, advert()).fits
+
+
 def test_the_keys_of_a_shard_never_change() -> None:
     # peers of different versions must meet: these bytes are part of the protocol
     assert shard_key("", "unit:CPU (ONNX)", 0, 0).hex() == (

@@ -1,0 +1,86 @@
+"""A gate as a process has it, over libp2p on loopback: it lets in, and hears of what other processes of its home change."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+
+import pytest
+import trio
+
+from gate.invitations import give_ticket, take_back
+from gate.service import full_addresses, run_gate
+from gate.settings import GateSettings
+from gate.visit import be_let_in, tell_swarm
+from protocol.errors import NotPermitted
+from protocol.index_messages import Refused
+from protocol.pool_messages import Enrol, Latest, Nothing
+from protocol.words import Role
+from swarm.entry import Here
+from swarm.home import Home
+from swarm.host import open_host
+from swarm.identity import Identity, load_or_create
+from swarm.membership import join_pool, kept_manifest
+from swarm.own_pools import create_pool
+from swarm.pools import pool_links
+
+SETTINGS = GateSettings(listen=("/ip4/127.0.0.1/tcp/0",))
+
+
+async def test_a_gate_lets_in_by_ticket_until_that_is_taken_back(tmp_path: Path) -> None:
+    home, guest = Home.at(tmp_path / "owner"), Home.at(tmp_path / "guest")
+    async with trio.open_nursery() as nursery:
+        here: Here = await nursery.start(run_gate, home, SETTINGS)
+        gates = full_addresses(here)
+        pool = create_pool(home, "lab")  # made while the gate runs
+        now = time.time()
+        ticket, note = give_ticket(
+            pool,
+            gates,
+            role=Role.SUBMIT,
+            to=None,
+            member=None,
+            priority=60,
+            slots=2,
+            team="vision",
+            ticket_s=600.0,
+            lasts_s=3600.0,
+            now=now,
+        )
+        me = load_or_create(guest.key("scheduler")).peer_id
+        joined = join_pool(guest, ticket, Role.SUBMIT, me, now=now)
+        inside = await be_let_in(guest, joined, gates, "ann")
+        assert inside.credential is not None
+        assert inside.until - now == pytest.approx(3600, abs=30)
+        assert kept_manifest(guest, pool.id) == pool.signed()
+        (member,) = pool.manifest().members
+        assert (member.peer, member.name, member.team) == (me, "ann", "vision")
+        assert (member.priority, member.slots) == (60, 2)
+        assert pool.tickets(now)[0].used == (me,)
+
+        assert len(take_back(pool, "ann", now)) == 2  # and the ticket by which it came
+        assert note.id in pool.manifest().revoked_tokens
+        heard = await tell_swarm(gates, pool)
+        assert heard.kept >= 1
+        with pytest.raises(NotPermitted, match="taken back"):
+            await be_let_in(guest, inside, gates, "ann")
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_stranger_gets_nothing_at_a_gate(tmp_path: Path) -> None:
+    home = Home.at(tmp_path / "owner")
+    pool = create_pool(home, "lab")
+    async with trio.open_nursery() as nursery:
+        here: Here = await nursery.start(run_gate, home, SETTINGS)
+        async with open_host(
+            Identity.fresh(), bootstrap=full_addresses(here), server=False, rng=random.Random()
+        ) as network:
+            links = pool_links(network, nursery)
+            where = here.network.addresses
+            message = Enrol(pool=pool.id, token=b"anything", role=Role.SUBMIT, name="stranger")
+            answer = await links.call(here.identity.peer_id, where, message)
+            assert isinstance(answer, Refused)
+            assert await links.call(here.identity.peer_id, where, Latest(pool=network.peer_id)) == Nothing()
+        assert pool.manifest().members == ()
+        nursery.cancel_scope.cancel()
