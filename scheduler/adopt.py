@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import structlog
@@ -41,6 +41,8 @@ class Adoption:
     """Tickets in queues."""
     finished: int = 0
     """Run by devices that still have the results."""
+    lacking: tuple[str, ...] = ()
+    """Names of models that open tasks need and no device has: these tasks wait until somebody brings them."""
     silent: Mapping[str, str] = field(default_factory=dict)
     """Devices that did not answer, and why; what they have will be run again elsewhere."""
 
@@ -69,7 +71,7 @@ async def adopt_campaign(
 ) -> Adoption:
     """Take over a campaign of `owner` into the store. `models`: a folder to look for models in that no worker has.
 
-    Raises `CampaignError` when it is here already, its deed or a model cannot be had; then nothing was stored.
+    Raises `CampaignError` when it is here already, or its deed cannot be had; then nothing was stored.
     """
     if store.campaign(campaign) is not None:
         raise CampaignError(f"{campaign} is on this home already", hint=f"sark-node watch {campaign}")
@@ -81,7 +83,7 @@ async def adopt_campaign(
     if known - gathered.places().keys():
         await gatherer.widen(gathered)
     found = {task: place for task, place in gathered.places().items() if task in known}
-    await _bring_models(gatherer, opened, found, spool, models)
+    lacking = await _bring_models(gatherer, opened, found, spool, models)
     deeds_in(spool).keep(campaign, data)
     deed = opened.deed
     store.take_over(
@@ -96,7 +98,17 @@ async def adopt_campaign(
         advert = gatherer.adverts[peer]
         store.remember_worker(peer, advert.name, advert.addresses)
     log.info("campaign.taken-over", campaign=campaign, tasks=len(known), found=len(found))
-    return tally(deed, opened.tasks, found, gathered.silent)
+    return replace(tally(deed, opened.tasks, found, gathered.silent), lacking=lacking)
+
+
+def bring_models(tasks: Iterable[Task], spool: Path, folder: Path) -> tuple[str, ...]:
+    """Copy what these tasks need from a folder into the spool. Gives the names of models that are neither there nor here. Blocking."""
+    models = {task.model.sha256: task.model for task in tasks}
+    return tuple(
+        model.name
+        for sha256, model in models.items()
+        if not _has(spool / sha256, model) and not _from_folder(folder, model, spool)
+    )
 
 
 def tally(
@@ -134,16 +146,18 @@ def _new(deed: Deed) -> NewCampaign:
 
 async def _bring_models(
     gatherer: Gatherer, opened: Opened, found: Mapping[str, Found], spool: Path, folder: Path | None
-) -> None:
+) -> tuple[str, ...]:
     """Have every model that may still be needed in the spool, under its hash.
 
-    Those of running and finished tasks too, if they are to be had: a run may fail, and is then tried elsewhere.
+    Those of running and finished tasks too, if they are to be had: a run may fail, and is then tried elsewhere. Gives the names of
+    those that open tasks need and that cannot be had.
     """
     try:
         await trio.to_thread.run_sync(lambda: spool.mkdir(parents=True, exist_ok=True))
     except OSError as exc:
         raise ResourceError(f"cannot use {spool}: {exc.strerror}") from None
     users: dict[str, list[Task]] = {}
+    lacking: list[str] = []
     for task in opened.tasks:
         users.setdefault(task.model.sha256, []).append(task)
     for sha256, tasks in users.items():
@@ -155,15 +169,10 @@ async def _bring_models(
         likely = [found[task.task].worker for task in tasks if task.task in found]
         if await gatherer.model(sha256, model.size, spool / sha256, likely):
             continue
-        left = [task for task in tasks if task.task not in found or found[task.task].queued]
-        if left:
-            raise CampaignError(
-                f"{len(left)} of the tasks still need {model.name} ({sha256[:12]}…), which no device that answers has",
-                hint="name a folder that has it: --models FOLDER",
-            )
-        log.warning(
-            "model.not_here", model=model.name, why="its tasks have run; none of them can be run again"
-        )
+        log.warning("model.lacking", model=model.name, sha256=sha256)
+        if any(task.task not in found or found[task.task].queued for task in tasks):
+            lacking.append(model.name)
+    return tuple(lacking)
 
 
 def _has(path: Path, model: Model) -> bool:

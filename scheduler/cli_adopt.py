@@ -125,9 +125,12 @@ def adopt(
             for device, why in adoption.silent.items():
                 told = safe_text(f"{device} did not answer ({why}); what it has is run again elsewhere", 400)
                 print(told, file=sys.stderr)
+            for name in adoption.lacking:
+                told = f"tasks wait for the model {name}, which no device has: sark-node adopt {campaign} --models FOLDER"
+                print(safe_text(told, 400), file=sys.stderr)
             return adoption.line()
 
-        line = trio.run(go)
+        line = _bring(home, store, campaign, models) or trio.run(go)
     if token is not None:
         _keep_tokens(home, speaks)
     with contextlib.suppress(ResourceError):
@@ -208,6 +211,19 @@ def _speaks(home: Home, campaign: str, token: str | None) -> tuple[Speaks, tuple
             f"this token is for campaign {handover.campaign}, not for {safe_text(campaign, 80)}"
         )
     return Speaks(key, handover.owner, handed, own=False), handover.gates
+
+
+def _bring(home: Home, store: Store, campaign: str, models: Path | None) -> str:
+    """For a campaign that was adopted before: the models it still lacks. Empty when it is not here yet."""
+    from protocol.task import read_task
+    from scheduler.adopt import bring_models
+
+    if models is None or store.campaign(campaign) is None:
+        return ""
+    left = bring_models(map(read_task, store.bodies(campaign).values()), home.spool, models)
+    if left:
+        raise CampaignError(f"{models} has no {', '.join(safe_text(name, 80) for name in left)}")
+    return "All models of the campaign are here."
 
 
 def _keep_tokens(home: Home, speaks: Speaks) -> None:

@@ -120,6 +120,8 @@ class Entry:
     """When it was last told so."""
     restored: bool = False
     """Live in the store when the scheduler started, not yet confirmed by its worker."""
+    lacks_model: bool = False
+    """Its model is not on this disk: it is given to nobody."""
     owed_until: float | None = None
     """Its run is over and its worker sends the result: until then there is nothing to renew. None: it is not so."""
     need: str = ""

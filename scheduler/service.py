@@ -28,6 +28,7 @@ from scheduler.deed import deeds_in
 from scheduler.discover import Finder, find, plan_on_devices, survey
 from scheduler.entries import Entry, Terms
 from scheduler.explain import why_none
+from scheduler.lacking import Lacking
 from scheduler.negotiate import commit_message
 from scheduler.orders import (
     CampaignDone,
@@ -145,7 +146,7 @@ class _Service:
             reached=self._remember,
             presenting=Presenting(credentials, wall),
         )
-        self._deeds = deeds_in(spool)
+        self._deeds, self._lacking = deeds_in(spool), Lacking(spool)
         self._deeds.tidy([row.id for row in store.unfinished_campaigns()])
         self._bodies: dict[str, bytes] = {}
         self._lives: dict[str, Live] = {}
@@ -169,6 +170,7 @@ class _Service:
                     self.load()
                     break
             self._flush()
+            self._lacking.look()
             self._carry_out(self._book.tick(trio.current_time()))
             for course in self._book.forget(trio.current_time()):
                 self._epochs.pop(course.terms.campaign, None)
@@ -224,6 +226,8 @@ class _Service:
         age_s = self._wall() - row.created
         self._deeds.take_up(row, self._store.models(row.id), in_order, self._identity, age_s)
         log.info("campaign.taken-up", campaign=row.id, tasks=len(rows), epoch=self._epochs[row.id])
+        self._store.set_notes(self._lacking.mark(entries))
+        entries.sort(key=lambda entry: entry.lacks_model)
         self._carry_out(self._book.add(terms, entries, now))
         for peer in dict.fromkeys(ticket.worker for entry in entries for ticket in entry.tickets()):
             self._workers.care(peer)

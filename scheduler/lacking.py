@@ -1,0 +1,49 @@
+"""Tasks whose model is not on this disk: they wait, with the reason, until it is brought. Only an adopted campaign can have such tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import structlog
+
+from scheduler.entries import Entry
+from scheduler.safe import safe_text
+
+log = structlog.get_logger("sark.scheduler")
+
+
+class Lacking:
+    """Watches the spool for models that are not there yet."""
+
+    def __init__(self, spool: Path) -> None:
+        self._spool = spool
+        self._waiting: dict[str, list[Entry]] = {}
+
+    def mark(self, entries: Iterable[Entry]) -> tuple[tuple[str, str], ...]:
+        """Hold back what has no model here. Gives (task, why it waits) for each."""
+        notes: list[tuple[str, str]] = []
+        here: dict[str, bool] = {}
+        for entry in entries:
+            model = entry.task.model
+            if model.sha256 not in here:
+                here[model.sha256] = (self._spool / model.sha256).is_file()
+            if entry.over or here[model.sha256]:
+                continue
+            entry.lacks_model = True
+            self._waiting.setdefault(model.sha256, []).append(entry)
+            if not entry.live:
+                notes.append((entry.id, why_lacking(entry.task.campaign, model.name)))
+        return tuple(notes)
+
+    def look(self) -> None:
+        """Let go on what has its model now."""
+        for sha256 in [sha for sha in self._waiting if (self._spool / sha).is_file()]:
+            for entry in self._waiting.pop(sha256):
+                entry.lacks_model = False
+            log.info("model.brought", sha256=sha256)
+
+
+def why_lacking(campaign: str, model: str) -> str:
+    """For people: what to do about a task that waits for its model."""
+    return f"waits for its model {safe_text(model, 80)}: sark-node adopt {campaign} --models FOLDER"
