@@ -8,8 +8,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from node.permits import Permits
 from protocol.errors import NotPermitted, RemoteProtocolError, Unreachable
 from protocol.index_messages import Refused
+from protocol.messages import Denied, Present, Presented, Status
+from protocol.permission import Permit
 from protocol.pool_messages import Enrol, Kept, Latest, Manifest, Nothing, PoolManifest, Spread
 from protocol.requirement import Requirement, parse_clause
 from protocol.words import Reason, Right, Role
@@ -73,6 +76,35 @@ async def test_every_member_hears_within_one_poll_that_somebody_was_revoked(
             kept = kept_manifest(worker.home, field.pool.id)
             assert kept is not None
             assert verified(kept.body, kept.signature) == revoked
+
+
+async def test_who_was_revoked_is_refused_at_every_worker_within_one_poll(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with pool_field(tmp_path) as field:
+        workers = [await field.join(f"worker-{n}", field.ticket(Role.WORKER)) for n in (1, 2)]
+        ann = await field.join("ann", field.ticket(Role.SUBMIT), Role.SUBMIT)
+        await trio.sleep(SOON_S)
+        (credential,) = credentials(ann.home, Role.SUBMIT, ann.peer, now=wall())
+        verb, door = Status(), {}
+        for worker in workers:
+            permits = Permits(owners=(), pools={field.pool.id: "lab"}, prove=prove, wall=wall)
+            door[worker.peer] = permits
+            shown = permits.present(ann.peer, Present(issuer=credential.issuer, token=credential.token))
+            assert isinstance(shown, Presented)
+            assert isinstance(permits.check(ann.peer, verb), Permit)
+        field.gate.following.cancel()
+        field.pool.change(lambda m: without(m, (ann.peer,)))
+        await trio.sleep(ONE_POLL_S)
+        for worker in workers:
+            assert door[worker.peer].manifest(worker.heard[-1]) == (ann.peer,)
+            refused = door[worker.peer].check(ann.peer, verb)
+            assert isinstance(refused, Denied)
+            assert refused.reason is Reason.NOT_ALLOWED
+            again = door[worker.peer].present(
+                ann.peer, Present(issuer=credential.issuer, token=credential.token)
+            )
+            assert isinstance(again, Denied)
 
 
 async def test_a_running_gate_tells_the_workers_at_once_what_another_process_took_back(
