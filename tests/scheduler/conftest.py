@@ -32,6 +32,7 @@ from protocol.messages import (
     Held,
     LiveLease,
     Lost,
+    Preempt,
     Probe,
     Progress,
     Queued,
@@ -45,6 +46,7 @@ from protocol.messages import (
     Stale,
     Start,
     Stopped,
+    Waiting,
 )
 from protocol.record import (
     DeviceFacts,
@@ -57,7 +59,7 @@ from protocol.record import (
     record_message,
 )
 from protocol.requirement import Requirement, parse_clause
-from protocol.task import Measure, Model, Task, Timeouts, read_task, task_message
+from protocol.task import Measure, Model, Task, Timeouts, read_task, task_body, task_message
 from protocol.words import Family, Outcome, Phase, Reason, WorkerState
 from scheduler.service import run_scheduler
 from scheduler.store import Store
@@ -106,6 +108,8 @@ class FakeWorker:
         self.fetch = False
         self.mute: tuple[type[Message], ...] = ()
         """What it never answers."""
+        self.stale: Denied | None = None
+        """What it answers to everything of a campaign that was adopted elsewhere."""
         self.deliveries = 1
         self.sign = self.identity.sign
         self.advert = Advert(
@@ -122,6 +126,7 @@ class FakeWorker:
         """Up, with nothing held; also after `die`."""
         self.places: dict[str, Place] = {}
         self.number = 0
+        self.preempted: set[str] = set()
         self.link: Link | None = None
         self.work = trio.Event()
         self.network: MemoryNetwork = self.swarm.node(self.identity)
@@ -252,14 +257,31 @@ class FakeWorker:
             case Probe():
                 return self.deny or self.quote(len(message.shapes))
             case Commit():
-                return self.deny or self.take(link, message)
+                return self.deny or self.stale or self.take(link, message)
+            case Renew() | Adopt() if self.stale is not None:
+                return self.stale
             case Renew():
                 known = tuple(held.lease for held in message.held if held.lease in self.places)
                 lost = tuple(
-                    Lost(lease=h.lease, reason=Reason.UNKNOWN) for h in message.held if h.lease not in known
+                    Lost(
+                        lease=h.lease,
+                        reason=Reason.PREEMPTED if h.lease in self.preempted else Reason.UNKNOWN,
+                    )
+                    for h in message.held
+                    if h.lease not in known
                 )
-                state = self.quote().state
-                return Renewed(incarnation=self.incarnation, state=state, renewed=known, lost=lost)
+                queue = [lease for lease, place in self.places.items() if place.state == "queued"]
+                return Renewed(
+                    incarnation=self.incarnation,
+                    state=self.quote().state,
+                    renewed=known,
+                    lost=lost,
+                    waiting=tuple(
+                        Waiting(lease=lease, position=n, start_s=n * self.seconds)
+                        for n, lease in enumerate(queue, start=1)
+                        if lease in known
+                    ),
+                )
             case Adopt():
                 leases = tuple(
                     LiveLease(
@@ -281,6 +303,29 @@ class FakeWorker:
             case _:
                 raise AssertionError(message)
 
+    def occupy(self, seconds: float) -> None:
+        """Somebody else's task runs there for so long."""
+        assert self.nursery is not None
+        fence = Fence(incarnation=self.incarnation, number=0)
+        task = read_task(task_body(somebody_elses()))
+        self.places["other"] = Place(task, b"", 1, fence, "running")
+        self.nursery.start_soon(self._leave, seconds)
+
+    async def _leave(self, seconds: float) -> None:
+        await trio.sleep(seconds)
+        self.places.pop("other", None)
+        self.work.set()
+
+    async def preempt(self, priority: int) -> None:
+        """What runs gives way: its scheduler is told, then hears at the next renewal that the lease is gone."""
+        lease = next(lease for lease, place in self.places.items() if place.state == "running")
+        place = self.places.pop(lease)
+        assert self.link is not None
+        await self.link.tell(Preempt(lease=lease, fence=place.fence, grace_s=1.0, priority=priority))
+        self.preempted.add(lease)
+        place.scope.cancel()
+        self.work.set()
+
     def stop(self, held: Held, *, cancel: bool) -> None:
         place = self.places.pop(held.lease, None)
         if place is not None and cancel:
@@ -299,7 +344,9 @@ class FakeWorker:
         if len(self.places) == 1:
             self.begin(lease, self.places[lease])
             return Granted(lease=lease, fence=fence, ttl_s=15, renew_s=5)
-        return Queued(lease=lease, fence=fence, position=len(self.places), ttl_s=15, renew_s=5)
+        position = sum(1 for place in self.places.values() if place.state == "queued")
+        start_s = position * self.seconds
+        return Queued(lease=lease, fence=fence, position=position, start_s=start_s, ttl_s=15, renew_s=5)
 
     def begin(self, lease: str, place: Place) -> None:
         """A run goes on whatever becomes of the link."""
@@ -315,6 +362,20 @@ class FakeWorker:
             place.state = "reporting"
 
     nursery: trio.Nursery | None = None
+
+
+def somebody_elses() -> Task:
+    """A task of another scheduler."""
+    return Task(
+        campaign="c-theirs",
+        task="c-theirs/1",
+        scheduler=Identity.from_seed("another scheduler").peer_id,
+        model=Model(name="tiny.onnx", sha256=SHA, size=len(MODEL)),
+        unit=UNIT,
+        requirement=Requirement(),
+        measure=Measure(),
+        timeouts=Timeouts(),
+    )
 
 
 class FakeIndex:

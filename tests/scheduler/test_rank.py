@@ -28,7 +28,9 @@ def view(n: int, *, held: int = 0, others: int = 0, warm: bool = False) -> Worke
 
 
 def picked(views: list[WorkerView], seed: int = 1, size: int = 100) -> str | None:
-    found = choose(views, sha256=SHA, size=size, rng=random.Random(seed))
+    able = [view for view in views if view.room() > 0]
+    idle, others = [v for v in able if v.idle()], [v for v in able if not v.idle()]
+    found = choose(idle, others, sha256=SHA, size=size, rng=random.Random(seed))
     return found.peer if found is not None else None
 
 
