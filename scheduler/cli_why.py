@@ -18,6 +18,7 @@ from scheduler.cli_parts import (
     count,
     find_campaign,
     gates_of,
+    keeper,
     new_console,
     print_json,
 )
@@ -162,6 +163,31 @@ def plan(
         console.print(Text(f"Plan {made.plan}: sark-node submit --plan {made.plan} {file}"), soft_wrap=True)
     if not made.whole:
         raise SystemExit(1)
+
+
+@app.command(rich_help_panel=PANEL)
+def retry(
+    ctx: typer.Context,
+    campaign: Annotated[str, typer.Argument(help=LATEST)] = "",
+    gate: Annotated[list[str] | None, GATE] = None,
+    folder: Annotated[
+        Path, typer.Option(help="The folder of the campaign file, where its models are.", file_okay=False)
+    ] = Path(),
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Run again what failed or was cancelled, as a new campaign, and print its id. The old one stays as it is."""
+    from scheduler.retry import retry_campaign
+    from scheduler.store import Store
+
+    home: Home = ctx.obj
+    with Store(home.store) as store:
+        made, tasks = retry_campaign(home, store, find_campaign(store, campaign), folder.absolute())
+    keeper(ctx, gates_of(ctx, gate))()
+    if as_json:
+        print_json({"campaign": made, "tasks": tasks})
+    else:
+        print(made)
+        print(f"  {count(tasks, 'task')} again; sark-node watch {made}", file=sys.stderr)
 
 
 def check_plan(home: Home, file: Path, gates: tuple[str, ...], name: str) -> None:
