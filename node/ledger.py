@@ -278,6 +278,7 @@ class Ledger:
 
         Whoever renews: a ticket whose time in the queue is over and whatever belongs to a campaign whose time is over ends.
         """
+        moved = self._slots.is_due(now)
         for place in self.places():
             limit = place.limit
             if limit is not None and limit <= now:
@@ -291,7 +292,9 @@ class Ledger:
                 self._slots.version += 1
             else:
                 self._slots.close(place, Reason.EXPIRED)
-        self._slots.settle(now)
+            moved = True
+        if moved:
+            self._slots.settle(now)
 
     def timing(self, lease: str, timed: bool, now: float) -> None:
         """A measurement of this run begins, or is over. Inside it nothing makes the run give way."""

@@ -10,7 +10,7 @@ give way to no one else.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from node.places import Place, Wanted
@@ -56,9 +56,20 @@ class Preemption:
         self._claims: dict[str, Claim] = {}
         """By ticket."""
 
-    def may(self, wanted: Wanted, lower: Iterable[Place]) -> bool:
-        """Whether any of these could be made to give way to it, now or later."""
-        return any(self._outranks(wanted.own, wanted.owner, place.wanted) for place in lower)
+    def higher(
+        self, places: Iterable[Place], lower: Sequence[Place], linked: Container[str]
+    ) -> Iterator[Place]:
+        """The tickets, of those that can be asked, to which any of `lower` could be made to give way, now or later."""
+        least = min(place.wanted.own for place in lower)
+        for place in places:
+            wanted = place.wanted
+            if (
+                place.state is LeaseState.QUEUED
+                and (wanted.owner or wanted.priority - least >= PREEMPT_GAP)  # most are let off here
+                and place.peer in linked
+                and any(self._outranks(wanted.own, wanted.owner, one.wanted) for one in lower)
+            ):
+                yield place
 
     def victim(self, priority: int, owner: bool, lower: Iterable[Place], now: float) -> Place | None:
         """Who of these gives way to somebody with this priority of its own.

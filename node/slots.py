@@ -99,6 +99,11 @@ class Slots:
         """Who would give way to somebody with this priority of its own."""
         return self._preemption.victim(priority, owner, self._lower(), now)
 
+    def is_due(self, now: float) -> bool:
+        """Whether the grace of a run that gives way is over."""
+        due = self._preemption.next_due(self.places)
+        return due is not None and due <= now
+
     # -- what changes ----------------------------------------------------------------------------------------------------
 
     def enter(self, place: Place) -> None:
@@ -172,8 +177,10 @@ class Slots:
         lower = self._lower()
         if not lower:
             return
-        waiting = self.ranks(now, linked=True)
-        higher = [rank for rank in waiting if self._preemption.may(self.places[rank.lease].wanted, lower)]
+        higher = [
+            rank_of(place, now, owner_first=self.owner_first)
+            for place in self._preemption.higher(self.places.values(), lower, self.linked)
+        ]
         for rank in self.turns.line(higher):
             ticket = self.places[rank.lease]
             victim, at_once = self._preemption.choose(ticket, lower, now)

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from protocol import advert, base, blob_messages, deed, lease, pool_messages, record, task, worker
+from protocol import advert, base, blob_messages, deed, lease, messages, pool_messages, record, task, worker
 from protocol.attempt import TASK
 from protocol.blob_messages import BLOB
 from protocol.codec import Vocabulary
@@ -86,6 +86,14 @@ def _caps() -> str:
         (
             "lease",
             f"{lease.LEASE_TTL_S:g} s, renewed every {lease.RENEW_EVERY_S:g} s, grace {lease.GRACE_S:g} s",
+        ),
+        (
+            "priority",
+            f"0 to 100; one more for each {lease.AGEING_S:g} s of waiting, {lease.MAX_AGEING} at most",
+        ),
+        (
+            "preemption",
+            f"across a gap of {lease.PREEMPT_GAP}, grace {lease.PREEMPT_GRACE_S:g} s, {messages.MAX_PREEMPTIONS} times for a task",
         ),
         ("crashes of different models before a worker examines itself", str(worker.FAULTY_AFTER)),
     ]

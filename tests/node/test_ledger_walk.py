@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import (
     Bundle,
     RuleBasedStateMachine,
-    consumes,
     initialize,
     invariant,
     multiple,
@@ -18,7 +17,7 @@ from hypothesis.stateful import (
 from node.ledger import Ledger
 from node.places import HOLDS, OCCUPIES, Kill, Offer, Order, Place, Run, Wanted, Warn
 from node.turns import Rank, Turns
-from protocol.lease import GRACE_S, LEASE_TTL_S, PREEMPT_GAP, PREEMPT_GRACE_S, LeaseState
+from protocol.lease import GRACE_S, LEASE_TTL_S, PREEMPT_GAP, PREEMPT_GRACE_S, RENEW_EVERY_S, LeaseState
 from protocol.messages import MAX_PREEMPTIONS, Denied, Granted, Held, Queued
 from protocol.words import Reason
 from tests.node.ledger_parts import ANN, BOB, DEE, campaign_of, held, want
@@ -38,13 +37,13 @@ def wanted(peer: str, number: int, queue: bool, epoch: int) -> Wanted:
         principal=PRINCIPAL[peer],
         queue=queue,
         epoch=epoch,
-        priority=(20, 25, 50, 50, 55, 60, 80, 100)[number - 1],
+        priority=(20, 25, 50, 50, 55, 60, 80, 100)[number % 8],
         cap=90,
         slots=SLOTS_OF_BOB if peer == BOB else None,
         owner=peer == BOB,
         preempted=number % 3,
-        left_s=2_000.0 if number == 4 else None,
-        queue_s=300.0 if number == 5 else 1e6,
+        left_s=2_000.0 if number % 5 == 4 else None,
+        queue_s=300.0 if number % 7 == 5 else 1e6,
     )
 
 
@@ -66,8 +65,11 @@ class LedgerMachine(RuleBasedStateMachine):
         self.links = {ANN: 0, BOB: 0, DEE: 0}
         self.last_fence = (0, 0)
         self.terms: dict[str, Wanted] = {}
-        self.speaker: dict[str, str] = {}
+        self.spoke: dict[str, str] = {}
+        """Principal → who spoke last for its campaign."""
         self.unfair_since: dict[tuple[str, str], float] = {}
+        for peer in self.links:
+            self._link(peer, True)
 
     def obey(self) -> None:
         for order in self.ledger.take_orders():
@@ -122,8 +124,19 @@ class LedgerMachine(RuleBasedStateMachine):
 
     # -- what schedulers do ----------------------------------------------------------------------------------------------
 
-    @rule(target=leases, peer=peers, number=st.integers(1, 8), queue=st.booleans(), epoch=st.integers(1, 3))
-    def commit(self, peer: str, number: int, queue: bool, epoch: int) -> object:
+    @rule(
+        target=leases,
+        peer=peers,
+        number=st.integers(1, 64),
+        queue=st.sampled_from([True, True, True, False]),
+        epoch=st.sampled_from([None, None, None, None, 1, 2, 3]),
+    )
+    def commit(self, peer: str, number: int, queue: bool, epoch: int | None) -> object:
+        """`epoch` None: whoever began, or took over last, goes on as it does."""
+        if epoch is None:
+            principal = PRINCIPAL[peer]
+            epoch = max(1, self.ledger.epoch(principal, campaign_of(peer, principal)))
+            peer = self.spoke.get(principal, peer)
         ask = wanted(peer, number, queue, epoch)
         answer = self.ledger.commit(ask, self.now)
         if not isinstance(answer, (Granted, Queued)):
@@ -144,6 +157,7 @@ class LedgerMachine(RuleBasedStateMachine):
         return held(answer)
 
     def _speaks(self, peer: str, epoch: int) -> None:
+        self.spoke[PRINCIPAL[peer]] = peer
         assert epoch == self.ledger.epoch(PRINCIPAL[peer], campaign_of(peer, PRINCIPAL[peer]))
         for place in self.ledger.of_campaign(PRINCIPAL[peer], campaign_of(peer, PRINCIPAL[peer])):
             assert place.peer == peer, "one speaks for a campaign"
@@ -166,10 +180,6 @@ class LedgerMachine(RuleBasedStateMachine):
         assert self.ledger.stop(peer, [lease], Reason.CANCELLED, self.now) == dying
         assert not self.ledger.take_orders()
 
-    @rule(lease=consumes(leases))
-    def forget(self, lease: Held) -> None:
-        """The scheduler is gone."""
-
     @precondition(lambda self: self.offered)
     @rule(data=st.data(), answer=st.sampled_from(["start", "skip", "defer"]))
     def answer_offer(self, data: st.DataObject, answer: str) -> None:
@@ -186,7 +196,14 @@ class LedgerMachine(RuleBasedStateMachine):
             self.ledger.defer(lease, self.now)
         self.obey()
 
-    @rule(peer=peers, up=st.booleans())
+    @precondition(lambda self: self.offered)
+    @rule()
+    def take_all_offers(self) -> None:
+        while self.offered:
+            self.ledger.start(self.offered.pop(), self.now)
+            self.obey()
+
+    @rule(peer=peers, up=st.sampled_from([True, True, False]))
     def link(self, peer: str, up: bool) -> None:
         self._link(peer, up)
         self.obey()
@@ -206,8 +223,10 @@ class LedgerMachine(RuleBasedStateMachine):
             self._speaks(peer, epoch)
         self.obey()
 
-    @rule(who=st.sampled_from([ANN, BOB]))
-    def evict(self, who: str) -> None:
+    @rule(who=st.sampled_from([None] * 9 + [ANN, BOB]))
+    def evict(self, who: str | None) -> None:
+        if who is None:
+            return
         dying = self.ledger.evict(who, Reason.NOT_ALLOWED, self.now)
         assert set(dying) <= self.running
         self.obey()
@@ -232,24 +251,48 @@ class LedgerMachine(RuleBasedStateMachine):
         if settled:
             self.ledger.acknowledge(lease)
 
+    @precondition(lambda self: any(place.state is LeaseState.STOPPING for place in self.ledger.places()))
+    @rule()
+    def die(self) -> None:
+        """What was killed is dead."""
+        for place in self.ledger.places():
+            if place.state is LeaseState.STOPPING:
+                self._gone(place.lease)
+
     def _gone(self, lease: str) -> None:
         self.running.discard(lease)
         self.timed.discard(lease)
         self.ledger.finish(lease, self.now)
         self.obey()
 
-    @rule(seconds=st.sampled_from([0.5, 1.0, 8.0, LEASE_TTL_S, 61.0, GRACE_S]))
-    def wait(self, seconds: float) -> None:
-        """As the worker's clock does: it wakes at each deadline."""
+    @rule(
+        seconds=st.sampled_from([0.5, 1.0, 1.0, 2.0, 8.0, LEASE_TTL_S, 61.0, GRACE_S]), renewing=st.booleans()
+    )
+    def wait(self, seconds: float, renewing: bool) -> None:
+        """As the worker's clock does: it wakes at each deadline. `renewing`: those who speak do so in time."""
         until = self.now + seconds
-        while (deadline := self.ledger.next_deadline()) is not None and deadline <= until:
-            assert deadline > self.now, "a deadline that is over has been dealt with"
-            self.now = deadline
+        while self.now < until:
+            step = min(until, self.now + RENEW_EVERY_S)
+            if renewing:
+                self._renew_all()
+            while (deadline := self.ledger.next_deadline()) is not None and deadline <= step:
+                assert deadline > self.now, "a deadline that is over has been dealt with"
+                self.now = deadline
+                self.ledger.expire(self.now)
+                self.obey()
+            self.now = step
             self.ledger.expire(self.now)
             self.obey()
-        self.now = until
-        self.ledger.expire(self.now)
-        self.obey()
+
+    def _renew_all(self) -> None:
+        for peer in self.links:
+            mine = [
+                Held(lease=place.lease, fence=place.fence)
+                for place in self.ledger.places()
+                if place.peer == peer
+            ]
+            self.ledger.renew(peer, mine, self.now)
+            self.obey()
 
     @rule(seconds=st.sampled_from([40.0, 5 * GRACE_S]))
     def sleep(self, seconds: float) -> None:
@@ -298,7 +341,7 @@ def _counts(place: Place) -> bool:
 
 
 TestLedger = LedgerMachine.TestCase
-TestLedger.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+TestLedger.settings = settings(max_examples=80, stateful_step_count=60, deadline=None)
 
 
 ranks = st.lists(

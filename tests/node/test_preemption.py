@@ -304,6 +304,23 @@ def test_who_cannot_be_asked_makes_nothing_give_way() -> None:
     assert warned(ledger) == []
 
 
+def test_a_worker_that_is_held_back_gives_no_turns_and_one_that_finishes_does() -> None:
+    ledger = linked()
+    first = run_of(ledger, want(1, ANN))
+    ledger.condition.drain("leaving")
+    ticket = None
+    for finish in (False, True):
+        ledger.condition.stay()
+        ticket = ticket or ticket_of(ledger, want(1, BOB, queue=True, priority=50))
+        ledger.condition.drain("leaving", finish=finish)
+        if finish:
+            ledger.link_up(BOB, 2.0)
+            assert ledger.take_orders() == (Offer(ticket.lease),)
+        else:
+            ledger.finish(first.lease, 1.0)
+            assert ledger.take_orders() == ()
+
+
 # -- measurements --------------------------------------------------------------------------------------------------------------
 
 
