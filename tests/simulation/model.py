@@ -51,9 +51,13 @@ class Mutant:
     shelf: type[Shelf] = Shelf
     switches: frozenset[str] = frozenset()
     """Mistakes in the shells."""
+    faults: tuple[int, int] = (8, 16)
+    """From, to: how many come in a run."""
+    shows: int = 0
+    """A seed at which it showed: where to look first."""
 
 
-FAITHFUL: Final = Mutant()
+FAITHFUL: Final = Mutant(faults=(0, 9))
 
 
 @dataclass
@@ -92,6 +96,8 @@ class World:
     revoked: set[tuple[str, str]] = field(default_factory=set)
     gone: list[SimWorker] = field(default_factory=list)
     """Those that never come back."""
+    coming: int = 0
+    """Campaigns, all together."""
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
@@ -152,6 +158,7 @@ class World:
             count = rng.randint(1, min(5, left)) if left else 0
             if count:
                 left -= count
+                self.coming += 1
                 campaign = f"c-{n + 1}{'ab'[number]}"
                 tasks = [self._task(name, campaign, k) for k in range(1, count + 1)]
                 broken |= {task.task for task in tasks if rng.random() < 0.07}
@@ -223,25 +230,28 @@ class World:
             latency_s=rng.choice((0.002, 0.02, 0.3)),
         )
         kinds = (
-            (self._crash_worker, 3),
-            (self._crash_scheduler, 3),
-            (self._pause, 2),
-            (self._cut, 3),
-            (self._fill_worker, 1),
-            (self._fill_scheduler, 1),
-            (self._cancel, 2),
-            (self._revoke, 1),
-            (self._drop_links, 1),
-            (self._lose_worker, 1),
+            (self.crash_worker, 3),
+            (self.crash_scheduler, 3),
+            (self.pause, 2),
+            (self.cut, 3),
+            (self.fill_worker, 1),
+            (self.fill_scheduler, 1),
+            (self.cancel, 2),
+            (self.revoke, 1),
+            (self.drop_links, 1),
+            (self.lose_worker, 1),
         )
-        drawn = rng.choices([kind for kind, _ in kinds], [weight for _, weight in kinds], k=rng.randint(0, 9))
+        drawn = rng.choices(
+            [kind for kind, _ in kinds], [weight for _, weight in kinds], k=rng.randint(*self.mutant.faults)
+        )
         for kind in drawn:
             self.kernel.at(rng.uniform(1.0, FAULTS_S), kind)
 
     def _injected(self, name: str) -> None:
         self.faults[name] += 1
 
-    def _crash_worker(self) -> None:
+    def crash_worker(self) -> None:
+        """One is killed, or its machine loses power; it comes back."""
         worker = self.rng.choice(self.workers)
         if worker.process.alive:
             silent = self.rng.random() < 0.3
@@ -249,7 +259,7 @@ class World:
             worker.crash(silent=silent)
             self.kernel.after(self.rng.choice((0.5, 3.0, 20.0)), partial(self._start_worker, worker))
 
-    def _lose_worker(self) -> None:
+    def lose_worker(self) -> None:
         """One goes and never comes back."""
         worker = self.rng.choice(self.workers)
         if worker.process.alive and sum(one not in self.gone for one in self.workers) > 1:
@@ -261,7 +271,8 @@ class World:
         if not worker.process.alive and worker not in self.gone:
             worker.start()
 
-    def _crash_scheduler(self) -> None:
+    def crash_scheduler(self) -> None:
+        """One is killed; it comes back."""
         scheduler = self.rng.choice(self.schedulers)
         if scheduler.process.alive:
             self._injected("scheduler killed")
@@ -277,7 +288,8 @@ class World:
     def _disk_broke(self, scheduler: SimScheduler) -> None:
         self.kernel.after(0.0, scheduler.crash)
 
-    def _pause(self) -> None:
+    def pause(self) -> None:
+        """A process stands still for a while."""
         who = self.rng.choice(self._all())
         self._injected("paused")
         seconds = self.rng.choice((1.0, 5.0, 20.0, 40.0))
@@ -285,7 +297,8 @@ class World:
         self.tell(Kind.PAUSED, worker=who.name, number=1)
         self.kernel.after(seconds, partial(self.tell, Kind.PAUSED, worker=who.name, number=0))
 
-    def _cut(self) -> None:
+    def cut(self) -> None:
+        """Nothing passes between two, or in one direction, or between one worker and all, for a while."""
         worker, scheduler = self.rng.choice(self.workers), self.rng.choice(self.schedulers)
         both = {(worker.name, scheduler.name), (scheduler.name, worker.name)}
         if self.rng.random() < 0.3:
@@ -300,13 +313,15 @@ class World:
     def _heal(self, pairs: set[tuple[str, str]]) -> None:
         self.air.cuts -= pairs
 
-    def _fill_worker(self) -> None:
+    def fill_worker(self) -> None:
+        """A worker's disk is full for a while."""
         worker = self.rng.choice(self.workers)
         self._injected("worker's disk full")
         worker.disk_full = True
         self.kernel.after(self.rng.uniform(1.0, 20.0), partial(setattr, worker, "disk_full", False))
 
-    def _fill_scheduler(self) -> None:
+    def fill_scheduler(self) -> None:
+        """A scheduler's disk is full for a while: it ends, and comes back."""
         scheduler = self.rng.choice(self.schedulers)
         self._injected("scheduler's disk full")
         scheduler.shelf.full = True
@@ -316,7 +331,8 @@ class World:
         scheduler.shelf.full = False
         self._start_scheduler(scheduler)
 
-    def _cancel(self) -> None:
+    def cancel(self) -> None:
+        """A person cancels a campaign, or one task."""
         scheduler = self.rng.choice(self.schedulers)
         folders = scheduler.shelf.unfinished()
         if folders:
@@ -327,7 +343,8 @@ class World:
             for task in chosen:
                 self.tell(Kind.CANCEL_ASKED, task=task)
 
-    def _revoke(self) -> None:
+    def revoke(self) -> None:
+        """A worker's owner takes a permission back, and gives it again later."""
         worker, scheduler = self.rng.choice(self.workers), self.rng.choice(self.schedulers)
         pair = (worker.name, scheduler.name)
         if pair not in self.revoked:
@@ -343,7 +360,8 @@ class World:
             self.revoked.discard(pair)
             self.tell(Kind.PERMITTED, worker=pair[0], peer=pair[1], word="*")
 
-    def _drop_links(self) -> None:
+    def drop_links(self) -> None:
+        """All links of a scheduler break."""
         scheduler = self.rng.choice(self.schedulers)
         self._injected("links broken")
         for end in tuple(scheduler.station.ends):
@@ -369,20 +387,29 @@ class World:
 
     def run(self) -> None:
         """All of it."""
+        self.begin()
+        self.plan_faults()
+        self.kernel.run(FAULTS_S + 1.0, lambda: False)
+        self.wind_down()
+
+    def begin(self) -> None:
+        """Everybody comes up within two seconds."""
         for worker in self.workers:
             self.kernel.at(self.rng.uniform(0.0, 2.0), partial(self._start_worker, worker))
         for scheduler in self.schedulers:
             self.kernel.at(self.rng.uniform(0.0, 2.0), partial(self._start_scheduler, scheduler))
-        self.plan_faults()
-        self.kernel.run(FAULTS_S + 1.0, lambda: False)
+
+    def wind_down(self) -> None:
+        """Nothing goes wrong any more, and everything has to end."""
         self._calm()
-        self.kernel.run(FAULTS_S + PATIENCE_S, self._over)
+        self.kernel.run(self.kernel.now + PATIENCE_S, self._over)
         if self._over():
             self.kernel.run(self.kernel.now + AFTERWARDS_S, lambda: False)
         self._look()
 
     def _over(self) -> bool:
-        return not any(scheduler.shelf.unfinished() for scheduler in self.schedulers)
+        came = sum(len(scheduler.shelf.campaigns) for scheduler in self.schedulers)
+        return came == self.coming and not any(s.shelf.unfinished() for s in self.schedulers)
 
     def _look(self) -> None:
         """What is left, and how everybody says that it stands."""
