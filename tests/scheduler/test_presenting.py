@@ -10,15 +10,18 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from protocol.attempt import TaskState
 from protocol.base import Message
 from protocol.errors import Unreachable
-from protocol.messages import WORK, Denied, Present, Presented
+from protocol.messages import WORK, Commit, Denied, Present, Presented
 from protocol.words import Family, Reason, Right
 from scheduler.presenting import AGAIN_S, Presenting
+from scheduler.service import run_scheduler
 from swarm.identity import Identity
 from swarm.link import Link, Links, serve_links
 from swarm.membership import Credential
 from swarm.memory import MemoryNetwork, MemorySwarm
+from tests.scheduler.conftest import SCHEDULER, FakeWorker, World
 
 POOL = Identity.from_seed("pool").peer_id
 
@@ -143,6 +146,85 @@ async def test_what_nears_its_end_is_shown_anew_with_what_was_renewed(autojump_c
         await trio.sleep(15)
         await stage.presenting.introduce(link, ("lab",))
         assert stage.worker.shown == ["lab", "lab"]
+
+
+# -- with the whole scheduler ---------------------------------------------------------------------------------------------
+
+
+class Guarded(FakeWorker):
+    """Serves who has shown its pool's token; forgets it when it restarts, or when told to."""
+
+    def start(self) -> None:
+        self.let_in = False
+        self.said: list[str] = []
+        self.forgets_after: int | None = None
+        """Runs after which it forgets once, when the next commit comes."""
+        super().start()
+
+    async def answer(self, link: Link, message: Message) -> Message | None:
+        self.said.append(type(message).__name__)
+        if isinstance(message, Present):
+            self.let_in = message.token == credential("lab").token
+            if self.let_in:
+                return Presented(principal=link.peer, rights=(Right.SUBMIT,), priority=100, left_s=10.0)
+            return Denied(reason=Reason.NOT_ALLOWED)
+        if isinstance(message, Commit) and self.forgets_after == len(self.ran):
+            self.let_in, self.forgets_after = False, None
+        return await super().answer(link, message) if self.let_in else Denied(reason=Reason.NOT_ALLOWED)
+
+
+def guarded(world: World, *, pools: tuple[str, ...]) -> Guarded:
+    worker = Guarded(world.swarm, "mini", seconds=0.05)
+    worker.nursery = world.nursery
+    worker.advert = worker.advert.model_copy(update={"pools": pools})
+    world.index.workers.append(worker)
+    return worker
+
+
+async def carry_out(world: World) -> None:
+    await run_scheduler(
+        network=world.network,
+        index=world.index,
+        identity=SCHEDULER,
+        store=world.store,
+        spool=world.spool,
+        rng=random.Random(3),
+        wall=world.wall,
+        credentials=lambda: (credential("lab", expires=world.wall() + 1e6),),
+    )
+
+
+async def test_a_worker_of_the_pool_is_shown_the_credential_before_the_first_probe(
+    world: World, autojump_clock: MockClock
+) -> None:
+    worker = guarded(world, pools=("lab",))
+    world.submit(3)
+    await carry_out(world)
+    assert world.states() == {TaskState.SUCCEEDED}
+    assert worker.said[:2] == ["Present", "Probe"]
+    assert worker.said.count("Present") == 1
+
+
+async def test_a_worker_whose_advert_does_not_name_the_pool_yet_is_shown_it_when_it_denies(
+    world: World, autojump_clock: MockClock
+) -> None:
+    worker = guarded(world, pools=())
+    world.submit(1)
+    await carry_out(world)
+    assert world.states() == {TaskState.SUCCEEDED}
+    assert worker.said[:3] == ["Probe", "Present", "Probe"]
+
+
+async def test_a_worker_that_forgot_is_shown_it_again_before_the_commit_is_given_up(
+    world: World, autojump_clock: MockClock
+) -> None:
+    worker = guarded(world, pools=("lab",))
+    worker.forgets_after = 1
+    world.submit(3)
+    await carry_out(world)
+    assert world.states() == {TaskState.SUCCEEDED}
+    assert worker.said.count("Present") == 2
+    assert len(worker.ran) == 3
 
 
 async def test_a_worker_that_answers_nonsense_is_left(autojump_clock: MockClock) -> None:
