@@ -33,6 +33,11 @@ HAND_OVER_S: Final = 10.0
 """A worker that is drained waits so long for its last results to be taken; they are on disk in any case."""
 HERE: Final = frozenset(LeaseState) - {LeaseState.REPORTING, LeaseState.CLOSED}
 """A run or ticket is still here."""
+HINTS: Final = {
+    "paused by its owner": " (sark-node resume ends it)",
+    "on battery": " (join --on-battery takes it all the same)",
+}
+"""What an owner who reads of it can do."""
 
 log = structlog.get_logger("sark.control")
 
@@ -144,7 +149,8 @@ class OwnersHand:
         draining = condition.state is WorkerState.DRAINING
         if (draining, condition.why) != self._drain.told:
             self._drain.told = (draining, condition.why)
-            why = f": {condition.why}" if condition.why else ""
+            hint = HINTS.get(condition.why, "")
+            why = f": {condition.why}{hint}" if condition.why else ""
             self.tell(f"takes no new work{why}" if draining else f"now {condition.state}{why}")
             log.info("worker.held" if draining else "worker.serves", why=condition.why, state=condition.state)
         self.carry_out()

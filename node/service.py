@@ -23,7 +23,6 @@ import trio
 from drivers.base import Limits, WorkOrder
 from node import runner, told
 from node.cache import ModelCache, Source
-from node.cache import Progress as FetchProgress
 from node.control import OwnersHand, Pause, Senses
 from node.deeds import Deeds
 from node.delivery import Delivery, Links
@@ -31,6 +30,7 @@ from node.desk import Desk
 from node.device_lock import DeviceLock
 from node.door import Door
 from node.estate import Estate
+from node.fetching import model_source
 from node.ledger import Ledger
 from node.observed import Job
 from node.outbox import Item, Outbox
@@ -40,7 +40,7 @@ from node.probe import Profile, build_advert, device_facts, memory_cap
 from node.settings import WorkerSettings
 from protocol.advert import Advert
 from protocol.base import Message
-from protocol.errors import RemoteProtocolError, ResourceError, Unreachable
+from protocol.errors import RemoteProtocolError, ResourceError
 from protocol.health_messages import HEALTH, Ping, Pong
 from protocol.keys import MAX_CAMPAIGNS
 from protocol.messages import WORK, Control, Denied, Preempt, Ready, Standing, Start
@@ -55,7 +55,6 @@ from swarm.tokens import prove
 
 ADVERT_SPACING_S: Final = 5.0
 ADVERT_CHECK_S: Final = 60.0
-FETCH_AGAIN_S: Final = 1.0
 LEAVE_S: Final = 3.0
 
 log = structlog.get_logger("sark.worker")
@@ -444,37 +443,11 @@ class Worker:
             pass
 
     def _source(self, job: Job) -> Source:
-        """The task's model from who speaks for it, over the connection it made. Tried again until the fetch's time is over."""
-        task = job.task
+        def speaker() -> PeerId:
+            place = self.ledger.place(job.lease)
+            return place.peer if place is not None else job.task.scheduler
 
-        async def fetch(offset: int, sink: Callable[[bytearray], object], progress: FetchProgress) -> None:
-            got = offset
-
-            def store(data: bytearray) -> None:
-                nonlocal got
-                sink(data)
-                got += len(data)
-
-            while True:
-                place = self.ledger.place(job.lease)
-                try:
-                    await fetch_blob(
-                        self._network,
-                        place.peer if place is not None else task.scheduler,
-                        (),
-                        task.model.sha256,
-                        offset=got,
-                        sink=store,
-                        size=task.model.size,
-                        progress=progress,
-                    )
-                except Unreachable as exc:
-                    log.info("fetch.interrupted", model=task.model.name, at=got, why=exc.what)
-                    await trio.sleep(FETCH_AGAIN_S)
-                else:
-                    return
-
-        return fetch
+        return model_source(self._network, job.task, speaker)
 
     async def _take(self, peer: PeerId, sha256: str, size: int, sink: Callable[[bytearray], object]) -> None:
         await fetch_blob(self._network, peer, (), sha256, sink=sink, size=size)

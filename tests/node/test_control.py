@@ -187,7 +187,10 @@ async def test_on_battery_it_is_held_back_and_comes_back_by_itself(world: Any, a
     world.on_battery = False
     await trio.sleep(LOOK_S + 1)
     assert worker.ledger.condition.serving
-    assert world.told == ["takes no new work: on battery", "now active"]
+    assert world.told == [
+        "takes no new work: on battery (join --on-battery takes it all the same)",
+        "now active",
+    ]
 
 
 async def test_quiet_hours_end_by_themselves(world: Any, autojump_clock: Any) -> None:

@@ -155,7 +155,7 @@ class Lab:
         allowed = [word for scheduler in self.schedulers for word in ("--allow", self.peer(scheduler))]
         self.more[name] = arguments
         self.start(
-            name, "join", "--gate", self.gate, *allowed, "--name", name, "--simulate",
+            name, "join", "--gate", self.gate, *allowed, "--name", name, "--simulate", "--on-battery",
             *(() if "--listen" in arguments else ("--listen", "/ip4/127.0.0.1/tcp/0")), *arguments,
         )  # fmt: skip
 
