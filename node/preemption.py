@@ -44,8 +44,8 @@ class Claim:
     """A run gives way to a waiting ticket."""
 
     victim: str
-    due: float
-    """The end of the grace."""
+    due: float | None
+    """The end of the grace; None: that is over, and it ends as soon as what is being timed is done."""
 
 
 class Preemption:
@@ -105,13 +105,15 @@ class Preemption:
         claim = self._claims.get(ticket.lease)
         if claim is not None:
             warned = next(place for place in lower if place.lease == claim.victim)
-            if now < claim.due:
+            if claim.due is not None and now < claim.due:
                 return None, False
             if not warned.timed:
                 del self._claims[ticket.lease]
                 return warned, True
         other = self.victim(ticket.wanted.own, ticket.wanted.owner, lower, now)
         if other is None or other.timed:
+            if claim is not None:
+                self._claims[ticket.lease] = Claim(claim.victim, None)
             return None, False
         if other.state is LeaseState.GRANTED:
             self._claims.pop(ticket.lease, None)
@@ -119,11 +121,9 @@ class Preemption:
         self._claims[ticket.lease] = Claim(other.lease, now + PREEMPT_GRACE_S)
         return other, False
 
-    def next_due(self, places: Mapping[str, Place]) -> float | None:
-        """When the next grace ends, but for those being timed: they have more time."""
-        return min(
-            (claim.due for claim in self._claims.values() if not places[claim.victim].timed), default=None
-        )
+    def next_due(self) -> float | None:
+        """When the next grace ends."""
+        return min((claim.due for claim in self._claims.values() if claim.due is not None), default=None)
 
     def _outranks(self, priority: int, owner: bool, other: Wanted) -> bool:
         return outranks(priority, owner, other, owner_first=self._owner_first)

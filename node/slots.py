@@ -62,7 +62,7 @@ class Slots:
 
     def next_deadline(self) -> float | None:
         """When a lease, a time limit or a grace is over next."""
-        times = [self._preemption.next_due(self.places)]
+        times = [self._preemption.next_due()]
         for place in self.places.values():
             times += (place.deadline, place.limit)
         return min((time for time in times if time is not None and time < math.inf), default=None)
@@ -101,7 +101,7 @@ class Slots:
 
     def is_due(self, now: float) -> bool:
         """Whether the grace of a run that gives way is over."""
-        due = self._preemption.next_due(self.places)
+        due = self._preemption.next_due()
         return due is not None and due <= now
 
     # -- what changes ----------------------------------------------------------------------------------------------------

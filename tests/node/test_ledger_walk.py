@@ -341,7 +341,7 @@ def _counts(place: Place) -> bool:
 
 
 TestLedger = LedgerMachine.TestCase
-TestLedger.settings = settings(max_examples=80, stateful_step_count=60, deadline=None)
+TestLedger.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
 
 
 ranks = st.lists(
