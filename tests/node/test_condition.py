@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from node.condition import Condition
 from protocol.words import Outcome, WorkerState
 
@@ -68,3 +71,50 @@ def test_tickets_get_their_turn_while_it_leaves_only_if_they_are_to_be_finished(
     assert condition.state is WorkerState.DRAINING
     condition.drain("drained by its owner")
     assert not condition.gives_turns
+
+
+@given(st.lists(st.sampled_from(["begin", "end", "clean", "hold", "go", "drain", "stay", "break", "reset"])))
+def test_whatever_happens_in_whatever_order_the_state_says_what_is_so(steps: list[str]) -> None:
+    condition = Condition()
+    busy = cleaning = 0
+    held = leaving = faulty = False
+    for step in steps:
+        match step:
+            case "begin":
+                condition.begin()
+                busy += 1
+            case "end" if busy:
+                ended(condition)
+                busy, cleaning = busy - 1, cleaning + 1
+            case "clean" if cleaning:
+                condition.clean()
+                cleaning -= 1
+            case "hold":
+                condition.hold("on battery")
+                held = True
+            case "go":
+                condition.hold("")
+                held = False
+            case "drain":
+                condition.drain("leaving")
+                leaving = True
+            case "stay":
+                condition.stay()
+                leaving = False
+            case "break":
+                condition.break_down("nothing works")
+                faulty = True
+            case "reset":
+                condition.reset()
+                faulty = False
+        if faulty:
+            wanted = WorkerState.FAULTY
+        elif held or leaving:
+            wanted = WorkerState.DRAINING
+        elif busy:
+            wanted = WorkerState.BUSY
+        else:
+            wanted = WorkerState.CLEANUP if cleaning else WorkerState.ACTIVE
+        assert condition.state is wanted
+        assert bool(condition.why) is (wanted in (WorkerState.FAULTY, WorkerState.DRAINING))
+        assert condition.at_work is bool(busy or cleaning)
