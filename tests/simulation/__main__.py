@@ -8,11 +8,14 @@ python -m tests.simulation --swarm --runs 20                      the real servi
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 import time
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+
+import structlog
 
 from tests.simulation.model import Outcome, run
 
@@ -49,6 +52,11 @@ class Figures:
         self.faults += other.faults
         self.breaches += other.breaches
         self.failed += other.failed
+
+
+def hush() -> None:
+    """The services' own logs are not wanted here."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
 
 
 def some(first: int, count: int, swarm: bool = False) -> Figures:

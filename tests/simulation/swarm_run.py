@@ -1,0 +1,339 @@
+"""The real services, `run_scheduler` and `run_worker`, over the in-memory network, while a seed draws what goes wrong.
+
+    run_swarm(seed) -> Outcome     the history as the store and the devices tell it, held against every invariant
+
+Time runs SPEED times as fast as on the wall, not in jumps: the workers have threads and a disk. So a seed draws the same faults every
+time, but not the same history to the last event. Devices are scripted: a launch takes some seconds and shows what a real one shows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import trio
+from trio.testing import MockClock
+
+from drivers.base import (
+    Cancelled,
+    Checked,
+    Described,
+    Limits,
+    Loaded,
+    Measured,
+    Phase,
+    Progressed,
+    WorkOrder,
+)
+from drivers.base import Event as Shown
+from node.cache import ModelCache
+from node.device_lock import DeviceLock
+from node.outbox import Outbox
+from node.probe import Profile
+from node.service import Parts, Worker, run_worker
+from node.settings import WorkerSettings
+from protocol.advert import Advert, SignedAdvert, UnitOffer
+from protocol.match import match
+from protocol.requirement import Requirement, parse_clause
+from protocol.task import Measure, Model, Task, Timeouts
+from scheduler.service import run_scheduler
+from scheduler.store import Store
+from scheduler.stored import NewCampaign
+from swarm.identity import Identity
+from swarm.index_gather import Sighting
+from swarm.index_query import QueryResult
+from swarm.memory import MemorySwarm
+from tests.simulation.history import Event, History, Kind
+from tests.simulation.history import Limits as Promised
+from tests.simulation.invariants import FINAL, check
+from tests.simulation.model import Outcome
+from tests.simulation.told import from_store
+
+SPEED: Final = 12.0
+FAULTS_S: Final = 25.0
+PATIENCE_S: Final = 150.0
+UNIT: Final = "CPU (ONNX)"
+MODEL: Final = b"a model"
+SHA: Final = hashlib.sha256(MODEL).hexdigest()
+OWNER: Final = Identity.from_seed("scheduler")
+CAMPAIGN: Final = "c-one"
+
+
+@dataclass
+class Script:
+    """One launch: so many seconds of swarm time, or until it is killed."""
+
+    order: WorkOrder
+    seconds: float
+    killed: threading.Event = field(default_factory=threading.Event)
+
+    def events(self) -> Iterator[Shown]:
+        yield Progressed(Phase.LOAD)
+        yield Loaded(5_000_000, 100, 200)
+        if self.killed.wait(self.seconds / SPEED):
+            raise Cancelled("the run was cancelled")
+        yield Described(UNIT, "onnx", "r", ("CPUExecutionProvider",), 2, {"x": (1, 2)}, {"x": "f"}, 0)
+        yield Progressed(Phase.RUN, 1, self.order.runs)
+        samples = tuple(1_000 + run for run in range(self.order.runs))
+        yield Measured(samples, (5_000,), 0.1, 0.2, 300, 40, 0)
+        yield Checked(True, "0" * 64, 0.0, 1e-4, "")
+
+    def kill(self) -> None:
+        self.killed.set()
+
+
+class Device:
+    """A machine with a worker on it that may be killed and started again."""
+
+    def __init__(self, storm: Storm, name: str) -> None:
+        self.storm = storm
+        self.name = name
+        self.identity = Identity.from_seed(name)
+        self.folder = storm.folder / name
+        self.incarnation = 0
+        self.advert: Advert | None = None
+        self.scope: trio.CancelScope | None = None
+        self.seen: set[str] = set()
+
+    async def publish(self, advert: Advert, campaigns: Iterable[str] = ()) -> int:
+        """An index that only remembers the newest."""
+        self.advert = advert
+        return 1
+
+    async def withdraw(self) -> int:
+        """Leaving."""
+        self.advert = None
+        return 1
+
+    def launch(self, order: WorkOrder, limits: Limits) -> Script:
+        """What the worker runs on it."""
+        return Script(order, self.storm.seconds())
+
+    async def start(self) -> None:
+        """The worker, or its next life."""
+        self.incarnation += 1
+        storm = self.storm
+        network = storm.swarm.node(self.identity)
+        parts = Parts(
+            profile=Profile(
+                device=f"d-{self.name}",
+                name=self.name,
+                soc="Test",
+                ram=8 * 1024**3,
+                cores=2,
+                threads=4,
+                units=(UnitOffer(unit=UNIT, runtime="onnxruntime 1"),),
+                drivers={UNIT: "onnx"},
+            ),
+            incarnation=self.incarnation,
+            owners={OWNER.peer_id},
+            cache=ModelCache(self.folder / "cache", 10**9, free=lambda path: 10**12),
+            outbox=Outbox(self.folder / "outbox", storm.clock),
+            lock=DeviceLock(f"d-{self.name}", self.folder),
+            launch=self.launch,
+            examine=lambda: "",
+            wall=storm.clock,
+        )
+        self.scope = trio.CancelScope()
+        storm.tell(Kind.BORN, worker=network.peer_id)
+        worker = await storm.nursery.start(self._serve, network, parts)
+        storm.nursery.start_soon(self._watch, worker, self.incarnation)
+
+    async def _serve(
+        self, network: object, parts: Parts, task_status: trio.TaskStatus[Worker] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        assert self.scope is not None
+        with self.scope:
+            await run_worker(WorkerSettings(), network, self, parts, task_status=task_status)  # type: ignore[arg-type]
+
+    async def _watch(self, worker: Worker, incarnation: int) -> None:
+        """Tell what the ledger lets run."""
+        while self.incarnation == incarnation and self.scope is not None and not self.scope.cancel_called:
+            self.storm.look(self, worker)
+            await trio.sleep(0.05)
+
+    def kill(self) -> None:
+        """As by kill -9, and everything that it ran with it."""
+        if self.scope is not None and not self.scope.cancel_called:
+            self.storm.tell(Kind.DIED, worker=self.identity.peer_id)
+            self.storm.swarm.kill(self.identity.peer_id)
+            self.scope.cancel()
+
+
+class Storm:
+    """One run."""
+
+    nursery: trio.Nursery
+    swarm: MemorySwarm
+
+    def __init__(self, seed: int, folder: Path, clock: Callable[[], float]) -> None:
+        self.rng = random.Random(seed)
+        self.folder = folder
+        self.clock = clock
+        self.began = clock()
+        self.history = History(limits=Promised(stop_s=2.0, end_s=PATIENCE_S, slack_s=2.0))
+        self.faults: Counter[str] = Counter()
+        self.devices = [Device(self, f"w{n}") for n in (1, 2, 3)]
+        self.scheduler: trio.CancelScope | None = None
+        self.spool = folder / "spool"
+        self.spool.mkdir()
+        (self.spool / SHA).write_bytes(MODEL)
+        self.running: dict[str, set[str]] = {}
+
+    def seconds(self) -> float:
+        """How long a run takes."""
+        return self.rng.choice((0.3, 1.0, 3.0, 8.0))
+
+    def tell(self, kind: Kind, **what: object) -> None:
+        """For the history."""
+        self.history.events.append(Event(self.clock() - self.began, kind, **what))  # type: ignore[arg-type]
+
+    def look(self, device: Device, worker: Worker) -> None:
+        """What runs there now, as its ledger has it."""
+        peer = device.identity.peer_id
+        now = {
+            place.lease: place
+            for place in worker.ledger.places()
+            if str(place.state) in ("running", "lapsed", "stopping")
+        }
+        before = self.running.get(f"{peer} {device.incarnation}", set())
+        for lease in sorted(before - set(now)):
+            self.tell(Kind.DEAD, worker=peer, lease=lease)
+        for lease, place in now.items():
+            if lease not in before:
+                wanted = place.wanted
+                self.tell(
+                    Kind.BEGAN,
+                    worker=peer,
+                    lease=lease,
+                    fence=place.fence.key(),
+                    task=wanted.task.task,
+                    attempt=wanted.attempt,
+                    sha256=wanted.task.model.sha256,
+                )
+        self.running[f"{peer} {device.incarnation}"] = set(now)
+
+    # -- the index -------------------------------------------------------------------------------------------------------------
+
+    async def query(self, requirement: Requirement, want: int = 16) -> QueryResult:
+        """Everybody that ever published."""
+        await trio.lowlevel.checkpoint()
+        signed = SignedAdvert(body=b"", signature=b"s" * 64)
+        adverts = [device.advert for device in self.devices if device.advert is not None]
+        fits = tuple(Sighting(advert, signed, 0.0) for advert in adverts if match(requirement, advert).fits)
+        return QueryResult(fits, (), len(fits), True, {})
+
+    async def survey(self, requirement: Requirement, limit: int = 256) -> QueryResult:
+        """As `query`, whatever fits."""
+        return await self.query(Requirement(), limit)
+
+    # -- what happens ----------------------------------------------------------------------------------------------------------
+
+    def submit(self, tasks: int) -> None:
+        """A campaign on disk."""
+        need = Requirement(clauses=(parse_clause(f"units has {UNIT}"),))
+        made = [
+            Task(
+                campaign=CAMPAIGN,
+                task=f"{CAMPAIGN}/{n}",
+                scheduler=OWNER.peer_id,
+                model=Model(name="tiny.onnx", sha256=SHA, size=len(MODEL)),
+                unit=UNIT,
+                requirement=need,
+                measure=Measure(runs=1, loads=1),
+                timeouts=Timeouts(),
+            )
+            for n in range(1, tasks + 1)
+        ]
+        for task in made:
+            self.history.tasks[task.task] = CAMPAIGN
+            self.history.models[task.task] = SHA
+        self.history.attempts[CAMPAIGN] = 6
+        with Store(self.folder / "store.db", wall=self.clock) as store:
+            new = NewCampaign(CAMPAIGN, "one", OWNER.peer_id, "{}", attempts=6, backoff_s=1.0, wait_s=120.0)
+            store.create_campaign(new, [], made)
+
+    async def schedule(self) -> None:
+        """One life of the scheduler."""
+        self.scheduler = trio.CancelScope()
+        with self.scheduler, Store(self.folder / "store.db", wall=self.clock) as store:
+            await run_scheduler(
+                network=self.swarm.node(OWNER),
+                index=self,
+                identity=OWNER,
+                store=store,
+                spool=self.spool,
+                rng=random.Random(self.rng.random()),
+                wall=self.clock,
+            )
+
+    async def strike(self) -> None:
+        """One thing goes wrong, and is over after a while."""
+        rng, device = self.rng, self.rng.choice(self.devices)
+        what = rng.choice(("worker killed", "worker killed", "scheduler killed", "cut", "cancelled"))
+        self.faults[what] += 1
+        if what == "worker killed":
+            device.kill()
+            await trio.sleep(rng.choice((0.5, 4.0, 12.0)))
+            await device.start()
+        elif what == "scheduler killed":
+            if self.scheduler is not None:
+                self.swarm.kill(OWNER.peer_id)
+                self.scheduler.cancel()
+            await trio.sleep(rng.choice((0.5, 3.0)))
+            self.nursery.start_soon(self.schedule)
+        elif what == "cut":
+            self.swarm.cut_silently(OWNER.peer_id, device.identity.peer_id)
+            await trio.sleep(rng.choice((2.0, 9.0, 18.0)))
+            self.swarm.heal()
+        else:
+            with Store(self.folder / "store.db", wall=self.clock) as store:
+                store.request_cancel(f"{CAMPAIGN}/{rng.randint(1, len(self.history.tasks))}")
+
+    def done(self) -> bool:
+        """Whether the campaign has ended."""
+        with Store(self.folder / "store.db", wall=self.clock) as store:
+            return all(str(row.state) in FINAL for row in store.tasks(CAMPAIGN))
+
+    async def run(self) -> None:
+        """From the first start to the last end."""
+        async with (
+            MemorySwarm(random.Random(1), latency_s=0.005) as self.swarm,
+            trio.open_nursery() as self.nursery,
+        ):
+            for device in self.devices:
+                self.history.slots[device.identity.peer_id] = 1
+                await device.start()
+            self.submit(self.rng.randint(6, 10))
+            self.nursery.start_soon(self.schedule)
+            until = trio.current_time() + FAULTS_S
+            while trio.current_time() < until and not self.done():
+                await trio.sleep(self.rng.uniform(0.5, 5.0))
+                await self.strike()
+            self.tell(Kind.QUIET)
+            with trio.move_on_after(PATIENCE_S):
+                while not self.done():
+                    await trio.sleep(1.0)
+            await trio.sleep(3.0)
+            self.nursery.cancel_scope.cancel()
+
+
+def run_swarm(seed: int) -> Outcome:
+    """One run."""
+    clock = MockClock(rate=SPEED)
+    with tempfile.TemporaryDirectory(prefix="sark-swarm-") as folder:
+        storm = Storm(seed, Path(folder), clock.current_time)
+        trio.run(storm.run, clock=clock)
+        from_store(Path(folder) / "store.db", "scheduler", storm.history, began=storm.began)
+    history = storm.history.sorted()
+    began = sum(1 for _ in history.of(Kind.BEGAN))
+    recorded = sum(1 for event in history.of(Kind.RECORDED) if event.word == "succeeded")
+    seconds = history.events[-1].at if history.events else 0.0
+    return Outcome(seed, history, check(history), storm.faults, seconds, wasted=began - recorded, began=began)

@@ -1,0 +1,113 @@
+"""The checker itself: a good history passes, and each thing that must never happen is seen in a history that has it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.simulation.history import Event, History, Kind
+from tests.simulation.invariants import LIVENESS, SAFETY, check
+
+K = Kind
+RUN: dict[str, Any] = {
+    "worker": "w",
+    "lease": "l1",
+    "task": "c/1",
+    "attempt": 1,
+    "fence": (1, 1),
+    "peer": "s",
+}
+TASK: dict[str, Any] = {"who": "s", "task": "c/1", "attempt": 1, "worker": "w", "fence": (1, 1)}
+
+GOOD = (
+    Event(0.0, K.PERMITTED, worker="w", peer="s", word="*"),
+    Event(0.1, K.ACCEPTED, who="s", campaign="c"),
+    Event(0.2, K.BORN, worker="w", fence=(1, 0)),
+    Event(1.0, K.COMMITTED, **TASK),
+    Event(1.1, K.VERB, worker="w", peer="s", word="commit"),
+    Event(1.1, K.TAKEN, **RUN),
+    Event(1.2, K.WANTED, **TASK),
+    Event(1.2, K.BEGAN, **RUN, sha256="m"),
+    Event(2.0, K.DEAD, **RUN),
+    Event(2.0, K.LEFT, **RUN),
+    Event(2.1, K.RECORDED, **TASK, sha256="r", word="succeeded", number=0),
+    Event(2.1, K.ENDED, who="s", task="c/1", word="succeeded"),
+    Event(2.2, K.ACKNOWLEDGED, **TASK, sha256="r"),
+    Event(3.0, K.QUIET),
+    Event(9.0, K.RESERVED, worker="w", number=0),
+    Event(9.0, K.VIEW, who="s", task="c/1", word="succeeded"),
+)
+
+
+def good() -> History:
+    return History(
+        events=list(GOOD),
+        slots={"w": 1},
+        models={"c/1": "m"},
+        tasks={"c/1": "c"},
+        attempts={"c": 2},
+        final={"c/1": "succeeded"},
+        stored=frozenset({"r"}),
+    )
+
+
+def test_a_good_history_has_no_breach() -> None:
+    assert check(good()) == []
+
+
+OTHER = RUN | {"lease": "l2", "fence": (1, 2), "attempt": 2}
+BAD: dict[str, tuple[Event, ...]] = {
+    "one_record": (Event(4.0, K.RECORDED, **TASK, sha256="q", word="succeeded"),),
+    "no_stale_record": (Event(4.0, K.RECORDED, **TASK | {"attempt": 2}, sha256="q", word="pending"),),
+    "one_start": (Event(1.3, K.WANTED, **TASK | {"attempt": 2}),),
+    "terminal_is_final": (Event(4.0, K.COMMITTED, **TASK | {"attempt": 2}),),
+    "attempts_are_bounded": tuple(Event(1.0, K.ATTEMPT_ENDED, **TASK, word="lost") for _ in range(3)),
+    "attempts_go_elsewhere": (
+        Event(1.0, K.ATTEMPT_ENDED, **TASK, word="lost"),
+        Event(1.1, K.COMMITTED, **TASK | {"attempt": 2}, number=1),
+    ),
+    "acknowledged_is_durable": (Event(4.0, K.ACKNOWLEDGED, **TASK, sha256="gone"),),
+    "slots_are_exclusive": (Event(1.5, K.BEGAN, **OTHER),),
+    "capacity_holds": (Event(1.5, K.TAKEN, **OTHER),),
+    "one_answer": (Event(1.5, K.QUEUED, **RUN | {"lease": "l2", "fence": (1, 2)}),),
+    "no_orphan_run": (Event(1.5, K.BEGAN, **OTHER), Event(1.6, K.STOP_ORDERED, **OTHER)),
+    "no_stop_while_timing": (
+        Event(1.3, K.TIMING, **RUN, number=1),
+        Event(1.4, K.STOP_ORDERED, **RUN, word="preempted"),
+    ),
+    "preempted_at_most_twice": tuple(Event(1.0, K.ATTEMPT_ENDED, **TASK, word="preempted") for _ in range(3)),
+    "every_verb_was_authorised": (
+        Event(5.0, K.REVOKED, worker="w", peer="s"),
+        Event(5.1, K.VERB, worker="w", peer="s", word="renew"),
+    ),
+    "the_signed_model_ran": (Event(4.0, K.BEGAN, **OTHER, sha256="other"),),
+    "sizes_are_bounded": (Event(4.0, K.SIZE, who="w", word="queue", number=3, cap=2),),
+    "everything_ends": (Event(700.0, K.ENDED, who="s", task="c/2", word="failed"),),
+    "reservations_are_released": (Event(9.1, K.RESERVED, worker="w", number=1),),
+    "healed_workers_are_found": (Event(40.0, K.SEEN, who="s", worker="w"),),
+    "views_agree": (Event(9.1, K.VIEW, who="cli", task="c/1", word="failed"),),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_must_never_happen_is_seen(name: str) -> None:
+    history = good()
+    history.events += BAD[name]
+    history.sorted()
+    assert name in {breach.invariant for breach in check(history)}
+
+
+def test_what_is_missing_or_told_in_the_end_is_seen() -> None:
+    history = good()
+    history.final = {}
+    history.broken_chains = ("c: event 3 is missing",)
+    history.texts = {"log": "the key is s3cret"}
+    history.secrets = ("s3cret",)
+    found = {breach.invariant for breach in check(history)}
+    assert {"accepted_is_durable", "chains_are_whole", "no_secret_is_told"} <= found
+
+
+def test_every_invariant_is_tried_here() -> None:
+    tried = {*BAD, "accepted_is_durable", "chains_are_whole", "no_secret_is_told"}
+    assert {invariant.__name__ for invariant in (*SAFETY, *LIVENESS)} == tried

@@ -1,0 +1,85 @@
+"""What a scheduler's store says has happened, as part of a history."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import sqlalchemy as sa
+
+from protocol.record import read_record
+from scheduler import tables as t
+from scheduler.chain import check_chain
+from scheduler.store import Store
+from tests.simulation.history import History, Kind
+
+ENDS: Final = {"task.succeeded": "succeeded", "task.failed": "failed", "task.cancelled": "cancelled"}
+GIVEN_UP: Final = {
+    "task.refused": "refused",
+    "task.ticket-ended": "refused",
+    "task.preempted": "preempted",
+    "task.lost": "lost",
+    "task.retried": "failed",
+}
+
+
+def from_store(path: Path, who: str, history: History, *, began: float = 0.0) -> None:
+    """Add it to `history`, with the states at the end. `began`: what the store's wall clock said at the history's 0."""
+    history.final = dict(history.final or {})
+    with Store(path) as store:
+        campaigns = [summary.campaign for summary in store.summaries()]
+        kept = {(row.task, row.attempt): row for row in _records(path)}
+        history.stored = (history.stored or frozenset()) | {row.sha256 for row in kept.values()}
+        for campaign in campaigns:
+            history.attempts.setdefault(campaign.id, campaign.attempts)
+            history.final |= {task.id: str(task.state) for task in store.tasks(campaign.id)}
+            broken = check_chain(store.all_events(campaign.id), store.event_count(campaign.id))
+            if broken is not None:
+                history.broken_chains += (f"{campaign.id}: {broken.why}",)
+            for event in store.all_events(campaign.id):
+                at, task = event.at - began, event.task or ""
+                attempt = int(event.fields.get("attempt") or 0)
+                record = kept.get((task, attempt))
+                ends = ENDS.get(event.name)
+                match event.name:
+                    case "campaign.created":
+                        history.add(at, Kind.ACCEPTED, who=who, campaign=campaign.id)
+                    case "task.committing":
+                        worker = str(event.fields["worker"])
+                        history.add(at, Kind.COMMITTED, who=who, task=task, attempt=attempt, worker=worker)
+                    case "task.granted":
+                        history.add(at, Kind.WANTED, who=who, task=task, attempt=attempt)
+                    case (
+                        "task.succeeded"
+                        | "task.failed"
+                        | "task.retried"
+                        | "task.preempted"
+                        | "task.cancelled"
+                    ) if record is not None:
+                        history.add(
+                            at,
+                            Kind.RECORDED,
+                            who=who,
+                            task=task,
+                            attempt=attempt,
+                            worker=record.worker,
+                            fence=read_record(record.body).fence.key(),
+                            sha256=record.sha256,
+                            word=ends or "pending",
+                            number=int(event.name == "task.retried"),
+                        )
+                    case name if name in GIVEN_UP and attempt:
+                        history.add(
+                            at, Kind.ATTEMPT_ENDED, who=who, task=task, attempt=attempt, word=GIVEN_UP[name]
+                        )
+                    case _:
+                        pass
+                if ends is not None:
+                    history.add(at, Kind.ENDED, who=who, task=task, word=ends)
+
+
+def _records(path: Path) -> list[sa.Row[tuple[str, int, str, str, bytes]]]:
+    columns = t.records.c
+    with t.connect(path) as connection:
+        query = sa.select(columns.task, columns.attempt, columns.worker, columns.sha256, columns.body)
+        return list(connection.execute(query).all())
