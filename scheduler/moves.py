@@ -300,7 +300,7 @@ class Moves(Writing):
                 or current != (attempt, worker, fence.incarnation, fence.number)
             ):
                 return Kept(Reason.FENCED)
-            self._end(c, row, event, reason, detail, tries=event is TaskEvent.RETRY)
+            self._end(c, row, event, reason, detail, tries=event is TaskEvent.RETRY, record=sha256)
             c.execute(
                 t.records.insert().values(
                     task=task,
@@ -374,6 +374,7 @@ class Moves(Writing):
         detail: str,
         *,
         tries: bool,
+        record: str | None = None,
     ) -> None:
         state = step(TASK, TaskState(row.state), event, story=row.id)
         now = self._wall()
@@ -404,7 +405,7 @@ class Moves(Writing):
             attempt=row.attempt,
             worker=row.worker,
             device=row.device,
-            **{key: value for key, value in told.items() if value},
+            **{key: value for key, value in {**told, "record": record}.items() if value},
         )
 
     @staticmethod

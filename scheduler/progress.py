@@ -48,11 +48,11 @@ def queued_text(task: TaskRow) -> str:
 
 
 def gave_way(task: TaskRow) -> str:
-    """`gave way (mini-7 needed its place for a task of priority 80), 1 of 2`; empty for a task whose last attempt ended otherwise."""
+    """`gave way, 1 of 2: mini-7 needed its place for a task of priority 80`; empty for a task whose last attempt ended otherwise."""
     if task.reason is not Reason.PREEMPTED or not task.preempted:
         return ""
     said = safe_text((task.detail.splitlines() or [""])[0], 120)
-    return f"gave way{f' ({said})' if said else ''}, {task.preempted} of {MAX_PREEMPTIONS}"
+    return f"gave way, {task.preempted} of {MAX_PREEMPTIONS}" + (f": {said}" if said else "")
 
 
 def ordinal(number: int) -> str:
@@ -71,7 +71,7 @@ def about(seconds: float) -> str:
 def _running(task: TaskRow) -> str:
     text = _phase(task)
     shown = task.note and task.phase is not Phase.QUEUED
-    return f"{text}; {safe_text(task.note, 200)}" if shown else text
+    return f"{safe_text(task.note, 200)}; {text}" if shown else text
 
 
 def _phase(task: TaskRow) -> str:

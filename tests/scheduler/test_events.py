@@ -111,6 +111,24 @@ def test_a_chain_shows_what_was_changed_left_out_or_put_in(tmp_path: Path) -> No
     assert check_chain(events, (9, 9)) is None, "one more was written since they were counted"
 
 
+def test_the_chain_holds_the_hash_of_each_record(tmp_path: Path) -> None:
+    fence = Fence(incarnation=1, number=1)
+    with Store(tmp_path / "store.db") as store:
+        store.create_campaign(NewCampaign("c-one", "one", SCHEDULER, "{}"), [], [a_task(1)])
+        store.begin_attempts([Intent("c-one/1", 1, "key-1", WORKER, "mini-7", 1)])
+        store.record_grant("c-one/1", 1, lease="l1", fence=fence, queued=False)
+        store.record_result(
+            task="c-one/1", attempt=1, fence=fence, worker=WORKER, sha256="ab" * 32, body=b"r", signature=b"s" * 64,
+            event=TaskEvent.SUCCEED,
+        )  # fmt: skip
+        *_, granted, done = store.all_events("c-one")
+    assert (granted.fields["device"], done.name, done.fields["record"]) == (
+        "mini-7",
+        "task.succeeded",
+        "ab" * 32,
+    )
+
+
 def test_no_key_and_no_token_is_in_an_event(tmp_path: Path) -> None:
     with lived(tmp_path / "store.db") as store:
         told = json.dumps([event_json(event) for event in store.all_events("c-one")])

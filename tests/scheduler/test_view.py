@@ -87,11 +87,11 @@ def changed(**changes: object) -> TaskRow:
         (changed(state=TaskState.QUEUED, position=1, note="quiet\nhours"), "queued 1st; quiet hours"),
         (
             changed(state=TaskState.PENDING, preempted=1, reason=Reason.PREEMPTED, detail="mini-7 needed it"),
-            "gave way (mini-7 needed it), 1 of 2",
+            "gave way, 1 of 2: mini-7 needed it",
         ),
         (
             changed(note="gives way to a task of priority 80"),
-            "run 120/200 (median 12.5 ms); gives way to a task of priority 80",
+            "gives way to a task of priority 80; run 120/200 (median 12.5 ms)",
         ),
         (changed(state=TaskState.PENDING), "looking for a device"),
         (changed(state=TaskState.PENDING, note="no \x1b[31mgate"), "no [31mgate"),
