@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Final
 
 import structlog
 import trio
@@ -25,6 +26,9 @@ from scheduler.spool import spool as copy_in
 from scheduler.store import Store
 from scheduler.stored import NewCampaign, NewModel
 from scheduler.takeover import Found
+
+LEAP: Final = 1_000
+"""Epochs left to the scheduler before us, which may be started again with the same key: it must not reach ours."""
 
 log = structlog.get_logger("sark.adopt")
 
@@ -91,7 +95,7 @@ async def adopt_campaign(
         [NewModel(model.name, model.sha256, model.size, model.facts) for model in deed.models],
         list(zip(opened.tasks, deed.tasks, strict=True)),
         found,
-        epoch=gathered.epoch,
+        epoch=gathered.epoch + LEAP,
         created=wall() - deed.age_s,
     )
     for peer in dict.fromkeys(place.worker for place in found.values()):
