@@ -60,9 +60,10 @@ async def test_where_a_ticket_stands_is_in_the_store_and_kept_up_to_date(
     worker.occupy(30.0)
     world.submit(2)
     async with world.scheduler():
-        await world.until(lambda: world.task(2).position == 2)
-        assert world.task(1).position == 1
-        await world.until(lambda: world.task(2).position == 1)
+        await world.until(lambda: {world.task(n).position for n in (1, 2)} == {1, 2})
+        last = next(n for n in (1, 2) if world.task(n).position == 2)
+        assert world.task(last).start_s == 60.0
+        await world.until(lambda: world.task(last).position == 1)
 
 
 async def test_a_task_that_gave_way_is_run_again_and_has_lost_no_try(
@@ -90,7 +91,7 @@ async def test_a_campaign_that_was_adopted_elsewhere_ends_here_and_its_run_goes_
     worker = world.worker("a", seconds=60.0)
     world.submit(2)
     async with world.scheduler():
-        await world.until(lambda: world.task().state is TaskState.RUNNING)
+        await world.until(lambda: TaskState.RUNNING in world.states())
         worker.stale = Denied(reason=Reason.STALE_EPOCH, detail="this campaign was adopted under epoch 9")
         began = trio.current_time()
         await world.until(lambda: not world.store.unfinished_campaigns())
