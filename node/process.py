@@ -18,8 +18,9 @@ from node.cache import ModelCache
 from node.control import Pause
 from node.device_lock import DeviceLock
 from node.outbox import Outbox
+from node.parts import Parts
 from node.probe import Profile, lock_name, probe_device, trouble_with
-from node.service import Parts, Worker, run_worker
+from node.service import Worker, run_worker
 from node.settings import WorkerSettings
 from protocol.errors import LocalProtocolError, ResourceError
 from protocol.pool_messages import PoolManifest

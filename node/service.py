@@ -1,7 +1,7 @@
 """The worker: one nursery, to be read from top to bottom as the list of what it does.
 
     ledger (pure)  ◀── desk ◀── links of schedulers          what they ask changes the ledger
-        └─ orders ─▶ Run, Offer, Kill                         what the ledger orders is carried out here
+        └─ orders ─▶ Run, Offer, Warn, Kill                   what the ledger orders is carried out here
 
 Nothing of another task is fetched by this worker while it times a run, however many slots it has: a download, its hashing and its
 writes would disturb the figures. A model is fetched once and stays cached, so only the first task of a model pays for it. Between
@@ -12,31 +12,30 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 import trio
 
-from drivers.base import Limits, WorkOrder
 from node import runner, told
-from node.cache import ModelCache, Source
-from node.control import OwnersHand, Pause, Senses
+from node.cache import Source
+from node.control import OwnersHand
 from node.deeds import Deeds
 from node.delivery import Delivery, Links
 from node.desk import Desk
-from node.device_lock import DeviceLock
 from node.door import Door
 from node.estate import Estate
 from node.fetching import model_source
 from node.ledger import Ledger
 from node.observed import Job
-from node.outbox import Item, Outbox
+from node.outbox import Item
+from node.parts import AdvertIndex, Parts
 from node.permits import Permits
 from node.places import Kill, Offer, Place, Run, Warn
-from node.probe import Profile, build_advert, device_facts, memory_cap
+from node.probe import build_advert, device_facts, memory_cap
 from node.settings import WorkerSettings
 from protocol.advert import Advert
 from protocol.base import Message
@@ -58,45 +57,6 @@ ADVERT_CHECK_S: Final = 60.0
 LEAVE_S: Final = 3.0
 
 log = structlog.get_logger("sark.worker")
-
-
-class AdvertIndex(Protocol):
-    """What the worker needs of `swarm.index.Index`."""
-
-    async def publish(self, advert: Advert, campaigns: Iterable[str] = ()) -> int: ...
-
-    async def withdraw(self) -> int: ...
-
-
-@dataclass(frozen=True)
-class Parts:
-    """What a worker is made of; the program puts them together, tests put in doubles."""
-
-    profile: Profile
-    incarnation: int
-    owners: Collection[PeerId]
-    """This user's own schedulers."""
-    cache: ModelCache
-    outbox: Outbox
-    lock: DeviceLock
-    launch: Callable[[WorkOrder, Limits], runner.Launching]
-    examine: Callable[[], str]
-    """Runs something that is known to work on this device, and says what is wrong; empty: nothing. Blocks."""
-    wall: Callable[[], float]
-    """Seconds since the epoch, for retention over restarts."""
-    tell: Callable[[str], object] = lambda line: None
-    """Where a line goes about each run, for the device's owner."""
-    version: str = ""
-    pools: Mapping[str, str] = field(default_factory=dict)
-    """Id → name of the pools it works for."""
-    manifests: Collection[PoolManifest] = ()
-    """The newest of these pools that are on disk."""
-    pause: Pause = field(default_factory=Pause)
-    senses: Senses = field(default_factory=Senses)
-    examine_again_s: float = 60.0
-    """A device that was found not to work is examined again so often."""
-    leave: trio.Event = field(default_factory=trio.Event)
-    """Set it to make the worker leave in good order: runs are ended and reported, the advert is withdrawn."""
 
 
 async def run_worker(

@@ -31,8 +31,9 @@ from node.cache import ModelCache
 from node.control import Pause, Senses
 from node.device_lock import DeviceLock
 from node.outbox import Outbox
+from node.parts import Parts
 from node.probe import Profile
-from node.service import Parts, Worker, run_worker
+from node.service import Worker, run_worker
 from node.settings import WorkerSettings
 from protocol.advert import Advert, UnitOffer
 from protocol.base import Message

@@ -1,0 +1,59 @@
+"""What a worker is made of, put together by the program, and what it needs of the index."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import trio
+
+from drivers.base import Limits, WorkOrder
+from node import runner
+from node.cache import ModelCache
+from node.control import Pause, Senses
+from node.device_lock import DeviceLock
+from node.outbox import Outbox
+from node.probe import Profile
+from protocol.advert import Advert
+from protocol.pool_messages import PoolManifest
+from swarm.network import PeerId
+
+
+class AdvertIndex(Protocol):
+    """What the worker needs of `swarm.index.Index`."""
+
+    async def publish(self, advert: Advert, campaigns: Iterable[str] = ()) -> int: ...
+
+    async def withdraw(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a worker is made of; the program puts them together, tests put in doubles."""
+
+    profile: Profile
+    incarnation: int
+    owners: Collection[PeerId]
+    """This user's own schedulers."""
+    cache: ModelCache
+    outbox: Outbox
+    lock: DeviceLock
+    launch: Callable[[WorkOrder, Limits], runner.Launching]
+    examine: Callable[[], str]
+    """Runs something that is known to work on this device, and says what is wrong; empty: nothing. Blocks."""
+    wall: Callable[[], float]
+    """Seconds since the epoch, for retention over restarts."""
+    tell: Callable[[str], object] = lambda line: None
+    """Where a line goes about each run, for the device's owner."""
+    version: str = ""
+    pools: Mapping[str, str] = field(default_factory=dict)
+    """Id → name of the pools it works for."""
+    manifests: Collection[PoolManifest] = ()
+    """The newest of these pools that are on disk."""
+    pause: Pause = field(default_factory=Pause)
+    senses: Senses = field(default_factory=Senses)
+    examine_again_s: float = 60.0
+    """A device that was found not to work is examined again so often."""
+    leave: trio.Event = field(default_factory=trio.Event)
+    """Set it to make the worker leave in good order: runs are ended and reported, the advert is withdrawn."""
