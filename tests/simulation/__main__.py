@@ -66,6 +66,7 @@ def some(first: int, count: int, swarm: bool = False) -> Figures:
         if swarm:
             from tests.simulation.swarm_run import run_swarm
 
+            hush()
             figures.add(run_swarm(seed))
         else:
             figures.add(run(seed))

@@ -7,7 +7,7 @@ import pytest
 from tests.simulation.swarm_run import run_swarm
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_the_real_services_keep_every_invariant(seed: int) -> None:
     outcome = run_swarm(seed)
     assert not outcome.breaches, [str(breach) for breach in outcome.breaches]

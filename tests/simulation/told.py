@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -78,8 +79,8 @@ def from_store(path: Path, who: str, history: History, *, began: float = 0.0) ->
                     history.add(at, Kind.ENDED, who=who, task=task, word=ends)
 
 
-def _records(path: Path) -> list[sa.Row[tuple[str, int, str, str, bytes]]]:
+def _records(path: Path) -> Sequence[Any]:
     columns = t.records.c
     with t.connect(path) as connection:
         query = sa.select(columns.task, columns.attempt, columns.worker, columns.sha256, columns.body)
-        return list(connection.execute(query).all())
+        return connection.execute(query).all()
