@@ -36,8 +36,9 @@ from drivers.base import Event as Shown
 from node.cache import ModelCache
 from node.device_lock import DeviceLock
 from node.outbox import Outbox
+from node.parts import Parts
 from node.probe import Profile
-from node.service import Parts, Worker, run_worker
+from node.service import Worker, run_worker
 from node.settings import WorkerSettings
 from protocol.advert import Advert, SignedAdvert, UnitOffer
 from protocol.match import match
