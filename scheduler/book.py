@@ -28,6 +28,8 @@ from scheduler.rank import WorkerView
 from scheduler.standing import Standing
 from scheduler.stored import Live, Place
 
+TAKEN_BACK_S: Final = 10.0
+"""A run that goes on for so long after its worker warned of giving way does not give way."""
 MAX_ASKED: Final = 16
 """Tasks of one need that a probe asks about."""
 
@@ -302,15 +304,17 @@ class Book(Standing):
             self._placed(entry, now)
         self._move(entry, TaskEvent.PROGRESS)
         entry.begun = True
+        if now - entry.yields_at > TAKEN_BACK_S:
+            entry.yields_to = None
         note = told.note or ("" if entry.yields_to is None else _yields(entry.yields_to))
         return Live(entry.id, entry.attempt, told.phase, told.done, told.total, told.median_ms, note)
 
-    def preempt(self, peer: str, lease: str, fence: Fence, priority: int) -> list[Order]:
+    def preempt(self, peer: str, lease: str, fence: Fence, priority: int, now: float) -> list[Order]:
         """A worker says that a run is about to give way to a task of this priority."""
         entry = self._by_lease(peer, lease, fence)
         if entry is None or entry.worker != peer:
             return []
-        entry.yields_to = priority
+        entry.yields_to, entry.yields_at = priority, now
         fields: dict[str, str | int | float] = {
             "attempt": entry.attempt,
             "device": self._named(peer),

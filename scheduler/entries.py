@@ -97,6 +97,8 @@ class Entry:
     """How often it gave way to a higher priority."""
     yields_to: int | None = None
     """The priority that its worker said it gives way to now."""
+    yields_at: float = 0.0
+    """When it said so; a warning that nothing follows was taken back."""
     last: int = 0
     """Highest number of an attempt, be it the current one or not."""
     spare: Ticket | None = None

@@ -18,14 +18,13 @@ from typing import Any, Final
 import structlog
 import trio
 
-from protocol.attempt import TaskState
 from protocol.base import Message
-from protocol.errors import CampaignError, RemoteProtocolError, ResourceError, Unreachable
+from protocol.errors import RemoteProtocolError, ResourceError, Unreachable
 from protocol.messages import Accepted, Preempt, Progress, Ready, Result, Skip, Stale, Start
 from protocol.words import Reason
 from scheduler.book import Book
 from scheduler.deed import deeds_in
-from scheduler.discover import Finder, find, plan_on_devices, survey
+from scheduler.discover import Finder, find, survey
 from scheduler.entries import Entry, Terms
 from scheduler.explain import why_none
 from scheduler.lacking import Lacking
@@ -48,11 +47,12 @@ from scheduler.orders import (
     Switch,
     Tell,
 )
+from scheduler.planning import fix_plan
 from scheduler.presenting import Presenting
-from scheduler.restore import ran_on, restored
+from scheduler.restore import entries_of
 from scheduler.results import check, not_as_asked, pull
 from scheduler.store import Store
-from scheduler.stored import AttemptRow, CampaignRow, Intent, Live
+from scheduler.stored import CampaignRow, Intent, Live
 from scheduler.workers import Workers
 from swarm.blobs import serve_blobs
 from swarm.identity import Identity
@@ -63,9 +63,6 @@ from swarm.network import Network
 BEAT_S: Final = 0.2
 LOOKS: Final = 8
 """In each beat, how often to see whether another process wrote to the store."""
-SEEK_S: Final = 2.0
-AGREE_S: Final = 1.0
-"""Between the two looks at the index that must agree before a campaign over devices is planned."""
 LOOKUPS: Final = 8
 """Questions to the index at once."""
 RIVALS_S: Final = 2.0
@@ -200,14 +197,7 @@ class _Service:
         now = trio.current_time()
         self._epochs[row.id] = self._store.next_epoch(row.id)
         bodies = self._store.bodies(row.id)
-        attempts: dict[str, list[AttemptRow]] = {}
-        for attempt in self._store.attempts(row.id):
-            attempts.setdefault(attempt.task, []).append(attempt)
-        rows = self._store.tasks(row.id)
-        entries = [restored(task, bodies[task.id], attempts.get(task.id, ())) for task in rows]
-        for entry in entries:
-            if entry.cell and entry.state is TaskState.SUCCEEDED:
-                entry.ran_on = ran_on(self._store.rows(row.id), entry.id)
+        entries = entries_of(self._store, row.id, bodies)
         self._bodies |= bodies
         for worker in self._store.workers():
             view = self._book.view(worker.peer)
@@ -222,10 +212,10 @@ class _Service:
             ends_at=None if left is None else now + left,
             priority=row.priority,
         )
-        in_order = {task.id: bodies[task.id] for task in rows}
+        in_order = {entry.id: bodies[entry.id] for entry in entries}
         age_s = self._wall() - row.created
         self._deeds.take_up(row, self._store.models(row.id), in_order, self._identity, age_s)
-        log.info("campaign.taken-up", campaign=row.id, tasks=len(rows), epoch=self._epochs[row.id])
+        log.info("campaign.taken-up", campaign=row.id, tasks=len(entries), epoch=self._epochs[row.id])
         self._store.set_notes(self._lacking.mark(entries))
         entries.sort(key=lambda entry: entry.lacks_model)
         self._carry_out(self._book.add(terms, entries, now))
@@ -234,23 +224,8 @@ class _Service:
 
     async def _plan(self, row: CampaignRow) -> None:
         """A campaign over devices: wait until the same ones are seen twice in a row, then fix its tasks."""
-        left = self._left_s(row)
-        until = trio.current_time() + (row.wait_s if left is None else min(row.wait_s, left))
-        before: frozenset[str] = frozenset()
         try:
-            while True:
-                tasks, seen = await plan_on_devices(self._index, row, self._store.models(row.id))
-                current = self._store.campaign(row.id)
-                if current is None or current.cancel:
-                    self._store.end_campaign(row.id)
-                    return
-                if (seen and seen == before) or trio.current_time() >= until:
-                    self._store.plan_campaign(row.id, tasks)
-                    return
-                before = seen
-                await trio.sleep(AGREE_S if seen else SEEK_S)
-        except CampaignError as exc:
-            self._store.end_campaign(row.id, detail=exc.what)
+            await fix_plan(self._index, self._store, row, self._left_s(row))
         finally:
             self._planning.discard(row.id)
             self.load()
@@ -413,7 +388,11 @@ class _Service:
                 return await self._result(link.peer, message)
             case Preempt():
                 log.info("task.yields", peer=link.peer, lease=message.lease, by=message.priority)
-                self._carry_out(self._book.preempt(link.peer, message.lease, message.fence, message.priority))
+                self._carry_out(
+                    self._book.preempt(
+                        link.peer, message.lease, message.fence, message.priority, trio.current_time()
+                    )
+                )
                 return None
             case _:
                 raise RemoteProtocolError(f"a worker does not say {type(message).__name__}")

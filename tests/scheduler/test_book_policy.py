@@ -61,7 +61,7 @@ def test_a_commit_says_how_often_the_task_gave_way_and_how_long_its_campaign_has
 def test_a_task_that_gave_way_has_lost_no_try_and_goes_on_at_once_anywhere(how: str) -> None:
     story = Story()
     story.grant(story.commits[0])
-    told = story.tell(story.book.preempt(PEERS[0], "l1", Fence(incarnation=1, number=1), 80))
+    told = story.tell(story.book.preempt(PEERS[0], "l1", Fence(incarnation=1, number=1), 80, story.now))
     assert of(told, Tell)[0].fields["priority"] == 80
     if how == "renewal":
         orders = story.tell(story.book.lost(PEERS[0], ["l1"], Reason.PREEMPTED, story.now))

@@ -286,7 +286,7 @@ class Walk(RuleBasedStateMachine):
             asked = frozenset(held.lease for held in book.held_on(peer))
             self.do(book.adopted(peer, "c-one", incarnation, (told,), self.now, asked=asked))
         elif what == "preempt":
-            self.do(book.preempt(peer, lease, fence, 60 + number))
+            self.do(book.preempt(peer, lease, fence, 60 + number, self.now))
         elif what == "stale":
             if flags == (True, True):
                 self.do(book.superseded(peer, "c-one", self.now))

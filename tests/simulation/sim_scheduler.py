@@ -242,7 +242,9 @@ class SimScheduler(Lines):
             case Result():
                 return await self._result(end.peer, message)
             case Preempt():
-                self._carry_out(self.book.preempt(end.peer, message.lease, message.fence, message.priority))
+                self._carry_out(
+                    self.book.preempt(end.peer, message.lease, message.fence, message.priority, self.now())
+                )
                 return None
             case _:
                 raise AssertionError(f"a worker does not say {type(message).__name__}")
