@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from protocol.attempt import TaskState
 from protocol.record import read_record
 from protocol.task import read_task
 from scheduler.entries import Entry, Ticket
+from scheduler.store import Store
 from scheduler.stored import AttemptRow, AttemptState, ResultRow, TaskRow
 
 
@@ -32,6 +33,18 @@ def restored(row: TaskRow, body: bytes, attempts: Sequence[AttemptRow]) -> Entry
     if entry.live or entry.over:
         entry.worker, entry.lease, entry.fence = row.worker, row.lease, row.fence
     return entry
+
+
+def entries_of(store: Store, campaign: str, bodies: Mapping[str, bytes]) -> list[Entry]:
+    """All tasks of a campaign, in its order."""
+    attempts: dict[str, list[AttemptRow]] = {}
+    for attempt in store.attempts(campaign):
+        attempts.setdefault(attempt.task, []).append(attempt)
+    entries = [restored(task, bodies[task.id], attempts.get(task.id, ())) for task in store.tasks(campaign)]
+    for entry in entries:
+        if entry.cell and entry.state is TaskState.SUCCEEDED:
+            entry.ran_on = ran_on(store.rows(campaign), entry.id)
+    return entries
 
 
 def ran_on(rows: Sequence[ResultRow], task: str) -> str:
