@@ -172,6 +172,8 @@ class Assigning(Moving):
         """Those of `serving` that may have it: not where a replica of it is or was; none that has tried it while there is one that has
         not, be it busy, or before the backoff is over.
         """
+        if entry.lacks_model:
+            return []
         if not (entry.tried or entry.cell):
             return serving
         taken = self._taken(entry)
