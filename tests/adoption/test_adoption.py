@@ -37,6 +37,7 @@ async def midway(world: World) -> None:
         await until(lambda: states(store)[TaskState.SUCCEEDED] == 1, "one is done")
         await until(lambda: world.launched == 4, "the next one runs")
     world.workers["two"].runs[0].go.set()
+    await until(lambda: world.workers["two"].unsent() == 1, "its result is on disk")
 
 
 async def end(world: World, store: Store) -> None:

@@ -94,6 +94,8 @@ class Worker:
     free: bool = False
     """Everything launched from now on ends by itself."""
     incarnation: int = 0
+    unsent: Callable[[], int] = lambda: 0
+    """How many results no scheduler has taken."""
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
 
     def launch(self, order: WorkOrder, limits: Limits) -> Run:
@@ -196,6 +198,7 @@ class World:
             wall=time.time,
         )
         worker.scope = trio.CancelScope()
+        worker.unsent = parts.outbox.__len__
 
         async def run(task_status: Any) -> None:
             with worker.scope:
