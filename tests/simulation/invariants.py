@@ -44,7 +44,7 @@ def no_stale_record(history: History) -> Iterator[Breach]:
     open_: dict[tuple[str, str, int], str] = {}
     granted: dict[tuple[str, str, int], set[tuple[int, int] | None]] = defaultdict(set)
     for event in history.of(
-        Kind.COMMITTED, Kind.ATTEMPT_ENDED, Kind.RECORDED, Kind.ENDED, Kind.TAKEN, Kind.QUEUED
+        Kind.COMMITTED, Kind.ATTEMPT_ENDED, Kind.RECORDED, Kind.ENDED, Kind.TAKEN, Kind.QUEUED, Kind.WANTED
     ):
         name = (event.who, event.task, event.attempt)
         match event.kind:
@@ -52,8 +52,9 @@ def no_stale_record(history: History) -> Iterator[Breach]:
                 open_[name] = event.worker
             case Kind.ATTEMPT_ENDED:
                 open_.pop(name, None)
-            case Kind.TAKEN | Kind.QUEUED:
-                granted[event.worker, event.task, event.attempt].add(event.fence)
+            case Kind.TAKEN | Kind.QUEUED | Kind.WANTED:
+                if event.fence is not None:
+                    granted[event.worker, event.task, event.attempt].add(event.fence)
             case Kind.ENDED:
                 for other in [key for key in open_ if key[:2] == name[:2]]:
                     del open_[other]
@@ -65,7 +66,7 @@ def no_stale_record(history: History) -> Iterator[Breach]:
                     )
                 elif worker != event.worker:
                     yield Breach("no_stale_record", f"{event.task} was given to {worker}", event.at)
-                elif granted and event.fence not in granted[event.worker, event.task, event.attempt]:
+                elif event.fence not in granted.get((event.worker, event.task, event.attempt), {event.fence}):
                     yield Breach("no_stale_record", f"{event.task}: nobody granted {event.fence}", event.at)
 
 
@@ -257,14 +258,19 @@ def no_orphan_run(history: History) -> Iterator[Breach]:
 def _pauses(history: History, last: float) -> dict[str, list[tuple[float, float]]]:
     """Worker → from, to: when its process could do nothing."""
     found: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    since: dict[str, float] = {}
+    since: dict[str, list[float]] = defaultdict(list)
     for event in history.of(Kind.PAUSED):
+        began = since[event.worker]
         if event.number:
-            since.setdefault(event.worker, event.at)
-        elif event.worker in since:
-            found[event.worker].append((since.pop(event.worker), event.at))
-    for worker, at in since.items():
-        found[worker].append((at, last))
+            began.append(event.at)
+        elif began:
+            first = began[0]
+            began.pop()
+            if not began:
+                found[event.worker].append((first, event.at))
+    for worker, began in since.items():
+        if began:
+            found[worker].append((began[0], last))
     return found
 
 

@@ -38,11 +38,12 @@ class Kernel:
         """Go on to that instant, or until it is done: that is asked once a second."""
         look, steps = self.now, 0
         while self._due and self._due[0][0] <= until:
-            when, _, do = heapq.heappop(self._due)
+            when = self._due[0][0]
             if when >= look:
                 look = when + 1.0
                 if done():
                     return
+            _, _, do = heapq.heappop(self._due)
             steps = steps + 1 if when < self.now + 1e-9 else 0
             if steps > MOST_AT_ONCE:
                 raise LocalProtocolError(f"at {when:.3f} s it goes round and round")

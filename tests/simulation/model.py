@@ -359,6 +359,9 @@ class World:
         if pair in self.revoked:
             self.revoked.discard(pair)
             self.tell(Kind.PERMITTED, worker=pair[0], peer=pair[1], word="*")
+            for worker in self.workers:
+                if worker.name == pair[0]:
+                    worker.presented()
 
     def drop_links(self) -> None:
         """All links of a scheduler break."""
@@ -379,8 +382,6 @@ class World:
             self._start_worker(worker)
         for scheduler in self.schedulers:
             self._free_scheduler(scheduler)
-        for one in self._all():
-            one.process.paused_until = min(one.process.paused_until, self.kernel.now)
         self.tell(Kind.QUIET)
 
     # -- from beginning to end ------------------------------------------------------------------------------------------------

@@ -134,6 +134,8 @@ class SimWorker:
         self._shadow = {}
         self._changed = Flag()
         self._news = Flag()
+        self._let_in = Flag()
+        self._links: dict[End, None] = {}
         self._under_way: set[str] = set()
         self._tell(Kind.BORN, fence=(self.incarnation, 0))
         self.process.spawn(self._keep_time())
@@ -219,18 +221,34 @@ class SimWorker:
             case _:
                 raise AssertionError(f"{type(message).__name__} is not a scheduler's to say")
 
+    def presented(self) -> None:
+        """Somebody may do something now that it perhaps could not before."""
+        if self.process.alive:
+            news, self._let_in = self._let_in, Flag()
+            news.set()
+
     def _opened(self, end: End) -> None:
-        if self._may(self.name, end.peer):
-            self.ledger.link_up(end.peer, self.process.now())
-            self._carry_out()
-            self.process.spawn(self._send_results(end))
+        self.process.spawn(self._beside(end))
+
+    async def _beside(self, end: End) -> None:
+        """Each scheduler's link: taken up once it may do anything here."""
+        while not self._may(self.name, end.peer):
+            await self._let_in.wait(self.process)
+        if end.closed.is_set:
+            return
+        self._links[end] = None
+        self.ledger.link_up(end.peer, self.process.now())
+        self._carry_out()
+        await self._send_results(end)
 
     def _closed(self, end: End) -> None:
-        self.ledger.link_down(end.peer, self.process.now())
-        self._carry_out()
+        if end in self._links:
+            del self._links[end]
+            self.ledger.link_down(end.peer, self.process.now())
+            self._carry_out()
 
     def _link(self, peer: str) -> End | None:
-        return next((end for end in reversed(self.station.ends) if end.peer == peer), None)
+        return next((end for end in reversed(self._links) if end.peer == peer), None)
 
     # -- carrying out -----------------------------------------------------------------------------------------------------------
 

@@ -49,7 +49,16 @@ def from_store(path: Path, who: str, history: History, *, began: float = 0.0) ->
                         worker = str(event.fields["worker"])
                         history.add(at, Kind.COMMITTED, who=who, task=task, attempt=attempt, worker=worker)
                     case "task.granted":
-                        history.add(at, Kind.WANTED, who=who, task=task, attempt=attempt)
+                        fence = tuple(event.fields["fence"])
+                        history.add(
+                            at,
+                            Kind.WANTED,
+                            who=who,
+                            task=task,
+                            attempt=attempt,
+                            worker=record.worker if record else "",
+                            fence=fence,
+                        )
                     case (
                         "task.succeeded"
                         | "task.failed"
