@@ -2,8 +2,8 @@
 
     python benchmarks/placements.py [--workers 1000] [--tasks 10000] [--seconds 2] [--needs 1] [--profile]
 
-Each worker has one place and a queue; a task runs for so many simulated seconds. Counted is the CPU time that the book takes for all that is
-said of a task, from the campaign being added to the last result: probes, commits, tickets, places, progress, results, and the beat, five
+Each worker has one place and a queue; a task runs for so many simulated seconds. Counted is the CPU time that the book takes for all that
+is said of a task, from the campaign being added to the last result: probes, commits, tickets, places, progress, results, and the beat, five
 times in each simulated second.
 """
 

@@ -34,7 +34,6 @@ from scheduler.rank import WorkerView
 from swarm.identity import Identity
 from tests.scheduler.book_parts import PEERS, a_record, a_task, advert, of, quote
 
-
 X = TypeVar("X")
 
 
