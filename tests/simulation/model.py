@@ -37,7 +37,8 @@ FAULTS_S: Final = 60.0
 PATIENCE_S: Final = 900.0
 """After them everything has to end in this time."""
 AFTERWARDS_S: Final = 40.0
-"""From the last end of a task to the look at what is left."""
+"""From the last end of a task, and the last pause, to the look at what is left: a run that its scheduler gave up while its worker stood
+still goes on to its own end, as nobody needs the device."""
 GIB: Final = 1024**3
 
 
@@ -405,7 +406,8 @@ class World:
         self._calm()
         self.kernel.run(self.kernel.now + PATIENCE_S, self._over)
         if self._over():
-            self.kernel.run(self.kernel.now + AFTERWARDS_S, lambda: False)
+            awake = max(one.process.paused_until for one in self._all())
+            self.kernel.run(max(self.kernel.now, awake) + AFTERWARDS_S, lambda: False)
         self._look()
 
     def _over(self) -> bool:
