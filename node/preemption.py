@@ -89,13 +89,21 @@ class Preemption:
             default=None,
         )
 
-    def forget(self, places: Mapping[str, Place], linked: Collection[str]) -> None:
-        """Spare the victims of tickets that do not wait any more, or cannot be asked."""
+    def forget(self, places: Mapping[str, Place], lower: Iterable[Place], linked: Collection[str]) -> None:
+        """Spare the victims of tickets that do not wait any more, or cannot be asked, and those that are not among `lower` any more.
+
+        What stands after it is what `choose` is asked about, so that no grace stays over.
+        """
+        able = {place.lease: place for place in lower}
         self._claims = {
             ticket: claim
             for ticket, claim in self._claims.items()
-            if self._stands(places.get(ticket), places.get(claim.victim), linked)
+            if self._stands(places.get(ticket), able.get(claim.victim), linked)
         }
+
+    def spare(self) -> None:
+        """Nobody gives way."""
+        self._claims.clear()
 
     def choose(self, ticket: Place, lower: Iterable[Place], now: float) -> tuple[Place | None, bool]:
         """(who of these is to give way, whether at once or after the grace that begins now).
@@ -135,6 +143,7 @@ class Preemption:
             and ticket.peer in linked
             and victim is not None
             and victim.state is LeaseState.RUNNING
+            and self._outranks(ticket.wanted.own, ticket.wanted.owner, victim.wanted)
         )
 
 

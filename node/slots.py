@@ -151,6 +151,8 @@ class Slots:
                     break
                 self._offer(self.places[first.lease])
             self._preempt(now)
+        else:
+            self._preemption.spare()  # nobody gets a turn, so nobody gives way for one
         for place in self.places.values():
             if place.state is LeaseState.GRANTED and self.number_in(OCCUPIES) < self.count:
                 place.move(LeaseEvent.RUN)
@@ -173,8 +175,8 @@ class Slots:
 
     def _preempt(self, now: float) -> None:
         """All slots are taken: each ticket that may makes one lower run give way, and gets its slot when the grace is over."""
-        self._preemption.forget(self.places, self.linked)
         lower = self._lower()
+        self._preemption.forget(self.places, lower, self.linked)
         if not lower:
             return
         higher = [

@@ -72,6 +72,9 @@ class LedgerMachine(RuleBasedStateMachine):
             self._link(peer, True)
 
     def obey(self) -> None:
+        """As the worker does after each change."""
+        if not self.ledger.condition.gives_turns:
+            self.ledger.close_queue()
         for order in self.ledger.take_orders():
             self._obey(order)
         self._look_for_unfairness()
@@ -232,6 +235,12 @@ class LedgerMachine(RuleBasedStateMachine):
         self.obey()
         left = [place for place in self.ledger.places() if who in (place.peer, place.wanted.principal)]
         assert {place.state for place in left} <= {LeaseState.STOPPING, LeaseState.REPORTING}
+
+    @rule(why=st.sampled_from(["", "", "paused by its owner"]))
+    def hold(self, why: str) -> None:
+        """Its owner pauses it, or lets it go on."""
+        self.ledger.condition.hold(why)
+        self.obey()
 
     # -- what the device does --------------------------------------------------------------------------------------------
 

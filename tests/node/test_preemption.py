@@ -321,6 +321,29 @@ def test_a_worker_that_is_held_back_gives_no_turns_and_one_that_finishes_does() 
             assert ledger.take_orders() == ()
 
 
+@pytest.mark.parametrize("told", ["held", "drained", "broken"])
+def test_a_worker_that_is_held_back_within_a_grace_spares_the_run_and_has_nothing_left_to_do(
+    told: str,
+) -> None:
+    ledger = linked()
+    low = run_of(ledger, want(1, ANN))
+    ticket_of(ledger, want(1, BOB, queue=True, priority=90), 1.0)
+    assert warned(ledger) == [low.lease]
+    if told == "held":
+        ledger.condition.hold("paused by its owner")
+    elif told == "drained":
+        ledger.condition.drain("leaving")
+    else:
+        ledger.condition.break_down("the device fell over")
+    ledger.close_queue()
+    ledger.expire(1.0 + PREEMPT_GRACE_S)
+    deadline = ledger.next_deadline()
+    assert deadline is not None
+    assert deadline > 1.0 + PREEMPT_GRACE_S, "else the worker's clock would look again and again without end"
+    assert ledger.take_orders() == ()
+    assert ledger.renew(ANN, [low], 3.0).renewed == (low.lease,)
+
+
 # -- measurements --------------------------------------------------------------------------------------------------------------
 
 
