@@ -208,7 +208,7 @@ def _proof(biscuit: Biscuit, blocks: Sequence[Block], issuer: str, peer: str, no
 
 
 def _least(one: Grant, other: Grant) -> Grant:
-    """What both allow. Raises `NotPermitted` when that is nothing."""
+    """What both allow, `other` being the later. Raises `NotPermitted` when that is nothing."""
     rights = one.rights & other.rights
     if not rights:
         raise NotPermitted("nothing is left of this permission: its parts share no right")
@@ -219,13 +219,14 @@ def _least(one: Grant, other: Grant) -> Grant:
         campaigns &= other.campaigns
         if not campaigns:
             raise NotPermitted("nothing is left of this permission: its parts share no campaign")
-    if one.team and other.team and one.team != other.team:
-        raise NotPermitted(f"this permission is for team {one.team}, not for {other.team}")
+    if other.team and one.team != other.team:  # nobody gives itself a team: only who issued the token names one
+        of = f"team {one.team}" if one.team else "no team"
+        raise NotPermitted(f"this permission is for {of}, not for {other.team}")
     return Grant(
         rights=rights,
         priority=min(one.priority, other.priority),
         slots=min((s for s in (one.slots, other.slots) if s is not None), default=None),
-        team=one.team or other.team,
+        team=one.team,
         campaigns=campaigns,
         lasts_s=min(one.lasts_s, other.lasts_s),
     )

@@ -51,7 +51,7 @@ def within(small: Grant, large: Grant) -> bool:
         and small.priority <= large.priority
         and (large.slots is None or (small.slots is not None and small.slots <= large.slots))
         and (large.campaigns is None or (small.campaigns is not None and small.campaigns <= large.campaigns))
-        and large.team in ("", small.team)
+        and large.team == small.team
         and small.lasts_s <= large.lasts_s
     )
 
@@ -106,9 +106,11 @@ def test_a_chain_of_delegations_never_allows_more_than_any_of_its_parts(
             return
         assert proof.principal == ANN.peer_id
         assert proof.holders == tuple(hand.peer_id for hand in HANDS[: number + 2])
+        assert proof.grant.team == chain[0].team
         for part, since in given_so_far:
             left = max(0.0, since + part.lasts_s - now)
-            limits = Grant(part.rights, part.priority, part.slots, part.team, part.campaigns, left)
+            limits = Grant(part.rights, part.priority, part.slots, proof.grant.team, part.campaigns, left)
+            assert part.team in ("", proof.grant.team)
             assert within(proof.grant, limits)
             assert proof.expires <= since + part.lasts_s
 
@@ -123,7 +125,17 @@ def test_a_block_written_by_hand_to_allow_more_allows_no_more(first: Grant, wish
     except NotPermitted:
         return
     assert within(proof.grant, Grant(**{name: getattr(first, name) for name in _LIMITS}))
-    assert within(proof.grant, Grant(**{name: getattr(wish, name) for name in _LIMITS}))
+    assert wish.team in ("", first.team)
+    limits = {name: getattr(wish, name) for name in _LIMITS} | {"team": first.team}
+    assert within(proof.grant, Grant(**limits))
+
+
+def test_nobody_gets_into_a_team_by_passing_its_permission_on_to_itself() -> None:
+    with pytest.raises(NotPermitted, match="for no team, not for vision"):
+        delegate(plain(), POOL.peer_id, ANN, BEN.peer_id, Grant(BOTH, team="vision"), now=NOW)
+    source = Block.of(ANN.peer_id, BEN.peer_id, None, Grant(BOTH, team="vision"), NOW).render(first=False)
+    with pytest.raises(NotPermitted, match="for no team, not for vision"):
+        prove(with_block(plain(), source, ANN), POOL.peer_id, BEN.peer_id, now=NOW)
 
 
 _LIMITS = ("rights", "priority", "slots", "team", "campaigns", "lasts_s")
