@@ -48,7 +48,7 @@ class Adoption:
     lacking: tuple[str, ...] = ()
     """Names of models that open tasks need and no device has: these tasks wait until somebody brings them."""
     silent: Mapping[str, str] = field(default_factory=dict)
-    """Devices that did not answer, and why; what they have will be run again elsewhere."""
+    """Peers of the campaign that told nothing → their names and why; what they have will be run again elsewhere."""
 
     @property
     def to_do(self) -> int:

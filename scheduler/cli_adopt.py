@@ -122,8 +122,8 @@ def adopt(
                     models=models,
                     wall=time.time,
                 )
-            for device, why in adoption.silent.items():
-                told = safe_text(f"{device} did not answer ({why}); what it has is run again elsewhere", 400)
+            for words in adoption.silent.values():
+                told = safe_text(f"{words}; what it has of the campaign is run again elsewhere", 400)
                 print(told, file=sys.stderr)
             for name in adoption.lacking:
                 told = f"tasks wait for the model {name}, which no device has: sark-node adopt {campaign} --models FOLDER"

@@ -6,8 +6,9 @@ index.campaign(C) ─▶ Look at each, all pages ─▶ round after round, until
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -16,7 +17,14 @@ import trio
 
 from protocol.advert import Advert
 from protocol.deed import MAX_DEED, Opened, open_deed, read_cover
-from protocol.errors import CampaignError, ProtocolError, Refused, RemoteProtocolError, Unreachable
+from protocol.errors import (
+    CampaignError,
+    ProtocolError,
+    Refused,
+    RemoteProtocolError,
+    ResourceError,
+    Unreachable,
+)
 from protocol.messages import Adopted, Denied, LiveLease, Look
 from scheduler.takeover import Found
 from swarm.blobs import fetch_blob
@@ -34,6 +42,15 @@ LIMIT: Final = 256
 AT_ONCE: Final = 32
 MAX_PAGES: Final = 256
 PATIENCE_S: Final = 5.0
+NEXT_S: Final = 2.0
+"""When a holder of the deed has not sent it by then, the next one is asked beside it."""
+DEED_S: Final = 30.0
+"""A holder that has not sent it by then is given up."""
+SLOWEST: Final = 32 * 1024
+"""Bytes a second: who sends a model more slowly over `PACE_S` is given up for another holder."""
+PACE_S: Final = 30.0
+PIECE: Final = 512 * 1024
+"""A model comes in pieces of so many bytes, so that its pace is seen."""
 
 log = structlog.get_logger("sark.adopt")
 
@@ -59,10 +76,12 @@ class Heard:
 
 @dataclass(slots=True)
 class Gathered:
-    """What all of them told. `silent`: device → why it told nothing."""
+    """What all of them told."""
 
     heard: dict[str, Heard] = field(default_factory=dict)
+    """By peer."""
     silent: dict[str, str] = field(default_factory=dict)
+    """Peer → its name and why it told nothing, for people; of those only that the index lists under the campaign."""
 
     @property
     def epoch(self) -> int:
@@ -75,6 +94,7 @@ class Gathered:
         An attempt above another one was only begun, or done, because that one had failed; a ticket above it need not have been.
         """
         best: dict[str, tuple[tuple[bool, int], Found]] = {}
+        highest: dict[str, int] = {}
         for peer, each in self.heard.items():
             for lease in each.leases:
                 found = Found(
@@ -87,10 +107,11 @@ class Gathered:
                     queued=lease.queued,
                     over=lease.reporting or lease.settled,
                 )
+                highest[lease.task] = max(highest.get(lease.task, 0), lease.attempt)
                 rank = (not lease.queued, lease.attempt)
                 if lease.task not in best or best[lease.task][0] < rank:
                     best[lease.task] = (rank, found)
-        return {task: found for task, (_, found) in best.items()}
+        return {task: replace(found, highest=highest[task]) for task, (_, found) in best.items()}
 
 
 Introduce = Callable[[Link, Advert], Awaitable[object]]
@@ -109,15 +130,19 @@ class Gatherer:
         campaign: str,
         *,
         round_s: float = ROUND_S,
+        next_s: float = NEXT_S,
+        pace_s: float = PACE_S,
     ) -> None:
         self._network = network
         self._index = index
         self._links = links
         self._introduce = introduce
         self._campaign = campaign
-        self._round_s = round_s
+        self._round_s, self._next_s, self._pace_s = round_s, next_s, pace_s
         self.adverts: dict[str, Advert] = {}
         """Every worker that was found so far."""
+        self._listed: set[str] = set()
+        """Those of them that the index named as this campaign's."""
 
     async def gather(self) -> Gathered:
         """Ask all workers of the campaign, until two looks at the index in a row found nobody new and everybody answered, or never will."""
@@ -145,6 +170,8 @@ class Gatherer:
         for sighting in result.found:
             if not sighting.advert.gone:
                 self.adverts[sighting.advert.peer] = sighting.advert
+                if not everybody:
+                    self._listed.add(sighting.advert.peer)
 
     async def look(self, peers: Iterable[str], gathered: Gathered) -> None:
         """Ask these, beside each other, and keep what they tell."""
@@ -154,10 +181,12 @@ class Gatherer:
             async with slots:
                 try:
                     gathered.heard[advert.peer] = await self._look(advert)
-                    gathered.silent.pop(advert.name, None)
+                    gathered.silent.pop(advert.peer, None)
                 except (Unreachable, Refused, ProtocolError) as exc:
                     log.info("look.unanswered", peer=advert.peer, why=exc.what)
-                    gathered.silent[advert.name] = exc.what
+                    if advert.peer in self._listed:  # a stranger has nothing of it, and need not tell us so
+                        does = "refuses" if isinstance(exc, Refused) else "does not answer"
+                        gathered.silent[advert.peer] = f"{advert.name} {does} ({exc.what})"
                     await self._links.drop(advert.peer)
 
         async with trio.open_nursery() as nursery:
@@ -172,7 +201,7 @@ class Gatherer:
         for _ in range(MAX_PAGES):
             answer = await link.call(Look(campaign=self._campaign, cursor=cursor))
             if isinstance(answer, Denied):
-                raise Refused(f"{advert.name}: {answer.detail or answer.reason}", reason=answer.reason)
+                raise Refused(answer.detail or str(answer.reason), reason=answer.reason)
             if not isinstance(answer, Adopted):
                 raise RemoteProtocolError(f"{advert.peer} answered Look with {type(answer).__name__}")
             leases |= {(lease.task, lease.attempt): lease for lease in answer.leases}
@@ -187,29 +216,48 @@ class Gatherer:
 
     async def deed(self, gathered: Gathered, owner: str) -> tuple[bytes, Opened]:
         """The campaign's deed under its owner's signature, from any of its workers. Raises `CampaignError` when none has a good one."""
+        alike = Counter(each.deed for each in gathered.heard.values())
+        holders = [each for each in gathered.heard.values() if each.deed and each.deed_size <= MAX_DEED]
+        holders.sort(key=lambda each: -alike[each.deed])  # what many name is more likely to be good
         why = "no device that answers has it"
-        for each in gathered.heard.values():
-            if each.deed is None or each.deed_size > MAX_DEED:
-                continue
+        found: list[tuple[bytes, Opened]] = []
+
+        async def ask(each: Heard, ended: trio.Event) -> None:
+            nonlocal why
             try:
-                data = await self._take(each.advert, each.deed, each.deed_size)
-                cover = read_cover(data)
-                if cover.campaign != self._campaign or cover.owner != owner:
-                    raise RemoteProtocolError("it is of another campaign or owner")
-                if not verify(owner, cover.message, cover.signature):
-                    raise RemoteProtocolError("its signature is not the owner's")
-                return data, await trio.to_thread.run_sync(open_deed, cover)
+                found.append(await self._deed_of(each, owner))
+                nursery.cancel_scope.cancel()
             except (Unreachable, Refused, ProtocolError) as exc:
                 why = f"{each.advert.name}: {exc.what}"
                 log.warning("deed.unusable", peer=each.advert.peer, why=exc.what)
+            ended.set()
+
+        async with trio.open_nursery() as nursery:
+            for each in holders:
+                ended = trio.Event()
+                nursery.start_soon(ask, each, ended)
+                with trio.move_on_after(self._next_s):
+                    await ended.wait()
+        if found:
+            return found[0]
         raise CampaignError(
             f"the deed of {self._campaign} cannot be had: {why}",
             hint="a campaign can be adopted once a device has begun a task of it, and for a day after its last one",
         )
 
+    async def _deed_of(self, each: Heard, owner: str) -> tuple[bytes, Opened]:
+        assert each.deed is not None
+        data = await self._take(each.advert, each.deed, each.deed_size)
+        cover = read_cover(data)
+        if cover.campaign != self._campaign or cover.owner != owner:
+            raise RemoteProtocolError("it is of another campaign or owner")
+        if not verify(owner, cover.message, cover.signature):
+            raise RemoteProtocolError("its signature is not the owner's")
+        return data, await trio.to_thread.run_sync(open_deed, cover)
+
     async def _take(self, advert: Advert, sha256: str, size: int) -> bytes:
         data = bytearray()
-        with trio.move_on_after(60.0) as patience:
+        with trio.move_on_after(DEED_S) as patience:
             await fetch_blob(
                 self._network, advert.peer, advert.addresses, sha256, sink=data.extend, size=size
             )
@@ -220,29 +268,61 @@ class Gatherer:
         return bytes(data)
 
     async def model(self, sha256: str, size: int, target: Path, first: Sequence[str]) -> bool:
-        """Bring a model from whichever worker has it to `target`, its hash checked. `first`: those most likely to have it."""
+        """Bring a model from whichever worker has it to `target`, its hash checked. `first`: those most likely to have it.
+
+        Raises `ResourceError` when it cannot be written.
+        """
         peers = dict.fromkeys([*first, *self.adverts])
         for advert in (self.adverts[peer] for peer in peers if peer in self.adverts):
-            fresh = target.with_name(f".{target.name}.adopted")
-            digest = hashlib.sha256()
             try:
-                with await trio.to_thread.run_sync(fresh.open, "wb") as file:
-
-                    def store(data: bytearray) -> None:
-                        digest.update(data)  # noqa: B023  (called within this turn of the loop only)
-                        file.write(data)
-
-                    await fetch_blob(
-                        self._network, advert.peer, advert.addresses, sha256, sink=store, size=size
-                    )
-                if digest.hexdigest() == sha256:
-                    await trio.to_thread.run_sync(fresh.replace, target)
-                    return True
+                await self._model_of(advert, sha256, size, target)
+                return True
             except (Unreachable, Refused, ProtocolError) as exc:
                 log.info("model.not_here", peer=advert.peer, why=exc.what)
-            finally:
-                await trio.to_thread.run_sync(_remove, fresh)
+            except OSError as exc:
+                raise ResourceError(
+                    f"cannot write a model to {target.parent}: {exc.strerror or exc}",
+                    hint="make room there, or check its rights; then adopt again",
+                ) from None
         return False
+
+    async def _model_of(self, advert: Advert, sha256: str, size: int, target: Path) -> None:
+        fresh = target.with_name(f".{target.name}.adopted")
+        digest = hashlib.sha256()
+        step = self._pace_s * SLOWEST
+        due = step
+        try:
+            file = await trio.to_thread.run_sync(fresh.open, "wb")
+            with file, trio.move_on_after(self._pace_s) as pace:
+
+                def store(data: bytearray) -> None:
+                    digest.update(data)
+                    file.write(data)
+
+                def came(done: int, total: int) -> None:
+                    nonlocal due
+                    if done >= due:
+                        due = done + step
+                        pace.deadline = trio.current_time() + self._pace_s
+
+                await fetch_blob(
+                    self._network,
+                    advert.peer,
+                    advert.addresses,
+                    sha256,
+                    sink=store,
+                    size=size,
+                    progress=came,
+                    piece=PIECE,
+                )
+            if pace.cancelled_caught:
+                raise Unreachable(f"{advert.name} sends it too slowly")
+            if digest.hexdigest() != sha256:
+                raise RemoteProtocolError("it is not what its name says")
+            await trio.to_thread.run_sync(fresh.replace, target)
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(_remove, fresh)
 
 
 def _remove(path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -18,6 +18,10 @@ from scheduler.writing import Writing
 
 NOBODY: Final = "unknown"
 """The worker of attempts of which nothing is known any more."""
+_BEFORE: Final[dict[str, Any]] = {
+    "state": str(AttemptState.REFUSED),
+    "detail": "before the campaign was adopted",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,8 @@ class Found:
     queued: bool = False
     over: bool = False
     """It has run; its result is there."""
+    highest: int = 0
+    """The highest attempt of the task that any worker told: its next one is counted on from there."""
 
 
 class TakeOver(Writing):
@@ -53,7 +59,7 @@ class TakeOver(Writing):
         What is not found at a worker is to be done. Its attempts are counted on from the highest that any worker told, so that none
         of them gives an old answer to a new question. Raises `CampaignError` when the campaign is in the store already.
         """
-        before = max((one.attempt for one in found.values()), default=1)
+        before = max((max(one.attempt, one.highest) for one in found.values()), default=1)
         with self._writing() as c:
             if c.execute(sa.select(t.campaigns.c.id).where(t.campaigns.c.id == new.id)).first():
                 raise CampaignError(f"{new.id} is on this home already", hint=f"sark-node watch {new.id}")
@@ -96,7 +102,7 @@ class TakeOver(Writing):
         before: int,
         epoch: int,
     ) -> None:
-        place = {}
+        place: dict[str, Any] = {}
         if at is not None:
             place = {
                 "worker": at.worker,
@@ -124,25 +130,22 @@ class TakeOver(Writing):
                 **place,
             )
         )
-        now = self._wall()
-        ended = {
-            "state": str(AttemptState.REFUSED),
-            "ended": now,
-            "detail": "before the campaign was adopted",
-        }
         live = {"state": str(AttemptState.QUEUED if at is not None and at.queued else AttemptState.GRANTED)}
-        c.execute(
-            t.attempts.insert().values(
-                **{
-                    "task": task.task,
-                    "attempt": attempt,
-                    "key": f"{task.task}/{attempt}",
-                    "worker": NOBODY,
-                    "device": "",
-                    "epoch": epoch,
-                    "begun": now,
-                    **place,
-                    **(ended if at is None else live),
-                }
-            )
-        )
+        self._attempt(c, task.task, attempt, epoch, place | live if place else _BEFORE)
+        if at is not None and at.highest > attempt:
+            self._attempt(c, task.task, at.highest, epoch, _BEFORE)
+
+    def _attempt(self, c: sa.Connection, task: str, number: int, epoch: int, values: dict[str, Any]) -> None:
+        now = self._wall()
+        row: dict[str, Any] = {
+            "task": task,
+            "attempt": number,
+            "key": f"{task}/{number}",
+            "worker": NOBODY,
+            "device": "",
+            "epoch": epoch,
+            "begun": now,
+        }
+        if values is _BEFORE:
+            row["ended"] = now
+        c.execute(t.attempts.insert().values(**row | values))
