@@ -19,6 +19,7 @@ import structlog
 import trio
 from pydantic import Field, ValidationError
 
+from node.places import Remembered
 from protocol.base import Count, Message, PeerName, Sha256
 from protocol.codec import pack, unpack
 from protocol.deed import MAX_DEED, CampaignId, open_deed, read_cover
@@ -29,6 +30,10 @@ MAX_DEEDS: Final = 64
 MAX_BYTES: Final = 64 * 1024**2
 FETCH_S: Final = 10.0
 """A deed is small; the run does not wait longer for it."""
+AGAIN_S: Final = 30.0
+"""A peer from which a deed did not come is not asked for one again for so long, twice as long after each further failure: runs wait
+meanwhile."""
+LONGEST_S: Final = 3600.0
 _CARD_ELEMENTS: Final = 2_048
 
 log = structlog.get_logger("sark.deeds")
@@ -53,14 +58,17 @@ class Card(Message):
 class Deeds:
     """One folder of deeds; one process at a time has it."""
 
-    def __init__(self, folder: Path, take: Take) -> None:
+    def __init__(self, folder: Path, take: Take, now: Callable[[], float] = trio.current_time) -> None:
         """Open it and see what is there (blocking, quick). Raises `ResourceError`."""
         self._folder = folder
         self._take = take
+        self._now = now
         self._cards: dict[tuple[str, str], Card] = {}
         """By owner and campaign."""
         self._noted: dict[tuple[str, str], tuple[str, str, int]] = {}
         """(owner, campaign) → peer, sha256, size: named by a scheduler, not fetched yet."""
+        self._failed: Remembered[str, tuple[float, float]] = Remembered(MAX_DEEDS)
+        """Peer → when it may be asked again, and how long it was left alone."""
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             for path in folder.glob("*.card"):
@@ -108,25 +116,36 @@ class Deeds:
     async def fetch(self, campaign: str, owner: str, needed: Collection[str]) -> None:
         """Bring in the deed that was noted, if one was. `needed`: campaigns whose deeds must not give way to it.
 
-        Whatever goes wrong is logged and tried again with the campaign's next run.
+        Whatever goes wrong is logged and tried again with a later run.
         """
         noted = self._noted.get((owner, campaign))
         if noted is None:
             return
         peer, sha256, size = noted
+        again, waited = self._failed.get(peer) or (0.0, 0.0)
+        if self._now() < again:
+            return
+        came = False
         data = bytearray()
         try:
             with trio.move_on_after(FETCH_S) as patience:
                 await self._take(peer, sha256, size, data.extend)
                 card = await trio.to_thread.run_sync(self._read, bytes(data), sha256, campaign, owner)
                 await trio.to_thread.run_sync(self._store, card, bytes(data))
+                came = True
+                replaced = self._cards.get((owner, campaign))
                 self._cards[owner, campaign] = card
                 self._noted.pop((owner, campaign), None)
-                await trio.to_thread.run_sync(self._forget, self._too_much({campaign, *needed}))
+                gone = self._too_much({campaign, *needed})
+                if replaced is not None and replaced.sha256 != sha256:
+                    gone.append(replaced)
+                await trio.to_thread.run_sync(self._forget, gone)
             if patience.cancelled_caught:
                 log.info("deed.not_fetched", campaign=campaign, why=f"it did not come within {FETCH_S:g} s")
         except (Unreachable, Refused, ProtocolError, ResourceError) as exc:
             log.info("deed.not_fetched", campaign=campaign, why=exc.what)
+        waits = 0.0 if came else min(LONGEST_S, max(AGAIN_S, 2 * waited))
+        self._failed.put(peer, (self._now() + waits, waits))
 
     def _read(self, data: bytes, sha256: str, campaign: str, owner: str) -> Card:
         """Raises `RemoteProtocolError` for a deed that is not the owner's, or not of this campaign."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import trio
 
-from node.deeds import MAX_DEEDS, Deeds
+from node.deeds import AGAIN_S, LONGEST_S, MAX_DEEDS, Deeds
 from protocol.codec import pack
 from protocol.deed import Deed, DeedModel, make_deed, read_cover
 from protocol.errors import Unreachable
@@ -21,7 +21,9 @@ OWNER = Identity.from_seed("owner")
 SHA = "a" * 64
 
 
-def deed(campaign: str = "c-one", *, signer: Identity = OWNER, owner: str = OWNER.peer_id) -> bytes:
+def deed(
+    campaign: str = "c-one", *, signer: Identity = OWNER, owner: str = OWNER.peer_id, name: str = "one"
+) -> bytes:
     task = Task(
         campaign=campaign,
         task=f"{campaign}/1",
@@ -34,7 +36,7 @@ def deed(campaign: str = "c-one", *, signer: Identity = OWNER, owner: str = OWNE
     )
     made = Deed(
         campaign=campaign,
-        name="one",
+        name=name,
         owner=owner,
         spec="{}",
         attempts=3,
@@ -91,15 +93,44 @@ async def test_what_a_commit_names_is_fetched_once_and_kept_over_restarts(tmp_pa
     assert deeds.of("c-one", "another") is None
 
 
-async def test_a_deed_that_cannot_be_had_is_asked_for_with_the_next_run(tmp_path: Path) -> None:
-    source = Source()
+async def test_a_deed_that_cannot_be_had_is_asked_for_with_a_later_run(tmp_path: Path) -> None:
+    source, now = Source(), 5.0
     source.gone = True
-    deeds = Deeds(tmp_path, source.take)
+    deeds = Deeds(tmp_path, source.take, lambda: now)
     await taken_in(deeds, source, deed())
     assert deeds.of("c-one", OWNER.peer_id) is None
     source.gone = False
+    now += AGAIN_S
     await deeds.fetch("c-one", OWNER.peer_id, ())
     assert deeds.of("c-one", OWNER.peer_id) is not None
+
+
+async def test_a_peer_whose_deeds_do_not_come_holds_up_ever_fewer_runs_and_no_other_peers(
+    tmp_path: Path,
+) -> None:
+    source, now = Source(), 5.0
+    source.gone = True
+    deeds = Deeds(tmp_path, source.take, lambda: now)
+    asked: list[float] = []
+    for second in range(300):  # a run each second, each of which names another deed
+        now = 5.0 + second
+        before = len(source.taken)
+        await taken_in(deeds, source, deed(name=str(second)))
+        asked += [now - 5.0] * (len(source.taken) - before)
+    assert asked == [0.0, AGAIN_S, 3 * AGAIN_S, 7 * AGAIN_S]
+    source.gone = False
+    sha256, size = source.add(deed("c-two"))
+    deeds.note("c-two", OWNER.peer_id, "another scheduler", sha256, size)
+    await deeds.fetch("c-two", OWNER.peer_id, ())
+    assert deeds.of("c-two", OWNER.peer_id) is not None
+
+
+async def test_of_a_deed_that_was_replaced_nothing_stays_on_disk(tmp_path: Path) -> None:
+    source = Source()
+    deeds = Deeds(tmp_path, source.take)
+    for name in ("one", "two", "three"):
+        last = await taken_in(deeds, source, deed(name=name))
+    assert {path.name for path in tmp_path.iterdir()} == {f"{last}.card", f"{last}.deed"}
 
 
 async def test_what_is_not_the_owners_is_not_kept(tmp_path: Path) -> None:
@@ -107,10 +138,12 @@ async def test_what_is_not_the_owners_is_not_kept(tmp_path: Path) -> None:
     forged = deed(signer=other)
     foreign = deed(signer=other, owner=other.peer_id)
     moved = pack(read_cover(deed("c-two")).model_copy(update={"campaign": "c-one"}).to_wire())
-    source = Source()
-    deeds = Deeds(tmp_path, source.take)
+    source, now = Source(), 5.0
+    deeds = Deeds(tmp_path, source.take, lambda: now)
     for bad in (forged, foreign, moved, b"junk"):
         await taken_in(deeds, source, bad)
+        now += LONGEST_S
+    assert len(source.taken) == 4
     assert len(deeds) == 0
     assert len(Deeds(tmp_path, source.take)) == 0
 
