@@ -69,6 +69,10 @@ class Source:
         sink(bytearray(self.content[sha256]))
 
 
+def names_in(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
 async def taken_in(deeds: Deeds, source: Source, data: bytes, campaign: str = "c-one") -> str:
     sha256, size = source.add(data)
     deeds.note(campaign, OWNER.peer_id, "the scheduler", sha256, size)
@@ -130,7 +134,7 @@ async def test_of_a_deed_that_was_replaced_nothing_stays_on_disk(tmp_path: Path)
     deeds = Deeds(tmp_path, source.take)
     for name in ("one", "two", "three"):
         last = await taken_in(deeds, source, deed(name=name))
-    assert {path.name for path in tmp_path.iterdir()} == {f"{last}.card", f"{last}.deed"}
+    assert names_in(tmp_path) == {f"{last}.card", f"{last}.deed"}
 
 
 async def test_what_is_not_the_owners_is_not_kept(tmp_path: Path) -> None:
