@@ -13,7 +13,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import structlog
 import trio
@@ -27,32 +27,24 @@ from scheduler.deed import deeds_in
 from scheduler.discover import Finder, find, survey
 from scheduler.entries import Entry, Terms
 from scheduler.explain import why_none
+from scheduler.keeping import Keeper
 from scheduler.lacking import Lacking
 from scheduler.negotiate import commit_message
 from scheduler.orders import (
-    CampaignDone,
     CancelOn,
     CommitTo,
     Discover,
-    EndAttempt,
-    EndPending,
-    EndSecond,
     Explain,
-    KeepGrant,
-    Note,
     Order,
     ProbeWorker,
     ReleaseOn,
-    SetAside,
-    Switch,
-    Tell,
 )
 from scheduler.planning import fix_plan
 from scheduler.presenting import Presenting
 from scheduler.restore import entries_of
 from scheduler.results import check, not_as_asked, pull
 from scheduler.store import Store
-from scheduler.stored import CampaignRow, Intent, Live
+from scheduler.stored import CampaignRow, Live
 from scheduler.workers import Workers
 from swarm.blobs import serve_blobs
 from swarm.identity import Identity
@@ -147,6 +139,7 @@ class _Service:
         self._deeds.tidy([row.id for row in store.unfinished_campaigns()])
         self._bodies: dict[str, bytes] = {}
         self._lives: dict[str, Live] = {}
+        self._keeper = Keeper(store, self._deeds, self._lives, self._epochs)
         self._moved = trio.Event()
         """Set, and replaced, whenever the book was told something."""
         self._planning: set[str] = set()
@@ -167,7 +160,7 @@ class _Service:
                     self.load()
                     break
             self._flush()
-            self._lacking.look()
+            self._lacking.look(trio.current_time())
             self._carry_out(self._book.tick(trio.current_time()))
             for course in self._book.forget(trio.current_time()):
                 self._epochs.pop(course.terms.campaign, None)
@@ -220,7 +213,7 @@ class _Service:
         entries.sort(key=lambda entry: entry.lacks_model)
         self._carry_out(self._book.add(terms, entries, now))
         for peer in dict.fromkeys(ticket.worker for entry in entries for ticket in entry.tickets()):
-            self._workers.care(peer)
+            self._workers.adopt_on(peer)
 
     async def _plan(self, row: CampaignRow) -> None:
         """A campaign over devices: wait until the same ones are seen twice in a row, then fix its tasks."""
@@ -238,8 +231,8 @@ class _Service:
 
     def _flush(self) -> None:
         if self._lives:
-            lives, self._lives = tuple(self._lives.values()), {}
-            self._store.set_progress(lives)
+            self._store.set_progress(tuple(self._lives.values()))
+            self._lives.clear()
         if self._book.places:
             places = tuple(self._book.places.values())
             self._book.places.clear()
@@ -260,76 +253,12 @@ class _Service:
 
     def _carry_out(self, orders: Sequence[Order]) -> None:
         """All of it in order: the disk now, in this very step; the network afterwards, beside each other."""
-        commits = [order for order in orders if isinstance(order, CommitTo)]
-        for order in orders:
-            self._keep(order)
-        if commits:
-            self._store.begin_attempts(
-                [
-                    Intent(o.task, o.attempt, o.key, o.peer, o.device, self._epochs[o.campaign], o.second)
-                    for o in commits
-                ]
-            )
+        self._keeper.carry_out(orders)
         for order in orders:
             self._send(order)
         if self._moved.statistics().tasks_waiting:
             self._moved.set()
             self._moved = trio.Event()
-
-    def _keep(self, order: Order) -> None:
-        store = self._store
-        match order:
-            case KeepGrant():
-                store.record_grant(
-                    order.task,
-                    order.attempt,
-                    lease=order.lease,
-                    fence=order.fence,
-                    queued=order.queued,
-                    position=order.position,
-                    start_s=order.start_s,
-                )
-            case Switch():
-                store.switch(
-                    order.task, order.attempt, order.before, reason=order.reason, detail=order.detail
-                )
-            case EndSecond():
-                store.end_second(order.task, order.attempt, reason=order.reason, detail=order.detail)
-            case EndAttempt():
-                self._lives.pop(order.task, None)
-                store.end_attempt(
-                    order.task, order.attempt, order.event, reason=order.reason, detail=order.detail
-                )
-                log.info(
-                    "attempt.ended",
-                    task=order.task,
-                    attempt=order.attempt,
-                    end=str(order.event),
-                    why=order.detail,
-                )
-            case EndPending():
-                store.end_pending(order.tasks, order.event, reason=order.reason, detail=order.detail)
-            case Note():
-                store.set_notes([(task, order.words) for task in order.tasks])
-            case CampaignDone():
-                outcome = store.end_campaign(order.campaign, detail=order.detail)
-                self._deeds.forget(order.campaign)
-                log.info("campaign.ended", campaign=order.campaign, outcome=str(outcome))
-            case SetAside():
-                log.warning("worker.set-aside", peer=order.peer, device=order.device, why=order.why)
-                store.tell(
-                    order.campaigns,
-                    "worker.set-aside",
-                    peer=order.peer,
-                    device=order.device,
-                    seconds=order.seconds,
-                    why=order.why,
-                )
-            case Tell():
-                fields: dict[str, Any] = dict(order.fields)
-                store.tell(order.campaigns, order.name, task=order.task, **fields)
-            case _:
-                pass
 
     def _send(self, order: Order) -> None:
         match order:

@@ -39,6 +39,8 @@ GONE_S: Final = 2.0
 """A broken link and refused connections for so long mean that the worker's process has ended. Its fences cover an error in this."""
 SILENT_S: Final = LEASE_TTL_S - 1.0
 """After so long without an answer it counts as lost: before its own clock ends the leases, and so that its tasks run elsewhere in time."""
+ADOPT_S: Final = SILENT_S
+"""A worker that has not said within this time what it has of ours is taken for one that does not answer."""
 AGAIN_S: Final = 1.0
 """Between two attempts to reach a worker that has leases of ours."""
 SETTLE_S: Final = 2.0
@@ -61,6 +63,8 @@ class Line:
     """Since when its machine has answered at every try that nobody listens there; None: it did not, or the last try said otherwise."""
     link: Link | None = None
     """The link over which its leases were adopted."""
+    unadopted: bool = False
+    """A campaign was taken up since of which the store says that this worker has something."""
     committing: int = 0
     quiet: trio.Event = field(default_factory=trio.Event)
     """Set when no commit is on its way."""
@@ -98,6 +102,14 @@ class Workers:
             self._kept.add(peer)
             line.heard_at = trio.current_time()
             self._nursery.start_soon(self._keep, peer)
+
+    def adopt_on(self, peer: str) -> None:
+        """The store says that this worker has something of a campaign that was just taken up.
+
+        Another machine may have begun it: so it is adopted before it is renewed, also on a link that was there before.
+        """
+        self._line(peer).unadopted = True
+        self.care(peer)
 
     def _line(self, peer: str) -> Line:
         line = self._lines.get(peer)
@@ -259,12 +271,13 @@ class Workers:
                 line.heard_at = now
             elif now - line.heard_at >= SILENT_S:
                 self._fell_silent(peer, line, now)
+                await self._links.drop(peer)  # whatever is still being asked of it is not waited for
 
     async def _keep_link(self, peer: str) -> None:
         line, view = self._line(peer), self._book.view(peer)
         while True:
             if not view.held:
-                line.heard_at = trio.current_time()
+                line.heard_at, line.unadopted = trio.current_time(), False
             link = self._links.peek(peer)
             if link is None:
                 if not view.held:
@@ -272,12 +285,14 @@ class Workers:
                     return
                 await self._reach(peer, line)
                 continue
-            if line.link is not link:
+            if line.link is not link or line.unadopted:
                 if view.held and not await self._adopt(link, line):
                     continue
                 line.link = link
             with trio.move_on_after(RENEW_EVERY_S):
                 await link.closed.wait()
+            if line.unadopted and not link.closed.is_set():
+                continue
             if link.closed.is_set():
                 self._carry_out(self._book.broken(peer, trio.current_time()))
             elif view.held:
@@ -318,15 +333,15 @@ class Workers:
     async def _adopt(self, link: Link, line: Line) -> bool:
         """Carry on what it holds of ours, campaign by campaign. False when the link broke on the way."""
         book, peer = self._book, link.peer
+        deadline = trio.current_time() + ADOPT_S
         await trio.sleep(RESULTS_FIRST_S)
+        line.unadopted = False
         for campaign in book.campaigns_on(peer):
+            if campaign not in book.courses:  # it ended, and was forgotten, while others were asked about
+                continue
             asked = frozenset(held.lease for held in book.held_on(peer))
             try:
-                answer = await adopt(link, campaign, self._epoch(campaign))
-                if await self._allowed_now(link, answer):
-                    answer = await adopt(link, campaign, self._epoch(campaign))
-                if isinstance(answer, Adopted) and book.lacks(peer, answer.leases):
-                    answer = await adopt(link, campaign, self._epoch(campaign), again=True)
+                answer = await self._adopted(link, campaign, self._epoch(campaign), deadline)
             except (Unreachable, RemoteProtocolError) as exc:
                 line.trouble = exc.what
                 log.warning("adopt.unanswered", peer=peer, why=exc.what)
@@ -344,7 +359,18 @@ class Workers:
                 orders += book.adopted(peer, campaign, incarnation, (), now, asked=asked)
             self._carry_out(orders)
         self._reached(peer)
-        return await self._renew(link, line)
+        return line.unadopted or await self._renew(link, line)
+
+    async def _adopted(self, link: Link, campaign: str, epoch: int, deadline: float) -> Adopted | Denied:
+        """What it has of one campaign. Raises `Unreachable` (also when it has not come to an end of it in time), `RemoteProtocolError`."""
+        with trio.move_on_at(deadline):
+            answer = await adopt(link, campaign, epoch)
+            if await self._allowed_now(link, answer):
+                answer = await adopt(link, campaign, epoch)
+            if isinstance(answer, Adopted) and self._book.lacks(link.peer, answer.leases):
+                answer = await adopt(link, campaign, epoch, again=True)
+            return answer
+        raise Unreachable(f"{link.peer} did not say within {ADOPT_S:g} s what it has of ours")
 
     async def _renew(self, link: Link, line: Line) -> bool:
         book, peer = self._book, link.peer

@@ -110,6 +110,8 @@ class FakeWorker:
         """What it never answers."""
         self.stale: Denied | None = None
         """What it answers to everything of a campaign that was adopted elsewhere."""
+        self.page_s: float | None = None
+        """How late each page of what it holds comes, of which there is no end; None: it says all at once."""
         self.deliveries = 1
         self.sign = self.identity.sign
         self.advert = Advert(
@@ -282,6 +284,9 @@ class FakeWorker:
                         if lease in known
                     ),
                 )
+            case Adopt() if self.page_s is not None:
+                await trio.sleep(self.page_s)
+                return Adopted(incarnation=self.incarnation, cursor=message.cursor + 1)
             case Adopt():
                 leases = tuple(
                     LiveLease(

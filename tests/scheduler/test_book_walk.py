@@ -119,6 +119,8 @@ class Walk(RuleBasedStateMachine):
     def do(self, orders: list[Order]) -> None:
         for order in orders:
             match order:
+                case CommitTo():
+                    self.intend(order)
                 case KeepGrant():
                     self.keep(order)
                 case Switch():
@@ -146,19 +148,20 @@ class Walk(RuleBasedStateMachine):
                     self.elsewhere.add(order.campaign)
                 case _:
                     pass
-        for commit in of(orders, CommitTo):
-            assert commit.attempt == self.last.get(commit.task, 0) + 1, "attempts rise one by one"
-            assert commit.campaign not in self.elsewhere, "what went elsewhere is not asked for any more"
-            self.last[commit.task] = commit.attempt
-            if commit.second:
-                assert self.disk[commit.task] is TaskState.QUEUED
-                assert commit.task not in self.second, "two tickets at most"
-                self.second[commit.task] = commit.attempt
-            else:
-                self.write(commit.task, TaskEvent.COMMIT)
-                self.took[commit.task] = (commit.attempt, None)
         self.commits += of(orders, CommitTo)
         self.needs += [order.need for order in of(orders, Discover)]
+
+    def intend(self, commit: CommitTo) -> None:
+        assert commit.attempt == self.last.get(commit.task, 0) + 1, "attempts rise one by one"
+        assert commit.campaign not in self.elsewhere, "what went elsewhere is not asked for any more"
+        self.last[commit.task] = commit.attempt
+        if commit.second:
+            assert self.disk[commit.task] is TaskState.QUEUED
+            assert commit.task not in self.second, "two tickets at most"
+            self.second[commit.task] = commit.attempt
+        else:
+            self.write(commit.task, TaskEvent.COMMIT)
+            self.took[commit.task] = (commit.attempt, None)
 
     def keep(self, order: KeepGrant) -> None:
         self.answered.setdefault(order.task, set()).add(order.attempt)
