@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 
 import structlog
 
 from scheduler.entries import Entry
 from scheduler.safe import safe_text
+
+LOOK_S: Final = 2.0
+"""Between two looks at the disk."""
 
 log = structlog.get_logger("sark.scheduler")
 
@@ -19,6 +23,12 @@ class Lacking:
     def __init__(self, spool: Path) -> None:
         self._spool = spool
         self._waiting: dict[str, list[Entry]] = {}
+        self._looked = float("-inf")
+
+    @property
+    def waiting(self) -> int:
+        """Tasks that are held back."""
+        return sum(map(len, self._waiting.values()))
 
     def mark(self, entries: Iterable[Entry]) -> tuple[tuple[str, str], ...]:
         """Hold back what has no model here. Gives (task, why it waits) for each."""
@@ -36,12 +46,22 @@ class Lacking:
                 notes.append((entry.id, why_lacking(entry.task.campaign, model.name)))
         return tuple(notes)
 
-    def look(self) -> None:
-        """Let go on what has its model now."""
-        for sha256 in [sha for sha in self._waiting if (self._spool / sha).is_file()]:
-            for entry in self._waiting.pop(sha256):
-                entry.lacks_model = False
-            log.info("model.brought", sha256=sha256)
+    def look(self, now: float) -> None:
+        """Let go on what has its model now, and forget what has ended. To be called often: `now`, in seconds, keeps the disk in peace."""
+        if not self._waiting or now < self._looked + LOOK_S:
+            return
+        self._looked = now
+        for sha256, entries in list(self._waiting.items()):
+            brought = (self._spool / sha256).is_file()
+            if brought:
+                log.info("model.brought", sha256=sha256)
+                for entry in entries:
+                    entry.lacks_model = False
+            left = [] if brought else [entry for entry in entries if not entry.over]
+            if left:
+                self._waiting[sha256] = left
+            else:
+                del self._waiting[sha256]
 
 
 def why_lacking(campaign: str, model: str) -> str:

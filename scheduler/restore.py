@@ -9,7 +9,7 @@ from protocol.record import read_record
 from protocol.task import read_task
 from scheduler.entries import Entry, Ticket
 from scheduler.store import Store
-from scheduler.stored import AttemptRow, AttemptState, ResultRow, TaskRow
+from scheduler.stored import AttemptRow, AttemptState, TaskRow
 
 
 def restored(row: TaskRow, body: bytes, attempts: Sequence[AttemptRow]) -> Entry:
@@ -41,15 +41,9 @@ def entries_of(store: Store, campaign: str, bodies: Mapping[str, bytes]) -> list
     for attempt in store.attempts(campaign):
         attempts.setdefault(attempt.task, []).append(attempt)
     entries = [restored(task, bodies[task.id], attempts.get(task.id, ())) for task in store.tasks(campaign)]
-    for entry in entries:
-        if entry.cell and entry.state is TaskState.SUCCEEDED:
-            entry.ran_on = ran_on(store.rows(campaign), entry.id)
+    replicas = {entry.id: entry for entry in entries if entry.cell and entry.state is TaskState.SUCCEEDED}
+    for row in store.rows(campaign) if replicas else ():
+        entry = replicas.get(row.task.id)
+        if entry is not None and row.record is not None:
+            entry.ran_on = read_record(row.record).device.device
     return entries
-
-
-def ran_on(rows: Sequence[ResultRow], task: str) -> str:
-    """Id of the device that the task's result comes from; empty: there is none."""
-    for row in rows:
-        if row.task.id == task and row.record is not None:
-            return read_record(row.record).device.device
-    return ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
@@ -43,6 +42,10 @@ Says = Callable[[Message], Message]
 
 def peer(name: str) -> str:
     return Identity.from_seed(name).peer_id
+
+
+def names(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir()]
 
 
 def task(n: int) -> Task:
@@ -197,7 +200,7 @@ async def test_a_model_that_comes_by_drops_is_taken_from_another_holder(place: P
     with trio.fail_after(5):
         assert await gatherer.model(SHA, len(CONTENT), target, [peer("slow")])
     assert target.read_bytes() == CONTENT
-    assert os.listdir(tmp_path) == [SHA], "no part of it is left behind"
+    assert names(tmp_path) == [SHA], "no part of it is left behind"
 
 
 async def test_a_model_that_cannot_be_written_is_told_in_one_line(place: Place, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import hashlib
 from pathlib import Path
 
 from protocol.advert import Advert
+from protocol.attempt import TaskState
 from protocol.deed import open_deed, read_cover
 from protocol.lease import Fence
 from protocol.messages import LiveLease
@@ -123,9 +124,24 @@ def test_a_task_without_its_model_waits_until_the_model_is_brought(tmp_path: Pat
     ((task, words),) = lacking.mark([entry])
     assert task == "c-one/1"
     assert words == "waits for its model m.onnx: sark-node adopt c-one --models FOLDER"
-    lacking.look()
+    lacking.look(10.0)
     assert entry.lacks_model
     (tmp_path / SHA).write_bytes(b"0123456789")
-    lacking.look()
+    lacking.look(11.0)
+    assert entry.lacks_model, "the disk was looked at just now"
+    lacking.look(12.0)
     assert not entry.lacks_model
     assert lacking.mark([Entry(task=tasks(1)[0])]) == ()
+
+
+def test_a_task_that_ended_without_its_model_is_not_watched_for_any_more(tmp_path: Path) -> None:
+    lacking = Lacking(tmp_path)
+    ended, waits = (Entry(task=task) for task in tasks(2))
+    lacking.mark([ended, waits])
+    assert lacking.waiting == 2
+    ended.state = TaskState.CANCELLED
+    lacking.look(10.0)
+    assert lacking.waiting == 1
+    waits.state = TaskState.CANCELLED
+    lacking.look(20.0)
+    assert lacking.waiting == 0
