@@ -211,6 +211,7 @@ class Desk:
         answer = self.ledger.commit(_wanted(peer, permit, ask, task), self.now())
         if isinstance(answer, (Granted, Queued)):
             epochs[task.campaign] = max(ask.epoch, epochs.get(task.campaign, 0))
+            self.ledger.speakers.keep_proof(permit.principal, task.campaign, ask.epoch, ask.proof)
             self.estate.note(task, peer, ask)
         self.carry_out()
         return answer
@@ -246,6 +247,7 @@ class Desk:
         if stale is not None:
             return stale
         epochs[ask.campaign] = ask.epoch
+        self.ledger.speakers.keep_proof(permit.principal, ask.campaign, ask.epoch, ask.proof)
         self.carry_out()
         if ask.cursor == 0:
             await self.estate.hand_over(peer, permit.principal, ask)
@@ -261,6 +263,7 @@ class Desk:
             incarnation=self.ledger.incarnation,
             leases=tuple(self._live(place) for place in page),
             epoch=self.ledger.epoch(principal, ask.campaign),
+            proof=self.ledger.speakers.proof(principal, ask.campaign),
             cursor=page[-1].fence.number if len(rest) > len(page) else None,
         )
         return self.estate.page(answer, principal, ask, places)

@@ -214,6 +214,11 @@ class Ledger:
 
     # -- who speaks ------------------------------------------------------------------------------------------------------
 
+    @property
+    def speakers(self) -> Speakers:
+        """Who speaks for each campaign, and what was given for it."""
+        return self._speakers
+
     def adopt(self, peer: str, principal: str, campaign: str, epoch: int) -> Denied | None:
         """A scheduler carries on its campaign, or its principal's: from now on it alone speaks for it, and lower epochs are refused."""
         if stale := self._speakers.refuse(peer, principal, campaign, epoch):
@@ -406,6 +411,9 @@ class Ledger:
             return Granted(lease=lease, fence=fence, ttl_s=LEASE_TTL_S, renew_s=RENEW_EVERY_S)
         if place.peer != wanted.peer:
             return Denied(reason=Reason.STALE_EPOCH, detail="this campaign was adopted by another scheduler")
+        campaign = (wanted.principal, wanted.task.campaign)
+        if self._speakers.refuse(wanted.peer, *campaign, wanted.epoch) is None:
+            self._hear(wanted.peer, *campaign, wanted.epoch)  # the same key in other hands, under a higher epoch
         return self._answer(place, now)
 
     def _answer(self, place: Place, now: float) -> Granted | Queued:

@@ -7,10 +7,14 @@ delegated to. From then on who spoke before is refused.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from node.places import Remembered
 from protocol.messages import Denied
 from protocol.words import Reason
+
+MAX_PROOFS: Final = 256
+"""Kept: so many campaigns' at a time, of at most 4 KiB each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,7 @@ class Speakers:
 
     def __init__(self, limit: int) -> None:
         self._known: Remembered[tuple[str, str], Speaker] = Remembered(limit)
+        self._proofs: Remembered[tuple[str, str], tuple[int, bytes]] = Remembered(MAX_PROOFS)
 
     def epoch(self, principal: str, campaign: str) -> int | None:
         """The highest that was heard; None: it was never spoken of."""
@@ -38,7 +43,9 @@ class Speakers:
         if known is None or epoch > known.epoch or (epoch == known.epoch and peer == known.peer):
             return None
         return Denied(
-            reason=Reason.STALE_EPOCH, detail=f"this campaign was adopted under epoch {known.epoch}"
+            reason=Reason.STALE_EPOCH,
+            detail=f"this campaign was adopted under epoch {known.epoch}",
+            proof=self.proof(principal, campaign),
         )
 
     def hear(self, peer: str, principal: str, campaign: str, epoch: int) -> bool:
@@ -46,3 +53,13 @@ class Speakers:
         known = self._known.get((principal, campaign))
         self._known.put((principal, campaign), Speaker(peer, epoch))
         return known is not None and known.peer != peer
+
+    def keep_proof(self, principal: str, campaign: str, epoch: int, proof: bytes | None) -> None:
+        """What who speaks under this epoch gave for it. It is not read here: whoever is refused judges it."""
+        if proof is not None and epoch == self.epoch(principal, campaign):
+            self._proofs.put((principal, campaign), (epoch, proof))
+
+    def proof(self, principal: str, campaign: str) -> bytes | None:
+        """What was given for the highest epoch; None: nothing, or it was forgotten."""
+        epoch, proof = self._proofs.get((principal, campaign)) or (-1, b"")
+        return proof if epoch == self.epoch(principal, campaign) else None

@@ -75,8 +75,16 @@ TASK: Final[Table[TaskState, TaskEvent]] = {
         TaskEvent.GRANT: TaskState.LEASED,
         **_ENDS,
     },
-    TaskState.LEASED: {TaskEvent.PROGRESS: TaskState.RUNNING, **_ENDS},
-    TaskState.RUNNING: {TaskEvent.PROGRESS: TaskState.RUNNING, **_ENDS},
+    TaskState.LEASED: {
+        TaskEvent.PROGRESS: TaskState.RUNNING,
+        TaskEvent.REFUSE: TaskState.PENDING,  # its worker only said that it has it, and nothing came of that
+        **_ENDS,
+    },
+    TaskState.RUNNING: {
+        TaskEvent.PROGRESS: TaskState.RUNNING,
+        TaskEvent.REFUSE: TaskState.PENDING,
+        **_ENDS,
+    },
     TaskState.SUCCEEDED: {},
     TaskState.FAILED: {},
     TaskState.CANCELLED: {},

@@ -58,13 +58,17 @@ MAX_BATCH: Final = 64
 """Shapes in a probe, leases in a renewal."""
 
 MAX_TOKEN: Final = 8 * 1024
+MAX_PROOF: Final = 4 * 1024
+MAX_EPOCH: Final = 2**53
 MAX_PREEMPTIONS: Final = 2
 """A task that was preempted so often is not preempted again."""
 
 WhyNot = Annotated[Reason, Field(strict=False)]
 State = Annotated[WorkerState, Field(strict=False)]
 Attempt = Annotated[int, Field(ge=1, le=1000)]
-Epoch = Annotated[int, Field(ge=0, le=2**53)]
+Epoch = Annotated[int, Field(ge=0, le=MAX_EPOCH)]
+Proof = Annotated[bytes, Field(max_length=MAX_PROOF)]
+"""A `protocol.adoption.AdoptionProof`: that somebody carries a campaign on under an epoch."""
 
 
 Token = Annotated[bytes, Field(min_length=1, max_length=MAX_TOKEN)]
@@ -168,6 +172,8 @@ class Denied(Message):
     detail: Detail = ""
     unmet: Annotated[tuple[Brief, ...], Field(max_length=32)] = ()
     retry_s: Seconds | None = None
+    proof: Proof | None = None
+    """With stale-epoch: what who adopted the campaign gave for it."""
 
 
 # -- take it -----------------------------------------------------------------------------------------------------------------
@@ -196,6 +202,8 @@ class Commit(Message):
     deed: Sha256 | None = None
     """What the campaign is, for whoever carries it on: a blob of ours that the worker keeps while it has the campaign's leases."""
     deed_size: Count = 0
+    proof: Proof | None = None
+    """From the second epoch on: that the campaign is ours to carry on; for whoever is refused because of it."""
 
 
 class Granted(Message):
@@ -388,6 +396,8 @@ class Adopt(Message):
     cursor: Count = 0
     again: bool = False
     """Send me the settled results of this campaign too: another scheduler took them, I have not."""
+    proof: Proof | None = None
+    """That the campaign is ours to carry on; for whoever is refused because of it."""
 
 
 class Look(Message):
@@ -423,6 +433,8 @@ class Adopted(Message):
     leases: Annotated[tuple[LiveLease, ...], Field(max_length=MAX_BATCH)] = ()
     epoch: Epoch = 0
     """The highest one this worker has heard of for the campaign."""
+    proof: Proof | None = None
+    """What was given for that epoch, if anything."""
     deed: Sha256 | None = None
     """What the campaign is; to be had over `/sark/blob/1`."""
     deed_size: Count = 0

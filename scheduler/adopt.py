@@ -19,6 +19,7 @@ import trio
 
 from protocol.deed import Deed, Opened
 from protocol.errors import CampaignError, ResourceError
+from protocol.messages import MAX_EPOCH
 from protocol.task import Model, Task
 from scheduler.deed import deeds_in
 from scheduler.gathering import Gatherer
@@ -95,7 +96,7 @@ async def adopt_campaign(
         [NewModel(model.name, model.sha256, model.size, model.facts) for model in deed.models],
         list(zip(opened.tasks, deed.tasks, strict=True)),
         found,
-        epoch=gathered.epoch + LEAP,
+        epoch=min(gathered.believed(campaign, owner) + LEAP, MAX_EPOCH),
         created=wall() - deed.age_s,
     )
     for peer in dict.fromkeys(place.worker for place in found.values()):

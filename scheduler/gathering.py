@@ -26,6 +26,7 @@ from protocol.errors import (
     Unreachable,
 )
 from protocol.messages import Adopted, Denied, LiveLease, Look
+from scheduler.believing import proven_epoch
 from scheduler.takeover import Found
 from swarm.blobs import fetch_blob
 from swarm.identity import verify
@@ -51,6 +52,10 @@ SLOWEST: Final = 32 * 1024
 PACE_S: Final = 30.0
 PIECE: Final = 512 * 1024
 """A model comes in pieces of so many bytes, so that its pace is seen."""
+UNPROVEN: Final = 1_000
+"""A scheduler proves every epoch but its first; one that is only said is believed so far."""
+HIGHEST: Final = 500
+"""Attempts are numbered up to 1,000 in all."""
 
 log = structlog.get_logger("sark.adopt")
 
@@ -65,13 +70,14 @@ class Directory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What one worker told."""
+    """What one worker told. `proof`: of the epoch."""
 
     advert: Advert
     leases: tuple[LiveLease, ...] = ()
     epoch: int = 0
     deed: str | None = None
     deed_size: int = 0
+    proof: bytes | None = None
 
 
 @dataclass(slots=True)
@@ -85,18 +91,28 @@ class Gathered:
 
     @property
     def epoch(self) -> int:
-        """The highest that any of them heard."""
+        """The highest that any of them says it heard."""
         return max((each.epoch for each in self.heard.values()), default=0)
+
+    def believed(self, campaign: str, owner: str) -> int:
+        """The highest that one of the owner's is proven to have spoken under. What is only said counts up to `UNPROVEN`."""
+        said = min(self.epoch, UNPROVEN)
+        proven = (proven_epoch(each.proof, campaign, {owner}) or 0 for each in self.heard.values())
+        return max(said, *proven)
 
     def places(self) -> dict[str, Found]:
         """Where each task is: by the highest attempt that got further than a queue, else by the highest ticket.
 
         An attempt above another one was only begun, or done, because that one had failed; a ticket above it need not have been.
+        Attempts above `HIGHEST` are nobody's: numbers must be left for those that follow.
         """
         best: dict[str, tuple[tuple[bool, int], Found]] = {}
         highest: dict[str, int] = {}
         for peer, each in self.heard.items():
             for lease in each.leases:
+                if lease.attempt > HIGHEST:
+                    log.warning("look.attempt", peer=peer, task=lease.task, attempt=lease.attempt)
+                    continue
                 found = Found(
                     task=lease.task,
                     attempt=lease.attempt,
@@ -206,7 +222,8 @@ class Gatherer:
                 raise RemoteProtocolError(f"{advert.peer} answered Look with {type(answer).__name__}")
             leases |= {(lease.task, lease.attempt): lease for lease in answer.leases}
             if answer.cursor is None:
-                return Heard(advert, tuple(leases.values()), answer.epoch, answer.deed, answer.deed_size)
+                told = tuple(leases.values())
+                return Heard(advert, told, answer.epoch, answer.deed, answer.deed_size, answer.proof)
             if answer.cursor <= cursor:
                 break
             cursor = answer.cursor
