@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from protocol.attempt import TaskState
 from protocol.errors import CampaignError, Unreachable
-from scheduler.progress import ENDED
+from scheduler.progress import ADOPTED, ENDED
 from scheduler.store import Store
-from scheduler.stored import TaskRow
+from scheduler.stored import Outcome, TaskRow
 
 WAIT_S = 20.0
 POLL_S = 0.05
@@ -34,6 +34,9 @@ def cancel_and_wait(
     if not before and "/" in target:
         raise CampaignError(f"no task {target!r}", hint="list a campaign's tasks: sark-node results CAMPAIGN")
     if _settled(store, target):
+        row = store.campaign(target.partition("/")[0])
+        if row is not None and row.outcome is Outcome.ADOPTED:
+            raise CampaignError(f"{target} is {ADOPTED}", hint="cancel it on the machine that carries it on")
         return f"{target} had ended already."
     store.request_cancel(target)
     deadline = clock() + WAIT_S

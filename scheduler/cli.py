@@ -214,22 +214,26 @@ app.command("attach", hidden=True)(watch)
 def campaigns(ctx: typer.Context, as_json: Annotated[bool, JSON] = False) -> None:
     """List the campaigns of this home, the latest first."""
     from scheduler.background import is_running
+    from scheduler.progress import nobody_line
     from scheduler.store import Store
     from scheduler.summary import campaign_json, campaigns_table
 
     home: Home = ctx.obj
     with Store(home.store) as store:
         summaries = store.summaries()
+    scheduling = is_running(home)
     if as_json:
-        print_json({"count": len(summaries), "campaigns": [campaign_json(item) for item in summaries]})
+        told = [campaign_json(item, scheduling=scheduling) for item in summaries]
+        print_json({"count": len(summaries), "campaigns": told})
         return
     if not summaries:
         print("No campaigns yet. Begin with: sark-node init")
         return
-    new_console().print(campaigns_table(summaries))
-    left = [item.campaign.id for item in summaries if item.campaign.ended is None]
-    if left and not is_running(home):
-        print(f"No scheduler process is running; carry on with: sark-node watch {left[0]}")
+    console = new_console()
+    console.print(campaigns_table(summaries, scheduling=scheduling))
+    for item in summaries:
+        if item.campaign.ended is None and not scheduling:
+            console.print(nobody_line(item.campaign.id), highlight=False, soft_wrap=True)
 
 
 @app.command(rich_help_panel=PANEL)
@@ -251,6 +255,8 @@ def results(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Show a campaign's results as a table, or write them as CSV, JSON or raw samples."""
+    from scheduler.background import is_running
+    from scheduler.progress import nobody_line
     from scheduler.report import csv_lines, json_lines, write_csv, write_raw
     from scheduler.show import show_results
     from scheduler.store import Store
@@ -264,7 +270,9 @@ def results(
     with Store(home.store) as store:
         found = find_campaign(store, campaign)
         stored = store.rows(found)
+        row = store.campaign(found)
     rows = campaign_rows(stored)
+    open_ = row is not None and row.ended is None
     if raw == "-":
         sys.stdout.writelines(json_lines(found, raw_results(stored)))
     elif raw is not None:
@@ -282,6 +290,10 @@ def results(
             show_results(rows, Console())
         else:
             print(f"No task of {found} has ended yet. Watch it: sark-node watch {found}")
+        if open_ and rows:
+            print(f"{len(rows)} of {len(stored)} tasks have ended; the campaign is not over.")
+    if open_ and not is_running(home):
+        print(nobody_line(found), file=sys.stderr if as_json or csv == "-" or raw == "-" else sys.stdout)
 
 
 @app.command(rich_help_panel=PANEL)
@@ -319,29 +331,30 @@ def peers(
 @app.command(rich_help_panel=PANEL)
 def cancel(
     ctx: typer.Context,
-    target: Annotated[
-        str, typer.Argument(help="A campaign's id, or a task's, such as c-ab23cd45/3.", metavar="ID")
+    targets: Annotated[
+        list[str],
+        typer.Argument(help="Campaigns' ids, or tasks', such as c-ab23cd45/3.", metavar="ID..."),
     ],
     gate: Annotated[list[str] | None, GATE] = None,
 ) -> None:
-    """Cancel a campaign or one task. Returns when the devices have confirmed that nothing of it runs any more."""
+    """Cancel campaigns or tasks. Returns when the devices have confirmed that nothing of it runs any more."""
     from scheduler.cancel import cancel_and_wait
     from scheduler.store import Store
 
     home: Home = ctx.obj
     with Store(home.store) as store:
-        campaign, _, number = target.partition("/")
-        if not campaign:
-            raise CampaignError("no campaign is named", hint="list them: sark-node campaigns")
-        if cli_adopt.elsewhere(store, campaign):
-            cli_adopt.refuse_elsewhere(campaign)
-        found = find_campaign(store, campaign)
-        told = cancel_and_wait(
-            store,
-            f"{found}/{number}" if number else found,
-            keep_alive=keeper(ctx, gates_of(ctx, gate)),
-        )
-    print(told)
+        whole: list[str] = []  # all are looked up before any is cancelled
+        for target in targets:
+            campaign, _, number = target.partition("/")
+            if not campaign:
+                raise CampaignError("no campaign is named", hint="list them: sark-node campaigns")
+            if cli_adopt.elsewhere(store, campaign):
+                cli_adopt.refuse_elsewhere(campaign)
+            found = find_campaign(store, campaign)
+            whole.append(f"{found}/{number}" if number else found)
+        keep_alive = keeper(ctx, gates_of(ctx, gate))
+        for target in dict.fromkeys(whole):
+            print(cancel_and_wait(store, target, keep_alive=keep_alive), flush=True)
 
 
 @app.command(hidden=True)

@@ -51,8 +51,11 @@ def find_campaign(store: Any, prefix: str) -> str:
     """The one campaign whose id begins so. Raises `CampaignError`."""
     found = store.find_campaign(prefix)
     if not found:
-        what = f"no campaign {prefix!r} on this home" if prefix else "no campaign on this home yet"
-        raise CampaignError(what, hint="list them: sark-node campaigns")
+        if not prefix:
+            raise CampaignError(
+                "no campaign on this home yet", hint="begin with: sark-node init, then: sark-node submit FILE"
+            )
+        raise CampaignError(f"no campaign {prefix!r} on this home", hint="list them: sark-node campaigns")
     if len(found) > 1 and prefix and found[0].id != prefix:
         raise CampaignError(
             f"{prefix!r} may be any of {', '.join(item.id for item in found[:5])}",

@@ -18,7 +18,12 @@ from scheduler.spares import Spares
 MAX_ATTEMPTS: Final = 990
 """Attempts are numbered up to 1,000 on the wire; refusals count in the number, not in the tries."""
 _BLAMELESS: Final = (*LIMITS, Reason.CANCELLED, Reason.PREEMPTED)
-ELSEWHERE: Final = "carried on by another scheduler"
+MAX_RETURNED: Final = 3
+"""A worker that took a task into its queue and had it no more so often counts as one that has tried it."""
+RETURNED_S: Final = 0.5
+"""One that did so is left alone for so long at least."""
+GAVE_BACK: Final = "taking tasks into its queue and having them no more"
+ELSEWHERE: Final = "carried on elsewhere (adopted)"
 
 
 class Ending(Spares):
@@ -85,8 +90,10 @@ class Ending(Spares):
             return []
         return self._failed(view, f"quick failures, the last one {reason}", now)
 
-    def _failed(self, view: WorkerView, what: str, now: float, *, silent: bool = False) -> list[Order]:
-        seconds = view.failed(now, what, silent=silent)
+    def _failed(
+        self, view: WorkerView, what: str, now: float, *, silent: bool = False, once: bool = False
+    ) -> list[Order]:
+        seconds = view.failed(now, what, silent=silent, once=once)
         if seconds is None:
             return []
         uses = {need.campaign for need in self.ranked if view.peer in need.fits}
@@ -105,8 +112,25 @@ class Ending(Spares):
             entry = self.entries[task]
             ticket = entry.at(peer)
             if ticket is not None and ticket.lease in gone:
+                orders += self._gave_back(entry, peer, now)
                 orders += self._lose_at(entry, peer, reason, detail or f"{self._named(peer)}: {reason}", now)
         return orders + self.decide(now)
+
+    def _gave_back(self, entry: Entry, peer: str, now: float) -> list[Order]:
+        """It took the task into its queue and has it no more: no try is lost, so it is remembered against the worker.
+
+        Else one that does nothing but that has a task for as long as it likes, and drives up the numbers of its attempts.
+        """
+        if entry.state is not TaskState.QUEUED or entry.restored or entry.stopping:
+            return []
+        entry.returned[peer] = entry.returned.get(peer, 0) + 1
+        if entry.returned[peer] >= MAX_RETURNED:
+            entry.tried.add(peer)
+            entry.not_before = max(entry.not_before, now + self.courses[entry.task.campaign].terms.backoff_s)
+        view = self.view(peer)
+        if now >= view.retry_at:
+            view.turned_away(now, RETURNED_S)
+        return [] if now - entry.since > QUICK_S else self._failed(view, GAVE_BACK, now, once=True)
 
     def all_lost(
         self, peer: str, reason: Reason, detail: str, now: float, *, silent: bool = False

@@ -15,6 +15,9 @@ from scheduler.stored import TaskRow
 
 ENDED: Final = frozenset({TaskState.SUCCEEDED, TaskState.FAILED, TaskState.CANCELLED})
 
+ADOPTED: Final = "carried on elsewhere (adopted)"
+"""What people read for what ended here because another scheduler took it over: it goes on, but not here."""
+
 STATE_WORDS: Final = {TaskState.COMMITTING: "asking", TaskState.LEASED: "has a place"}
 """What people read for states whose names are the protocol's."""
 
@@ -28,7 +31,7 @@ def progress_text(task: TaskRow) -> str:
             said = task.detail.splitlines() or [str(task.reason)]
             return safe_text(f"failed: {said[0]}", 300)
         case TaskState.CANCELLED:
-            return "cancelled"
+            return ADOPTED if task.reason is Reason.ADOPTED else "cancelled"
         case TaskState.PENDING:
             return safe_text(task.note, 200) or gave_way(task) or "looking for a device"
         case TaskState.COMMITTING:
@@ -53,6 +56,11 @@ def gave_way(task: TaskRow) -> str:
         return ""
     said = safe_text((task.detail.splitlines() or [""])[0], 120)
     return f"gave way, {task.preempted} of {MAX_PREEMPTIONS}" + (f": {said}" if said else "")
+
+
+def nobody_line(campaign: str) -> str:
+    """What is to be said of a campaign that has not ended while no scheduler process runs on its home."""
+    return f"Nobody carries {campaign} on now (no scheduler runs): sark-node watch {campaign}"
 
 
 def ordinal(number: int) -> str:

@@ -12,10 +12,11 @@ from protocol.errors import CampaignError
 from protocol.task import Model, Task, read_task
 from scheduler.campaign_form import Campaign
 from scheduler.models import find_model
+from scheduler.progress import ADOPTED
 from scheduler.safe import safe_text
 from scheduler.spool import spool
 from scheduler.store import Store
-from scheduler.stored import CampaignRow, NewCampaign, NewModel, TaskRow
+from scheduler.stored import CampaignRow, NewCampaign, NewModel, Outcome, TaskRow
 from scheduler.submit import new_campaign_id
 from swarm.home import Home
 from swarm.identity import load_or_create
@@ -35,6 +36,11 @@ def retry_campaign(
     if row is None or row.ended is None:
         raise CampaignError(
             f"{campaign} has not ended yet", hint=f"sark-node watch {campaign}, or cancel it first"
+        )
+    if row.outcome is Outcome.ADOPTED:
+        raise CampaignError(
+            f"{campaign} is {ADOPTED}: its tasks did not fail",
+            hint="retry it on the machine that carries it on, if some fail there",
         )
     rows = store.tasks(campaign)
     bodies = store.bodies(campaign)

@@ -30,6 +30,7 @@ class Status(StrEnum):
     COMPLETE = "Complete"
     FAILED = "Failed"
     CANCELLED = "Cancelled"
+    ADOPTED = "Adopted"
     PENDING = "Pending"
     RUNNING = "Running"
 
@@ -62,7 +63,7 @@ class Row(BaseModel):
 
     # the contract
     status: Status
-    """Complete, Failed or Cancelled (Pending or Running while the campaign runs)."""
+    """Complete, Failed, Cancelled or, when another scheduler carries the task on, Adopted (Pending or Running while the campaign runs)."""
     job_id: str
     """The task: campaign id and number."""
     file_name: str
@@ -236,7 +237,7 @@ def make_row(
     """The row of `task`. `record`: that of the attempt that decided it, if one did; `reason`, `detail`, `attempt` and `device` (a name)
     are the scheduler's own and stand where the record says nothing.
     """
-    status = _STATUS[state]
+    status = Status.ADOPTED if reason is Reason.ADOPTED else _STATUS[state]
     base = Row(
         status=status,
         job_id=task.task,

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from scheduler.progress import ADOPTED
 from scheduler.replicas import disagreements
 from scheduler.row import Row, Status
 from scheduler.safe import safe_text
@@ -25,7 +26,12 @@ _RIGHT: Final = frozenset({"Load ms", "Inference ms", "RAM MB"})
 _SHORTENED: Final = (1, 2, 3)
 """Model, unit and device give way when the table is too wide."""
 SHORTEST: Final = 6
-_STYLES: Final = {Status.COMPLETE: "green", Status.FAILED: "red", Status.CANCELLED: "yellow"}
+_STYLES: Final = {
+    Status.COMPLETE: "green",
+    Status.FAILED: "red",
+    Status.CANCELLED: "yellow",
+    Status.ADOPTED: "yellow",
+}
 
 
 def show_results(rows: Sequence[Row], console: Console) -> None:
@@ -45,6 +51,17 @@ def show_results(rows: Sequence[Row], console: Console) -> None:
                 Text(f"{row.job_id} failed: {why if why != told else 'for the same reason'}"), soft_wrap=True
             )
             told = why
+    gone = [row for row in rows if row.status is Status.ADOPTED]
+    if gone:
+        console.print(Text(adopted_line(gone[0].job_id.rpartition("/")[0], len(gone))), soft_wrap=True)
+
+
+def adopted_line(campaign: str, tasks: int) -> str:
+    """What is to be said of tasks that another scheduler took over."""
+    what = "1 task is" if tasks == 1 else f"{tasks} tasks are"
+    return (
+        f"{what} {ADOPTED}: the results will be there; look on: sark-node watch {campaign}, on that machine"
+    )
 
 
 def remarks(rows: Sequence[Row]) -> list[str]:

@@ -19,7 +19,9 @@ import sqlalchemy as sa
 
 from protocol.attempt import TaskState
 from protocol.errors import LocalProtocolError
+from protocol.messages import MAX_EPOCH
 from protocol.task import Task, task_body
+from protocol.words import Reason
 from scheduler import tables as t
 from scheduler.moves import Moves
 from scheduler.questions import ENDED
@@ -115,12 +117,12 @@ class Store(Moves, TakeOver):
             c.execute(t.tasks.insert(), rows)
 
     def next_epoch(self, campaign: str) -> int:
-        """A higher epoch than any before: workers refuse older ones from now on."""
+        """A higher epoch than any before, as far as there is one: workers refuse older ones from now on."""
         with self._writing() as c:
             epoch = c.execute(
                 t.campaigns.update()
                 .where(t.campaigns.c.id == campaign)
-                .values(epoch=t.campaigns.c.epoch + 1)
+                .values(epoch=sa.func.min(t.campaigns.c.epoch + 1, MAX_EPOCH))
                 .returning(t.campaigns.c.epoch)
             ).scalar_one()
             self._event(c, campaign, "campaign.adopted", None, epoch=epoch)
@@ -140,7 +142,14 @@ class Store(Moves, TakeOver):
             cancelled = c.execute(
                 sa.select(t.campaigns.c.cancel).where(t.campaigns.c.id == campaign)
             ).scalar_one()
-            if TaskState.FAILED in states or (detail and not states and not cancelled):
+            adopted = c.execute(
+                sa.select(sa.func.count()).where(
+                    t.tasks.c.campaign == campaign, t.tasks.c.reason == str(Reason.ADOPTED)
+                )
+            ).scalar_one()
+            if adopted:
+                outcome = Outcome.ADOPTED
+            elif TaskState.FAILED in states or (detail and not states and not cancelled):
                 outcome = Outcome.FAILED
             elif TaskState.CANCELLED in states or cancelled:
                 outcome = Outcome.CANCELLED

@@ -36,6 +36,8 @@ class Outcome(StrEnum):
     """Every task has a result."""
     FAILED = "failed"
     CANCELLED = "cancelled"
+    ADOPTED = "adopted"
+    """Another scheduler carries it on: it goes on, but not here."""
 
 
 @dataclass(frozen=True, slots=True)

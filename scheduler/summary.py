@@ -75,13 +75,14 @@ def _signed(item: ResultRow) -> SignedRecord | None:
 # -- campaigns -----------------------------------------------------------------------------------------------------------------
 
 
-def campaign_json(item: Summary) -> dict[str, Any]:
-    """A campaign for programs; instants in UTC."""
+def campaign_json(item: Summary, *, scheduling: bool = True) -> dict[str, Any]:
+    """A campaign for programs; instants in UTC. `scheduling`: a scheduler process runs on this home."""
     campaign = item.campaign
     return {
         "campaign_id": campaign.id,
         "name": campaign.name,
         "status": _status(campaign),
+        "carried_on": scheduling and campaign.ended is None,
         "created": _utc(campaign.created),
         "ended": _utc(campaign.ended),
         "total_tasks": item.tasks,
@@ -90,19 +91,23 @@ def campaign_json(item: Summary) -> dict[str, Any]:
     }
 
 
-def campaigns_table(summaries: Sequence[Summary]) -> Table:
-    """A line for each campaign."""
+def campaigns_table(summaries: Sequence[Summary], *, scheduling: bool = True) -> Table:
+    """A line for each campaign. `scheduling`: a scheduler process runs on this home."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for column in ("campaign", "name", "status", "tasks", "done", "failed", "begun", "took"):
         table.add_column(
-            column, no_wrap=True, justify="right" if column in ("tasks", "done", "failed") else "left"
+            column,
+            no_wrap=True,
+            overflow="ellipsis",
+            min_width={"campaign": 10, "name": 8, "begun": 16}.get(column),
+            justify="right" if column in ("tasks", "done", "failed") else "left",
         )
     for item in summaries:
         campaign = item.campaign
         table.add_row(
             campaign.id,
             Text(safe_text(campaign.name, 30)),
-            _status(campaign),
+            _shown_status(item, scheduling=scheduling),
             str(item.tasks) if campaign.planned else "-",
             str(item.counts.get(TaskState.SUCCEEDED, 0)),
             str(item.counts.get(TaskState.FAILED, 0)),
@@ -116,6 +121,12 @@ def _status(campaign: CampaignRow) -> str:
     if campaign.ended is not None:
         return str(campaign.outcome)
     return "cancelling" if campaign.cancel else "running"
+
+
+def _shown_status(item: Summary, *, scheduling: bool) -> str:
+    if item.campaign.outcome is Outcome.ADOPTED:
+        return "carried on elsewhere"
+    return _status(item.campaign) if scheduling or item.campaign.ended is not None else "halted"
 
 
 def _utc(instant: float | None) -> str | None:

@@ -23,9 +23,9 @@ from protocol.requirement import Requirement
 from protocol.task import Task
 from protocol.words import Phase
 from scheduler.explain import explain
-from scheduler.progress import ENDED, about, ordinal, progress_text, show_time
+from scheduler.progress import ADOPTED, ENDED, about, nobody_line, ordinal, progress_text, show_time
 from scheduler.safe import safe_text
-from scheduler.stored import AttemptRow, AttemptState, CampaignRow, Event, TaskRow
+from scheduler.stored import AttemptRow, AttemptState, CampaignRow, Event, Outcome, TaskRow
 
 MAX_TRIED: Final = 8
 """Lines about attempts for each story."""
@@ -117,21 +117,24 @@ def why(
     remarks = [*_unplanned(campaign, tasks, unplanned, seen), *set_aside(known, now)]
     waiting = campaign.ended is None
     if waiting and not seen.scheduling:
-        remarks.append(f"No scheduler process is running here; carry on with: sark-node watch {campaign.id}")
+        remarks.insert(0, nobody_line(campaign.id))
     if seen.blind and any(task.state is TaskState.PENDING for task in tasks):
         remarks.append(f"The swarm could not be looked at: {safe_text(seen.blind)}")
     return Why(
         campaign=campaign.id,
         name=safe_text(campaign.name),
-        head=_head(campaign, tasks, now),
+        head=_head(campaign, tasks, now, scheduling=seen.scheduling),
         stories=stories,
         remarks=tuple(remarks),
     )
 
 
-def _head(campaign: CampaignRow, tasks: Sequence[TaskRow], now: float) -> str:
+def _head(campaign: CampaignRow, tasks: Sequence[TaskRow], now: float, *, scheduling: bool) -> str:
     took = show_time(max(0.0, (campaign.ended or now) - campaign.created))
-    how = f"{campaign.outcome} after {took}" if campaign.ended else f"running for {took}"
+    outcome = ADOPTED if campaign.outcome is Outcome.ADOPTED else str(campaign.outcome)
+    how = f"{outcome} after {took}" if campaign.ended else f"running for {took}"
+    if not campaign.ended and not scheduling:
+        how = f"halted, begun {took} ago"
     if campaign.cancel and not campaign.ended:
         how = f"being cancelled, {how}"
     counts = Counter(task.state for task in tasks)

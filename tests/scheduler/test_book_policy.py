@@ -151,7 +151,7 @@ def test_a_campaign_that_is_carried_on_elsewhere_ends_here_and_nothing_is_touche
     ends = of(orders, EndAttempt)
     assert [(end.event, end.reason) for end in ends] == [(TaskEvent.CANCEL, Reason.ADOPTED)] * 2
     assert of(orders, EndPending)[0].tasks == ("c-one/3", "c-one/4")
-    assert of(orders, CampaignDone)[0].detail == "carried on by another scheduler"
+    assert of(orders, CampaignDone)[0].detail == "carried on elsewhere (adopted)"
     assert story.book.idle
     assert story.book.ready(PEERS[0], "l2", Fence(incarnation=1, number=2), story.now) == (None, [])
 

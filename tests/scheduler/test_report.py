@@ -218,7 +218,8 @@ def test_samples_that_cannot_be_read_give_a_row_that_says_so() -> None:
 
 
 def test_every_state_of_a_task_has_a_status() -> None:
-    assert {make_row(TASK, state).status for state in TaskState} == set(Status)
+    adopted = make_row(TASK, TaskState.CANCELLED, reason=Reason.ADOPTED).status
+    assert {make_row(TASK, state).status for state in TaskState} | {adopted} == set(Status)
 
 
 # -- CSV ------------------------------------------------------------------------------------------------------------------------

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import io
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from protocol.attempt import TaskEvent
 from protocol.errors import CampaignError
@@ -14,9 +16,13 @@ from protocol.requirement import Requirement, parse_clause
 from protocol.task import Measure, Model, Task, Timeouts, read_task
 from protocol.words import Reason
 from scheduler.campaign import parse_campaign
+from scheduler.cancel import cancel_and_wait
+from scheduler.progress import progress_text
 from scheduler.retry import retry_campaign
+from scheduler.row import Status
 from scheduler.store import Store
-from scheduler.stored import Intent, NewCampaign, NewModel
+from scheduler.stored import Intent, NewCampaign, NewModel, Outcome
+from scheduler.summary import campaign_json, campaign_rows, campaigns_table
 from swarm.home import Home
 from swarm.identity import Identity, load_or_create
 
@@ -115,3 +121,34 @@ def test_nothing_is_made_of_a_campaign_in_which_all_went_well(home: Home, tmp_pa
         pytest.raises(CampaignError, match="no task of c-old failed"),
     ):
         retry_campaign(home, store, "c-old", tmp_path)
+
+
+def test_what_another_scheduler_carries_on_is_neither_retried_nor_cancelled_and_never_told_as_cancelled(
+    home: Home, tmp_path: Path
+) -> None:
+    with Store(home.store, wall=lambda: 1000.0) as store:
+        store.create_campaign(
+            NewCampaign("c-old", "t", OLD, SPEC.model_dump_json(), attempts=7),
+            [NewModel("m.onnx", SHA, len(MODEL), facts="m.onnx")],
+            [a_task(1)],
+        )
+        store.end_pending(["c-old/1"], TaskEvent.CANCEL, reason=Reason.ADOPTED, detail="carried on elsewhere")
+        assert store.end_campaign("c-old", detail="carried on elsewhere (adopted)") is Outcome.ADOPTED
+        with pytest.raises(CampaignError, match=r"c-old is carried on elsewhere \(adopted\)"):
+            retry_campaign(home, store, "c-old", tmp_path)
+        with pytest.raises(CampaignError, match="carried on elsewhere"):
+            cancel_and_wait(store, "c-old", keep_alive=lambda: None)
+        assert [row.status for row in campaign_rows(store.rows("c-old"))] == [Status.ADOPTED]
+        assert campaign_json(store.summaries()[0])["status"] == "adopted"
+        assert progress_text(store.tasks("c-old")[0]) == "carried on elsewhere (adopted)"
+
+
+def test_a_campaign_that_nobody_carries_on_is_told_as_halted(home: Home) -> None:
+    with Store(home.store, wall=lambda: 1000.0) as store:
+        store.create_campaign(
+            NewCampaign("c-old", "t", OLD, SPEC.model_dump_json(), attempts=7), [], [a_task(1)]
+        )
+        console = Console(width=80, record=True, file=io.StringIO())
+        console.print(campaigns_table(store.summaries(), scheduling=False))
+        assert "halted" in console.export_text()
+        assert campaign_json(store.summaries()[0], scheduling=False)["carried_on"] is False

@@ -98,8 +98,8 @@ async def test_a_campaign_that_was_adopted_elsewhere_ends_here_and_its_run_goes_
         assert trio.current_time() - began < 10
     assert {task.reason for task in world.store.tasks("c-one")} == {Reason.ADOPTED}
     (summary,) = world.store.summaries()
-    assert summary.campaign.outcome is CampaignOutcome.CANCELLED
-    assert summary.campaign.detail == "carried on by another scheduler"
+    assert summary.campaign.outcome is CampaignOutcome.ADOPTED
+    assert summary.campaign.detail == "carried on elsewhere (adopted)"
     assert not worker.cancelled
     assert len(worker.places) == 2, "nothing is touched there"
 

@@ -260,7 +260,7 @@ def test_it_is_said_when_nobody_schedules_or_the_swarm_was_not_seen(store: Store
     blind = Seen(adverts=None, blind="no gate answers: x", scheduling=False)
     found = told(store, clock, seen=blind)
     assert found.remarks == (
-        "No scheduler process is running here; carry on with: sark-node watch c-one",
+        "Nobody carries c-one on now (no scheduler runs): sark-node watch c-one",
         "The swarm could not be looked at: no gate answers: x",
     )
     assert found.stories[0].why == ("no device has been asked yet",)
@@ -314,7 +314,7 @@ def test_the_command_tells_a_campaign_a_task_and_what_is_not_there(
     assert run() == 0
     out = capsys.readouterr().out
     assert "The swarm could not be looked at: no gate is known here" in out
-    assert "No scheduler process is running here" in out
+    assert "Nobody carries c-one on now" in out
     assert run("c-one/1", "--json") == 0
     told = json.loads(capsys.readouterr().out)
     assert [story["head"] for story in told["stories"]] == ["Task 1 is cancelled"]
