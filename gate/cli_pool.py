@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import sys
@@ -30,6 +31,8 @@ app.add_typer(pool, name="pool", rich_help_panel="For a pool's owner")
 
 PIPE_WIDTH: Final = 1000
 DEFAULT_LASTS: Final = "30d"
+DEVICES: Final = 25
+"""A ticket for devices is for so many of them: one string for a rack, and too few to fill a pool."""
 _DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(s|m|h|d)")
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 LONGEST_S: Final = 3_650 * 86_400.0
@@ -92,6 +95,15 @@ def invite(
         typer.Option(min=1, max=100_000, help="Places and tickets it may have at a time at each worker."),
     ] = None,
     team: Annotated[str, typer.Option(help="On whose account it works.", metavar="TEAM")] = "",
+    uses: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=256,
+            help=f"How many may come by it.  [default: {DEVICES} for devices, 1 for who submits]",
+            show_default=False,
+        ),
+    ] = None,
     good_for: Annotated[
         str, typer.Option("--for", help="How long the ticket can be used.", metavar="24h")
     ] = "24h",
@@ -120,7 +132,11 @@ def invite(
         raise SettingsError("--name goes with --to", hint="who joins by a ticket says its own name")
     if member is not None:
         check_name(member)
+    if uses is not None and to is not None:
+        raise SettingsError("--uses goes with no --to", hint="a ticket for one scheduler is for that one")
     role = Role.SUBMIT if submit or to is not None else Role.WORKER
+    if uses is None:
+        uses = DEVICES if role is Role.WORKER else 1
     try:
         ticket, note = give_ticket(
             found,
@@ -134,18 +150,28 @@ def invite(
             ticket_s=_seconds("--for", good_for),
             lasts_s=_seconds("--lasts", lasts),
             now=now,
+            uses=uses,
         )
     except ValueError as exc:
         raise SettingsError(str(exc), hint="see: sark-node pool invite --help") from None
     how = "enroll" if role is Role.SUBMIT else "join"
-    whom = f"scheduler {to} alone" if to else "whoever has it"
+    each = "device" if role is Role.WORKER else "home"
+    many = f"1 {each}" if uses == 1 else f"{uses} {each}s"
+    whom = f"scheduler {to} alone" if to else f"the first {many} that use it (--uses)"
     until = time.strftime("%Y-%m-%d %H:%M", time.localtime(note.until))
     what = "submitting to" if role is Role.SUBMIT else "joining a device to"
     print(f"A ticket for {what} pool {found.name}, good for {whom} until {until}.", file=sys.stderr)
     print(f"  used with: sark-node {how} TICKET", file=sys.stderr)
     print(f"  taken back with: sark-node pool revoke {_quoted(name)} {note.id.hex()}", file=sys.stderr)
     if to is None:
-        print("  It is as good as a key while it lasts: send it privately.", file=sys.stderr)
+        print(
+            "  It is as good as a key while it lasts: send it privately. In its place a file that holds it",
+            file=sys.stderr,
+        )
+        print(
+            "  can be named, or - for standard input: what is typed shows in the list of processes.",
+            file=sys.stderr,
+        )
     print(write_ticket(ticket))
 
 
@@ -157,7 +183,7 @@ def members(
 ) -> None:
     """Show who is in a pool, which tickets are out, and what was taken back."""
     found = _find(ctx, name)
-    manifest, tickets = found.manifest(), found.tickets(time.time())
+    manifest, tickets = found.manifest(), found.notes.tickets(time.time())
     if as_json:
         document = {
             "pool": found.id,
@@ -170,6 +196,7 @@ def members(
                     "role": str(note.role),
                     "until": note.until,
                     "to": note.to,
+                    "uses": note.uses,
                     "used": list(note.used),
                 }
                 for note in tickets
@@ -193,7 +220,7 @@ def members(
     console.print(table if manifest.members else "nobody is in it yet", highlight=False)
     for note in tickets:
         until = time.strftime("%Y-%m-%d %H:%M", time.localtime(note.until))
-        used = f"used by {len(note.used)}" if note.to is None else f"for {note.to}"
+        used = f"used by {len(note.used)} of {note.uses}" if note.to is None else f"for {note.to}"
         back = ", taken back" if note.id in manifest.revoked_tokens else ""
         console.print(
             f"ticket {note.id.hex()}: {note.role}, until {until}, {used}{back}", markup=False, highlight=False
@@ -207,10 +234,14 @@ def revoke(
     ctx: typer.Context,
     name: Annotated[str, NAME],
     who: Annotated[str, typer.Argument(help="A member's name or peer id, or a ticket's id.", metavar="WHO")],
+    with_members: Annotated[
+        bool, typer.Option("--with-members", help="With a ticket: also what all were given who came by it.")
+    ] = False,
 ) -> None:
-    """Take back what a member, or a ticket, was given; the swarm is told at once, and every worker within a minute.
+    """Take back what a member, or a ticket, was given; the swarm is told at once, and every worker within a minute and a half.
 
-    With a member, the ticket by which it came is taken back too: others that came by it stay.
+    With a member, the ticket by which it came is taken back too: others that came by it stay. With a ticket for one scheduler,
+    what that has is taken back.
     """
     import trio
 
@@ -218,25 +249,32 @@ def revoke(
     from gate.visit import tell_swarm
 
     found = _find(ctx, name)
-    told = take_back(found, who, time.time())
+    told = take_back(found, who, time.time(), with_members=with_members)
     for line in told:
         print(line)
     gates = _gates_of(ctx, found)
     try:
         heard = trio.run(tell_swarm, gates, found)
-    except* (ResourceError, Unreachable) as group:
+    except* (NotPermitted, ResourceError, Unreachable) as group:
         print(f"the swarm could not be told now: {_first(group)}", file=sys.stderr)
     else:
         if heard.kept:
             nodes = "1 node" if heard.kept == 1 else f"{heard.kept} nodes"
-            print(f"{nodes} of {heard.asked} that were found heard it; the others ask within a minute")
+            print(
+                f"{nodes} of {heard.asked} that were found heard it; the others ask within a minute and a half"
+            )
         else:
             print("no node could be told now; the pool's gate tells it when it runs", file=sys.stderr)
 
 
 def enroll(
     ctx: typer.Context,
-    ticket: Annotated[str, typer.Argument(help="The ticket: one string that begins with sark1.")],
+    ticket: Annotated[
+        str,
+        typer.Argument(
+            help="The ticket: one string that begins with sark1; or a file that holds it; or - for standard input."
+        ),
+    ],
     name: Annotated[
         str | None,
         typer.Option(help="What the pool's owner sees you called by.  [default: the host's name]"),
@@ -247,32 +285,44 @@ def enroll(
 
     from gate.visit import be_let_in
     from swarm.identity import load_or_create, lock_folder
-    from swarm.membership import host_name, join_pool, leave_pool
+    from swarm.membership import host_name, join_pool, keep_joined, leave_pool
     from swarm.own_pools import check_name
+    from swarm.pool_files import secret_text
     from swarm.tickets import read_ticket
 
     home: Home = ctx.obj
     if name is not None:
         check_name(name)
-    said = read_ticket(ticket)
+    said = read_ticket(secret_text(ticket, sys.stdin))
     me = load_or_create(home.key("scheduler")).peer_id
     joined = join_pool(home, said, Role.SUBMIT, me, now=time.time())
     if joined.gates and not remembered_gates(home):
         remember_gates(home, joined.gates)  # so that submit needs no --gate
-    if joined.credential is None:
+    if joined.ticket is not None and not joined.spent:
         gates = tuple(dict.fromkeys((*joined.gates, *_settings(ctx, None).gates, *local_gates(home))))
-        try:
-            with lock_folder(home.folder("scheduler")):
-                joined = trio.run(be_let_in, home, joined, gates, name or host_name())
-        except* NotPermitted:
-            leave_pool(home, joined.pool, Role.SUBMIT)
-            raise
-        except* (ResourceError, Unreachable):
-            pass  # a scheduler runs here, or no gate does: it is asked by itself
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(lock_folder(home.folder("scheduler")))
+            except ResourceError:
+                print(
+                    "This home's scheduler is running: it shows the ticket to the pool's gate.",
+                    file=sys.stderr,
+                )
+            else:
+                try:
+                    joined = trio.run(be_let_in, home, joined, gates, name or host_name())
+                except* NotPermitted:
+                    if joined.credential is None:
+                        leave_pool(home, joined.pool, Role.SUBMIT)
+                    else:  # what an earlier ticket gave stays
+                        keep_joined(home, joined.model_copy(update={"spent": True}))
+                    raise
+                except* (ResourceError, Unreachable):
+                    raise Unreachable(
+                        f"no gate of pool {joined.name} answers now; the ticket is kept",
+                        hint="the same command again shows it, and so does this home's scheduler whenever it runs",
+                    ) from None
     if joined.credential is None:
-        print(
-            "No gate could be asked now; the ticket is kept, and used as soon as one can be.", file=sys.stderr
-        )
         return
     until = time.strftime("%Y-%m-%d", time.localtime(joined.until))
     print(f"This home may submit to pool {joined.name} until {until}; it renews that by itself.")

@@ -87,18 +87,37 @@ def forgiven(manifest: PoolManifest, peer: str) -> PoolManifest:
     return _next(manifest, revoked=tuple(other for other in manifest.revoked if other != peer))
 
 
+def pruned(manifest: PoolManifest, peers: Collection[str], tokens: Collection[bytes]) -> PoolManifest:
+    """With these no longer among the revoked: nothing that they were given can still be good."""
+    revoked = tuple(peer for peer in manifest.revoked if peer not in peers)
+    revoked_tokens = tuple(token for token in manifest.revoked_tokens if token not in tokens)
+    if (revoked, revoked_tokens) == (manifest.revoked, manifest.revoked_tokens):
+        return manifest
+    return _next(manifest, revoked=revoked, revoked_tokens=revoked_tokens)
+
+
 def caught_up(manifest: PoolManifest, newer: PoolManifest) -> PoolManifest:
-    """Ours, after one of our own key with a higher number was met: its home was restored from a copy. What either took back stays so."""
+    """Ours, after one of our own key with a higher number was met: its home was restored from a copy. What either took back stays so.
+
+    Raises `NotPermitted` when the two together took back more than a manifest can say: nothing of it is dropped in silence.
+    """
     if newer.number <= manifest.number:
         return manifest
-    merged = newer.model_copy(
-        update={
-            "revoked": _added(newer.revoked, manifest.revoked)[:MAX_REVOKED],
-            "revoked_tokens": _added(newer.revoked_tokens, manifest.revoked_tokens)[:MAX_REVOKED],
-            "members": tuple(m for m in newer.members if m.peer not in manifest.revoked),
-        }
-    )
-    return newer if merged == newer else _next(merged)
+    revoked = _added(newer.revoked, manifest.revoked)
+    revoked_tokens = _added(newer.revoked_tokens, manifest.revoked_tokens)
+    members = tuple(m for m in newer.members if m.peer not in manifest.revoked)
+    if (revoked, revoked_tokens, members) == (newer.revoked, newer.revoked_tokens, newer.members):
+        return newer
+    merged = _next(newer, revoked=revoked, revoked_tokens=revoked_tokens, members=members)
+    while members and len(manifest_body(merged)) > MAX_MANIFEST:  # it is more to be revoked than to be listed
+        members = members[:-1]
+        merged = _next(newer, revoked=revoked, revoked_tokens=revoked_tokens, members=members)
+    if max(len(revoked), len(revoked_tokens)) > MAX_REVOKED or len(manifest_body(merged)) > MAX_MANIFEST:
+        raise NotPermitted(
+            f"pool {manifest.name} was restored from a copy, and took back more since than one manifest can say",
+            hint="make a new pool, and invite those who may stay: sark-node pool create NAME",
+        )
+    return merged
 
 
 def taken_back(manifest: PoolManifest, peers: Collection[str], tokens: Collection[bytes]) -> bool:

@@ -12,10 +12,12 @@ from __future__ import annotations
 import hashlib
 import platform
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
+import structlog
 from pydantic import Field
 
 from protocol.base import AddressText, Count, Id, Message, Name, PeerName
@@ -34,6 +36,8 @@ from swarm.tokens import Grant, issue, prove, prove_bearer
 
 OWN_LASTS_S: Final = 86_400.0
 """The credential that a pool's owner gives itself, anew whenever it is asked for."""
+
+log = structlog.get_logger("sark.pools")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +63,22 @@ class Joined(Message):
     gates: Annotated[tuple[AddressText, ...], Field(max_length=MAX_GATES)] = ()
     role: Annotated[Role, Field(strict=False)]
     ticket: Token | None = None
-    """The bearer's token: shown to a gate until that gives a credential for it."""
+    """The bearer's token: shown to the ticket's gates until one gives a credential for it."""
+    spent: bool = False
+    """One did, or said no: what is shown from now on is the credential."""
     credential: Token | None = None
     """Bound to this role's key."""
     since: Count = 0
     """Wall seconds at which the credential was given."""
     until: Count = 0
     """And at which it, or the ticket, is over."""
+
+    def to_show(self, now: float) -> tuple[bytes, ...]:
+        """The tokens to show a gate, in turn: a ticket that was not used yet, then the credential; a used ticket when that is over."""
+        fresh = (self.ticket,) if self.ticket is not None and not self.spent else ()
+        held = (self.credential,) if self.credential is not None and self.until > now else ()
+        last = (self.ticket,) if self.ticket is not None and self.spent and not held else ()
+        return (*fresh, *held, *last)
 
 
 def join_pool(home: Home, ticket: Ticket, role: Role, peer: str, *, now: float) -> Joined:
@@ -113,13 +126,23 @@ def join_pool(home: Home, ticket: Ticket, role: Role, peer: str, *, now: float) 
     return fresh
 
 
-def joined_pools(home: Home, role: Role) -> tuple[Joined, ...]:
-    """The pools this home is in as `role`. Raises `ResourceError` for a damaged file."""
+def joined_pools(
+    home: Home, role: Role, damaged: Callable[[ResourceError], object] | None = None
+) -> tuple[Joined, ...]:
+    """The pools this home is in as `role`. `damaged` is told of each file that cannot be read, and the others are given; without it
+    the first such raises `ResourceError`."""
     folder = pools_folder(home) / JOINED
     if not folder.is_dir():
         return ()
-    files = sorted(path for path in folder.glob(f"*.{role}") if not UNFINISHED.fullmatch(path.name))
-    return tuple(read_file(path, Joined) for path in files)
+    found: list[Joined] = []
+    for path in sorted(path for path in folder.glob(f"*.{role}") if not UNFINISHED.fullmatch(path.name)):
+        try:
+            found.append(read_file(path, Joined))
+        except ResourceError as exc:
+            if damaged is None:
+                raise
+            damaged(exc)
+    return tuple(found)
 
 
 def keep_joined(home: Home, joined: Joined) -> None:
@@ -165,6 +188,10 @@ def host_name() -> str:
 # -- to be presented ----------------------------------------------------------------------------------------------------------
 
 
+def _told(exc: ResourceError) -> None:
+    log.warning("credentials.unusable", why=exc.what)
+
+
 class _Handed(Message):
     """A token for one campaign, or for any, as somebody handed it over."""
 
@@ -174,29 +201,39 @@ class _Handed(Message):
     campaign: Id | None = None
 
 
-def credentials(home: Home, role: Role, holder: str, *, now: float) -> tuple[Credential, ...]:
-    """All that `holder`, this home's key for `role`, can present now: of joined pools, of its own, and what was handed over."""
+def credentials(
+    home: Home, role: Role, holder: str, *, now: float, damaged: Callable[[ResourceError], object] = _told
+) -> tuple[Credential, ...]:
+    """All that `holder`, this home's key for `role`, can present now: of joined pools, of its own, and what was handed over.
+
+    `damaged` is told of each file that cannot be read; the others count.
+    """
     found = [
         Credential(joined.pool, joined.credential, joined.name, float(joined.until))
-        for joined in joined_pools(home, role)
+        for joined in joined_pools(home, role, damaged)
         if joined.credential is not None and joined.until > now
     ]
-    if role is Role.SUBMIT:
-        grant = Grant(frozenset({Right.SUBMIT, Right.STATUS}), lasts_s=OWN_LASTS_S)
-        for pool in own_pools(home):
-            token = issue(pool.key, holder, grant, now=now)
-            found.append(Credential(pool.id, token, pool.name, now + OWN_LASTS_S))
-        folder = _tokens(home)
-        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-            if UNFINISHED.fullmatch(path.name):
-                continue
+    if role is not Role.SUBMIT:
+        return tuple(found)
+    grant = Grant(frozenset({Right.SUBMIT, Right.STATUS}), lasts_s=OWN_LASTS_S)
+    for pool in own_pools(home, damaged):
+        token = issue(pool.key, holder, grant, now=now)
+        found.append(Credential(pool.id, token, pool.name, now + OWN_LASTS_S))
+    folder = _tokens(home)
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if UNFINISHED.fullmatch(path.name):
+            continue
+        try:
             handed = read_file(path, _Handed)
-            if handed.until > now:
-                found.append(
-                    Credential(handed.issuer, handed.token, "", float(handed.until), handed.campaign or "")
-                )
-            else:
-                path.unlink(missing_ok=True)
+        except ResourceError as exc:
+            damaged(exc)
+            continue
+        if handed.until > now:
+            found.append(
+                Credential(handed.issuer, handed.token, "", float(handed.until), handed.campaign or "")
+            )
+        else:
+            path.unlink(missing_ok=True)
     return tuple(found)
 
 

@@ -1,4 +1,4 @@
-"""The pools made on this home: their keys, their manifests, and the tickets that were given."""
+"""The pools made on this home: their keys and their manifests; `pool_notes` has what else their owner remembers."""
 
 from __future__ import annotations
 
@@ -6,22 +6,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Final
 
-from pydantic import Field, StringConstraints, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
-from protocol.base import AddressText, Count, Message, Name, PeerName
+from protocol.base import AddressText, Message, Name
 from protocol.codec import pack
-from protocol.errors import NotPermitted, RemoteProtocolError, ResourceError
-from protocol.pool_messages import Manifest, PoolManifest, TokenId
-from protocol.words import Role
+from protocol.errors import RemoteProtocolError, ResourceError
+from protocol.pool_messages import Manifest, PoolManifest
 from swarm.home import Home
 from swarm.identity import load_or_create, write_durably
 from swarm.manifests import sign_manifest, verified
 from swarm.pool_files import JOINED, damaged, locked, pools_folder, read_file, unreadable
+from swarm.pool_notes import PoolNotes
 from swarm.settings import SettingsError
 from swarm.tickets import MAX_GATES
 
-MAX_TICKETS: Final = 512
-MAX_USED: Final = 256
 _NAME: Final = TypeAdapter(Name)
 
 
@@ -30,23 +28,6 @@ class _About(Message):
 
     name: Name
     gates: Annotated[tuple[AddressText, ...], Field(max_length=MAX_GATES)] = ()
-
-
-class TicketNote(Message):
-    """A ticket that was given, until it is over."""
-
-    id: TokenId
-    role: Annotated[Role, Field(strict=False)]
-    until: Count
-    """Wall seconds."""
-    to: PeerName | None = None
-    team: Annotated[str, StringConstraints(max_length=64)] = ""
-    used: Annotated[tuple[PeerName, ...], Field(max_length=MAX_USED)] = ()
-    """Who was let in by it."""
-
-
-class _Notes(Message):
-    tickets: Annotated[tuple[TicketNote, ...], Field(max_length=MAX_TICKETS)] = ()
 
 
 class OwnPool:
@@ -61,6 +42,7 @@ class OwnPool:
         about = read_file(folder / "pool", _About)
         self.name: Final = about.name
         self.gates: Final = about.gates
+        self.notes: Final = PoolNotes(folder, about.name)
         self._seen: tuple[object, ...] | None = None
         self._signed: Manifest | None = None
         self._manifest: PoolManifest | None = None
@@ -90,38 +72,6 @@ class OwnPool:
             if after != before:
                 write_durably(self.folder / "manifest", pack(sign_manifest(self.key, after).to_wire()))
         return self.manifest()
-
-    def tickets(self, now: float) -> tuple[TicketNote, ...]:
-        """Those given that are not over."""
-        path = self.folder / "tickets"
-        notes = read_file(path, _Notes).tickets if path.exists() else ()
-        return tuple(note for note in notes if note.until >= now)
-
-    def note(self, ticket: TicketNote, now: float) -> None:
-        """Remember a ticket that was given. Raises `NotPermitted` when there are too many."""
-        with locked(self.folder):
-            self._write_notes((*self.tickets(now), ticket))
-
-    def used(self, ids: tuple[bytes, ...], peer: str, now: float) -> None:
-        """Remember who was let in by a ticket."""
-        with locked(self.folder):
-            notes = self.tickets(now)
-            marked = tuple(
-                note.model_copy(update={"used": (*note.used, peer)})
-                if note.id in ids and peer not in note.used and len(note.used) < MAX_USED
-                else note
-                for note in notes
-            )
-            if marked != notes:
-                self._write_notes(marked)
-
-    def _write_notes(self, notes: tuple[TicketNote, ...]) -> None:
-        if len(notes) > MAX_TICKETS:
-            raise NotPermitted(
-                f"{MAX_TICKETS} tickets of pool {self.name} are out and not yet over",
-                hint="give shorter ones: --for 1h",
-            )
-        write_durably(self.folder / "tickets", pack(_Notes(tickets=notes).to_wire()))
 
     def _look(self) -> None:
         path = self.folder / "manifest"
@@ -175,13 +125,23 @@ def _check_pool_name(name: str) -> None:
         raise SettingsError(f"a pool cannot be called {name!r}", hint="take another name")
 
 
-def own_pools(home: Home) -> tuple[OwnPool, ...]:
-    """The pools made on this home, by name. Raises `ResourceError` when one is damaged."""
+def own_pools(home: Home, damaged: Callable[[ResourceError], object] | None = None) -> tuple[OwnPool, ...]:
+    """The pools made on this home, by name. `damaged` is told of each that cannot be read, and the others are given; without it
+    the first such raises `ResourceError`."""
     folder = pools_folder(home)
     if not folder.is_dir():
         return ()
-    found = sorted(path for path in folder.iterdir() if path.name != JOINED and (path / "manifest").is_file())
-    return tuple(OwnPool(path) for path in found)
+    found: list[OwnPool] = []
+    for path in sorted(folder.iterdir()):
+        if path.name == JOINED or not (path / "manifest").is_file():
+            continue
+        try:
+            found.append(OwnPool(path))
+        except ResourceError as exc:
+            if damaged is None:
+                raise
+            damaged(exc)
+    return tuple(found)
 
 
 def own_pool(home: Home, name: str) -> OwnPool:
@@ -189,7 +149,7 @@ def own_pool(home: Home, name: str) -> OwnPool:
     _check_pool_name(name)
     folder = pools_folder(home) / name
     if not (folder / "manifest").is_file():
-        names = ", ".join(pool.name for pool in own_pools(home))
+        names = ", ".join(pool.name for pool in own_pools(home, lambda exc: None))
         raise SettingsError(
             f"no pool {name} was made on this home",
             hint=f"there is: {names}" if names else f"make it with: sark-node pool create {name}",

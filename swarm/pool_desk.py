@@ -5,7 +5,6 @@ A manifest proves itself, so any holder keeps some of pools it is not in: their 
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
@@ -27,13 +26,15 @@ from protocol.pool_messages import (
     Spread,
 )
 from protocol.words import Family, Reason
+from swarm.identity import distance, routing_key
 from swarm.index_desk import Buckets
 from swarm.link import Link, serve_links
 from swarm.manifests import verified
 from swarm.network import Network, PeerId
 
 MAX_FOREIGN: Final = 64
-"""Manifests kept of pools this node is not in; the least recently asked for goes first."""
+"""Manifests kept of pools this node is not in. The one that goes first was never asked for, and is farthest from this node's key:
+its members look for it elsewhere."""
 LATEST_PER_S: Final = 10.0
 SPREAD_PER_S: Final = 2.0
 ENROL_PER_S: Final = 1.0
@@ -47,17 +48,21 @@ Enroller = Callable[[PeerId, Enrol], Awaitable[Enrolled | Refused]]
 
 class Shelf:
     """The newest manifest at hand of each pool. `own` gives that of a pool whose key is here; `news` hears of each newer one of
-    a pool this node is in, and keeps it."""
+    a pool this node is in, and keeps it. `me`: this node's peer id."""
 
     def __init__(
         self,
         own: Callable[[str], Manifest | None] = lambda pool: None,
         news: Callable[[PoolManifest, Manifest], object] = lambda manifest, signed: None,
+        me: str = "",
     ) -> None:
+        self._near = routing_key(me) if me else bytes(32)
         self._own = own
         self._news = news
         self._mine: dict[str, tuple[PoolManifest, Manifest] | None] = {}
-        self._foreign: OrderedDict[str, tuple[int, Manifest]] = OrderedDict()
+        self._foreign: dict[str, tuple[int, Manifest]] = {}
+        self._asked: set[str] = set()
+        """Those of the foreign ones that somebody asked for."""
 
     def follow(self, pools: Iterable[str]) -> None:
         """The pools this node is in, from now on."""
@@ -82,9 +87,19 @@ class Shelf:
         known = self._mine.get(pool)
         if known is not None:
             return known[0].number, known[1]
-        if pool in self._foreign:
-            self._foreign.move_to_end(pool)
         return self._foreign.get(pool)
+
+    def asked(self, pool: str) -> tuple[int, Manifest] | None:
+        """The newest one, for somebody who asks."""
+        if pool in self._foreign:
+            self._asked.add(pool)
+        return self.latest(pool)
+
+    def _crowd(self) -> None:
+        """Let one of too many foreign ones go."""
+        gone = max(self._foreign, key=lambda pool: (pool not in self._asked, distance(pool, self._near)))
+        del self._foreign[gone]
+        self._asked.discard(gone)
 
     def take(self, body: bytes, signature: bytes) -> int:
         """Keep a manifest if it is newer than what is here; gives the highest number here. Raises `RemoteProtocolError` for a forgery."""
@@ -103,7 +118,7 @@ class Shelf:
         else:
             self._foreign[pool] = (manifest.number, signed)
             if len(self._foreign) > MAX_FOREIGN:
-                self._foreign.popitem(last=False)
+                self._crowd()
         return manifest.number
 
 
@@ -133,7 +148,7 @@ class PoolDesk:
             return Refused(reason=Reason.OVERLOADED, detail="too many calls", retry_after_s=wait)
         match message:
             case Latest():
-                known = self._shelf.latest(message.pool)
+                known = self._shelf.asked(message.pool)
                 return known[1] if known is not None and known[0] > message.have else Nothing()
             case Spread():
                 return Kept(number=self._shelf.take(message.body, message.signature))

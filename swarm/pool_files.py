@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import IO, Final, TypeVar
 
 from protocol.base import Message
 from protocol.codec import read_value
@@ -18,6 +18,10 @@ MAX_FILE: Final = 256 * 1024
 MAX_FILE_ELEMENTS: Final = 262_144
 JOINED: Final = "joined"
 """The folder of the joined ones, beside a folder for each pool that was made here."""
+MAX_SECRET: Final = 32 * 1024
+MAX_PATH: Final = 1024
+_SECRETS: Final = ("sark",)
+"""How tickets and tokens begin."""
 LOCK_TRIES: Final = 200
 LOCK_TRY_S: Final = 0.01
 
@@ -39,6 +43,27 @@ def read_file(path: Path, shape: type[M]) -> M:
         raise unreadable(path, error) from error
     except RemoteProtocolError as error:
         raise damaged(path) from error
+
+
+def secret_text(said: str, stdin: IO[str]) -> str:
+    """A ticket or token as it was typed: itself, `-` for the first line of standard input, or the path of a file that holds it.
+
+    What is typed on a command line can be read by every user of the machine. Raises `ResourceError` for a file that cannot be read.
+    """
+    if said == "-":
+        return stdin.readline(MAX_SECRET)
+    if said.startswith(_SECRETS) or len(said) > MAX_PATH:
+        return said
+    path = Path(said)
+    try:
+        if not path.is_file():
+            return said
+        with path.open(encoding="ascii", errors="replace") as file:
+            return file.read(MAX_SECRET)
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except ValueError:  # it has a character that no path can have
+        return said
 
 
 @contextlib.contextmanager

@@ -11,7 +11,8 @@ is given a credential bound to its key; it asks again and again until a gate tha
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final
 
 import structlog
@@ -36,6 +37,8 @@ RESPREAD_S: Final = 600.0
 """How often a gate brings its own pools' manifests to their holders again: these keep them in memory only."""
 ENROL_AGAIN_S: Final = (2.0, 300.0)
 
+Aside = Callable[[Callable[[], object]], Awaitable[object]]
+
 log = structlog.get_logger("sark.pools")
 
 
@@ -59,8 +62,10 @@ class PoolNode:
         news: Callable[[PoolManifest], object] = lambda manifest: None,
         enrol: Enroller | None = None,
         gates: Callable[[], Sequence[str]] = lambda: (),
+        aside: Aside = trio.to_thread.run_sync,
     ) -> None:
-        """`name`: what the pool's owner calls this member by. `gates`: ways in, besides those of the tickets."""
+        """`name`: what the pool's owner calls this member by. `gates`: ways in, besides those of the tickets. `aside`: has something
+        done that waits for the disk, which would disturb what is being timed here."""
         self._network = network
         self._index = index
         self._home = home
@@ -77,7 +82,11 @@ class PoolNode:
         self._said: set[str] = set()
         self._spread: dict[str, tuple[PoolManifest, float]] = {}
         """Pool made here → what was spread, and when."""
-        self.shelf: Final = Shelf(self._own_manifest, self._newer)
+        self._aside = aside
+        self._to_keep: dict[str, Manifest] = {}
+        """Pool → what is to be written."""
+        self._keep_now = trio.Event()
+        self.shelf: Final = Shelf(self._own_manifest, self._newer, network.peer_id)
         self._desk = PoolDesk(self.shelf, enrol)
         self._look()
 
@@ -89,6 +98,7 @@ class PoolNode:
         """Follow, for ever."""
         async with trio.open_nursery() as nursery:
             links = pool_links(self._network, nursery)
+            nursery.start_soon(self._keep)
             task_status.started()
             polled: dict[str, float] = {}
             while True:
@@ -112,9 +122,10 @@ class PoolNode:
         """See what the home's other processes have made or joined. What is damaged is told once and left alone."""
         try:
             if self._role is None:
-                self._own = {pool.id: pool for pool in own_pools(self._home)}
+                self._own = {pool.id: pool for pool in own_pools(self._home, self._damaged)}
                 return
-            self._joined = {joined.pool: joined for joined in joined_pools(self._home, self._role)}
+            joined = joined_pools(self._home, self._role, self._damaged)
+            self._joined = {each.pool: each for each in joined}
         except ResourceError as exc:
             self._say(exc.what)
             return
@@ -134,11 +145,27 @@ class PoolNode:
             return None
 
     def _newer(self, manifest: PoolManifest, signed: Manifest) -> None:
+        self._news(manifest)
+        self._to_keep[manifest.pool] = signed
+        self._keep_now.set()
+
+    async def _keep(self) -> None:
+        """Write what was heard, beside the event loop."""
+        while True:
+            await self._keep_now.wait()
+            self._keep_now = trio.Event()
+            fresh, self._to_keep = self._to_keep, {}
+            for signed in fresh.values():
+                await self._write(partial(keep_manifest, self._home, signed))
+
+    async def _write(self, write: Callable[[], object]) -> None:
         try:
-            keep_manifest(self._home, signed)
+            await self._aside(write)
         except ResourceError as exc:
             self._say(exc.what)
-        self._news(manifest)
+
+    def _damaged(self, exc: ResourceError) -> None:
+        self._say(exc.what)
 
     def _say(self, line: str) -> None:
         if line not in self._said:
@@ -148,9 +175,9 @@ class PoolNode:
     # -- asking -------------------------------------------------------------------------------------------------------------------
 
     def _due(self, joined: Joined) -> bool:
-        """Whether a gate is to be asked for a credential: there is none, or half of its life is over."""
+        """Whether a gate is to be asked for a credential: there is none, half of its life is over, or there is a new ticket."""
         now = self._wall()
-        if joined.credential is None or joined.until <= now:
+        if joined.credential is None or joined.until <= now or (joined.ticket and not joined.spent):
             return joined.ticket is not None
         return now >= (joined.since + joined.until) / 2
 
@@ -160,7 +187,6 @@ class PoolNode:
             fresh, signed = await enrol(
                 links, gates, joined, self._network.peer_id, self._name, now=self._wall()
             )
-            keep_joined(self._home, fresh)
         except (NotPermitted, Unreachable, ResourceError) as exc:
             first, most = ENROL_AGAIN_S
             pause = self._tries.get(joined.pool, (0.0, first))[1]
@@ -169,6 +195,7 @@ class PoolNode:
                 self._say(exc.what)
             return
         self._tries.pop(joined.pool, None)
+        await self._write(partial(keep_joined, self._home, fresh))
         log.info("pool.enrolled", pool=joined.pool, name=joined.name, role=str(joined.role))
         self.shelf.take(signed.body, signed.signature)
 
@@ -201,5 +228,5 @@ class PoolNode:
         try:
             gates = (*pool.gates, *self._gates())
             await push(links, self._index, gates, pool, workers=urgent, me=self._network.peer_id)
-        except ResourceError as exc:
+        except (NotPermitted, ResourceError) as exc:
             self._say(exc.what)

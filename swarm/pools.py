@@ -165,11 +165,15 @@ async def spread(
 async def push(
     links: Links, index: Directory, gates: Sequence[str], pool: OwnPool, *, workers: bool, me: str
 ) -> Heard:
-    """Spread the manifest of a pool whose key is here. A newer one that is met, from before this home was restored, is caught up with."""
+    """Spread the manifest of a pool whose key is here. A newer one that is met, from before this home was restored, is caught up with.
+
+    Raises `ResourceError`, and `NotPermitted` when the two cannot be made one.
+    """
     newer = await newest(links, index, gates, pool.id, pool.manifest().number, random.Random(), me=me)
     if newer is not None:
         met = verified(newer.body, newer.signature)
         log.warning("pool.caught_up", pool=pool.name, number=met.number)
+        pool.notes.unsure()
         pool.change(lambda manifest: caught_up(manifest, met))
     return await spread(links, index, gates, pool.signed(), workers=workers, me=me)
 
@@ -203,14 +207,38 @@ async def enrol(
 ) -> tuple[Joined, Manifest]:
     """Be let in, or have a credential renewed: the first gate that has the pool's key decides. `peer`: our own id.
 
-    Raises `NotPermitted` when it says no, `Unreachable` when none of them answers or has the key.
+    A ticket that was not used yet goes before the credential at hand, and is shown to the gates that it names and to no other:
+    whoever sees it can use it. `gates`: asked, too, about a credential, which is of no use to them. Raises `NotPermitted` when it
+    says no, `Unreachable` when none of them answers or has the key.
     """
-    token = joined.credential if joined.credential is not None and joined.until > now else joined.ticket
-    if token is None:
+    tokens = joined.to_show(now)
+    if not tokens:
         raise NotPermitted(
             f"what pool {joined.name} gave to this {joined.role} is over",
             hint="ask its owner for a new ticket",
         )
+    spent, first = joined.spent, None
+    for token in tokens:
+        by_ticket = token == joined.ticket
+        try:
+            asked = joined.gates if by_ticket else (*joined.gates, *gates)
+            answer, until = await _enrol(links, asked, joined, token, peer, name, now)
+        except (NotPermitted, Unreachable) as exc:
+            first = first or exc
+            spent |= by_ticket and isinstance(exc, NotPermitted)
+            if isinstance(exc, Unreachable) and now < (joined.since + joined.until) / 2:
+                break  # the credential need not be renewed yet
+            continue
+        update = {"credential": answer.token, "since": int(now), "until": until, "spent": spent or by_ticket}
+        return joined.model_copy(update=update), Manifest(body=answer.body, signature=answer.signature)
+    assert first is not None
+    raise first
+
+
+async def _enrol(
+    links: Links, gates: Sequence[str], joined: Joined, token: bytes, peer: str, name: str, now: float
+) -> tuple[Enrolled, int]:
+    """Show one token; the answer, and until when it is good."""
     message = Enrol(pool=joined.pool, token=token, role=joined.role, name=name)
     why = "it has no gate"
     for contact in _contacts(gates):
@@ -231,6 +259,5 @@ async def enrol(
         if manifest.pool != joined.pool:
             why = f"{contact.peer} answered for another pool"
             continue
-        update = {"credential": answer.token, "since": int(now), "until": int(proof.expires)}
-        return joined.model_copy(update=update), Manifest(body=answer.body, signature=answer.signature)
+        return answer, int(proof.expires)
     raise Unreachable(f"no gate of pool {joined.name} lets in now: {why}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +34,11 @@ DAY = 86_400.0
 def wall() -> float:
     """The wall clock of a test: it goes with trio's."""
     return START + trio.current_time()
+
+
+async def inline(write: Callable[[], object]) -> None:
+    """Writes at once: the clock of a test would not wait for a thread."""
+    write()
 
 
 @dataclass
@@ -82,7 +87,15 @@ class Field:
 
         return await self._start("gate", self.gate_home, None, enrol)
 
-    def ticket(self, role: Role, *, to: str | None = None, lasts_s: float = 30 * DAY) -> Ticket:
+    def ticket(
+        self,
+        role: Role,
+        *,
+        to: str | None = None,
+        lasts_s: float = 30 * DAY,
+        uses: int = 25,
+        priority: int = 100,
+    ) -> Ticket:
         """A ticket as `pool invite` prints it."""
         return give_ticket(
             self.pool,
@@ -90,12 +103,13 @@ class Field:
             role=role,
             to=to,
             member=None,
-            priority=100,
+            priority=priority,
             slots=None,
             team="",
             ticket_s=DAY,
             lasts_s=lasts_s,
             now=wall(),
+            uses=uses,
         )[0]
 
     async def join(
@@ -137,6 +151,7 @@ class Field:
             rng=rng,
             news=heard.append,
             enrol=enrol,
+            aside=inline,
         )
         node = Node(identity, network, index, home, pools, heard)
         if self.nodes:

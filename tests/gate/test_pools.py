@@ -16,7 +16,7 @@ from protocol.permission import Permit
 from protocol.pool_messages import Enrol, Kept, Latest, Manifest, Nothing, PoolManifest, Spread
 from protocol.requirement import Requirement, parse_clause
 from protocol.words import Reason, Right, Role
-from swarm.identity import Identity, write_durably
+from swarm.identity import Identity, distance, routing_key, write_durably
 from swarm.manifests import sign_manifest, verified, without
 from swarm.membership import credentials, joined_pools, kept_manifest
 from swarm.pool_desk import MAX_FOREIGN, Shelf
@@ -26,6 +26,7 @@ from swarm.tokens import prove
 from tests.gate.field import Field, Node, pool_field, wall
 
 SOON_S = 15.0
+ME = Identity.from_seed("me").peer_id
 ONE_POLL_S = POLL_S * 1.2 + 10
 
 
@@ -200,7 +201,7 @@ async def test_a_ticket_that_was_taken_back_lets_nobody_in_and_who_came_by_it_st
         ticket = field.ticket(Role.WORKER)
         await field.join("worker-1", ticket)
         await trio.sleep(SOON_S)
-        (note,) = field.pool.tickets(wall())
+        (note,) = field.pool.notes.tickets(wall())
         field.pool.change(lambda m: without(m, tokens=(note.id,)))
         late = await field.join("worker-2", ticket)
         await trio.sleep(SOON_S)
@@ -335,17 +336,19 @@ async def test_an_answer_is_no_question_on_the_pool_link(tmp_path: Path, autojum
             nursery.cancel_scope.cancel()
 
 
-def test_the_shelf_keeps_few_foreign_manifests_and_forgets_the_longest_unused() -> None:
-    shelf = Shelf()
-    keys = [Identity.from_seed(f"pool {number}") for number in range(MAX_FOREIGN + 1)]
+def test_many_small_manifests_of_strangers_do_not_push_out_one_that_is_asked_for() -> None:
+    shelf = Shelf(me=ME)
+    keys = [Identity.from_seed(f"pool {number}") for number in range(3 * MAX_FOREIGN)]
     for number, key in enumerate(keys):
         signed = sign_manifest(key, PoolManifest(pool=key.peer_id, name="p", number=7))
         assert shelf.take(signed.body, signed.signature) == 7
-        if number == MAX_FOREIGN - 1:
-            assert shelf.latest(keys[0].peer_id)
+        if not number:
+            assert shelf.asked(key.peer_id)
     assert shelf.latest(keys[0].peer_id)
-    assert shelf.latest(keys[1].peer_id) is None
-    assert shelf.latest(keys[-1].peer_id)
+    kept = [key.peer_id for key in keys[1:] if shelf.latest(key.peer_id)]
+    assert len(kept) == MAX_FOREIGN - 1
+    near = sorted((key.peer_id for key in keys[1:]), key=lambda p: distance(p, routing_key(ME)))
+    assert set(kept) == set(near[: MAX_FOREIGN - 1])
 
 
 def test_the_shelf_takes_only_what_its_pool_signed_and_only_newer() -> None:

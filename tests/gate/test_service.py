@@ -57,7 +57,7 @@ async def test_a_gate_lets_in_by_ticket_until_that_is_taken_back(tmp_path: Path)
         (member,) = pool.manifest().members
         assert (member.peer, member.name, member.team) == (me, "ann", "vision")
         assert (member.priority, member.slots) == (60, 2)
-        assert pool.tickets(now)[0].used == (me,)
+        assert pool.notes.tickets(now)[0].used == (me,)
 
         assert len(take_back(pool, "ann", now)) == 2  # and the ticket by which it came
         assert note.id in pool.manifest().revoked_tokens

@@ -24,10 +24,11 @@ from swarm.membership import (
     kept_manifest,
     leave_pool,
 )
-from swarm.own_pools import OwnPool, TicketNote, create_pool, own_pool, own_pools
+from swarm.own_pools import OwnPool, create_pool, own_pool, own_pools
+from swarm.pool_notes import TicketNote
 from swarm.settings import SettingsError
 from swarm.tickets import Ticket
-from swarm.tokens import Grant, bearer, issue, prove
+from swarm.tokens import LEEWAY_S, Grant, bearer, issue, prove
 
 NOW = 1_800_000_000.0
 ANN = Identity.from_seed("ann")
@@ -120,11 +121,10 @@ def test_tickets_are_remembered_with_who_used_them_until_they_are_over(pool: Own
     short = TicketNote(id=b"1" * 8, role=Role.WORKER, until=int(NOW) + 10)
     long = TicketNote(id=b"2" * 8, role=Role.SUBMIT, until=int(NOW) + 1000)
     for note in (short, long):
-        pool.note(note, NOW)
-    for _ in range(2):
-        pool.used((b"2" * 8,), ANN.peer_id, NOW)
-    assert [note.used for note in pool.tickets(NOW)] == [(), (ANN.peer_id,)]
-    assert [note.id for note in pool.tickets(NOW + 11)] == [b"2" * 8]
+        pool.notes.note(note, NOW)
+    assert [pool.notes.use(b"2" * 8, ANN.peer_id, NOW) for _ in range(2)] == [True, False]
+    assert [note.used for note in pool.notes.tickets(NOW)] == [(), (ANN.peer_id,)]
+    assert [note.id for note in pool.notes.tickets(NOW + 11 + LEEWAY_S)] == [b"2" * 8]
 
 
 # -- joined ---------------------------------------------------------------------------------------------------------------
