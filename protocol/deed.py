@@ -60,8 +60,8 @@ class Deed(Message):
     wait_s: Seconds
     limit_s: Seconds | None = None
     """The whole campaign; None: no limit."""
-    age_s: Seconds = 0.0
-    """How long it had been under way when the deed was made."""
+    created: Count = 0
+    """When it was submitted, in seconds since 1970 by the clock of the machine that did; 0: not said. Its limit counts from there."""
     priority: Priority = 50
     models: Annotated[tuple[DeedModel, ...], Field(max_length=_MAX_MODELS)] = ()
     tasks: Annotated[

@@ -97,7 +97,7 @@ async def adopt_campaign(
         list(zip(opened.tasks, deed.tasks, strict=True)),
         found,
         epoch=min(gathered.believed(campaign, owner) + LEAP, MAX_EPOCH),
-        created=wall() - deed.age_s,
+        created=min(float(deed.created), wall()) if deed.created else wall(),
     )
     for peer in dict.fromkeys(place.worker for place in found.values()):
         advert = gatherer.adverts[peer]

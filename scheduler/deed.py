@@ -7,7 +7,6 @@ import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 import structlog
 
@@ -15,8 +14,6 @@ from protocol.deed import Deed, DeedModel, make_deed
 from protocol.errors import ResourceError
 from scheduler.stored import CampaignRow, NewModel
 from swarm.identity import Identity, write_durably
-
-MAX_AGE_S: Final = 31_536_000.0
 
 log = structlog.get_logger("sark.scheduler")
 
@@ -58,7 +55,6 @@ class Deeds:
         models: Sequence[NewModel],
         bodies: Mapping[str, bytes],
         identity: Identity,
-        age_s: float,
     ) -> Kept | None:
         """The deed of a campaign that begins or goes on: the one that is here, else a new one if the campaign is `identity`'s own.
 
@@ -70,7 +66,7 @@ class Deeds:
         if row.scheduler != identity.peer_id:
             return None
         try:
-            made = make_deed(_deed(row, models, bodies, age_s), identity.sign)
+            made = make_deed(_deed(row, models, bodies), identity.sign)
             if made is not None:
                 return self.keep(row.id, made)
             why = "it is too large"
@@ -107,7 +103,7 @@ def deeds_in(spool: Path) -> Deeds:
     return Deeds(spool / "deeds")
 
 
-def _deed(row: CampaignRow, models: Sequence[NewModel], bodies: Mapping[str, bytes], age_s: float) -> Deed:
+def _deed(row: CampaignRow, models: Sequence[NewModel], bodies: Mapping[str, bytes]) -> Deed:
     return Deed(
         campaign=row.id,
         name=row.name,
@@ -117,7 +113,7 @@ def _deed(row: CampaignRow, models: Sequence[NewModel], bodies: Mapping[str, byt
         backoff_s=row.backoff_s,
         wait_s=row.wait_s,
         limit_s=row.limit_s,
-        age_s=min(max(0.0, age_s), MAX_AGE_S),
+        created=max(0, int(row.created)),
         priority=row.priority,
         models=tuple(
             DeedModel(name=model.name, sha256=model.sha256, size=model.size, facts=model.facts)

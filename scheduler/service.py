@@ -206,8 +206,7 @@ class _Service:
             priority=row.priority,
         )
         in_order = {entry.id: bodies[entry.id] for entry in entries}
-        age_s = self._wall() - row.created
-        self._deeds.take_up(row, self._store.models(row.id), in_order, self._identity, age_s)
+        self._deeds.take_up(row, self._store.models(row.id), in_order, self._identity)
         log.info("campaign.taken-up", campaign=row.id, tasks=len(entries), epoch=self._epochs[row.id])
         self._store.set_notes(self._lacking.mark(entries))
         entries.sort(key=lambda entry: entry.lacks_model)
@@ -316,12 +315,11 @@ class _Service:
             case Result():
                 return await self._result(link.peer, message)
             case Preempt():
-                log.info("task.yields", peer=link.peer, lease=message.lease, by=message.priority)
-                self._carry_out(
-                    self._book.preempt(
-                        link.peer, message.lease, message.fence, message.priority, trio.current_time()
-                    )
-                )
+                now = trio.current_time()
+                orders = self._book.preempt(link.peer, message.lease, message.fence, message.priority, now)
+                if orders:
+                    log.info("task.yields", peer=link.peer, lease=message.lease, by=message.priority)
+                self._carry_out(orders)
                 return None
             case _:
                 raise RemoteProtocolError(f"a worker does not say {type(message).__name__}")
@@ -373,7 +371,7 @@ class _Service:
             record = check(result, body, peer, entry.task, self._bodies[entry.id])
         except RemoteProtocolError as exc:
             return self._bad(peer, result, exc)
-        event, reason, detail = not_as_asked(record, entry.task) or self._book.judge(record)
+        event, reason, detail = self._book.judge(record, not_as_asked(record, entry.task))
         kept = self._store.record_result(
             task=entry.id,
             attempt=result.attempt,

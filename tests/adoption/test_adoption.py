@@ -67,6 +67,15 @@ async def test_with_the_owners_key_it_goes_on_elsewhere_and_nothing_is_run_again
         assert {row.task.id: row.record for row in after.rows(CAMPAIGN)}[first.id] == kept
 
 
+async def test_the_campaigns_limit_counts_from_when_it_was_submitted_wherever_it_is_carried_on(
+    world: World,
+) -> None:
+    await midway(world)
+    await world.adopt("home-b", wall=lambda: time.time() + 3600.0)
+    with world.store("home-a") as before, world.store("home-b") as after:
+        assert after.campaign(CAMPAIGN).created == int(before.campaign(CAMPAIGN).created)
+
+
 async def test_with_the_owners_token_another_scheduler_carries_it_on(world: World) -> None:
     await midway(world)
     now = time.time()

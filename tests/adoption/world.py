@@ -292,7 +292,13 @@ class World:
         self.swarm.kill(visitor.peer_id)
 
     async def adopt(
-        self, home: str, key: Identity = ANN, held: Sequence[Credential] = (), *, models: Path | None = None
+        self,
+        home: str,
+        key: Identity = ANN,
+        held: Sequence[Credential] = (),
+        *,
+        models: Path | None = None,
+        wall: Callable[[], float] = time.time,
     ) -> Adoption:
         """What `sark-node adopt` does before it starts the scheduler."""
 
@@ -310,7 +316,7 @@ class World:
                         store=store,
                         spool=self.folder / home / "spool",
                         models=models,
-                        wall=time.time,
+                        wall=wall,
                     )
                 except CampaignError as exc:
                     failure = exc

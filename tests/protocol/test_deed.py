@@ -59,7 +59,7 @@ def cover_of(plain: bytes, **changes: Any) -> Cover:
 
 
 def test_what_was_put_in_comes_out_under_its_owners_signature() -> None:
-    made = deed(task(1), task(2), limit_s=60.0, age_s=2.0, priority=70)
+    made = deed(task(1), task(2), limit_s=60.0, created=1_790_000_000, priority=70)
     data = make_deed(made, OWNER.sign)
     assert data is not None
     assert data == make_deed(made, OWNER.sign)

@@ -44,30 +44,30 @@ def tasks(count: int) -> list[Task]:
 def test_a_deed_is_made_once_and_says_what_the_campaign_is(tmp_path: Path) -> None:
     new = NewCampaign("c-one", "one", ANN.peer_id, "{}", limit_s=60.0, priority=70)
     models = [NewModel("m", SHA, 10, "m.onnx")]
-    with Store(tmp_path / "store.db") as store:
+    with Store(tmp_path / "store.db", wall=lambda: 1_790_000_000.5) as store:
         store.create_campaign(new, models, tasks(12))
         row = store.campaign("c-one")
         assert row is not None
         bodies = {task.id: store.bodies("c-one")[task.id] for task in store.tasks("c-one")}
     deeds = deeds_in(tmp_path)
-    kept = deeds.take_up(row, models, bodies, ANN, 5.0)
+    kept = deeds.take_up(row, models, bodies, ANN)
     assert kept is not None
     data = kept.path.read_bytes()
     assert (kept.sha256, kept.size) == (hashlib.sha256(data).hexdigest(), len(data))
     cover = read_cover(data)
     assert verify(ANN.peer_id, cover.message, cover.signature)
     deed = open_deed(cover).deed
-    assert (deed.limit_s, deed.age_s, deed.priority) == (60.0, 5.0, 70)
+    assert (deed.limit_s, deed.created, deed.priority) == (60.0, 1_790_000_000, 70)
     assert deed.tasks == tuple(task_body(task) for task in tasks(12))
     again = deeds_in(tmp_path)
-    assert again.take_up(row, models, bodies, ANN, 500.0) == kept
+    assert again.take_up(row, models, bodies, ANN) == kept
     assert again.find(kept.sha256, ["c-one"]) == kept.path
     assert again.find(kept.sha256, ["c-two"]) is None
     again.tidy(["c-one"])
     assert kept.path.exists()
     again.tidy([])
     assert not kept.path.exists()
-    assert deeds_in(tmp_path).take_up(row, models, bodies, BOB, 0.0) is None, "only its owner can sign it"
+    assert deeds_in(tmp_path).take_up(row, models, bodies, BOB) is None, "only its owner can sign it"
 
 
 def heard(name: str, *leases: LiveLease, epoch: int = 1) -> tuple[str, Heard]:
@@ -111,7 +111,7 @@ def test_the_count_of_an_adoption_is_told_in_a_line(tmp_path: Path) -> None:
         store.create_campaign(NewCampaign("c-one", "one", ANN.peer_id, "{}"), [], tasks(5))
         row = store.campaign("c-one")
         assert row is not None
-        kept = deeds_in(tmp_path).take_up(row, [], store.bodies("c-one"), ANN, 0.0)
+        kept = deeds_in(tmp_path).take_up(row, [], store.bodies("c-one"), ANN)
     assert kept is not None
     opened = open_deed(read_cover(kept.path.read_bytes()))
     adoption = tally(opened.deed, opened.tasks, gathered.places(), {})
