@@ -296,7 +296,7 @@ def enroll(
     said = read_ticket(secret_text(ticket, sys.stdin))
     me = load_or_create(home.key("scheduler")).peer_id
     joined = join_pool(home, said, Role.SUBMIT, me, now=time.time())
-    if joined.gates and not remembered_gates(home):
+    if joined.gates and not remembered_gates(home, ("scheduler",)):
         remember_gates(home, joined.gates)  # so that submit needs no --gate
     if joined.ticket is not None and not joined.spent:
         gates = tuple(dict.fromkeys((*joined.gates, *_settings(ctx, None).gates, *local_gates(home))))

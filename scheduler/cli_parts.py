@@ -29,15 +29,19 @@ def new_console() -> Console:
 
 
 def gates_of(ctx: typer.Context, flags: list[str] | None) -> tuple[str, ...]:
-    """The ways into the swarm: those given, else those set, else this home's own gate, else those that worked last."""
+    """The ways into the swarm: those given, else those set, else this home's own gate, else those that worked last.
+
+    Unless they are given, this home's own worker is one more, while it runs: a gate may be gone.
+    """
     from scheduler.settings import SchedulerSettings
-    from swarm.gates import local_gates, remembered_gates
+    from swarm.gates import local_gates, own_worker, remembered_gates
 
     home: Home = ctx.obj
     settings = SchedulerSettings.load(
         home.config_file, ctx.meta["environment"], {"gates": tuple(flags) if flags else None}
     )
-    return settings.gates or local_gates(home) or remembered_gates(home)
+    known = settings.gates or local_gates(home) or remembered_gates(home)
+    return known if flags else tuple(dict.fromkeys((*known, *own_worker(home))))
 
 
 def keeper(ctx: typer.Context, gates: tuple[str, ...]) -> Callable[[], None]:

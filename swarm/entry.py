@@ -22,7 +22,7 @@ from protocol.base import Message
 from protocol.errors import RemoteProtocolError
 from protocol.health_messages import HEALTH, Ping, Pong
 from protocol.words import Family
-from swarm.gates import local_gates, remembered_gates
+from swarm.gates import local_gates, own_worker, remembered_gates
 from swarm.home import Home, Role
 from swarm.host import open_host
 from swarm.identity import Identity, load_or_create, lock_folder, next_incarnation
@@ -69,15 +69,18 @@ async def enter(
         rng = random.Random()
 
         def gates() -> tuple[str, ...]:
-            """This home's own, as of now: a gate may be started later, or come back on another port."""
-            found = local_gates(home) or (remembered_gates(home) if role == "scheduler" else ())
+            """Those that are set, else this home's own, as of now: a gate may be started later, or come back on another port."""
+            found = settings.gates or local_gates(home)
+            if role == "scheduler":  # its home's worker is a way in as well, should the gate be gone
+                found = (*(found or remembered_gates(home)), *own_worker(home))
             return tuple(gate for gate in found if identity.peer_id not in gate)
 
+        given = tuple(gate for gate in settings.gates if identity.peer_id not in gate)
         async with open_host(
             identity,
             listen=settings.listen or ANYWHERE,
             announce=settings.announce,
-            bootstrap=tuple(gate for gate in settings.gates if identity.peer_id not in gate) or gates,
+            bootstrap=given if given and role != "scheduler" else gates,
             server=holder,
             rng=rng,
         ) as network:

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
-from swarm.home import Home
-from swarm.identity import write_durably
+from swarm.home import Home, Role
+from swarm.identity import load_or_create, write_durably
 
 
 def local_gates(home: Home) -> tuple[str, ...]:
@@ -31,21 +31,39 @@ def leave_addresses(path: Path, addresses: Sequence[str]) -> None:
     write_durably(path, "".join(f"{address}\n" for address in addresses).encode("ascii"))
 
 
-def remember_gates(home: Home, gates: Sequence[str]) -> None:
-    """Keep the gates a campaign was submitted through, so that it is carried on through them. Raises `ResourceError`."""
-    write_durably(_remembered(home), "".join(f"{gate}\n" for gate in gates).encode())
-
-
-def remembered_gates(home: Home) -> tuple[str, ...]:
-    """The gates of the latest campaign; none is no error."""
-    try:
-        return tuple(_remembered(home).read_text(encoding="utf-8").split())
-    except (OSError, UnicodeDecodeError):
+def own_worker(home: Home) -> tuple[str, ...]:
+    """The worker that runs on this home: as good a way in as a gate, for it keeps adverts and routes. None is no error."""
+    addresses = left_addresses(home.worker_file)
+    if not addresses or not home.key("worker").exists():
         return ()
+    peer = load_or_create(home.key("worker")).peer_id
+    return tuple(f"{address}/p2p/{peer}" for address in addresses)
 
 
-def _remembered(home: Home) -> Path:
-    return home.folder("scheduler") / "gates"
+def remember_gates(home: Home, gates: Sequence[str], role: Role = "scheduler") -> None:
+    """Keep the gates a campaign was submitted through, or a worker joined by, for the home's other commands. Raises `ResourceError`.
+
+    The home's own worker is not among them: it is found by its file, as long as it runs.
+    """
+    own = own_worker(home)
+    kept = [gate for gate in gates if gate not in own]
+    if kept:
+        write_durably(_remembered(home, role), "".join(f"{gate}\n" for gate in kept).encode())
+
+
+def remembered_gates(home: Home, roles: Sequence[Role] = ("scheduler", "worker")) -> tuple[str, ...]:
+    """The gates of the latest campaign, then those that this home's worker joined by last; none is no error."""
+    found: list[str] = []
+    for role in roles:
+        try:
+            found += _remembered(home, role).read_text(encoding="utf-8").split()
+        except (OSError, UnicodeDecodeError):
+            continue
+    return tuple(dict.fromkeys(found))
+
+
+def _remembered(home: Home, role: Role) -> Path:
+    return home.folder(role) / "gates"
 
 
 ANSWER_WITHIN_S: Final = 3.0

@@ -16,7 +16,7 @@ from protocol.health_messages import HEALTH, Ping, Pong
 from protocol.requirement import Requirement
 from protocol.words import Family
 from swarm.entry import Here, enter
-from swarm.gates import local_gates
+from swarm.gates import leave_addresses, local_gates, own_worker, remember_gates, remembered_gates
 from swarm.home import Home
 from swarm.link import Links
 from swarm.settings import RoleSettings
@@ -77,3 +77,23 @@ async def test_a_gate_that_cannot_write_its_address_says_so(tmp_path: Path) -> N
         async with trio.open_nursery() as nursery:
             await nursery.start(run_gate, home, GateSettings(listen=LOOPBACK))
     assert caught.group_contains(ResourceError, match="cannot write")
+
+
+async def test_a_scheduler_whose_gate_is_gone_comes_in_through_the_worker_of_its_home(tmp_path: Path) -> None:
+    home = Home.at(tmp_path)
+    async with enter("worker", home, SETTINGS, holder=True) as worker:
+        assert own_worker(home) == ()
+        leave_addresses(home.worker_file, worker.network.addresses)
+        (way,) = own_worker(home)
+        assert way.endswith(f"/p2p/{worker.identity.peer_id}")
+        async with enter("scheduler", home, SETTINGS, holder=False) as scheduler:
+            assert scheduler.network.connected() == (worker.identity.peer_id,)
+
+
+def test_the_gates_a_worker_joined_by_are_known_to_the_other_commands_of_its_home(tmp_path: Path) -> None:
+    home, gate, other = Home.at(tmp_path), "/ip4/192.0.2.1/tcp/1/p2p/x", "/ip4/192.0.2.2/tcp/1/p2p/y"
+    remember_gates(home, (gate,), "worker")
+    assert remembered_gates(home) == (gate,)
+    assert remembered_gates(home, ("scheduler",)) == ()
+    remember_gates(home, (other, gate))
+    assert remembered_gates(home) == (other, gate)
