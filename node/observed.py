@@ -65,7 +65,7 @@ def end_of(error: driver.DriverError) -> End:
         case driver.Cancelled():
             return End(Outcome.CANCELLED, Reason.CANCELLED, detail=text)
         case driver.WrongUnit():
-            return failed(Reason.WRONG_UNIT, text, permanent=True)
+            return failed(Reason.WRONG_UNIT, text)
         case driver.Unfit():
             return failed(Reason.BROKEN_MODEL, text, permanent=True)
         case driver.OutOfMemory():
@@ -120,14 +120,10 @@ class Observed:
         wanted = PROVIDERS.get(unit)
         if self.described.unit != unit or (wanted is not None and (not live or live[0] not in wanted)):
             ran = ", ".join(live) or "nothing"
-            return failed(
-                Reason.WRONG_UNIT,
-                f"asked for {unit}, it ran on {self.described.unit} ({ran})",
-                permanent=True,
-            )
+            return failed(Reason.WRONG_UNIT, f"asked for {unit}, it ran on {self.described.unit} ({ran})")
         if self.checked is not None and self.checked.agrees is False:
             why = self.checked.note or "outputs differ from the reference"
-            return failed(Reason.CHECK_FAILED, why, permanent=True)
+            return failed(Reason.CHECK_FAILED, why)
         return COMPLETE
 
     def record(self, job: Job, end: End, worker: str, facts: DeviceFacts) -> Record:

@@ -12,7 +12,7 @@ In parts: `moving` what is counted, `assign` who gets what, `spares` second tick
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import islice
 from typing import Final
 
@@ -30,6 +30,8 @@ from scheduler.stored import Live, Place
 
 TAKEN_BACK_S: Final = 10.0
 """A run that goes on for so long after its worker warned of giving way does not give way."""
+MAX_WARNED: Final = 8
+"""Warnings of giving way that are taken down for one attempt."""
 MAX_ASKED: Final = 16
 """Tasks of one need that a probe asks about."""
 
@@ -60,13 +62,13 @@ class Book(Standing):
         for entry in entries:
             self.entries[entry.id] = entry
             course.tasks.append(entry.id)
-            course.begun = course.begun or entry.attempt > 0
             need = self.needs.get(entry.need) or self._new_need(entry, now)
             need.tasks.append(entry.id)
             if entry.cell:
                 self.cells.setdefault(entry.cell, []).append(entry.id)
             if entry.state is TaskState.SUCCEEDED and entry.worker is not None:
                 entry.ran_on = entry.ran_on or self.view(entry.worker).place()
+                self._said(entry).good = True
             if entry.over:
                 continue
             course.open += 1
@@ -75,6 +77,8 @@ class Book(Standing):
                 self._hold(ticket.worker, entry.id)
             if entry.live:
                 entry.since = now
+            elif entry.tries:  # how much of its wait was over is not known
+                entry.not_before = now + terms.backoff_s * 2.0 ** (entry.tries - 1)
         self.ranked = sorted(
             self.needs.values(), key=lambda need: -self.courses[need.campaign].terms.priority
         )
@@ -136,6 +140,13 @@ class Book(Standing):
                 found += [self.entries[task].task for task in islice(need.pending or need.queued, MAX_ASKED)]
         return found
 
+    def campaigns_of(self, peer: str, leases: Collection[str]) -> tuple[str, ...]:
+        """Campaigns that these leases there are of."""
+        view = self.views.get(peer)
+        there = [(self.entries[task], self.entries[task].at(peer)) for task in view.held] if view else []
+        found = [e.task.campaign for e, ticket in there if ticket is not None and ticket.lease in leases]
+        return tuple(dict.fromkeys(found))
+
     def campaigns_on(self, peer: str) -> tuple[str, ...]:
         """Campaigns with a live task there."""
         view = self.views.get(peer)
@@ -170,7 +181,6 @@ class Book(Standing):
             same = (ticket.lease, ticket.fence) == (lease, fence)
             return [] if same else [CancelOn(peer, (Held(lease=lease, fence=fence),), Reason.FENCED)]
         view = self.view(peer)
-        self.courses[entry.task.campaign].begun = True
         orders: list[Order] = []
         spare = entry.spare if entry.is_spare(attempt) else None
         if spare is not None and queued:
@@ -252,7 +262,7 @@ class Book(Standing):
         peer = self._asked_of(entry, attempt)
         orders = self._turned_down(entry, attempt, TaskEvent.REFUSE, denied.reason, denied.detail, now)
         if denied.reason is Reason.STALE_EPOCH:
-            return orders + self.superseded(peer, entry.task.campaign, now)
+            return orders + self.disowned(peer, entry.task.campaign, now)
         if denied.reason in (Reason.DOES_NOT_FIT, Reason.BAD_REQUEST):  # this task, not all of ours
             need = self.needs[entry.need]
             need.fits.discard(peer)
@@ -314,7 +324,9 @@ class Book(Standing):
         entry = self._by_lease(peer, lease, fence)
         if entry is None or entry.worker != peer:
             return []
-        entry.yields_to, entry.yields_at = priority, now
+        if entry.yields_to == priority or entry.warned >= MAX_WARNED:
+            return []
+        entry.yields_to, entry.yields_at, entry.warned = priority, now, entry.warned + 1
         fields: dict[str, str | int | float] = {
             "attempt": entry.attempt,
             "device": self._named(peer),

@@ -9,15 +9,17 @@ from protocol.attempt import TaskEvent, TaskState
 from protocol.messages import MAX_PREEMPTIONS, Denied, Held
 from protocol.record import Record
 from protocol.words import Outcome, Reason
-from scheduler.entries import HAS_PLACE, Course, Doom, Entry
+from scheduler.entries import HAS_PLACE, Course, Doom, Entry, Said
 from scheduler.moving import LIMITS
-from scheduler.orders import CampaignDone, CancelOn, EndAttempt, EndPending, Order, SetAside
+from scheduler.orders import CampaignDone, CancelOn, EndAttempt, EndPending, Order, SetAside, Tell
 from scheduler.rank import QUICK_S, WorkerView
 from scheduler.spares import Spares
 
 MAX_ATTEMPTS: Final = 990
 """Attempts are numbered up to 1,000 on the wire; refusals count in the number, not in the tries."""
 _BLAMELESS: Final = (*LIMITS, Reason.CANCELLED, Reason.PREEMPTED)
+_DEVICES: Final = (Reason.WRONG_UNIT, Reason.CHECK_FAILED)
+"""What is the device's own: another one may do better."""
 MAX_RETURNED: Final = 3
 """A worker that took a task into its queue and had it no more so often counts as one that has tried it."""
 RETURNED_S: Final = 0.5
@@ -31,11 +33,16 @@ class Ending(Spares):
 
     # -- results ------------------------------------------------------------------------------------------------------------------------
 
-    def judge(self, record: Record) -> tuple[TaskEvent, Reason | None, str]:
-        """What a verified record would do to its task. Changes nothing; `settled` does, once it is on disk."""
+    def judge(
+        self, record: Record, amiss: tuple[Reason, str] | None = None
+    ) -> tuple[TaskEvent, Reason | None, str]:
+        """What a verified record would do to its task. Changes nothing; `settled` does, once it is on disk.
+
+        `amiss`: why a complete one is no measurement of what was asked for.
+        """
         entry = self.entries[record.task]
-        reason = record.reason or Reason.CRASHED
-        if record.outcome is Outcome.COMPLETE:
+        reason, detail = amiss or (record.reason or Reason.CRASHED, record.detail)
+        if record.outcome is Outcome.COMPLETE and amiss is None:
             return TaskEvent.SUCCEED, None, ""
         if record.outcome is Outcome.CANCELLED:
             if entry.doom is not None:
@@ -45,11 +52,28 @@ class Ending(Spares):
             reason = record.reason or Reason.LOST
             if entry.overtime:
                 reason = Reason.TIMED_OUT if entry.begun else Reason.LOST
-        elif record.permanent:
-            return TaskEvent.FAIL, reason, record.detail
-        elif entry.doom is not None:
+        elif reason in _DEVICES or record.permanent:
+            agreed = reason not in _DEVICES and self._agreed(entry, record.worker)
+            if agreed or not self._hope_elsewhere(entry, record.worker):
+                return TaskEvent.FAIL, reason, detail
+        if entry.doom is not None and record.outcome is not Outcome.CANCELLED:
             return entry.doom.event, entry.doom.reason, entry.doom.detail
-        return self._after_failure(entry, record.worker, reason, record.detail)
+        return self._after_failure(entry, record.worker, reason, detail)
+
+    def _said(self, entry: Entry) -> Said:
+        model = (entry.task.model.sha256, entry.task.unit)
+        return self.courses[entry.task.campaign].said.setdefault(model, Said())
+
+    def _agreed(self, entry: Entry, peer: str) -> bool:
+        """Whether another device has said of the model too that it can run nowhere, and none has run it: one alone may be at fault itself."""
+        said = self._said(entry)
+        return not said.good and bool(said.broken - {self.view(peer).place()})
+
+    def _hope_elsewhere(self, entry: Entry, peer: str) -> bool:
+        """Whether another device may do better with it."""
+        here = {self.view(other).place() for other in entry.doubted | {peer}}
+        views = (self.view(other) for other in self.needs[entry.need].fits)
+        return any(view.hopeful() and view.place() not in here for view in views)
 
     def _yielded(self, entry: Entry) -> str:
         for_whom = "" if entry.yields_to is None else f" of priority {entry.yields_to}"
@@ -71,7 +95,7 @@ class Ending(Spares):
     def settled(
         self, task: str, event: TaskEvent, reason: Reason | None, now: float, *, permanent: bool = False
     ) -> list[Order]:
-        """The result is on disk: move the task by the event that was judged. `permanent`: the model's fault, not the worker's."""
+        """The result is on disk: move the task by the event that was judged. `permanent`: the worker says that it is the model's fault."""
         entry = self.entries[task]
         orders = self._shed(entry, "its result is there")
         if entry.worker is not None:
@@ -80,10 +104,27 @@ class Ending(Spares):
                 view.took(now - entry.since)
                 view.succeeded()
                 view.warm.add(entry.task.model.sha256)
-            elif event in (TaskEvent.RETRY, TaskEvent.FAIL) and not permanent and entry.doom is None:
-                orders += self._blame(view, entry, reason, now)
+                self._said(entry).good = True
+            elif event in (TaskEvent.RETRY, TaskEvent.FAIL) and entry.doom is None:
+                if self._its_own(entry, view, reason, permanent=permanent):
+                    orders += self._blame(view, entry, reason, now)
+                if permanent or reason in _DEVICES:
+                    entry.doubted.add(view.peer)
         self._apply(entry, event, reason, now)
         return orders + self._end_if_done(self.courses[entry.task.campaign]) + self.decide(now)
+
+    def _its_own(self, entry: Entry, view: WorkerView, reason: Reason | None, *, permanent: bool) -> bool:
+        """Whether a failure counts against the worker. One that says it of the model counts once for each model, while no other device has
+        run it or says so too; and where no other device could do better nothing is won by leaving this one alone.
+        """
+        if not permanent and reason not in _DEVICES:
+            return True
+        hope = self._hope_elsewhere(entry, view.peer)
+        if reason in _DEVICES:
+            return hope
+        said, first = self._said(entry), view.place() not in self._said(entry).broken
+        said.broken.add(view.place())
+        return hope and not self._agreed(entry, view.peer) and (first or said.good)
 
     def _blame(self, view: WorkerView, entry: Entry, reason: Reason | None, now: float) -> list[Order]:
         if reason in _BLAMELESS or now - entry.since > QUICK_S:
@@ -160,8 +201,8 @@ class Ending(Spares):
         if reason is Reason.BAD_REQUEST and entry.worker is not None:  # what it sent was no result
             blame = self._blame(self.view(entry.worker), entry, reason, now)
         event = TaskEvent.LOSE
-        if entry.state is TaskState.QUEUED:  # nothing ran
-            event = TaskEvent.REFUSE
+        if entry.state is TaskState.QUEUED or entry.claimed or reason is Reason.STALE_EPOCH:
+            event = TaskEvent.REFUSE  # nothing ran, or we had never asked for it, or it is not asked again
         elif reason is Reason.PREEMPTED and entry.state in HAS_PLACE and _may_yield(entry):
             event, detail = TaskEvent.PREEMPT, self._yielded(entry)
         return blame + self._let_go(entry, event, reason, detail, now)
@@ -209,12 +250,13 @@ class Ending(Spares):
             if entry.is_spare(ticket.attempt):
                 orders += self._drop(entry, Reason.LOST, f"{self._named(peer)} gave its ticket up")
             else:
+                orders += self._gave_back(entry, peer, now)
                 orders += self._stop_ended(entry, f"{self._named(peer)} gave it up", now)
         return orders + self.decide(now)
 
     def _stop_ended(self, entry: Entry, detail: str, now: float) -> list[Order]:
         """What was to be stopped runs no more, or is waited for no more."""
-        if not entry.overtime or entry.doom is not None or entry.worker is None:
+        if not entry.overtime or entry.doom is not None or entry.worker is None or entry.claimed:
             return self._lose(entry, Reason.LOST, detail, now)
         if not entry.begun:
             words = f"{self._named(entry.worker)} took it and never began"
@@ -254,24 +296,22 @@ class Ending(Spares):
     # -- elsewhere ----------------------------------------------------------------------------------------------------------------------
 
     def superseded(self, peer: str, campaign: str, now: float) -> list[Order]:
-        """A worker says that another scheduler carries this campaign on, under a higher epoch.
+        """It is proven that another scheduler carries this campaign on, under a higher epoch; see `scheduler.believing`.
 
-        Believed when two say so, or when nobody else has anything of it; never before a worker has taken any of it, for then nobody
-        else can know of it. Then it ends here, and nothing is touched at any worker. Else that worker gets no more of it.
+        It ends here, and nothing is touched at any worker. `peer` is who passed the proof on.
         """
+        course = self.courses.get(campaign)
+        return [] if course is None or course.done else self._end_here(course, now)
+
+    def disowned(self, peer: str, campaign: str, now: float) -> list[Order]:
+        """A worker says so without a proof: it gets no more of the campaign, which goes on."""
         course = self.courses.get(campaign)
         if course is None or course.done:
             return []
-        course.stale.add(peer)
-        elsewhere = any(
-            ticket.lease is not None and ticket.worker not in course.stale
-            for task in course.tasks
-            for ticket in self.entries[task].tickets()
-        )
-        if course.begun and (len(course.stale) > 1 or not elsewhere):
-            return self._end_here(course, now)
-        orders: list[Order] = []
-        words = f"{self._named(peer)} says that it is {ELSEWHERE}"
+        name = self._named(peer)
+        words = f"{name} says that it is {ELSEWHERE}, without a proof"
+        told: dict[str, str | int | float] = {"peer": peer, "device": name, "why": words}
+        orders: list[Order] = [Tell((campaign,), "worker.refused", told)]
         for need in self.ranked:
             if need.campaign == campaign:
                 need.fits.discard(peer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -91,14 +92,20 @@ class Entry:
     fence: Fence | None = None
     tried: set[str] = field(default_factory=set)
     """Workers where it failed or was lost."""
+    returned: dict[str, int] = field(default_factory=dict)
+    """How often each worker took it into its queue and soon had it no more."""
     limits: set[str] = field(default_factory=set)
     """Workers where it ran into the time or the memory limit."""
+    doubted: set[str] = field(default_factory=set)
+    """Workers where it failed in a way that another try there would not change."""
     preempted: int = 0
     """How often it gave way to a higher priority."""
     yields_to: int | None = None
     """The priority that its worker said it gives way to now."""
     yields_at: float = 0.0
     """When it said so; a warning that nothing follows was taken back."""
+    warned: int = 0
+    """How many such warnings there were in this attempt."""
     last: int = 0
     """Highest number of an attempt, be it the current one or not."""
     spare: Ticket | None = None
@@ -122,6 +129,8 @@ class Entry:
     """When it was last told so."""
     restored: bool = False
     """Live in the store when the scheduler started, not yet confirmed by its worker."""
+    claimed: bool = False
+    """Its worker said that it has it when the campaign was adopted: we never asked it to. No try is lost when nothing comes of that."""
     lacks_model: bool = False
     """Its model is not on this disk: it is given to nobody."""
     owed_until: float | None = None
@@ -204,6 +213,16 @@ class Entry:
 
 
 @dataclass(slots=True)
+class Said:
+    """What devices have shown of one model on one unit."""
+
+    good: bool = False
+    """It ran on one of them."""
+    broken: set[str] = field(default_factory=set)
+    """Those that say that it can run on none."""
+
+
+@dataclass(slots=True)
 class Need:
     """All tasks of one campaign with the same requirement: what is looked for, and who was found."""
 
@@ -213,7 +232,8 @@ class Need:
     fits: set[str] = field(default_factory=set)
     declined: dict[str, Denied] = field(default_factory=dict)
     """Workers that said no to these very tasks."""
-    pending: dict[str, None] = field(default_factory=dict)
+    pending: OrderedDict[str, None] = field(default_factory=OrderedDict)
+    """Those that were tried before first: they have waited longest."""
     queued: dict[str, None] = field(default_factory=dict)
     """Those that wait at a worker."""
     placed: int = 0
@@ -254,10 +274,8 @@ class Course:
     done_at: float | None = None
     """When that was noticed."""
     timed_out: bool = False
-    begun: bool = False
-    """A worker has taken a task of it, now or before a restart: somebody else may know of it."""
-    stale: set[str] = field(default_factory=set)
-    """Workers that say that another scheduler carries it on."""
+    said: dict[tuple[str, str], Said] = field(default_factory=dict)
+    """By model and unit."""
 
 
 def need_of(task: Task) -> str:

@@ -12,6 +12,7 @@ from scheduler.orders import Explain, Order, Tell
 
 BEGIN_S: Final = 120.0
 """A worker that granted a place, and of whose run nothing is heard for so long, is taken for one that does not begin."""
+NOT_SENT: Final = "saying that it has results and not sending them"
 
 
 class Limits(Ending):
@@ -53,10 +54,11 @@ class Limits(Ending):
     def _late(self, entry: Entry, now: float) -> list[Order]:
         """A run far beyond its limits, one that never began, or a stop that its worker does not confirm."""
         if entry.owed_until is not None and not entry.stopping:
-            if now < entry.owed_until:
+            if now < entry.owed_until and now - entry.since <= entry.patience_s():
                 return []
             words = f"{self._named(entry.worker or '')} ran it, but did not send its result"
-            return self._lose(entry, Reason.LOST, words, now)
+            blame = self._failed(self.view(entry.worker or ""), NOT_SENT, now, silent=True)
+            return blame + self._lose(entry, Reason.LOST, words, now)
         if not entry.stopping:
             if entry.state not in HAS_PLACE:
                 return []

@@ -97,6 +97,8 @@ class Moving:
         elif state is TaskState.PENDING:
             if by > 0:
                 need.pending[entry.id] = None
+                if entry.last:  # it has waited longer than those that nobody was asked to take
+                    need.pending.move_to_end(entry.id, last=False)
                 self.stirred[need.id] = None
             else:
                 need.pending.pop(entry.id, None)
@@ -123,8 +125,8 @@ class Moving:
             if before in HAS_PLACE:
                 need = self.needs[entry.need]
                 need.moved_at = max(need.moved_at, now)
-        entry.overtime = entry.restored = entry.begun = False
-        entry.owed_until = None
+        entry.overtime = entry.restored = entry.claimed = entry.begun = False
+        entry.owed_until, entry.warned = None, 0
         entry.stop_at = entry.yields_to = entry.position = entry.start_s = None
         if entry.over:
             self.courses[entry.task.campaign].open -= 1

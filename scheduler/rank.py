@@ -46,6 +46,8 @@ class WorkerView:
     """Its name, for people."""
     advert: Advert | None = None
     incarnation: int | None = None
+    rose: bool = False
+    """It said a higher one over the present link: a process has one only."""
     state: WorkerState | None = None
     says: str = ""
     """Why it takes no work now, in its own words."""
@@ -130,13 +132,15 @@ class WorkerView:
         self.failures.clear()
         self.asides = 0
 
-    def failed(self, now: float, what: str, *, silent: bool = False) -> float | None:
+    def failed(self, now: float, what: str, *, silent: bool = False, once: bool = False) -> float | None:
         """It failed once more. The seconds it is set aside for, when that is the last straw.
 
         `what` happened, in words, such as "quick failures, the last one crashed". `silent`: it took work and was not heard of again,
-        which costs more time than a failure and so counts double; whatever was lost in the same silence counts once.
+        which costs more time than a failure and so counts double; whatever was lost in the same silence counts once, as does whatever
+        comes at the same time where it is to count `once`.
         """
-        if now < self.aside_until or (silent and self.failures and now - self.failures[-1] < SAME_S):
+        same = bool(self.failures) and now - self.failures[-1] < SAME_S
+        if now < self.aside_until or ((silent or once) and same):
             return None
         self.failures = [at for at in self.failures if now - at < WINDOW_S]
         self.failures += [now, now] if silent else [now]

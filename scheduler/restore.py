@@ -8,8 +8,12 @@ from protocol.attempt import TaskState
 from protocol.record import read_record
 from protocol.task import read_task
 from scheduler.entries import Entry, Ticket
+from scheduler.moving import LIMITS
 from scheduler.store import Store
 from scheduler.stored import AttemptRow, AttemptState, TaskRow
+from scheduler.takeover import HEARSAY
+
+_FAILED = (AttemptState.LOST, AttemptState.FAILED)
 
 
 def restored(row: TaskRow, body: bytes, attempts: Sequence[AttemptRow]) -> Entry:
@@ -24,12 +28,14 @@ def restored(row: TaskRow, body: bytes, attempts: Sequence[AttemptRow]) -> Entry
         state=row.state,
         attempt=row.attempt,
         tries=row.tries,
-        tried={a.worker for a in attempts if a.state in (AttemptState.LOST, AttemptState.FAILED)},
+        tried={a.worker for a in attempts if a.state in _FAILED},
+        limits={a.worker for a in attempts if a.state in _FAILED and a.reason in LIMITS},
         preempted=row.preempted,
         last=max((a.attempt for a in attempts), default=0),
         spare=spare,
     )
     entry.restored = entry.live
+    entry.claimed = entry.live and any(a.attempt == row.attempt and a.epoch == HEARSAY for a in attempts)
     if entry.live or entry.over:
         entry.worker, entry.lease, entry.fence = row.worker, row.lease, row.fence
     return entry

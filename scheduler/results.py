@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 
-from protocol.attempt import TaskEvent
 from protocol.errors import Refused, RemoteProtocolError
 from protocol.messages import Result
 from protocol.record import MAX_RECORD, Record, read_record, record_message
@@ -87,8 +86,8 @@ def _whole(record: Record, task: Task) -> None:
             )
 
 
-def not_as_asked(record: Record, task: Task) -> tuple[TaskEvent, Reason, str] | None:
-    """The verdict on a measurement of something else: on another unit than was asked for, or with other outputs than the reference's.
+def not_as_asked(record: Record, task: Task) -> tuple[Reason, str] | None:
+    """Why a measurement is one of something else: on another unit than was asked for, or with other outputs than the reference's.
 
     None when there is nothing of the kind to say.
     """
@@ -96,7 +95,7 @@ def not_as_asked(record: Record, task: Task) -> tuple[TaskEvent, Reason, str] | 
         return None
     if record.ran.unit != task.unit:
         words = f"{task.unit} was asked for, {record.ran.unit} ran the model"
-        return TaskEvent.FAIL, Reason.WRONG_UNIT, words
+        return Reason.WRONG_UNIT, words
     if record.ran.agrees is False:
-        return TaskEvent.FAIL, Reason.CHECK_FAILED, "the outputs do not agree with the reference"
+        return Reason.CHECK_FAILED, "the outputs do not agree with the reference"
     return None

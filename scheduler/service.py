@@ -22,6 +22,7 @@ from protocol.base import Message
 from protocol.errors import RemoteProtocolError, ResourceError, Unreachable
 from protocol.messages import Accepted, Preempt, Progress, Ready, Result, Skip, Stale, Start
 from protocol.words import Reason
+from scheduler.believing import Claims
 from scheduler.book import Book
 from scheduler.deed import deeds_in
 from scheduler.discover import Finder, find, survey
@@ -125,6 +126,7 @@ class _Service:
         self._nursery = nursery
         self._book = Book(rng)
         self._epochs: dict[str, int] = {}
+        self._claims = Claims(identity, credentials)
         self._workers = Workers(
             network,
             nursery,
@@ -132,6 +134,7 @@ class _Service:
             answer=self._answer,
             carry_out=self._carry_out,
             epoch=self._epochs.__getitem__,
+            claims=self._claims,
             reached=self._remember,
             presenting=Presenting(credentials, wall),
         )
@@ -164,6 +167,7 @@ class _Service:
             self._carry_out(self._book.tick(trio.current_time()))
             for course in self._book.forget(trio.current_time()):
                 self._epochs.pop(course.terms.campaign, None)
+                self._claims.forget(course.terms.campaign)
                 for task in course.tasks:
                     self._bodies.pop(task, None)
             if self._book.idle and not self._planning and not self._workers.asking:
@@ -189,6 +193,7 @@ class _Service:
     def _take_up(self, row: CampaignRow) -> None:
         now = trio.current_time()
         self._epochs[row.id] = self._store.next_epoch(row.id)
+        self._claims.take_up(row.id, row.scheduler, self._epochs[row.id])
         bodies = self._store.bodies(row.id)
         entries = entries_of(self._store, row.id, bodies)
         self._bodies |= bodies
@@ -270,6 +275,7 @@ class _Service:
                     epoch=self._epochs[order.campaign],
                     priority=course.terms.priority,
                     deed=self._deeds.of(order.campaign),
+                    proof=self._claims.proof(order.campaign),
                 )
                 self._nursery.start_soon(self._workers.commit, order, message)
             case ProbeWorker():

@@ -55,7 +55,7 @@ class Standing(Limits):
     def broken(self, peer: str, now: float) -> list[Order]:
         """Its link ended. What it holds of ours is not lost by that."""
         view = self.view(peer)
-        view.quoted = False
+        view.quoted = view.rose = False
         self._changed(view)
         return self.decide(now)
 
@@ -68,7 +68,7 @@ class Standing(Limits):
     def unreachable(self, peer: str, why: str, now: float) -> list[Order]:
         """A probe or commit got no answer."""
         view = self.view(peer)
-        view.probing = False
+        view.probing = view.rose = False
         view.unreachable(now, why)
         self._changed(view)
         return self.decide(now)
@@ -179,8 +179,13 @@ class Standing(Limits):
 
     def _see(self, view: WorkerView, incarnation: int, now: float) -> list[Order]:
         """A new incarnation voids what an older one gave."""
-        if view.incarnation is not None and incarnation < view.incarnation:
+        known = view.incarnation
+        if known is not None and incarnation < known:
             return []
+        if known is not None and incarnation > known:
+            if view.rose:  # what it has no more is told by its renewals
+                return self._failed(view, "saying again and again that it was restarted", now, once=True)
+            view.rose = True
         view.incarnation = incarnation
         orders: list[Order] = []
         for task in tuple(view.held):
@@ -190,6 +195,7 @@ class Standing(Limits):
                 continue
             if ticket is not None and ticket.fence is not None and ticket.fence.incarnation < incarnation:
                 words = f"{self._named(view.peer)} was restarted"
+                orders += self._gave_back(entry, view.peer, now)
                 orders += self._lose_at(entry, view.peer, Reason.LOST, words, now)
         return orders
 
@@ -221,6 +227,7 @@ class Standing(Limits):
             if lease is not None:
                 orders += self._carry_on(entry, ticket, lease, now)
             elif ticket.lease in asked:
+                orders += self._gave_back(entry, peer, now)
                 orders += self._lose_at(entry, peer, Reason.LOST, f"{self._named(peer)} has it no more", now)
             elif ticket.restored:  # the intent never reached it
                 if entry.is_spare(ticket.attempt):
@@ -256,7 +263,8 @@ class Standing(Limits):
             entry.spare.restored = False
             return orders
         entry.restored = False
-        entry.owed_until = now + OWED_S if lease.settled or lease.reporting else None
+        owes = lease.settled or lease.reporting
+        entry.owed_until = (entry.owed_until or now + OWED_S) if owes else None  # once for each attempt
         entry.begun = entry.begun or lease.phase is not None
         if entry.state is TaskState.QUEUED and not lease.queued:
             orders += self._shed(entry, "it runs already")

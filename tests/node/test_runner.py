@@ -158,7 +158,7 @@ async def test_a_run_is_recorded_raw(tmp_path: Path) -> None:
     ("error", "reason", "permanent"),
     [
         (Unfit("the model file is corrupt"), Reason.BROKEN_MODEL, True),
-        (WrongUnit("asked for GPU (ONNX), session runs on CPUExecutionProvider"), Reason.WRONG_UNIT, True),
+        (WrongUnit("asked for GPU (ONNX), session runs on CPUExecutionProvider"), Reason.WRONG_UNIT, False),
         (Crashed("killed by SIGSEGV"), Reason.CRASHED, False),
         (Unfit("asked for nothing: this model is broken"), Reason.BROKEN_MODEL, True),
         (Crashed("exit code 1: the node 'out of memory' is unhappy"), Reason.CRASHED, False),
@@ -190,7 +190,7 @@ async def test_a_unit_that_did_not_run_the_model_is_failed_whatever_the_driver_s
     tmp_path: Path, told: Described, reason: Reason
 ) -> None:
     record = await record_of(tmp_path, Told(LOADED, told, MEASURED, CHECKED))
-    assert (record.outcome, record.reason, record.permanent) == (Outcome.FAILED, reason, True)
+    assert (record.outcome, record.reason, record.permanent) == (Outcome.FAILED, reason, False)
     assert "asked for CPU (ONNX)" in record.detail
 
 
@@ -198,7 +198,7 @@ async def test_outputs_that_disagree_are_failed(tmp_path: Path) -> None:
     record = await record_of(
         tmp_path, Told(LOADED, described(), MEASURED, Checked(False, "", float("nan"), None, "NaN"))
     )
-    assert (record.reason, record.permanent, record.detail) == (Reason.CHECK_FAILED, True, "NaN")
+    assert (record.reason, record.permanent, record.detail) == (Reason.CHECK_FAILED, False, "NaN")
     assert record.ran is not None
     assert record.ran.max_error is None
 
@@ -449,4 +449,4 @@ async def test_a_real_model_that_is_cut_short_is_broken_for_good(tmp_path: Path,
 
 async def test_a_unit_that_is_not_here_is_the_wrong_unit(tmp_path: Path, zygote: Zygote) -> None:
     record, _ = await real(tmp_path, zygote, magika(), unit="DirectML (ONNX)")
-    assert (record.outcome, record.reason, record.permanent) == (Outcome.FAILED, Reason.WRONG_UNIT, True)
+    assert (record.outcome, record.reason, record.permanent) == (Outcome.FAILED, Reason.WRONG_UNIT, False)

@@ -101,10 +101,16 @@ def test_a_limit_is_the_models_fault_after_two_workers_or_on_the_only_one(reason
     assert several.fail("c-one/1", reason)[0] is TaskEvent.FAIL
 
 
-def test_a_permanent_failure_ends_the_task_at_once() -> None:
-    story = Story(workers=3)
-    story.grant(story.commits[-1])
-    assert story.fail("c-one/1", Reason.BROKEN_MODEL, permanent=True)[0] is TaskEvent.FAIL
+def test_a_model_that_a_device_calls_broken_has_failed_when_a_second_one_says_so_or_there_is_none() -> None:
+    alone = Story(workers=1)
+    alone.grant(alone.commits[-1])
+    assert alone.fail("c-one/1", Reason.BROKEN_MODEL, permanent=True)[0] is TaskEvent.FAIL
+    story = Story(tasks=3, workers=3, attempts=9)
+    first, other, third = (story.commits[n] for n in (0, 2, 1))
+    assert first.peer != other.peer
+    for commit, event in ((first, TaskEvent.RETRY), (other, TaskEvent.FAIL), (third, TaskEvent.FAIL)):
+        story.grant(commit)
+        assert story.fail(commit.task, Reason.BROKEN_MODEL, permanent=True)[0] is event
 
 
 def test_a_worker_that_fails_fast_and_often_is_set_aside_for_a_while() -> None:

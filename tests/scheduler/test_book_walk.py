@@ -313,8 +313,13 @@ class Walk(RuleBasedStateMachine):
             assert (live.task, live.attempt) == (task, commit.attempt)
 
     @precondition(lambda self: self.leases)
-    @rule(data=st.data(), outcome=st.sampled_from(list(Outcome)), permanent=st.booleans())
-    def result(self, data: st.DataObject, outcome: Outcome, permanent: bool) -> None:
+    @rule(
+        data=st.data(),
+        outcome=st.sampled_from(list(Outcome)),
+        permanent=st.booleans(),
+        said=st.sampled_from([Reason.CRASHED, Reason.BROKEN_MODEL, Reason.WRONG_UNIT, Reason.TIMED_OUT]),
+    )
+    def result(self, data: st.DataObject, outcome: Outcome, permanent: bool, said: Reason) -> None:
         """As the service and the store do it: only the current attempt under the current fence is recorded."""
         commit, _, fence = data.draw(recent(self.leases))
         entry = self.book.entries[commit.task]
@@ -324,13 +329,13 @@ class Walk(RuleBasedStateMachine):
             commit.peer,
         ):
             return
-        reason = None if outcome is Outcome.COMPLETE else Reason.CRASHED
+        reason = None if outcome is Outcome.COMPLETE else said
         record = a_record(self.book, commit.task, outcome=outcome, reason=reason, permanent=permanent)
         event, why, _ = self.book.judge(record)
         self.write(commit.task, event)
         if event is TaskEvent.SUCCEED:
             self.recorded[commit.task] = self.recorded.get(commit.task, 0) + 1
-        self.do(self.book.settled(commit.task, event, why, self.now))
+        self.do(self.book.settled(commit.task, event, why, self.now, permanent=permanent))
 
     @precondition(lambda self: self.leases)
     @rule(data=st.data(), how=st.sampled_from(["stopped", "expired", "preempted"]))
@@ -362,6 +367,35 @@ class Walk(RuleBasedStateMachine):
         kept = data.draw(st.lists(st.sampled_from(known), unique_by=lambda x: x.lease)) if known else []
         asked = frozenset(held.lease for held in self.book.held_on(PEERS[n]))
         self.do(self.book.adopted(PEERS[n], "c-one", 1, kept, self.now, asked=asked))
+
+    @rule(n=st.integers(0, 1), rises=st.integers(1, 3))
+    def a_worker_says_that_it_was_restarted(self, n: int, rises: int) -> None:
+        """A liar says so in every answer: of what waits there it may lose some, but others go on and no number is driven up for nothing."""
+        view = self.book.view(PEERS[n])
+        for _ in range(rises):
+            self.do(self.book.seen(PEERS[n], (view.incarnation or 0) + 1, WorkerState.BUSY, self.now))
+
+    @precondition(lambda self: self.leases)
+    @rule(n=st.integers(0, 3), flags=st.tuples(st.booleans(), st.booleans()))
+    def a_worker_owes_all_its_results(self, n: int, flags: tuple[bool, bool]) -> None:
+        """It says after every break of the link that they are on their way; a minute for each attempt is what that gains."""
+        book, peer = self.book, PEERS[n]
+        told = tuple(
+            LiveLease(
+                task=task,
+                attempt=ticket.attempt,
+                lease=ticket.lease,
+                fence=ticket.fence,
+                reporting=flags[0],
+                settled=flags[1] and not flags[0],
+            )
+            for task in book.view(peer).held
+            if (ticket := book.entries[task].at(peer)) is not None
+            if ticket.lease is not None and ticket.fence is not None and task.startswith("c-one/")
+        )
+        asked = frozenset(held.lease for held in book.held_on(peer))
+        self.do(book.broken(peer, self.now))
+        self.do(book.adopted(peer, "c-one", book.view(peer).incarnation or 0, told, self.now, asked=asked))
 
     @rule(n=st.integers(1, 30), campaign=st.sampled_from(["c-one", "c-two"]))
     def cancel(self, n: int, campaign: str) -> None:

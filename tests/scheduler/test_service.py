@@ -284,10 +284,10 @@ async def test_a_device_that_turns_up_within_the_wait_gets_the_task(
         await world.until(lambda: world.task().state is TaskState.SUCCEEDED)
 
 
-async def test_a_permanent_failure_is_not_tried_again(world: World, autojump_clock: MockClock) -> None:
+async def test_a_model_that_two_devices_call_broken_is_not_tried_on_a_third(world: World, autojump_clock: MockClock) -> None:
     worker = world.worker("mini")
-    world.worker("other")
-    worker.outcome = world.index.workers[1].outcome = lambda task: {
+    workers = [worker, world.worker("other"), world.worker("third")]
+    worker.outcome = workers[1].outcome = workers[2].outcome = lambda task: {
         "outcome": Outcome.FAILED,
         "reason": Reason.BROKEN_MODEL,
         "permanent": True,
@@ -301,7 +301,7 @@ async def test_a_permanent_failure_is_not_tried_again(world: World, autojump_clo
         TaskState.FAILED,
         Reason.BROKEN_MODEL,
         "not a model",
-        1,
+        2,
     )
     assert world.store.rows("c-one")[0].record is not None
 
