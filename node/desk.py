@@ -130,6 +130,11 @@ class Desk:
             case Status():
                 return self.standing(permit)
 
+    def speaks(self, link: Link, principal: str, campaign: str) -> bool | None:
+        """Whether a link has spoken of a campaign under the newest epoch that is known of it; False: under an older one; None: not yet."""
+        spoken = self._epochs.get(link, {}).get(campaign)
+        return None if spoken is None else spoken >= self.ledger.epoch(principal, campaign)
+
     # -- may it? ---------------------------------------------------------------------------------------------------------
 
     def _permit(self, peer: PeerId, message: Message, campaign: str | None = None) -> Permit | Denied:
@@ -213,6 +218,8 @@ class Desk:
             epochs[task.campaign] = max(ask.epoch, epochs.get(task.campaign, 0))
             self.ledger.speakers.keep_proof(permit.principal, task.campaign, ask.epoch, ask.proof)
             self.estate.note(task, peer, ask)
+        elif isinstance(answer, Denied) and answer.reason is Reason.STALE_EPOCH:
+            epochs[task.campaign] = max(ask.epoch, epochs.get(task.campaign, 0))
         self.carry_out()
         return answer
 
@@ -244,9 +251,9 @@ class Desk:
         self, peer: PeerId, permit: Permit, ask: Adopt, epochs: dict[str, int]
     ) -> Adopted | Denied:
         stale = self.ledger.adopt(peer, permit.principal, ask.campaign, ask.epoch)
+        epochs[ask.campaign] = max(ask.epoch, epochs.get(ask.campaign, 0))
         if stale is not None:
             return stale
-        epochs[ask.campaign] = ask.epoch
         self.ledger.speakers.keep_proof(permit.principal, ask.campaign, ask.epoch, ask.proof)
         self.carry_out()
         if ask.cursor == 0:

@@ -50,6 +50,11 @@ class Wanted:
     ledger: int | None = None
 
     @property
+    def about(self) -> tuple[str, str]:
+        """Principal and campaign."""
+        return self.principal, self.task.campaign
+
+    @property
     def own(self) -> int:
         """Its priority here, before any ageing."""
         return min(self.priority, self.cap)
@@ -123,6 +128,8 @@ class Warn:
     grace_s: float
     priority: int
     """Of who needs it."""
+    about: tuple[str, str]
+    """The principal and campaign of what gives way."""
 
 
 Order = Offer | Run | Kill | Warn

@@ -79,7 +79,6 @@ async def run_worker(
         nursery.start_soon(worker.hand.keep)
         nursery.start_soon(worker.hand.keep_draining)
         nursery.start_soon(worker.door.keep)
-        nursery.start_soon(worker.delivery.run_progress)
         nursery.start_soon(worker.publish, index)
         task_status.started(worker)
         await parts.leave.wait()
@@ -141,7 +140,7 @@ class Worker:
             unsettled=lambda: len(parts.outbox),
             tell=parts.tell,
         )
-        self.links = Links(self._link_up, self._link_down)
+        self.links = Links(self._link_up, self._link_down, lambda link, about: self.desk.speaks(link, *about))
         self.delivery = Delivery(self.links, parts.outbox, self._settled)
         deeds = Deeds(parts.outbox.folder.with_name("deeds"), self._take)
         self.estate = Estate(parts.outbox, deeds, parts.cache)
@@ -236,7 +235,7 @@ class Worker:
         await self.door.let_in(link.peer)
         self.links.add(link)
         try:
-            await self.delivery.run_results(link)
+            await self.delivery.run(link)
             await link.closed.wait()
         finally:
             self.links.remove(link)
@@ -258,6 +257,7 @@ class Worker:
                     log.info("run.warned", lease=order.lease, grace_s=order.grace_s, priority=order.priority)
                     self.delivery.tell(
                         order.peer,
+                        order.about,
                         Preempt(
                             lease=order.lease,
                             fence=order.fence,
@@ -311,7 +311,9 @@ class Worker:
         place = self.ledger.place(lease)
         if place is None:
             return
-        answer = await self.delivery.offer(place.peer, Ready(lease=lease, fence=place.fence))
+        answer = await self.delivery.offer(
+            place.peer, place.wanted.about, Ready(lease=lease, fence=place.fence)
+        )
         now = trio.current_time()
         if answer is None:
             self.ledger.defer(lease, now)
@@ -344,7 +346,7 @@ class Worker:
                 total=total,
                 median_ms=median_ms,
             )
-            self.delivery.tell(place.peer, note)
+            self.delivery.tell(place.peer, wanted.about, note)
 
         def timing(on: bool) -> None:
             self.ledger.timing(lease, on, trio.current_time())

@@ -198,4 +198,6 @@ class Slots:
         return [place for place in self.places.values() if can_give_way(place)]
 
     def _warn(self, victim: Place, grace_s: float, to: Wanted) -> None:
-        self._orders.append(Warn(victim.peer, victim.lease, victim.fence, grace_s, to.own))
+        self._orders.append(
+            Warn(victim.peer, victim.lease, victim.fence, grace_s, to.own, victim.wanted.about)
+        )

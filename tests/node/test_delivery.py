@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import trio
 
-from node.delivery import Delivery, Links
+from node.delivery import NOTES, Delivery, Links
 from node.outbox import Item, Outbox
 from protocol.base import MAX_INLINE, Message
 from protocol.errors import Unreachable
 from protocol.lease import Fence
-from protocol.messages import Accepted, Result
+from protocol.messages import Accepted, Progress, Ready, Result, Start
+from protocol.words import Phase
 
+BOB = "12D3KooWBobBobBobBobBobBobBobBobBobBobBobBobBobBobBo"
 ANN = "12D3KooWAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAn"
 
 
@@ -39,15 +42,30 @@ class Line:
         self.broken = True
 
 
+class Ear:
+    """A link that hears notes, or does not read."""
+
+    def __init__(self, peer: str, *, reads: bool = True) -> None:
+        self.peer = peer
+        self.reads = reads
+        self.heard: list[str] = []
+
+    async def tell(self, note: Progress) -> None:
+        if not self.reads:
+            await trio.sleep_forever()
+        await trio.lowlevel.checkpoint()
+        self.heard.append(note.lease)
+
+
 class Post:
     """An outbox and what carries it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, speaks: Mapping[Any, bool] | None = None) -> None:
         self.folder = folder
         self.outbox = Outbox(folder, lambda: 100.0)
         self.settled: list[str] = []
-        links = Links(lambda peer: None, lambda peer: None)
-        self.delivery = Delivery(links, self.outbox, lambda item: self.settled.append(item.task))
+        self.links = Links(lambda peer: None, lambda peer: None, lambda link, about: (speaks or {}).get(link))
+        self.delivery = Delivery(self.links, self.outbox, lambda item: self.settled.append(item.task))
 
     async def put(self, number: int, body: bytes) -> Path:
         sha256 = hashlib.sha256(body).hexdigest()
@@ -66,15 +84,16 @@ class Post:
         await self.outbox.store(item, body)
         return self.folder / f"{sha256}.record"
 
-    async def over(self, link: Any) -> None:
-        """Deliver over one link until it breaks or nothing is left to do."""
+    async def over(self, *links: Any) -> None:
+        """Deliver over links until one breaks or nothing is left to do."""
         async with trio.open_nursery() as nursery:
 
-            async def results() -> None:
+            async def results(link: Any) -> None:
                 await self.delivery.run_results(link)
                 nursery.cancel_scope.cancel()
 
-            nursery.start_soon(results)
+            for link in links:
+                nursery.start_soon(results, link)
             await trio.testing.wait_all_tasks_blocked(0.02)
             nursery.cancel_scope.cancel()
 
@@ -114,3 +133,71 @@ async def test_a_result_that_is_gone_is_not_waited_for(tmp_path: Path) -> None:
     (await post.put(2, bytes(MAX_INLINE + 1))).unlink()
     await post.over(Line())
     assert post.settled == ["c-1/1", "c-1/2"]
+
+
+ABOUT = (ANN, "c-1")
+
+
+def note(lease: str) -> Progress:
+    return Progress(lease=lease, fence=Fence(incarnation=1, number=1), seq=1, phase=Phase.RUN)
+
+
+async def test_a_scheduler_that_does_not_read_holds_up_nobody_elses_notes(tmp_path: Path) -> None:
+    post = Post(tmp_path)
+    deaf: Any = Ear(BOB, reads=False)
+    ear: Any = Ear(ANN)
+    async with trio.open_nursery() as nursery:
+        for link in (deaf, ear):
+            post.links.add(link)
+            nursery.start_soon(post.delivery.run, link)
+        await trio.testing.wait_all_tasks_blocked()
+        for number in range(2 * NOTES):
+            post.delivery.tell(BOB, (BOB, "c-2"), note(str(number)))
+            post.delivery.tell(ANN, ABOUT, note(str(number)))
+            await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert ear.heard == [str(number) for number in range(2 * NOTES)]
+    post.delivery.tell(ANN, ABOUT, note("late"))  # over no link any more: dropped
+
+
+async def test_of_two_machines_with_one_key_only_the_one_that_adopted_gets_the_campaigns_results(
+    tmp_path: Path,
+) -> None:
+    new, old, silent = Line(), Line(), Line()
+    post = Post(tmp_path, {new: True, old: False})
+    for line in (new, old, silent):  # the newest link is not the one that counts
+        post.links.add(line)  # type: ignore[arg-type]
+    for number in (1, 2, 3):
+        await post.put(number, bytes([number]))
+    await post.over(silent, old, new)
+    assert new.taken == ["c-1/1", "c-1/2", "c-1/3"]
+    assert old.taken == silent.taken == []
+    post.links.remove(new)  # type: ignore[arg-type]
+    await post.put(4, b"four")
+    await post.over(old)
+    assert old.taken == []
+    await post.over(silent)
+    assert silent.taken == ["c-1/4"], "it may be the one that adopted, come back, that has not spoken yet"
+
+
+async def test_of_two_machines_with_one_key_only_the_one_that_adopted_is_offered_a_place(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    class Desk(Line):
+        async def call(self, message: Message, *, patience_s: float) -> Message:
+            self.taken.append(type(message).__name__)
+            await trio.lowlevel.checkpoint()
+            return Start()
+
+    new, old = Desk(), Desk()
+    post = Post(tmp_path, {new: True, old: False})
+    ready = Ready(lease="w-1.1", fence=Fence(incarnation=1, number=1))
+    for line in (new, old):
+        post.links.add(line)  # type: ignore[arg-type]
+    assert isinstance(await post.delivery.offer(ANN, ABOUT, ready), Start)
+    assert (len(new.taken), len(old.taken)) == (1, 0)
+    post.links.remove(new)  # type: ignore[arg-type]
+    before = trio.current_time()
+    assert await post.delivery.offer(ANN, ABOUT, ready) is None
+    assert trio.current_time() > before, "the worker comes back to it again and again: not without a pause"
+    assert old.taken == []

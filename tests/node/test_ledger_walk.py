@@ -91,7 +91,7 @@ class LedgerMachine(RuleBasedStateMachine):
                 place.began = self.now
             case Offer(lease):
                 self.offered.add(lease)
-            case Warn(_, lease, fence, grace_s, _):
+            case Warn(_, lease, fence, grace_s):
                 assert self.terms[lease].preempted < MAX_PREEMPTIONS
                 assert (lease in self.running) == (grace_s > 0), "who has not begun gives way at once"
                 assert fence.incarnation == 3

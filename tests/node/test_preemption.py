@@ -153,7 +153,7 @@ def test_a_run_gives_way_to_a_priority_ten_higher_after_a_grace_and_the_ticket_g
     low = run_of(ledger, want(1, ANN))
     high = ticket_of(ledger, want(1, BOB, queue=True, priority=60), 3.0)
     (warning,) = ledger.take_orders()
-    assert warning == Warn(ANN, low.lease, low.fence, PREEMPT_GRACE_S, 60)
+    assert warning == Warn(ANN, low.lease, low.fence, PREEMPT_GRACE_S, 60, (ANN, campaign_of(ANN)))
     assert ledger.next_deadline() == 3.0 + PREEMPT_GRACE_S
     ledger.expire(3.9)
     assert ledger.take_orders() == ()
@@ -284,7 +284,9 @@ def test_a_place_that_is_not_in_use_yet_gives_way_at_once_and_loses_nothing() ->
     ledger.take_orders()
     answer = ledger.commit(want(1, BOB, priority=80), 1.1)
     assert isinstance(answer, Granted), "no ticket was asked for, and none is needed"
-    assert ledger.take_orders() == (Warn(ANN, unused.lease, unused.fence, 0.0, 80),)
+    assert ledger.take_orders() == (
+        Warn(ANN, unused.lease, unused.fence, 0.0, 80, (ANN, campaign_of(ANN))),
+    )
     assert [lost.reason for lost in ledger.renew(ANN, [unused], 1.2).lost] == [Reason.PREEMPTED]
     ledger.finish(dying.lease, 1.5)
     assert ledger.take_orders() == (Run(answer.lease),)

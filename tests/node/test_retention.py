@@ -135,20 +135,21 @@ class Line:
 
 
 @pytest.mark.parametrize(
-    ("answer", "stays"),
+    ("answer", "speaks", "stays"),
     [
-        (Accepted(), 1),
-        (Stale(reason=Reason.FENCED), 1),
-        (Stale(reason=Reason.CANCELLED), 0),
-        (Stale(reason=Reason.BAD_REQUEST), 0),
+        (Accepted(), True, 1),
+        (Stale(reason=Reason.FENCED), True, 1),
+        (Stale(reason=Reason.CANCELLED), True, 0),
+        (Stale(reason=Reason.BAD_REQUEST), True, 0),
+        (Stale(reason=Reason.CANCELLED), None, 1),
     ],
 )
 async def test_what_could_be_of_use_to_an_adopter_is_kept(
-    tmp_path: Path, answer: Message, stays: int
+    tmp_path: Path, answer: Message, speaks: bool | None, stays: int
 ) -> None:
     outbox = Outbox(tmp_path, lambda: 100.0)
     await outbox.store(item(b"one"), b"one")
-    links = Links(lambda peer: None, lambda peer: None)
+    links = Links(lambda peer: None, lambda peer: None, lambda link, about: speaks)
     told: list[Item] = []
     delivery = Delivery(links, outbox, told.append)
     line: Any = Line(answer)

@@ -160,7 +160,7 @@ async def test_a_result_that_found_no_link_is_delivered_by_the_next_one(world: A
     await link.ask(world.ann.commit(world.ann.task()), Granted)
     await until(lambda: world.device.launches)
     await link.reset()
-    await until(lambda: worker.links.newest(world.ann.identity.peer_id) is None)
+    await until(lambda: worker.links.best(world.ann.identity.peer_id, ("", "")) is None)
     world.device.go.set()
     await until(lambda: len(world.parts.outbox) == 1)
     assert world.ann.count(Result) == 0
