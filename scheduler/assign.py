@@ -150,6 +150,7 @@ class Assigning(Moving):
         if not pools.idle and not pools.others:
             return orders
         room = sum(view.room() for view in (*pools.idle, *pools.others))
+        skipped: list[str] = []
         for task in tuple(islice(need.pending, room + MAX_SKIPPED)):
             if not pools.idle and not pools.others:
                 break
@@ -161,9 +162,15 @@ class Assigning(Moving):
                 size=entry.task.model.size,
                 rng=self.rng,
             )
-            if view is not None:
-                orders.append(self._commit(entry, view, now))
-                pools.took(view)
+            if view is None:
+                skipped.append(task)
+                continue
+            orders.append(self._commit(entry, view, now))
+            pools.took(view)
+        for task in (
+            skipped if len(skipped) >= MAX_SKIPPED else ()
+        ):  # else nobody would look at those behind them
+            need.pending.move_to_end(task)
         return orders
 
     def _candidates(
@@ -196,6 +203,10 @@ class Assigning(Moving):
             taken |= {self.view(ticket.worker).place() for ticket in other.tickets()}
             if other.state is TaskState.SUCCEEDED:
                 taken.add(other.ran_on)
+                if (
+                    other.worker is not None
+                ):  # which was perhaps not known by its device's id when the result came
+                    taken.add(self.view(other.worker).place())
         return taken
 
     def _commit(self, entry: Entry, view: WorkerView, now: float, *, second: bool = False) -> CommitTo:

@@ -6,14 +6,16 @@ Any worker may say it, and any may be a liar: without such a proof it is that wo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
 from protocol.adoption import make_proof, read_proof
 from protocol.errors import NotPermitted, RemoteProtocolError
-from protocol.words import Right
+from protocol.messages import Denied
+from protocol.words import Reason, Right
 from swarm.identity import Identity, verify
 from swarm.membership import Credential
 from swarm.tokens import prove
@@ -71,3 +73,41 @@ def own_proof(
         if proven_epoch(proof, campaign, {owner}) is not None:
             return proof
     return None
+
+
+class Claims:
+    """What this scheduler can prove of its campaigns, and what it believes of others'."""
+
+    def __init__(self, identity: Identity, credentials: Callable[[], Sequence[Credential]]) -> None:
+        self._identity = identity
+        self._credentials = credentials
+        self._held: dict[str, _Claim] = {}
+
+    def take_up(self, campaign: str, owner: str, epoch: int) -> None:
+        """It is ours now, under this epoch. `owner`: the scheduler that its tasks name."""
+        proof = own_proof(self._identity, campaign, epoch, owner, self._credentials())
+        self._held[campaign] = _Claim(owner, epoch, proof)
+
+    def forget(self, campaign: str) -> None:
+        """It has ended."""
+        self._held.pop(campaign, None)
+
+    def proof(self, campaign: str) -> bytes | None:
+        """What shows that it is ours; None in its first life, or when nothing does."""
+        claim = self._held.get(campaign)
+        return None if claim is None else claim.proof
+
+    def lost(self, campaign: str, denied: Denied) -> bool:
+        """Whether a worker that refuses us shows that somebody carries the campaign on who may."""
+        claim = self._held.get(campaign)
+        if claim is None or denied.reason is not Reason.STALE_EPOCH:
+            return False
+        epoch = proven_epoch(denied.proof, campaign, {claim.owner, self._identity.peer_id})
+        return epoch is not None and epoch > claim.epoch
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    owner: str
+    epoch: int
+    proof: bytes | None

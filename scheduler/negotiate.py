@@ -91,7 +91,14 @@ async def probe(
 
 
 def commit_message(
-    order: CommitTo, body: bytes, identity: Identity, *, epoch: int, priority: int, deed: Kept | None = None
+    order: CommitTo,
+    body: bytes,
+    identity: Identity,
+    *,
+    epoch: int,
+    priority: int,
+    deed: Kept | None = None,
+    proof: bytes | None = None,
 ) -> Commit:
     """The commit of one attempt. The same order makes the same message: a worker answers its key only once."""
     return Commit(
@@ -106,6 +113,7 @@ def commit_message(
         left_s=order.left_s,
         deed=deed.sha256 if deed is not None else None,
         deed_size=deed.size if deed is not None else 0,
+        proof=proof,
     )
 
 
@@ -117,15 +125,19 @@ async def commit(link: Link, message: Commit, *, patience_s: float = 5.0) -> Com
     raise await _nonsense(link, "a commit", answer)
 
 
-async def adopt(link: Link, campaign: str, epoch: int, *, again: bool = False) -> Adopted | Denied:
+async def adopt(
+    link: Link, campaign: str, epoch: int, *, again: bool = False, proof: bytes | None = None
+) -> Adopted | Denied:
     """Carry on what it has of a campaign: all pages of it in one. `again`: have it send the results that another scheduler took.
+    `proof`: that it is ours to carry on, for others.
 
     Raises `Unreachable`, `RemoteProtocolError`.
     """
     leases: list[LiveLease] = []
     cursor = 0
     for _ in range(MAX_PAGES):
-        answer = await link.call(Adopt(campaign=campaign, epoch=epoch, cursor=cursor, again=again))
+        page = Adopt(campaign=campaign, epoch=epoch, cursor=cursor, again=again, proof=proof)
+        answer = await link.call(page)
         if isinstance(answer, Denied):
             return answer
         if not isinstance(answer, Adopted):

@@ -16,6 +16,8 @@ from scheduler import tables as t
 from scheduler.stored import AttemptState, NewCampaign, NewModel
 from scheduler.writing import Writing
 
+HEARSAY: Final = 0
+"""The epoch of attempts that no scheduler of this store asked for: a worker told of them. Real ones begin at 1."""
 NOBODY: Final = "unknown"
 """The worker of attempts of which nothing is known any more."""
 _BEFORE: Final[dict[str, Any]] = {
@@ -89,7 +91,7 @@ class TakeOver(Writing):
                 c, new.id, "campaign.taken-over", None, tasks=len(tasks), found=len(found), epoch=epoch
             )
             for n, (task, body) in enumerate(tasks, start=1):
-                self._put(c, new.id, n, task, body, found.get(task.task), before, epoch)
+                self._put(c, new.id, n, task, body, found.get(task.task), before)
 
     def _put(
         self,
@@ -100,7 +102,6 @@ class TakeOver(Writing):
         body: bytes,
         at: Found | None,
         before: int,
-        epoch: int,
     ) -> None:
         place: dict[str, Any] = {}
         if at is not None:
@@ -131,11 +132,11 @@ class TakeOver(Writing):
             )
         )
         live = {"state": str(AttemptState.QUEUED if at is not None and at.queued else AttemptState.GRANTED)}
-        self._attempt(c, task.task, attempt, epoch, place | live if place else _BEFORE)
+        self._attempt(c, task.task, attempt, place | live if place else _BEFORE)
         if at is not None and at.highest > attempt:
-            self._attempt(c, task.task, at.highest, epoch, _BEFORE)
+            self._attempt(c, task.task, at.highest, _BEFORE)
 
-    def _attempt(self, c: sa.Connection, task: str, number: int, epoch: int, values: dict[str, Any]) -> None:
+    def _attempt(self, c: sa.Connection, task: str, number: int, values: dict[str, Any]) -> None:
         now = self._wall()
         row: dict[str, Any] = {
             "task": task,
@@ -143,7 +144,7 @@ class TakeOver(Writing):
             "key": f"{task}/{number}",
             "worker": NOBODY,
             "device": "",
-            "epoch": epoch,
+            "epoch": HEARSAY,
             "begun": now,
         }
         if values is _BEFORE:

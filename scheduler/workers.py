@@ -27,6 +27,7 @@ from protocol.messages import (
     Queued,
 )
 from protocol.words import Family, Reason
+from scheduler.believing import Claims
 from scheduler.book import Book
 from scheduler.negotiate import adopt, commit, probe, renew, shapes_of, stop
 from scheduler.orders import CancelOn, CommitTo, Order, ReleaseOn
@@ -43,6 +44,10 @@ ADOPT_S: Final = SILENT_S
 """A worker that has not said within this time what it has of ours is taken for one that does not answer."""
 AGAIN_S: Final = 1.0
 """Between two attempts to reach a worker that has leases of ours."""
+LATER_S: Final = 5.0
+"""The same for one that was given up."""
+ADRIFT_S: Final = 120.0
+"""One that was given up is tried for so long: what it runs of ours by then, it runs in vain, and others wait for the place."""
 SETTLE_S: Final = 2.0
 RESULTS_FIRST_S: Final = 0.25
 """A worker sends what waits in its outbox as soon as a link is up. What it finished before a restart of its own is taken before we ask
@@ -63,6 +68,9 @@ class Line:
     """Since when its machine has answered at every try that nobody listens there; None: it did not, or the last try said otherwise."""
     link: Link | None = None
     """The link over which its leases were adopted."""
+    adrift: tuple[str, ...] = ()
+    """Campaigns of which it had something when it was given up, until it is linked again or `adrift_until`."""
+    adrift_until: float = 0.0
     unadopted: bool = False
     """A campaign was taken up since of which the store says that this worker has something."""
     committing: int = 0
@@ -82,6 +90,7 @@ class Workers:
         answer: Answer,
         carry_out: Callable[[Sequence[Order]], None],
         epoch: Callable[[str], int],
+        claims: Claims,
         reached: Callable[[str], None],
         presenting: Presenting,
     ) -> None:
@@ -91,6 +100,7 @@ class Workers:
         self._book = book
         self._carry_out = carry_out
         self._epoch = epoch
+        self._claims = claims
         self._reached = reached
         self._lines: dict[str, Line] = {}
         self._kept: set[str] = set()
@@ -238,6 +248,8 @@ class Workers:
                 )
             case Conflict():
                 orders = book.conflict(order.task, order.attempt, answer, now)
+            case Denied() if self._claims.lost(entry.task.campaign, answer):
+                orders = book.superseded(order.peer, entry.task.campaign, now)
             case Denied():
                 orders = book.denied(order.task, order.attempt, answer, now)
         self._carry_out(orders)
@@ -279,14 +291,16 @@ class Workers:
             if not view.held:
                 line.heard_at, line.unadopted = trio.current_time(), False
             link = self._links.peek(peer)
+            if line.adrift and trio.current_time() >= line.adrift_until:
+                line.adrift = ()
             if link is None:
-                if not view.held:
+                if not view.held and not line.adrift:
                     self._kept.discard(peer)
                     return
                 await self._reach(peer, line)
                 continue
             if line.link is not link or line.unadopted:
-                if view.held and not await self._adopt(link, line):
+                if (view.held or line.adrift) and not await self._adopt(link, line):
                     continue
                 line.link = link
             with trio.move_on_after(RENEW_EVERY_S):
@@ -315,7 +329,7 @@ class Workers:
                 and self._book.view(peer).held
             ):
                 self._give_up(peer, line, now, "its process is gone")
-            await trio.sleep(AGAIN_S)
+            await trio.sleep(AGAIN_S if self._book.view(peer).held else LATER_S)
 
     def _fell_silent(self, peer: str, line: Line, now: float) -> None:
         """No renewal was answered for a lease's time, be there a link or none: what it has of ours is lost."""
@@ -326,7 +340,8 @@ class Workers:
         book = self._book
         why = f"{book.view(peer).device or peer}: {what}: {line.trouble}"
         log.warning("worker.lost", peer=peer, why=why)
-        line.heard_at = now
+        line.heard_at, line.link = now, None
+        line.adrift, line.adrift_until = book.campaigns_on(peer), now + ADRIFT_S
         # first that it is to be probed again, then that its tasks wait: else it would get them back unasked
         self._carry_out(book.broken(peer, now) + book.all_lost(peer, Reason.LOST, why, now, silent=silent))
 
@@ -336,39 +351,49 @@ class Workers:
         deadline = trio.current_time() + ADOPT_S
         await trio.sleep(RESULTS_FIRST_S)
         line.unadopted = False
-        for campaign in book.campaigns_on(peer):
+        for campaign in dict.fromkeys((*book.campaigns_on(peer), *line.adrift)):
             if campaign not in book.courses:  # it ended, and was forgotten, while others were asked about
                 continue
-            asked = frozenset(held.lease for held in book.held_on(peer))
             try:
-                answer = await self._adopted(link, campaign, self._epoch(campaign), deadline)
+                await self._adopt_one(link, campaign, deadline)
             except (Unreachable, RemoteProtocolError) as exc:
                 line.trouble = exc.what
                 log.warning("adopt.unanswered", peer=peer, why=exc.what)
                 await self._links.drop(peer)
                 return False
-            now = trio.current_time()
-            if isinstance(answer, Adopted):
-                orders = book.adopted(peer, campaign, answer.incarnation, answer.leases, now, asked=asked)
-            else:
-                log.warning("adopt.denied", peer=peer, campaign=campaign, reason=str(answer.reason))
-                orders = []
-                if answer.reason is Reason.STALE_EPOCH:
-                    orders += book.superseded(peer, campaign, now)
-                incarnation = book.view(peer).incarnation or 0
-                orders += book.adopted(peer, campaign, incarnation, (), now, asked=asked)
-            self._carry_out(orders)
+        line.adrift = ()
         self._reached(peer)
         return line.unadopted or await self._renew(link, line)
+
+    async def _adopt_one(self, link: Link, campaign: str, deadline: float) -> None:
+        """Carry on what it holds of one campaign, or learn that it is not ours any more. Raises as `_adopted`."""
+        book, peer = self._book, link.peer
+        asked = frozenset(held.lease for held in book.held_on(peer))
+        answer = await self._adopted(link, campaign, self._epoch(campaign), deadline)
+        now = trio.current_time()
+        if isinstance(answer, Adopted):
+            orders = book.adopted(peer, campaign, answer.incarnation, answer.leases, now, asked=asked)
+            self._carry_out(orders)
+            return
+        log.warning("adopt.denied", peer=peer, campaign=campaign, reason=str(answer.reason))
+        orders = []
+        if self._claims.lost(campaign, answer):
+            orders += book.superseded(peer, campaign, now)
+        elif answer.reason is Reason.STALE_EPOCH:
+            orders += book.disowned(peer, campaign, now)
+        incarnation = book.view(peer).incarnation or 0
+        orders += book.adopted(peer, campaign, incarnation, (), now, asked=asked)
+        self._carry_out(orders)
 
     async def _adopted(self, link: Link, campaign: str, epoch: int, deadline: float) -> Adopted | Denied:
         """What it has of one campaign. Raises `Unreachable` (also when it has not come to an end of it in time), `RemoteProtocolError`."""
         with trio.move_on_at(deadline):
-            answer = await adopt(link, campaign, epoch)
+            proof = self._claims.proof(campaign)
+            answer = await adopt(link, campaign, epoch, proof=proof)
             if await self._allowed_now(link, answer):
-                answer = await adopt(link, campaign, epoch)
+                answer = await adopt(link, campaign, epoch, proof=proof)
             if isinstance(answer, Adopted) and self._book.lacks(link.peer, answer.leases):
-                answer = await adopt(link, campaign, epoch, again=True)
+                answer = await adopt(link, campaign, epoch, again=True, proof=proof)
             return answer
         raise Unreachable(f"{link.peer} did not say within {ADOPT_S:g} s what it has of ours")
 
@@ -395,8 +420,12 @@ class Workers:
                         waiting=answer.waiting,
                     )
                 )
+                stale = {lost.lease for lost in answer.lost if lost.reason is Reason.STALE_EPOCH}
+                for campaign in book.campaigns_of(peer, stale):  # asked for it, it says whose it is now
+                    await self._adopt_one(link, campaign, now + ADOPT_S)
                 for lost in answer.lost:
-                    self._carry_out(book.lost(peer, (lost.lease,), lost.reason, now))
+                    if lost.lease not in stale:
+                        self._carry_out(book.lost(peer, (lost.lease,), lost.reason, now))
         except (Unreachable, RemoteProtocolError) as exc:
             line.trouble = exc.what
             log.info("renew.unanswered", peer=peer, why=exc.what)

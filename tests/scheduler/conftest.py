@@ -110,6 +110,8 @@ class FakeWorker:
         """What it never answers."""
         self.stale: Denied | None = None
         """What it answers to everything of a campaign that was adopted elsewhere."""
+        self.lost_to: Denied | None = None
+        """The same, but that renewals only say that leases are lost by that."""
         self.page_s: float | None = None
         """How late each page of what it holds comes, of which there is no end; None: it says all at once."""
         self.deliveries = 1
@@ -262,6 +264,11 @@ class FakeWorker:
                 return self.deny or self.stale or self.take(link, message)
             case Renew() | Adopt() if self.stale is not None:
                 return self.stale
+            case Adopt() if self.lost_to is not None:
+                return self.lost_to
+            case Renew() if self.lost_to is not None:
+                lost = tuple(Lost(lease=h.lease, reason=Reason.STALE_EPOCH) for h in message.held)
+                return Renewed(incarnation=self.incarnation, state=self.quote().state, lost=lost)
             case Renew():
                 known = tuple(held.lease for held in message.held if held.lease in self.places)
                 lost = tuple(

@@ -8,11 +8,11 @@ import pytest
 
 from protocol.attempt import TaskEvent, TaskState
 from protocol.lease import Fence
-from protocol.messages import Denied
-from protocol.words import Outcome, Reason, WorkerState
+from protocol.messages import Denied, LiveLease
+from protocol.words import Outcome, Phase, Reason, WorkerState
 from scheduler.assign import REPLICAS_WAIT
 from scheduler.book import Book
-from scheduler.entries import Entry, Terms
+from scheduler.entries import OWED_S, STOP_S, Entry, Terms
 from scheduler.orders import (
     CampaignDone,
     CancelOn,
@@ -156,18 +156,19 @@ def test_a_campaign_that_is_carried_on_elsewhere_ends_here_and_nothing_is_touche
     assert story.book.ready(PEERS[0], "l2", Fence(incarnation=1, number=2), story.now) == (None, [])
 
 
-def test_one_worker_among_several_is_not_believed_that_a_campaign_went_elsewhere_but_two_are() -> None:
-    story = Story(tasks=3, workers=3)
+def test_workers_are_not_believed_that_a_campaign_went_elsewhere_however_many_they_are() -> None:
+    story = Story(tasks=3, workers=3, attempts=1)
     for commit in tuple(story.commits):
         story.grant(commit)
-    liar = story.commits[0]
-    orders = story.tell(story.book.superseded(liar.peer, "c-one", story.now))
-    assert not of(orders, CampaignDone)
-    assert not story.book.view(liar.peer).held
-    assert all(liar.peer not in need.fits for need in story.book.ranked), "it gets no more of it"
-    other = next(peer for peer in PEERS if story.book.view(peer).held)
-    orders = story.tell(story.book.superseded(other, "c-one", story.now))
-    assert of(orders, CampaignDone)
+    for liar in PEERS[:3]:
+        orders = story.tell(story.book.disowned(liar, "c-one", story.now))
+        assert not of(orders, CampaignDone)
+        assert [tell.name for tell in of(orders, Tell)] == ["worker.refused"], "it is told"
+        assert not story.book.view(liar).held
+        assert all(liar not in need.fits for need in story.book.ranked), "it gets no more of it"
+    assert {entry.state for entry in story.book.entries.values()} == {TaskState.PENDING}
+    assert {entry.tries for entry in story.book.entries.values()} == {0}
+    assert all(PEERS[0] in need.declined for need in story.book.ranked), "and is named when people ask"
 
 
 def test_a_campaign_of_which_no_worker_has_anything_cannot_have_gone_elsewhere() -> None:
@@ -183,10 +184,93 @@ def test_a_campaign_adopted_with_two_tickets_of_a_task_ends_both() -> None:
     story = Story(workers=2)
     story.grant(story.commits[0], queued=True, position=1, start_s=9.0)
     story.grant(story.commits[1], queued=True, position=1, start_s=9.0)
-    story.tell(story.book.superseded(PEERS[0], "c-one", story.now))
-    orders = story.tell(story.book.superseded(PEERS[1], "c-one", story.now))
+    orders = story.tell(story.book.superseded(PEERS[0], "c-one", story.now))
     assert of(orders, CampaignDone)
     assert len(of(orders, EndAttempt)) + len(of(orders, EndSecond)) >= 1
+
+
+# -- what a worker claims to have --------------------------------------------------------------------------------------------------------
+
+
+def claimed(tasks: int = 1, *, attempts: int = 1) -> Book:
+    """A book with tasks that a worker says it has, as after an adoption."""
+    book = Book(random.Random(1))
+    entries = [
+        Entry(
+            a_task(n),
+            state=TaskState.LEASED,
+            attempt=1,
+            worker=PEERS[0],
+            lease=f"x{n}",
+            fence=Fence(incarnation=1, number=n),
+            restored=True,
+            claimed=True,
+        )
+        for n in range(1, tasks + 1)
+    ]
+    book.add(Terms("c-one", attempts=attempts), entries, 100.0)
+    return book
+
+
+def test_a_claim_that_is_not_kept_costs_no_try() -> None:
+    book = claimed(tasks=2)
+    orders = book.adopted(
+        PEERS[0], "c-one", 1, (), 101.0, asked=frozenset(h.lease for h in book.held_on(PEERS[0]))
+    )
+    assert {end.event for end in of(orders, EndAttempt)} == {TaskEvent.REFUSE}
+    book.check()
+    for entry in book.entries.values():
+        assert (entry.state, entry.tries, entry.claimed) == (TaskState.PENDING, 0, False)
+
+
+@pytest.mark.parametrize("reporting", [True, False])
+def test_a_claim_that_comes_to_nothing_is_over_within_a_bounded_time_and_costs_no_try(
+    reporting: bool,
+) -> None:
+    book, now = claimed(), 101.0
+    entry = book.entries["c-one/1"]
+    told = LiveLease(
+        task=entry.id,
+        attempt=1,
+        lease="x1",
+        fence=Fence(incarnation=1, number=1),
+        reporting=reporting,
+        phase=None if reporting else Phase.RUN,
+    )
+    book.adopted(PEERS[0], "c-one", 1, (told,), now, asked=frozenset({"x1"}))
+    assert entry.live
+    limit = OWED_S if reporting else entry.patience_s() + STOP_S
+    while entry.live and now < 101.0 + limit + 5.0:
+        now += 1.0
+        book.tick(now)
+    assert (entry.state, entry.tries) == (TaskState.PENDING, 0)
+
+
+# -- who goes first ------------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_task_that_was_lost_goes_before_those_that_nobody_was_asked_to_take() -> None:
+    story = Story(tasks=8, workers=1)
+    first = story.commits[0]
+    story.begin(first)
+    story.tell(story.book.broken(PEERS[0], story.now))
+    story.tell(story.book.all_lost(PEERS[0], Reason.LOST, "gone", story.now))
+    story.tell(story.book.found(story.need, [advert(0), advert(1)], story.now))
+    story.tell(story.book.quoted(PEERS[1], quote(), story.now))
+    assert next(commit.task for commit in story.commits if commit.peer == PEERS[1]) == first.task
+
+
+def test_many_that_nobody_may_have_now_do_not_keep_the_others_waiting() -> None:
+    book, now = Book(random.Random(1)), 100.0
+    tried = [Entry(a_task(n), attempt=1, tries=1, tried={PEERS[0]}, not_before=1e9) for n in range(1, 201)]
+    book.add(Terms("c-one"), [*tried, Entry(a_task(201))], now)
+    (need,) = book.needs
+    book.found(need, [advert(0)], now)
+    commits = of(book.quoted(PEERS[0], quote(), now), CommitTo)
+    for _ in range(20):
+        now += 0.2
+        commits += of(book.tick(now), CommitTo)
+    assert [commit.task for commit in commits] == ["c-one/201"]
 
 
 # -- workers that take work in vain --------------------------------------------------------------------------------------------------

@@ -7,14 +7,18 @@ from typing import Any
 import trio
 from trio.testing import MockClock
 
+from protocol.adoption import make_proof
 from protocol.attempt import TaskState
 from protocol.messages import Commit, Denied
 from protocol.words import Reason
 from scheduler.stored import AttemptState
 from scheduler.stored import Outcome as CampaignOutcome
+from swarm.identity import Identity
 
 World = Any
 """`World` of conftest.py."""
+SCHEDULER = Identity.from_seed("scheduler")
+STRANGER = Identity.from_seed("stranger")
 
 
 async def test_a_task_that_waits_at_two_busy_workers_runs_once_where_it_comes_up_first(
@@ -92,7 +96,8 @@ async def test_a_campaign_that_was_adopted_elsewhere_ends_here_and_its_run_goes_
     world.submit(2)
     async with world.scheduler():
         await world.until(lambda: TaskState.RUNNING in world.states())
-        worker.stale = Denied(reason=Reason.STALE_EPOCH, detail="this campaign was adopted under epoch 9")
+        proof = make_proof(SCHEDULER.peer_id, "c-one", 9, SCHEDULER.sign)
+        worker.stale = Denied(reason=Reason.STALE_EPOCH, detail="adopted under epoch 9", proof=proof)
         began = trio.current_time()
         await world.until(lambda: not world.store.unfinished_campaigns())
         assert trio.current_time() - began < 10
@@ -102,6 +107,51 @@ async def test_a_campaign_that_was_adopted_elsewhere_ends_here_and_its_run_goes_
     assert summary.campaign.detail == "carried on elsewhere (adopted)"
     assert not worker.cancelled
     assert len(worker.places) == 2, "nothing is touched there"
+
+
+async def test_two_workers_that_only_say_that_it_was_adopted_get_no_more_of_it_and_it_goes_on(
+    world: World, autojump_clock: MockClock
+) -> None:
+    stranger = make_proof(STRANGER.peer_id, "c-one", 9, STRANGER.sign)
+    for name, proof in (("x1", None), ("x2", stranger)):
+        world.worker(name).stale = Denied(reason=Reason.STALE_EPOCH, detail="so I say", proof=proof)
+    good = world.worker("good")
+    world.submit(5, attempts=1)
+    await world.run()
+    assert world.states() == {TaskState.SUCCEEDED}
+    assert {row.worker for row in world.store.rows("c-one")} == {good.peer}
+    told = [event for event in world.store.events_since("c-one") if event.name == "worker.refused"]
+    assert {event.fields["device"] for event in told} == {"x1", "x2"}
+
+
+async def test_a_lease_that_is_said_to_be_lost_to_another_scheduler_leads_to_a_question(
+    world: World, autojump_clock: MockClock
+) -> None:
+    worker = world.worker("a", seconds=60.0)
+    world.submit(2)
+    async with world.scheduler():
+        await world.until(lambda: TaskState.RUNNING in world.states())
+        worker.lost_to = Denied(
+            reason=Reason.STALE_EPOCH,
+            proof=make_proof(SCHEDULER.peer_id, "c-one", 9, SCHEDULER.sign),
+        )
+        await world.until(lambda: not world.store.unfinished_campaigns())
+    assert {task.reason for task in world.store.tasks("c-one")} == {Reason.ADOPTED}
+
+
+async def test_a_worker_that_was_given_up_is_told_when_it_is_back_that_its_run_is_not_wanted(
+    world: World, autojump_clock: MockClock
+) -> None:
+    lost = world.worker("lost", seconds=500.0)
+    world.submit(1, attempts=5)
+    async with world.scheduler():
+        await world.until(lambda: TaskState.RUNNING in world.states())
+        good = world.worker("good", seconds=40.0)
+        world.swarm.partition([lost.peer], [SCHEDULER.peer_id])
+        await world.until(lambda: world.task().worker == good.peer, seconds=60)
+        world.swarm.heal()
+        await world.until(lambda: bool(lost.cancelled), seconds=30)
+        await world.until(lambda: world.task().state is TaskState.SUCCEEDED, seconds=100)
 
 
 async def test_what_a_commit_says_of_priority_and_time(world: World, autojump_clock: MockClock) -> None:
