@@ -16,9 +16,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from node.condition import Condition
-from node.places import HOLDS, OCCUPIES, Order, Place, Remembered, Wanted
+from node.places import MAX_REMEMBERED, OCCUPIES, Order, Place, Remembered, Wanted
 from node.preemption import in_words
-from node.slots import MAX_REMEMBERED, Slots
+from node.room import over_quota, room_for
+from node.slots import LONGEST_S, Slots
 from node.speakers import Speakers
 from node.turns import Rank
 from protocol.lease import GRACE_S, LEASE_TTL_S, PREEMPT_GRACE_S, RENEW_EVERY_S, Fence, LeaseEvent, LeaseState
@@ -32,8 +33,6 @@ MAX_REPORTING: Final = 1_000
 """Ended runs that are remembered until their results are settled; the results themselves are in the outbox."""
 BUSY_RETRY_S: Final = 5.0
 """When nothing ran here yet that would tell how long a run takes."""
-_COUNTED: Final = HOLDS | {LeaseState.QUEUED}
-"""What a principal's permission counts."""
 
 
 class Ledger:
@@ -122,14 +121,17 @@ class Ledger:
             free=free,
             queue=self.queue,
             start_s=0.0 if free else self._slots.start_after(self.queue, now),
-            run_s=self._slots.mean_s,
+            run_s=None if self._slots.pace.mean_s is None else min(LONGEST_S, self._slots.pace.mean_s),
             why=self.condition.why if not self.condition.serving else "",
         )
 
     def outlook(
-        self, principal: str, priority: int, owner: bool, now: float
+        self, principal: str, priority: int, owner: bool, now: float, *, sees_all: bool = False
     ) -> tuple[int, float | None, str]:
-        """What a commit would find: tickets before it, its expected wait (None: not known), and in words the run that gives way to it."""
+        """What a commit would find: tickets before it, its expected wait (None: not known), and in words the run that gives way to it.
+
+        `sees_all`: it may know of others' tasks.
+        """
         if not self.condition.serving:
             return self.queue, None, ""
         if self._slots.free > 0:
@@ -137,9 +139,12 @@ class Ledger:
         me = Rank(self._slots.owner_first and owner, priority, principal, self._number + 1)
         ahead = self._slots.turns.line([*self._slots.ranks(now), me]).index(me)
         victim = self._slots.victim(priority, owner, now)
-        if victim is None or victim.timed:
-            return ahead, self._slots.start_after(ahead, now), in_words(victim) if victim else ""
-        return ahead, 0.0 if victim.state is LeaseState.GRANTED else PREEMPT_GRACE_S, in_words(victim)
+        if victim is None:
+            return ahead, self._slots.start_after(ahead, now), ""
+        words = in_words(victim, name=sees_all or victim.wanted.principal == principal)
+        if victim.timed:
+            return ahead, self._slots.start_after(ahead, now), words
+        return ahead, 0.0 if victim.state is LeaseState.GRANTED else PREEMPT_GRACE_S, words
 
     # -- taking work -----------------------------------------------------------------------------------------------------
 
@@ -155,7 +160,7 @@ class Ledger:
         if not self.condition.serving:
             why = f": {self.condition.why}" if self.condition.why else ""
             return Denied(reason=Reason.NOT_SERVING, detail=f"this worker is {self.condition.state}{why}")
-        if over := self._over_quota(wanted):
+        if over := over_quota(wanted, self._slots.places.values()):
             return Denied(reason=Reason.QUOTA, detail=over, retry_s=self._retry_s(now))
         if wanted.ledger is not None and wanted.ledger != self.version:
             return Conflict(reason=Reason.STALE_QUOTE, quote=self.quote(now))
@@ -168,9 +173,13 @@ class Ledger:
         free = self._slots.free > 0
         if not free and not wanted.queue:
             return Conflict(reason=Reason.BUSY, quote=self.quote(now))
-        if not free and (full := self._full(wanted.principal)):
-            return Denied(reason=Reason.BUSY, detail=full, retry_s=self._retry_s(now))
-        self._hear(wanted.peer, *campaign, wanted.epoch)
+        if not free:
+            full, out = room_for(wanted, self._slots.places.values(), self._max_queue, self._max_queue_each)
+            if full:
+                return Denied(reason=Reason.BUSY, detail=full, retry_s=self._retry_s(now))
+            if out is not None:
+                self._slots.end(out, Reason.BUSY)
+        self._hear(wanted.peer, *campaign, wanted.epoch, wanted.rests)
         place = self._enter(wanted, LeaseState.GRANTED if free else LeaseState.QUEUED, now)
         self._slots.settle(now)
         return self._answer(place, now)
@@ -181,6 +190,7 @@ class Ledger:
         if place is not None and place.state is LeaseState.OFFERED:
             place.move(LeaseEvent.START)
             place.deadline = now + LEASE_TTL_S
+            self._slots.answered(place.peer)
             self._slots.version += 1
         self._slots.settle(now)
 
@@ -189,14 +199,20 @@ class Ledger:
         place = self._slots.places.get(lease)
         if place is not None and place.state is LeaseState.OFFERED:
             place.move(LeaseEvent.SKIP)
+            self._slots.answered(place.peer)
             self._slots.close(place, reason)
         self._slots.settle(now)
 
-    def defer(self, lease: str, now: float) -> None:
-        """The scheduler could not be asked: the ticket keeps its turn, others come first until there is a link again."""
+    def defer(self, lease: str, now: float, *, asked: bool = False) -> None:
+        """The scheduler could not be asked: the ticket keeps its turn, others come first until there is a link again.
+
+        `asked`: it was, and did not answer. After two such in a row others come first for a while, link or no link.
+        """
         place = self._slots.places.get(lease)
         if place is not None and place.state is LeaseState.OFFERED:
             place.move(LeaseEvent.DEFER)
+            if asked:
+                self._slots.unanswered(place.peer, now)
             self._slots.version += 1
         self._slots.settle(now)
 
@@ -219,11 +235,16 @@ class Ledger:
         """Who speaks for each campaign, and what was given for it."""
         return self._speakers
 
-    def adopt(self, peer: str, principal: str, campaign: str, epoch: int) -> Denied | None:
-        """A scheduler carries on its campaign, or its principal's: from now on it alone speaks for it, and lower epochs are refused."""
+    def adopt(
+        self, peer: str, principal: str, campaign: str, epoch: int, *, rests: str = ""
+    ) -> Denied | None:
+        """A scheduler carries on its campaign, or its principal's: from now on it alone speaks for it, and lower epochs are refused.
+
+        `rests`: the shown permission under which it does.
+        """
         if stale := self._speakers.refuse(peer, principal, campaign, epoch):
             return stale
-        self._hear(peer, principal, campaign, epoch)
+        self._hear(peer, principal, campaign, epoch, rests)
         return None
 
     def refusals(
@@ -325,9 +346,13 @@ class Ledger:
 
     def evict(self, who: str, reason: Reason, now: float) -> tuple[str, ...]:
         """End all that a peer speaks for, or that is held on its behalf. Gives the leases whose processes are still to die."""
+        return self.evict_those(lambda place: who in (place.peer, place.wanted.principal), reason, now)
+
+    def evict_those(self, gone: Callable[[Place], bool], reason: Reason, now: float) -> tuple[str, ...]:
+        """End all for which `gone` is true. Gives the leases whose processes are still to die."""
         dying: list[str] = []
         for place in self.places():
-            if who in (place.peer, place.wanted.principal):
+            if gone(place):
                 self._slots.end(place, reason)
                 if place.state is LeaseState.STOPPING:
                     dying.append(place.lease)
@@ -340,8 +365,7 @@ class Ledger:
         if place is None or place.state not in OCCUPIES:
             return
         if place.began is not None and place.state is not LeaseState.STOPPING:
-            took = now - place.began
-            self._slots.mean_s = took if self._slots.mean_s is None else 0.7 * self._slots.mean_s + 0.3 * took
+            self._slots.pace.took(place.wanted.task, now - place.began)
         place.move(LeaseEvent.FINISH)
         place.deadline = None
         place.timed = False
@@ -380,27 +404,6 @@ class Ledger:
             for lease in asked
         )
 
-    def _full(self, principal: str) -> str:
-        tickets = [p for p in self._slots.places.values() if p.state is LeaseState.QUEUED]
-        if len(tickets) >= self._max_queue:
-            return f"{len(tickets)} tickets wait here, which is all there is room for"
-        own = sum(1 for p in tickets if p.wanted.principal == principal)
-        if own >= self._max_queue_each:
-            return f"{own} tickets of yours wait here, which is all one scheduler may have"
-        return ""
-
-    def _over_quota(self, wanted: Wanted) -> str:
-        if wanted.slots is None:
-            return ""
-        own = sum(
-            1
-            for p in self._slots.places.values()
-            if p.state in _COUNTED and p.wanted.principal == wanted.principal
-        )
-        if own < wanted.slots:
-            return ""
-        return f"you have {own} places and tickets here, and your permission is for {wanted.slots}"
-
     def _again(
         self, wanted: Wanted, lease: str, fence: Fence, sha256: str, *, now: float
     ) -> Granted | Queued | Denied:
@@ -413,7 +416,9 @@ class Ledger:
             return Denied(reason=Reason.STALE_EPOCH, detail="this campaign was adopted by another scheduler")
         campaign = (wanted.principal, wanted.task.campaign)
         if self._speakers.refuse(wanted.peer, *campaign, wanted.epoch) is None:
-            self._hear(wanted.peer, *campaign, wanted.epoch)  # the same key in other hands, under a higher epoch
+            self._hear(
+                wanted.peer, *campaign, wanted.epoch, wanted.rests
+            )  # the same key in other hands, under a higher epoch
         return self._answer(place, now)
 
     def _answer(self, place: Place, now: float) -> Granted | Queued:
@@ -448,7 +453,16 @@ class Ledger:
         self._number += 1
         fence = Fence(incarnation=self.incarnation, number=self._number)
         lease = f"{self._name}-{self.incarnation}.{self._number}"
-        place = Place(lease, fence, wanted, wanted.peer, state, since=now, deadline=now + LEASE_TTL_S)
+        place = Place(
+            lease,
+            fence,
+            wanted,
+            wanted.peer,
+            state,
+            since=now,
+            deadline=now + LEASE_TTL_S,
+            rests=wanted.rests,
+        )
         self._slots.enter(place)
         self._keys.put((wanted.peer, wanted.key), (lease, fence, wanted.task_sha256), keep=self._is_held)
         return place
@@ -456,7 +470,7 @@ class Ledger:
     def _is_held(self, known: tuple[str, Fence, str]) -> bool:
         return known[0] in self._slots.places
 
-    def _hear(self, peer: str, principal: str, campaign: str, epoch: int) -> None:
+    def _hear(self, peer: str, principal: str, campaign: str, epoch: int, rests: str) -> None:
         if self._speakers.hear(peer, principal, campaign, epoch):
             for place in self.of_campaign(principal, campaign):
-                place.peer = peer
+                place.peer, place.rests = peer, rests

@@ -9,17 +9,37 @@ Each change is followed by `settle`, which does whatever follows from it.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Container
 from typing import Final
 
 from node.condition import Condition
-from node.places import ENDED, HOLDS, OCCUPIES, Kill, Offer, Order, Place, Remembered, Run, Wanted, Warn
+from node.pace import Pace
+from node.places import (
+    ENDED,
+    HOLDS,
+    MAX_REMEMBERED,
+    OCCUPIES,
+    Kill,
+    Offer,
+    Order,
+    Place,
+    Remembered,
+    Run,
+    Wanted,
+    Warn,
+)
 from node.preemption import Preemption, can_give_way
 from node.turns import Rank, Turns, expected_starts, rank_of
 from protocol.lease import PREEMPT_GRACE_S, LeaseEvent, LeaseState
 from protocol.words import Reason
 
-MAX_REMEMBERED: Final = 4_096
+MUTE_AFTER: Final = 2
+"""Offers in a row that a scheduler did not answer: then all others are asked before it, and nothing gives way to it …"""
+MUTE_S: Final = 60.0
+"""… for so long."""
+MAX_MUTE: Final = 1_024
+LONGEST_S: Final = 31_536_000.0
+"""The most that a duration on the wire can say."""
 TAKEN: Final = HOLDS - {LeaseState.LAPSED}
 """The slot is really taken: a lapsed run gives way to anybody."""
 
@@ -38,8 +58,9 @@ class Slots:
         self.turns = Turns()
         self.linked: dict[str, int] = {}
         """Peer → links over which it can be asked."""
-        self.mean_s: float | None = None
-        """What a run took lately; None: none ended yet."""
+        self._mute: Remembered[str, tuple[int, float]] = Remembered(MAX_MUTE)
+        """Peer → offers in a row that it did not answer, until when that counts."""
+        self.pace = Pace()
         self._condition = condition
         self._preemption = Preemption(owner_first=owner_first)
         self._orders: list[Order] = []
@@ -67,29 +88,33 @@ class Slots:
             times += (place.deadline, place.limit)
         return min((time for time in times if time is not None and time < math.inf), default=None)
 
-    def ranks(self, now: float, *, linked: bool = False) -> list[Rank]:
-        """The tickets; `linked`: only those whose scheduler can be asked."""
+    def ranks(self, now: float, peers: Container[str] | None = None) -> list[Rank]:
+        """The tickets; `peers`: only those of these schedulers."""
         return [
             rank_of(place, now, owner_first=self.owner_first)
             for place in self.places.values()
-            if place.state is LeaseState.QUEUED and (not linked or place.peer in self.linked)
+            if place.state is LeaseState.QUEUED and (peers is None or place.peer in peers)
         ]
 
     def line(self, now: float) -> list[str]:
         """The tickets' leases in the order in which they are served."""
         return [rank.lease for rank in self.turns.line(self.ranks(now))]
 
-    def starts(self, count: int, now: float) -> list[float]:
-        """Expected seconds until the first, second … ticket gets a place; empty while nothing ran yet."""
-        mean = self.mean_s
-        if mean is None:
-            return []
-        left = [
-            mean if place.began is None else max(0.0, mean - (now - place.began))
-            for place in self.places.values()
-            if place.state in TAKEN
-        ]
-        return expected_starts(left, self.count, mean, count)
+    def starts(self, count: int, now: float) -> list[float | None]:
+        """Expected seconds until the first, second … ticket gets a place; None: not known, as while a run takes longer than expected."""
+        left = [self._left(place, now) for place in self.places.values() if place.state in TAKEN]
+        line = self.line(now)[:count]
+        takes = [self._expected(self.places[lease]) for lease in line]
+        starts = expected_starts(left, self.count, [*takes, *[math.inf] * (count - len(takes))])
+        return [None if start == math.inf else min(LONGEST_S, start) for start in starts]
+
+    def _expected(self, place: Place) -> float:
+        seconds = self.pace.expect(place.wanted.task)
+        return math.inf if seconds is None else seconds
+
+    def _left(self, place: Place, now: float) -> float:
+        expected, spent = self._expected(place), 0.0 if place.began is None else now - place.began
+        return expected - spent if spent < expected else math.inf
 
     def start_after(self, ahead: int, now: float) -> float | None:
         """Expected seconds until one with `ahead` tickets before it gets a place; None: not known."""
@@ -140,13 +165,24 @@ class Slots:
         """The victim's slot is free. One that did not run yet has lost nothing, and is told now."""
         if victim.state is LeaseState.GRANTED:
             self._warn(victim, 0.0, to)
+        self._preemption.gave_way(victim)
         self.end(victim, Reason.PREEMPTED)
+
+    def answered(self, peer: str) -> None:
+        """It said Start or Skip."""
+        self._mute.put(peer, (0, 0.0))
+
+    def unanswered(self, peer: str, now: float) -> None:
+        """It was asked, and said nothing. Who does so again and again would keep the device idle."""
+        times, _ = self._mute.get(peer) or (0, 0.0)
+        self._mute.put(peer, (times + 1, now + MUTE_S))
 
     def settle(self, now: float) -> None:
         """Offer free slots to tickets, have lower work give way to the others, and begin granted runs as far as the device is free."""
         if self._condition.gives_turns:
             while self.free > 0:
-                first = self.turns.first(self.ranks(now, linked=True))
+                first = self.turns.first(self.ranks(now, self._answering(now)))
+                first = first or self.turns.first(self.ranks(now, self.linked))
                 if first is None:
                     break
                 self._offer(self.places[first.lease])
@@ -176,12 +212,13 @@ class Slots:
     def _preempt(self, now: float) -> None:
         """All slots are taken: each ticket that may makes one lower run give way, and gets its slot when the grace is over."""
         lower = self._lower()
-        self._preemption.forget(self.places, lower, self.linked)
+        answering = self._answering(now)
+        self._preemption.forget(self.places, lower, answering)
         if not lower:
             return
         higher = [
             rank_of(place, now, owner_first=self.owner_first)
-            for place in self._preemption.higher(self.places.values(), lower, self.linked)
+            for place in self._preemption.higher(self.places.values(), lower, answering)
         ]
         for rank in self.turns.line(higher):
             ticket = self.places[rank.lease]
@@ -192,6 +229,15 @@ class Slots:
                 self._offer(ticket)
             elif victim is not None:
                 self._warn(victim, PREEMPT_GRACE_S, ticket.wanted)
+
+    def _answering(self, now: float) -> set[str]:
+        """Who can be asked, without those that did not answer lately."""
+        return {
+            peer
+            for peer in self.linked
+            for times, until in (self._mute.get(peer) or (0, 0.0),)
+            if times < MUTE_AFTER or until <= now
+        }
 
     def _lower(self) -> list[Place]:
         """What could give way to something higher."""

@@ -99,12 +99,12 @@ class Turns:
         return self._served.get(principal) or 0
 
 
-def expected_starts(left: Sequence[float], slots: int, mean_s: float, count: int) -> list[float]:
-    """Seconds until each of `count` in line gets a place, when runs take `mean_s` and those that are on will take `left` more."""
+def expected_starts(left: Sequence[float], slots: int, takes: Sequence[float]) -> list[float]:
+    """Seconds until each in line gets a place, when their runs take `takes` and those that are on will take `left` more."""
     free = [0.0] * max(0, slots - len(left)) + sorted(left)[:slots]
     heapq.heapify(free)
     starts: list[float] = []
-    for _ in range(count):
+    for seconds in takes:
         starts.append(free[0])
-        heapq.heapreplace(free, free[0] + mean_s)
+        heapq.heapreplace(free, free[0] + seconds)
     return starts

@@ -70,7 +70,7 @@ def test_a_priority_rises_by_one_a_minute_nine_times_and_never_above_what_is_per
 def test_expected_starts_follow_from_what_runs_and_what_a_run_takes(
     left: list[float], slots: int, count: int, starts: list[float]
 ) -> None:
-    assert expected_starts(left, slots, 4.0, count) == starts
+    assert expected_starts(left, slots, [4.0] * count) == starts
 
 
 def serve_all(ledger: Ledger, now: float, number: int) -> list[str]:
@@ -507,12 +507,14 @@ def test_an_outlook_says_how_many_go_before_how_long_it_takes_and_who_would_give
     ticket_of(ledger, want(3, ANN, queue=True, priority=35), 4.0)
     assert ledger.outlook(BOB, 30, False, 5.0) == (1, 7.0, "")
     assert ledger.outlook(BOB, 39, False, 5.0) == (0, 3.0, "")
-    assert ledger.outlook(BOB, 40, False, 5.0) == (0, PREEMPT_GRACE_S, "c-Ann/2 at priority 30")
+    assert ledger.outlook(BOB, 40, False, 5.0) == (0, PREEMPT_GRACE_S, "a run at priority 30")
+    assert ledger.outlook(BOB, 40, False, 5.0, sees_all=True)[2] == "c-Ann/2 at priority 30"
+    assert ledger.outlook(ANN, 40, False, 5.0)[2] == "c-Ann/2 at priority 30", "its own"
     ledger.timing(low.lease, True, 5.0)
     assert ledger.outlook(BOB, 40, False, 5.0) == (
         0,
         3.0,
-        "c-Ann/2 at priority 30, once what is being timed is done",
+        "a run at priority 30, once what is being timed is done",
     )
     quote = ledger.quote(5.0)
     assert (quote.free, quote.queue, quote.start_s, quote.run_s, quote.why) == (0, 1, 7.0, 4.0, "")
