@@ -67,6 +67,10 @@ def _task(book: Moving, entry: Entry, holders: list[str]) -> None:
 
 
 def _replicas(book: Moving, cell: list[str]) -> None:
-    at = [ticket.worker for task in cell for ticket in book.entries[task].tickets()]
+    entries = [book.entries[task] for task in cell]
+    live = [
+        entry for entry in entries if not entry.restored and entry.owed_until is None
+    ]  # others' runs may be long over
+    at = [ticket.worker for entry in live for ticket in entry.tickets()]
     if len(set(at)) != len(at):
         raise LocalProtocolError(f"replicas of {cell[0]} meet on one device")

@@ -8,7 +8,9 @@ from typing import Any
 
 from node.ledger import Ledger
 from node.places import Wanted
+from protocol.attempt import TaskState
 from protocol.messages import Commit, Denied, Held, Lost, Renew, Renewed
+from protocol.permission import Permit
 from protocol.task import Task, read_task
 from protocol.words import Reason
 from scheduler.entries import Entry
@@ -30,25 +32,37 @@ def restored_entry(row: Row, attempts: Sequence[Try]) -> Entry:
     """What the book takes up after a restart."""
     stored: Any = row
     tried: Any = attempts
-    return restored(stored, row.body, tried)
+    entry = restored(stored, row.body, tried)
+    if entry.cell and entry.state is TaskState.SUCCEEDED and row.worker is not None:
+        entry.ran_on = device_of(row.worker)  # as its record says
+    return entry
 
 
-def new_ledger(make: Callable[..., Ledger], incarnation: int, name: str, slots: int) -> Ledger:
+def device_of(worker: str) -> str:
+    """Id of the device that a worker of the model has."""
+    return f"d-{worker[-2:]}"
+
+
+def new_ledger(
+    make: Callable[..., Ledger], incarnation: int, name: str, slots: int, *, owner_first: bool
+) -> Ledger:
     """The ledger of a new life."""
-    return make(incarnation, name=name, slots=slots)
+    return make(incarnation, name=name, slots=slots, owner_first=owner_first)
 
 
-def wanted(peer: str, message: Commit) -> Wanted:
+def wanted(peer: str, message: Commit, permit: Permit) -> Wanted:
     """What the desk makes of a commit."""
     return Wanted(
         peer=peer,
-        principal=peer,
+        principal=permit.principal,
         key=message.key,
         task=task_of(message),
         task_sha256=str(hash(message.task)),
         attempt=message.attempt,
         epoch=message.epoch,
         priority=message.priority,
+        owner=permit.owner,
+        slots=permit.slots,
         preempted=message.preempted,
         left_s=message.left_s,
         queue=message.queue,
@@ -57,18 +71,20 @@ def wanted(peer: str, message: Commit) -> Wanted:
 
 
 def renew(
-    ledger: Ledger, peer: str, message: Renew, epochs: Mapping[str, int], now: float
+    ledger: Ledger, peer: str, principal: str, message: Renew, epochs: Mapping[str, int], now: float
 ) -> Renewed | Denied:
     """What the desk answers to a renewal."""
-    refused = ledger.refusals(peer, peer, message.held, epochs, lambda campaign: True)
+    refused = ledger.refusals(peer, principal, message.held, epochs, lambda campaign: True)
     renewed = ledger.renew(peer, tuple(h for h in message.held if h.lease not in refused), now)
     lost = tuple(Lost(lease=lease, reason=reason) for lease, reason in refused.items())
     return renewed.model_copy(update={"lost": renewed.lost + lost})
 
 
-def refused(ledger: Ledger, peer: str, held: Iterable[Held], epochs: Mapping[str, int]) -> Denied | None:
+def refused(
+    ledger: Ledger, peer: str, principal: str, held: Iterable[Held], epochs: Mapping[str, int]
+) -> Denied | None:
     """What the desk says to a stop of leases that the peer may not speak of (any more)."""
-    reasons = ledger.refusals(peer, peer, held, epochs, lambda campaign: True)
+    reasons = ledger.refusals(peer, principal, held, epochs, lambda campaign: True)
     return next((Denied(reason=reason) for reason in reasons.values()), None)
 
 

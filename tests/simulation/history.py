@@ -42,6 +42,8 @@ class Kind(StrEnum):
     """`who` was told that nothing runs under it any more: worker, lease."""
     STEPPED_DOWN = "stepped-down"
     """`who` heard that another scheduler carries the campaign on: campaign."""
+    FOUND = "found"
+    """`who` adopts the campaign, and a worker told it of a task: task, attempt, worker, lease, campaign; word: queued, running or over."""
 
     # -- a worker
     BORN = "born"
@@ -68,6 +70,10 @@ class Kind(StrEnum):
     """A cancel reached the worker: worker, lease, peer."""
     VERB = "verb"
     """A verb had its effect here: worker, peer, word (its name), campaign."""
+    SPOKE = "spoke"
+    """A scheduler's verb changed or kept something here: who (the machine), worker, campaign, word (the verb), number (its epoch)."""
+    TURN = "turn"
+    """A ticket of somebody else than the owner was offered a place: worker, lease; number: tickets of the owner that could have had it."""
     PERMITTED = "permitted"
     """From now on `peer` may do at `worker` what `word` names; campaign: only of that one, empty: of all."""
     REVOKED = "revoked"
@@ -76,6 +82,8 @@ class Kind(StrEnum):
     # -- anybody
     SIZE = "size"
     """Something that must stay small: who, word (what), number, cap."""
+    TROUBLE = "trouble"
+    """Something was done to a process or its links: worker (or scheduler)."""
     QUIET = "quiet"
     """Faults have stopped."""
     SEEN = "seen"
@@ -144,6 +152,10 @@ class History:
     """Task → hash of the model in its signed words."""
     tasks: dict[str, str] = field(default_factory=dict)
     """Task → campaign, of all that were submitted."""
+    liars: frozenset[str] = frozenset()
+    """Workers that send results that are not so."""
+    siblings: dict[str, str] = field(default_factory=dict)
+    """Task → what it has in common with its replicas."""
     attempts: dict[str, int] = field(default_factory=dict)
     """Campaign → tries that a task may have."""
     final: dict[str, str] | None = None

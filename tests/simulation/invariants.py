@@ -9,9 +9,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from tests.simulation.history import Breach, Event, History, Kind
+from tests.simulation.history import Breach, Event, FenceKey, History, Kind
 
 FINAL: Final = frozenset({"succeeded", "failed", "cancelled"})
+EXCUSED_S: Final = 30.0
+"""Trouble with a worker or an adopter so long before the adoption may still be felt after it."""
 Invariant = Callable[[History], Iterator[Breach]]
 
 
@@ -200,10 +202,12 @@ def capacity_holds(history: History) -> Iterator[Breach]:
 def one_answer(history: History) -> Iterator[Breach]:
     """The same request, however often it comes, gets one lease: in one life a worker grants an attempt once. And fences rise."""
     given: dict[tuple[str, int, str, str, int], str] = {}
+    known: set[tuple[str, str]] = set()
     newest: dict[str, tuple[int, int]] = {}
     for event in history.of(Kind.QUEUED, Kind.TAKEN):
-        if event.fence is None:
-            continue
+        if event.fence is None or (event.worker, event.lease) in known:
+            continue  # a ticket comes up: perhaps for another peer, which adopted it
+        known.add((event.worker, event.lease))
         name = (event.worker, event.fence[0], event.peer, event.task, event.attempt)
         if name not in given and event.fence <= newest.get(event.worker, (-1, 0)):
             yield Breach(
@@ -319,6 +323,113 @@ def the_signed_model_ran(history: History) -> Iterator[Breach]:
             yield Breach("the_signed_model_ran", f"{event.task} ran {event.sha256[:12]}", event.at)
 
 
+def the_old_one_has_no_say(history: History) -> Iterator[Breach]:
+    """In one life of a worker nothing happens to a campaign under a lower epoch than one that was heard."""
+    heard: dict[tuple[str, str], tuple[int, str]] = {}
+    for event in history.of(Kind.BORN, Kind.SPOKE):
+        if event.kind is Kind.BORN:
+            heard = {key: newest for key, newest in heard.items() if key[0] != event.worker}
+            continue
+        newest = heard.get((event.worker, event.campaign), (0, ""))
+        told = (event.number or 0, event.who)
+        if told[0] < newest[0] or (told[0] == newest[0] and newest[1] not in ("", event.who)):
+            what = (
+                f"{event.campaign} at {event.worker}: {event.word} by {told[1]} under epoch {told[0]},"
+                f" {newest[1]} has {newest[0]}"
+            )
+            yield Breach("the_old_one_has_no_say", what, event.at)
+        heard[event.worker, event.campaign] = max(newest, told)
+
+
+def a_run_has_one_record(history: History) -> Iterator[Breach]:
+    """Whoever takes the result of a run has the same one: the old scheduler, and who adopts after it."""
+    known: dict[tuple[str, FenceKey | None, str, int], Event] = {}
+    for event in history.of(Kind.RECORDED):
+        first = known.setdefault((event.worker, event.fence, event.task, event.attempt), event)
+        if event.worker not in history.liars and first.sha256 != event.sha256:
+            what = f"{event.task} attempt {event.attempt}: {first.who} has another record than {event.who}"
+            yield Breach("a_run_has_one_record", what, event.at)
+
+
+def adoption_repeats_nothing(history: History) -> Iterator[Breach]:
+    """Who adopts takes the run that a worker told of, or its result; another attempt comes only after that one failed.
+
+    Excused: what went wrong with that worker, with the adopter or with the links since (and shortly before).
+    """
+    found: dict[tuple[str, str], Event] = {}
+    trouble: dict[str, float] = {}
+    for event in history.of(
+        Kind.TROUBLE,
+        Kind.DIED,
+        Kind.STOP_ORDERED,
+        Kind.FOUND,
+        Kind.RECORDED,
+        Kind.COMMITTED,
+        Kind.CANCEL_ASKED,
+    ):
+        name = (event.who, event.task)
+        match event.kind:
+            case Kind.TROUBLE if event.peer:  # between these two only
+                trouble[event.worker + event.peer] = event.at
+            case Kind.TROUBLE | Kind.DIED:
+                trouble[event.worker] = event.at
+            case Kind.STOP_ORDERED:
+                found = {key: told for key, told in found.items() if told.lease != event.lease}
+            case Kind.FOUND if event.word != "queued":
+                found[name] = event
+            case Kind.RECORDED:
+                found.pop(name, None)
+            case Kind.COMMITTED if name in found and event.attempt != found[name].attempt:
+                told = found.pop(name)
+                places = (told.worker, event.who, told.worker + event.who)
+                since = max(trouble.get(place, -1e9) for place in places)
+                if since < told.at - EXCUSED_S:
+                    what = f"{event.who} begins {event.task} anew, which was {told.word} at {told.worker}"
+                    yield Breach("adoption_repeats_nothing", what, event.at)
+            case _:
+                pass
+
+
+def the_owner_goes_first(history: History) -> Iterator[Breach]:
+    """On a device whose owner said so, nobody's ticket comes before one of the owner's."""
+    for event in history.of(Kind.TURN):
+        if event.number:
+            yield Breach("the_owner_goes_first", f"{event.lease} before {event.number} others", event.at)
+
+
+def replicas_are_apart(history: History) -> Iterator[Breach]:
+    """No two replicas of one task are wanted on the same device."""
+    at: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
+    tickets: dict[tuple[str, str, int], str] = {}
+    for event in history.of(Kind.COMMITTED, Kind.ATTEMPT_ENDED, Kind.RECORDED, Kind.ENDED):
+        cell = history.siblings.get(event.task)
+        if cell is None:
+            continue
+        name = (event.who, event.task, event.attempt)
+        match event.kind:
+            case Kind.COMMITTED if event.number is None:
+                pass  # found there by who adopts
+            case Kind.COMMITTED:
+                tickets[name] = event.worker
+                others = [
+                    task
+                    for (who, task, _), worker in tickets.items()
+                    if who == event.who and worker == event.worker and history.siblings[task] == cell
+                ]
+                others += [task for task, worker in at[event.who, cell].items() if worker == event.worker]
+                if set(others) - {event.task}:
+                    what = f"{event.task} and {others[0]} at {event.worker}"
+                    yield Breach("replicas_are_apart", what, event.at)
+            case Kind.ATTEMPT_ENDED:
+                tickets.pop(name, None)
+            case Kind.RECORDED:
+                tickets.pop(name, None)
+                if event.word == "succeeded":
+                    at[event.who, cell][event.task] = event.worker
+            case _:
+                tickets = {key: worker for key, worker in tickets.items() if key[:2] != name[:2]}
+
+
 def sizes_are_bounded(history: History) -> Iterator[Breach]:
     """Queues, tables and buffers keep to their limits."""
     for event in history.of(Kind.SIZE):
@@ -403,6 +514,11 @@ SAFETY: Final[tuple[Invariant, ...]] = (
     preempted_at_most_twice,
     every_verb_was_authorised,
     the_signed_model_ran,
+    the_old_one_has_no_say,
+    a_run_has_one_record,
+    adoption_repeats_nothing,
+    the_owner_goes_first,
+    replicas_are_apart,
     sizes_are_bounded,
     no_secret_is_told,
 )

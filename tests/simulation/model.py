@@ -14,26 +14,28 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from node.ledger import Ledger
 from protocol.advert import Advert, UnitOffer
 from protocol.attempt import TaskState
 from protocol.errors import LocalProtocolError
+from protocol.permission import Permit
 from protocol.requirement import Requirement, parse_clause
 from protocol.task import Measure, Model, Task, Timeouts
 from scheduler.book import Book
+from tests.simulation.adapter import device_of
+from tests.simulation.adopting import SimAdopter
+from tests.simulation.faults import FAULTS_S, Faults
 from tests.simulation.history import Breach, Event, History, Kind, Limits
 from tests.simulation.invariants import FINAL, check
 from tests.simulation.kernel import Kernel
 from tests.simulation.shelf import Folder, Shelf
 from tests.simulation.sim_scheduler import SimScheduler
 from tests.simulation.sim_worker import Runs, SimWorker
-from tests.simulation.wire import Air, Weather
+from tests.simulation.wire import Air
 
 UNIT: Final = "CPU (ONNX)"
-FAULTS_S: Final = 60.0
-"""Faults come up to this instant."""
 PATIENCE_S: Final = 900.0
 """After them everything has to end in this time."""
 AFTERWARDS_S: Final = 40.0
@@ -84,7 +86,7 @@ def peer_name(name: str) -> str:
 
 
 @dataclass
-class World:
+class World(Faults):
     """One run under way."""
 
     seed: int
@@ -94,7 +96,16 @@ class World:
     faults: Counter[str] = field(default_factory=Counter)
     schedulers: list[SimScheduler] = field(default_factory=list)
     workers: list[SimWorker] = field(default_factory=list)
+    home: dict[str, SimScheduler] = field(default_factory=dict)
+    """Campaign → who has it now: who submitted it, or adopted it last."""
+    principals: dict[str, str] = field(default_factory=dict)
+    """Peer → for whom it acts, where that is not itself."""
+    permits: dict[tuple[str, str], Permit] = field(default_factory=dict)
+    """(worker, principal) → what it may do there."""
     revoked: set[tuple[str, str]] = field(default_factory=set)
+    """(worker, peer)."""
+    broken: set[str] = field(default_factory=set)
+    """Tasks whose model fails wherever it runs."""
     gone: list[SimWorker] = field(default_factory=list)
     """Those that never come back."""
     coming: int = 0
@@ -103,8 +114,9 @@ class World:
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
         self.air = Air(random.Random(self.rng.random()))
+        self.air.dropped = lambda one, other: self.tell(Kind.TROUBLE, worker=one, peer=other)
         self.history.limits = Limits(end_s=PATIENCE_S, slack_s=0.3)
-        broken: set[str] = set()
+        broken = self.broken
         for n in range(self.rng.choice((3, 3, 3, 2, 1))):
             self._add_worker(n, broken)
         left = 8
@@ -112,7 +124,18 @@ class World:
             left = self._add_scheduler(n, left, broken)
         for worker in self.workers:
             worker.broken = frozenset(broken)
-        self._permit_all()
+        self.history.liars = frozenset(worker.name for worker in self.workers if worker.runs.lies)
+        for worker in self.workers:
+            owner = self.rng.choice(self.schedulers).name
+            for scheduler in self.schedulers:
+                slots = self.rng.choice((None, None, None, None, 2, 3))
+                self.permits[worker.name, scheduler.name] = Permit(
+                    principal=scheduler.name,
+                    rights=frozenset(),
+                    owner=scheduler.name == owner,
+                    slots=slots if scheduler.name != owner else None,
+                )
+                self.tell_permitted(worker.name, scheduler.name)
 
     # -- who is there ---------------------------------------------------------------------------------------------------------
 
@@ -133,7 +156,8 @@ class World:
             self.tell,
             runs=runs,
             slots=slots,
-            may=lambda worker, peer: (worker, peer) not in self.revoked,
+            permit=self.permit,
+            owner_first=rng.random() < 0.3,
             make_ledger=self.mutant.make_ledger,
             mutant=self.mutant.switches,
         )
@@ -142,18 +166,7 @@ class World:
 
     def _add_scheduler(self, n: int, left: int, broken: set[str]) -> int:
         rng, name = self.rng, peer_name(f"s{n + 1}")
-        scheduler = SimScheduler(
-            self.kernel,
-            self.air,
-            name,
-            random.Random(rng.random()),
-            self.tell,
-            shelf=self.mutant.shelf(name, self.tell),
-            adverts=self._adverts,
-            broke=self._disk_broke,
-            make_book=self.mutant.make_book,
-            mutant=self.mutant.switches,
-        )
+        scheduler = SimScheduler(*self.given(name), **self.named(name))
         self.schedulers.append(scheduler)
         for number in range(rng.choice((1, 1, 2))):
             count = rng.randint(1, min(5, left)) if left else 0
@@ -161,14 +174,39 @@ class World:
                 left -= count
                 self.coming += 1
                 campaign = f"c-{n + 1}{'ab'[number]}"
-                tasks = [self._task(name, campaign, k) for k in range(1, count + 1)]
+                tasks = self._tasks(name, campaign, count)
                 broken |= {task.task for task in tasks if rng.random() < 0.07}
                 submit = partial(self._submit, scheduler, campaign, tasks, rng.choice((50, 50, 50, 70, 20)))
                 self.kernel.at(rng.uniform(0.0, 20.0), submit)
         return left
 
-    def _task(self, scheduler: str, campaign: str, n: int) -> Task:
-        model = f"{self.rng.getrandbits(64):064x}"
+    def given(self, name: str) -> tuple[Kernel, Air, str, random.Random, Callable[..., None]]:
+        """What every scheduler is made with."""
+        return self.kernel, self.air, name, random.Random(self.rng.random()), self.tell
+
+    def named(self, name: str) -> dict[str, Any]:
+        """The rest of it."""
+        return {
+            "shelf": self.mutant.shelf(name, self.tell),
+            "adverts": self._adverts,
+            "broke": self._disk_broke,
+            "make_book": self.mutant.make_book,
+            "mutant": self.mutant.switches,
+        }
+
+    def _tasks(self, scheduler: str, campaign: str, count: int) -> list[Task]:
+        """Some of them are replicas of one, on as many devices."""
+        rng = self.rng
+        twins = min(count, rng.randint(2, len(self.workers))) if len(self.workers) > 1 < count else 0
+        twins = twins if rng.random() < 0.3 else 0
+        model = f"{rng.getrandbits(64):064x}"
+        tasks = [self._task(scheduler, campaign, n, model, replica=n) for n in range(1, twins + 1)]
+        self.history.siblings |= {task.task: campaign for task in tasks}
+        rest = range(twins + 1, count + 1)
+        return tasks + [self._task(scheduler, campaign, n, f"{rng.getrandbits(64):064x}") for n in rest]
+
+    @staticmethod
+    def _task(scheduler: str, campaign: str, n: int, model: str, replica: int | None = None) -> Task:
         clauses = (parse_clause(f"units has {UNIT}"),)
         return Task(
             campaign=campaign,
@@ -178,6 +216,7 @@ class World:
             unit=UNIT,
             requirement=Requirement(clauses=clauses),
             measure=Measure(runs=1, loads=1),
+            replica=replica,
             timeouts=Timeouts(queue_s=300.0, fetch_s=20.0, load_s=10.0, run_s=60.0),
         )
 
@@ -190,6 +229,7 @@ class World:
         history.attempts[campaign] = attempts
         folder = Folder(campaign, attempts=attempts, backoff_s=2.0, wait_s=120.0, priority=priority)
         scheduler.shelf.create(folder, tasks)
+        self.home[campaign] = scheduler
 
     def _adverts(self) -> list[Advert]:
         """The index: it also has some that have just gone, and not yet some that have just come."""
@@ -198,7 +238,7 @@ class World:
                 v=1,
                 peer=worker.name,
                 seq=worker.incarnation,
-                device=f"d-{worker.name[-2:]}",
+                device=device_of(worker.name),
                 name=worker.name[-2:],
                 units=(UnitOffer.model_construct(unit=UNIT, runtime="r"),),
                 ram=8 * GIB,
@@ -207,10 +247,16 @@ class World:
             if worker.incarnation and (worker.process.alive or self.rng.random() < 0.5)
         ]
 
-    def _permit_all(self) -> None:
-        for worker in self.workers:
-            for scheduler in self.schedulers:
-                self.tell(Kind.PERMITTED, worker=worker.name, peer=scheduler.name, word="*")
+    def permit(self, worker: str, peer: str) -> Permit | None:
+        """What a peer may do at a worker now: nothing, once that was taken from it or from whom it acts for."""
+        principal = self.principals.get(peer, peer)
+        if self.revoked & {(worker, peer), (worker, principal)}:
+            return None
+        return self.permits[worker, principal]
+
+    def tell_permitted(self, worker: str, peer: str) -> None:
+        """For the history."""
+        self.tell(Kind.PERMITTED, worker=worker, peer=peer, word="*")
 
     def _all(self) -> list[SimWorker | SimScheduler]:
         return [*self.workers, *self.schedulers]
@@ -218,172 +264,6 @@ class World:
     def tell(self, kind: Kind, **what: object) -> None:
         """For the history."""
         self.history.events.append(Event(self.kernel.now, kind, **what))  # type: ignore[arg-type]
-
-    # -- what goes wrong ------------------------------------------------------------------------------------------------------
-
-    def plan_faults(self) -> None:
-        """Draw them all."""
-        rng = self.rng
-        self.air.weather = Weather(
-            drop=rng.choice((0.0, 0.0, 0.02, 0.1)),
-            twice=rng.choice((0.0, 0.02, 0.2)),
-            slow=rng.choice((0.0, 0.02, 0.1)),
-            latency_s=rng.choice((0.002, 0.02, 0.3)),
-        )
-        kinds = (
-            (self.crash_worker, 3),
-            (self.crash_scheduler, 3),
-            (self.pause, 2),
-            (self.cut, 3),
-            (self.fill_worker, 1),
-            (self.fill_scheduler, 1),
-            (self.cancel, 2),
-            (self.revoke, 1),
-            (self.drop_links, 1),
-            (self.lose_worker, 1),
-        )
-        drawn = rng.choices(
-            [kind for kind, _ in kinds], [weight for _, weight in kinds], k=rng.randint(*self.mutant.faults)
-        )
-        for kind in drawn:
-            self.kernel.at(rng.uniform(1.0, FAULTS_S), kind)
-
-    def _injected(self, name: str) -> None:
-        self.faults[name] += 1
-
-    def crash_worker(self) -> None:
-        """One is killed, or its machine loses power; it comes back."""
-        worker = self.rng.choice(self.workers)
-        if worker.process.alive:
-            silent = self.rng.random() < 0.3
-            self._injected("worker killed" if not silent else "worker lost power")
-            worker.crash(silent=silent)
-            self.kernel.after(self.rng.choice((0.5, 3.0, 20.0)), partial(self._start_worker, worker))
-
-    def lose_worker(self) -> None:
-        """One goes and never comes back."""
-        worker = self.rng.choice(self.workers)
-        if worker.process.alive and sum(one not in self.gone for one in self.workers) > 1:
-            self._injected("worker gone for good")
-            self.gone.append(worker)
-            worker.crash(silent=True)
-
-    def _start_worker(self, worker: SimWorker) -> None:
-        if not worker.process.alive and worker not in self.gone:
-            worker.start()
-
-    def crash_scheduler(self) -> None:
-        """One is killed; it comes back."""
-        scheduler = self.rng.choice(self.schedulers)
-        if scheduler.process.alive:
-            self._injected("scheduler killed")
-            scheduler.crash()
-            self.kernel.after(
-                self.rng.choice((0.1, 2.0, 10.0, 25.0)), partial(self._start_scheduler, scheduler)
-            )
-
-    def _start_scheduler(self, scheduler: SimScheduler) -> None:
-        if not scheduler.process.alive and not scheduler.shelf.full:
-            scheduler.start()
-
-    def _disk_broke(self, scheduler: SimScheduler) -> None:
-        self.kernel.after(0.0, scheduler.crash)
-
-    def pause(self) -> None:
-        """A process stands still for a while."""
-        who = self.rng.choice(self._all())
-        self._injected("paused")
-        seconds = self.rng.choice((1.0, 5.0, 20.0, 40.0))
-        who.process.pause(seconds)
-        self.tell(Kind.PAUSED, worker=who.name, number=1)
-        self.kernel.after(seconds, partial(self.tell, Kind.PAUSED, worker=who.name, number=0))
-
-    def cut(self) -> None:
-        """Nothing passes between two, or in one direction, or between one worker and all, for a while."""
-        worker, scheduler = self.rng.choice(self.workers), self.rng.choice(self.schedulers)
-        both = {(worker.name, scheduler.name), (scheduler.name, worker.name)}
-        if self.rng.random() < 0.3:
-            both.pop() if self.seed % 2 else both.discard((scheduler.name, worker.name))
-        self._injected("cut" if len(both) == 2 else "cut one way")
-        if self.rng.random() < 0.3:  # the worker from everybody
-            both |= {(worker.name, other.name) for other in self.schedulers}
-            both |= {(other.name, worker.name) for other in self.schedulers}
-        self.air.cuts |= both
-        self.kernel.after(self.rng.choice((1.0, 6.0, 14.0, 30.0)), partial(self._heal, both))
-
-    def _heal(self, pairs: set[tuple[str, str]]) -> None:
-        self.air.cuts -= pairs
-
-    def fill_worker(self) -> None:
-        """A worker's disk is full for a while."""
-        worker = self.rng.choice(self.workers)
-        self._injected("worker's disk full")
-        worker.disk_full = True
-        self.kernel.after(self.rng.uniform(1.0, 20.0), partial(setattr, worker, "disk_full", False))
-
-    def fill_scheduler(self) -> None:
-        """A scheduler's disk is full for a while: it ends, and comes back."""
-        scheduler = self.rng.choice(self.schedulers)
-        self._injected("scheduler's disk full")
-        scheduler.shelf.full = True
-        self.kernel.after(self.rng.uniform(1.0, 15.0), partial(self._free_scheduler, scheduler))
-
-    def _free_scheduler(self, scheduler: SimScheduler) -> None:
-        scheduler.shelf.full = False
-        self._start_scheduler(scheduler)
-
-    def cancel(self) -> None:
-        """A person cancels a campaign, or one task."""
-        scheduler = self.rng.choice(self.schedulers)
-        folders = scheduler.shelf.unfinished()
-        if folders:
-            self._injected("cancelled")
-            tasks = self.rng.choice(folders).tasks
-            chosen = tasks if self.rng.random() < 0.4 else [self.rng.choice(tasks)]
-            scheduler.shelf.request_cancel(chosen)
-            for task in chosen:
-                self.tell(Kind.CANCEL_ASKED, task=task)
-
-    def revoke(self) -> None:
-        """A worker's owner takes a permission back, and gives it again later."""
-        worker, scheduler = self.rng.choice(self.workers), self.rng.choice(self.schedulers)
-        pair = (worker.name, scheduler.name)
-        if pair not in self.revoked:
-            self._injected("permission taken")
-            self.revoked.add(pair)
-            self.tell(Kind.REVOKED, worker=worker.name, peer=scheduler.name)
-            if worker.process.alive:
-                worker.evict(scheduler.name)
-            self.kernel.after(self.rng.uniform(2.0, 30.0), partial(self._permit, pair))
-
-    def _permit(self, pair: tuple[str, str]) -> None:
-        if pair in self.revoked:
-            self.revoked.discard(pair)
-            self.tell(Kind.PERMITTED, worker=pair[0], peer=pair[1], word="*")
-            for worker in self.workers:
-                if worker.name == pair[0]:
-                    worker.presented()
-
-    def drop_links(self) -> None:
-        """All links of a scheduler break."""
-        scheduler = self.rng.choice(self.schedulers)
-        self._injected("links broken")
-        for end in tuple(scheduler.station.ends):
-            end.drop()
-
-    def _calm(self) -> None:
-        """Nothing goes wrong from now on; who is down comes up."""
-        self.air.weather = Weather(latency_s=self.air.weather.latency_s)
-        self.air.cuts.clear()
-        for pair in sorted(self.revoked):
-            self._permit(pair)
-        for worker in self.workers:
-            worker.disk_full = False
-            worker.runs.crashes = 0.0
-            self._start_worker(worker)
-        for scheduler in self.schedulers:
-            self._free_scheduler(scheduler)
-        self.tell(Kind.QUIET)
 
     # -- from beginning to end ------------------------------------------------------------------------------------------------
 
@@ -411,8 +291,11 @@ class World:
         self._look()
 
     def _over(self) -> bool:
-        came = sum(len(scheduler.shelf.campaigns) for scheduler in self.schedulers)
-        return came == self.coming and not any(s.shelf.unfinished() for s in self.schedulers)
+        came = {campaign for scheduler in self.schedulers for campaign in scheduler.shelf.campaigns}
+        busy = any(isinstance(s, SimAdopter) and s.adopting for s in self.schedulers)
+        return (
+            len(came) == self.coming and not busy and not any(s.shelf.unfinished() for s in self.schedulers)
+        )
 
     def _look(self) -> None:
         """What is left, and how everybody says that it stands."""
@@ -420,14 +303,15 @@ class World:
         history.final, stored = {}, set()
         for scheduler in self.schedulers:
             shelf = scheduler.shelf
-            history.final |= {row.id: str(row.state) for row in shelf.tasks.values()}
             stored |= {one.sha256 for one in shelf.attempts.values() if one.sha256}
-            for task, state in history.final.items():
-                if task in shelf.tasks:
-                    tell(Kind.VIEW, who=shelf.owner, task=task, word=state)
-                entry = scheduler.book.entries.get(task)
+            for row in shelf.tasks.values():
+                if self.home[row.campaign] is not scheduler:
+                    continue  # it is somebody else's now: only that one says how it stands
+                history.final[row.id] = str(row.state)
+                tell(Kind.VIEW, who=shelf.owner, task=row.id, word=str(row.state))
+                entry = scheduler.book.entries.get(row.id)
                 if entry is not None:
-                    tell(Kind.VIEW, who=f"{shelf.owner}'s book", task=task, word=str(entry.state))
+                    tell(Kind.VIEW, who=f"{shelf.owner}'s book", task=row.id, word=str(entry.state))
         history.stored = frozenset(stored)
         done = all(state in FINAL for state in history.final.values())
         for worker in self.workers:
@@ -446,7 +330,7 @@ def run(seed: int, mutant: Mutant = FAITHFUL) -> Outcome:
     error = ""
     try:
         world.run()
-    except (AssertionError, LocalProtocolError, KeyError) as exc:
+    except (AssertionError, LocalProtocolError, KeyError, ValueError) as exc:
         error = f"{type(exc).__name__}: {exc}"
     breaches = check(world.history)
     world.close()

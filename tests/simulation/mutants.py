@@ -6,14 +6,17 @@ Each is a subclass or a switch that is handed to the model; nothing is patched.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from typing import Any, Final
 
 from node.ledger import Ledger
-from node.places import OCCUPIES, Place, Wanted
+from node.places import MAX_REMEMBERED, OCCUPIES, Place, Wanted
 from node.slots import Slots
+from node.speakers import Speakers
+from node.turns import Rank
 from protocol.attempt import TASK, TaskEvent, TaskState
 from protocol.lease import Fence, LeaseState
-from protocol.messages import Conflict, Denied, Granted, Held, Queued
+from protocol.messages import Conflict, Denied, Granted, Held, LiveLease, Queued
 from protocol.table import final
 from protocol.words import Reason
 from scheduler.book import Book
@@ -109,6 +112,46 @@ class FencesRepeat(Ledger):
         return super()._enter(wanted, state, now)
 
 
+class HearsEverybody(Speakers):
+    """Whoever speaks is the one."""
+
+    def refuse(self, peer: str, principal: str, campaign: str, epoch: int) -> Denied | None:
+        return None
+
+
+class NoEpochCheck(Ledger):
+    """Lower epochs are as good as higher ones."""
+
+    def __init__(self, incarnation: int, **rest: Any) -> None:
+        super().__init__(incarnation, **rest)
+        self._speakers = HearsEverybody(MAX_REMEMBERED)
+
+    def refusals(self, *asked: Any, **rest: Any) -> dict[str, Reason]:
+        return {}
+
+
+class NoQuota(Ledger):
+    """Gives as many places and tickets as are asked for."""
+
+    def commit(self, wanted: Wanted, now: float) -> Granted | Queued | Conflict | Denied:
+        place = super().commit(replace(wanted, slots=None), now)
+        for one in self.places():
+            if one.wanted.slots is None and one.wanted.key == wanted.key:
+                one.wanted = wanted
+        return place
+
+
+class OwnerLast(Ledger):
+    """Does not know its owner."""
+
+    def commit(self, wanted: Wanted, now: float) -> Granted | Queued | Conflict | Denied:
+        self._slots.turns.first = self._last  # type: ignore[method-assign]
+        return super().commit(wanted, now)
+
+    def _last(self, ranks: Iterable[Rank]) -> Rank | None:
+        return min(ranks, key=lambda rank: (rank.owner, rank.number), default=None)
+
+
 # -- the scheduler's book -------------------------------------------------------------------------------------------------------
 
 
@@ -149,6 +192,23 @@ class ForgetsTheLost(Book):
         self, peer: str, reason: Reason, detail: str, now: float, *, silent: bool = False
     ) -> list[Order]:
         return []
+
+
+class ForgetsSettled(Book):
+    """Who adopts does not ask for the results that another one took."""
+
+    def lacks(self, peer: str, leases: Iterable[LiveLease]) -> bool:
+        return False
+
+
+class ForgetsSiblings(Book):
+    """Replicas go wherever there is a place."""
+
+    def _taken(self, entry: Entry) -> set[str]:
+        return set()
+
+    def check(self) -> None:
+        """It would notice itself."""
 
 
 # -- the scheduler's store ------------------------------------------------------------------------------------------------------
@@ -204,26 +264,36 @@ class AcceptsInMemory(Shelf):
 
 MUTANTS: Final = (
     Mutant("grants one place too many", make_ledger=_with(OneTooMany)),
-    Mutant("an offered place is free", make_ledger=_with(OfferedIsFree)),
-    Mutant("begins before the device is free", make_ledger=_with(DeviceIsFree)),
-    Mutant("forgets idempotency keys", make_ledger=ForgetsKeys),
-    Mutant("leases never expire", shows=28, make_ledger=NeverExpires),
-    Mutant("ignores cancels", make_ledger=IgnoresCancel),
-    Mutant("stops what is being timed", shows=27, make_ledger=NeverTimed),
-    Mutant("fences repeat", make_ledger=FencesRepeat),
-    Mutant("the incarnation does not rise", switches=frozenset({"same-incarnation"})),
-    Mutant("does not kill", switches=frozenset({"kill-forgotten"})),
-    Mutant("says stopped too soon", shows=43, switches=frozenset({"stopped-too-soon"})),
-    Mutant("checks no permission", shows=10, switches=frozenset({"no-permission"})),
+    Mutant("an offered place is free", shows=2, make_ledger=_with(OfferedIsFree)),
+    Mutant("begins before the device is free", shows=9, make_ledger=_with(DeviceIsFree)),
+    Mutant("forgets idempotency keys", shows=4, make_ledger=ForgetsKeys),
+    Mutant("leases never expire", shows=10, make_ledger=NeverExpires),
+    Mutant("ignores cancels", shows=2, make_ledger=IgnoresCancel),
+    Mutant("stops what is being timed", shows=1, make_ledger=NeverTimed),
+    Mutant("fences repeat", shows=10, make_ledger=FencesRepeat),
+    Mutant("the incarnation does not rise", shows=29, switches=frozenset({"same-incarnation"})),
+    Mutant("checks no epoch", shows=2, make_ledger=NoEpochCheck),
+    Mutant("knows no quota", shows=24, make_ledger=NoQuota),
+    Mutant("serves its owner last", shows=3, make_ledger=OwnerLast),
+    Mutant("sends results to whichever machine has the key", shows=233, switches=frozenset({"any-link"})),
+    Mutant("does not kill", shows=5, switches=frozenset({"kill-forgotten"})),
+    Mutant("says stopped too soon", shows=9, switches=frozenset({"stopped-too-soon"})),
+    Mutant("checks no permission", shows=5, switches=frozenset({"no-permission"})),
     Mutant("runs another model", switches=frozenset({"wrong-model"})),
-    Mutant("retries for ever", make_book=RetriesForEver),
+    Mutant("retries for ever", shows=22, make_book=RetriesForEver),
     Mutant("goes back to where it failed", make_book=GoesBack),
-    Mutant("starts both tickets", make_book=StartsTwice),
-    Mutant("waits for lost workers", make_book=ForgetsTheLost, switches=frozenset({"never-gives-up"})),
-    Mutant("takes any fence", shelf=AnyFence, switches=frozenset({"any-fence"})),
-    Mutant("takes results again", shelf=TakesAgain, switches=frozenset({"any-fence"})),
-    Mutant("accepts a result before it is on disk", switches=frozenset({"ack-first"})),
+    Mutant("starts both tickets", shows=2, make_book=StartsTwice),
+    Mutant(
+        "waits for lost workers", shows=29, make_book=ForgetsTheLost, switches=frozenset({"never-gives-up"})
+    ),
+    Mutant("adopts without the settled results", shows=62, make_book=ForgetsSettled),
+    Mutant("ignores results when it adopts", shows=15, switches=frozenset({"ignores-settled"})),
+    Mutant("renews what it has not adopted", shows=2, switches=frozenset({"renews-unadopted"})),
+    Mutant("puts replicas together", make_book=ForgetsSiblings),
+    Mutant("takes any fence", shows=288, shelf=AnyFence, switches=frozenset({"any-fence"})),
+    Mutant("takes results again", shows=1, shelf=TakesAgain, switches=frozenset({"any-fence"})),
+    Mutant("accepts a result before it is on disk", shows=2, switches=frozenset({"ack-first"})),
     Mutant("does not flush", shelf=NoFlush),
-    Mutant("accepts a campaign in memory", shelf=AcceptsInMemory),
+    Mutant("accepts a campaign in memory", shows=3, shelf=AcceptsInMemory),
     Mutant("does not take up campaigns after a restart", switches=frozenset({"forgets-campaigns"})),
 )

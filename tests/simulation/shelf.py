@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,6 +16,7 @@ from protocol.table import final, step
 from protocol.task import Task, task_body
 from protocol.words import Reason
 from scheduler.stored import AttemptState, Intent, Kept
+from scheduler.takeover import HEARSAY, NOBODY, Found
 from tests.simulation.history import Kind
 
 TRIES: Final = frozenset({TaskEvent.LOSE, TaskEvent.RETRY})
@@ -60,6 +61,8 @@ class Try:
     lease: str | None = None
     fence: Fence | None = None
     sha256: str = ""
+    epoch: int = 1
+    reason: Reason | None = None
 
 
 @dataclass(slots=True)
@@ -98,6 +101,44 @@ class Shelf:
 
     def crashed(self) -> None:
         """The process was killed. Nothing is lost."""
+
+    def take_over(
+        self, folder: Folder, bodies: Mapping[str, bytes], found: Mapping[str, Found], *, epoch: int
+    ) -> None:
+        """As `scheduler.takeover.TakeOver` does."""
+        self._open()
+        folder.epoch = epoch
+        self.campaigns[folder.id] = folder
+        before = max((max(one.attempt, one.highest) for one in found.values()), default=1)
+        for task, body in bodies.items():
+            folder.tasks.append(task)
+            at = found.get(task)
+            if at is None:
+                self.tasks[task] = Row(task, folder.id, body, attempt=before)
+                self.attempts[task, before] = Try(task, before, NOBODY, AttemptState.REFUSED, epoch=HEARSAY)
+                continue
+            row = self.tasks[task] = Row(
+                task,
+                folder.id,
+                body,
+                TaskState.QUEUED if at.queued else TaskState.LEASED,
+                at.attempt,
+                worker=at.worker,
+                lease=at.lease,
+                fence=at.fence,
+            )
+            state = AttemptState.QUEUED if at.queued else AttemptState.GRANTED
+            self.attempts[task, at.attempt] = Try(
+                task, at.attempt, at.worker, state, at.lease, at.fence, epoch=HEARSAY
+            )
+            if at.highest > at.attempt:
+                self.attempts[task, at.highest] = Try(
+                    task, at.highest, NOBODY, AttemptState.REFUSED, epoch=HEARSAY
+                )
+            self._told(Kind.COMMITTED, row)
+            if not at.queued:
+                self._told(Kind.WANTED, row)
+        self._tell(Kind.ACCEPTED, who=self.owner, campaign=folder.id)
 
     # -- reading ------------------------------------------------------------------------------------------------------------------------
 

@@ -11,10 +11,11 @@ from protocol.errors import RemoteProtocolError, Unreachable
 from protocol.lease import LEASE_TTL_S, RENEW_EVERY_S
 from protocol.messages import Adopted, Commit, Conflict, Denied, Granted, Queued
 from protocol.words import Reason
+from scheduler.believing import FIRST
 from scheduler.book import Book
 from scheduler.negotiate import adopt, commit, probe, renew, shapes_of, stop
 from scheduler.orders import CancelOn, CommitTo, Order, ReleaseOn
-from scheduler.workers import AGAIN_S, CONNECT_S, GONE_S, RESULTS_FIRST_S, SILENT_S
+from scheduler.workers import ADRIFT_S, AGAIN_S, CONNECT_S, GONE_S, LATER_S, RESULTS_FIRST_S, SILENT_S
 from tests.simulation.history import Kind
 from tests.simulation.kernel import Flag, Process
 from tests.simulation.wire import Air, End, Station
@@ -31,6 +32,9 @@ class Line:
     link: End | None = None
     committing: int = 0
     quiet: Flag = field(default_factory=Flag)
+    unadopted: bool = False
+    adrift: tuple[str, ...] = ()
+    adrift_until: float = 0.0
 
 
 class Lines:
@@ -64,6 +68,10 @@ class Lines:
             line = self._lines[peer] = Line(heard_at=self.now())
             line.quiet.set()
         return line
+
+    def _adopt_on(self, peer: str) -> None:
+        self._line(peer).unadopted = "renews-unadopted" not in self._mutant
+        self._care(peer)
 
     def _care(self, peer: str) -> None:
         line = self._line(peer)
@@ -175,6 +183,8 @@ class Lines:
                 )
             case Conflict():
                 orders = book.conflict(order.task, order.attempt, answer, now)
+            case Denied() if self._lost(entry.task.campaign, answer):
+                orders = book.superseded(order.peer, entry.task.campaign, now)
             case Denied():
                 orders = book.denied(order.task, order.attempt, answer, now)
         self._carry_out(orders)
@@ -210,19 +220,23 @@ class Lines:
         line, view = self._line(peer), self.book.view(peer)
         while True:
             if not view.held:
-                line.heard_at = self.now()
+                line.heard_at, line.unadopted = self.now(), False
             link = self._peek(peer)
+            if line.adrift and self.now() >= line.adrift_until:
+                line.adrift = ()
             if link is None:
-                if not view.held:
+                if not view.held and not line.adrift:
                     self._kept.discard(peer)
                     return
                 await self._reach(peer, line)
                 continue
-            if line.link is not link:
-                if view.held and not await self._adopt(link, line):
+            if line.link is not link or line.unadopted:
+                if (view.held or line.adrift) and not await self._adopt(link, line):
                     continue
                 line.link = link
             await link.closed.wait(self.process, RENEW_EVERY_S)
+            if line.unadopted and not link.closed.is_set:
+                continue
             if link.closed.is_set:
                 self._carry_out(self.book.broken(peer, self.now()))
             elif view.held and "no-renewal" not in self._mutant:
@@ -243,35 +257,64 @@ class Lines:
                 and self.book.view(peer).held
             ):
                 self._give_up(peer, line, now, "its process is gone")
-            await self.process.sleep(AGAIN_S)
+            await self.process.sleep(AGAIN_S if self.book.view(peer).held else LATER_S)
 
     def _give_up(self, peer: str, line: Line, now: float, why: str, *, silent: bool = False) -> None:
-        line.heard_at = now
+        line.heard_at, line.link = now, None
+        line.adrift, line.adrift_until = self.book.campaigns_on(peer), now + ADRIFT_S
         orders = self.book.broken(peer, now)
         self._carry_out(orders + self.book.all_lost(peer, Reason.LOST, why, now, silent=silent))
 
     async def _adopt(self, link: End, line: Line) -> bool:
         book, peer = self.book, link.peer
         await self.process.sleep(RESULTS_FIRST_S)
-        for campaign in book.campaigns_on(peer):
-            asked = frozenset(held.lease for held in book.held_on(peer))
+        line.unadopted = False
+        for campaign in dict.fromkeys((*book.campaigns_on(peer), *line.adrift)):
+            if campaign not in book.courses:
+                continue
             try:
-                answer = await adopt(self._speak(link), campaign, self._epochs[campaign])
-                if isinstance(answer, Adopted) and book.lacks(peer, answer.leases):
-                    answer = await adopt(self._speak(link), campaign, self._epochs[campaign], again=True)
+                await self._adopt_one(link, campaign)
             except (Unreachable, RemoteProtocolError):
                 self._drop(peer)
                 return False
-            now = self.now()
-            if isinstance(answer, Adopted):
-                orders = book.adopted(peer, campaign, answer.incarnation, answer.leases, now, asked=asked)
-            else:
-                stale = answer.reason is Reason.STALE_EPOCH
-                orders = book.superseded(peer, campaign, now) if stale else []
-                incarnation = book.view(peer).incarnation or 0
-                orders += book.adopted(peer, campaign, incarnation, (), now, asked=asked)
+        line.adrift = ()
+        return line.unadopted or await self._renew(link, line)
+
+    async def _adopt_one(self, link: End, campaign: str) -> None:
+        book, peer = self.book, link.peer
+        asked = frozenset(held.lease for held in book.held_on(peer))
+        answer = await self._adopted(link, campaign)
+        now = self.now()
+        if isinstance(answer, Adopted):
+            orders = book.adopted(peer, campaign, answer.incarnation, answer.leases, now, asked=asked)
             self._carry_out(orders)
-        return await self._renew(link, line)
+            return
+        orders = []
+        if self._lost(campaign, answer):
+            orders += book.superseded(peer, campaign, now)
+        elif answer.reason is Reason.STALE_EPOCH:
+            orders += book.disowned(peer, campaign, now)
+        incarnation = book.view(peer).incarnation or 0
+        orders += book.adopted(peer, campaign, incarnation, (), now, asked=asked)
+        self._carry_out(orders)
+
+    async def _adopted(self, link: End, campaign: str) -> Adopted | Denied:
+        epoch, proof = self._epochs[campaign], self._proof(campaign)
+        answer = await adopt(self._speak(link), campaign, epoch, proof=proof)
+        if isinstance(answer, Adopted) and self.book.lacks(link.peer, answer.leases):
+            answer = await adopt(self._speak(link), campaign, epoch, again=True, proof=proof)
+        return answer
+
+    def _proof(self, campaign: str) -> bytes | None:
+        """What stands for a signature in the model: all of its schedulers that adopt may do so."""
+        epoch = self._epochs[campaign]
+        return str(epoch).encode() if epoch > FIRST else None
+
+    def _lost(self, campaign: str, denied: Denied) -> bool:
+        """As `scheduler.believing.Claims.lost`."""
+        if denied.reason is not Reason.STALE_EPOCH or denied.proof is None:
+            return False
+        return int(denied.proof) > self._epochs.get(campaign, 0)
 
     async def _renew(self, link: End, line: Line) -> bool:
         book, peer = self.book, link.peer
@@ -291,7 +334,15 @@ class Lines:
                 peer, answer.incarnation, answer.state, now, why=answer.why, waiting=answer.waiting
             )
             self._carry_out(orders)
+            stale = {lost.lease for lost in answer.lost if lost.reason is Reason.STALE_EPOCH}
+            try:
+                for campaign in book.campaigns_of(peer, stale):
+                    await self._adopt_one(link, campaign)
+            except (Unreachable, RemoteProtocolError):
+                self._drop(peer)
+                return False
             for lost in answer.lost:
-                self._carry_out(book.lost(peer, (lost.lease,), lost.reason, now))
+                if lost.lease not in stale:
+                    self._carry_out(book.lost(peer, (lost.lease,), lost.reason, now))
         line.heard_at = sent_at
         return True

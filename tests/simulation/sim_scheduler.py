@@ -74,14 +74,19 @@ class SimScheduler(Lines):
         adverts: Callable[[], list[Advert]],
         broke: Callable[[SimScheduler], None],
         make_book: Callable[[random.Random], Book] = Book,
+        peer: str = "",
         mutant: frozenset[str] = frozenset(),
     ) -> None:
-        """`adverts`: what the index answers now. `broke`: told when the disk took something no more."""
+        """`adverts`: what the index answers now. `broke`: told when the disk took something no more.
+
+        `peer`: its identity, where that is not its name.
+        """
         self.name = name
         self.shelf = shelf
         self.process = Process(kernel, name, offset=rng.uniform(0, 1000), rate=rng.uniform(0.9, 1.1))
         self.process.failed = lambda error: broke(self)
-        self.station = Station(self.process, self._serve, closed=self._closed)
+        self.station = Station(self.process, self._serve, closed=self._closed, peer=peer)
+        self.peer = peer or name
         self.book: Book
         self._air = air
         self._rng = rng
@@ -99,12 +104,16 @@ class SimScheduler(Lines):
         self.book = self._make_book(random.Random(self._rng.random()))
         self._epochs: dict[str, int] = {}
         self._bodies: dict[str, bytes] = {}
+        self.station.speaks = {}
         self._lines: dict[str, Line] = {}
         self._kept: set[str] = set()
         self._opening: dict[str, Flag] = {}
         self._running: dict[str, int] = {}
         self._moved = Flag()
-        self.process.spawn(self._beat())
+        self.process.spawn(self._live())
+
+    async def _live(self) -> None:
+        await self._beat()
 
     def crash(self) -> None:
         """kill -9."""
@@ -120,10 +129,11 @@ class SimScheduler(Lines):
             running, self._running = self._running, {}
             for task, attempt in running.items():
                 self.shelf.set_running(task, attempt)
-            self._carry_out(self.book.tick(self.now()))
+            if self.shelf.unfinished() or not self.book.idle:
+                self._carry_out(self.book.tick(self.now()))
+                self.book.check()
             for course in self.book.forget(self.now()):
                 self._epochs.pop(course.terms.campaign, None)
-            self.book.check()
             await self.process.sleep(BEAT_S)
 
     def _load(self) -> None:
@@ -136,7 +146,7 @@ class SimScheduler(Lines):
     def _take_up(self, folder: Folder) -> None:
         if "same-epoch" not in self._mutant or not folder.epoch:
             self.shelf.next_epoch(folder.id)
-        self._epochs[folder.id] = folder.epoch
+        self._epochs[folder.id] = self.station.speaks[folder.id] = folder.epoch
         rows = [self.shelf.tasks[task] for task in folder.tasks]
         self._bodies |= {row.id: row.body for row in rows}
         entries = [adapter.restored_entry(row, self.shelf.tries(row.id)) for row in rows]
@@ -149,18 +159,16 @@ class SimScheduler(Lines):
         )
         self._carry_out(self.book.add(terms, entries, self.now()))
         for peer in dict.fromkeys(ticket.worker for entry in entries for ticket in entry.tickets()):
-            self._care(peer)
+            self._adopt_on(peer)
 
     def _carry_out(self, orders: Sequence[Order]) -> None:
-        commits = [order for order in orders if isinstance(order, CommitTo)]
         for order in orders:
+            if isinstance(order, CommitTo):
+                o = order
+                epoch = self._epochs[o.campaign]
+                intent = Intent(o.task, o.attempt, o.key, o.peer, o.device, epoch, o.second)
+                self.shelf.begin_attempts([intent], self._others)
             self._keep_on_disk(order)
-        if commits:
-            intents = [
-                Intent(o.task, o.attempt, o.key, o.peer, o.device, self._epochs[o.campaign], o.second)
-                for o in commits
-            ]
-            self.shelf.begin_attempts(intents, self._others)
         for order in orders:
             self._send(order)
         moved, self._moved = self._moved, Flag()
@@ -170,7 +178,12 @@ class SimScheduler(Lines):
         """Workers that could have had it and have not tried it."""
         entry = self.book.entries[intent.task]
         fits = self.book.needs[entry.need].fits - entry.tried
-        return sum(1 for peer in fits if peer != intent.worker and self.book.view(peer).hopeful())
+        siblings = [
+            self.book.entries[task] for task in self.book.cells.get(entry.cell, ()) if task != entry.id
+        ]
+        taken = {ticket.worker for other in siblings for ticket in other.tickets()}
+        taken |= {other.worker for other in siblings if other.over and other.worker}
+        return sum(1 for peer in fits - taken if peer != intent.worker and self.book.view(peer).hopeful())
 
     def _keep_on_disk(self, order: Order) -> None:
         match order:
@@ -218,6 +231,7 @@ class SimScheduler(Lines):
             queue=True,
             preempted=order.preempted,
             left_s=order.left_s,
+            proof=self._proof(order.campaign),
         )
 
     async def _discover(self, order: Discover) -> None:

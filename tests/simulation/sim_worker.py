@@ -7,20 +7,18 @@ they are sent, sent on each new link and every AGAIN_S until they are answered; 
 
 from __future__ import annotations
 
-import hashlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
-from node.delivery import AGAIN_S, OFFER_S, RESULT_S
+from node.delivery import ASIDE_S, OFFER_S
 from node.ledger import Ledger
 from node.places import HOLDS, Kill, Offer, Place, Run, Warn
+from node.slots import MUTE_S
 from protocol.base import Message
 from protocol.errors import Unreachable
 from protocol.lease import LeaseState
 from protocol.messages import (
-    Accepted,
     Adopt,
     Adopted,
     Cancel,
@@ -28,6 +26,7 @@ from protocol.messages import (
     Denied,
     Granted,
     LiveLease,
+    Look,
     Preempt,
     Probe,
     Progress,
@@ -35,33 +34,23 @@ from protocol.messages import (
     Ready,
     Release,
     Renew,
-    Result,
     ShapeQuote,
-    Stale,
     Start,
     Stopped,
 )
-from protocol.record import Record
+from protocol.permission import Permit
 from protocol.words import Outcome, Phase, Reason
 from tests.simulation import adapter
 from tests.simulation.history import Kind
 from tests.simulation.kernel import Flag, Kernel, Process
+from tests.simulation.sim_results import Item, Results, Runs
 from tests.simulation.wire import Air, End, Station
 
 Tell = Callable[..., None]
+COUNTED = HOLDS | {LeaseState.QUEUED}
+"""What a quota counts."""
 KILL_S = 0.4
 """The longest that processes take to die."""
-
-
-@dataclass
-class Runs:
-    """How runs go on this worker."""
-
-    seconds: tuple[float, float] = (0.2, 6.0)
-    crashes: float = 0.0
-    """Share of runs that crash."""
-    lies: bool = False
-    """It sends results that are not its own, twice, and late."""
 
 
 @dataclass
@@ -73,17 +62,7 @@ class Running:
     why: Reason = Reason.CANCELLED
 
 
-@dataclass
-class Item:
-    """A result that waits for its scheduler."""
-
-    peer: str
-    result: Result
-    homeless: bool
-    """The disk did not take it: it is gone with the process."""
-
-
-class SimWorker:
+class SimWorker(Results):
     """One device. Its disk (incarnation, outbox) outlives its process."""
 
     def __init__(
@@ -96,11 +75,12 @@ class SimWorker:
         *,
         runs: Runs,
         slots: int,
-        may: Callable[[str, str], bool],
+        permit: Callable[[str, str], Permit | None],
+        owner_first: bool = False,
         make_ledger: Callable[..., Ledger] = Ledger,
         mutant: frozenset[str] = frozenset(),
     ) -> None:
-        """`may(worker, peer)`: permission now."""
+        """`permit(worker, peer)`: what it may do now."""
         self.name = name
         self.slots = slots
         self.runs = runs
@@ -108,12 +88,15 @@ class SimWorker:
         self.station = Station(self.process, self._serve, self._opened, self._closed)
         self.incarnation = 0
         self.outbox: dict[str, Item] = {}
+        self.kept: dict[str, Item] = {}
+        self.deeds: set[tuple[str, str]] = set()
         self.disk_full = False
         self.ledger: Ledger
         self._air = air
         self._rng = rng
         self._told = tell
-        self._may = may
+        self._permit = permit
+        self._owner_first = owner_first
         self.broken: frozenset[str] = frozenset()
         """Tasks whose model fails wherever it runs."""
         self._make_ledger = make_ledger
@@ -128,10 +111,15 @@ class SimWorker:
         if "same-incarnation" not in self._mutant or not self.incarnation:
             self.incarnation += 1
         self.process.start()
-        self.ledger = adapter.new_ledger(self._make_ledger, self.incarnation, self.name, self.slots)
+        self.ledger = adapter.new_ledger(
+            self._make_ledger, self.incarnation, self.name, self.slots, owner_first=self._owner_first
+        )
         self.outbox = {sha: item for sha, item in self.outbox.items() if not item.homeless}
         self._live: dict[str, Running] = {}
         self._shadow = {}
+        self._newest = 0
+        self._unanswered: dict[str, float] = {}
+        self._counted: dict[str, int] = {}
         self._changed = Flag()
         self._news = Flag()
         self._let_in = Flag()
@@ -162,22 +150,25 @@ class SimWorker:
     # -- the desk -----------------------------------------------------------------------------------------------------------
 
     async def _serve(self, end: End, message: Message) -> Message | None:
-        if not self._may(self.name, end.peer) and "no-permission" not in self._mutant:
+        permit = self._permit(self.name, end.peer)
+        if permit is None and "no-permission" in self._mutant:
+            permit = Permit(principal=end.peer, rights=frozenset())
+        if permit is None:
             return Denied(reason=Reason.NOT_ALLOWED)
         told = self._tell_later(end.peer, message)
-        answer = await self._reply(end, message)
+        answer = await self._reply(end, message, permit)
         if not isinstance(answer, Denied):
             told()
         return answer
 
     def _tell_later(self, peer: str, message: Message) -> Callable[[], None]:
         """The verb counts as said now, though it may be answered later."""
-        may = self._may(self.name, peer)
+        may = self._permit(self.name, peer) is not None
         word = type(message).__name__.lower()
         return lambda: self._tell(Kind.VERB, peer=peer, word=word, number=int(may))
 
-    async def _reply(self, end: End, message: Message) -> Message | None:
-        now, peer, ledger = self.process.now(), end.peer, self.ledger
+    async def _reply(self, end: End, message: Message, permit: Permit) -> Message | None:
+        now, peer, principal, ledger = self.process.now(), end.peer, permit.principal, self.ledger
         match message:
             case Probe():
                 ledger.expire(now)
@@ -185,25 +176,41 @@ class SimWorker:
                 shapes = tuple(ShapeQuote(fits=True) for _ in message.shapes)
                 return ledger.quote(now).model_copy(update={"shapes": shapes})
             case Commit():
-                answer = ledger.commit(adapter.wanted(peer, message), now)
-                if isinstance(answer, (Granted, Queued)):
-                    campaign = adapter.task_of(message).campaign
+                answer = ledger.commit(adapter.wanted(peer, message, permit), now)
+                campaign = adapter.task_of(message).campaign
+                stale = isinstance(answer, Denied) and answer.reason is Reason.STALE_EPOCH
+                if stale or isinstance(answer, (Granted, Queued)):
                     end.epochs[campaign] = max(message.epoch, end.epochs.get(campaign, 0))
+                if isinstance(answer, (Granted, Queued)):
+                    ledger.speakers.keep_proof(principal, campaign, message.epoch, message.proof)
+                    self.deeds.add((campaign, principal))
+                    if answer.fence.incarnation == ledger.incarnation and answer.fence.number > self._newest:
+                        self._newest = answer.fence.number
+                        self._spoke(end, campaign, "commit", message.epoch)
                 self._carry_out()
                 return answer
             case Renew():
-                renewed = adapter.renew(ledger, peer, message, end.epochs, now)
+                renewed = adapter.renew(ledger, peer, principal, message, end.epochs, now)
+                for lease in renewed.renewed:
+                    self._spoke(end, self._campaign(lease), "renew")
                 self._carry_out()
                 return renewed
             case Cancel() | Release():
                 reason = message.reason if isinstance(message, Cancel) else Reason.CANCELLED
-                if denied := adapter.refused(ledger, peer, message.held, end.epochs):
+                if denied := adapter.refused(ledger, peer, principal, message.held, end.epochs):
                     return denied
                 held = message.held
                 for item in held:
                     if isinstance(message, Cancel):
                         self._tell(Kind.CANCEL_TOLD, peer=peer, lease=item.lease)
+                before = {
+                    place.lease: (place.state, self._campaign(place.lease)) for place in ledger.places()
+                }
                 dying = ledger.stop(peer, held, reason, now)
+                for item in held:
+                    place, (state, campaign) = ledger.place(item.lease), before.get(item.lease, (None, ""))
+                    if state is not None and (place is None or place.state is not state):
+                        self._spoke(end, campaign, type(message).__name__.lower())
                 self._carry_out()
                 for lease in dying:
                     running = self._live.get(lease)
@@ -211,15 +218,38 @@ class SimWorker:
                         await running.gone.wait(self.process)
                 return Stopped(leases=tuple(item.lease for item in message.held))
             case Adopt():
-                if stale := ledger.adopt(peer, peer, message.campaign, message.epoch):
+                stale = ledger.adopt(peer, principal, message.campaign, message.epoch)
+                end.epochs[message.campaign] = max(message.epoch, end.epochs.get(message.campaign, 0))
+                if stale:
                     return stale
-                end.epochs[message.campaign] = message.epoch
-                return Adopted(
-                    incarnation=ledger.incarnation,
-                    leases=tuple(live(place) for place in ledger.of_campaign(peer, message.campaign)),
-                )
+                ledger.speakers.keep_proof(principal, message.campaign, message.epoch, message.proof)
+                self._spoke(end, message.campaign, "adopt", message.epoch)
+                self._carry_out()
+                self._hand_over(peer, principal, message)
+                return self._page(principal, message.campaign)
+            case Look():
+                return self._page(principal, message.campaign)
             case _:
                 raise AssertionError(f"{type(message).__name__} is not a scheduler's to say")
+
+    def _page(self, principal: str, campaign: str) -> Adopted:
+        places = self.ledger.of_campaign(principal, campaign)
+        held = {place.lease for place in places}
+        kept = (lease for lease in self._leases(campaign, principal) if lease.lease not in held)
+        return Adopted(
+            incarnation=self.ledger.incarnation,
+            leases=(*(live(place) for place in places), *kept),
+            epoch=self.ledger.epoch(principal, campaign),
+            deed="d" * 64 if (campaign, principal) in self.deeds else None,
+        )
+
+    def _campaign(self, lease: str) -> str:
+        place = self.ledger.place(lease)
+        return place.wanted.task.campaign if place is not None else ""
+
+    def _spoke(self, end: End, campaign: str, word: str, epoch: int | None = None) -> None:
+        number = end.far.speaks.get(campaign, 0) if epoch is None else epoch
+        self._tell(Kind.SPOKE, who=end.station.process.name, campaign=campaign, word=word, number=number)
 
     def presented(self) -> None:
         """Somebody may do something now that it perhaps could not before."""
@@ -232,7 +262,7 @@ class SimWorker:
 
     async def _beside(self, end: End) -> None:
         """Each scheduler's link: taken up once it may do anything here."""
-        while not self._may(self.name, end.peer):
+        while self._permit(self.name, end.peer) is None:
             await self._let_in.wait(self.process)
         if end.closed.is_set:
             return
@@ -247,8 +277,20 @@ class SimWorker:
             self.ledger.link_down(end.peer, self.process.now())
             self._carry_out()
 
-    def _link(self, peer: str) -> End | None:
-        return next((end for end in reversed(self._links) if end.peer == peer), None)
+    def _link(self, peer: str, principal: str, campaign: str) -> End | None:
+        """The newest link over which it has spoken of the campaign; else the newest on which it may yet.
+
+        One over which it spoke under an older epoch belongs to another machine with the same key.
+        """
+        newest = self.ledger.epoch(principal, campaign)
+        links = [end for end in reversed(self._links) if end.peer == peer]
+        if "any-link" in self._mutant:
+            return next(iter(links), None)
+        fit = [end for end in links if end.epochs.get(campaign, newest) >= newest]
+        return next((end for end in fit if campaign in end.epochs), next(iter(fit), None))
+
+    def _link_of(self, place: Place) -> End | None:
+        return self._link(place.peer, place.wanted.principal, place.wanted.task.campaign)
 
     # -- carrying out -----------------------------------------------------------------------------------------------------------
 
@@ -277,7 +319,7 @@ class SimWorker:
                     if "kill-forgotten" not in self._mutant:
                         running.stop.set()
                 case Warn():
-                    end = self._link(order.peer)
+                    end = next((end for end in reversed(self._links) if end.peer == order.peer), None)
                     if end is not None:
                         end.tell(
                             Preempt(
@@ -297,14 +339,39 @@ class SimWorker:
             place = now.get(lease)
             if state in HOLDS and (place is None or place.state not in HOLDS):
                 self._tell(Kind.LEFT, lease=lease, word=str(place.state if place else "closed"))
+        counted: dict[str, int] = {}
         for lease, place in now.items():
             before = self._shadow.get(lease)
+            if place.wanted.slots is not None and place.state in COUNTED:
+                counted[place.wanted.principal] = counted.get(place.wanted.principal, 0) + 1
+                self._count(place, counted[place.wanted.principal])
+            if before is LeaseState.QUEUED and place.state is LeaseState.OFFERED:
+                self._tell(Kind.TURN, lease=lease, number=self._passed_over(place, now.values()))
             if before is None or before not in HOLDS:
                 if place.state in HOLDS:
                     self._tell_place(Kind.TAKEN, place)
                 elif before is None and place.state is LeaseState.QUEUED:
                     self._tell_place(Kind.QUEUED, place)
         self._shadow = {lease: place.state for lease, place in now.items()}
+
+    def _count(self, place: Place, number: int) -> None:
+        """Of a principal with a quota: told when it is more than before."""
+        principal = place.wanted.principal
+        if number > self._counted.get(principal, 0):
+            self._counted[principal] = number
+            self._told(
+                Kind.SIZE, who=self.name, word=f"places of {principal}", number=number, cap=place.wanted.slots
+            )
+
+    def _passed_over(self, place: Place, places: Iterable[Place]) -> int:
+        """Tickets of the owner that should have been offered this place."""
+        if not self._owner_first or place.wanted.owner:
+            return 0
+        since = self.process.now() - MUTE_S
+        linked = {end.peer for end in self._links if self._unanswered.get(end.peer, -1e9) < since}
+        return sum(
+            one.state is LeaseState.QUEUED and one.wanted.owner and one.peer in linked for one in places
+        )
 
     def _tell_place(self, kind: Kind, place: Place) -> None:
         self._tell(
@@ -331,7 +398,11 @@ class SimWorker:
         place = self.ledger.place(lease)
         if place is None:
             return
-        end = self._link(place.peer)
+        end = self._link_of(place)
+        asked = end is not None
+        if end is None and any(end.peer == place.peer for end in self._links):
+            await self.process.sleep(ASIDE_S)
+            end = self._link_of(place)
         answer: Message | None = None
         if end is not None:
             try:
@@ -340,7 +411,8 @@ class SimWorker:
                 end.drop()
         now = self.process.now()
         if answer is None:
-            self.ledger.defer(lease, now)
+            self._unanswered[place.peer] = now
+            self.ledger.defer(lease, now, asked=asked)
         elif isinstance(answer, Start):
             self.ledger.start(lease, now)
         else:
@@ -356,7 +428,7 @@ class SimWorker:
         crash = self._rng.random() < self.runs.crashes
         phases = ((Phase.FETCH, 0.2), (Phase.LOAD, 0.2), (Phase.RUN, 0.5), (Phase.CHECK, 0.1))
         for seq, (phase, share) in enumerate(phases):
-            end = self._link(place.peer)
+            end = self._link_of(place)
             if end is not None:
                 end.tell(Progress(lease=lease, fence=place.fence, seq=seq, phase=phase))
             self._timing(lease, on=phase is Phase.RUN)
@@ -390,83 +462,6 @@ class SimWorker:
             self._tell(Kind.TIMING, lease=lease, number=int(on))
             self.ledger.timing(lease, on, self.process.now())
             self._carry_out()
-
-    # -- results ------------------------------------------------------------------------------------------------------------------
-
-    def _file(self, place: Place, outcome: Outcome, reason: Reason | None, permanent: bool) -> None:
-        task = place.wanted.task
-        words = f"{self.name} {task.task} {place.wanted.attempt} {place.fence.key()} {outcome}"
-        sha = hashlib.sha256(words.encode()).hexdigest()
-        record = Record.model_construct(
-            campaign=task.campaign,
-            task=task.task,
-            attempt=place.wanted.attempt,
-            fence=place.fence,
-            worker=self.name,
-            model_sha256=task.model.sha256,
-            outcome=outcome,
-            reason=reason,
-            permanent=permanent,
-            detail="",
-        )
-        result = Result.model_construct(
-            campaign=task.campaign,
-            task=task.task,
-            attempt=place.wanted.attempt,
-            lease=place.lease,
-            fence=place.fence,
-            sha256=sha,
-            size=100,
-            signature=b"",
-            body=record,
-        )
-        self.outbox[sha] = Item(place.peer, result, homeless=self.disk_full)
-        news, self._news = self._news, Flag()
-        news.set()
-
-    async def _send_results(self, end: End) -> None:
-        while not end.closed.is_set:
-            news = self._news
-            for sha, item in tuple(self.outbox.items()):
-                if item.peer != end.peer or sha in self._under_way:
-                    continue
-                if not await self._send(end, sha, item):
-                    return
-            await news.wait(self.process, AGAIN_S)
-
-    async def _send(self, end: End, sha: str, item: Item) -> bool:
-        self._under_way.add(sha)
-        try:
-            answer: Any = await end.call(item.result, RESULT_S)
-        except Unreachable:
-            end.drop()
-            return False
-        finally:
-            self._under_way.discard(sha)
-        assert isinstance(answer, (Accepted, Stale))
-        if not self.runs.lies:
-            self.outbox.pop(sha, None)
-        elif self._rng.random() < 0.5:  # a liar sends on, under what it has now
-            self.outbox.pop(sha, None)
-            self._invent(item)
-        self.ledger.acknowledge(item.result.lease)
-        self._carry_out()
-        return True
-
-    def _invent(self, item: Item) -> None:
-        """Something that is not so."""
-        changes: list[dict[str, Any]] = [
-            {"attempt": item.result.attempt + 1},
-            {"fence": item.result.fence.model_copy(update={"number": item.result.fence.number + 1})},
-            {"task": item.result.task[:-1] + "1"},
-            {"lease": item.result.lease + "0"},
-        ]
-        change = self._rng.choice(changes)
-        record = item.result.body.model_copy(update=change)  # type: ignore[union-attr]
-        sha = hashlib.sha256(repr((item.result.sha256, change)).encode()).hexdigest()
-        if len(self.outbox) < 20 and self._rng.random() < 0.7:
-            result = item.result.model_copy(update={**change, "sha256": sha, "body": record})
-            self.outbox[sha] = Item(item.peer, result, homeless=True)
 
 
 def live(place: Place) -> LiveLease:

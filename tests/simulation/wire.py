@@ -45,6 +45,10 @@ class Station:
     opened: Callable[[End], None] = lambda end: None
     closed: Callable[[End], None] = lambda end: None
     ends: dict[End, None] = field(default_factory=dict)
+    peer: str = ""
+    """Its identity, which a copy of its key has too; empty: the process's name."""
+    speaks: dict[str, int] = field(default_factory=dict)
+    """Campaign → epoch of the present life: for the history, not for the other side."""
 
 
 class End:
@@ -54,7 +58,8 @@ class End:
         self._air = air
         self.me = me
         self.station = other
-        self.peer = other.process.name
+        self.peer = other.peer or other.process.name
+        self.speaks = me.speaks
         self.closed = Flag()
         self.epochs: dict[str, int] = {}
         """For the worker's desk: under which epoch this link has spoken of each campaign."""
@@ -121,6 +126,8 @@ class Air:
         """(from, to): nothing passes in this direction."""
         self.stations: dict[str, Station] = {}
         self.injected: Counter[str] = Counter()
+        self.dropped: Callable[[str, str], None] = lambda one, other: None
+        """Told of both ends of a link that lost a message, once each way round."""
 
     def cut(self, one: str, other: str) -> bool:
         """Whether nothing passes in that direction."""
@@ -192,12 +199,14 @@ class Air:
             answered(answer)
 
     def _copies(self, end: End) -> int:
-        me, other = end.me.process.name, end.peer
+        me, other = end.me.process.name, end.station.process.name
         if self.cut(me, other):
             self.break_link(end, NOTICE_S, NOTICE_S)
             return 0
         if self._rng.random() < self.weather.drop:
             self.injected["dropped"] += 1
+            self.dropped(me, other)
+            self.dropped(other, me)
             return 0
         if self._rng.random() < self.weather.twice:
             self.injected["twice"] += 1

@@ -1,0 +1,118 @@
+"""Adoption in the model: another machine carries a campaign on, while who had it lives, stands still, or is dead and comes back.
+
+Mirrored of `scheduler.gathering`, `scheduler.adopt` and `scheduler.takeover`: looks at all workers until nobody new answers, the places of
+the tasks (the real `Gathered`), the leap of the epochs, the store as if this machine had always had it; then the ordinary start.
+The adopter has a copy of the owner's key, and so the same peer id, or a token of the owner's and a peer id of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from protocol.errors import Unreachable
+from protocol.messages import Adopted, Look
+from scheduler.adopt import LEAP
+from scheduler.gathering import PATIENCE_S, PATIENT_ROUNDS, ROUND_S, ROUNDS, Gathered, Heard
+from scheduler.takeover import Found
+from tests.simulation.history import Kind
+from tests.simulation.shelf import Folder
+from tests.simulation.sim_scheduler import SimScheduler
+from tests.simulation.wire import End
+
+
+class SimAdopter(SimScheduler):
+    """A scheduler that begins with adopting."""
+
+    def __init__(
+        self,
+        *given: Any,
+        deed: Folder,
+        bodies: dict[str, bytes],
+        taken: Callable[[SimAdopter], None],
+        honest: Callable[[str], bool],
+        linked: bool,
+        **named: Any,
+    ) -> None:
+        """`deed` and `bodies`: what it says, once a worker has it. `taken`: told when the campaign is its own.
+
+        `honest`: of workers. `linked`: the scheduler that goes on with it has links with the workers already, for it has other campaigns.
+        """
+        super().__init__(*given, **named)
+        self.deed = deed
+        self._deed_bodies = bodies
+        self._taken = taken
+        self._honest = honest
+        self._linked = linked
+        self.gave_up = False
+
+    @property
+    def adopting(self) -> bool:
+        """It has not taken over yet, and still may."""
+        return not self.gave_up and self.deed.id not in self.shelf.campaigns
+
+    async def _live(self) -> None:
+        if self.adopting and not await self._gather():
+            self.gave_up = True
+        if not self.gave_up:
+            await self._beat()
+
+    async def _gather(self) -> bool:
+        gathered, known = Gathered(), 0
+        links: dict[str, End] = {}
+        for number in range(ROUNDS):
+            for advert in self._adverts():
+                if advert.peer not in gathered.heard:
+                    await self._look(advert, gathered, links)
+            stable = number > 0 and known == len(gathered.heard)
+            known = len(gathered.heard)
+            if stable and (not gathered.silent or number + 1 >= PATIENT_ROUNDS):
+                break
+            await self.process.sleep(ROUND_S)
+        for link in () if self._linked else links.values():  # what goes on is a new process
+            link.drop()
+        if not any(each.deed is not None for each in gathered.heard.values()):
+            return False
+        found = {task: at for task, at in gathered.places().items() if task in self._deed_bodies}
+        for at in found.values():
+            self._found(at)
+        if "ignores-settled" in self._mutant:
+            found = {task: at for task, at in found.items() if not at.over}
+        folder = Folder(
+            self.deed.id, self.deed.attempts, self.deed.backoff_s, self.deed.wait_s, self.deed.priority
+        )
+        leap = 0 if "no-leap" in self._mutant else LEAP
+        self.shelf.take_over(folder, self._deed_bodies, found, epoch=gathered.epoch + leap)
+        self._taken(self)
+        return True
+
+    async def _look(self, advert: Any, gathered: Gathered, links: dict[str, End]) -> None:
+        peer = advert.peer
+        try:
+            if peer not in links or links[peer].closed.is_set:
+                link = self._link(peer) if self._linked else self._air.open(self.station, peer, PATIENCE_S)
+                links[peer] = await link
+            page = await links[peer].call(Look(campaign=self.deed.id), PATIENCE_S)
+        except Unreachable as exc:
+            gathered.silent[advert.name] = exc.what
+            if peer in links:
+                links.pop(peer).drop()
+            return
+        if not isinstance(page, Adopted):
+            gathered.silent[advert.name] = "denied"
+            return
+        gathered.silent.pop(advert.name, None)
+        gathered.heard[advert.peer] = Heard(advert, page.leases, page.epoch, page.deed)
+
+    def _found(self, at: Found) -> None:
+        if self._honest(at.worker):
+            self._tell(
+                Kind.FOUND,
+                who=self.name,
+                campaign=self.deed.id,
+                task=at.task,
+                attempt=at.attempt,
+                worker=at.worker,
+                lease=at.lease,
+                word="over" if at.over else "queued" if at.queued else "running",
+            )
