@@ -73,8 +73,10 @@ async def adopt_campaign(
     spool: Path,
     models: Path | None,
     wall: Callable[[], float],
+    keep: Callable[[], None] = lambda: None,
 ) -> Adoption:
-    """Take over a campaign of `owner` into the store. `models`: a folder to look for models in that no worker has.
+    """Take over a campaign of `owner` into the store. `models`: a folder to look for models in that no worker has. `keep`: puts on disk
+    what lets this home speak for the campaign; called when all has been gathered, before the campaign is in the store.
 
     Raises `CampaignError` when it is here already, or its deed cannot be had; then nothing was stored.
     """
@@ -89,6 +91,7 @@ async def adopt_campaign(
         await gatherer.widen(gathered)
     found = {task: place for task, place in gathered.places().items() if task in known}
     lacking = await _bring_models(gatherer, opened, found, spool, models)
+    keep()
     deeds_in(spool).keep(campaign, data)
     deed = opened.deed
     store.take_over(

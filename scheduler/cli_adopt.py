@@ -19,6 +19,7 @@ from swarm.home import Home
 if TYPE_CHECKING:
     from scheduler.remote import Sight, Speaks
     from scheduler.store import Store
+    from swarm.identity import Identity
 
 app = typer.Typer()
 _WHOLE: Final = re.compile(r"c-[a-z0-9]{8}")
@@ -82,7 +83,10 @@ def adopt(
         ),
     ] = None,
     token: Annotated[
-        str | None, typer.Option(help="What sark-node delegate printed on the owner's machine.")
+        str | None,
+        typer.Option(
+            help="What sark-node delegate printed on the owner's machine; or a file that holds it; or - for standard input."
+        ),
     ] = None,
     models: Annotated[
         Path | None, typer.Option(help="A folder with models that no device has any more.", metavar="FOLDER")
@@ -99,16 +103,24 @@ def adopt(
     from scheduler.remote import visiting
     from scheduler.store import Store
     from swarm.gates import remember_gates
+    from swarm.identity import write_durably
+    from swarm.membership import keep_tokens
 
     home: Home = ctx.obj
     if key is not None and token is not None:
         raise CampaignError(
             "--key and --token are two ways to the same; give one", hint="--token needs no secret"
         )
-    if key is not None:
-        _take_key(home, key)
-    speaks, ways = _speaks(home, campaign, token)
+    given = None if key is None else _given_key(home, key)
+    speaks, ways = _speaks(home, campaign, token, given)
     gates = tuple(gate or ()) or ways or gates_of(ctx, None)
+
+    def keep() -> None:
+        if key is not None:
+            write_durably(home.key("scheduler"), key.read_bytes())
+        if token is not None:
+            keep_tokens(home, speaks.held)
+
     with Store(home.store) as store:
 
         async def go() -> str:
@@ -121,6 +133,7 @@ def adopt(
                     spool=home.spool,
                     models=models,
                     wall=time.time,
+                    keep=keep,
                 )
             for words in adoption.silent.values():
                 told = safe_text(f"{words}; what it has of the campaign is run again elsewhere", 400)
@@ -130,9 +143,7 @@ def adopt(
                 print(safe_text(told, 400), file=sys.stderr)
             return adoption.line()
 
-        line = _bring(home, store, campaign, models) or trio.run(go)
-    if token is not None:
-        _keep_tokens(home, speaks)
+        line = already_here(home, store, campaign, models, speaks, renew=token is not None) or trio.run(go)
     with contextlib.suppress(ResourceError):
         remember_gates(home, gates)
     print(line, file=sys.stderr if as_json else sys.stdout)
@@ -192,8 +203,10 @@ def refuse_elsewhere(campaign: str) -> NoReturn:
     )
 
 
-def _speaks(home: Home, campaign: str, token: str | None) -> tuple[Speaks, tuple[str, ...]]:
-    """On whose behalf we act, and the gates that a token names."""
+def _speaks(
+    home: Home, campaign: str, token: str | None, given: Identity | None = None
+) -> tuple[Speaks, tuple[str, ...]]:
+    """On whose behalf we act, and the gates that a token names. `given`: the key to act with, if it is not this home's."""
     from protocol.words import Role
     from scheduler.handover import read_handover
     from scheduler.remote import Speaks
@@ -201,7 +214,7 @@ def _speaks(home: Home, campaign: str, token: str | None) -> tuple[Speaks, tuple
     from swarm.membership import credentials
 
     now = time.time()
-    key = load_or_create(home.key("scheduler"))
+    key = given or load_or_create(home.key("scheduler"))
     if token is None:
         mine = [c for c in credentials(home, Role.SUBMIT, key.peer_id, now=now) if not c.campaign]
         return Speaks(key, key.peer_id, mine, own=True), ()
@@ -213,48 +226,58 @@ def _speaks(home: Home, campaign: str, token: str | None) -> tuple[Speaks, tuple
     return Speaks(key, handover.owner, handed, own=False), handover.gates
 
 
-def _bring(home: Home, store: Store, campaign: str, models: Path | None) -> str:
-    """For a campaign that was adopted before: the models it still lacks. Empty when it is not here yet."""
+def already_here(
+    home: Home, store: Store, campaign: str, models: Path | None, speaks: Speaks, *, renew: bool
+) -> str:
+    """For a campaign that was adopted before: bring the models it still lacks, and with `renew` keep the newer tokens of `speaks`.
+
+    Gives what was done, for people; empty when the campaign is not here yet. Raises `CampaignError` when there was nothing to do.
+    """
     from protocol.task import read_task
     from scheduler.adopt import bring_models
+    from swarm.membership import keep_tokens
 
-    if models is None or store.campaign(campaign) is None:
+    row = store.campaign(campaign)
+    if row is None:
         return ""
-    left = bring_models(map(read_task, store.bodies(campaign).values()), home.spool, models)
-    if left:
-        raise CampaignError(f"{models} has no {', '.join(safe_text(name, 80) for name in left)}")
-    return "All models of the campaign are here."
+    told: list[str] = []
+    if renew and row.ended is None:
+        if row.scheduler != speaks.owner:
+            raise NotPermitted(f"this token is not from the owner of {campaign}")
+        keep_tokens(home, speaks.held)
+        told.append("The token is kept: the campaign goes on with it.")
+    if models is not None:
+        left = bring_models(map(read_task, store.bodies(campaign).values()), home.spool, models)
+        if left:
+            raise CampaignError(f"{models} has no {', '.join(safe_text(name, 80) for name in left)}")
+        told.append("All models of the campaign are here.")
+    if not told:
+        raise CampaignError(f"{campaign} is on this home already", hint=f"sark-node watch {campaign}")
+    return " ".join(told)
 
 
-def _keep_tokens(home: Home, speaks: Speaks) -> None:
-    from swarm.membership import keep_token
-
-    for credential in speaks.held:
-        keep_token(home, credential)
-
-
-def _take_key(home: Home, file: Path) -> None:
-    """Make the key in `file` this home's scheduler key, unless that would leave campaigns of another key behind."""
+def _given_key(home: Home, file: Path) -> Identity:
+    """The key in `file`. Raises `CampaignError` if this home cannot take it: that would leave campaigns of another key behind."""
     from scheduler.background import is_running
     from scheduler.store import Store
-    from swarm.identity import load_or_create, write_durably
+    from swarm.identity import load_or_create
 
     if not file.is_file():
         raise CampaignError(
             f"there is no file {file}", hint="copy data/keys/scheduler.key from the other machine"
         )
     owner, place = load_or_create(file), home.key("scheduler")
-    if place.exists():
-        mine = load_or_create(place)
-        if mine.peer_id == owner.peer_id:
-            return
+    if place.exists() and load_or_create(place).peer_id != owner.peer_id:
         with Store(home.store) as store:
             if store.find_campaign("") or is_running(home):
                 raise CampaignError(
                     "this home has campaigns under another scheduler key, which must stay",
                     hint="adopt into an empty home: --home FOLDER; or ask for a token: sark-node delegate",
                 )
-    write_durably(place, file.read_bytes())
+    return owner
+
+
+MAX_LASTS_S: Final = 3_650 * 86_400.0
 
 
 def _days(text: str) -> float:
@@ -262,6 +285,9 @@ def _days(text: str) -> float:
 
     try:
         number = text[:-1].strip()
-        return float(number) * 86_400.0 if text.endswith("d") else parse_duration(text)
+        seconds = float(number) * 86_400.0 if text.endswith("d") else parse_duration(text)
     except ValueError:
-        raise CampaignError(f"--for {safe_text(text, 40)}", hint="write it as 12h or 7d") from None
+        seconds = 0.0
+    if not 0.0 < seconds <= MAX_LASTS_S:  # what is no number fails too
+        raise CampaignError(f"--for {safe_text(text, 40)}", hint="write it as 12h or 7d; at most 3650d")
+    return seconds

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import platform
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
@@ -247,6 +247,23 @@ def keep_token(home: Home, credential: Credential) -> None:
     )
     name = hashlib.sha256(credential.token).hexdigest()[:24]
     write_durably(_tokens(home) / name, pack(handed.to_wire()))
+
+
+def keep_tokens(home: Home, held: Collection[Credential]) -> None:
+    """Keep all of them, and then none that the same issuers gave for the same campaigns before."""
+    for credential in held:
+        keep_token(home, credential)
+    given = {(credential.issuer, credential.campaign) for credential in held}
+    fresh = {credential.token for credential in held}
+    for path in _tokens(home).iterdir() if held else ():
+        if UNFINISHED.fullmatch(path.name):
+            continue
+        try:
+            handed = read_file(path, _Handed)
+        except ResourceError:  # it is told of where it would be presented
+            continue
+        if handed.token not in fresh and (handed.issuer, handed.campaign or "") in given:
+            path.unlink(missing_ok=True)
 
 
 def _tokens(home: Home) -> Path:

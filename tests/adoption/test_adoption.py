@@ -76,6 +76,20 @@ async def test_the_campaigns_limit_counts_from_when_it_was_submitted_wherever_it
         assert after.campaign(CAMPAIGN).created == int(before.campaign(CAMPAIGN).created)
 
 
+async def test_what_lets_a_home_speak_for_a_campaign_is_kept_before_the_campaign_is_there(
+    world: World,
+) -> None:
+    await midway(world)
+    seen: list[object] = []
+
+    def keep() -> None:
+        with world.store("home-b") as store:
+            seen.append(store.campaign(CAMPAIGN))
+
+    await world.adopt("home-b", keep=keep)
+    assert seen == [None]
+
+
 async def test_with_the_owners_token_another_scheduler_carries_it_on(world: World) -> None:
     await midway(world)
     now = time.time()

@@ -299,6 +299,7 @@ class World:
         *,
         models: Path | None = None,
         wall: Callable[[], float] = time.time,
+        keep: Callable[[], None] = lambda: None,
     ) -> Adoption:
         """What `sark-node adopt` does before it starts the scheduler."""
 
@@ -317,6 +318,7 @@ class World:
                         spool=self.folder / home / "spool",
                         models=models,
                         wall=wall,
+                        keep=keep,
                     )
                 except CampaignError as exc:
                     failure = exc

@@ -21,6 +21,7 @@ from swarm.membership import (
     joined_pools,
     keep_manifest,
     keep_token,
+    keep_tokens,
     kept_manifest,
     leave_pool,
 )
@@ -214,3 +215,16 @@ def test_what_is_over_is_not_presented_and_a_handed_token_is_forgotten(home: Hom
 
 def test_the_hosts_name_is_one_that_a_member_can_have() -> None:
     assert Member(peer=ANN.peer_id, role=Role.SUBMIT, name=host_name()).name == host_name()
+
+
+def test_a_newer_token_for_a_campaign_takes_the_place_of_the_one_before(home: Home) -> None:
+    ben = Identity.from_seed("ben").peer_id
+
+    def of(issuer: str, token: bytes, campaign: str) -> Credential:
+        return Credential(issuer, token, "", NOW + 50, campaign)
+
+    keep_tokens(home, [of(ANN.peer_id, b"old", "c-one"), of(ben, b"bob's", "c-one")])
+    keep_tokens(home, [of(ANN.peer_id, b"other", "c-two")])
+    keep_tokens(home, [of(ANN.peer_id, b"new", "c-one")])
+    held = credentials(home, Role.SUBMIT, ANN.peer_id, now=NOW)
+    assert {one.token for one in held} == {b"bob's", b"other", b"new"}

@@ -1,0 +1,96 @@
+"""Carrying a campaign on elsewhere: what is typed wrong, and what is on disk after it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from protocol.errors import CampaignError, NotPermitted
+from protocol.requirement import Requirement
+from protocol.task import Measure, Model, Task, Timeouts
+from protocol.words import Role
+from scheduler.cli_adopt import already_here
+from scheduler.handover import passed_on
+from scheduler.remote import Speaks
+from scheduler.store import Store
+from scheduler.stored import NewCampaign
+from swarm.home import Home
+from swarm.identity import Identity, load_or_create
+from swarm.membership import Credential, credentials
+from tests.cli.conftest import Typed
+
+ANN, BOB = Identity.from_seed("ann"), Identity.from_seed("bob")
+CAMPAIGN = "c-abcdefgh"
+NOBODY = f"/ip4/127.0.0.1/tcp/1/p2p/{ANN.peer_id}"
+
+
+@pytest.mark.parametrize("lasts", ["infd", "nand", "-3d", "0d", "0h", "99999d", "d", "7", "1e9d"])
+def test_a_time_that_a_delegation_cannot_last_is_bad_input(typed: Typed, lasts: str) -> None:
+    done = typed("delegate", CAMPAIGN, "--to", BOB.peer_id, "--for", lasts)
+    assert done.code == 2
+    assert f"--for {lasts}" in done.err
+    assert "12h or 7d" in done.err
+
+
+def test_a_key_does_not_become_this_homes_before_the_campaign_was_found(typed: Typed, tmp_path: Path) -> None:
+    file, home = tmp_path / "copied.key", Home.at(typed.home)
+    owner = load_or_create(file)
+    done = typed("adopt", CAMPAIGN, "--key", file, "--gate", NOBODY)
+    assert done.code == 4
+    assert not home.key("scheduler").exists()
+    mine = load_or_create(home.key("scheduler"))
+    assert mine.peer_id != owner.peer_id
+    assert typed("adopt", CAMPAIGN, "--key", file, "--gate", NOBODY).code == 4
+    assert load_or_create(home.key("scheduler")).peer_id == mine.peer_id
+
+
+def adopted(home: Home, owner: Identity = ANN) -> Store:
+    """A home that carries on a campaign of `owner`."""
+    store = Store(home.store)
+    task = Task(
+        campaign=CAMPAIGN,
+        task=f"{CAMPAIGN}/1",
+        scheduler=owner.peer_id,
+        model=Model(name="m.onnx", sha256="ab" * 32, size=10),
+        unit="CPU (ONNX)",
+        requirement=Requirement(),
+        measure=Measure(),
+        timeouts=Timeouts(),
+    )
+    store.create_campaign(NewCampaign(CAMPAIGN, "one", owner.peer_id, "{}"), [], [task])
+    return store
+
+
+def speaks(lasts_s: float) -> Speaks:
+    """Bob, with a token of Ann's."""
+    now = time.time()
+    made = passed_on(ANN, (), BOB.peer_id, CAMPAIGN, own=True, lasts_s=lasts_s, now=now)
+    held = [Credential(one.issuer, one.token, "", now + lasts_s, CAMPAIGN) for one in made]
+    return Speaks(BOB, ANN.peer_id, held, own=False)
+
+
+def test_a_newer_token_for_a_campaign_that_is_here_is_kept_in_place_of_the_old_one(tmp_path: Path) -> None:
+    home = Home.at(tmp_path)
+    with adopted(home) as store:
+        for lasts_s in (600.0, 3600.0):
+            told = already_here(home, store, CAMPAIGN, None, speaks(lasts_s), renew=True)
+            assert told == "The token is kept: the campaign goes on with it."
+    (held,) = credentials(home, Role.SUBMIT, BOB.peer_id, now=time.time())
+    assert held.expires > time.time() + 3000
+
+
+def test_without_a_newer_token_or_models_a_campaign_that_is_here_is_not_adopted_again(tmp_path: Path) -> None:
+    home = Home.at(tmp_path)
+    with adopted(home) as store:
+        with pytest.raises(CampaignError, match="on this home already"):
+            already_here(home, store, CAMPAIGN, None, speaks(60.0), renew=False)
+        assert already_here(home, store, "c-another", None, speaks(60.0), renew=True) == ""
+
+
+def test_a_token_of_somebody_elses_is_not_kept_for_a_campaign(tmp_path: Path) -> None:
+    home = Home.at(tmp_path)
+    with adopted(home, BOB) as store, pytest.raises(NotPermitted, match="not from the owner"):
+        already_here(home, store, CAMPAIGN, None, speaks(60.0), renew=True)
+    assert credentials(home, Role.SUBMIT, BOB.peer_id, now=time.time()) == ()
