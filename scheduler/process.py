@@ -15,9 +15,10 @@ from scheduler.service import run_scheduler
 from scheduler.settings import SchedulerSettings
 from scheduler.spool import tidy
 from scheduler.store import Store
+from scheduler.vouched import Vouched
 from swarm.entry import enter, until_told_to_stop
 from swarm.home import Home
-from swarm.membership import Credential, credentials, host_name
+from swarm.membership import Credential, credentials, host_name, known_manifests
 from swarm.pool_node import PoolNode
 
 LOCK_TRIES: Final = 10
@@ -81,7 +82,7 @@ async def _run_once(home: Home, settings: SchedulerSettings, stay: bool, stop_wi
             )
             await run_scheduler(
                 network=here.network,
-                index=here.index,
+                index=Vouched(here.index, lambda: known_manifests(home, Role.SUBMIT), pools.doubt),
                 identity=here.identity,
                 store=store,
                 spool=home.spool,

@@ -24,7 +24,7 @@ from protocol.base import AddressText, Count, Id, Message, Name, PeerName
 from protocol.codec import pack
 from protocol.errors import NotPermitted, RemoteProtocolError, ResourceError
 from protocol.messages import Token
-from protocol.pool_messages import Manifest
+from protocol.pool_messages import Manifest, PoolManifest, read_manifest
 from protocol.words import Right, Role
 from swarm.home import Home
 from swarm.identity import UNFINISHED, write_durably
@@ -38,6 +38,10 @@ OWN_LASTS_S: Final = 86_400.0
 """The credential that a pool's owner gives itself, anew whenever it is asked for."""
 
 log = structlog.get_logger("sark.pools")
+
+
+def _told(exc: ResourceError) -> None:
+    log.warning("pool.unusable", why=exc.what)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +173,21 @@ def kept_manifest(home: Home, pool: str) -> Manifest | None:
         return None
 
 
+def known_manifests(home: Home, role: Role) -> dict[str, tuple[PoolManifest | None, ...]]:
+    """The newest manifests on disk of the pools that this home is in as `role`, or made, by name; None: none was heard of yet."""
+    found: dict[str, tuple[PoolManifest | None, ...]] = {}
+    for joined in joined_pools(home, role, _told):
+        kept = kept_manifest(home, joined.pool)
+        manifest = read_manifest(kept.body) if kept is not None else None
+        found[joined.name] = (*found.get(joined.name, ()), manifest)
+    for pool in own_pools(home, _told):
+        try:
+            found[pool.name] = (*found.get(pool.name, ()), pool.manifest())
+        except ResourceError as exc:
+            _told(exc)
+    return found
+
+
 def keep_manifest(home: Home, signed: Manifest) -> None:
     """Write a manifest of a joined pool, unless a newer one lies there. It must have been verified."""
     manifest = verified(signed.body, signed.signature)
@@ -186,10 +205,6 @@ def host_name() -> str:
 
 
 # -- to be presented ----------------------------------------------------------------------------------------------------------
-
-
-def _told(exc: ResourceError) -> None:
-    log.warning("credentials.unusable", why=exc.what)
 
 
 class _Handed(Message):

@@ -35,6 +35,8 @@ LOOK_S: Final = 5.0
 """How often it is looked whether a pool was joined, or made, by another process of the home; and whether somebody has to be asked."""
 RESPREAD_S: Final = 600.0
 """How often a gate brings its own pools' manifests to their holders again: these keep them in memory only."""
+DOUBT_S: Final = 10.0
+"""A manifest that is doubted is asked for again after this long."""
 ENROL_AGAIN_S: Final = (2.0, 300.0)
 
 Aside = Callable[[Callable[[], object]], Awaitable[object]]
@@ -77,6 +79,8 @@ class PoolNode:
         self._gates = gates
         self._own: dict[str, OwnPool] = {}
         self._joined: dict[str, Joined] = {}
+        self._polled: dict[str, float] = {}
+        self._poll_at: dict[str, float] = {}
         self._tries: dict[str, tuple[float, float]] = {}
         """Pool → when to ask a gate again, and the pause after that."""
         self._said: set[str] = set()
@@ -100,7 +104,6 @@ class PoolNode:
             links = pool_links(self._network, nursery)
             nursery.start_soon(self._keep)
             task_status.started()
-            polled: dict[str, float] = {}
             while True:
                 self._look()
                 now = trio.current_time()
@@ -108,13 +111,22 @@ class PoolNode:
                     for joined in tuple(self._joined.values()):
                         if self._due(joined) and self._tries.get(joined.pool, (now, 0.0))[0] <= now:
                             asking.start_soon(self._enrol, links, joined)
-                        if polled.get(joined.pool, now) <= now:
-                            polled[joined.pool] = now + POLL_S * self._rng.uniform(1 - JITTER, 1 + JITTER)
+                        if self._poll_at.get(joined.pool, now) <= now:
+                            self._polled[joined.pool] = now
+                            pause = POLL_S * self._rng.uniform(1 - JITTER, 1 + JITTER)
+                            self._poll_at[joined.pool] = now + pause
                             asking.start_soon(self._poll, links, joined)
                     for pool in tuple(self._own.values()):
                         if self._to_spread(pool, now):
                             asking.start_soon(self._respread, links, pool)
                 await trio.sleep(LOOK_S * self._rng.uniform(1 - JITTER, 1 + JITTER))
+
+    def doubt(self, name: str) -> None:
+        """Something was seen that the manifest at hand of a pool of that name does not say: ask for a newer one soon."""
+        for joined in self._joined.values():
+            if joined.name == name and joined.pool in self._polled:
+                soon = self._polled[joined.pool] + DOUBT_S
+                self._poll_at[joined.pool] = min(self._poll_at[joined.pool], soon)
 
     # -- what is on disk --------------------------------------------------------------------------------------------------------
 

@@ -90,12 +90,12 @@ class PoolNotes:
                     f" not yet over; {MAX_TICKETS} for {MAX_USES_OUT} is the most",
                     hint="give shorter ones, for fewer: --for 1h --uses 1",
                 )
-            self._write(notes)
+            self.keep(notes)
 
     def unnote(self, ticket: bytes, now: float) -> None:
         """Forget a ticket that was not given after all."""
         with locked(self._folder):
-            self._write(tuple(note for note in self.tickets(now) if note.id != ticket))
+            self.keep(tuple(note for note in self.tickets(now) if note.id != ticket))
 
     def use(self, ticket: bytes, peer: str, now: float) -> bool:
         """Count `peer` among those who came by this ticket; gives whether it is the first time.
@@ -115,10 +115,11 @@ class PoolNotes:
                     hint="ask the pool's owner for one",
                 )
             marked = note.model_copy(update={"used": (*note.used, peer)})
-            self._write(tuple(marked if each is note else each for each in notes))
+            self.keep(tuple(marked if each is note else each for each in notes))
             return True
 
-    def _write(self, notes: tuple[TicketNote, ...]) -> None:
+    def keep(self, notes: tuple[TicketNote, ...]) -> None:
+        """Write the tickets, in the place of what was there."""
         write_durably(self._folder / "tickets", pack(_Notes(tickets=notes).to_wire()))
 
     # -- ends -------------------------------------------------------------------------------------------------------------------

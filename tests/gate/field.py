@@ -24,7 +24,7 @@ from swarm.memory import MemoryNetwork, MemorySwarm
 from swarm.network import Contact
 from swarm.own_pools import OwnPool, create_pool
 from swarm.pool_desk import Enroller
-from swarm.pool_node import PoolNode
+from swarm.pool_node import Aside, PoolNode
 from swarm.tickets import Ticket
 
 START = 1_800_000_000.0
@@ -113,21 +113,27 @@ class Field:
         )[0]
 
     async def join(
-        self, name: str, ticket: Ticket, role: Role = Role.WORKER, *, learn: Node | None = None
+        self,
+        name: str,
+        ticket: Ticket,
+        role: Role = Role.WORKER,
+        *,
+        learn: Node | None = None,
+        aside: Aside | None = None,
     ) -> Node:
         """A node that uses a ticket and follows the pool from then on; a worker tells the index so. `learn`: whom it knows first."""
         home = Home.at(self._folder / name)
         join_pool(home, ticket, role, Identity.from_seed(name).peer_id, now=wall())
-        node = await self._start(name, home, role, None, learn)
+        node = await self._start(name, home, role, None, learn, aside)
         if role is Role.WORKER:
             await node.index.publish(
                 Advert(peer=node.peer, seq=0, device=name, name=name, pools=(ticket.name,))
             )
         return node
 
-    async def passer_by(self, name: str) -> Node:
+    async def passer_by(self, name: str, enrol: Enroller | None = None) -> Node:
         """A node that is in no pool."""
-        return await self._start(name, Home.at(self._folder / name), Role.WORKER, None)
+        return await self._start(name, Home.at(self._folder / name), Role.WORKER, enrol)
 
     async def _start(
         self,
@@ -136,6 +142,7 @@ class Field:
         role: Role | None,
         enrol: Enroller | None,
         learn: Node | None = None,
+        aside: Aside | None = None,
     ) -> Node:
         identity, rng = Identity.from_seed(name), random.Random(len(self.nodes))
         network = self.swarm.node(identity, role is not Role.SUBMIT)
@@ -151,7 +158,7 @@ class Field:
             rng=rng,
             news=heard.append,
             enrol=enrol,
-            aside=inline,
+            aside=aside or inline,
         )
         node = Node(identity, network, index, home, pools, heard)
         if self.nodes:

@@ -8,7 +8,16 @@ from protocol.errors import LocalProtocolError, NotPermitted, RemoteProtocolErro
 from protocol.pool_messages import MAX_MEMBERS, MAX_REVOKED, Manifest, Member, PoolManifest
 from protocol.words import Role
 from swarm.identity import Identity
-from swarm.manifests import caught_up, forgiven, sign_manifest, taken_back, verified, with_member, without
+from swarm.manifests import (
+    caught_up,
+    forgiven,
+    pruned,
+    sign_manifest,
+    taken_back,
+    verified,
+    with_member,
+    without,
+)
 
 POOL = Identity.from_seed("pool")
 EMPTY = PoolManifest(pool=POOL.peer_id, name="lab", number=1)
@@ -104,3 +113,29 @@ def test_from_the_fullest_pool_every_member_and_its_ticket_can_be_taken_back() -
         assert isinstance(signed, Manifest)
     assert verified(signed.body, signed.signature) == manifest
     assert (len(manifest.revoked), manifest.members) == (MAX_REVOKED, ())
+
+
+def test_catching_up_drops_nothing_that_was_taken_back_without_saying_so() -> None:
+    ours = without(EMPTY, [peer(n) for n in range(200)])
+    theirs = without(without(EMPTY, [peer(n) for n in range(200, 400)]), tokens=(b"12345678",))
+    with pytest.raises(NotPermitted, match="restored from a copy"):
+        caught_up(ours, theirs)
+
+
+def test_catching_up_leaves_members_off_the_list_sooner_than_a_revocation() -> None:
+    full = EMPTY
+    for number in range(180):
+        line = Member(peer=peer(number), role=Role.WORKER, name=f"{number:060}", team="t" * 64)
+        full = with_member(full, line)
+    newer = full.model_copy(update={"number": 900})
+    after = caught_up(without(EMPTY, [peer(-n) for n in range(1, 200)]), newer)
+    sign_manifest(POOL, after)
+    assert len(after.revoked) == 199
+    assert 0 < len(after.members) < len(newer.members)
+
+
+def test_what_is_surely_over_gives_its_room_free() -> None:
+    manifest = without(EMPTY, (peer(1), peer(2)), (b"12345678",))
+    after = pruned(manifest, {peer(1)}, {b"12345678"})
+    assert (after.revoked, after.revoked_tokens, after.number) == ((peer(2),), (), manifest.number + 1)
+    assert pruned(after, {peer(1)}, ()) is after

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import stat
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from protocol.errors import NotPermitted, ResourceError
 from protocol.pool_messages import Member
 from protocol.words import Right, Role
 from swarm.home import Home
-from swarm.identity import Identity
+from swarm.identity import Identity, write_durably
 from swarm.manifests import verified, with_member, without
 from swarm.membership import (
     Credential,
@@ -26,6 +27,7 @@ from swarm.membership import (
     leave_pool,
 )
 from swarm.own_pools import OwnPool, create_pool, own_pool, own_pools
+from swarm.pool_files import secret_text
 from swarm.pool_notes import TicketNote
 from swarm.settings import SettingsError
 from swarm.tickets import Ticket
@@ -215,6 +217,36 @@ def test_what_is_over_is_not_presented_and_a_handed_token_is_forgotten(home: Hom
 
 def test_the_hosts_name_is_one_that_a_member_can_have() -> None:
     assert Member(peer=ANN.peer_id, role=Role.SUBMIT, name=host_name()).name == host_name()
+
+
+def test_one_damaged_file_takes_no_other_credential_away(home: Home, pool: OwnPool) -> None:
+    join_pool(home, ticket(pool, Role.SUBMIT, to=ANN.peer_id), Role.SUBMIT, ANN.peer_id, now=NOW)
+    create_pool(home, "mine")
+    keep_token(home, Credential(ANN.peer_id, b"a token", "", NOW + 50))
+    broken = create_pool(home, "broken")
+    damaged = (
+        broken.folder / "pool",
+        home.data / "pools" / "joined" / f"{ANN.peer_id}.submit",
+        home.data / "scheduler" / "tokens" / "ffff",
+    )
+    for path in damaged:
+        write_durably(path, b"?")
+    told: list[str] = []
+    found = credentials(home, Role.SUBMIT, ANN.peer_id, now=NOW, damaged=lambda exc: told.append(exc.what))
+    assert {credential.pool_name for credential in found} == {"lab", "mine", ""}
+    assert [
+        str(path) in line for path, line in zip((damaged[1], damaged[0], damaged[2]), told, strict=True)
+    ] == [True] * 3
+    with pytest.raises(ResourceError, match="is damaged"):
+        joined_pools(home, Role.SUBMIT)
+
+
+@pytest.mark.parametrize("said", ["sark1abc", "-", "file", "no such file", "x" * 5000, "a\0b"])
+def test_a_ticket_is_what_was_typed_or_in_a_file_or_on_standard_input(tmp_path: Path, said: str) -> None:
+    (tmp_path / "ticket").write_text("sark1file\n")
+    typed = str(tmp_path / "ticket") if said == "file" else said
+    expected = {"-": "sark1stdin", "file": "sark1file"}.get(said, said)
+    assert secret_text(typed, io.StringIO("sark1stdin\nmore")).strip() == expected
 
 
 def test_a_newer_token_for_a_campaign_takes_the_place_of_the_one_before(home: Home) -> None:
