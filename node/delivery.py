@@ -183,6 +183,11 @@ class Delivery:
             with trio.move_on_after(AGAIN_S):
                 await changed.wait()
 
+    def _still(self, link: Link, item: Item) -> bool:
+        """Whether it is for who has this link, as things are."""
+        same_peer = self._outbox.find(link.peer, item.sha256) is not None
+        return same_peer and self._links.may_carry(link, (item.principal, item.campaign))
+
     async def _send(self, link: Link, item: Item) -> bool:
         """Send one. False: the link is of no use."""
         self._under_way.add(item.sha256)
@@ -215,6 +220,9 @@ class Delivery:
         finally:
             self._under_way.discard(item.sha256)
         del self._failures[item.sha256]
+        if message is not None and not self._still(link, item):
+            log.info("result.adopted", task=item.task, attempt=item.attempt)
+            return True  # while it was under way its campaign was adopted: it stays for who did that
         await self._outbox.settle(item.sha256, keep=keep)
         self._settled(item)
         return True

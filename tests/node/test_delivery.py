@@ -19,6 +19,7 @@ from protocol.words import Phase
 
 BOB = "12D3KooWBobBobBobBobBobBobBobBobBobBobBobBobBobBobBo"
 ANN = "12D3KooWAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAn"
+BOB = "12D3KooWBobBobBobBobBobBobBobBobBobBobBobBobBobBobBo"
 
 
 class Line:
@@ -201,3 +202,21 @@ async def test_of_two_machines_with_one_key_only_the_one_that_adopted_is_offered
     assert await post.delivery.offer(ANN, ABOUT, ready) is None
     assert trio.current_time() > before, "the worker comes back to it again and again: not without a pause"
     assert old.taken == []
+
+
+async def test_a_result_whose_campaign_is_adopted_while_it_is_under_way_stays_for_who_adopted_it(
+    tmp_path: Path,
+) -> None:
+    post = Post(tmp_path)
+    await post.put(1, b"one")
+
+    class Slow(Line):
+        async def call(self, message: Message, *, patience_s: float) -> Message:
+            await post.outbox.hand_over("c-1", ANN, BOB, again=False)
+            return await super().call(message, patience_s=patience_s)
+
+    old = Slow()
+    await post.over(old)
+    assert old.taken == ["c-1/1"]
+    assert post.settled == []
+    assert [item.task for item in post.outbox.waiting(BOB)] == ["c-1/1"]
