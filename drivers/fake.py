@@ -42,6 +42,8 @@ from drivers.base import (
 UNIT: Final = "Fake (Simulation)"
 ANNOUNCED: Final = "simulation: these figures come from a script, no model ran"
 FOREVER_S: Final = 3600
+TELL_S: Final = 0.25
+"""How often progress is told while a script sleeps."""
 KEYS: Final = frozenset(
     {"load_ms", "latencies_ms", "sleep", "agrees", "fail", "hang", "eat_mib", "orphan", "print"}
 )
@@ -84,10 +86,12 @@ class FakeDriver:
         yield Progressed(Phase.WARM_UP, warmup, warmup)
         _act(script, Phase.WARM_UP)
         samples: list[int] = []
+        told = time.perf_counter()
         for done, latency in enumerate(itertools.islice(itertools.cycle(latencies), order.runs), start=1):
             _pause(script, latency)
             samples.append(round(latency * 1e6))
-            if done in (1, order.runs // 2, order.runs):
+            if done in (1, order.runs // 2, order.runs) or time.perf_counter() - told > TELL_S:
+                told = time.perf_counter()
                 yield Progressed(Phase.RUN, done, order.runs, latency)
         _act(script, Phase.RUN)
         wall = sum(samples) / 1e9

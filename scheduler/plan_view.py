@@ -81,7 +81,7 @@ def _start(cell: PlanCell) -> str:
     if not cell.serve:
         return "-"
     if cell.start_s is None:
-        return UNKNOWN
+        return "not known"
     return "now" if cell.start_s < 1 else f"in {about(cell.start_s)}"
 
 
@@ -97,6 +97,8 @@ def plan_lines(plan: LivePlan) -> list[str]:
     told.append(f"Expected: {total}{source}, {fetch}.")
     ways = list(dict.fromkeys(way for cell in plan.cells for way in cell.gives_way))
     told += [f"Would give way: {kept_columns(way)}" for way in ways[:MAX_WAYS]]
+    if not plan.complete:
+        told.append("There are more devices than can be looked at: this holds for those that were seen.")
     if len(ways) > MAX_WAYS:
         told.append(f"and {len(ways) - MAX_WAYS} more would give way")
     return told

@@ -47,6 +47,8 @@ def queued_text(task: TaskRow) -> str:
     text = "queued" if task.position is None else f"queued {ordinal(task.position)}"
     if task.start_s is not None:
         text += ", starts soon" if task.start_s < 1 else f", starts in {about(task.start_s)}"
+    elif task.position is not None:
+        text += ", start not known yet"
     return f"{text}; {safe_text(task.note, 200)}" if task.note else text
 
 

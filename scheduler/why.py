@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
@@ -21,9 +22,10 @@ from protocol.match import match
 from protocol.messages import MAX_PREEMPTIONS
 from protocol.requirement import Requirement
 from protocol.task import Task
-from protocol.words import Phase
+from protocol.words import Phase, Reason
 from scheduler.explain import explain
 from scheduler.progress import ADOPTED, ENDED, about, nobody_line, ordinal, progress_text, show_time
+from scheduler.rank import LEAST_AHEAD
 from scheduler.safe import safe_text
 from scheduler.stored import AttemptRow, AttemptState, CampaignRow, Event, Outcome, TaskRow
 
@@ -115,6 +117,8 @@ def why(
     ordered = sorted(groups.items(), key=lambda item: (_ORDER.index(item[1][0].state), item[1][0].n))
     stories = tuple(teller.story(key[1:], alike, tried) for key, alike in ordered)
     remarks = [*_unplanned(campaign, tasks, unplanned, seen), *set_aside(known, now)]
+    if any(task.state is TaskState.QUEUED for task in tasks):
+        remarks.append(_priority_line(campaign.priority))
     waiting = campaign.ended is None
     if waiting and not seen.scheduling:
         remarks.insert(0, nobody_line(campaign.id))
@@ -279,7 +283,8 @@ class _Teller:
 
     def _load(self, device: str) -> str:
         count = self._seen.busy.get(device, 0)
-        return f" (has {count} task{'' if count == 1 else 's'} of yours)" if count else ""
+        more = ": no more are kept there at a time" if count >= LEAST_AHEAD else ""
+        return f" (has {count} task{'' if count == 1 else 's'} of yours{more})" if count else ""
 
     def _queued(self, task: TaskRow) -> list[str]:
         told = [f"at {safe_text(task.device)}: {progress_text(task)}"] if self._alone else [_PLACES]
@@ -288,18 +293,20 @@ class _Teller:
         waited = int((self._now - self._since[task.id]) // AGEING_S)
         priority = self._campaign.priority
         aged = f", {min(waited, MAX_AGEING)} higher by waiting" if self._alone and waited > 0 else ""
-        told.append(
-            f"priority {priority}{aged}, unless its permission there caps it lower: higher ones go before it and, among equals, "
-            "whoever was served least lately"
-        )
-        if priority >= PREEMPT_GAP:
-            told.append(
-                f"a run gives way to it only if its priority is {priority - PREEMPT_GAP} or less, nothing of it is being timed, and it "
-                f"gave way less than {MAX_PREEMPTIONS} times: those before it do not"
-            )
-        else:
-            told.append(f"no run gives way to it: that takes a priority {PREEMPT_GAP} above the run's")
+        if aged:
+            told.append(f"its priority counts as {priority}{aged}")
         return told
+
+
+def _priority_line(priority: int) -> str:
+    """What a queue goes by, once for all that wait in one."""
+    turns = f"Priority {priority}: higher ones go first; among equals, whoever was served least lately."
+    below = priority - PREEMPT_GAP
+    return (
+        f"{turns} Runs of priority {below} or less give way, unless they are being timed."
+        if below >= 0
+        else turns
+    )
 
 
 def gave_way(times: int) -> str:
@@ -317,6 +324,14 @@ def _kept(line: str) -> str:
 
 # -- what was tried -----------------------------------------------------------------------------------------------------------------------
 
+_PEER: Final = re.compile(r"12D3Koo[1-9A-HJ-NP-Za-km-z]{45}")
+_ADDRESS: Final = re.compile(r"/ip[46]/([^/\s]+)/tcp/[0-9]+(?:/p2p/\w+)?")
+_SAID: Final[dict[AttemptState, tuple[str, ...]]] = {
+    AttemptState.LOST: (str(Reason.LOST),),
+    AttemptState.CANCELLED: (str(Reason.CANCELLED),),
+    AttemptState.PREEMPTED: (str(Reason.PREEMPTED),),
+}
+"""Reasons that the words for the state say already."""
 _TOLD: Final[dict[AttemptState, str]] = {
     AttemptState.INTENDED: "was asked",
     AttemptState.QUEUED: "has it in its queue",
@@ -332,10 +347,20 @@ _TOLD: Final[dict[AttemptState, str]] = {
 
 def _words(attempt: AttemptRow) -> str:
     detail = (attempt.detail.splitlines() or [""])[0]
-    why = ": ".join(filter(None, [str(attempt.reason or ""), safe_text(detail, 300)]))
-    return f"{safe_text(attempt.device) or attempt.worker[-8:]} {_TOLD[attempt.state]}" + (
-        f": {why}" if why else ""
-    )
+    device, reason = safe_text(attempt.device), str(attempt.reason or "")
+    if device in ("", str(Reason.UNKNOWN)):
+        device = f"…{attempt.worker[-8:]}"
+    why = clipped(safe_text(detail, 300))
+    for word in (f"{reason}: ", f"{device}: ", f"{reason}: "):  # each is said once
+        why = why.removeprefix(word)
+    if reason and reason not in _SAID.get(attempt.state, ()) and reason != why:
+        why = ": ".join(filter(None, [reason, why]))
+    return f"{device} {_TOLD[attempt.state]}" + (f": {why}" if why else "")
+
+
+def clipped(text: str) -> str:
+    """`no way to 12D3Koo…R5DXUdsR`: whole peer ids and addresses are of no use in a sentence."""
+    return _PEER.sub(lambda found: f"…{found[0][-8:]}", _ADDRESS.sub(r"\1", text))
 
 
 def _each(attempts: Sequence[AttemptRow], now: float) -> list[str]:

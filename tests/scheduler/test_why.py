@@ -18,7 +18,7 @@ from protocol.task import Measure, Model, Task, Timeouts, read_task
 from protocol.words import Phase, Reason
 from scheduler.store import Store
 from scheduler.stored import Intent, Live, NewCampaign, Place
-from scheduler.why import Seen, Why, gave_way, ranges, why, why_lines
+from scheduler.why import Seen, Why, clipped, gave_way, ranges, why, why_lines
 from swarm.home import Home
 from swarm.identity import Identity
 
@@ -138,8 +138,8 @@ def test_a_ticket_says_its_place_its_expected_start_and_what_decides(store: Stor
     (story,) = told(store, clock).stories
     assert story.head == "Task 1 waits for its turn, for 2:10"
     assert story.why[0] == "at mini-7: queued 3rd, starts in ~40 s"
-    assert story.why[1].startswith("priority 50, 2 higher by waiting")
-    assert "priority is 40 or less" in story.why[2]
+    assert story.why[1] == "its priority counts as 50, 2 higher by waiting"
+    assert "Runs of priority 40 or less give way" in told(store, clock).remarks[0]
     assert story.tried == ("attempt 1: mini-7 has it in its queue (2:10)",)
 
 
@@ -157,16 +157,27 @@ def test_devices_that_fit_say_how_much_of_ours_they_have(store: Store, clock: Cl
     submit(store, [a_task(1)])
     seen = Seen(adverts=(advert("one"), advert("two")), busy={"one": 3})
     assert told(store, clock, seen=seen).stories[0].why == (
-        "there now and fit: one (has 3 tasks of yours), two",
+        "there now and fit: one (has 3 tasks of yours: no more are kept there at a time), two",
     )
 
 
 def test_the_lowest_priorities_make_nobody_give_way(store: Store, clock: Clock) -> None:
     submit(store, [a_task(1)], priority=9)
     begin(store, 1, queued=True)
+    assert not any("give way" in line for line in told(store, clock).remarks)
+
+
+def test_an_attempt_says_each_word_once_and_no_whole_address(store: Store, clock: Clock) -> None:
+    peer = Identity.from_seed("x").peer_id
     assert (
-        told(store, clock).stories[0].why[-1]
-        == "no run gives way to it: that takes a priority 10 above the run's"
+        clipped(f"no way to {peer} at /ip4/192.0.2.7/tcp/4101/p2p/{peer}")
+        == f"no way to …{peer[-8:]} at 192.0.2.7"
+    )
+    submit(store, [a_task(1)])
+    begin(store, 1)
+    store.end_attempt("c-one/1", 1, TaskEvent.LOSE, reason=Reason.LOST, detail="mini-7: its process is gone")
+    assert (
+        told(store, clock).stories[0].tried[0].startswith("attempt 1: mini-7 lost it: its process is gone (")
     )
 
 
