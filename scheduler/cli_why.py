@@ -197,7 +197,12 @@ def check_plan(home: Home, file: Path, gates: tuple[str, ...], name: str) -> Non
     from scheduler.plan_view import kept_plan
 
     kept = kept_plan(home, name)
-    told = changes(kept, look(home, file, gates))
+    now = look(home, file, gates)
+    told = changes(kept, now)
+    if not (kept.complete and now.complete):
+        print(
+            "not all devices could be seen: only whether each cell is covered was compared", file=sys.stderr
+        )
     if told:
         print(f"sark-node: not submitted: the world is not as plan {name} saw it", file=sys.stderr)
         for line in told:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import median
 
@@ -83,6 +84,8 @@ class LivePlan(_Part):
     """Names of the devices that fit somewhere, by id."""
     seen: int
     """Devices that were seen at all."""
+    complete: bool = True
+    """No device that may fit was left out: else there are too many to look at all, and what is said here holds for those seen."""
     total_s: float | None
     """Until all tasks would have ended; None: not known."""
     fetch: int
@@ -107,7 +110,8 @@ def make_plan(
     content = _digest(campaign.model_dump(mode="json"))
     hashes = {name: model.sha256 for name, (_, model) in models.items()}
     bodies = [hashlib.sha256(task_body(task)).hexdigest() for _, tasks in cells for task in tasks]
-    substance = [content, sorted(hashes.items()), bodies, [sorted(cell.serve) for cell in made]]
+    serving = [sorted(cell.serve) if visit.complete else cell.covered for cell in made]
+    substance = [content, sorted(hashes.items()), bodies, serving]
     used = {device for cell in made for device in cell.fit}
     whole = all(cell.covered and cell.run_s is not None for cell in made)
     return LivePlan(
@@ -120,6 +124,7 @@ def make_plan(
         covered=sum(cell.covered for cell in made),
         devices={a.device: safe_text(a.name, 40) for a in visit.adverts if a.device in used},
         seen=len({advert.device for advert in visit.adverts}),
+        complete=visit.complete,
         total_s=work.ends_s if whole and work.known else None,
         fetch=work.fetch,
     )
@@ -313,7 +318,10 @@ class _Work:
 
 
 def changes(kept: LivePlan, now: LivePlan) -> list[str]:
-    """What changed in substance since the plan was made, a line each; empty when only load did, or devices came on top."""
+    """What changed in substance since the plan was made, a line each; empty when only load did, or devices came on top.
+
+    When not all devices could be seen, then or now, nothing is said of single ones: others were seen, which is no change.
+    """
     told: list[str] = []
     if kept.content != now.content:
         told.append("the campaign file was edited")
@@ -322,8 +330,8 @@ def changes(kept: LivePlan, now: LivePlan) -> list[str]:
         for name, sha256 in now.models.items()
         if kept.models.get(name, sha256) != sha256
     ]
-    before = {_key(cell): cell for cell in kept.cells}
-    after = {_key(cell): cell for cell in now.cells}
+    complete = kept.complete and now.complete
+    before, after = _keyed(kept.cells), _keyed(now.cells)
     names = kept.devices | now.devices
     gone: dict[str, int] = {}
     for key, cell in before.items():
@@ -332,6 +340,8 @@ def changes(kept: LivePlan, now: LivePlan) -> list[str]:
             continue
         if cell.covered and not other.covered:
             told.append(f"{_named(cell)} is no longer covered: {other.why.splitlines()[0]}")
+        if not complete:
+            continue
         if cell.tasks != other.tasks:
             told.append(f"{_named(cell)} makes {other.tasks} tasks now, {cell.tasks} before")
         for device in set(cell.serve) - set(other.serve):
@@ -342,12 +352,19 @@ def changes(kept: LivePlan, now: LivePlan) -> list[str]:
     ]
     expected = {device for cell in kept.cells for device in cell.preempts}
     ways = dict.fromkeys(way for cell in now.cells if set(cell.preempts) - expected for way in cell.gives_way)
-    told += [f"somebody's run would have to give way now: {way}" for way in ways]
+    told += [f"somebody's run would have to give way now: {way}" for way in ways if complete]
     return told
 
 
-def _key(cell: PlanCell) -> tuple[str, str, int | None]:
-    return (cell.model, cell.unit, cell.threads)
+def _keyed(cells: Sequence[PlanCell]) -> dict[tuple[str, str, int | None, int], PlanCell]:
+    """By what a cell measures, and the how-manieth of those alike it is: the plain form may ask for one on several devices by name."""
+    alike: Counter[tuple[str, str, int | None]] = Counter()
+    keyed: dict[tuple[str, str, int | None, int], PlanCell] = {}
+    for cell in cells:
+        key = (cell.model, cell.unit, cell.threads)
+        alike[key] += 1
+        keyed[*key, alike[key]] = cell
+    return keyed
 
 
 def _named(cell: PlanCell) -> str:

@@ -14,7 +14,7 @@ from protocol.task import Task, read_task
 from scheduler.campaign import load_campaign
 from scheduler.live_plan import LivePlan, make_plan
 from scheduler.models import describe_models
-from scheduler.plan import derive_cells
+from scheduler.plan import derive_cells, requirements
 from scheduler.store import Store
 from scheduler.visit import VISIT, visit
 from swarm.home import Home
@@ -32,7 +32,8 @@ def look(home: Home, file: Path, gates: Sequence[str]) -> LivePlan:
         return tuple(task for _, tasks in made for task in tasks)
 
     async def go() -> LivePlan:
-        seen = await visit(gates, home, cells_on, priority=campaign.priority, now=time.time())
+        needs = requirements(campaign)
+        seen = await visit(gates, home, needs, cells_on, priority=campaign.priority, now=time.time())
         cells = derive_cells(campaign, models, campaign_id=VISIT, scheduler=scheduler, devices=seen.adverts)
         return make_plan(campaign, models, cells, seen, history(home, {m.sha256 for _, m in models.values()}))
 

@@ -11,7 +11,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 import trio
 
@@ -28,13 +28,15 @@ from swarm.home import Home
 from swarm.host import open_host
 from swarm.identity import Identity, load_or_create
 from swarm.index import Index
+from swarm.index_query import QueryResult
 from swarm.link import Link, Links
 from swarm.membership import Credential, credentials
 from swarm.network import Network
 from swarm.tokens import Grant, delegate, issue
 
 EVERYBODY: Final = 256
-"""Devices that are asked."""
+"""Devices that are looked for: in all, and when there are more, again for each need."""
+LOOKUPS: Final = 8
 AT_ONCE: Final = 32
 MAX_PROBES: Final = 64
 """Questions to one worker, each about up to 16 kinds of task."""
@@ -70,37 +72,75 @@ class Visit:
     tasks: tuple[Task, ...]
     told: Mapping[str, Told]
     """By peer: only those that fit one of the tasks were asked."""
+    complete: bool = True
+    """No device that may fit was left out."""
+
+
+class Finder(Protocol):
+    """What is used of `swarm.index.Index`."""
+
+    async def query(self, requirement: Requirement, want: int = 16) -> QueryResult: ...
+
+    async def everybody(self, limit: int = 256) -> QueryResult: ...
 
 
 async def visit(
     gates: Sequence[str],
     home: Home,
+    needs: Sequence[Requirement],
     tasks_on: Callable[[Sequence[Advert]], Sequence[Task]],
     *,
     priority: int,
     now: float,
 ) -> Visit:
-    """Find everybody, work out the tasks, ask those that fit. `now`: wall seconds. Raises `Unreachable` when no gate answers."""
+    """Find everybody, work out the tasks, ask those that fit. `needs`: what the tasks need at least; `now`: wall seconds.
+
+    Raises `Unreachable` when no gate answers.
+    """
     visitor, scheduler = Identity.fresh(), load_or_create(home.key("scheduler"))
     tokens = visitor_tokens(
         scheduler, credentials(home, Role.SUBMIT, scheduler.peer_id, now=now), visitor.peer_id, now=now
     )
-    async with _inside(gates, visitor) as (network, adverts):
+    async with _inside(gates, visitor) as (network, index):
+        adverts, complete = await see(index, needs)
         tasks = tuple(tasks_on(adverts))
         told = await ask_everybody(network, adverts, tasks, tokens, priority=priority)
-    return Visit(adverts, tasks, told)
+    return Visit(adverts, tasks, told, complete)
 
 
 async def see_everybody(gates: Sequence[str]) -> tuple[Advert, ...]:
     """The devices that are there now; none of them is asked anything. Raises `Unreachable` when no gate answers."""
-    async with _inside(gates, Identity.fresh()) as (_, adverts):
-        return adverts
+    async with _inside(gates, Identity.fresh()) as (_, index):
+        return (await see(index, ()))[0]
+
+
+async def see(index: Finder, needs: Sequence[Requirement]) -> tuple[tuple[Advert, ...], bool]:
+    """The devices there are; of more than can be looked at, some of all kinds and those that meet one of `needs`.
+
+    And whether nobody was left out who meets one.
+    """
+    found: dict[str, Advert] = {}
+
+    def take(result: QueryResult) -> bool:
+        found.update({s.advert.peer: s.advert for s in result.found if not s.advert.gone})
+        return result.complete
+
+    if take(await index.everybody(EVERYBODY)):
+        return tuple(found.values()), True
+    slots, whole = trio.CapacityLimiter(LOOKUPS), [bool(needs)]
+
+    async def query(need: Requirement) -> None:
+        async with slots:
+            whole.append(take(await index.query(need, EVERYBODY)))
+
+    async with trio.open_nursery() as nursery:
+        for need in needs:
+            nursery.start_soon(query, need)
+    return tuple(found.values()), all(whole)
 
 
 @asynccontextmanager
-async def _inside(
-    gates: Sequence[str], visitor: Identity
-) -> AsyncIterator[tuple[Network, tuple[Advert, ...]]]:
+async def _inside(gates: Sequence[str], visitor: Identity) -> AsyncIterator[tuple[Network, Index]]:
     if not gates:
         raise Unreachable(
             "no gate is known here",
@@ -117,8 +157,7 @@ async def _inside(
             )
         index = Index(network, rng=rng, serve=False)
         await nursery.start(index.run)
-        found = await index.everybody(EVERYBODY)
-        yield network, tuple(sighting.advert for sighting in found.found if not sighting.advert.gone)
+        yield network, index
         nursery.cancel_scope.cancel()
 
 

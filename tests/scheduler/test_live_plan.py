@@ -10,19 +10,23 @@ import pytest
 from rich.console import Console
 
 import sark
-from protocol.advert import Advert, UnitOffer
+from protocol.advert import Advert, SignedAdvert, UnitOffer
 from protocol.base import Message
 from protocol.errors import CampaignError
+from protocol.match import match
 from protocol.messages import WORK, Denied, Present, Presented, Probe, Quote, ShapeQuote
+from protocol.requirement import Requirement, parse_clause
 from protocol.task import Model, Task
 from protocol.words import Family, Reason, Right, WorkerState
 from scheduler.campaign import Campaign, parse_campaign
-from scheduler.live_plan import LivePlan, changes, make_plan
+from scheduler.live_plan import LivePlan, PlanCell, changes, make_plan
 from scheduler.plan import derive_cells
 from scheduler.plan_view import keep_plan, kept_plan, plan_lines, plan_table, uncovered_lines
-from scheduler.visit import Told, Visit, ask_everybody, kind_of, visitor_tokens
+from scheduler.visit import Told, Visit, ask_everybody, kind_of, see, visitor_tokens
 from swarm.home import Home
 from swarm.identity import Identity
+from swarm.index_gather import Sighting
+from swarm.index_query import QueryResult
 from swarm.link import Link, serve_links
 from swarm.membership import Credential
 from swarm.memory import MemorySwarm
@@ -77,6 +81,7 @@ def planned(
     shape: ShapeQuote | None = None,
     history: list[tuple[str, float]] | None = None,
     salt: int = 0,
+    complete: bool = True,
 ) -> LivePlan:
     """A plan over devices of which each says what `says` has for its name; an idle one if nothing."""
     plan = campaign(text)
@@ -94,7 +99,7 @@ def planned(
     before: list[tuple[Task, float]] = [
         (task, seconds) for name, seconds in history or [] for task in tasks if task.model.name == name
     ]
-    return make_plan(plan, described, cells, Visit(tuple(adverts), tuple(tasks), told), before)
+    return make_plan(plan, described, cells, Visit(tuple(adverts), tuple(tasks), told, complete), before)
 
 
 def test_a_cell_says_who_fits_who_serves_when_how_long_and_what_is_to_be_fetched() -> None:
@@ -231,6 +236,51 @@ def test_a_device_on_top_is_no_change_for_tasks_that_any_may_run() -> None:
     assert changes(planned([device("one")]), planned([device("one"), device("two")])) == []
 
 
+def test_cells_that_are_alike_but_for_their_device_are_compared_one_by_one() -> None:
+    """The plain form can ask for the same model on the same unit of several devices, each by its name."""
+
+    def cell(device: str, why: str = "") -> PlanCell:
+        here = () if why else (device,)
+        return PlanCell(
+            model="m",
+            unit="CPU (ONNX)",
+            threads=None,
+            tasks=1,
+            fit=here,
+            serve=here,
+            covered=not why,
+            start_s=0.0,
+            run_s=1.0,
+            run_from="",
+            fetch=0,
+            preempts=(),
+            gives_way=(),
+            why=why,
+        )
+
+    plan = planned([device("one"), device("two")])
+    kept = plan.model_copy(update={"cells": (cell("d-one"), cell("d-two"))})
+    now = plan.model_copy(update={"cells": (cell("d-one", "0 of 1 devices fit"), cell("d-two"))})
+    assert changes(kept, now) == [
+        "m × CPU (ONNX) is no longer covered: 0 of 1 devices fit",
+        "one (d-one) is gone or does not serve any more: 1 cell",
+    ]
+    assert changes(now, kept) == []
+
+
+def test_with_more_devices_than_can_be_seen_only_what_is_not_covered_any_more_is_a_change() -> None:
+    adverts = [device(f"n{n}") for n in range(6)]
+    kept, now = planned(adverts[:4], complete=False), planned(adverts[2:], complete=False)
+    assert changes(kept, now) == []
+    assert kept.plan == now.plan, "which of them were seen is chance"
+    assert any("more devices than can be looked at" in line for line in plan_lines(now))
+    nobody = planned(adverts[:2], complete=False, says={"n0": "gone", "n1": "gone"})
+    assert [line.partition(":")[0] for line in changes(kept, nobody)] == [
+        "a.onnx × CPU (ONNX) is no longer covered",
+        "b.onnx × CPU (ONNX) is no longer covered",
+    ]
+
+
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_table_fits_the_terminal_with_every_number_whole(width: int) -> None:
     text = BASE.replace("a.onnx", "a-model-with-a-very-long-name-indeed-that-goes-on.onnx")
@@ -276,6 +326,38 @@ def test_a_visitor_shows_tokens_of_a_minute_with_the_right_to_ask_and_no_other()
         proof = prove(present.token, present.issuer, visitor.peer_id, now=1000.0)
         assert proof.grant.rights == {Right.STATUS}
         assert proof.expires <= 1061.0
+
+
+class Crowd:
+    """An index of so many devices that it names only some of them at a time."""
+
+    def __init__(self, adverts: list[Advert]) -> None:
+        self._adverts = adverts
+
+    async def everybody(self, limit: int = 256) -> QueryResult:
+        return self._found(self._adverts, limit)
+
+    async def query(self, requirement: Requirement, want: int = 16) -> QueryResult:
+        return self._found([a for a in self._adverts if match(requirement, a).fits], want)
+
+    @staticmethod
+    def _found(adverts: list[Advert], limit: int) -> QueryResult:
+        signed = SignedAdvert(body=b"", signature=b"s" * 64)
+        some = tuple(Sighting(advert, signed, 0.0) for advert in adverts[:limit])
+        return QueryResult(some, (), len(adverts), len(adverts) <= limit, {})
+
+
+async def test_the_few_devices_that_fit_are_found_in_a_crowd_of_others() -> None:
+    crowd = [device(f"n{n}") for n in range(300)]
+    rare = device("rare", "GPU (ONNX)")
+    gpu, cpu = (Requirement(clauses=(parse_clause(f"units has {unit} (ONNX)"),)) for unit in ("GPU", "CPU"))
+    seen, complete = await see(Crowd([*crowd, rare]), [gpu])
+    assert rare in seen
+    assert complete, "there is no other that fits"
+    seen, complete = await see(Crowd([*crowd, rare]), [gpu, cpu])
+    assert rare in seen
+    assert not complete
+    assert await see(Crowd(crowd[:9]), [gpu]) == (tuple(crowd[:9]), True)
 
 
 async def test_each_worker_is_shown_the_tokens_it_may_trust_and_asked_once_about_what_it_fits() -> None:
