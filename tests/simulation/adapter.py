@@ -72,7 +72,7 @@ def wanted(peer: str, message: Commit, permit: Permit) -> Wanted:
 
 def renew(
     ledger: Ledger, peer: str, principal: str, message: Renew, epochs: Mapping[str, int], now: float
-) -> Renewed | Denied:
+) -> Renewed:
     """What the desk answers to a renewal."""
     refused = ledger.refusals(peer, principal, message.held, epochs, lambda campaign: True)
     renewed = ledger.renew(peer, tuple(h for h in message.held if h.lease not in refused), now)
