@@ -89,7 +89,8 @@ async def adopt_campaign(
     known = {task.task for task in opened.tasks}
     if known - gathered.places().keys():
         await gatherer.widen(gathered)
-    found = {task: place for task, place in gathered.places().items() if task in known}
+    places = gathered.places(hashlib.sha256(data).hexdigest())
+    found = {task: place for task, place in places.items() if task in known}
     lacking = await _bring_models(gatherer, opened, found, spool, models)
     keep()
     deeds_in(spool).keep(campaign, data)

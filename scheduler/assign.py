@@ -23,6 +23,8 @@ LOOK_S: Final = 15.0
 MAX_PROBING: Final = 16
 AGAIN_S: Final = 2.0
 """While tasks wait, a worker that was busy with others' work is asked how it stands so often."""
+ELSEWHERE_S: Final = 30.0
+"""How long after its backoff a task waits for a worker that has not tried it, while one that has would take it."""
 MAX_SKIPPED: Final = 64
 """Tasks that are looked at in one go though nobody may have them yet."""
 WANT: Final = (8, 64)
@@ -167,10 +169,9 @@ class Assigning(Moving):
                 continue
             orders.append(self._commit(entry, view, now))
             pools.took(view)
-        for task in (
-            skipped if len(skipped) >= MAX_SKIPPED else ()
-        ):  # else nobody would look at those behind them
-            need.pending.move_to_end(task)
+        if len(skipped) >= MAX_SKIPPED:  # else nobody would look at those behind them
+            for task in skipped:
+                need.pending.move_to_end(task)
         return orders
 
     def _candidates(
@@ -190,6 +191,8 @@ class Assigning(Moving):
         fresh = [view for view in serving if view.peer not in entry.tried]
         if fresh or now < entry.not_before:
             return fresh
+        if now >= entry.not_before + ELSEWHERE_S:  # those that have not tried it do not come to it
+            return serving
         others = (self.views[peer] for peer in need.fits - entry.tried)
         return fresh if any(view.hopeful() and view.place() not in taken for view in others) else serving
 
@@ -203,9 +206,7 @@ class Assigning(Moving):
             taken |= {self.view(ticket.worker).place() for ticket in other.tickets()}
             if other.state is TaskState.SUCCEEDED:
                 taken.add(other.ran_on)
-                if (
-                    other.worker is not None
-                ):  # which was perhaps not known by its device's id when the result came
+                if other.worker is not None:  # its device was perhaps not known when the result came
                     taken.add(self.view(other.worker).place())
         return taken
 

@@ -100,13 +100,14 @@ class Gathered:
         proven = (proven_epoch(each.proof, campaign, {owner}) or 0 for each in self.heard.values())
         return max(said, *proven)
 
-    def places(self) -> dict[str, Found]:
+    def places(self, deed: str | None = None) -> dict[str, Found]:
         """Where each task is: by the highest attempt that got further than a queue, else by the highest ticket.
 
         An attempt above another one was only begun, or done, because that one had failed; a ticket above it need not have been.
-        Attempts above `HIGHEST` are nobody's: numbers must be left for those that follow.
+        Attempts above `HIGHEST` are nobody's: numbers must be left for those that follow. Before all others go those that know the
+        `deed`, where it is given: workers were told it with what they were asked to take, and strangers were not.
         """
-        best: dict[str, tuple[tuple[bool, int], Found]] = {}
+        best: dict[str, tuple[tuple[bool, bool, int], Found]] = {}
         highest: dict[str, int] = {}
         for peer, each in self.heard.items():
             for lease in each.leases:
@@ -124,7 +125,7 @@ class Gathered:
                     over=lease.reporting or lease.settled,
                 )
                 highest[lease.task] = max(highest.get(lease.task, 0), lease.attempt)
-                rank = (not lease.queued, lease.attempt)
+                rank = (deed in (None, each.deed), not lease.queued, lease.attempt)
                 if lease.task not in best or best[lease.task][0] < rank:
                     best[lease.task] = (rank, found)
         return {task: replace(found, highest=highest[task]) for task, (_, found) in best.items()}

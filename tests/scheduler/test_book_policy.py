@@ -240,7 +240,7 @@ def test_a_claim_that_comes_to_nothing_is_over_within_a_bounded_time_and_costs_n
     book.adopted(PEERS[0], "c-one", 1, (told,), now, asked=frozenset({"x1"}))
     assert entry.live
     limit = OWED_S if reporting else entry.patience_s() + STOP_S
-    while entry.live and now < 101.0 + limit + 5.0:
+    while book.entries["c-one/1"].live and now < 101.0 + limit + 5.0:
         now += 1.0
         book.tick(now)
     assert (entry.state, entry.tries) == (TaskState.PENDING, 0)
