@@ -107,7 +107,9 @@ def common(
     level = logging.getLevelNamesMapping().get(log_level.upper())
     if level is None:
         raise typer.BadParameter("one of debug, info, warning, error", param_hint="--log-level")
-    set_up_logs(sys.stderr, level=level)
+    set_up_logs(
+        sys.stderr, level=level, plain=level >= logging.WARNING and ctx.invoked_subcommand != "schedule"
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,4 +1,6 @@
-"""One pipe for all log lines: readable on a terminal, JSON lines elsewhere, and nothing in them that a stranger could abuse.
+"""One pipe for all log lines: plain for whoever types a command; else readable on a terminal, JSON lines elsewhere.
+
+There is nothing in them that a stranger could abuse.
 
 Values are cut at 512 characters, control characters (terminal escapes, bidirectional overrides, new lines) are written out,
 and whatever is named like a secret is left out.
@@ -25,11 +27,17 @@ _TAMED: Final = {
 }
 _ESCAPED: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
+_BARE: Final = frozenset({"note", "why", "detail"})
+"""Fields that are sentences."""
+
 Event = MutableMapping[str, Any]
 
 
-def set_up_logs(stream: TextIO, *, level: int = logging.INFO) -> None:
-    """Send every log line of this process to `stream`. Called once, by the command line, before anything starts."""
+def set_up_logs(stream: TextIO, *, level: int = logging.INFO, plain: bool = False) -> None:
+    """Send every log line of this process to `stream`. Called once, by the command line, before anything starts.
+
+    `plain`: as lines for whoever typed the command, as its other messages are.
+    """
     pretty = stream.isatty()
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
@@ -37,12 +45,14 @@ def set_up_logs(stream: TextIO, *, level: int = logging.INFO) -> None:
         structlog.processors.TimeStamper(fmt="%H:%M:%S" if pretty else "iso", utc=not pretty),
     ]
     renderer: Any = (
-        structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+        plain_line
+        if plain
+        else structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
         if pretty
         else structlog.processors.JSONRenderer()
     )
     last: list[Any] = [structlog.stdlib.ProcessorFormatter.remove_processors_meta]
-    if not pretty:
+    if plain or not pretty:
         last.append(structlog.processors.format_exc_info)
     handler = logging.StreamHandler(stream)
     handler.setFormatter(
@@ -62,6 +72,20 @@ def set_up_logs(stream: TextIO, *, level: int = logging.INFO) -> None:
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
+
+
+def plain_line(_logger: Any, _method: str, event: Event) -> str:
+    """A structlog renderer: `sark-node: gate 192.0.2.7:4101 does not answer; trying again`."""
+    words = str(event.pop("event", ""))
+    trace = event.pop("exception", None)
+    if " " not in words:  # a name such as device.note: what matters stands in its fields
+        words = words.replace(".", " ").replace("-", " ")
+    told = ", ".join(
+        str(value) if name in _BARE else f"{name} {value}"
+        for name, value in event.items()
+        if name not in ("level", "timestamp")
+    )
+    return "\n".join(filter(None, [f"sark-node: {words}" + (f": {told}" if told else ""), trace]))
 
 
 def tame_libraries() -> None:

@@ -12,7 +12,7 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.logs import MAX_VALUE, make_safe, safe, set_up_logs
+from swarm.logs import MAX_VALUE, make_safe, plain_line, safe, set_up_logs
 
 
 @pytest.fixture
@@ -65,3 +65,13 @@ def test_long_and_nested_values_are_cut() -> None:
     event = make_safe(None, "info", {"value": {"a": ["x" * 5000, b"\x00" * 5000], "n": 3}})
     assert all(len(item) <= MAX_VALUE for item in event["value"]["a"])
     assert event["value"]["n"] == 3
+
+
+def test_whoever_types_a_command_reads_plain_lines() -> None:
+    assert (
+        plain_line(None, "", {"event": "gate x is gone", "level": "warning"}) == "sark-node: gate x is gone"
+    )
+    noted = {"event": "device.note", "note": "no GPU", "level": "warning", "timestamp": "12:00"}
+    assert plain_line(None, "", noted) == "sark-node: device note: no GPU"
+    counted = {"event": "results.kept", "count": 3, "exception": "Traceback"}
+    assert plain_line(None, "", counted) == "sark-node: results kept: count 3\nTraceback"
