@@ -24,6 +24,7 @@ from typing import Final
 import structlog
 import trio
 
+from node.whose import Whose
 from protocol.errors import ProtocolError, Refused, ResourceError, RunError, Unreachable
 from protocol.requirement import show_size
 from protocol.task import Model
@@ -70,6 +71,8 @@ class ModelCache:
         self._free = free or (lambda path: shutil.disk_usage(path).free)
         self._locks: dict[str, trio.Lock] = {}
         self._pins: Counter[str] = Counter()
+        self.whose = Whose(folder / "whose.json", self.has)
+        """Who is known to have what is here."""
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._seen = self._read_index()

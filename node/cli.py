@@ -114,7 +114,8 @@ def join(
     ticket: Annotated[
         str | None,
         typer.Argument(
-            help="Work for a pool: the string that sark-node pool invite printed. Needed once.",
+            help="Work for a pool: the string that sark-node pool invite printed; or a file that holds it; or - for"
+            " standard input. Needed once.",
             metavar="TICKET",
         ),
     ] = None,
@@ -160,6 +161,13 @@ def join(
     owner_first: Annotated[
         bool, typer.Option("--owner-first", help="Your tasks go before everybody's, whatever the priorities.")
     ] = False,
+    longest: Annotated[
+        str | None,
+        typer.Option(
+            help="The most that a task of others than you may take by its own limits.  [default: 1h]",
+            metavar="TIME",
+        ),
+    ] = None,
     accept_anyone: Annotated[
         bool, typer.Option("--accept-anyone", help="Serve strangers too. Needs the full sandbox.")
     ] = False,
@@ -189,6 +197,7 @@ def join(
     from node.process import pool_changes, run_process
     from node.settings import WorkerSettings
     from swarm.gates import local_gates
+    from swarm.pool_files import secret_text
 
     home: Home = ctx.obj
     settings = WorkerSettings.load(
@@ -203,6 +212,7 @@ def join(
             "quiet": _tuple(quiet),
             "on_battery": on_battery or None,
             "teams": _tuple(only_team),
+            "longest": longest,
             "owner_first": owner_first or None,
             "accept_anyone": accept_anyone or None,
             "listen": _tuple(listen),
@@ -210,6 +220,8 @@ def join(
             "simulate": simulate or None,
         },
     )
+    if ticket is not None:
+        ticket = secret_text(ticket, sys.stdin)
     pools = pool_changes(home, ticket, leave_pool or ())
     if not settings.gates and not local_gates(home) and not any(pool.gates for pool in pools):
         print("No gate is known here: nobody will find this device until one is.", file=sys.stderr)

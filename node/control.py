@@ -136,8 +136,7 @@ class OwnersHand:
         return None
 
     async def _keep_pause(self, on: bool) -> None:
-        if self.pause.on != on:
-            await trio.to_thread.run_sync(self.pause.set, on)
+        await trio.to_thread.run_sync(self.pause.set, on)  # also what holds already: it may not be on disk
 
     # -- what acts by itself ---------------------------------------------------------------------------------------------
 

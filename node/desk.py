@@ -6,6 +6,7 @@ Every verb is checked for permission by itself. An answer never waits for a run 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -13,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 import structlog
 
+from node.durations import show_seconds
 from node.estate import Estate
 from node.ledger import Ledger
 from node.places import Place, Wanted
@@ -53,13 +55,15 @@ from protocol.messages import (
 from protocol.permission import Permit
 from protocol.requirement import Requirement
 from protocol.task import Task, read_task, task_message
-from protocol.words import Phase, Reason
+from protocol.words import Phase, Reason, Right
 from swarm.identity import verify
 from swarm.link import Link
 from swarm.network import PeerId
 
 MAX_TOLD: Final = 8
 """Clauses that are not met, in the quote for one shape."""
+MAX_SPOKEN: Final = 1_024
+"""Campaigns of one link whose epochs are remembered."""
 VERBS: Final = (Probe, Commit, Renew, Cancel, Release, Adopt, Look, Control, Status)
 """What is answered, if the caller may say it. `Present`, which says why it may, is taken from anybody."""
 
@@ -91,6 +95,8 @@ class Desk:
     dead: Callable[[str], Awaitable[None]]
     """Waits until a stopped run's processes are gone."""
     now: Callable[[], float]
+    longest_s: float = math.inf
+    """The most that a task of others than the owner may take by its own limits, and may wait in the queue."""
     _epochs: WeakKeyDictionary[Link, dict[str, int]] = field(default_factory=WeakKeyDictionary)
     """Campaign → the highest epoch that a link has spoken under. The verbs that name leases carry none of their own."""
 
@@ -177,7 +183,13 @@ class Desk:
         self.ledger.expire(now)
         self.carry_out()
         outlooks = {
-            priority: self.ledger.outlook(permit.principal, min(priority, permit.priority), permit.owner, now)
+            priority: self.ledger.outlook(
+                permit.principal,
+                min(priority, permit.priority),
+                permit.owner,
+                now,
+                sees_all=_sees_all(permit),
+            )
             for priority in {shape.priority for shape in ask.shapes}
         }
         shapes = tuple(self._shape(shape, *outlooks[shape.priority]) for shape in ask.shapes)
@@ -211,15 +223,18 @@ class Desk:
         if not verify(peer, task_message(ask.task), ask.signature):
             return Denied(reason=Reason.BAD_REQUEST, detail="the task's signature is not its scheduler's")
         unmet = self.unmet(task.unit, task.requirement)
+        longest_s = math.inf if permit.owner else self.longest_s
+        if (most_s := most_seconds(task)) > longest_s:
+            unmet += (brief(too_long(most_s, longest_s)),)
         if unmet:
             return Denied(reason=Reason.DOES_NOT_FIT, detail=detail("; ".join(unmet)), unmet=unmet)
-        answer = self.ledger.commit(_wanted(peer, permit, ask, task), self.now())
+        answer = self.ledger.commit(_wanted(peer, permit, ask, task, longest_s), self.now())
         if isinstance(answer, (Granted, Queued)):
-            epochs[task.campaign] = max(ask.epoch, epochs.get(task.campaign, 0))
+            _spoke(epochs, task.campaign, ask.epoch)
             self.ledger.speakers.keep_proof(permit.principal, task.campaign, ask.epoch, ask.proof)
             self.estate.note(task, peer, ask)
         elif isinstance(answer, Denied) and answer.reason is Reason.STALE_EPOCH:
-            epochs[task.campaign] = max(ask.epoch, epochs.get(task.campaign, 0))
+            _spoke(epochs, task.campaign, ask.epoch)
         self.carry_out()
         return answer
 
@@ -250,8 +265,8 @@ class Desk:
     async def _adopt(
         self, peer: PeerId, permit: Permit, ask: Adopt, epochs: dict[str, int]
     ) -> Adopted | Denied:
-        stale = self.ledger.adopt(peer, permit.principal, ask.campaign, ask.epoch)
-        epochs[ask.campaign] = max(ask.epoch, epochs.get(ask.campaign, 0))
+        stale = self.ledger.adopt(peer, permit.principal, ask.campaign, ask.epoch, rests=permit.rests)
+        _spoke(epochs, ask.campaign, ask.epoch)
         if stale is not None:
             return stale
         self.ledger.speakers.keep_proof(permit.principal, ask.campaign, ask.epoch, ask.proof)
@@ -289,14 +304,15 @@ class Desk:
     # -- how it stands ---------------------------------------------------------------------------------------------------
 
     def standing(self, permit: Permit | None = None) -> Standing:
-        """How the worker stands, runs before tickets. Others than the owner (None) see their own work, and how much there is in all."""
+        """How the worker stands, runs before tickets. Others than the owner (None) see their own work, and how much there is in all;
+        so does who acts for the owner in some campaigns only."""
         now = self.now()
         turn = {lease: index for index, lease in enumerate(self.ledger.line(now))}
         shown = [
             place
             for place in self.ledger.places()
             if place.state is not LeaseState.REPORTING
-            and (permit is None or permit.owner or place.wanted.principal == permit.principal)
+            and (permit is None or _sees_all(permit) or _is_of(place, permit))
         ]
         shown.sort(key=lambda place: (turn.get(place.lease, -1), place.fence.number))
         return Standing(
@@ -322,7 +338,35 @@ class Desk:
         )
 
 
-def _wanted(peer: PeerId, permit: Permit, ask: Commit, task: Task) -> Wanted:
+def most_seconds(task: Task) -> float:
+    """How long it may hold its place by its own limits."""
+    limits = task.timeouts
+    return limits.fetch_s + task.measure.loads * limits.load_s + limits.run_s
+
+
+def too_long(most_s: float, longest_s: float) -> str:
+    """Why it is not taken."""
+    return (
+        f"the task's limits (fetch, loads, run) come to {show_seconds(most_s)};"
+        f" this device's owner lets others have it for {show_seconds(longest_s)} at a time"
+    )
+
+
+def _spoke(epochs: dict[str, int], campaign: str, epoch: int) -> None:
+    epochs[campaign] = max(epoch, epochs.pop(campaign, 0))
+    while len(epochs) > MAX_SPOKEN:
+        del epochs[next(iter(epochs))]
+
+
+def _sees_all(permit: Permit) -> bool:
+    return permit.owner and (permit.campaigns is None or Right.CONTROL in permit.rights)
+
+
+def _is_of(place: Place, permit: Permit) -> bool:
+    return place.wanted.principal == permit.principal and permit.speaks_of(place.wanted.task.campaign) is None
+
+
+def _wanted(peer: PeerId, permit: Permit, ask: Commit, task: Task, longest_s: float) -> Wanted:
     return Wanted(
         peer=peer,
         principal=permit.principal,
@@ -340,4 +384,6 @@ def _wanted(peer: PeerId, permit: Permit, ask: Commit, task: Task) -> Wanted:
         left_s=ask.left_s,
         queue=ask.queue,
         ledger=ask.ledger,
+        longest_s=longest_s,
+        rests=permit.rests,
     )

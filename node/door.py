@@ -14,6 +14,7 @@ import trio
 
 from node.ledger import Ledger
 from node.permits import Permits
+from node.places import ENDED
 from protocol.messages import Denied, Present, Presented
 from protocol.pool_messages import PoolManifest
 from protocol.words import Reason
@@ -75,5 +76,15 @@ class Door:
         for peer in peers:
             log.info("permission.ended", peer=peer, why=why)
             self.ledger.evict(peer, Reason.NOT_ALLOWED, trio.current_time())
-        if peers:
+        without = [
+            place.lease
+            for place in self.ledger.places()
+            if place.state not in ENDED and not self.permits.carries(place.peer, place.wanted, place.rests)
+        ]
+        if without:  # their scheduler may do something here still, but not this
+            log.info("permission.narrowed", leases=without, why=why)
+            self.ledger.evict_those(
+                lambda place: place.lease in without, Reason.NOT_ALLOWED, trio.current_time()
+            )
+        if peers or without:
             self.carry_out()

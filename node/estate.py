@@ -6,21 +6,23 @@ blob ─▶ find                     deeds, and models that are cached here, for
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import structlog
+import trio
 
 from node.cache import ModelCache
 from node.deeds import Card, Deeds
 from node.outbox import Outbox
 from node.places import Place
-from protocol.errors import ResourceError
+from node.whose import Whose, is_end_of, proof_offset
+from protocol.errors import ProtocolError, Refused, ResourceError, Unreachable
 from protocol.messages import MAX_BATCH, Adopt, Adopted, Commit, Denied, LiveLease, Look
 from protocol.permission import Permit
-from protocol.task import Task
+from protocol.task import Model, Task
 from swarm.network import PeerId
 
 KEPT: Final = 2**52
@@ -28,6 +30,10 @@ KEPT: Final = 2**52
 
 log = structlog.get_logger("sark.estate")
 
+PROOF_S: Final = 5.0
+"""A run waits no longer for its scheduler to show that it has the model."""
+Tail = Callable[[int, Callable[[bytearray], object]], Awaitable[object]]
+"""Brings a model's bytes from an offset on to a sink."""
 Ask = Callable[[PeerId, Look], Permit | Denied]
 """What a peer may do about the campaign of a `Look`."""
 
@@ -39,6 +45,7 @@ class Estate:
     outbox: Outbox
     deeds: Deeds
     cache: ModelCache
+    whose: Whose
 
     # -- for the desk ----------------------------------------------------------------------------------------------------
 
@@ -86,12 +93,31 @@ class Estate:
         else:
             log.info("results.handed_over", campaign=ask.campaign, peer=peer, results=moved)
 
+    # -- for a run -------------------------------------------------------------------------------------------------------
+
+    async def ask_for_model(self, principal: str, model: Model, tail: Tail) -> None:
+        """See once that `principal` has a model that is here, if that is not known: its last bytes do. Never fails, never takes long."""
+        path = self.cache.find(model.sha256)
+        if path is None or self.whose.knows(model.sha256, principal):
+            return
+        data = bytearray()
+        try:
+            with trio.move_on_after(PROOF_S):
+                await tail(proof_offset(model.size), data.extend)
+        except (Unreachable, Refused, ProtocolError, ResourceError) as exc:
+            log.info("model.not_shown", model=model.sha256, principal=principal, why=exc.what)
+            return
+        if not data:
+            return
+        if await trio.to_thread.run_sync(is_end_of, path, bytes(data)):
+            self.whose.note(model.sha256, principal)
+
     # -- for the taker of a blob -----------------------------------------------------------------------------------------
 
     def find(self, peer: PeerId, sha256: str, may: Ask, places: tuple[Place, ...]) -> Path | None:
         """A deed, or a model from the cache, for a peer that has leases here or may speak of a campaign whose deed names it.
 
-        `places`: all that the ledger holds.
+        A model only where that principal is known to have it: its hash alone is no claim. `places`: all that the ledger holds.
         """
         deed = self.deeds.find(sha256)
         if deed is not None:
@@ -100,8 +126,16 @@ class Estate:
         model = self.cache.find(sha256)
         if model is None:
             return None
-        holds = any(place.peer == peer and place.wanted.task.model.sha256 == sha256 for place in places)
-        if holds or any(_speaks(peer, card, may) for card in self.deeds.naming(sha256)):
+        holds = any(
+            place.peer == peer
+            and place.wanted.task.model.sha256 == sha256
+            and self.whose.knows(sha256, place.wanted.principal)
+            for place in places
+        )
+        if holds or any(
+            self.whose.knows(sha256, card.owner) and _speaks(peer, card, may)
+            for card in self.deeds.naming(sha256)
+        ):
             return model
         return None
 

@@ -153,6 +153,14 @@ class Outbox:
             self._tell()
         return moved
 
+    async def redirect(self, item: Item) -> None:
+        """A record that waits is for `item.peer` from now on. Raises `ResourceError`."""
+        if item.sha256 in self._items:
+            if item.sha256 not in self._homeless:
+                await trio.to_thread.run_sync(self._put_back, item)
+            self._items[item.sha256] = item
+            self._tell()
+
     async def store(self, item: Item, body: bytes) -> tuple[Item, ...]:
         """Keep a record; durable on return. Gives what was given up for it (too old, or no room).
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
+from node.places import Wanted
 from node.text import detail
 from protocol.base import Message
 from protocol.errors import NotPermitted
@@ -117,6 +118,20 @@ class Permits:
             return replace(fitting[0], campaigns=together)
         about = campaign or getattr(verb, "campaign", None)
         return next((permit for permit in fitting if about in (permit.campaigns or ())), fitting[0])
+
+    def carries(self, peer: PeerId, wanted: Wanted, rests: str) -> bool:
+        """Whether what was taken from `peer` still stands on a permission: on the one that it rests on, or on another."""
+        if not rests:
+            return True
+        permits = self._permits(peer)
+        return any(permit.rests == rests for permit in permits) or any(
+            permit.principal == wanted.principal
+            and Right.SUBMIT in permit.rights
+            and permit.speaks_of(wanted.task.campaign) is None
+            and permit.priority >= wanted.own
+            and (permit.slots is None or (wanted.slots is not None and permit.slots >= wanted.slots))
+            for permit in permits
+        )
 
     def permit_of(self, peer: PeerId) -> Permit | None:
         """The strongest permission `peer` has now; None: it is a stranger."""
@@ -235,6 +250,7 @@ class Permits:
             slots=grant.slots,
             campaigns=grant.campaigns,
             team=grant.team,
+            rests=f"{issuer} {' '.join(each.hex() for each in proof.ids)}",
         )
 
     def _keep(self, peer: PeerId, shown: _Shown, now: float) -> None:

@@ -17,6 +17,7 @@ HOLDS: Final = frozenset({LeaseState.OFFERED, LeaseState.GRANTED, LeaseState.RUN
 """A slot is this lease's: no other may be granted on it."""
 OCCUPIES: Final = frozenset({LeaseState.RUNNING, LeaseState.LAPSED, LeaseState.STOPPING})
 """Processes of this run may be alive on the device."""
+MAX_REMEMBERED: Final = 4_096
 ENDED: Final = frozenset({LeaseState.STOPPING, LeaseState.REPORTING, LeaseState.CLOSED})
 
 
@@ -48,6 +49,10 @@ class Wanted:
     """Until the campaign's time is over."""
     queue: bool = False
     ledger: int | None = None
+    longest_s: float = math.inf
+    """The most that the worker's owner lets it wait in the queue, whatever its task says."""
+    rests: str = ""
+    """The shown permission that it rests on; empty: one that does not end while the worker runs."""
 
     @property
     def about(self) -> tuple[str, str]:
@@ -75,6 +80,8 @@ class Place:
     deadline: float | None
     """When its lease lapses; None where it cannot."""
     began: float | None = None
+    rests: str = ""
+    """The shown permission of who speaks for it that it rests on."""
     timed: bool = False
     """Its run is being timed: not to be disturbed, and not to be ended for another."""
     why: Reason = Reason.UNKNOWN
@@ -92,7 +99,7 @@ class Place:
             return None
         left_s = math.inf if self.wanted.left_s is None else self.wanted.left_s
         if self.state is LeaseState.QUEUED:
-            left_s = min(left_s, self.wanted.task.timeouts.queue_s)
+            left_s = min(left_s, self.wanted.task.timeouts.queue_s, self.wanted.longest_s)
         return self.since + left_s
 
 

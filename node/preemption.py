@@ -4,8 +4,9 @@
                                         └─ the ticket went away, or got another slot: the run goes on as if nothing had been
 
 Only across a gap of priorities as they were asked for (waiting does not count), never inside a timed measurement, never a task that gave
-way twice before, and the least work lost first. On a device whose owner said so, the owner's tickets need no gap, and the owner's runs
-give way to no one else.
+way twice before, and the least work lost first. How often it gave way elsewhere only its scheduler says: towards the device's owner
+what counts is what was seen here. On a device whose owner said so, the owner's tickets need no gap, and the owner's runs give way to
+no one else.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from node.places import Place, Wanted
+from node.places import MAX_REMEMBERED, Place, Remembered, Wanted
 from protocol.base import brief
 from protocol.lease import PREEMPT_GAP, PREEMPT_GRACE_S, LeaseState
 from protocol.messages import MAX_PREEMPTIONS
@@ -28,15 +29,14 @@ def outranks(priority: int, owner: bool, other: Wanted, *, owner_first: bool) ->
 
 def can_give_way(place: Place) -> bool:
     """Whether it can be ended for another at all, perhaps not right now. A lapsed one needs no asking: it gives way to anybody."""
-    return (
-        place.state in (LeaseState.GRANTED, LeaseState.RUNNING) and place.wanted.preempted < MAX_PREEMPTIONS
-    )
+    return place.state in (LeaseState.GRANTED, LeaseState.RUNNING)
 
 
-def in_words(place: Place) -> str:
-    """The run that would give way, for whoever asks before committing."""
+def in_words(place: Place, *, name: bool) -> str:
+    """The run that would give way, for whoever asks before committing; `name` its task only to who may know of it."""
     later = ", once what is being timed is done" if place.timed else ""
-    return brief(f"{place.wanted.task.task} at priority {place.wanted.own}{later}")
+    what = place.wanted.task.task if name else "a run"
+    return brief(f"{what} at priority {place.wanted.own}{later}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,8 @@ class Preemption:
 
     def __init__(self, *, owner_first: bool) -> None:
         self._owner_first = owner_first
+        self._gave_way: Remembered[tuple[str, str], int] = Remembered(MAX_REMEMBERED)
+        """Principal, task → how often it gave way here."""
         self._claims: dict[str, Claim] = {}
         """By ticket."""
 
@@ -67,7 +69,7 @@ class Preemption:
                 place.state is LeaseState.QUEUED
                 and (wanted.owner or wanted.priority - least >= PREEMPT_GAP)  # most are let off here
                 and place.peer in linked
-                and any(self._outranks(wanted.own, wanted.owner, one.wanted) for one in lower)
+                and any(self._outranks(wanted.own, wanted.owner, one) for one in lower)
             ):
                 yield place
 
@@ -79,9 +81,7 @@ class Preemption:
         """
         taken = {claim.victim for claim in self._claims.values()}
         fitting = [
-            place
-            for place in lower
-            if place.lease not in taken and self._outranks(priority, owner, place.wanted)
+            place for place in lower if place.lease not in taken and self._outranks(priority, owner, place)
         ]
         return min(
             fitting,
@@ -133,8 +133,18 @@ class Preemption:
         """When the next grace ends."""
         return min((claim.due for claim in self._claims.values() if claim.due is not None), default=None)
 
-    def _outranks(self, priority: int, owner: bool, other: Wanted) -> bool:
-        return outranks(priority, owner, other, owner_first=self._owner_first)
+    def gave_way(self, victim: Place) -> None:
+        """It was ended for another."""
+        key = _key(victim)
+        self._gave_way.put(key, 1 + (self._gave_way.get(key) or 0))
+
+    def _outranks(self, priority: int, owner: bool, other: Place) -> bool:
+        times = self._gave_way.get(_key(other)) or 0
+        if not owner or other.wanted.owner:
+            times = max(times, other.wanted.preempted)
+        return times < MAX_PREEMPTIONS and outranks(
+            priority, owner, other.wanted, owner_first=self._owner_first
+        )
 
     def _stands(self, ticket: Place | None, victim: Place | None, linked: Collection[str]) -> bool:
         return (
@@ -143,8 +153,12 @@ class Preemption:
             and ticket.peer in linked
             and victim is not None
             and victim.state is LeaseState.RUNNING
-            and self._outranks(ticket.wanted.own, ticket.wanted.owner, victim.wanted)
+            and self._outranks(ticket.wanted.own, ticket.wanted.owner, victim)
         )
+
+
+def _key(place: Place) -> tuple[str, str]:
+    return place.wanted.principal, place.wanted.task.task
 
 
 def _lost_s(place: Place, now: float) -> float:

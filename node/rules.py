@@ -45,9 +45,10 @@ def read_quiet(text: str) -> Quiet:
     if not found["from"]:
         return Quiet(days, 0, _DAY)
     start, end = _minute(found["from"]), _minute(found["to"])
-    if start in (end, _DAY):
+    end = end if end > start else end + _DAY
+    if start % _DAY == end % _DAY and (start, end) != (0, _DAY):
         raise ValueError(f"{text} begins and ends at the same time; {FORM}")
-    return Quiet(days, start, end if end > start else end + _DAY)
+    return Quiet(days, start, end)
 
 
 def _day(text: str) -> int:

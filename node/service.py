@@ -143,7 +143,7 @@ class Worker:
         self.links = Links(self._link_up, self._link_down, lambda link, about: self.desk.speaks(link, *about))
         self.delivery = Delivery(self.links, parts.outbox, self._settled)
         deeds = Deeds(parts.outbox.folder.with_name("deeds"), self._take)
-        self.estate = Estate(parts.outbox, deeds, parts.cache)
+        self.estate = Estate(parts.outbox, deeds, parts.cache, parts.cache.whose)
         self.desk = Desk(
             ledger=self.ledger,
             advert=self.advert,
@@ -157,6 +157,7 @@ class Worker:
             carry_out=self.carry_out,
             dead=self._dead,
             now=trio.current_time,
+            longest_s=settings.longest_s,
         )
         self._bench = runner.Bench(
             worker=network.peer_id,
@@ -311,12 +312,13 @@ class Worker:
         place = self.ledger.place(lease)
         if place is None:
             return
+        asked = self.links.best(place.peer, place.wanted.about) is not None
         answer = await self.delivery.offer(
             place.peer, place.wanted.about, Ready(lease=lease, fence=place.fence)
         )
         now = trio.current_time()
         if answer is None:
-            self.ledger.defer(lease, now)
+            self.ledger.defer(lease, now, asked=asked)
         elif isinstance(answer, Start):
             self.ledger.start(lease, now)
         else:
@@ -396,6 +398,9 @@ class Worker:
         try:
             for old in await self._parts.outbox.store(item, body):
                 self.ledger.acknowledge(old.lease)
+            while place.peer != item.peer:  # adopted while it went to disk
+                item = item.model_copy(update={"peer": place.peer})
+                await self._parts.outbox.redirect(item)
         except ResourceError as exc:
             log.warning("result.lost", task=record.task, attempt=record.attempt, why=exc.what, hint=exc.hint)
             self.ledger.acknowledge(place.lease)
@@ -415,7 +420,17 @@ class Worker:
         await fetch_blob(self._network, peer, (), sha256, sink=sink, size=size)
 
     async def _beside(self, job: Job) -> None:
-        """The campaign's deed comes with the first model of it."""
+        """The campaign's deed comes with the first model of it. That its principal has the model is seen once."""
+        place = self.ledger.place(job.lease)
+        if place is not None:
+            model, peer = job.task.model, place.peer
+
+            async def tail(offset: int, sink: Callable[[bytearray], object]) -> None:
+                await fetch_blob(
+                    self._network, peer, (), model.sha256, offset=offset, sink=sink, size=model.size
+                )
+
+            await self.estate.ask_for_model(place.wanted.principal, model, tail)
         here = {place.wanted.task.campaign for place in self.ledger.places()}
         needed = here.union(self._parts.outbox.campaigns())
         await self.estate.deeds.fetch(job.task.campaign, job.task.scheduler, needed)

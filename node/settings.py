@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
 
+from node.durations import read_seconds
 from node.rules import Rules, read_quiet
 from protocol.base import Name
 from swarm.identity import peer_id_bytes
@@ -24,6 +25,11 @@ def _is_a_scheduler(text: str) -> str:
 
 def _is_quiet(text: str) -> str:
     read_quiet(text)
+    return text
+
+
+def _is_duration(text: str) -> str:
+    read_seconds(text)
     return text
 
 
@@ -46,6 +52,8 @@ class WorkerSettings(RoleSettings):
     """Serve strangers, a little and behind all others. Needs the full sandbox."""
     teams: tuple[Name, ...] = ()
     """Of those that a pool let in, serve only these teams; none: all."""
+    longest: Annotated[str, AfterValidator(_is_duration)] = "1h"
+    """The most that a task of others than the owner may take by its own limits, and may wait here: `30m`, `2h`."""
     owner_first: bool = False
     """The owner's tasks go before everybody's, whatever the priorities."""
     quiet: tuple[Annotated[str, AfterValidator(_is_quiet)], ...] = ()
@@ -60,6 +68,11 @@ class WorkerSettings(RoleSettings):
     """Of this device's memory, the most that one run may take."""
     simulate: bool = False
     """Offer drivers that invent their figures. For trying the swarm out, never for results."""
+
+    @property
+    def longest_s(self) -> float:
+        """`longest` in seconds."""
+        return read_seconds(self.longest)
 
     @property
     def rules(self) -> Rules:

@@ -10,11 +10,17 @@ from dataclasses import dataclass
 from typing import Final
 
 from node.places import Remembered
-from protocol.messages import Denied
+from protocol.messages import MAX_EPOCH, Denied
 from protocol.words import Reason
 
 MAX_PROOFS: Final = 256
 """Kept: so many campaigns' at a time, of at most 4 KiB each."""
+
+
+MAX_EACH: Final = 1_024
+"""Campaigns of one principal that are remembered."""
+HIGHEST_OF_OTHERS: Final = MAX_EPOCH // 2
+"""Who acts for a principal has no use for a higher epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +35,25 @@ class Speakers:
     """The highest epoch of each campaign of each principal."""
 
     def __init__(self, limit: int) -> None:
-        self._known: Remembered[tuple[str, str], Speaker] = Remembered(limit)
+        self._known: Remembered[str, Remembered[str, Speaker]] = Remembered(limit)
+        """Principal → campaign → who: nobody pushes out what was heard of another's."""
         self._proofs: Remembered[tuple[str, str], tuple[int, bytes]] = Remembered(MAX_PROOFS)
 
     def epoch(self, principal: str, campaign: str) -> int | None:
         """The highest that was heard; None: it was never spoken of."""
-        known = self._known.get((principal, campaign))
+        known = self._of(principal, campaign)
         return None if known is None else known.epoch
 
     def refuse(self, peer: str, principal: str, campaign: str, epoch: int) -> Denied | None:
-        """None when `peer` may speak for it under this epoch. Another peer than before needs a higher one."""
-        known = self._known.get((principal, campaign))
+        """None when `peer` may speak for it under this epoch. Another peer than before needs a higher one.
+
+        Who acts for the principal leaves it epochs to take its campaign back under.
+        """
+        if peer != principal and epoch > HIGHEST_OF_OTHERS:
+            return Denied(
+                reason=Reason.BAD_REQUEST, detail=f"epoch {epoch} leaves its owner none to go on with"
+            )
+        known = self._of(principal, campaign)
         if known is None or epoch > known.epoch or (epoch == known.epoch and peer == known.peer):
             return None
         return Denied(
@@ -50,9 +64,15 @@ class Speakers:
 
     def hear(self, peer: str, principal: str, campaign: str, epoch: int) -> bool:
         """It speaks. True when another peer did before."""
-        known = self._known.get((principal, campaign))
-        self._known.put((principal, campaign), Speaker(peer, epoch))
+        known = self._of(principal, campaign)
+        campaigns = self._known.get(principal) or Remembered(MAX_EACH)
+        campaigns.put(campaign, Speaker(peer, epoch))
+        self._known.put(principal, campaigns)
         return known is not None and known.peer != peer
+
+    def _of(self, principal: str, campaign: str) -> Speaker | None:
+        campaigns = self._known.get(principal)
+        return None if campaigns is None else campaigns.get(campaign)
 
     def keep_proof(self, principal: str, campaign: str, epoch: int, proof: bytes | None) -> None:
         """What who speaks under this epoch gave for it. It is not read here: whoever is refused judges it."""

@@ -5,7 +5,7 @@ Where a permission comes from (the owner's own key, a list, a token) is the work
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from protocol.base import Message
@@ -55,6 +55,8 @@ class Permit:
     """The only campaigns it may speak of; None: any."""
     team: str = ""
     """For people: on whose account."""
+    rests: str = field(default="", compare=False)
+    """Which of the holder's tokens it rests on; empty: on none."""
 
     def may(self, verb: Message) -> Denied | None:
         """None when it may say that; else the refusal. A verb that is not in the table needs a right that nobody has."""

@@ -221,6 +221,7 @@ class World:
         self.folder = folder
         self.device = Device()
         self.board = Board()
+        self.outbox: Callable[[Path, Callable[[], float]], Outbox] = Outbox
         self.wall = 1_000_000.0
         self.incarnation = 0
         self.free = 10**12
@@ -252,7 +253,7 @@ class World:
             incarnation=self.incarnation,
             owners={self.ann.identity.peer_id, *self.owners},
             cache=ModelCache(self.folder / "cache", 10**9, free=lambda path: self.free),
-            outbox=Outbox(self.folder / "outbox", lambda: self.wall),
+            outbox=self.outbox(self.folder / "outbox", lambda: self.wall),
             lock=DeviceLock("d-1", self.folder),
             launch=self.device.launch,
             examine=lambda: self.trouble,

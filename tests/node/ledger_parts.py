@@ -30,6 +30,7 @@ def want(
     epoch: int = 1,
     principal: str = "",
     queue_s: float = 1e6,
+    key_of: int = 1,
     **changes: Any,
 ) -> Wanted:
     """The first attempt at one of its tasks."""
@@ -47,7 +48,7 @@ def want(
     return Wanted(
         peer=peer,
         principal=principal or peer,
-        key=f"{task.task}/1",
+        key=f"{task.task}/{key_of}",
         task=task,
         task_sha256=f"{number:064x}",
         attempt=1,

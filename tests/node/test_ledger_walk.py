@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -64,6 +66,8 @@ class LedgerMachine(RuleBasedStateMachine):
         self.ever_run: set[str] = set()
         self.links = {ANN: 0, BOB: 0, DEE: 0}
         self.last_fence = (0, 0)
+        self.gave_way: Counter[str] = Counter()
+        """Task → how often it was ended here for another."""
         self.terms: dict[str, Wanted] = {}
         self.spoke: dict[str, str] = {}
         """Principal → who spoke last for its campaign."""
@@ -92,7 +96,7 @@ class LedgerMachine(RuleBasedStateMachine):
             case Offer(lease):
                 self.offered.add(lease)
             case Warn(_, lease, fence, grace_s):
-                assert self.terms[lease].preempted < MAX_PREEMPTIONS
+                assert self._may_give_way(lease)
                 assert (lease in self.running) == (grace_s > 0), "who has not begun gives way at once"
                 assert fence.incarnation == 3
             case Kill(lease, reason):
@@ -100,7 +104,14 @@ class LedgerMachine(RuleBasedStateMachine):
                 assert reason in WHY_KILLED, "every end has a reason"
                 if reason is Reason.PREEMPTED:
                     assert lease not in self.timed, "never inside a timed measurement"
-                    assert self.terms[lease].preempted < MAX_PREEMPTIONS, "twice is enough"
+                    assert self._may_give_way(lease), "twice is enough"
+                    self.gave_way[self.terms[lease].task.task] += 1
+
+    def _may_give_way(self, lease: str, to_owner: bool = True) -> bool:
+        """What its scheduler says of earlier times counts for all but the owner; Bob is the owner."""
+        terms = self.terms[lease]
+        claimed = 0 if to_owner and not terms.owner else terms.preempted
+        return max(claimed, self.gave_way[terms.task.task]) < MAX_PREEMPTIONS
 
     def _outranks(self, one: Wanted, other: Wanted) -> bool:
         if self.owner_first and one.owner != other.owner:
@@ -118,7 +129,7 @@ class LedgerMachine(RuleBasedStateMachine):
             and self.links[ticket.peer]
             and run.state is LeaseState.RUNNING
             and run.lease not in self.timed
-            and run.wanted.preempted < MAX_PREEMPTIONS
+            and self._may_give_way(run.lease, ticket.wanted.owner)
             and self._outranks(ticket.wanted, run.wanted)
         }
         self.unfair_since = {pair: self.unfair_since.get(pair, self.now) for pair in pairs}

@@ -35,6 +35,8 @@ def rules(*quiet: str, on_battery: bool = False) -> Rules:
         (("22:00-07:00", "Sat-Sun"), FRI_23, "quiet hours until Mon 07:00"),
         (("Fri-Mon 10:00-13:00",), SAT_12, "quiet hours until 13:00"),
         (("Tue-Thu",), SAT_12, ""),
+        (("Fri 24:00-13:00",), SAT_12, "quiet hours until 13:00"),
+        (("Sat 24:00-13:00",), SAT_12, ""),
         (("00:00-24:00",), SAT_12, "quiet hours all week"),
         (("12:00-11:00", "10:00-13:00"), SAT_12, "quiet hours all week"),
     ],
@@ -45,7 +47,7 @@ def test_quiet_hours_are_told_with_their_end(quiet: tuple[str, ...], now: dateti
 
 @pytest.mark.parametrize(
     "text",
-    ["", "22:00", "25:00-26:00", "22:00-22:00", "22:60-23:00", "Samstag", "Sam", "Mon-", "24:00-07:00"],
+    ["", "22:00", "25:00-26:00", "22:00-22:00", "22:60-23:00", "Samstag", "Sam", "Mon-", "24:00-24:00", "24:00-00:00"],
 )
 def test_quiet_hours_that_make_no_sense_are_told_with_the_right_form(text: str) -> None:
     with pytest.raises(ValueError, match=r"quiet hours as 22:00-07:00|the days are Mon, Tue"):

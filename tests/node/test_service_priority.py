@@ -137,7 +137,7 @@ async def test_a_quote_tells_for_each_priority_how_long_it_takes_and_who_would_g
         (1, ""),
         (0, ""),
         (0, ""),
-        (0, "c-1/1 at priority 20"),
+        (0, "a run at priority 20"),
     ]
     assert [each.start_s for each in quote.shapes] == [None, None, None, 1.0]
     assert (quote.free, quote.queue, quote.run_s) == (0, 1, None)
