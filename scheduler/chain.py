@@ -2,7 +2,8 @@
 
     hash 0 = ""        hash n = sha256(hash n-1 as bytes, then event n as JSON)
 
-Whoever notes the last hash can tell later that nothing before it was changed, left out or put in.
+There is no key in it: whoever can write to the store can write the whole chain anew. So a chain that holds shows that no event was
+damaged or changed alone; and whoever noted the last hash elsewhere can tell later that nothing up to it was changed, left out or put in.
 """
 
 from __future__ import annotations
@@ -34,9 +35,11 @@ class Broken:
     why: str
 
 
-def check_chain(events: Iterable[Event], count: tuple[int, int]) -> Broken | None:
-    """None when all events are there and each is as it was written. `count`: how many were written, and the highest number there is."""
+def check_chain(events: Iterable[Event], count: tuple[int, int], noted: str = "") -> Broken | None:
+    """None when all events are there and each is as it was written. `count`: how many were written, and the highest number there is;
+    `noted`: a hash that one of them must have."""
     written, highest = count
+    found = not noted
     before, expected = "", 1
     for event in events:
         if event.seq > highest:
@@ -49,8 +52,11 @@ def check_chain(events: Iterable[Event], count: tuple[int, int]) -> Broken | Non
         if chained(before, event.campaign, event.seq, event.at, event.name, event.task, told) != event.hash:
             return Broken(expected, f"event {expected} is not as it was written")
         before, expected = event.hash, expected + 1
+        found = found or event.hash == noted
     if expected <= max(written, highest):
         return Broken(expected, f"event {expected} is missing")
     if highest > written:
         return Broken(written + 1, f"event {written + 1} was put in")
+    if not found:
+        return Broken(highest, "no event up to here has the hash that was noted: they were written anew")
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 import time
 from pathlib import Path
@@ -30,6 +31,7 @@ if TYPE_CHECKING:  # the store brings SQLAlchemy, which no other command should 
 app = typer.Typer()
 LATEST = "Its id, or the beginning of it.  [default: the latest]"
 FOLLOW_S = 0.5
+_HASH = re.compile(r"[0-9a-fA-F]{64}")
 
 
 @app.command(rich_help_panel=PANEL)
@@ -40,11 +42,19 @@ def events(
     verify: Annotated[
         bool, typer.Option("--verify", help="Check the chain of hashes instead of showing the events.")
     ] = False,
+    last: Annotated[
+        str,
+        typer.Option(
+            help="With --verify: a last hash that you noted before, which must still be there.",
+            metavar="HASH",
+        ),
+    ] = "",
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Show what happened in a campaign, step by step: each event carries a hash over itself and the one before.
 
-    Exit code of --verify: 0 when the chain holds, 1 when an event was changed, left out or put in.
+    Exit code of --verify: 0 when the chain holds, 1 when an event was changed, left out or put in. Whoever can write to this home can also
+    write the whole chain anew: note its last hash elsewhere, and check later against that with --last.
     """
     from scheduler.events import event_json, event_line
     from scheduler.store import Store
@@ -52,10 +62,18 @@ def events(
     home: Home = ctx.obj
     if follow and (verify or as_json):
         raise CampaignError("--follow goes with neither --verify nor --json", hint="leave one of them out")
+    if last and not verify:
+        raise CampaignError(
+            "--last goes with --verify", hint="sark-node events CAMPAIGN --verify --last HASH"
+        )
+    if last and not _HASH.fullmatch(last):
+        raise CampaignError(
+            "--last: this is no hash of an event", hint="it has 64 digits: sark-node events CAMPAIGN --verify"
+        )
     with Store(home.store) as store:
         found = find_campaign(store, campaign)
         if verify:
-            raise SystemExit(_verify(store, found, as_json=as_json))
+            raise SystemExit(_verify(store, found, last.lower(), as_json=as_json))
         if as_json:
             told = [event_json(event) for event in store.all_events(found)]
             print_json({"campaign": found, "count": len(told), "events": told})
@@ -75,11 +93,11 @@ def events(
                 time.sleep(FOLLOW_S)
 
 
-def _verify(store: Store, campaign: str, *, as_json: bool) -> int:
+def _verify(store: Store, campaign: str, noted: str, *, as_json: bool) -> int:
     from scheduler.chain import check_chain
 
     written = store.event_count(campaign)
-    broken = check_chain(store.all_events(campaign), written)
+    broken = check_chain(store.all_events(campaign), written, noted)
     last = store.events_since(campaign, written[1] - 1, limit=1)
     head = last[0].hash if last else ""
     if as_json:
@@ -94,7 +112,8 @@ def _verify(store: Store, campaign: str, *, as_json: bool) -> int:
             }
         )
     elif broken is None:
-        print(f"{campaign}: {count(written[0], 'event')}, the chain holds. Last hash: {head}")
+        since = ", and has the hash that was noted" if noted else ""
+        print(f"{campaign}: {count(written[0], 'event')}, the chain holds{since}. Last hash: {head}")
     else:
         print(f"{campaign}: the chain is broken at event {broken.seq}: {broken.why}")
     return 1 if broken else 0

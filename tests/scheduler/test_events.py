@@ -14,7 +14,7 @@ from protocol.lease import Fence
 from protocol.requirement import Requirement
 from protocol.task import Measure, Model, Task, Timeouts
 from protocol.words import Reason
-from scheduler.chain import check_chain
+from scheduler.chain import chained, check_chain
 from scheduler.events import SAYS, event_json, event_line, event_words
 from scheduler.store import Store
 from scheduler.stored import Event, Intent, NewCampaign
@@ -111,6 +111,27 @@ def test_a_chain_shows_what_was_changed_left_out_or_put_in(tmp_path: Path) -> No
     assert check_chain(events, (9, 9)) is None, "one more was written since they were counted"
 
 
+def test_a_chain_that_was_written_anew_holds_but_lacks_the_hash_that_was_noted(tmp_path: Path) -> None:
+    with lived(tmp_path / "store.db") as store:
+        events = tuple(store.all_events("c-one"))
+    noted, count = events[6].hash, (10, 10)
+    assert check_chain(events, count, noted) is None
+    anew: list[Event] = []
+    for event in events:
+        told = replace(event, at=event.at + (event.seq == 3))
+        before = anew[-1].hash if anew else ""
+        fields = json.dumps(told.fields)
+        anew.append(
+            replace(
+                told, hash=chained(before, told.campaign, told.seq, told.at, told.name, told.task, fields)
+            )
+        )
+    assert check_chain(anew, count) is None, "there is no key in it"
+    broken = check_chain(anew, count, noted)
+    assert broken is not None
+    assert "the hash that was noted" in broken.why
+
+
 def test_the_chain_holds_the_hash_of_each_record(tmp_path: Path) -> None:
     fence = Fence(incarnation=1, number=1)
     with Store(tmp_path / "store.db") as store:
@@ -162,6 +183,14 @@ def test_the_command_shows_them_checks_them_and_names_the_first_broken_link(
     assert told["count"] == 10
     assert run(tmp_path, "events", "c-one", "--verify") == 0
     assert f"10 events, the chain holds. Last hash: {told['events'][-1]['hash']}" in capsys.readouterr().out
+    noted = told["events"][4]["hash"]
+    assert run(tmp_path, "events", "c-one", "--verify", "--last", noted.upper()) == 0
+    assert "the chain holds, and has the hash that was noted" in capsys.readouterr().out
+    assert run(tmp_path, "events", "c-one", "--verify", "--last", "ab" * 32) == 1
+    assert "the hash that was noted" in capsys.readouterr().out
+    assert run(tmp_path, "events", "c-one", "--last", noted) == 2
+    assert run(tmp_path, "events", "c-one", "--verify", "--last", "xyz") == 2
+    capsys.readouterr()
     with Store(path) as store:
         store._connection.exec_driver_sql("UPDATE events SET fields = 'junk' WHERE seq = 6")
     assert run(tmp_path, "events", "c-one", "--verify") == 1
