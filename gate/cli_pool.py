@@ -157,8 +157,14 @@ def invite(
     how = "enroll" if role is Role.SUBMIT else "join"
     each = "device" if role is Role.WORKER else "home"
     many = f"1 {each}" if uses == 1 else f"{uses} {each}s"
-    whom = f"scheduler {to} alone" if to else f"the first {many} that use it (--uses)"
-    until = time.strftime("%Y-%m-%d %H:%M", time.localtime(note.until))
+    whom = (
+        f"scheduler {to} alone"
+        if to
+        else f"the first {many} that {'uses' if uses == 1 else 'use'} it (--uses)"
+    )
+    until = time.strftime(
+        "%Y-%m-%d %H:%M" if note.until - now > 3600 else "%H:%M:%S", time.localtime(note.until)
+    )
     what = "submitting to" if role is Role.SUBMIT else "joining a device to"
     print(f"A ticket for {what} pool {found.name}, good for {whom} until {until}.", file=sys.stderr)
     print(f"  used with: sark-node {how} TICKET", file=sys.stderr)

@@ -27,6 +27,8 @@ from swarm.tokens import Grant, issue, prove, prove_bearer
 
 LASTS_S: Final = 30 * 86_400.0
 """A credential, where the ticket does not say otherwise."""
+CLOCK_S: Final = 1.0
+"""A ticket's end is told in whole seconds; it was made on this very home, by this very clock."""
 MAX_NAME: Final = 64
 TAIL: Final = 6
 """Letters of a peer id behind a name that another has already."""
@@ -181,7 +183,7 @@ class _Shown:
 def _shown(pool: OwnPool, peer: PeerId, message: Enrol, now: float) -> _Shown:
     """What the shown token gives. Raises `NotPermitted`."""
     try:
-        bearer = prove_bearer(message.token, pool.id, now=now)
+        bearer = prove_bearer(message.token, pool.id, now=now, leeway_s=CLOCK_S)
     except NotPermitted as not_a_ticket:
         try:
             proof = prove(message.token, pool.id, peer, now=now)

@@ -121,12 +121,9 @@ def _take_ticket_back(pool: OwnPool, ticket: bytes, now: float, *, with_members:
     _without(pool, peers, (ticket,) if note is not None else (), now)
     if one is not None:
         return (f"ticket {ticket.hex()} is taken back, with all that {one} was given",)
-    stay = (
-        "; who came by it stays"
-        if not with_members
-        else f", with all that {len(peers)} who came by it were given"
-    )
-    return (f"ticket {ticket.hex()} is taken back{stay}",)
+    if not with_members:
+        return (f"ticket {ticket.hex()} is taken back; who came by it stays",)
+    return (f"ticket {ticket.hex()} is taken back, with what was given to {len(peers)} who came by it",)
 
 
 def _without(pool: OwnPool, peers: Iterable[str], tickets: Iterable[bytes], now: float) -> None:

@@ -69,7 +69,7 @@ class Advert(Message):
     models: Annotated[tuple[Sha256, ...], Field(max_length=4)] = ()
     """Some of the models in the cache, most recently used first."""
     pools: Annotated[tuple[Name, ...], Field(max_length=4)] = ()
-    """Names of the pools it works for; whether that is so is settled at negotiation."""
+    """Names of the pools it works for, as it says; schedulers hold it against the manifests of the pools they are in."""
     sandbox: Literal["full", "partial", "none"] = "none"
 
 

@@ -41,9 +41,18 @@ class _Met:
 
 
 class Presenting:
-    """`credentials`: all that can be presented now; `wall`: seconds since the epoch."""
+    """`credentials`: all that can be presented now; `wall`: seconds since the epoch; `at_hand`: the campaigns that this scheduler has.
 
-    def __init__(self, credentials: Callable[[], Sequence[Credential]], wall: Callable[[], float]) -> None:
+    What is for other campaigns than those is shown last: a worker keeps only so much of one peer.
+    """
+
+    def __init__(
+        self,
+        credentials: Callable[[], Sequence[Credential]],
+        wall: Callable[[], float],
+        at_hand: Callable[[], Collection[str]] = tuple,
+    ) -> None:
+        self._at_hand = at_hand
         self._read = credentials
         self._wall = wall
         self._met: dict[str, _Met] = {}
@@ -86,7 +95,9 @@ class Presenting:
 
     async def _show(self, met: _Met, credentials: Sequence[Credential]) -> bool:
         taken = False
-        for credential in credentials[:MAX_SHOWN]:
+        at_hand = self._at_hand()
+        ordered = sorted(credentials, key=lambda c: bool(c.campaign) and c.campaign not in at_hand)
+        for credential in ordered[:MAX_SHOWN]:
             answer = await met.link.call(Present(issuer=credential.issuer, token=credential.token))
             now = self._wall()
             if isinstance(answer, Presented):

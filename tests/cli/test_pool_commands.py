@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import stat
+import time
+from pathlib import Path
 
 import pytest
 
@@ -63,6 +65,35 @@ def test_an_invitation_prints_the_ticket_alone(lab: Typed) -> None:
     assert all(each["id"] in done.err + submit.err for each in tickets)
 
 
+def test_an_invitation_says_how_many_may_come_by_it(lab: Typed) -> None:
+    assert "the first 25 devices that use it (--uses)" in lab("pool", "invite", "lab").err
+    assert "the first 1 home that uses it (--uses)" in lab("pool", "invite", "lab", "--submit").err
+    assert "the first 3 homes that use it" in lab("pool", "invite", "lab", "--submit", "--uses", "3").err
+    tickets = json.loads(lab("pool", "members", "lab", "--json").out)["tickets"]
+    assert [each["uses"] for each in tickets] == [25, 1, 3]
+    assert "used by 0 of 25" in lab("pool", "members", "lab").out
+
+
+def test_a_ticket_can_be_in_a_file_so_that_nobody_reads_it_in_the_list_of_processes(
+    lab: Typed, tmp_path: Path
+) -> None:
+    me = load_or_create(Home.at(lab.home).key("scheduler")).peer_id
+    file = tmp_path / "ticket.txt"
+    file.write_text(lab("pool", "invite", "lab", "--to", me).out)
+    assert "This home may submit to pool lab until" in lab("enroll", str(file)).out
+
+
+def test_all_who_came_by_a_ticket_can_be_taken_back_with_it(lab: Typed) -> None:
+    ticket = lab("pool", "invite", "lab").err.split("revoke lab ")[1].split()[0]
+    notes = own_pool(Home.at(lab.home), "lab").notes
+    notes.use(bytes.fromhex(ticket), ANN, time.time())
+    done = lab("pool", "revoke", "lab", ticket, "--with-members")
+    assert "with what was given to 1 who came by it" in done.out
+    state = json.loads(lab("pool", "members", "lab", "--json").out)
+    assert (state["revoked"], state["revoked_tokens"]) == ([ANN], [ticket])
+    assert lab("pool", "revoke", "lab", "00" * 8).code == 2
+
+
 def test_an_invitation_for_one_scheduler_makes_it_a_member_and_needs_no_gate(typed: Typed) -> None:
     typed("pool", "create", "lab")
     done = typed("pool", "invite", "lab", "--to", ANN, "--name", "ann")
@@ -82,6 +113,9 @@ def test_an_invitation_for_one_scheduler_makes_it_a_member_and_needs_no_gate(typ
         (["invite", "lab", "--to", "foo"], 2, "no scheduler id"),
         (["invite", "lab", "--name", "ann"], 2, "--name goes with --to"),
         (["invite", "lab", "--to", ANN, "--name", "\x1b[1m"], 2, "a member cannot be called"),
+        (["invite", "lab", "--to", ANN, "--name", "deadbeefdeadbeef"], 2, "looks like an id"),
+        (["invite", "lab", "--to", ANN, "--uses", "2"], 2, "--uses goes with no --to"),
+        (["revoke", "lab", "deadbeefdeadbeef"], 2, "no ticket deadbeefdeadbeef of pool lab is out"),
         (["invite", "other"], 2, "no pool other was made on this home"),
         (["members", "../x"], 2, "a pool cannot be called"),
         (["revoke", "lab", "bob"], 2, "pool lab has no member bob"),

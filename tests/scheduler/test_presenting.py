@@ -15,7 +15,7 @@ from protocol.base import Message
 from protocol.errors import Unreachable
 from protocol.messages import WORK, Commit, Denied, Present, Presented
 from protocol.words import Family, Reason, Right
-from scheduler.presenting import AGAIN_S, Presenting
+from scheduler.presenting import AGAIN_S, MAX_SHOWN, Presenting
 from scheduler.service import run_scheduler
 from swarm.identity import Identity
 from swarm.link import Link, Links, serve_links
@@ -79,6 +79,19 @@ async def test_a_worker_is_shown_what_is_for_its_pools_and_what_was_handed_over(
         stage.have = [credential("lab"), credential("other"), credential("")]
         await stage.presenting.introduce(await stage.link(), ("lab", "third"))
         assert stage.worker.shown == ["lab", "nobody"]
+
+
+async def test_what_is_for_the_campaigns_at_hand_is_shown_though_much_else_was_handed_over(
+    autojump_clock: MockClock,
+) -> None:
+    async with staged() as stage:
+        others = [Credential(POOL, f"token of {n}".encode(), "", 1000.0, f"c-{n}") for n in range(MAX_SHOWN)]
+        mine = Credential(POOL, b"token of mine", "", 1000.0, "c-mine")
+        stage.have = [*others, mine, credential("lab")]
+        stage.presenting = Presenting(lambda: stage.have, trio.current_time, lambda: ("c-mine",))
+        await stage.presenting.introduce(await stage.link(), ("lab",))
+        assert stage.worker.shown[:2] == ["mine", "lab"]
+        assert len(stage.worker.shown) == MAX_SHOWN
 
 
 async def test_a_worker_that_is_not_known_yet_is_shown_everything(autojump_clock: MockClock) -> None:
