@@ -20,7 +20,7 @@ from protocol.attempt import TaskEvent, TaskState
 from protocol.lease import Fence
 from protocol.messages import Conflict, Denied, Held, Progress
 from protocol.task import Task
-from protocol.words import Reason
+from protocol.words import Phase, Reason
 from scheduler.entries import FORGET_S, Course, Entry, Need, Terms
 from scheduler.invariants import check
 from scheduler.orders import CancelOn, KeepGrant, Order, Tell
@@ -32,6 +32,7 @@ TAKEN_BACK_S: Final = 10.0
 """A run that goes on for so long after its worker warned of giving way does not give way."""
 MAX_WARNED: Final = 8
 """Warnings of giving way that are taken down for one attempt."""
+GIVEN_TWICE: Final = "giving one lease to two tasks"
 MAX_ASKED: Final = 16
 """Tasks of one need that a probe asks about."""
 
@@ -83,6 +84,15 @@ class Book(Standing):
             self.needs.values(), key=lambda need: -self.courses[need.campaign].terms.priority
         )
         return self._end_if_done(course) + self.decide(now, whole=True)
+
+    def brought(self, entries: Iterable[Entry], now: float) -> list[Order]:
+        """The models of these are on this disk now: those that wait may be handed out."""
+        for entry in entries:
+            need = self.needs.get(entry.need)
+            if need is not None and entry.id in need.lacking:
+                del need.lacking[entry.id]
+                need.pending[entry.id] = self.stirred[need.id] = None
+        return self.decide(now) if self.stirred else []
 
     def _new_need(self, entry: Entry, now: float) -> Need:
         need = Need(entry.need, entry.task.campaign, entry.task.requirement, hope_at=now, moved_at=now)
@@ -181,7 +191,12 @@ class Book(Standing):
             same = (ticket.lease, ticket.fence) == (lease, fence)
             return [] if same else [CancelOn(peer, (Held(lease=lease, fence=fence),), Reason.FENCED)]
         view = self.view(peer)
-        orders: list[Order] = []
+        if self._given_before(peer, lease, fence):  # else it could settle one task in the other's name
+            orders = self._failed(view, GIVEN_TWICE, now, silent=True)
+            words = f"{self._named(peer)} gave it the lease of another task"
+            orders += self._turned_down(entry, attempt, TaskEvent.REFUSE, Reason.BAD_REQUEST, words, now)
+            return orders + self.decide(now)
+        orders = []
         spare = entry.spare if entry.is_spare(attempt) else None
         if spare is not None and queued:
             spare.lease, spare.fence, spare.restored = lease, fence, False
@@ -198,6 +213,13 @@ class Book(Standing):
         self._counted(entry, view, position, start_s, attempt, now, queued=queued)
         orders += self._see(view, fence.incarnation, now)
         return orders + self.decide(now)
+
+    def _given_before(self, peer: str, lease: str, fence: Fence) -> bool:
+        """Whether another task has this lease or fence there."""
+        tickets = (self.entries[task].at(peer) for task in self.view(peer).held)
+        return any(
+            ticket is not None and (ticket.lease == lease or ticket.fence == fence) for ticket in tickets
+        )
 
     def _counted(
         self,
@@ -314,6 +336,10 @@ class Book(Standing):
             self._placed(entry, now)
         self._move(entry, TaskEvent.PROGRESS)
         entry.begun = True
+        if told.phase is not Phase.QUEUED and not entry.at_work:
+            entry.at_work = True
+            entry.since = now if entry.waits_there else entry.since
+        entry.waits_there = told.phase is Phase.QUEUED and not entry.at_work
         if now - entry.yields_at > TAKEN_BACK_S:
             entry.yields_to = None
         note = told.note or ("" if entry.yields_to is None else _yields(entry.yields_to))

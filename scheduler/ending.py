@@ -65,7 +65,7 @@ class Ending(Spares):
         return self.courses[entry.task.campaign].said.setdefault(model, Said())
 
     def _agreed(self, entry: Entry, peer: str) -> bool:
-        """Whether another device has said of the model too that it can run nowhere, and none has run it: one alone may be at fault itself."""
+        """Whether another device says of the model too that it can run nowhere, and none has run it: one may be at fault itself."""
         said = self._said(entry)
         return not said.good and bool(said.broken - {self.view(peer).place()})
 

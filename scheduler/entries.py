@@ -120,6 +120,10 @@ class Entry:
     """When it got its ticket, then when it got its place."""
     begun: bool = False
     """Its run was heard of since it got its place."""
+    waits_there: bool = False
+    """It has a place, and by its worker's last word waits for the device, which another run has."""
+    at_work: bool = False
+    """It was told since it got its place that it does not wait."""
     overtime: bool = False
     """It is being stopped because it ran far beyond its limits, or never began."""
     doom: Doom | None = None
@@ -207,9 +211,12 @@ class Entry:
         self.position, self.start_s, self.told_at = ticket.position, ticket.start_s, ticket.told_at
 
     def patience_s(self) -> float:
-        """The longest a run may take from place to result."""
+        """The longest a run may take from place to result, or, where it waited for the device then, from the end of that wait."""
         limits, measure = self.task.timeouts, self.task.measure
-        return limits.fetch_s + measure.loads * limits.load_s + limits.load_s + limits.run_s + SLACK_S
+        wait_s = limits.queue_s if self.waits_there else 0.0
+        return (
+            wait_s + limits.fetch_s + measure.loads * limits.load_s + limits.load_s + limits.run_s + SLACK_S
+        )
 
 
 @dataclass(slots=True)
@@ -232,6 +239,8 @@ class Need:
     fits: set[str] = field(default_factory=set)
     declined: dict[str, Denied] = field(default_factory=dict)
     """Workers that said no to these very tasks."""
+    lacking: dict[str, None] = field(default_factory=dict)
+    """Those that would be pending if their model were here."""
     pending: OrderedDict[str, None] = field(default_factory=OrderedDict)
     """Those that were tried before first: they have waited longest."""
     queued: dict[str, None] = field(default_factory=dict)

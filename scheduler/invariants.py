@@ -53,7 +53,7 @@ def _task(book: Moving, entry: Entry, holders: list[str]) -> None:
     ):
         raise LocalProtocolError(f"{entry.id} has two attempts of one number")
     lists: tuple[tuple[Mapping[str, None], TaskState], ...] = (
-        (need.pending, TaskState.PENDING),
+        (need.lacking if entry.lacks_model else need.pending, TaskState.PENDING),
         (need.queued, TaskState.QUEUED),
         (book.queued, TaskState.QUEUED),
     )

@@ -46,10 +46,14 @@ class Lacking:
                 notes.append((entry.id, why_lacking(entry.task.campaign, model.name)))
         return tuple(notes)
 
-    def look(self, now: float) -> None:
-        """Let go on what has its model now, and forget what has ended. To be called often: `now`, in seconds, keeps the disk in peace."""
+    def look(self, now: float) -> tuple[Entry, ...]:
+        """Let go on what has its model now, and forget what has ended. Gives what goes on, for `Book.brought`.
+
+        To be called often: `now`, in seconds, keeps the disk in peace.
+        """
+        let_go: list[Entry] = []
         if not self._waiting or now < self._looked + LOOK_S:
-            return
+            return ()
         self._looked = now
         for sha256, entries in list(self._waiting.items()):
             brought = (self._spool / sha256).is_file()
@@ -57,11 +61,13 @@ class Lacking:
                 log.info("model.brought", sha256=sha256)
                 for entry in entries:
                     entry.lacks_model = False
+                let_go += entries
             left = [] if brought else [entry for entry in entries if not entry.over]
             if left:
                 self._waiting[sha256] = left
             else:
                 del self._waiting[sha256]
+        return tuple(let_go)
 
 
 def why_lacking(campaign: str, model: str) -> str:

@@ -93,9 +93,6 @@ class Limits(Ending):
             need.explaining = True
             return [Explain(need.id, need.requirement)]
         first = next(iter(need.pending or need.queued))
-        if self.entries[first].lacks_model:  # whose first task lacks it, all lack it: they come last
-            need.moved_at = need.hope_at = now
-            return []
         limit = self.entries[first].task.timeouts.queue_s
         if now - need.moved_at > limit:
             words = f"no device came free within {limit:g} s"

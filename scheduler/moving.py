@@ -94,7 +94,10 @@ class Moving:
                     tasks[entry.id] = None
                 else:
                     tasks.pop(entry.id, None)
+        elif state is TaskState.PENDING and entry.lacks_model and by > 0:
+            need.lacking[entry.id] = None
         elif state is TaskState.PENDING:
+            need.lacking.pop(entry.id, None)
             if by > 0:
                 need.pending[entry.id] = None
                 if entry.last:  # it has waited longer than those that nobody was asked to take
@@ -105,6 +108,7 @@ class Moving:
 
     def _placed(self, entry: Entry, now: float) -> None:
         entry.since, entry.begun = now, False
+        entry.waits_there = entry.at_work = False
         self.needs[entry.need].moved_at = now
 
     def _apply(self, entry: Entry, event: TaskEvent, reason: Reason | None, now: float) -> None:

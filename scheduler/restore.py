@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from protocol.attempt import TaskState
+from protocol.attempt import TASK, TaskEvent, TaskState
 from protocol.record import read_record
+from protocol.table import final
 from protocol.task import read_task
+from protocol.words import Reason
 from scheduler.entries import Entry, Ticket
 from scheduler.moving import LIMITS
 from scheduler.store import Store
@@ -53,3 +55,15 @@ def entries_of(store: Store, campaign: str, bodies: Mapping[str, bytes]) -> list
         if entry is not None and row.record is not None:
             entry.ran_on = read_record(row.record).device.device
     return entries
+
+
+def end_unreadable(store: Store, campaign: str, why: str) -> None:
+    """End a campaign whose tasks cannot be read back: whatever is open has failed."""
+    pending: list[str] = []
+    for row in store.tasks(campaign):
+        if row.state is TaskState.PENDING:
+            pending.append(row.id)
+        elif not final(TASK, row.state):
+            store.end_attempt(row.id, row.attempt, TaskEvent.FAIL, reason=Reason.BAD_REQUEST, detail=why)
+    store.end_pending(pending, TaskEvent.FAIL, reason=Reason.BAD_REQUEST, detail=why)
+    store.end_campaign(campaign, detail=why)

@@ -42,7 +42,7 @@ from scheduler.orders import (
 )
 from scheduler.planning import fix_plan
 from scheduler.presenting import Presenting
-from scheduler.restore import entries_of
+from scheduler.restore import end_unreadable, entries_of
 from scheduler.results import check, not_as_asked, pull
 from scheduler.store import Store
 from scheduler.stored import CampaignRow, Live
@@ -136,7 +136,7 @@ class _Service:
             epoch=self._epochs.__getitem__,
             claims=self._claims,
             reached=self._remember,
-            presenting=Presenting(credentials, wall),
+            presenting=Presenting(credentials, wall, self._epochs.keys),
         )
         self._deeds, self._lacking = deeds_in(spool), Lacking(spool)
         self._deeds.tidy([row.id for row in store.unfinished_campaigns()])
@@ -148,6 +148,8 @@ class _Service:
         self._planning: set[str] = set()
         self._known: dict[str, tuple[str, ...]] = {}
         self._lookups = trio.CapacityLimiter(LOOKUPS)
+        self._pulls: dict[str, trio.Lock] = {}
+        """By task whose result is being fetched, or was and was not taken."""
 
     # -- the store's side ---------------------------------------------------------------------------------------------------------------
 
@@ -163,13 +165,15 @@ class _Service:
                     self.load()
                     break
             self._flush()
-            self._lacking.look(trio.current_time())
-            self._carry_out(self._book.tick(trio.current_time()))
+            now = trio.current_time()
+            self._carry_out(self._book.brought(self._lacking.look(now), now))
+            self._carry_out(self._book.tick(now))
             for course in self._book.forget(trio.current_time()):
                 self._epochs.pop(course.terms.campaign, None)
                 self._claims.forget(course.terms.campaign)
                 for task in course.tasks:
                     self._bodies.pop(task, None)
+                    self._pulls.pop(task, None)
             if self._book.idle and not self._planning and not self._workers.asking:
                 idle += 1
                 if stop_when_idle and idle >= LINGER_BEATS and not self._store.unfinished_campaigns():
@@ -195,7 +199,12 @@ class _Service:
         self._epochs[row.id] = self._store.next_epoch(row.id)
         self._claims.take_up(row.id, row.scheduler, self._epochs[row.id])
         bodies = self._store.bodies(row.id)
-        entries = entries_of(self._store, row.id, bodies)
+        try:
+            entries = entries_of(self._store, row.id, bodies)
+        except RemoteProtocolError as exc:  # the others go on
+            log.warning("campaign.unreadable", campaign=row.id, why=exc.what)
+            end_unreadable(self._store, row.id, exc.what)
+            return
         self._bodies |= bodies
         for worker in self._store.workers():
             view = self._book.view(worker.peer)
@@ -366,7 +375,12 @@ class _Service:
         if not _current(entry, result):
             return self._old(peer, result)
         try:
-            body = await pull(self._network, peer, result)
+            async with self._pulls.setdefault(
+                entry.id, trio.Lock()
+            ):  # one at a time: each may be many megabytes
+                if not _current(entry, result):
+                    return self._old(peer, result)
+                body = await pull(self._network, peer, result)
         except Unreachable as exc:  # no answer: the worker keeps the result and sends it again
             raise RemoteProtocolError(exc.what) from exc
         except RemoteProtocolError as exc:
@@ -393,6 +407,7 @@ class _Service:
         if kept.stale is not None:
             return Stale(reason=kept.stale)
         if not kept.again:
+            self._pulls.pop(entry.id, None)
             self._lives.pop(entry.id, None)
             now = trio.current_time()
             self._carry_out(self._book.settled(entry.id, event, reason, now, permanent=record.permanent))

@@ -15,7 +15,7 @@ from typing import Final
 from protocol.attempt import TaskEvent, TaskState
 from protocol.messages import Held
 from protocol.words import Reason
-from scheduler.assign import Assigning
+from scheduler.assign import ELSEWHERE_S, Assigning
 from scheduler.entries import Entry, Ticket
 from scheduler.orders import EndSecond, Order, ReleaseOn, Switch
 from scheduler.rank import WorkerView
@@ -50,7 +50,7 @@ class Spares(Assigning):
                 continue
             if entry.spare is not None and entry.spare.lease is None:
                 continue  # somebody is being asked already
-            fitting = [view for view in idle if self._may_take(view, entry)]
+            fitting = [view for view in idle if self._may_take(view, entry, now)]
             if not fitting:
                 continue
             drawn = fitting if len(fitting) <= 2 else self.rng.sample(fitting, 2)
@@ -80,7 +80,7 @@ class Spares(Assigning):
             there = [
                 (view.start_s(model.sha256, model.size), view)
                 for view in views
-                if view.serving(now) and view.room() > 0 and self._may_take(view, entry)
+                if view.serving(now) and view.room() > 0 and self._may_take(view, entry, now)
             ]
             soon = [(guess, view) for guess, view in there if wait is None or guess <= 2 * wait]
             if soon:
@@ -94,11 +94,11 @@ class Spares(Assigning):
             entry.doom is None and entry.lease is not None and not entry.restored and entry.last < LAST_SECOND
         )
 
-    def _may_take(self, view: WorkerView, entry: Entry) -> bool:
+    def _may_take(self, view: WorkerView, entry: Entry, now: float) -> bool:
         """Whether it may be asked for this task's second ticket."""
         return (
             view.peer in self.needs[entry.need].fits
-            and view.peer not in entry.tried
+            and (view.peer not in entry.tried or now >= entry.not_before + ELSEWHERE_S)
             and entry.at(view.peer) is None
             and (not entry.cell or view.place() not in self._taken(entry))
         )

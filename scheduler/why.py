@@ -23,6 +23,7 @@ from protocol.messages import MAX_PREEMPTIONS
 from protocol.requirement import Requirement
 from protocol.task import Task
 from protocol.words import Phase, Reason
+from scheduler.assign import ELSEWHERE_S
 from scheduler.explain import explain
 from scheduler.progress import ADOPTED, ENDED, about, nobody_line, ordinal, progress_text, show_time
 from scheduler.rank import LEAST_AHEAD
@@ -245,6 +246,7 @@ class _Teller:
             again = self._campaign.backoff_s * 2.0 ** (task.tries - 1)
             left = self._since[task.id] + again - self._now
             when = f"again where it failed in {show_time(left)}" if left >= 1 else "again where it failed now"
+            when += f", or up to {ELSEWHERE_S:g} s later while another device may yet take it"
             told.append(f"tried {task.tries} of {self._campaign.attempts} times; elsewhere at once, {when}")
         if body is not None and self._seen.adverts is not None:
             told += self._fits(body.requirement)

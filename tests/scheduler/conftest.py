@@ -115,6 +115,10 @@ class FakeWorker:
         self.page_s: float | None = None
         """How late each page of what it holds comes, of which there is no end; None: it says all at once."""
         self.deliveries = 1
+        self.at_once = False
+        """Whether it delivers a result so often at once, or one after the other."""
+        self.served = 0
+        """How often a record was fetched from it."""
         self.sign = self.identity.sign
         self.advert = Advert(
             peer=self.peer,
@@ -231,10 +235,12 @@ class FakeWorker:
         sha = hashlib.sha256(body).hexdigest()
         serve = len(body) > MAX_INLINE
         if serve:
-            serve_blobs(
-                self.network,
-                lambda peer, wanted: body if wanted == sha and peer == SCHEDULER.peer_id else None,
-            )
+
+            def find(peer: str, wanted: str) -> bytes | None:
+                self.served += 1
+                return body if wanted == sha and peer == SCHEDULER.peer_id else None
+
+            serve_blobs(self.network, find)
         message = Result(
             campaign=place.task.campaign,
             task=place.task.task,
@@ -246,13 +252,20 @@ class FakeWorker:
             signature=self.sign(record_message(body)),
             body=None if serve else body,
         )
-        for _ in range(self.deliveries):
-            assert self.link is not None
-            answer = await self.link.call(message)
-            assert isinstance(answer, (Accepted, Stale))
-            self.answers.append("accepted" if isinstance(answer, Accepted) else str(answer.reason))
+        async with trio.open_nursery() as nursery:
+            for _ in range(self.deliveries):
+                if self.at_once:
+                    nursery.start_soon(self.deliver, message)
+                else:
+                    await self.deliver(message)
         self.places.pop(lease, None)
         self.work.set()
+
+    async def deliver(self, message: Result) -> None:
+        assert self.link is not None
+        answer = await self.link.call(message)
+        assert isinstance(answer, (Accepted, Stale))
+        self.answers.append("accepted" if isinstance(answer, Accepted) else str(answer.reason))
 
     async def answer(self, link: Link, message: Message) -> Message | None:
         if isinstance(message, self.mute):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import random
+import sqlite3
 from typing import Any
 
 import trio
 from trio.testing import MockClock
 
 from protocol.attempt import TaskState
+from protocol.record import Timing, pack_samples
+from protocol.words import Reason
 from scheduler.entries import FORGET_S
 
 World = Any
@@ -36,3 +40,33 @@ async def test_a_worker_that_says_page_by_page_and_slowly_what_it_has_neither_st
         )  # something to do for longer than a campaign that ended is remembered
         await trio.sleep(worker.page_s * 64 + FORGET_S)
         assert world.states("c-three") == {TaskState.SUCCEEDED}
+
+
+async def test_a_campaign_whose_tasks_cannot_be_read_back_ends_with_the_reason_and_the_others_go_on(
+    world: World, autojump_clock: MockClock
+) -> None:
+    world.submit(2)
+    world.submit(1, campaign="c-two")
+    world.worker("a")
+    with sqlite3.connect(world.store_path) as db:
+        db.execute("update tasks set body = x'00' where id = 'c-one/2'")
+    db.close()
+    await world.run()
+    assert world.states() == {TaskState.FAILED}
+    assert world.states("c-two") == {TaskState.SUCCEEDED}
+    assert {task.reason for task in world.store.tasks("c-one")} == {Reason.BAD_REQUEST}
+
+
+async def test_the_records_of_one_task_are_fetched_one_at_a_time(
+    world: World, autojump_clock: MockClock
+) -> None:
+    worker = world.worker("a")
+    worker.deliveries, worker.at_once = 8, True
+    noise = random.Random(5)
+    samples = pack_samples([noise.randrange(10**9) for _ in range(15_000)])
+    timing = Timing(samples=samples, warmup=pack_samples([]), cpu_s=0, wall_s=0)
+    worker.outcome = lambda task: {"timing": timing}
+    world.submit(1, runs=15_000)
+    await world.run()
+    assert world.states() == {TaskState.SUCCEEDED}
+    assert (worker.served, worker.answers) == (1, ["accepted"] * 8)
