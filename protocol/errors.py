@@ -63,6 +63,12 @@ class NotPermitted(SarkError):
     exit_code: ClassVar[int] = 5
 
 
+class BadTicket(NotPermitted):
+    """What was typed as a ticket or token is none, or is damaged."""
+
+    exit_code: ClassVar[int] = 2
+
+
 class Unreachable(SarkError):
     """No link to the peer could be had, or the one there was fell silent. Nothing is known of what it did last.
 

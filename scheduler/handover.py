@@ -17,7 +17,7 @@ from pydantic import Field
 from protocol.base import AddressText, Message, PeerName
 from protocol.codec import pack, read_value
 from protocol.deed import CampaignId
-from protocol.errors import NotPermitted, RemoteProtocolError
+from protocol.errors import BadTicket, NotPermitted, RemoteProtocolError
 from protocol.messages import Token
 from protocol.words import Right
 from swarm.identity import Identity
@@ -84,10 +84,10 @@ def write_handover(handover: Handover) -> str:
 
 
 def read_handover(text: str, peer: str, *, now: float) -> tuple[Handover, tuple[Credential, ...]]:
-    """What is in the string, and what `peer` can present of it. Raises `NotPermitted` with what to do."""
+    """What is in the string, and what `peer` can present of it. Raises `BadTicket` with what to do."""
     text = "".join(text.split())
     if not text.startswith(MARK) or len(text) > MAX_TEXT:
-        raise NotPermitted(
+        raise BadTicket(
             f"this is no campaign's token: it begins with {MARK}",
             hint="the campaign's owner makes one: sark-node delegate CAMPAIGN --to SCHEDULER_ID",
         )
@@ -95,14 +95,14 @@ def read_handover(text: str, peer: str, *, now: float) -> tuple[Handover, tuple[
     try:
         raw = base58.b58decode(text[len(MARK) :])
     except ValueError:
-        raise NotPermitted("this token is damaged", hint=again) from None
+        raise BadTicket("this token is damaged", hint=again) from None
     body = raw[_CHECKSUM:]
     if raw[:_CHECKSUM] != _checksum(body):
-        raise NotPermitted("this token is damaged: a part is missing or was changed", hint=again)
+        raise BadTicket("this token is damaged: a part is missing or was changed", hint=again)
     try:
         handover = read_value(Handover, body, max_bytes=_MAX_BODY)
     except RemoteProtocolError:
-        raise NotPermitted(
+        raise BadTicket(
             "this token says something that is not understood here", hint="update sark-node"
         ) from None
     return handover, tuple(_credential(handover, handed, peer, now) for handed in handover.tokens)

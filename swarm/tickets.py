@@ -16,7 +16,7 @@ from pydantic import Field
 
 from protocol.base import AddressText, Message, Name, PeerName
 from protocol.codec import pack, read_value
-from protocol.errors import NotPermitted, RemoteProtocolError
+from protocol.errors import BadTicket, RemoteProtocolError
 from protocol.messages import Token
 from protocol.words import Role
 
@@ -53,30 +53,28 @@ def write_ticket(ticket: Ticket) -> str:
 
 
 def read_ticket(text: str) -> Ticket:
-    """What is in the string; spaces and line breaks in it do not count. Raises `NotPermitted` with what to do."""
+    """What is in the string; spaces and line breaks in it do not count. Raises `BadTicket` with what to do."""
     text = "".join(text.split())
     if not text.startswith(MARK) or not text[len(MARK) : len(MARK) + 1].isdigit():
-        raise NotPermitted(
-            "this is no ticket: a ticket begins with sark1", hint="ask the pool's owner for one"
-        )
+        raise BadTicket("this is no ticket: a ticket begins with sark1", hint="ask the pool's owner for one")
     if text[len(MARK)] != VERSION:
-        raise NotPermitted(
+        raise BadTicket(
             f"this ticket is of version {text[len(MARK)]}, which is not known here",
             hint=f"{_AGAIN}; or update sark-node",
         )
     if len(text) > MAX_TEXT:
-        raise NotPermitted(f"{_DAMAGED}: it is longer than any", hint=_AGAIN)
+        raise BadTicket(f"{_DAMAGED}: it is longer than any", hint=_AGAIN)
     try:
         raw = base58.b58decode(text[len(MARK) + 1 :])
     except ValueError:
-        raise NotPermitted(f"{_DAMAGED}: it has a character that no ticket has", hint=_AGAIN) from None
+        raise BadTicket(f"{_DAMAGED}: it has a character that no ticket has", hint=_AGAIN) from None
     body = raw[_CHECKSUM:]
     if len(raw) <= _CHECKSUM or raw[:_CHECKSUM] != _checksum(body):
-        raise NotPermitted(f"{_DAMAGED}: a part is missing or was changed", hint=_AGAIN)
+        raise BadTicket(f"{_DAMAGED}: a part is missing or was changed", hint=_AGAIN)
     try:
         return read_value(Ticket, body, max_bytes=_MAX_BODY)
     except RemoteProtocolError:
-        raise NotPermitted(
+        raise BadTicket(
             "this ticket says something that is not understood here",
             hint="update sark-node, or ask for another",
         ) from None

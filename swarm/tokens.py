@@ -173,13 +173,13 @@ def prove(token: bytes, issuer: str, peer: str, *, now: float) -> Proof:
     return _proof(biscuit, blocks, issuer, peer, now)
 
 
-def prove_bearer(token: bytes, issuer: str, *, now: float) -> BearerProof:
-    """What a ticket's token is good for. Raises `NotPermitted`."""
+def prove_bearer(token: bytes, issuer: str, *, now: float, leeway_s: float = LEEWAY_S) -> BearerProof:
+    """What a ticket's token is good for. `leeway_s`: how far this clock may be from the one it was made by. Raises `NotPermitted`."""
     biscuit, blocks = _read(token, issuer)
     block = blocks[0]
     if block.role is None or len(blocks) > 1 or block.giver != issuer:
         raise NotPermitted("this token is not from a join ticket")
-    _in_time(block.until, now)
+    _in_time(block.until, now, leeway_s)
     _authorize(biscuit, None, now)
     return BearerProof(block.role, block.grant(now), float(block.until), _ids(biscuit))
 
@@ -219,7 +219,9 @@ def _least(one: Grant, other: Grant) -> Grant:
         campaigns &= other.campaigns
         if not campaigns:
             raise NotPermitted("nothing is left of this permission: its parts share no campaign")
-    if other.team and one.team != other.team:  # nobody gives itself a team: only who issued the token names one
+    if (
+        other.team and one.team != other.team
+    ):  # nobody gives itself a team: only who issued the token names one
         of = f"team {one.team}" if one.team else "no team"
         raise NotPermitted(f"this permission is for {of}, not for {other.team}")
     return Grant(
@@ -232,9 +234,9 @@ def _least(one: Grant, other: Grant) -> Grant:
     )
 
 
-def _in_time(until: int, now: float) -> None:
-    if now > until + LEEWAY_S:
-        when = datetime.fromtimestamp(until, UTC).strftime("%Y-%m-%d %H:%M UTC")
+def _in_time(until: int, now: float, leeway_s: float = LEEWAY_S) -> None:
+    if now > until + leeway_s:
+        when = datetime.fromtimestamp(until, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         raise NotPermitted(f"this permission ended at {when}", hint="ask for a new one; or mend this clock")
 
 

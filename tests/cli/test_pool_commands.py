@@ -187,7 +187,7 @@ def test_a_wrong_ticket_is_told(lab: Typed) -> None:
         (lab("pool", "invite", "lab", "--to", ANN).out, "was given to"),
     ):
         done = lab("enroll", wrong)
-        assert (done.code, done.out) == (5, "")
+        assert (done.code, done.out) == (2, "")
         assert told in done.err
         assert good[20:60] not in done.err
 
