@@ -105,6 +105,7 @@ def adopt(
     from swarm.gates import remember_gates
     from swarm.identity import write_durably
     from swarm.membership import keep_tokens
+    from swarm.pool_files import secret_text
 
     home: Home = ctx.obj
     if key is not None and token is not None:
@@ -112,6 +113,8 @@ def adopt(
             "--key and --token are two ways to the same; give one", hint="--token needs no secret"
         )
     given = None if key is None else _given_key(home, key)
+    if token is not None:
+        token = secret_text(token, sys.stdin)
     speaks, ways = _speaks(home, campaign, token, given)
     gates = tuple(gate or ()) or ways or gates_of(ctx, None)
 
