@@ -32,7 +32,6 @@ TAKEN_BACK_S: Final = 10.0
 """A run that goes on for so long after its worker warned of giving way does not give way."""
 MAX_WARNED: Final = 8
 """Warnings of giving way that are taken down for one attempt."""
-GIVEN_TWICE: Final = "giving one lease to two tasks"
 MAX_ASKED: Final = 16
 """Tasks of one need that a probe asks about."""
 
@@ -76,8 +75,8 @@ class Book(Standing):
             self._count(entry, entry.state, +1)
             for ticket in entry.tickets():
                 self._hold(ticket.worker, entry.id)
-            if entry.live:
-                entry.since = now
+            if entry.live:  # nor since when others could have had it
+                entry.since = entry.not_before = now
             elif entry.tries:  # how much of its wait was over is not known
                 entry.not_before = now + terms.backoff_s * 2.0 ** (entry.tries - 1)
         self.ranked = sorted(
@@ -192,10 +191,9 @@ class Book(Standing):
             return [] if same else [CancelOn(peer, (Held(lease=lease, fence=fence),), Reason.FENCED)]
         view = self.view(peer)
         if self._given_before(peer, lease, fence):  # else it could settle one task in the other's name
-            orders = self._failed(view, GIVEN_TWICE, now, silent=True)
-            words = f"{self._named(peer)} gave it the lease of another task"
-            orders += self._turned_down(entry, attempt, TaskEvent.REFUSE, Reason.BAD_REQUEST, words, now)
-            return orders + self.decide(now)
+            no = Denied(reason=Reason.BAD_REQUEST, detail="it gave one lease to two tasks")
+            orders = self._turned_down(entry, attempt, TaskEvent.REFUSE, no.reason, no.detail, now)
+            return orders + self.refused(peer, no, now)
         orders = []
         spare = entry.spare if entry.is_spare(attempt) else None
         if spare is not None and queued:

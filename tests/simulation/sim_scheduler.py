@@ -27,6 +27,7 @@ from protocol.messages import (
 )
 from protocol.record import Record
 from protocol.words import Reason
+from scheduler.assign import ELSEWHERE_S
 from scheduler.book import Book
 from scheduler.entries import Entry, Terms
 from scheduler.orders import (
@@ -177,6 +178,8 @@ class SimScheduler(Lines):
     def _others(self, intent: Intent) -> int:
         """Workers that could have had it and have not tried it."""
         entry = self.book.entries[intent.task]
+        if self.now() >= entry.not_before + ELSEWHERE_S:
+            return 0  # they had their time
         fits = self.book.needs[entry.need].fits - entry.tried
         siblings = [
             self.book.entries[task] for task in self.book.cells.get(entry.cell, ()) if task != entry.id
