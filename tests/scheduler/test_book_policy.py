@@ -246,6 +246,23 @@ def test_a_claim_that_comes_to_nothing_is_over_within_a_bounded_time_and_costs_n
     assert (entry.state, entry.tries) == (TaskState.PENDING, 0)
 
 
+@pytest.mark.parametrize("same", ["lease", "fence"])
+def test_a_worker_that_gives_one_lease_to_two_tasks_has_the_second_taken_away(same: str) -> None:
+    story = Story(tasks=8, workers=1)
+    first, second = story.commits
+    story.grant(first)
+    entry, other = story.book.entries[first.task], story.book.entries[second.task]
+    assert entry.lease is not None
+    assert entry.fence is not None
+    lease = entry.lease if same == "lease" else "l99"
+    fence = entry.fence if same == "fence" else Fence(incarnation=1, number=99)
+    story.tell(
+        story.book.granted(second.peer, second.task, second.attempt, lease, fence, story.now, queued=False)
+    )
+    assert (other.state, other.tries) == (TaskState.PENDING, 0), "it is not asked again at once"
+    assert entry.state is TaskState.LEASED
+
+
 # -- who goes first ------------------------------------------------------------------------------------------------------------------------
 
 
