@@ -6,6 +6,7 @@ count as lost `SILENT_S` after the last renewal that was answered was *sent*: so
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -66,6 +67,8 @@ class Line:
     """Why nothing has been heard since, as far as known."""
     refused_since: float | None = None
     """Since when its machine has answered at every try that nobody listens there; None: it did not, or the last try said otherwise."""
+    tried_at: float = -math.inf
+    """When it was last tried to have a link again."""
     link: Link | None = None
     """The link over which its leases were adopted."""
     adrift: tuple[str, ...] = ()
@@ -313,7 +316,9 @@ class Workers:
                 await self._renew(link, line)
 
     async def _reach(self, peer: str, line: Line) -> None:
-        """One attempt to have a link again; the second before the next one is waited here."""
+        """One attempt to have a link again; the second before the next one is waited here, also when a link was had and broke at once."""
+        await trio.sleep_until(line.tried_at + AGAIN_S)
+        line.tried_at = trio.current_time()
         try:
             await self._link(peer)
             line.refused_since = None

@@ -252,12 +252,13 @@ class FakeWorker:
             signature=self.sign(record_message(body)),
             body=None if serve else body,
         )
-        async with trio.open_nursery() as nursery:
-            for _ in range(self.deliveries):
-                if self.at_once:
+        if self.at_once:
+            async with trio.open_nursery() as nursery:
+                for _ in range(self.deliveries):
                     nursery.start_soon(self.deliver, message)
-                else:
-                    await self.deliver(message)
+        else:
+            for _ in range(self.deliveries):
+                await self.deliver(message)
         self.places.pop(lease, None)
         self.work.set()
 
