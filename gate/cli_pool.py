@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from gate.settings import GateSettings
 from protocol.errors import NotPermitted, ResourceError, Unreachable
@@ -23,6 +21,7 @@ from swarm.home import Home
 from swarm.settings import RoleSettings, SettingsError
 
 if TYPE_CHECKING:
+    from swarm.membership import Joined
     from swarm.own_pools import OwnPool
 
 app = typer.Typer()
@@ -135,6 +134,11 @@ def invite(
     if uses is not None and to is not None:
         raise SettingsError("--uses goes with no --to", hint="a ticket for one scheduler is for that one")
     role = Role.SUBMIT if submit or to is not None else Role.WORKER
+    if role is Role.WORKER and (priority != 100 or slots is not None or team):
+        raise SettingsError(
+            "--priority, --slots and --team are for who submits, and this ticket is for a device",
+            hint="add --submit, or leave them out",
+        )
     if uses is None:
         uses = DEVICES if role is Role.WORKER else 1
     try:
@@ -187,7 +191,13 @@ def members(
     name: Annotated[str, NAME],
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """Show who is in a pool, which tickets are out, and what was taken back."""
+    """Show who is in a pool, which tickets are out, and what was taken back; of one joined here, who is in it as last heard."""
+    from gate.pool_views import members_table
+
+    joined = _only_joined(ctx, name)
+    if joined is not None:
+        _show_joined(ctx, joined, as_json=as_json)
+        return
     found = _find(ctx, name)
     manifest, tickets = found.manifest(), found.notes.tickets(time.time())
     if as_json:
@@ -214,16 +224,10 @@ def members(
         sys.stdout.write("\n")
         return
     console = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for column in ("member", "role", "team", "priority", "slots", "peer"):
-        table.add_column(column)
-    for one in manifest.members:
-        slots = "any" if one.slots is None else str(one.slots)
-        table.add_row(
-            Text(one.name), str(one.role), Text(one.team or "-"), str(one.priority), slots, one.peer
-        )
     console.print(f"pool {found.name}, manifest {manifest.number}: {found.id}", markup=False, highlight=False)
-    console.print(table if manifest.members else "nobody is in it yet", highlight=False)
+    console.print(
+        members_table(manifest.members, console.width) if manifest.members else "nobody is in it yet"
+    )
     for note in tickets:
         until = time.strftime("%Y-%m-%d %H:%M", time.localtime(note.until))
         used = f"used by {len(note.used)} of {note.uses}" if note.to is None else f"for {note.to}"
@@ -233,6 +237,68 @@ def members(
         )
     for peer in manifest.revoked:
         console.print(f"taken back: {peer}", markup=False, highlight=False)
+
+
+def _only_joined(ctx: typer.Context, name: str) -> Joined | None:
+    """The joined pool of that name, or id; None: there is none, or one of that name was made here."""
+    from swarm.membership import joined_pools
+    from swarm.own_pools import own_pools
+
+    home: Home = ctx.obj
+    if any(name in (own.name, own.id) for own in own_pools(home)):
+        return None
+    found = [pool for role in (Role.WORKER, Role.SUBMIT) for pool in joined_pools(home, role)]
+    return next((pool for pool in found if name in (pool.name, pool.pool)), None)
+
+
+def _show_joined(ctx: typer.Context, joined: Joined, *, as_json: bool) -> None:
+    from gate.pool_views import members_table
+    from swarm.manifests import verified
+    from swarm.membership import kept_manifest
+
+    kept = kept_manifest(ctx.obj, joined.pool)
+    manifest = verified(kept.body, kept.signature) if kept is not None else None
+    if as_json:
+        shown = [] if manifest is None else [one.model_dump(mode="json") for one in manifest.members]
+        document = {"pool": joined.pool, "name": joined.name, "members": shown}
+        json.dump(document, sys.stdout, indent=2)
+        sys.stdout.write("\n")
+        return
+    console = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
+    console.print(f"pool {joined.name}, made elsewhere: {joined.pool}", markup=False, highlight=False)
+    if manifest is None:
+        print("Nothing was heard of its members yet; its owner can list them there: sark-node pool members")
+    else:
+        console.print(members_table(manifest.members, console.width))
+
+
+@pool.command("list")
+def list_(
+    ctx: typer.Context,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """List the pools of this home: those made here, and those it joined with its device or to submit."""
+    from gate.pool_views import pools_table
+    from swarm.membership import joined_pools
+    from swarm.own_pools import own_pools
+
+    home: Home = ctx.obj
+    lines = [(own.name, "made here", own.id) for own in own_pools(home)]
+    for role, what in ((Role.WORKER, "its device works for it"), (Role.SUBMIT, "may submit to it")):
+        for one in joined_pools(home, role):
+            until = time.strftime("%Y-%m-%d", time.localtime(one.until)) if one.until else ""
+            lines.append(
+                (one.name, what + (f" until {until}" if until and role is Role.SUBMIT else ""), one.pool)
+            )
+    if as_json:
+        told = [{"name": name, "what": what, "pool": peer} for name, what, peer in lines]
+        json.dump({"count": len(told), "pools": told}, sys.stdout, indent=2)
+        sys.stdout.write("\n")
+    elif not lines:
+        print("No pool was made or joined here. Make one: sark-node pool create NAME")
+    else:
+        console = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
+        console.print(pools_table(lines, console.width))
 
 
 @pool.command()

@@ -100,7 +100,7 @@ def _say(
 
     from node.reach import tell_devices
     from node.settings import WorkerSettings
-    from node.standing import jobs_table, told_json, told_line
+    from node.standing import jobs_table, still_held, told_json, told_line
     from protocol.words import Role
     from swarm.gates import local_gates, own_worker, remembered_gates
     from swarm.identity import load_or_create
@@ -127,6 +127,9 @@ def _say(
                     print(f"  {line}", file=sys.stderr)
                 continue
             console.print(escape(told_line(item)), highlight=False, soft_wrap=True)
+            if isinstance(message, Control) and message.action is Action.RESUME:
+                for line in still_held(item):
+                    console.print(escape(line), highlight=False, soft_wrap=True)
             if item.standing is not None and item.standing.jobs and isinstance(message, Status):
                 console.print(jobs_table(item.standing.jobs, me))
     code = max((item.error.exit_code for item in told if item.error is not None), default=0)

@@ -173,7 +173,11 @@ async def _say(links: Links, target: Target, present: Present, message: Control 
     if isinstance(answer, Denied):
         hint = f"only its owner can; on that device: sark-node join --owner {present.issuer}"
         not_owner = answer.reason is Reason.NOT_ALLOWED
-        raise Refused(answer.detail, reason=answer.reason, hint=hint if not_owner else "")
+        raise Refused(
+            "you are not its owner" if not_owner else answer.detail,
+            reason=answer.reason,
+            hint=hint if not_owner else "",
+        )
     if not isinstance(answer, Standing):
         raise RemoteProtocolError(f"answered with {type(answer).__name__}, which is no answer to that")
     return answer

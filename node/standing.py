@@ -7,21 +7,44 @@ from typing import Any
 
 from rich.table import Table
 
-from node.reach import Told
+from node.reach import HERE, Told
 from protocol.messages import Job
+from protocol.words import WorkerState
 from swarm.logs import safe
 
 
 def told_line(told: Told) -> str:
-    """`lab-1: draining (paused by its owner); 1 run goes on, 3 tickets wait`."""
+    """`lab-1 …nF2cDYa1: paused by its owner; 1 run goes on, 3 tickets wait`."""
+    who = _who(told)
     if told.standing is None:
-        return f"{safe(told.name)}: {safe(told.error.what) if told.error else 'said nothing'}"
+        return f"{who}: {safe(told.error.what) if told.error else 'said nothing'}"
     here = told.standing
-    why = f" ({safe(here.why)})" if here.why else ""
+    state, why = str(here.state), f" ({safe(here.why)})" if here.why else ""
+    if (
+        here.state is WorkerState.DRAINING and here.why
+    ):  # paused, quiet hours, drained: the reason says it all
+        state, why = safe(here.why), ""
     runs = f"{here.running} run{' goes' if here.running == 1 else 's go'} on"
     waits = f"{here.queue} ticket{' waits' if here.queue == 1 else 's wait'}"
     work = "; ".join([", ".join([runs, waits])] if here.running or here.queue else [])
-    return f"{safe(told.name)}: {here.state}{why}{f'; {work}' if work else ''}"
+    return f"{who}: {state}{why}{f'; {work}' if work else ''}"
+
+
+def _who(told: Told) -> str:
+    """Anybody can give a device any name: the end of its id, which the channel proved, stands beside it."""
+    tail = f" …{told.peer[-8:]}" if told.peer and told.name != HERE else ""
+    return f"{safe(told.name)}{tail}"
+
+
+def still_held(told: Told) -> tuple[str, ...]:
+    """What is to be said to an owner who resumed a device that a rule of theirs still holds back; empty: none does."""
+    here = told.standing
+    if here is None or here.state is not WorkerState.DRAINING or not here.why:
+        return ()
+    return (
+        f"  it is not paused, but a rule still holds: {safe(here.why)}",
+        "  it serves again when that ends; to have it serve now, start it again without the rule (--quiet, --on-battery)",
+    )
 
 
 def jobs_table(jobs: Sequence[Job], me: str) -> Table:

@@ -19,7 +19,7 @@ from protocol.errors import RemoteProtocolError
 from protocol.record import SignedRecord, read_record
 from protocol.requirement import show_size
 from protocol.task import read_task
-from protocol.words import Reason
+from protocol.words import Reason, WorkerState
 from scheduler.peers import Seen
 from scheduler.progress import show_time
 from scheduler.replicas import compare_replicas, disagreements
@@ -203,33 +203,34 @@ ROOMY: Final = 110
 
 
 def peers_table(seen: Sequence[Seen], width: int = 80) -> Table:
-    """A line for each device; id and units stand at any width."""
+    """A line for each device. Where there is little room the end of the worker's id stands for it, and states and units are wrapped."""
     roomy = width >= ROOMY
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    heads = ("device", "id", "state", *(("soc",) if roomy else ()), "cores", "ram", "units")
-    for column in (*heads, "peer") if roomy else heads:
-        wraps = column in ("soc", "units")
+    heads = ("device", "peer", *(("id",) if roomy else ()), "state", *(("soc",) if roomy else ()))
+    for column in (*heads, "cores", "ram", "units"):
+        wraps = column in ("device", "state", "soc", "units")
         table.add_column(
             column,
             no_wrap=not wraps,
             overflow="fold" if wraps else "ellipsis",
-            min_width={"id": 18, "units": 12}.get(column),  # an id is there to be copied
+            min_width={"id": 18, "peer": 9, "ram": 8, "cores": 5}.get(column),  # an id is there to be copied
         )
     for item in seen:
         advert = item.advert
         state = "unreachable" if item.pong is None else str(item.pong.state or "up")
         if item.pong is not None and item.pong.why:
-            state += f" ({safe_text(item.pong.why, 60)})"
+            why = safe_text(item.pong.why, 60)
+            state = why if item.pong.state is WorkerState.DRAINING else f"{state} ({why})"
         units = ", ".join(safe_text(unit.unit) for unit in advert.units) or "none"
         table.add_row(
             Text(safe_text(advert.name), style="" if item.verdict.fits else "dim"),
-            Text(safe_text(advert.device, 40)),
+            Text(f"…{advert.peer[-8:]}"),
+            *((Text(safe_text(advert.device, 40)),) if roomy else ()),
             Text(state, style="red" if item.pong is None else ""),
             *((Text(safe_text(advert.soc, 28)),) if roomy else ()),
             "" if advert.cores is None else str(advert.cores),
             "" if advert.ram is None else show_size(advert.ram),
             Text(units),
-            *((Text(f"…{advert.peer[-8:]}"),) if roomy else ()),
         )
     return table
 

@@ -83,9 +83,9 @@ def test_a_setting_of_the_file_counts_like_its_flag(typed: Typed) -> None:
     assert f"{file}: quiet cannot be 'nine to five'" in done.err
 
 
-def test_a_damaged_ticket_is_not_permitted_and_told_how_to_copy_it(typed: Typed) -> None:
+def test_a_damaged_ticket_is_bad_input_and_told_how_to_copy_it(typed: Typed) -> None:
     done = typed("join", "sark1abcdefgh")
-    assert done.code == 5
+    assert done.code == 2
     assert "damaged" in done.err
     assert "copy it whole" in done.err
 

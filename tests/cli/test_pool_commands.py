@@ -50,7 +50,7 @@ def test_this_homes_scheduler_is_a_member_of_the_pools_it_made(lab: Typed) -> No
 
 
 def test_an_invitation_prints_the_ticket_alone(lab: Typed) -> None:
-    done = lab("pool", "invite", "lab", "--team", "vision", "--slots", "3", "--priority", "60")
+    done = lab("pool", "invite", "lab")
     assert done.code == 0
     ticket = read_ticket(done.out)
     assert done.out.strip().isalnum()
@@ -109,7 +109,7 @@ def test_an_invitation_for_one_scheduler_makes_it_a_member_and_needs_no_gate(typ
     [
         (["invite", "lab", "--for", "soon"], 2, "--for cannot be 'soon'"),
         (["invite", "lab", "--lasts", "99999d"], 2, "at most 3650d"),
-        (["invite", "lab", "--team", 'x"y'], 2, "the team's name"),
+        (["invite", "lab", "--submit", "--team", 'x"y'], 2, "the team's name"),
         (["invite", "lab", "--to", "foo"], 2, "no scheduler id"),
         (["invite", "lab", "--name", "ann"], 2, "--name goes with --to"),
         (["invite", "lab", "--to", ANN, "--name", "\x1b[1m"], 2, "a member cannot be called"),
@@ -179,15 +179,15 @@ def test_a_guest_who_was_invited_by_id_is_in_at_once(lab: Typed) -> None:
 
 def test_a_wrong_ticket_is_told(lab: Typed) -> None:
     good = lab("pool", "invite", "lab", "--submit").out.strip()
-    for wrong, told in (
-        (good[:-3], "damaged"),
-        (good.replace("sark1", "sark3"), "version 3"),
-        ("hello", "no ticket"),
-        (lab("pool", "invite", "lab").out, "devices that work for it"),
-        (lab("pool", "invite", "lab", "--to", ANN).out, "was given to"),
+    for wrong, told, code in (
+        (good[:-3], "damaged", 2),
+        (good.replace("sark1", "sark3"), "version 3", 2),
+        ("hello", "no ticket", 2),
+        (lab("pool", "invite", "lab").out, "devices that work for it", 5),
+        (lab("pool", "invite", "lab", "--to", ANN).out, "was given to", 5),
     ):
         done = lab("enroll", wrong)
-        assert (done.code, done.out) == (2, "")
+        assert (done.code, done.out) == (code, "")
         assert told in done.err
         assert good[20:60] not in done.err
 
@@ -197,3 +197,11 @@ def test_no_secret_is_printed_but_the_ticket(lab: Typed) -> None:
     for words in (["members", "lab"], ["members", "lab", "--json"], ["invite", "lab"]):
         done = lab("pool", *words)
         assert seed not in done.out + done.err
+
+
+def test_pools_are_listed_and_a_joined_one_s_members_are_shown_as_far_as_they_are_known(lab: Typed) -> None:
+    assert "lab" in lab("pool", "list").out
+    assert "made here" in lab("pool", "list").out
+    refused = lab("pool", "invite", "lab", "--priority", "60")
+    assert (refused.code, refused.out) == (2, "")
+    assert "--submit" in refused.err

@@ -26,13 +26,13 @@ def standing(**changes: object) -> Standing:
 @pytest.mark.parametrize(
     ("here", "line"),
     [
-        (standing(), "lab-1: active"),
-        (standing(state="busy", running=1), "lab-1: busy; 1 run goes on, 0 tickets wait"),
+        (standing(), f"lab-1 …{PEER[-8:]}: active"),
+        (standing(state="busy", running=1), f"lab-1 …{PEER[-8:]}: busy; 1 run goes on, 0 tickets wait"),
         (
             standing(state="draining", why="paused by its owner", running=2, queue=1),
-            "lab-1: draining (paused by its owner); 2 runs go on, 1 ticket waits",
+            f"lab-1 …{PEER[-8:]}: paused by its owner; 2 runs go on, 1 ticket waits",
         ),
-        (standing(state="faulty", why="\x1b[31mred"), "lab-1: faulty (\\x1b[31mred)"),
+        (standing(state="faulty", why="\x1b[31mred"), f"lab-1 …{PEER[-8:]}: faulty (\\x1b[31mred)"),
     ],
 )
 def test_a_device_is_told_in_a_line(here: Standing, line: str) -> None:
@@ -41,7 +41,7 @@ def test_a_device_is_told_in_a_line(here: Standing, line: str) -> None:
 
 def test_a_device_that_could_not_be_told_says_why_and_programs_read_it_too() -> None:
     told = Told("lab-1", PEER, None, Unreachable("no way to lab-1"))
-    assert told_line(told) == "lab-1: no way to lab-1"
+    assert told_line(told) == f"lab-1 …{PEER[-8:]}: no way to lab-1"
     assert told_json(told) == {"device": "lab-1", "peer": PEER, "error": "no way to lab-1"}
     assert told_json(Told("lab-1", PEER, standing()))["state"] == str(WorkerState.ACTIVE)
 
