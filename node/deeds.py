@@ -20,6 +20,7 @@ import trio
 from pydantic import Field, ValidationError
 
 from node.places import Remembered
+from node.shares import gives_way
 from protocol.base import Count, Message, PeerName, Sha256
 from protocol.codec import pack, unpack
 from protocol.deed import MAX_DEED, CampaignId, open_deed, read_cover
@@ -110,8 +111,8 @@ class Deeds:
             return
         self._noted.pop((owner, campaign), None)
         self._noted[owner, campaign] = (peer, sha256, size)
-        while len(self._noted) > MAX_DEEDS:
-            del self._noted[next(iter(self._noted))]
+        for old in gives_way(self._noted, lambda key: key[0], lambda key: 0, number=MAX_DEEDS, room=0):
+            del self._noted[old]
 
     async def fetch(self, campaign: str, owner: str, needed: Collection[str]) -> None:
         """Bring in the deed that was noted, if one was. `needed`: campaigns whose deeds must not give way to it.
@@ -165,14 +166,10 @@ class Deeds:
 
     def _too_much(self, needed: Collection[str]) -> list[Card]:
         """Deeds for which there is no room, those that nothing here needs first, then the oldest."""
-        over = len(self._cards) - MAX_DEEDS
-        bytes_over = sum(card.size for card in self._cards.values()) - MAX_BYTES
-        gone: list[Card] = []
-        for card in sorted(self._cards.values(), key=lambda card: (card.campaign in needed, card.number)):
-            if over <= 0 and bytes_over <= 0:
-                break
-            gone.append(card)
-            over, bytes_over = over - 1, bytes_over - card.size
+        least_first = sorted(self._cards.values(), key=lambda card: (card.campaign in needed, card.number))
+        gone = gives_way(
+            least_first, lambda card: card.owner, lambda card: card.size, number=MAX_DEEDS, room=MAX_BYTES
+        )
         for card in gone:
             del self._cards[card.owner, card.campaign]
         return gone

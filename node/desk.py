@@ -272,7 +272,12 @@ class Desk:
         self.ledger.speakers.keep_proof(permit.principal, ask.campaign, ask.epoch, ask.proof)
         self.carry_out()
         if ask.cursor == 0:
-            await self.estate.hand_over(peer, permit.principal, ask)
+            await self.estate.hand_over(
+                peer,
+                permit.principal,
+                ask,
+                lambda: self.ledger.epoch(permit.principal, ask.campaign) == ask.epoch,
+            )
         return self._page(permit.principal, ask)
 
     def _page(self, principal: str, ask: Adopt | Look) -> Adopted:

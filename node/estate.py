@@ -84,10 +84,12 @@ class Estate:
                 settled=settled,
             )
 
-    async def hand_over(self, peer: PeerId, principal: str, ask: Adopt) -> None:
-        """The campaign's results go to `peer` from now on."""
+    async def hand_over(
+        self, peer: PeerId, principal: str, ask: Adopt, still: Callable[[], bool] = lambda: True
+    ) -> None:
+        """The campaign's results go to `peer` from now on, as long as it `still` speaks for it."""
         try:
-            moved = await self.outbox.hand_over(ask.campaign, principal, peer, again=ask.again)
+            moved = await self.outbox.hand_over(ask.campaign, principal, peer, again=ask.again, still=still)
         except ResourceError as exc:  # the adopter asks again
             log.warning("results.not_handed_over", campaign=ask.campaign, why=exc.what)
         else:

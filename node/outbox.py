@@ -17,6 +17,7 @@ import structlog
 import trio
 from pydantic import Field, ValidationError
 
+from node.shares import gives_way
 from protocol.base import MAX_INLINE, Count, Id, Message, PeerName, Sha256, Signature
 from protocol.codec import pack, unpack
 from protocol.errors import RemoteProtocolError, ResourceError
@@ -133,15 +134,25 @@ class Outbox:
         newest = sorted((*self._items.values(), *self._kept.values()), key=lambda item: -item.stored)
         return tuple(dict.fromkeys(item.campaign for item in newest if self._young(item)))
 
-    async def hand_over(self, campaign: str, principal: str, peer: str, *, again: bool) -> int:
+    async def hand_over(
+        self,
+        campaign: str,
+        principal: str,
+        peer: str,
+        *,
+        again: bool,
+        still: Callable[[], bool] = lambda: True,
+    ) -> int:
         """From now on `peer` gets the campaign's records: those that wait, and with `again` the settled ones too. Gives how many.
 
-        Raises `ResourceError` when the disk does not take it; asking once more is safe.
+        `still`: whether `peer` speaks for it yet. Raises `ResourceError` when the disk does not take it; asking once more is safe.
         """
         moved = 0
         for item, settled in self.of(campaign, principal):
             if settled and not again:
                 continue
+            if not still():
+                break
             fresh = item.model_copy(update={"peer": peer, "owner": principal})
             if settled or fresh != item:
                 if item.sha256 not in self._homeless:
@@ -166,7 +177,7 @@ class Outbox:
 
         On a full disk a small one stays in memory, with a line in the log. Raises `ResourceError` when there is no place at all.
         """
-        dropped = self._overdue(len(body))
+        dropped = self._overdue(item)
         for old in dropped:
             log.warning("result.given_up", task=old.task, attempt=old.attempt, scheduler=old.peer)
             await self.settle(old.sha256)
@@ -198,13 +209,11 @@ class Outbox:
 
     def _too_much(self) -> list[str]:
         """Settled records that are too old, or more than there is room for."""
-        gone: list[str] = []
-        left = KEPT_BYTES
-        for number, item in enumerate(sorted(self._kept.values(), key=lambda item: -item.stored)):
-            left -= item.size
-            if left < 0 or number >= MAX_ITEMS or not self._young(item):
-                gone.append(item.sha256)
-        return gone
+        oldest_first = sorted(self._kept.values(), key=lambda item: item.stored)
+        old = [item for item in oldest_first if not self._young(item)]
+        rest = [item for item in oldest_first if self._young(item)]
+        over = gives_way(rest, _principal, _size, number=MAX_ITEMS, room=KEPT_BYTES)
+        return [item.sha256 for item in (*old, *over)]
 
     def _young(self, item: Item) -> bool:
         return not RETENTION_S < self._wall() - item.stored < CLOCK_JUMP_S
@@ -245,15 +254,13 @@ class Outbox:
     def _record(self, sha256: str) -> Path:
         return self._folder / f"{sha256}.record"
 
-    def _overdue(self, coming: int) -> tuple[Item, ...]:
+    def _overdue(self, coming: Item) -> tuple[Item, ...]:
+        """Who takes the most room loses its own first, the oldest of them, and perhaps not what comes."""
         oldest_first = sorted(self._items.values(), key=lambda item: item.stored)
-        count, size = len(oldest_first) + 1, coming + sum(item.size for item in oldest_first)
-        dropped: list[Item] = []
-        for item in oldest_first:
-            if not self._young(item) or count > MAX_ITEMS or size > MAX_BYTES:
-                dropped.append(item)
-                count, size = count - 1, size - item.size
-        return tuple(dropped)
+        old = [item for item in oldest_first if not self._young(item)]
+        rest = [item for item in oldest_first if self._young(item)]
+        over = gives_way([*rest, coming], _principal, _size, number=MAX_ITEMS, room=MAX_BYTES)
+        return tuple(item for item in (*old, *over) if item is not coming)
 
     def _write(self, item: Item, body: bytes) -> None:
         write_durably(self._record(item.sha256), body)
@@ -294,3 +301,11 @@ class Outbox:
             log.warning("outbox.broken", file=str(aside), why=str(exc).splitlines()[0])
             return
         into[item.sha256] = item
+
+
+def _principal(item: Item) -> str:
+    return item.principal
+
+
+def _size(item: Item) -> int:
+    return item.size

@@ -36,6 +36,9 @@ from swarm.pool_node import PoolNode
 from swarm.settings import SettingsError
 from swarm.tickets import read_ticket
 
+MAX_POOLS = 4
+"""As many as an advert names."""
+
 log = structlog.get_logger("sark.worker")
 
 
@@ -153,7 +156,15 @@ def pool_changes(home: Home, ticket: str | None, leave: Sequence[str]) -> tuple[
             leave_pool(home, left[0].pool, Role.WORKER)
         if ticket is not None:
             worker = load_or_create(home.key("worker")).peer_id
-            join_pool(home, read_ticket(ticket), Role.WORKER, worker, now=time.time())
+            fresh = read_ticket(ticket)
+            here = joined_pools(home, Role.WORKER)
+            if len(here) >= MAX_POOLS and fresh.pool not in {pool.pool for pool in here}:
+                raise SettingsError(
+                    f"this device works for {len(here)} pools, which is all that it can tell others: "
+                    + ", ".join(pool.name for pool in here),
+                    hint="leave one with the same command: --leave-pool NAME",
+                )
+            join_pool(home, fresh, Role.WORKER, worker, now=time.time())
         return joined_pools(home, Role.WORKER)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from node.outbox import MAX_ITEMS, RETENTION_S, Item, Outbox
+from node.shares import gives_way
 from protocol.base import MAX_INLINE
 from protocol.errors import ResourceError
 from protocol.lease import Fence
@@ -143,3 +144,20 @@ async def test_on_a_full_disk_a_small_result_is_kept_in_memory(tmp_path: Path) -
 
 def test_there_is_a_bound() -> None:
     assert MAX_ITEMS <= 10_000
+
+
+def test_whoever_takes_the_most_of_shared_room_gives_way_first_and_its_oldest_of_that() -> None:
+    items = [("ann", 10), ("eve", 40), ("eve", 40), ("ann", 10), ("bob", 30)]
+
+    def left(number: int, room: int) -> list[tuple[str, int]]:
+        gone = gives_way(items, lambda one: one[0], lambda one: one[1], number=number, room=room)
+        kept = list(items)
+        for one in gone:
+            kept.remove(one)
+        return kept
+
+    assert left(5, 130) == items
+    assert left(5, 129) == [items[0], items[2], items[3], items[4]]
+    assert left(5, 60) == [items[0], items[3], items[4]]
+    assert left(3, 1_000) == [items[2], items[3], items[4]]
+    assert left(0, 0) == []

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from node.process import check_anyone, near_addresses, pool_changes, with_gates_of
+from node.process import MAX_POOLS, check_anyone, near_addresses, pool_changes, with_gates_of
 from node.settings import WorkerSettings
 from protocol.errors import NotPermitted, ResourceError
 from protocol.words import Right, Role
@@ -46,6 +46,17 @@ def test_of_two_pools_of_one_name_the_one_to_leave_is_named_by_its_id(tmp_path: 
         pool_changes(home, None, ("lab",))
     (left,) = pool_changes(home, None, (other.peer_id,))
     assert left.pool == POOL.peer_id
+
+
+def test_a_pool_more_than_can_be_told_to_others_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    home = Home.at(tmp_path)
+    for number in range(MAX_POOLS):
+        pool_changes(home, ticket(name=f"p{number}", pool=Identity.from_seed(number)), ())
+    with pytest.raises(SettingsError, match="works for 4 pools") as caught:
+        pool_changes(home, ticket(), ())
+    assert "--leave-pool" in (caught.value.hint or "")
+    assert len(pool_changes(home, ticket(name="p0", pool=Identity.from_seed(0)), ())) == MAX_POOLS
+    assert len(pool_changes(home, ticket(), ("p0",))) == MAX_POOLS
 
 
 def test_nothing_is_changed_while_a_worker_runs_on_the_home(tmp_path: Path) -> None:
