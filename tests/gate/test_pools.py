@@ -21,7 +21,7 @@ from swarm.identity import Identity, distance, routing_key, write_durably
 from swarm.manifests import sign_manifest, verified, without
 from swarm.membership import credentials, join_pool, joined_pools, kept_manifest
 from swarm.pool_desk import MAX_FOREIGN, Shelf
-from swarm.pool_node import POLL_S, Aside
+from swarm.pool_node import LOOK_S, POLL_S, Aside
 from swarm.pools import enrol, pool_links, spread
 from swarm.tokens import prove
 from tests.gate.field import Field, Node, pool_field, wall
@@ -498,3 +498,18 @@ def held_up(until: trio.Event) -> Aside:
         write()
 
     return aside
+
+
+async def test_a_manifest_that_is_doubted_is_asked_for_again_before_its_turn(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with pool_field(tmp_path) as field:
+        ann = await field.join("ann", field.ticket(Role.SUBMIT), Role.SUBMIT)
+        await trio.sleep(SOON_S)
+        number = field.pool.change(lambda m: without(m, (Identity.from_seed("bad").peer_id,))).number
+        await trio.sleep(1)
+        assert holds(ann, field) < number
+        ann.pools.doubt("another")
+        ann.pools.doubt("lab")
+        await trio.sleep(LOOK_S * 1.2 + 1)
+        assert holds(ann, field) == number
