@@ -23,6 +23,7 @@ from protocol.messages import (
     Action,
     Adopt,
     Adopted,
+    Cancel,
     Control,
     Denied,
     Granted,
@@ -31,6 +32,9 @@ from protocol.messages import (
     Progress,
     Queued,
     Quote,
+    Release,
+    Renew,
+    Renewed,
     Result,
     Shape,
     Standing,
@@ -119,6 +123,22 @@ async def test_whose_a_model_is_is_known_over_restarts_and_forgotten_with_the_mo
     assert not again.knows("a" * 64, "ann")
     (tmp_path / "whose.json").write_bytes(b"[junk")
     assert not Whose(tmp_path / "whose.json", here.__contains__).knows("b" * 64, "ann")
+
+
+async def test_nobody_keeps_or_ends_anothers_lease_or_gets_its_record(world: Any) -> None:
+    world.pools = {POOL.peer_id: "lab"}
+    worker = await world.start()
+    link = await world.link()
+    lease = await link.ask(world.ann.commit(world.ann.task(1)), Granted)
+    guest, theirs = await guest_of(world)
+    one = (world.held(lease),)
+    assert [lost.reason for lost in (await theirs.ask(Renew(held=one), Renewed)).lost] == [Reason.UNKNOWN]
+    for message in (Cancel(held=one), Release(held=one)):
+        await theirs.call(message)
+        assert str(worker.ledger.places()[0].state) == "running"
+    world.device.go.set()
+    result = await world.ann.wait_for(Result)
+    assert worker.find_blob(guest.identity.peer_id, result.sha256) is None
 
 
 async def test_a_task_of_others_that_could_go_on_for_longer_than_the_owner_lets_it_does_not_fit(
