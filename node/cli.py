@@ -194,7 +194,7 @@ def join(
     """
     import trio
 
-    from node.process import pool_changes, run_process
+    from node.process import check_anyone, pool_changes, run_process
     from node.settings import WorkerSettings
     from swarm.gates import local_gates
     from swarm.pool_files import secret_text
@@ -220,6 +220,7 @@ def join(
             "simulate": simulate or None,
         },
     )
+    check_anyone(settings)  # a refusal comes before anything else is said or changed
     if ticket is not None:
         ticket = secret_text(ticket, sys.stdin)
     pools = pool_changes(home, ticket, leave_pool or ())

@@ -18,4 +18,9 @@ def ended(record: Record, seconds: float) -> str:
     if record.outcome is Outcome.COMPLETE:
         return f"{safe(record.task)}: done in {seconds:.1f} s"
     why = f"{record.outcome}: {record.reason}"
-    return safe(f"{record.task}: {why} ({record.detail})" if record.detail else f"{record.task}: {why}")
+    detail = (
+        ""
+        if record.detail in ("", f"stopped: {record.reason}", str(record.reason))
+        else f" ({record.detail})"
+    )
+    return safe(f"{record.task}: {why}{detail}")

@@ -62,12 +62,18 @@ def delegate(
                 f"{found} is another scheduler's, which let this one carry it on",
                 hint="ask its owner for a token",
             )
+        if row is not None and row.ended is not None:
+            raise CampaignError(
+                f"{found} has ended: nothing is left to carry on", hint=f"sark-node results {found}"
+            )
     now = time.time()
     held = credentials(home, Role.SUBMIT, key.peer_id, now=now)
     tokens = passed_on(key, held, to, found, own=True, lasts_s=lasts_s, now=now)
     gates = gates_of(ctx, gate)[:8]
     text = write_handover(Handover(campaign=found, owner=key.peer_id, gates=gates, tokens=tokens))
     print(text)
+    until = time.strftime("%Y-%m-%d %H:%M", time.localtime(now + lasts_s))
+    print(f"Good until {until}, for that scheduler alone. Send it privately.", file=sys.stderr)
     print(f"On the other machine:  sark-node adopt {found} --token {text[:12]}…", file=sys.stderr)
 
 
@@ -149,7 +155,10 @@ def adopt(
         line = already_here(home, store, campaign, models, speaks, renew=token is not None) or trio.run(go)
     with contextlib.suppress(ResourceError):
         remember_gates(home, gates)
-    print(line, file=sys.stderr if as_json else sys.stdout)
+    out = sys.stderr if as_json else sys.stdout
+    print(f"{campaign} is carried on here: {line}", file=out)
+    if detach:
+        print(f"  sark-node watch {campaign}", file=sys.stderr)
     keep_alive = keeper(ctx, gates)
     keep_alive()
     if not detach:
