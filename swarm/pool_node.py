@@ -141,6 +141,9 @@ class PoolNode:
         except ResourceError as exc:
             self._say(exc.what)
             return
+        except OSError as exc:  # no more open files, say: it is looked again soon
+            self._say(f"cannot look through the pools of this home: {exc.strerror or exc}")
+            return
         for pool in self._joined:
             if pool not in self.shelf.followed:
                 self.shelf.follow((pool,))
@@ -232,12 +235,13 @@ class PoolNode:
 
     async def _respread(self, links: Links, pool: OwnPool) -> None:
         """To the holders; and to all workers when something was taken back: that a member came in can wait for their next poll."""
-        manifest, before = pool.manifest(), self._spread.get(pool.id)
-        self._spread[pool.id] = (manifest, trio.current_time())
-        urgent = before is not None and (
-            (before[0].revoked, before[0].revoked_tokens) != (manifest.revoked, manifest.revoked_tokens)
-        )
+        before = self._spread.get(pool.id)
         try:
+            manifest = pool.manifest()
+            self._spread[pool.id] = (manifest, trio.current_time())
+            urgent = before is not None and (
+                (before[0].revoked, before[0].revoked_tokens) != (manifest.revoked, manifest.revoked_tokens)
+            )
             gates = (*pool.gates, *self._gates())
             await push(links, self._index, gates, pool, workers=urgent, me=self._network.peer_id)
         except (NotPermitted, ResourceError) as exc:
