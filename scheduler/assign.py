@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
@@ -27,6 +28,8 @@ ELSEWHERE_S: Final = 30.0
 """How long after its backoff a task waits for a worker that has not tried it, while one that has would take it."""
 MAX_SKIPPED: Final = 64
 """Tasks that are looked at in one go though nobody may have them yet."""
+FEW: Final = 8
+"""Workers that fit are gone through by themselves, in order, where there are so many times more others."""
 WANT: Final = (8, 64)
 REPLICAS_WAIT: Final = "its other replicas have every device that fits"
 
@@ -56,11 +59,12 @@ class Assigning(Moving):
         """What follows from how things stand now. `whole`: whatever was touched; else what has changed since the last time."""
         orders = self._probe(now)
         around = self._around(now, whole=whole)
-        able = [view for view in around if view.room() > 0]
-        changed = [view for view in able if view.peer in self.touched]
+        able = {peer: view for peer, view in around.items() if view.room() > 0}
+        changed = {peer: view for peer, view in able.items() if peer in self.touched}
+        restless = self._restless(around, now) if whole else []
         for need in [need for need in self.ranked if need.pending]:
             if whole:
-                orders += self._look(need, around, now)
+                orders += self._look(need, restless, now)
             if need.explaining:
                 pass
             elif whole or need.id in self.stirred:
@@ -71,7 +75,7 @@ class Assigning(Moving):
                 orders += self._note(need, around)
         for need in self.ranked if whole else ():
             if need.queued and not need.pending:  # somebody idle may have what waits at a busy worker
-                orders += self._look(need, around, now)
+                orders += self._look(need, restless, now)
         self.touched.clear()
         self.stirred.clear()
         return orders + self._seconds(now, whole=whole)
@@ -110,18 +114,30 @@ class Assigning(Moving):
         view.probing = True
         return ProbeWorker(view.peer)
 
-    def _around(self, now: float, *, whole: bool) -> list[WorkerView]:
+    def _around(self, now: float, *, whole: bool) -> dict[str, WorkerView]:
         """Workers that serve us now; but for a whole decision, or for tasks that came back, only those that were touched."""
         views = self.views
         peers = views if whole or self.stirred else self.touched
-        return [view for view in (views[peer] for peer in peers) if view.serving(now)]
+        return {peer: views[peer] for peer in peers if views[peer].serving(now)}
 
-    def _look(self, need: Need, around: list[WorkerView], now: float) -> list[Order]:
+    @staticmethod
+    def _near(need: Need, views: Mapping[str, WorkerView]) -> Iterable[WorkerView]:
+        """At least those of `views` that fit, in an order that is the same in every run: where they are few, without going through all."""
+        if len(need.fits) * FEW < len(views):
+            return [views[peer] for peer in sorted(need.fits) if peer in views]
+        return views.values()
+
+    @staticmethod
+    def _restless(around: Mapping[str, WorkerView], now: float) -> list[WorkerView]:
+        """Those that were busy with others' work when they last said so, a while ago."""
+        views = around.values()
+        return [view for view in views if view.others and not view.held and now - view.quoted_at >= AGAIN_S]
+
+    def _look(self, need: Need, restless: Iterable[WorkerView], now: float) -> list[Order]:
         """For tasks that nobody has: ask those again that were busy with others' work, and the index for more."""
         orders: list[Order] = []
-        for view in around:
-            stale = view.others and not view.held and now - view.quoted_at >= AGAIN_S
-            if stale and view.peer in need.fits and self._due(view, now) and len(orders) < MAX_PROBING:
+        for view in restless:
+            if view.peer in need.fits and self._due(view, now) and len(orders) < MAX_PROBING:
                 orders.append(self._ask(view))
         some = any(self.views[peer].hopeful() for peer in need.fits)
         return orders + self.seek(need, now, self._patience_s(need) if some else SEEK_S)
@@ -142,10 +158,12 @@ class Assigning(Moving):
 
     # -- who gets what ------------------------------------------------------------------------------------------------------------------
 
-    def _pools(self, need: Need, around: list[WorkerView]) -> _Pools:
-        able = [view for view in around if view.peer in need.fits and view.room() > 0]
-        idle = [view for view in able if view.peer in self.free]
-        return _Pools(idle, [view for view in able if view.peer not in self.free])
+    def _pools(self, need: Need, around: Mapping[str, WorkerView]) -> _Pools:
+        pools = _Pools([], [])
+        for view in self._near(need, around):
+            if view.peer in need.fits and view.room() > 0:
+                (pools.idle if view.peer in self.free else pools.others).append(view)
+        return pools
 
     def _hand_out(self, need: Need, now: float, pools: _Pools) -> list[Order]:
         orders: list[Order] = []
@@ -235,12 +253,12 @@ class Assigning(Moving):
 
     # -- why tasks wait -----------------------------------------------------------------------------------------------------------------
 
-    def _note(self, need: Need, around: list[WorkerView]) -> list[Order]:
+    def _note(self, need: Need, around: Mapping[str, WorkerView]) -> list[Order]:
         """Why tasks wait although nobody has any of them: once for each new reason."""
         words = ""
         if not need.pending:
             pass
-        elif not any(view.peer in need.fits for view in around):
+        elif need.fits.isdisjoint(around):
             looking = need.asked_at is None or need.asking
             none = "" if looking else "no device that fits is up yet"
             words = why_waiting([self.views[peer] for peer in sorted(need.fits)]) if need.fits else none

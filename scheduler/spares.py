@@ -38,7 +38,7 @@ class Spares(Assigning):
         """Second tickets: at idle workers at any time, at busy ones from time to time and while no task is without a ticket."""
         if not self.queued:
             return []
-        idle = [view for view in (self.views[peer] for peer in self.free) if view.serving(now)]
+        idle = {peer: self.views[peer] for peer in self.free if self.views[peer].serving(now)}
         tail = whole and not any(need.pending for need in self.ranked)
         orders: list[Order] = []
         if not idle and not tail:
@@ -50,7 +50,8 @@ class Spares(Assigning):
                 continue
             if entry.spare is not None and entry.spare.lease is None:
                 continue  # somebody is being asked already
-            fitting = [view for view in idle if self._may_take(view, entry, now)]
+            there = self._near(self.needs[entry.need], idle)
+            fitting = [view for view in there if self._may_take(view, entry, now)]
             if not fitting:
                 continue
             drawn = fitting if len(fitting) <= 2 else self.rng.sample(fitting, 2)
@@ -58,7 +59,7 @@ class Spares(Assigning):
             best = min(drawn, key=lambda view: (view.start_s(model.sha256, model.size), self.rng.random()))
             orders += self._shed(entry, "an idle worker was found")
             orders.append(self._commit(entry, best, now, second=True))
-            idle.remove(best)
+            del idle[best.peer]
         if tail:
             orders += self._hedge(tickets, now)
         return orders
