@@ -23,6 +23,8 @@ LATER: Final[dict[str, str]] = {
 HIDDEN: Final = frozenset({"url", "jobs"})
 """Fields not shown to people: not supported yet, or of the other form."""
 
+MAX_TOLD: Final = 8
+"""Others beside the first that are told with their lines."""
 LOOKED_AT: Final = 40
 """Findings that are put into words; the first by line is among them, the others are only counted."""
 
@@ -61,6 +63,8 @@ def first_of(problems: Iterable[Problem], document: Document, *, beyond: int = 0
     if more:
         others = f"and {more:,} more error{'s' if more > 1 else ''} in this file"
         hint = f"{hint}  ({others})" if hint else others
+        told = [f"line {document.line(other.where)}: {other.what}" for other in ordered[1 : MAX_TOLD + 1]]
+        hint = "\n".join([hint, *told, *(["…"] if more > len(told) else [])])
     return document.error(first.where, first.what, hint)
 
 

@@ -259,7 +259,7 @@ class Gatherer:
         if found:
             return found[0]
         raise CampaignError(
-            f"the deed of {self._campaign} cannot be had: {why}",
+            f"the deed of {self._campaign}, its description that its devices keep, cannot be had: {why}",
             hint="a campaign can be adopted once a device has begun a task of it, and for a day after its last one",
         )
 
