@@ -12,7 +12,7 @@ from protocol.requirement import Requirement
 from protocol.task import Measure, Model, Task, Timeouts
 from protocol.words import Role
 from scheduler.cli_adopt import already_here
-from scheduler.handover import passed_on
+from scheduler.handover import Handover, passed_on, write_handover
 from scheduler.remote import Speaks
 from scheduler.store import Store
 from scheduler.stored import NewCampaign
@@ -44,6 +44,20 @@ def test_a_key_does_not_become_this_homes_before_the_campaign_was_found(typed: T
     assert mine.peer_id != owner.peer_id
     assert typed("adopt", CAMPAIGN, "--key", file, "--gate", NOBODY).code == 4
     assert load_or_create(home.key("scheduler")).peer_id == mine.peer_id
+
+
+def test_a_token_is_of_no_use_to_another_home(typed: Typed) -> None:
+    tokens = passed_on(ANN, (), BOB.peer_id, CAMPAIGN, own=True, lasts_s=60.0, now=time.time())
+    text = write_handover(Handover(campaign=CAMPAIGN, owner=ANN.peer_id, tokens=tokens))
+    done = typed("adopt", CAMPAIGN, "--token", text, "--gate", NOBODY)
+    assert done.code == 5
+    assert "was given to" in done.err
+
+
+def test_a_campaign_that_another_machine_runs_cannot_be_cancelled_from_here(typed: Typed) -> None:
+    done = typed("cancel", CAMPAIGN)
+    assert done.code == 2
+    assert f"sark-node adopt {CAMPAIGN}" in done.err
 
 
 def adopted(home: Home, owner: Identity = ANN) -> Store:

