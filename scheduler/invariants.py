@@ -71,6 +71,6 @@ def _replicas(book: Moving, cell: list[str]) -> None:
     live = [
         entry for entry in entries if not entry.restored and entry.owed_until is None
     ]  # others' runs may be long over
-    at = [ticket.worker for entry in live for ticket in entry.tickets()]
+    at = [book.view(ticket.worker).place() for entry in live for ticket in entry.tickets()]
     if len(set(at)) != len(at):
         raise LocalProtocolError(f"replicas of {cell[0]} meet on one device")

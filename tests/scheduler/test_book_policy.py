@@ -7,6 +7,7 @@ import random
 import pytest
 
 from protocol.attempt import TaskEvent, TaskState
+from protocol.errors import LocalProtocolError
 from protocol.lease import Fence
 from protocol.messages import Denied, LiveLease
 from protocol.words import Outcome, Phase, Reason, WorkerState
@@ -391,3 +392,13 @@ def test_a_worker_that_takes_no_work_is_asked_again_as_soon_as_it_says_that_it_d
     assert not view.serving(story.now)
     orders = story.tell(book.seen(PEERS[0], 1, WorkerState.BUSY, story.now))
     assert of(orders, ProbeWorker)
+
+
+def test_the_books_own_check_sees_replicas_that_meet_on_one_device_of_two_workers() -> None:
+    story = replicas(2, 2)
+    story.grant(story.commits[0])
+    story.grant(story.commits[1])
+    same = advert(1).model_copy(update={"device": "d0", "seq": 2})
+    story.book.found("", [same], story.now)
+    with pytest.raises(LocalProtocolError, match="on one device"):
+        story.book.check()

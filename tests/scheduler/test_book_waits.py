@@ -82,3 +82,13 @@ def test_a_run_that_waits_for_a_device_another_run_has_is_given_its_time_from_th
     story.now += 2.0
     assert told(Phase.QUEUED, 62)
     assert entry.state is TaskState.RUNNING
+
+
+def test_a_task_that_failed_before_a_restart_waits_its_backoff_anew_before_it_goes_back() -> None:
+    book, now = Book(random.Random(1)), 100.0
+    entry = Entry(a_task(1), tries=2, tried={PEERS[0]}, last=2)
+    orders = book.add(Terms("c-one", backoff_s=5.0), [entry], now)
+    book.found(of(orders, Discover)[0].need, [advert(0)], now)
+    assert not of(book.quoted(PEERS[0], quote(), now), CommitTo)
+    assert not of(book.tick(now + 9.0), CommitTo)
+    assert of(book.tick(now + 10.5), CommitTo)
