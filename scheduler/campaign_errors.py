@@ -160,7 +160,9 @@ def _problem(item: Any, root: type[BaseModel], parts: Parts) -> _Must | Problem:
         case "missing":
             return Problem(where[:-1], f"the key {key!r} is missing", f"add {key}: …")
         case "tuple_type" if isinstance(given, (int, float, str)):
-            return _Must(where, _MUST[kind], got, f"write [{safe_text(str(given), 40)}]")
+            text = safe_text(str(given), 40)
+            real = f"{text} (ONNX)" if key == "units" and text == "CPU" else text
+            return _Must(where, _MUST[kind], got, f"write [{real}]")
         case _ if kind in _MUST:
             return _Must(where, _MUST[kind], got, _HINT.get(kind, ""))
         case "too_short" | "string_too_short":

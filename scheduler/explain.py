@@ -24,6 +24,10 @@ ADVICE: Final = "; its owner can: sark-node join --allow"
 """Where a worker's refusal goes on with what we say once for all of them."""
 
 
+LACKS_SIBLING: Final = "join another device of that class, or ask for fewer replicas"
+"""What helps a replica for which there is no device of its own."""
+
+
 def explain(requirement: Requirement, adverts: Sequence[Advert]) -> str:
     """The counts over `adverts`, one line for each clause, each counting what the clauses before it left."""
     if not adverts:

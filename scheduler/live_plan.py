@@ -20,7 +20,7 @@ from protocol.requirement import Requirement
 from protocol.task import Measure, Task, task_body
 from protocol.words import Reason
 from scheduler.campaign_form import Campaign
-from scheduler.explain import ADVICE, explain
+from scheduler.explain import ADVICE, LACKS_SIBLING, explain
 from scheduler.models import Models
 from scheduler.plan import Cell
 from scheduler.rank import FETCH_RATE, RESTING
@@ -219,6 +219,10 @@ def _cell(
 
 def _why_not(task: Task, near: Sequence[Advert], visit: Visit) -> str:
     note = f"{safe_text(task.note)}\n" if task.note else ""
+    if (
+        not near and task.replica is not None and note
+    ):  # the clauses that keep replicas apart are ours: no advice is to be had of them
+        return note + LACKS_SIBLING
     if not near:
         return note + explain(task.requirement, visit.adverts)
     words = {advert.peer: refusal(visit.told.get(advert.peer), kind_of(task)) for advert in near}

@@ -24,7 +24,7 @@ from protocol.requirement import Requirement
 from protocol.task import Task
 from protocol.words import Phase, Reason
 from scheduler.assign import ELSEWHERE_S
-from scheduler.explain import explain
+from scheduler.explain import LACKS_SIBLING, explain
 from scheduler.progress import ADOPTED, ENDED, about, nobody_line, ordinal, progress_text, show_time
 from scheduler.rank import LEAST_AHEAD
 from scheduler.safe import safe_text
@@ -33,6 +33,7 @@ from scheduler.stored import AttemptRow, AttemptState, CampaignRow, Event, Outco
 MAX_TRIED: Final = 8
 """Lines about attempts for each story."""
 MAX_NAMES: Final = 4
+_THERE: Final = "there now and fit"
 _PLACES: Final = "their places in the queues"
 """Stands in a story for what differs from ticket to ticket, so that it is told in one line."""
 _HEADS: Final[dict[TaskState, tuple[str, str]]] = {
@@ -249,7 +250,9 @@ class _Teller:
             when += f", or up to {ELSEWHERE_S:g} s later while another device may yet take it"
             told.append(f"tried {task.tries} of {self._campaign.attempts} times; elsewhere at once, {when}")
         if body is not None and self._seen.adverts is not None:
-            told += self._fits(body.requirement)
+            fits = self._fits(body.requirement)
+            alone = body.replica is not None and body.note and not fits[0].startswith(_THERE)
+            told += (LACKS_SIBLING,) if alone else fits
         elif not told:
             told.append("no device has been asked yet")
         return told
@@ -262,7 +265,7 @@ class _Teller:
                 names = list(dict.fromkeys(safe_text(advert.name, 40) for advert in fits))
                 names = [f"{name}{self._load(name)}" for name in names]
                 more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-                lines: tuple[str, ...] = (f"there now and fit: {', '.join(names[:MAX_NAMES])}{more}",)
+                lines: tuple[str, ...] = (f"{_THERE}: {', '.join(names[:MAX_NAMES])}{more}",)
             else:
                 lines = tuple(explain(requirement, adverts).splitlines())
             self._counts[requirement] = lines

@@ -331,3 +331,13 @@ def test_the_command_tells_a_campaign_a_task_and_what_is_not_there(
     assert [story["head"] for story in told["stories"]] == ["Task 1 is cancelled"]
     assert run("c-one/7") == 2
     assert "c-one has no task '7'" in capsys.readouterr().err
+
+
+def test_a_replica_without_a_device_of_its_own_is_told_without_our_own_clauses(
+    store: Store, clock: Clock
+) -> None:
+    note = "2 devices of one class are needed, 1 is there"
+    apart = Requirement(clauses=(parse_clause("device != d-1"), parse_clause("ram >= 900 TiB")))
+    submit(store, [a_task(1).model_copy(update={"replica": 2, "note": note, "requirement": apart})])
+    (story,) = told(store, clock, seen=Seen(adverts=(advert("one"),))).stories
+    assert story.why == (note, "join another device of that class, or ask for fewer replicas")
