@@ -20,13 +20,14 @@ from node.outbox import Outbox
 from node.places import Place
 from node.whose import Whose, is_end_of, proof_offset
 from protocol.errors import ProtocolError, Refused, ResourceError, Unreachable
+from protocol.lease import Fence
 from protocol.messages import MAX_BATCH, Adopt, Adopted, Commit, Denied, LiveLease, Look
 from protocol.permission import Permit
 from protocol.task import Model, Task
 from swarm.network import PeerId
 
 KEPT: Final = 2**52
-"""Cursors from here on go through what is in the outbox; no fence's number comes near."""
+"""Cursors from here on go through what is in the outbox, by rising fence; no fence's number comes near."""
 
 log = structlog.get_logger("sark.estate")
 
@@ -61,14 +62,18 @@ class Estate:
         if page.cursor is not None:
             return page.model_copy(update=told)
         held = {place.lease for place in places}
-        kept = [one for one in self.leases(ask.campaign, principal) if one.lease not in held]
-        first = max(0, ask.cursor - KEPT)
-        last = first + MAX_BATCH - len(page.leases)
+        kept = [
+            (at, one)
+            for one in self.leases(ask.campaign, principal)
+            if one.lease not in held and (at := _cursor(one.fence)) >= ask.cursor
+        ]
+        kept.sort(key=lambda pair: pair[0])
+        room = MAX_BATCH - len(page.leases)
         return page.model_copy(
             update={
                 **told,
-                "leases": (*page.leases, *kept[first:last]),
-                "cursor": KEPT + last if last < len(kept) else None,
+                "leases": (*page.leases, *(one for _, one in kept[:room])),
+                "cursor": kept[room][0] if room < len(kept) else None,
             }
         )
 
@@ -140,6 +145,11 @@ class Estate:
         ):
             return model
         return None
+
+
+def _cursor(fence: Fence) -> int:
+    """Where a result stands in the pages: fences are never used again, so what comes or goes meanwhile moves nothing."""
+    return KEPT + (min(fence.incarnation, 2**22 - 1) << 30) + min(fence.number, 2**30 - 1)
 
 
 def _speaks(peer: PeerId, card: Card, may: Ask) -> bool:

@@ -17,7 +17,6 @@ from protocol.lease import Fence
 from protocol.messages import Accepted, Progress, Ready, Result, Start
 from protocol.words import Phase
 
-BOB = "12D3KooWBobBobBobBobBobBobBobBobBobBobBobBobBobBobBo"
 ANN = "12D3KooWAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAn"
 BOB = "12D3KooWBobBobBobBobBobBobBobBobBobBobBobBobBobBobBo"
 
@@ -95,7 +94,11 @@ class Post:
 
             for link in links:
                 nursery.start_soon(results, link)
-            await trio.testing.wait_all_tasks_blocked(0.02)
+            threads = trio.to_thread.current_default_thread_limiter()
+            while True:  # blocked are those too who wait for a thread's work on the disk
+                await trio.testing.wait_all_tasks_blocked(0.02)
+                if not threads.borrowed_tokens:
+                    break
             nursery.cancel_scope.cancel()
 
 
