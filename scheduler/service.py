@@ -27,7 +27,7 @@ from scheduler.book import Book
 from scheduler.deed import deeds_in
 from scheduler.discover import Finder, find, survey
 from scheduler.entries import Entry, Terms
-from scheduler.explain import why_none
+from scheduler.explain import LACKS_SIBLING, why_none
 from scheduler.keeping import Keeper
 from scheduler.lacking import Lacking
 from scheduler.negotiate import commit_message
@@ -314,6 +314,9 @@ class _Service:
         ]
         fits = [self._book.view(peer) for peer in sorted(need.fits)]
         reason, text = why_none(order.requirement, adverts, fits, declined, scheduler=self._identity.peer_id)
+        tasks = [entry.task for entry in self._book.entries.values() if entry.need == order.need]
+        if reason is Reason.NOTHING_FITS and any(task.replica is not None and task.note for task in tasks):
+            text = "\n".join(dict.fromkeys([*(task.note for task in tasks if task.note), LACKS_SIBLING]))
         self._carry_out(self._book.nothing_fits(order.need, reason, text, trio.current_time()))
 
     # -- what workers say ---------------------------------------------------------------------------------------------------------------
