@@ -284,7 +284,9 @@ async def test_a_device_that_turns_up_within_the_wait_gets_the_task(
         await world.until(lambda: world.task().state is TaskState.SUCCEEDED)
 
 
-async def test_a_model_that_two_devices_call_broken_is_not_tried_on_a_third(world: World, autojump_clock: MockClock) -> None:
+async def test_a_model_that_two_devices_call_broken_is_not_tried_on_a_third(
+    world: World, autojump_clock: MockClock
+) -> None:
     worker = world.worker("mini")
     workers = [worker, world.worker("other"), world.worker("third")]
     worker.outcome = workers[1].outcome = workers[2].outcome = lambda task: {
