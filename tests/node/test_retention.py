@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 import trio
 
+from node.cache import ModelCache
+from node.deeds import Deeds
 from node.delivery import Delivery, Links
+from node.estate import Estate
 from node.outbox import KEPT_BYTES, RETENTION_S, Item, Outbox
 from protocol.base import Message
 from protocol.lease import Fence
-from protocol.messages import Accepted, Result, Stale
+from protocol.messages import Accepted, Adopted, Look, Result, Stale
 from protocol.words import Reason
 
 ANN = "12D3KooWAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAn"
@@ -157,3 +160,26 @@ async def test_what_could_be_of_use_to_an_adopter_is_kept(
         await delivery.run_results(line)
     assert len(told) == 1
     assert len(outbox.of("c-1", ANN)) == stays
+
+
+async def test_a_result_that_goes_between_two_pages_hides_no_other(tmp_path: Path) -> None:
+    async def never(peer: str, sha256: str, size: int, sink: Any) -> None:
+        raise AssertionError("no deed is fetched here")
+
+    outbox = Outbox(tmp_path / "outbox", lambda: 100.0)
+    for number in range(1, 101):
+        body = b"%d" % number
+        fence = Fence(incarnation=1 + number // 60, number=number)
+        one = item(body, task=f"c-1/{number}", lease=f"w-1.{number}", fence=fence)
+        await outbox.store(one, body)
+    cache = ModelCache(tmp_path / "cache", 1_000_000)
+    estate = Estate(outbox, Deeds(tmp_path / "deeds", never), cache, cache.whose)
+    leases_over = Adopted(incarnation=2)
+    first = estate.page(leases_over, ANN, Look(campaign="c-1"), ())
+    assert first.cursor is not None
+    await outbox.settle(item(b"1").sha256)
+    assert len(outbox.of("c-1", ANN)) == 99
+    second = estate.page(leases_over, ANN, Look(campaign="c-1", cursor=first.cursor), ())
+    told = [lease.task for page in (first, second) for lease in page.leases]
+    assert told == [f"c-1/{number}" for number in range(1, 101)]
+    assert second.cursor is None
