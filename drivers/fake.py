@@ -99,8 +99,8 @@ class FakeDriver:
         yield Progressed(Phase.CHECK)
         _act(script, Phase.CHECK)
         agrees = bool(script.get("agrees", True)) if order.check else None
-        told = "" if agrees else "the script says so"
-        yield Checked(agrees, hashlib.sha256(Path(order.model).read_bytes()).hexdigest(), None, None, told)
+        why = "" if agrees else "the script says so"
+        yield Checked(agrees, hashlib.sha256(Path(order.model).read_bytes()).hexdigest(), None, None, why)
 
 
 def read_script(path: str) -> dict[str, Any]:

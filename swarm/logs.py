@@ -70,7 +70,7 @@ def set_up_logs(stream: TextIO, *, level: int = logging.INFO, plain: bool = Fals
         ],
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
-        cache_logger_on_first_use=True,
+        cache_logger_on_first_use=False,  # or whoever has logged once keeps the first stream for ever
     )
 
 

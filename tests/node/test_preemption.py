@@ -284,9 +284,7 @@ def test_a_place_that_is_not_in_use_yet_gives_way_at_once_and_loses_nothing() ->
     ledger.take_orders()
     answer = ledger.commit(want(1, BOB, priority=80), 1.1)
     assert isinstance(answer, Granted), "no ticket was asked for, and none is needed"
-    assert ledger.take_orders() == (
-        Warn(ANN, unused.lease, unused.fence, 0.0, 80, (ANN, campaign_of(ANN))),
-    )
+    assert ledger.take_orders() == (Warn(ANN, unused.lease, unused.fence, 0.0, 80, (ANN, campaign_of(ANN))),)
     assert [lost.reason for lost in ledger.renew(ANN, [unused], 1.2).lost] == [Reason.PREEMPTED]
     ledger.finish(dying.lease, 1.5)
     assert ledger.take_orders() == (Run(answer.lease),)

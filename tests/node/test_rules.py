@@ -47,7 +47,18 @@ def test_quiet_hours_are_told_with_their_end(quiet: tuple[str, ...], now: dateti
 
 @pytest.mark.parametrize(
     "text",
-    ["", "22:00", "25:00-26:00", "22:00-22:00", "22:60-23:00", "Samstag", "Sam", "Mon-", "24:00-24:00", "24:00-00:00"],
+    [
+        "",
+        "22:00",
+        "25:00-26:00",
+        "22:00-22:00",
+        "22:60-23:00",
+        "Samstag",
+        "Sam",
+        "Mon-",
+        "24:00-24:00",
+        "24:00-00:00",
+    ],
 )
 def test_quiet_hours_that_make_no_sense_are_told_with_the_right_form(text: str) -> None:
     with pytest.raises(ValueError, match=r"quiet hours as 22:00-07:00|the days are Mon, Tue"):

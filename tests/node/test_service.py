@@ -82,7 +82,7 @@ async def test_the_owner_reads_a_line_when_a_run_begins_and_one_when_it_ends(wor
     assert world.told == [f"{task.task} {task.model.name} on {task.unit} for …{who}: running"]
     await link.ask(Cancel(held=(world.held(granted),)), Stopped)
     await world.ann.record()
-    assert world.told[1:] == [f"{task.task}: cancelled: cancelled (stopped: cancelled)"]
+    assert world.told[1:] == [f"{task.task}: cancelled: cancelled"]
 
 
 async def test_progress_that_no_note_can_hold_is_dropped_and_the_run_goes_on(world: Any) -> None:

@@ -84,7 +84,10 @@ def changed(**changes: object) -> TaskRow:
         (changed(state=TaskState.QUEUED, position=11, start_s=0.4), "queued 11th, starts soon"),
         (changed(state=TaskState.QUEUED, position=22, start_s=3.2), "queued 22nd, starts in ~3.2 s"),
         (changed(state=TaskState.QUEUED, start_s=125.0), "queued, starts in ~2:05"),
-        (changed(state=TaskState.QUEUED, position=1, note="quiet\nhours"), "queued 1st, start not known yet; quiet hours"),
+        (
+            changed(state=TaskState.QUEUED, position=1, note="quiet\nhours"),
+            "queued 1st, start not known yet; quiet hours",
+        ),
         (
             changed(state=TaskState.PENDING, preempted=1, reason=Reason.PREEMPTED, detail="mini-7 needed it"),
             "gave way, 1 of 2: mini-7 needed it",
