@@ -331,7 +331,7 @@ class Book(Standing):
             return None  # nobody was told to start one of two tickets: it is not to be believed
         if entry.state is TaskState.QUEUED:  # we said Start and were restarted before that was on disk
             self._move(entry, TaskEvent.GRANT)
-            self._placed(entry, now)
+            self._placed(entry, now, seen=False)
         self._move(entry, TaskEvent.PROGRESS)
         entry.begun = True
         if told.phase is not Phase.QUEUED and not entry.at_work:

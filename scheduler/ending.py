@@ -101,7 +101,8 @@ class Ending(Spares):
         if entry.worker is not None:
             view = self.view(entry.worker)
             if event is TaskEvent.SUCCEED:
-                view.took(now - entry.since)
+                if entry.seen:
+                    view.took(now - entry.since)
                 view.succeeded()
                 view.warm.add(entry.task.model.sha256)
                 self._said(entry).good = True

@@ -118,6 +118,8 @@ class Entry:
     """Before this it only goes to workers that have not tried it."""
     since: float = 0.0
     """When it got its ticket, then when it got its place."""
+    seen: bool = False
+    """It got its place under our eyes: the time from there to its result says how long a task takes there."""
     begun: bool = False
     """Its run was heard of since it got its place."""
     waits_there: bool = False

@@ -106,8 +106,9 @@ class Moving:
             else:
                 need.pending.pop(entry.id, None)
 
-    def _placed(self, entry: Entry, now: float) -> None:
-        entry.since, entry.begun = now, False
+    def _placed(self, entry: Entry, now: float, *, seen: bool = True) -> None:
+        """It has a place. `seen`: since now, and not for who knows how long."""
+        entry.since, entry.seen, entry.begun = now, seen, False
         entry.waits_there = entry.at_work = False
         self.needs[entry.need].moved_at = now
 
@@ -129,7 +130,7 @@ class Moving:
             if before in HAS_PLACE:
                 need = self.needs[entry.need]
                 need.moved_at = max(need.moved_at, now)
-        entry.overtime = entry.restored = entry.claimed = entry.begun = False
+        entry.overtime = entry.restored = entry.claimed = entry.seen = entry.begun = False
         entry.owed_until, entry.warned = None, 0
         entry.stop_at = entry.yields_to = entry.position = entry.start_s = None
         if entry.over:

@@ -254,9 +254,11 @@ class Standing(Limits):
         second = entry.is_spare(ticket.attempt)
         orders: list[Order] = []
         if ticket.lease is None:
-            return self.granted(
+            orders += self.granted(
                 ticket.worker, entry.id, ticket.attempt, lease.lease, lease.fence, now, queued=lease.queued
             )
+            entry.seen = False
+            return orders
         if second and not lease.queued:  # it runs there
             orders += self._prefer_spare(entry)
         elif second and entry.spare is not None:
@@ -269,7 +271,7 @@ class Standing(Limits):
         if entry.state is TaskState.QUEUED and not lease.queued:
             orders += self._shed(entry, "it runs already")
             self._move(entry, TaskEvent.GRANT)
-            self._placed(entry, now)
+            self._placed(entry, now, seen=False)
         entry.begun = entry.begun or not lease.queued
         return orders + self._stop_again(entry, now)
 

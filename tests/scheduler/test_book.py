@@ -23,7 +23,7 @@ from scheduler.orders import (
     ProbeWorker,
     SetAside,
 )
-from tests.scheduler.book_parts import PEERS, Story, a_task, advert, of, quote
+from tests.scheduler.book_parts import PEERS, Story, a_record, a_task, advert, of, quote
 
 
 def test_a_worker_is_found_probed_and_asked() -> None:
@@ -58,6 +58,21 @@ def test_two_tickets_are_kept_at_a_worker_and_more_when_its_tasks_are_short() ->
     story.now += 0.05
     story.succeed("c-one/1")
     assert len(story.book.view(PEERS[0]).held) == 8
+
+
+def test_a_result_that_waited_for_us_while_we_were_down_does_not_make_its_worker_look_quick() -> None:
+    book, now = Book(random.Random(1)), 100.0
+    fence = Fence(incarnation=1, number=1)
+    held = Entry(a_task(1), TaskState.RUNNING, 1, worker=PEERS[0], lease="l1", fence=fence, restored=True)
+    book.add(Terms("c-one"), [held, *(Entry(a_task(n)) for n in range(2, 30))], now)
+    book.found(held.need, [advert(0)], now)
+    there = LiveLease(task="c-one/1", attempt=1, lease="l1", fence=fence, reporting=True)
+    book.adopted(PEERS[0], "c-one", 1, [there], now, asked=frozenset({"l1"}))
+    book.quoted(PEERS[0], quote(), now)
+    event, why, _ = book.judge(a_record(book, "c-one/1"))
+    book.settled("c-one/1", event, why, now + 0.05)
+    book.check()
+    assert len(book.view(PEERS[0]).held) == 2
 
 
 def test_a_crash_goes_to_a_worker_that_has_not_tried_it_without_delay() -> None:
