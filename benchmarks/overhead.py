@@ -78,9 +78,14 @@ def useful_s(result: ResultRow) -> float:
     if result.record is None:
         raise SystemExit(f"{result.task.id} has no record: {result.task.detail}")
     record = read_record(result.record)
-    if record.timing is None:
+    if not record.timings:
         raise SystemExit(f"{result.task.id} failed: {record.detail}")
-    samples = unpack_samples(record.timing.samples) + unpack_samples(record.timing.warmup)
+    samples = [
+        time
+        for one in record.timings
+        for packed in (one.samples, one.warmup)
+        for time in unpack_samples(packed)
+    ]
     return (sum(load.ns for load in record.loads) + sum(samples)) / 1e9
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 MIB = 1024 * 1024
 
@@ -26,6 +26,8 @@ class Phase(StrEnum):
     WARM_UP = "warm-up"
     RUN = "run"
     CHECK = "check"
+    CLEANUP = "cleanup"
+    """Post-run steps, and what the driver has to put away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +39,11 @@ class WorkOrder:
     unit: str
     """Compute unit by its public name, such as `CPU (ONNX)`."""
     runs: int = 100
-    """Timed inferences, exactly as many as asked."""
-    loads: int = 5
-    """Fresh-process loads; the last of them goes on to warm up and run."""
+    """Timed inferences, exactly as many as asked, shared out over the launches. For one launch: its share."""
+    loads: int = 6
+    """Launches: fresh processes that load the model and, if there are runs enough to share, warm up and run."""
     warmup: int | None = None
-    """Inferences before the timed ones, at least one (it finds the shapes); None: until settled (floor 5)."""
+    """Inferences before the timed ones, at least one (it finds the shapes); None: until settled."""
     threads: int | None = None
     """Intra-op threads; None: as many as physical cores."""
     dims: Mapping[str, int] = field(default_factory=dict)
@@ -50,6 +52,18 @@ class WorkOrder:
     """Seed of the made inputs."""
     check: bool = True
     """Compare the unit's outputs with a plain reference and refuse NaN or Inf."""
+    precision: float | None = None
+    """Instead of `runs` and `loads`: go on launching until the 95 % interval of the launches' medians is within ± this share."""
+    window_s: float | None = None
+    """For one launch of a `precision` order: time inferences for so long (and a least number of them) instead of `runs`."""
+    warmup_floor: int = 5
+    """Fewest warm-up inferences where `warmup` is None: what this device was found to need, 5 until something is known."""
+    pre: tuple[Mapping[str, Any], ...] = ()
+    """Pre-run steps, done to the made inputs in order: `{"step": "normalise", "of": "x", "options": {…}}`. The list: drivers/steps.py."""
+    post: tuple[Mapping[str, Any], ...] = ()
+    """Post-run steps, done to the last outputs in order."""
+    gpu: str = ""
+    """UUID or index of the GPU to run on; empty: the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +88,58 @@ class Progressed:
     median_ms: float | None = None
 
 
+class LoadKind(StrEnum):
+    """What was there already when a model was loaded."""
+
+    COLD = "cold"
+    """A fresh process, and the file's pages were dropped from the page cache before."""
+    FRESH = "fresh"
+    """A fresh process; the file's pages were in memory."""
+    WARM = "warm"
+    """The same process once more."""
+
+
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """One fresh-process load: session creation only, in nanoseconds; memory in bytes, None where it cannot be measured."""
+    """One load: session creation only, in nanoseconds; memory in bytes, None where it cannot be measured."""
 
     load_ns: int
     baseline_bytes: int | None
     """Resident set before the load."""
     peak_bytes: int | None
     """Highest resident set during the load."""
+    kind: LoadKind = LoadKind.FRESH
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A stretch of timed inferences and how the host was meanwhile. None: this system does not tell."""
+
+    samples: int
+    """So many of `Measured.samples_ns`, in order."""
+    wall_ns: int
+    cpu_ns: int
+    stall_ns: int | None = None
+    """Time in which something that wanted to run had no processor (`some` of pressure stall information)."""
+    switches: int | None = None
+    """Involuntary context switches of this process."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostState:
+    """The host over the timed window of one launch. None: this system does not tell; never 0 for that."""
+
+    others_share: float | None = None
+    """Share of all processors' time that went to other processes."""
+    steal_share: float | None = None
+    """Share of all processors' time that the hypervisor took."""
+    clock_mhz: float | None = None
+    """Mean clock of the processors at the end of the window."""
+    throttles: int | None = None
+    """Times that the processors were slowed because of heat."""
+    temperature_c: float | None = None
+    """The hottest sensor of the processor at the end of the window."""
+    on_battery: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +147,7 @@ class Measured:
     """The timed inferences of one launch, in order, in nanoseconds; warm-up samples apart (they are kept, never mixed in)."""
 
     samples_ns: tuple[int, ...]
-    """Exactly `WorkOrder.runs` of them."""
+    """Exactly `WorkOrder.runs` of them, or as many as `window_s` took."""
     warmup_ns: tuple[int, ...]
     """The inferences before them; the first one is the cold one."""
     cpu_s: float
@@ -102,6 +159,13 @@ class Measured:
     timer_overhead_ns: int
     """Cost of reading the clock once, calibrated in this process."""
     involuntary_switches: int | None
+    per_sample: int = 1
+    """Inferences behind each sample: above 1 where one is too short for the clock, and the sample is their mean."""
+    began_ns: int = 0
+    """`time.perf_counter_ns` at the beginning of the timed window: the host's clock, so that others' readings can be laid beside it."""
+    blocks: tuple[Block, ...] = ()
+    """The window in stretches; empty: not told apart."""
+    host: HostState = HostState()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +203,47 @@ class Checked:
     note: str = ""
 
 
-Event = Progressed | Loaded | Measured | Described | Checked
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a driver measures beside latency: figures by name with their unit in it, such as `tokens_per_s`; and lists of times.
+
+    Names are lower case with underscores. What was not measured is left out, never 0.
+    """
+
+    figures: Mapping[str, float] = field(default_factory=dict)
+    series: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Nanoseconds by name, such as `ttft`: raw, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Telemetry:
+    """The accelerator over the timed windows of all launches, read by a process apart; never told by a child. None: not to be had."""
+
+    source: str
+    """Such as `nvml`."""
+    device: str
+    """Which one, by name."""
+    samples: int
+    utilisation: float | None = None
+    """Mean share of the time in which it ran something, 0 to 1."""
+    memory_bytes: int | None = None
+    """The most that the run's processes held; of the whole device where that is not told by process, and `notes` say so."""
+    power_w: float | None = None
+    """Mean."""
+    idle_w: float | None = None
+    """Just before the first load."""
+    energy_j: float | None = None
+    """Over the timed windows, from the device's counter; from power and time where it has none."""
+    clock_mhz: float | None = None
+    """Mean clock of its processors."""
+    temperature_c: float | None = None
+    """The highest."""
+    throttled: tuple[str, ...] = ()
+    """Reasons for which it was slowed, such as `power`, `heat`."""
+    notes: tuple[str, ...] = ()
+
+
+Event = Progressed | Loaded | Measured | Described | Checked | Found | Telemetry
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 The child runs other people's models, so the parent trusts nothing it says: never pickle, every frame bounded, every field
 checked against the table below before an `Event` is made of it. `json` is enough here: a launch speaks a few dozen times.
 
-    frame = 4 bytes length, big endian │ {"kind": "Loaded", "load_ns": 1, …}
+    frame = 4 bytes length, big endian │ {"event": "Loaded", "load_ns": 1, …}
 """
 
 from __future__ import annotations
@@ -12,15 +12,19 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 from drivers.base import (
+    Block,
     Checked,
     Described,
     Event,
+    Found,
+    HostState,
     Limits,
     Loaded,
+    LoadKind,
     Measured,
     Phase,
     Progressed,
@@ -39,8 +43,12 @@ MAX_THREADS: Final = 8192
 MAX_SAMPLES: Final = 1_000_000
 """What a record can hold: the caps of the protocol, which this package does not know. A test holds them against each other."""
 MAX_RANK: Final = 64
+MAX_FIGURES: Final = 256
+MAX_SERIES: Final = 16
+MAX_FIGURE: Final = 1e18
 
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_NAME: Final = re.compile("[a-z][a-z0-9_]{0,63}")
 _SHA256: Final = re.compile("[0-9a-f]{64}")
 
 Failure = tuple[str, str]
@@ -58,12 +66,12 @@ def frame(payload: bytes) -> bytes:
 
 def pack_event(event: Event | UnitInfo) -> bytes:
     """One event as a whole frame."""
-    return frame(json.dumps({"kind": type(event).__name__, **asdict(event)}).encode())
+    return frame(json.dumps({"event": type(event).__name__, **asdict(event)}).encode())
 
 
 def pack_failure(error: str, sentence: str) -> bytes:
     """A `DriverError` as a whole frame."""
-    return frame(json.dumps({"kind": "Failure", "error": error, "sentence": sentence[:MAX_TEXT]}).encode())
+    return frame(json.dumps({"event": "Failure", "error": error, "sentence": sentence[:MAX_TEXT]}).encode())
 
 
 def pack_order(order: WorkOrder, limits: Limits, driver: str, simulate: bool, job: str) -> bytes:
@@ -82,6 +90,7 @@ def unpack_order(told: bytes) -> tuple[WorkOrder, Limits, str, bool, str]:
     """The child's half of `pack_order`. The parent is trusted; types are what it wrote."""
     fields = json.loads(told)
     order, limits = WorkOrder(**fields["order"]), Limits(**fields["limits"])
+    order = replace(order, pre=tuple(order.pre), post=tuple(order.post))  # JSON makes lists of them
     return order, limits, fields["driver"], fields["simulate"], fields["job"]
 
 
@@ -114,6 +123,10 @@ def _whole(value: object, most: int = MAX_INT) -> int:
     if type(value) is not int or not 0 <= value <= most:
         raise Garbled(f"{value!r:.60} is not a whole number from 0 to {most}")
     return value
+
+
+def _positive(value: object) -> int:
+    return _whole(value) or _whole(-1)
 
 
 def _threads(value: object) -> int:
@@ -153,6 +166,13 @@ def _phase(value: object) -> Phase:
         raise Garbled(f"{value!r:.60} is not a phase") from None
 
 
+def _load_kind(value: object) -> LoadKind:
+    try:
+        return LoadKind(_text(value))
+    except ValueError:
+        raise Garbled(f"{value!r:.60} is not a kind of load") from None
+
+
 def _truth(value: object) -> bool:
     if type(value) is not bool:
         raise Garbled(f"{value!r:.60} is neither true nor false")
@@ -181,11 +201,71 @@ def _table(check: Callable[[object], Any]) -> Callable[[object], dict[str, Any]]
     return checked
 
 
+def _signed(value: object) -> float:
+    """A finite number of any sign."""
+    if type(value) not in (int, float) or not math.isfinite(value) or abs(value) > MAX_FIGURE:  # type: ignore[arg-type]
+        raise Garbled(f"{value!r:.60} is not a finite number")
+    return float(value)  # type: ignore[arg-type]
+
+
+def _name(value: str) -> str:
+    if not _NAME.fullmatch(value):
+        raise Garbled(
+            f"{value!r:.80} is no name of a figure: lower case letters, digits and underscores, at most 64"
+        )
+    return value
+
+
+def _named(check: Callable[[object], Any], limit: int) -> Callable[[object], dict[str, Any]]:
+    def checked(value: object) -> dict[str, Any]:
+        if type(value) is not dict or len(value) > limit:
+            raise Garbled(f"{value!r:.60} is not a table of at most {limit} entries")
+        return {_name(key): check(entry) for key, entry in value.items()}
+
+    return checked
+
+
+def _record(kind: type) -> Callable[[object], Any]:
+    """A dataclass within an event, checked field by field."""
+
+    def checked(value: object) -> Any:
+        fields = PARTS[kind]
+        if type(value) is not dict or value.keys() != fields.keys():
+            raise Garbled(f"{value!r:.60} is not a {kind.__name__}")
+        return kind(**{name: check(value[name]) for name, check in fields.items()})
+
+    return checked
+
+
 _SAMPLES = _list(_whole, MAX_SAMPLES)
+
+PARTS: Final[Mapping[type, Mapping[str, Callable[[object], Any]]]] = {
+    Block: {
+        "samples": _whole,
+        "wall_ns": _whole,
+        "cpu_ns": _whole,
+        "stall_ns": _maybe(_whole),
+        "switches": _maybe(_whole),
+    },
+    HostState: {
+        "others_share": _maybe(_real),
+        "steal_share": _maybe(_real),
+        "clock_mhz": _maybe(_real),
+        "throttles": _maybe(_whole),
+        "temperature_c": _maybe(_signed),
+        "on_battery": _maybe(_truth),
+    },
+}
+"""The dataclasses within events."""
 
 FIELDS: Final[Mapping[type, Mapping[str, Callable[[object], Any]]]] = {
     Progressed: {"phase": _phase, "done": _whole, "total": _maybe(_whole), "median_ms": _maybe(_real)},
-    Loaded: {"load_ns": _whole, "baseline_bytes": _maybe(_whole), "peak_bytes": _maybe(_whole)},
+    Loaded: {
+        "load_ns": _whole,
+        "baseline_bytes": _maybe(_whole),
+        "peak_bytes": _maybe(_whole),
+        "kind": _load_kind,
+    },
     Measured: {
         "samples_ns": _SAMPLES,
         "warmup_ns": _SAMPLES,
@@ -194,6 +274,10 @@ FIELDS: Final[Mapping[type, Mapping[str, Callable[[object], Any]]]] = {
         "peak_bytes": _maybe(_whole),
         "timer_overhead_ns": _whole,
         "involuntary_switches": _maybe(_whole),
+        "per_sample": _positive,
+        "began_ns": _whole,
+        "blocks": _list(_record(Block)),
+        "host": _record(HostState),
     },
     Described: {
         "unit": _text,
@@ -213,10 +297,12 @@ FIELDS: Final[Mapping[type, Mapping[str, Callable[[object], Any]]]] = {
         "tolerance": _maybe(_real),
         "note": _text,
     },
+    Found: {"figures": _named(_signed, MAX_FIGURES), "series": _named(_SAMPLES, MAX_SERIES)},
     UnitInfo: {"unit": _text, "driver": _text, "runtime": _text, "detail": _text},
 }
 """Every field of every event and what it must be. A test holds it against the dataclasses."""
 
+# Telemetry is not here: the parent reads it, and no child may claim it
 KINDS: Final = {kind.__name__: kind for kind in FIELDS}
 
 
@@ -228,7 +314,7 @@ def unpack(payload: bytes) -> Event | UnitInfo | Failure:
         raise Garbled(f"{payload[:60]!r} is not JSON") from None
     if type(said) is not dict:
         raise Garbled(f"{payload[:60]!r} is not an event")
-    kind = said.pop("kind", None)
+    kind = said.pop("event", None)
     if kind == "Failure":
         return _text(said.get("error")), _text(said.get("sentence"))
     made = KINDS.get(kind) if isinstance(kind, str) else None

@@ -11,7 +11,17 @@ from drivers import base as driver
 from drivers.onnx_units import UNITS
 from node.text import detail, line
 from protocol.lease import Fence
-from protocol.record import DeviceFacts, LoadSample, Ran, Record, StageTime, Timing, pack_samples
+from protocol.record import (
+    Accelerator,
+    DeviceFacts,
+    Host,
+    LoadSample,
+    Ran,
+    Record,
+    StageTime,
+    Timing,
+    pack_samples,
+)
 from protocol.task import Task
 from protocol.words import Outcome, Phase, Reason
 
@@ -21,6 +31,8 @@ PROVIDERS: Final = {known.unit: frozenset(known.names) for known in UNITS}
 
 TIMED: Final = frozenset({driver.Phase.LOAD, driver.Phase.RUN})
 """Phases in which time is taken: each load by itself, then all inferences."""
+MAX_LAUNCHES: Final = 100
+MAX_LOADS: Final = 200
 MAX_SIZES: Final = 4096
 """Sizes in all shapes of a record together: half of the elements that one may have."""
 
@@ -80,7 +92,12 @@ class Observed:
 
     stages: dict[str, float] = field(default_factory=dict)
     loads: list[driver.Loaded] = field(default_factory=list)
-    measured: driver.Measured | None = None
+    measured: list[driver.Measured] = field(default_factory=list)
+    """One of each launch that timed inferences."""
+    baselines: list[int | None] = field(default_factory=list)
+    """Resident bytes before the load of each of these launches."""
+    found: driver.Found = field(default_factory=driver.Found)
+    telemetry: driver.Telemetry | None = None
     described: driver.Described | None = None
     checked: driver.Checked | None = None
     timed: bool = False
@@ -106,15 +123,22 @@ class Observed:
                 self.timed = False
                 self.loads.append(event)
             case driver.Measured():
-                self.measured = event
+                self.measured.append(event)
+                self.baselines.append(self.loads[-1].baseline_bytes if self.loads else None)
             case driver.Described():
                 self.described = event
             case driver.Checked():
                 self.checked = event
+            case driver.Found():
+                self.found = driver.Found(
+                    {**self.found.figures, **event.figures}, {**self.found.series, **event.series}
+                )
+            case driver.Telemetry():
+                self.telemetry = event
 
     def verdict(self, unit: str) -> End:
         """How a launch that ended by itself is to be taken: as complete only if the unit that was asked for ran and agrees."""
-        if self.described is None or self.measured is None:
+        if self.described is None or not self.measured:
             return failed(Reason.CRASHED, "the driver ended without a measurement")
         live = self.described.providers
         wanted = PROVIDERS.get(unit)
@@ -143,30 +167,64 @@ class Observed:
             device=facts,
             ran=self._ran(),
             loads=tuple(
-                LoadSample(ns=load.load_ns, baseline=load.baseline_bytes, peak=load.peak_bytes)
-                for load in self.loads[:100]
+                LoadSample(
+                    ns=load.load_ns, kind=load.kind.value, baseline=load.baseline_bytes, peak=load.peak_bytes
+                )
+                for load in self.loads[:MAX_LOADS]
             ),
-            timing=self._timing(),
+            timings=tuple(map(self._timing, self.measured[:MAX_LAUNCHES], self.baselines)),
+            accelerator=self._accelerator(),
+            figures=dict(self.found.figures),
+            series={name: pack_samples(times) for name, times in self.found.series.items()},
             stages=tuple(
                 StageTime(stage=line(stage), seconds=seconds)
                 for stage, seconds in list(self.stages.items())[:32]
             ),
         )
 
-    def _timing(self) -> Timing | None:
-        seen = self.measured
-        if seen is None:
-            return None
-        baselines = [load.baseline_bytes for load in self.loads[-1:]]
+    def _timing(self, seen: driver.Measured, baseline: int | None) -> Timing:
+        host = Host(
+            others=seen.host.others_share,
+            steal=seen.host.steal_share,
+            clock_mhz=seen.host.clock_mhz,
+            throttles=seen.host.throttles,
+            temperature_c=seen.host.temperature_c,
+            on_battery=seen.host.on_battery,
+        )
         return Timing(
             samples=pack_samples(seen.samples_ns),
             warmup=pack_samples(seen.warmup_ns),
+            began_s=max(0, seen.began_ns - self.measured[0].began_ns) / 1e9,
+            per_sample=seen.per_sample,
+            blocks=pack_samples([number for block in seen.blocks for number in _numbers(block)])
+            if seen.blocks
+            else None,
+            host=None if host == Host() else host,
             cpu_s=float(seen.cpu_s),
             wall_s=float(seen.wall_s),
-            baseline=baselines[0] if baselines else None,
+            baseline=baseline,
             peak=seen.peak_bytes,
             timer_ns=seen.timer_overhead_ns,
             switches=seen.involuntary_switches,
+        )
+
+    def _accelerator(self) -> Accelerator | None:
+        seen = self.telemetry
+        if seen is None:
+            return None
+        return Accelerator(
+            source=line(seen.source),
+            device=line(seen.device),
+            samples=seen.samples,
+            utilisation=seen.utilisation,
+            memory=seen.memory_bytes,
+            power_w=seen.power_w,
+            idle_w=seen.idle_w,
+            energy_j=seen.energy_j,
+            clock_mhz=seen.clock_mhz,
+            temperature_c=seen.temperature_c,
+            throttled=tuple(line(reason) for reason in seen.throttled[:16]),
+            notes=tuple(detail(note) for note in seen.notes[:16]),
         )
 
     def _ran(self) -> Ran | None:
@@ -189,6 +247,12 @@ class Observed:
             max_error=_finite(check.max_error) if check is not None else None,
             tolerance=_finite(check.tolerance) if check is not None else None,
         )
+
+
+def _numbers(block: driver.Block) -> tuple[int, ...]:
+    """In the order of `protocol.record.BLOCK_FIELDS`."""
+    told = tuple(0 if number is None else number + 1 for number in (block.stall_ns, block.switches))
+    return (block.samples, block.wall_ns, block.cpu_ns, *told)
 
 
 def _fitting(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:

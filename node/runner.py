@@ -97,11 +97,14 @@ def work_order(task: Task, model: str) -> WorkOrder:
         unit=task.unit,
         runs=measure.runs,
         loads=measure.loads,
+        precision=measure.precision,
         warmup=measure.warmup,
         threads=measure.threads,
         dims=dict(measure.dims),
         seed=measure.seed,
         check=measure.check,
+        pre=tuple(step.to_wire() for step in measure.pre),
+        post=tuple(step.to_wire() for step in measure.post),
     )
 
 

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Sequence
 from typing import Annotated, Final, Literal
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from protocol.base import Count, Detail, Id, Line, Message, PeerName, Seconds, Sha256, Signature
 from protocol.codec import pack, read_value
@@ -19,6 +19,10 @@ from protocol.words import Outcome, Reason
 
 MAX_RECORD: Final = 16 * 1024 * 1024
 MAX_SAMPLES: Final = 1_000_000
+
+Real = Annotated[float, Field(ge=-1e18, le=1e18)]
+Share = Annotated[float, Field(ge=0, le=1)]
+FigureName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
 _CONTEXT: Final = b"sark record 1\n"
 
 
@@ -66,21 +70,48 @@ def unpack_samples(data: bytes) -> tuple[int, ...]:
 
 
 class LoadSample(Message):
-    """One fresh-process load: session creation only."""
+    """One load: session creation only."""
 
     ns: Count
+    kind: Literal["cold", "fresh", "warm"] = "fresh"
+    """In a fresh process with the file's pages dropped from memory before; in a fresh process; in the same process once more."""
     baseline: Count | None = None
     """Resident bytes before."""
     peak: Count | None = None
     """Highest resident bytes during it."""
 
 
+class Host(Message):
+    """The host over the timed window of one launch. None: its system does not tell."""
+
+    others: Share | None = None
+    """Share of all processors' time that went to other processes."""
+    steal: Share | None = None
+    """Share of all processors' time that the hypervisor took."""
+    clock_mhz: Real | None = None
+    throttles: Count | None = None
+    """Times that the processors were slowed because of heat."""
+    temperature_c: Real | None = None
+    on_battery: bool | None = None
+
+
+BLOCK_FIELDS: Final = ("samples", "wall_ns", "cpu_ns", "stall_ns", "switches")
+"""Of each block, one after the other; the last two are one more than they are, and 0 where the system does not tell."""
+
+
 class Timing(Message):
-    """The timed inferences of the measuring launch; warm-up apart."""
+    """The timed inferences of one launch; warm-up apart."""
 
     samples: bytes
     """Packed nanoseconds, in order."""
     warmup: bytes
+    began_s: Seconds = 0.0
+    """From the beginning of the first launch's window."""
+    per_sample: Annotated[int, Field(ge=1, le=10_000_000)] = 1
+    """Inferences behind each sample, which is their mean."""
+    blocks: bytes | None = None
+    """Packed numbers, `BLOCK_FIELDS` for each stretch of the window."""
+    host: Host | None = None
     cpu_s: Seconds
     wall_s: Seconds
     baseline: Count | None = None
@@ -89,6 +120,25 @@ class Timing(Message):
     timer_ns: Count = 0
     switches: Count | None = None
     """Involuntary context switches in the timed window."""
+
+
+class Accelerator(Message):
+    """The accelerator over the timed windows of all launches. None: it does not tell."""
+
+    source: Line
+    """Who read it, such as `nvml`."""
+    device: Line
+    samples: Count
+    utilisation: Share | None = None
+    memory: Count | None = None
+    """The most that the run held, in bytes."""
+    power_w: Real | None = None
+    idle_w: Real | None = None
+    energy_j: Real | None = None
+    clock_mhz: Real | None = None
+    temperature_c: Real | None = None
+    throttled: Annotated[tuple[Line, ...], Field(max_length=16)] = ()
+    notes: Annotated[tuple[Detail, ...], Field(max_length=16)] = ()
 
 
 class Ran(Message):
@@ -149,8 +199,14 @@ class Record(Message):
     detail: Detail = ""
     device: DeviceFacts
     ran: Ran | None = None
-    loads: Annotated[tuple[LoadSample, ...], Field(max_length=100)] = ()
-    timing: Timing | None = None
+    loads: Annotated[tuple[LoadSample, ...], Field(max_length=200)] = ()
+    timings: Annotated[tuple[Timing, ...], Field(max_length=100)] = ()
+    """Of each launch that timed inferences, in order."""
+    accelerator: Accelerator | None = None
+    figures: Annotated[dict[FigureName, Real], Field(max_length=256)] = {}
+    """What was measured beside latency, by name with the unit in it."""
+    series: Annotated[dict[FigureName, bytes], Field(max_length=16)] = {}
+    """Packed nanoseconds by name: raw times beside those of inferences."""
     stages: Annotated[tuple[StageTime, ...], Field(max_length=32)] = ()
 
 

@@ -26,11 +26,26 @@ class Model(Message):
     size: Count
 
 
+StepValue = str | bool | int | float | Annotated[tuple[float, ...], Field(max_length=64)]
+
+
+class Step(Message):
+    """One step before or after the runs, from the closed list that drivers know."""
+
+    step: Line
+    of: Annotated[str, StringConstraints(max_length=500)] = ""
+    """The input or output it is done to; empty: all that it can be done to."""
+    options: Annotated[dict[DimName, StepValue], Field(max_length=16)] = {}
+
+
 class Measure(Message):
     """How it is to be measured."""
 
     runs: Annotated[int, Field(ge=1, le=1_000_000)] = 100
-    loads: Annotated[int, Field(ge=1, le=100)] = 5
+    loads: Annotated[int, Field(ge=1, le=100)] = 6
+    """Launches that the runs are shared out over."""
+    precision: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Instead of runs and loads: until the interval of the median is within ± this share of it."""
     warmup: Annotated[int, Field(ge=0, le=100_000)] | None = None
     """Inferences before the timed ones; None: until settled."""
     threads: Annotated[int, Field(ge=1, le=8192)] | None = None
@@ -38,6 +53,10 @@ class Measure(Message):
     dims: Annotated[dict[DimName, Annotated[int, Field(ge=1, le=2**31)]], Field(max_length=64)] = {}
     seed: Annotated[int, Field(ge=0, le=2**32)] = 0
     check: bool = True
+    pre: Annotated[tuple[Step, ...], Field(max_length=16)] = ()
+    """Done to the made inputs before the model is loaded."""
+    post: Annotated[tuple[Step, ...], Field(max_length=16)] = ()
+    """Done to the last outputs when all is timed."""
 
 
 class Timeouts(Message):

@@ -78,6 +78,8 @@ class Phase(StrEnum):
     WARM_UP = "warm-up"
     RUN = "run"
     CHECK = "check"
+    CLEANUP = "cleanup"
+    """Post-run steps, and what is put away."""
     UPLOAD = "upload"
 
 

@@ -180,7 +180,7 @@ class Measuring(Part):
 
     runs: Runs = 100
     """Timed inferences."""
-    loads: Annotated[int, Field(ge=1, le=100)] = 5
+    loads: Annotated[int, Field(ge=1, le=100)] = 6
     """Loads, each in a fresh process."""
     warmup: Literal["auto"] | Annotated[int, Field(ge=0, le=100_000)] = "auto"
     """Inferences before the timed ones; auto: until they have settled."""

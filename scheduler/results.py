@@ -70,7 +70,7 @@ def check(result: Result, body: bytes, peer: str, task: Task, task_body: bytes) 
 
 
 def _whole(record: Record, task: Task) -> None:
-    if record.ran is None or record.timing is None:
+    if record.ran is None or not record.timings:
         raise RemoteProtocolError(f"the record of {task.task} is complete without a measurement")
     try:
         observed = observe(record)

@@ -7,6 +7,7 @@ Complete carries no measured number, so that none is averaged by mistake; what w
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Final
 
@@ -304,7 +305,7 @@ def _context(record: Record) -> dict[str, object]:
 
 def _measured(record: Record, observed: Observed) -> dict[str, object]:
     """The numbers of a complete run."""
-    ran, timing = record.ran, record.timing
+    ran, timings = record.ran, record.timings
     load, run = summarise(observed.loads), summarise(observed.runs)
     verdict, why = judge(observed.runs, agrees=ran.agrees if ran else None)
     found: dict[str, object] = {
@@ -326,7 +327,7 @@ def _measured(record: Record, observed: Observed) -> dict[str, object]:
             "max_error": ran.max_error,
             "tolerance": ran.tolerance,
         }
-    if timing is not None:
+    if timings:
         low, high = median_interval(observed.runs)
         found |= {
             "inference_ms_median_low": low,
@@ -343,11 +344,11 @@ def _measured(record: Record, observed: Observed) -> dict[str, object]:
             "inference_ms_p99": run.p99,
             "runs": run.n,
             "warmups": len(observed.warmup),
-            "cpu_percent": _percent(timing.cpu_s, timing.wall_s),
-            "peak_inference_ram_usage": _highest([timing], above=True),
-            "peak_inference_ram_total": _highest([timing], above=False),
-            "timer_overhead_ns": timing.timer_ns or None,
-            "involuntary_switches": timing.switches,
+            "cpu_percent": _percent(sum(one.cpu_s for one in timings), sum(one.wall_s for one in timings)),
+            "peak_inference_ram_usage": _highest(timings, above=True),
+            "peak_inference_ram_total": _highest(timings, above=False),
+            "timer_overhead_ns": max(one.timer_ns for one in timings) or None,
+            "involuntary_switches": _sum(one.switches for one in timings),
         }
     return found
 
@@ -358,7 +359,17 @@ def _percent(part: float, whole: float) -> float | None:
     return percent if math.isfinite(percent) else None
 
 
-def _highest(samples: tuple[LoadSample, ...] | list[Timing], *, above: bool) -> float | None:
+def _sum(counts: Iterable[int | None]) -> int | None:
+    """None where one of them is not known."""
+    whole = 0
+    for count in counts:
+        if count is None:
+            return None
+        whole += count
+    return whole
+
+
+def _highest(samples: tuple[LoadSample, ...] | tuple[Timing, ...], *, above: bool) -> float | None:
     """The highest peak in MB, in all or above each one's baseline; None where none was measured."""
     peaks = [
         max(sample.peak - (sample.baseline or 0 if above else 0), 0)

@@ -37,7 +37,7 @@ units:                                 # each model runs on each of these
 
 measure:
   runs: 100                            # timed inferences
-  loads: 5                             # loads, each in a fresh process
+  loads: 6                             # loads, each in a fresh process
 # warmup: auto                         # or a number of inferences before the timed ones
 # threads: [physical]                  # of one inference; [1, 4, physical] makes three tasks
 # seed: 0                              # of the made inputs

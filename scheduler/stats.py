@@ -70,11 +70,10 @@ class Verdict(StrEnum):
 
 def observe(record: Record) -> Observed:
     """The raw times in `record`. Raises `RemoteProtocolError` for samples that are not in the protocol's form."""
-    timing = record.timing
     return Observed(
-        loads=tuple(load.ns for load in record.loads),
-        warmup=unpack_samples(timing.warmup) if timing else (),
-        runs=unpack_samples(timing.samples) if timing else (),
+        loads=tuple(load.ns for load in record.loads if load.kind != "warm"),
+        warmup=tuple(sample for timing in record.timings for sample in unpack_samples(timing.warmup)),
+        runs=tuple(sample for timing in record.timings for sample in unpack_samples(timing.samples)),
     )
 
 

@@ -87,18 +87,18 @@ def test_a_child_that_talks_too_much_is_stopped() -> None:
     [
         b"",
         b"[]",
-        b'{"kind": "Event"}',
-        b'{"kind": ["Loaded"]}',
-        b'{"kind": "Loaded", "load_ns": 1, "baseline_bytes": null}',
-        b'{"kind": "Loaded", "load_ns": true, "baseline_bytes": null, "peak_bytes": null}',
-        b'{"kind": "Loaded", "load_ns": -1, "baseline_bytes": null, "peak_bytes": null}',
-        b'{"kind": "Loaded", "load_ns": 99999999999999999999, "baseline_bytes": null, "peak_bytes": null}',
-        b'{"kind": "Loaded", "load_ns": 1, "baseline_bytes": null, "peak_bytes": null, "more": 1}',
-        b'{"kind": "Progressed", "phase": "dance", "done": 0, "total": null, "median_ms": null}',
-        b'{"kind": "Progressed", "phase": "run", "done": 0, "total": null, "median_ms": NaN}',
-        b'{"kind": "Progressed", "phase": "run", "done": 0, "total": null, "median_ms": Infinity}',
-        b'{"kind": "Checked", "agrees": 1, "output_sha256": "", "max_error": null, "tolerance": null, "note": ""}',
-        b'{"kind": "UnitInfo", "unit": 7, "driver": "", "runtime": "", "detail": ""}',
+        b'{"event": "Event"}',
+        b'{"event": ["Loaded"]}',
+        b'{"event": "Loaded", "load_ns": 1, "baseline_bytes": null}',
+        b'{"event": "Loaded", "load_ns": true, "baseline_bytes": null, "peak_bytes": null}',
+        b'{"event": "Loaded", "load_ns": -1, "baseline_bytes": null, "peak_bytes": null}',
+        b'{"event": "Loaded", "load_ns": 99999999999999999999, "baseline_bytes": null, "peak_bytes": null}',
+        b'{"event": "Loaded", "load_ns": 1, "baseline_bytes": null, "peak_bytes": null, "more": 1}',
+        b'{"event": "Progressed", "phase": "dance", "done": 0, "total": null, "median_ms": null}',
+        b'{"event": "Progressed", "phase": "run", "done": 0, "total": null, "median_ms": NaN}',
+        b'{"event": "Progressed", "phase": "run", "done": 0, "total": null, "median_ms": Infinity}',
+        b'{"event": "Checked", "agrees": 1, "output_sha256": "", "max_error": null, "tolerance": null, "note": ""}',
+        b'{"event": "UnitInfo", "unit": 7, "driver": "", "runtime": "", "detail": ""}',
         b"[" * 100_000,
     ],
 )
@@ -122,7 +122,7 @@ def test_what_is_not_an_event_is_garbled(said: bytes) -> None:
     ],
 )
 def test_a_value_that_no_record_can_hold_is_garbled(event: Event, field: str, value: object) -> None:
-    said = {"kind": type(event).__name__, **asdict(event)}
+    said = {"event": type(event).__name__, **asdict(event)}
     assert type(wire.unpack(json.dumps(said).encode())) is type(event)
     with pytest.raises(wire.Garbled):
         wire.unpack(json.dumps({**said, field: value}).encode())

@@ -56,7 +56,7 @@ RECORD = Record(
     outcome=Outcome.COMPLETE,
     device=DeviceFacts(device="d-1", name="laptop"),
     loads=(LoadSample(ns=5_000_000),) * 5,
-    timing=Timing(samples=pack_samples((1, 2, 3)), warmup=pack_samples(()), cpu_s=0.1, wall_s=0.2),
+    timings=(Timing(samples=pack_samples((1, 2, 3)), warmup=pack_samples(()), cpu_s=0.1, wall_s=0.2),),
 )
 
 

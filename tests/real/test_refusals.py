@@ -15,7 +15,9 @@ def test_when_nothing_fits_the_clause_and_the_nearest_miss_are_named(lab: Lab, t
     done = lab.run("ada", "submit", file, "--gate", lab.gate, "--wait", "1s")
     assert done.code == 3, done
     lines = done.out.splitlines()
-    assert any(re.search(r"0 of [12] devices? fit", line) for line in lines), done  # both workers may be on one device
+    assert any(re.search(r"0 of [12] devices? fit", line) for line in lines), (
+        done
+    )  # both workers may be on one device
     (clause,) = [line.split() for line in lines if line.strip().startswith("ram >= 100 TiB")]
     assert clause[4:6] == ["0", "fit"]
     assert "nearest:" in clause

@@ -70,7 +70,7 @@ def a_record(book: Book, task: str, **changes: object) -> Record:
         "outcome": Outcome.COMPLETE,
         "device": DeviceFacts(device="d", name="w"),
         "ran": Ran(unit=UNIT, driver="x", runtime="r"),
-        "timing": Timing(samples=pack_samples([1]), warmup=pack_samples([]), cpu_s=0, wall_s=0),
+        "timings": (Timing(samples=pack_samples([1]), warmup=pack_samples([]), cpu_s=0, wall_s=0),),
     }
     return Record.model_validate({**values, **changes})
 
@@ -143,7 +143,7 @@ class Story:
 
     def fail(self, task: str, reason: Reason, *, permanent: bool = False) -> tuple[TaskEvent, list[Order]]:
         record = a_record(
-            self.book, task, outcome=Outcome.FAILED, reason=reason, permanent=permanent, timing=None
+            self.book, task, outcome=Outcome.FAILED, reason=reason, permanent=permanent, timings=()
         )
         event, why, _ = self.book.judge(record)
         return event, self.tell(self.book.settled(task, event, why, self.now, permanent=permanent))

@@ -221,11 +221,13 @@ class FakeWorker:
             "device": DeviceFacts(device=self.advert.device, name=self.name),
             "ran": Ran(unit=UNIT, driver="fake", runtime="fake 1"),
             "loads": (LoadSample(ns=1000),) * place.task.measure.loads,
-            "timing": Timing(
-                samples=pack_samples([1000] * place.task.measure.runs),
-                warmup=pack_samples([]),
-                cpu_s=0.1,
-                wall_s=0.1,
+            "timings": (
+                Timing(
+                    samples=pack_samples([1000] * place.task.measure.runs),
+                    warmup=pack_samples([]),
+                    cpu_s=0.1,
+                    wall_s=0.1,
+                ),
             ),
         }
         return Record.model_validate({**values, **self.outcome(place.task), **changes})

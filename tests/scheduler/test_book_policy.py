@@ -70,7 +70,7 @@ def test_a_task_that_gave_way_has_lost_no_try_and_goes_on_at_once_anywhere(how: 
         assert (end.event, end.reason) == (TaskEvent.PREEMPT, Reason.PREEMPTED)
         assert "of priority 80" in end.detail
     else:
-        record = a_record(story.book, ONE, outcome=Outcome.CANCELLED, reason=Reason.PREEMPTED, timing=None)
+        record = a_record(story.book, ONE, outcome=Outcome.CANCELLED, reason=Reason.PREEMPTED, timings=())
         event, why, detail = story.book.judge(record)
         assert (event, why) == (TaskEvent.PREEMPT, Reason.PREEMPTED)
         assert "of priority 80" in detail

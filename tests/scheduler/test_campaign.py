@@ -92,7 +92,7 @@ def test_every_key_of_a_campaign_is_read() -> None:
 def test_three_lines_are_a_campaign() -> None:
     campaign = good(HEAD)
     assert campaign.devices.spread == "any"
-    assert (campaign.measure.runs, campaign.measure.loads, campaign.measure.warmup) == (100, 5, "auto")
+    assert (campaign.measure.runs, campaign.measure.loads, campaign.measure.warmup) == (100, 6, "auto")
     assert campaign.timeouts.campaign is None
 
 

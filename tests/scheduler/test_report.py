@@ -107,7 +107,7 @@ def record(**changes: object) -> Record:
         "loads": tuple(
             LoadSample(ns=ms * 1_000_000, baseline=50 * MIB, peak=(50 + ms) * MIB) for ms in (12, 10, 11)
         ),
-        "timing": timing([2_000_000, 4_000_000, 3_000_000, 3_000_000, 3_000_000, 3_000_000]),
+        "timings": (timing([2_000_000, 4_000_000, 3_000_000, 3_000_000, 3_000_000, 3_000_000]),),
         "stages": (StageTime(stage="fetch", seconds=0.25),),
     }
     return Record.model_validate(facts | changes)
@@ -145,7 +145,7 @@ def test_a_complete_row_has_every_number_of_the_record() -> None:
 
 
 def test_one_load_and_one_run_have_no_deviation() -> None:
-    one = record(loads=(LoadSample(ns=10),), timing=timing([5]))
+    one = record(loads=(LoadSample(ns=10),), timings=(timing([5]),))
     row = make_row(TASK, TaskState.SUCCEEDED, one)
     assert (row.load_ms_std_dev, row.inference_ms_std_dev, row.peak_load_ram_usage) == (None, None, None)
     assert row.verdict == "few-runs"
@@ -153,7 +153,7 @@ def test_one_load_and_one_run_have_no_deviation() -> None:
 
 def test_what_a_device_cannot_measure_is_empty_and_not_zero() -> None:
     blind = record(
-        timing=timing([5] * 9, baseline=None, peak=None, timer_ns=0, switches=None, wall_s=0.0), loads=()
+        timings=(timing([5] * 9, baseline=None, peak=None, timer_ns=0, switches=None, wall_s=0.0),), loads=()
     )
     row = make_row(TASK, TaskState.SUCCEEDED, blind)
     for name in (
@@ -170,7 +170,7 @@ def test_what_a_device_cannot_measure_is_empty_and_not_zero() -> None:
 
 
 def test_a_peak_without_a_baseline_is_told_in_all_but_not_above_it() -> None:
-    row = make_row(TASK, TaskState.SUCCEEDED, record(timing=timing([5] * 9, baseline=None)))
+    row = make_row(TASK, TaskState.SUCCEEDED, record(timings=(timing([5] * 9, baseline=None),)))
     assert (row.peak_inference_ram_usage, row.peak_inference_ram_total) == (None, 80.0)
 
 
@@ -185,7 +185,7 @@ def test_a_failed_row_keeps_model_device_and_reason_and_no_number() -> None:
 
 def test_a_share_of_processor_time_that_is_no_number_is_not_told() -> None:
     for cpu, wall in ((3e7, 1e-308), (1.0, 0.0), (0.0, 0.0)):
-        row = make_row(TASK, TaskState.SUCCEEDED, record(timing=timing([1] * 6, cpu_s=cpu, wall_s=wall)))
+        row = make_row(TASK, TaskState.SUCCEEDED, record(timings=(timing([1] * 6, cpu_s=cpu, wall_s=wall),)))
         assert row.cpu_percent is None
         assert Row.model_validate_json(row.model_dump_json()) == row
 
@@ -212,7 +212,7 @@ def test_the_reason_of_the_scheduler_stands_before_that_of_the_record() -> None:
 
 
 def test_samples_that_cannot_be_read_give_a_row_that_says_so() -> None:
-    row = make_row(TASK, TaskState.SUCCEEDED, record(timing=timing([1], samples=b"junk")))
+    row = make_row(TASK, TaskState.SUCCEEDED, record(timings=(timing([1], samples=b"junk"),)))
     assert (row.verdict, row.inference_ms_median) == ("unreadable", None)
     assert "samples" in row.verdict_reason
 

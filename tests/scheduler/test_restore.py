@@ -49,7 +49,7 @@ def succeed(store: Store, n: int, device: str) -> None:
         outcome=Outcome.COMPLETE,
         device=DeviceFacts(device=device, name="w"),
         ran=Ran(unit=UNIT, driver="x", runtime="r"),
-        timing=Timing(samples=pack_samples([1]), warmup=pack_samples([]), cpu_s=0, wall_s=0),
+        timings=(Timing(samples=pack_samples([1]), warmup=pack_samples([]), cpu_s=0, wall_s=0),),
     )
     kept = store.record_result(
         task=task,

@@ -54,12 +54,12 @@ GOOD: dict[str, object] = {
     "device": DeviceFacts(device="d", name="w"),
     "ran": Ran(unit=UNIT, driver="onnx", runtime="r"),
     "loads": (LoadSample(ns=5),) * 2,
-    "timing": Timing(samples=pack_samples([1, 2, 3]), warmup=pack_samples([]), cpu_s=0, wall_s=0),
+    "timings": (Timing(samples=pack_samples([1, 2, 3]), warmup=pack_samples([]), cpu_s=0, wall_s=0),),
 }
 
 
 def timed(samples: bytes, warmup: bytes = pack_samples([])) -> dict[str, object]:
-    return {"timing": Timing(samples=samples, warmup=warmup, cpu_s=0, wall_s=0)}
+    return {"timings": (Timing(samples=samples, warmup=warmup, cpu_s=0, wall_s=0),)}
 
 
 def made(changes: Mapping[str, object] = {}, *, signer: Identity = WORKER) -> tuple[Result, bytes]:
@@ -93,7 +93,7 @@ def test_a_record_that_is_what_was_asked_for_is_taken() -> None:
         {"worker": Identity.from_seed("other").peer_id},
         {"task_sha256": "cd" * 32},
         {"model_sha256": "cd" * 32},
-        {"timing": None},
+        {"timings": ()},
         {"ran": None},
         {"outcome": Outcome.FAILED, "reason": None},
     ],

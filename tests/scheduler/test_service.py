@@ -97,7 +97,7 @@ async def test_a_large_record_is_pulled_by_its_hash(world: World, autojump_clock
     noise = random.Random(5)
     samples = pack_samples([noise.randrange(10**9) for _ in range(15_000)])
     timing = Timing(samples=samples, warmup=pack_samples([]), cpu_s=1, wall_s=1)
-    worker.outcome = lambda task: {"timing": timing}
+    worker.outcome = lambda task: {"timings": (timing,)}
     world.submit(1, runs=15_000)
     await world.run()
     row = world.store.rows("c-one")[0]
@@ -294,7 +294,7 @@ async def test_a_model_that_two_devices_call_broken_is_not_tried_on_a_third(
         "reason": Reason.BROKEN_MODEL,
         "permanent": True,
         "detail": "not a model",
-        "timing": None,
+        "timings": (),
     }
     world.submit(1)
     await world.run()
@@ -314,7 +314,7 @@ async def test_a_crash_is_tried_on_another_device(world: World, autojump_clock: 
         worker.outcome = lambda task: {
             "outcome": Outcome.FAILED,
             "reason": Reason.CRASHED,
-            "timing": None,
+            "timings": (),
             "detail": "signal 11",
         }
     world.submit(1)

@@ -65,7 +65,7 @@ async def test_the_records_of_one_task_are_fetched_one_at_a_time(
     noise = random.Random(5)
     samples = pack_samples([noise.randrange(10**9) for _ in range(15_000)])
     timing = Timing(samples=samples, warmup=pack_samples([]), cpu_s=0, wall_s=0)
-    worker.outcome = lambda task: {"timing": timing}
+    worker.outcome = lambda task: {"timings": (timing,)}
     world.submit(1, runs=15_000)
     await world.run()
     assert world.states() == {TaskState.SUCCEEDED}
