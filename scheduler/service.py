@@ -166,6 +166,7 @@ class _Service:
                     break
             self._flush()
             now = trio.current_time()
+            self._workers.beat(now)
             self._carry_out(self._book.brought(self._lacking.look(now), now))
             self._carry_out(self._book.tick(now))
             for course in self._book.forget(trio.current_time()):

@@ -1,7 +1,8 @@
 """One kept link to each worker: probing and committing over it, renewing every 5 s, coming back at once when it breaks.
 
 After a break the link is tried again each second, and the worker's leases of this scheduler are adopted anew: what both know goes on. They
-count as lost `SILENT_S` after the last renewal that was answered was *sent*: so we give up before the worker's own clock does.
+count as lost `SILENT_S` after the last renewal that was answered was *sent*: so we give up before the worker's own clock does. The time in
+which this process itself stood still does not count: what the worker finished meanwhile waits for us there.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ LATER_S: Final = 5.0
 ADRIFT_S: Final = 120.0
 """One that was given up is tried for so long: what it runs of ours by then, it runs in vain, and others wait for the place."""
 SETTLE_S: Final = 2.0
+STOOD_S: Final = 2.0
+"""What is to happen a few times each second and did not for so long: this process stood still, and could hear nobody."""
 RESULTS_FIRST_S: Final = 0.25
 """A worker sends what waits in its outbox as soon as a link is up. What it finished before a restart of its own is taken before we ask
 what it still has, for after the answer it would be stale."""
@@ -62,7 +65,7 @@ class Line:
     """What the shell keeps of one worker, beside the book's view of it."""
 
     heard_at: float
-    """When the last renewal was sent that was answered."""
+    """When the last renewal was sent that was answered; later by the time that we stood still since."""
     trouble: str = "no answer"
     """Why nothing has been heard since, as far as known."""
     refused_since: float | None = None
@@ -107,6 +110,16 @@ class Workers:
         self._reached = reached
         self._lines: dict[str, Line] = {}
         self._kept: set[str] = set()
+        self._beat_at = trio.current_time()
+
+    def beat(self, now: float) -> None:
+        """Time passed; to be called a few times each second. While we stood still ourselves nobody was silent."""
+        stood, self._beat_at = now - self._beat_at, now
+        if stood < STOOD_S:
+            return
+        log.warning("scheduler.stood-still", seconds=round(stood, 1))
+        for line in self._lines.values():
+            line.heard_at = min(now, line.heard_at + stood)
 
     def care(self, peer: str) -> None:
         """See to it that this worker's link is kept while it holds anything of ours."""
@@ -282,6 +295,7 @@ class Workers:
         while True:
             await trio.sleep_until(line.heard_at + SILENT_S)
             now = trio.current_time()
+            self.beat(now)
             if not view.held:
                 line.heard_at = now
             elif now - line.heard_at >= SILENT_S:

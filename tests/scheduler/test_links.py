@@ -7,6 +7,7 @@ from typing import Any
 import trio
 from trio.testing import MockClock
 
+from protocol.attempt import TaskState
 from scheduler.workers import AGAIN_S, SILENT_S
 from swarm.link import Link
 from tests.scheduler.conftest import FakeWorker
@@ -47,3 +48,17 @@ async def test_a_worker_that_ends_each_link_at_once_is_linked_once_a_second_and_
         worker.shut = False
         await trio.sleep(2 * AGAIN_S)
         assert world.store.task("c-one/1").attempt == 1, "it came back in time, and nothing was lost"
+
+
+async def test_a_scheduler_that_stood_still_itself_does_not_take_its_workers_for_silent(
+    world: World, autojump_clock: MockClock
+) -> None:
+    workers = [world.worker(name, seconds=40.0) for name in "ab"]
+    world.submit(2)
+    async with world.scheduler():
+        await world.until(lambda: all(worker.places for worker in workers))
+        await trio.sleep(1.0)
+        autojump_clock.jump(SILENT_S + 5.0)
+        await world.until(lambda: world.states() == {TaskState.SUCCEEDED})
+    assert "task.lost" not in {event.name for event in world.store.all_events("c-one")}
+    assert sorted(len(worker.ran) for worker in workers) == [1, 1]
