@@ -6,7 +6,7 @@
 
 Orders are carried out in their order; those for the disk before anything else happens. A task moves only by `protocol.attempt.TASK`.
 In parts: `moving` what is counted, `assign` who gets what, `spares` second tickets, `ending` verdicts and losses, `limits` the clock,
-`standing` the workers, and here campaigns and the answers to a commit.
+`standing` the workers, `answers` what they have of ours, and here campaigns and what runs.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Final
 
 from protocol.attempt import TaskEvent, TaskState
 from protocol.lease import Fence
-from protocol.messages import Conflict, Denied, Held, Progress
+from protocol.messages import Held, Progress
 from protocol.task import Task
-from protocol.words import Phase, Reason
+from protocol.words import Phase
+from scheduler.answers import Answers
 from scheduler.entries import FORGET_S, Course, Entry, Need, Terms
 from scheduler.invariants import check
-from scheduler.orders import CancelOn, KeepGrant, Order, Tell
+from scheduler.orders import Order, Tell
 from scheduler.rank import WorkerView
-from scheduler.standing import Standing
 from scheduler.stored import Live, Place
 
 TAKEN_BACK_S: Final = 10.0
@@ -36,7 +36,7 @@ MAX_ASKED: Final = 16
 """Tasks of one need that a probe asks about."""
 
 
-class Book(Standing):
+class Book(Answers):
     """All campaigns of one scheduler, and all workers it knows of."""
 
     def __init__(self, rng: random.Random) -> None:
@@ -165,140 +165,6 @@ class Book(Standing):
         """Whether a worker holds a live task of ours that needs this model."""
         view = self.views.get(peer)
         return view is not None and any(self.entries[task].task.model.sha256 == sha256 for task in view.held)
-
-    # -- answers to a commit ------------------------------------------------------------------------------------------------------------
-
-    def granted(
-        self,
-        peer: str,
-        task: str,
-        attempt: int,
-        lease: str,
-        fence: Fence,
-        now: float,
-        *,
-        queued: bool,
-        position: int | None = None,
-        start_s: float | None = None,
-    ) -> list[Order]:
-        """A worker gave a lease, or a ticket with its place in the queue. If the task is not wanted there any more it is stopped."""
-        entry = self.entries.get(task)
-        ticket = entry.at(peer) if entry is not None else None
-        if entry is None or ticket is None or ticket.attempt != attempt:
-            return [CancelOn(peer, (Held(lease=lease, fence=fence),), Reason.FENCED)]
-        if ticket.lease is not None:
-            same = (ticket.lease, ticket.fence) == (lease, fence)
-            return [] if same else [CancelOn(peer, (Held(lease=lease, fence=fence),), Reason.FENCED)]
-        view = self.view(peer)
-        if self._given_before(peer, lease, fence):  # else it could settle one task in the other's name
-            no = Denied(reason=Reason.BAD_REQUEST, detail="it gave one lease to two tasks")
-            orders = self._turned_down(entry, attempt, TaskEvent.REFUSE, no.reason, no.detail, now)
-            return orders + self.refused(peer, no, now)
-        orders = []
-        spare = entry.spare if entry.is_spare(attempt) else None
-        if spare is not None and queued:
-            spare.lease, spare.fence, spare.restored = lease, fence, False
-        else:
-            orders += self._prefer_spare(entry) if spare is not None else []
-            entry.lease, entry.fence, entry.restored = lease, fence, False
-            self._move(entry, TaskEvent.ENQUEUE if queued else TaskEvent.GRANT)
-            entry.since = now
-            if not queued:
-                self._placed(entry, now)
-        view.turned_s = 0.0
-        orders += [KeepGrant(task, attempt, lease, fence, queued, position, start_s)]
-        orders += self._stop_again(entry, now)
-        self._counted(entry, view, position, start_s, attempt, now, queued=queued)
-        orders += self._see(view, fence.incarnation, now)
-        return orders + self.decide(now)
-
-    def _given_before(self, peer: str, lease: str, fence: Fence) -> bool:
-        """Whether another task has this lease or fence there."""
-        tickets = (self.entries[task].at(peer) for task in self.view(peer).held)
-        return any(
-            ticket is not None and (ticket.lease == lease or ticket.fence == fence) for ticket in tickets
-        )
-
-    def _counted(
-        self,
-        entry: Entry,
-        view: WorkerView,
-        position: int | None,
-        start_s: float | None,
-        attempt: int,
-        now: float,
-        *,
-        queued: bool,
-    ) -> None:
-        """What the answer to a commit says of others' work there."""
-        if queued:
-            self._keep_place(entry, attempt, position, start_s, now)
-            places, tickets = self._ours(view)
-            before = 0 if position is None else max(0, position - tickets)
-            view.others = before + (0 if places else 1)
-        else:
-            view.others = 0
-        self._changed(view)
-
-    def _asked(self, task: str, attempt: int) -> Entry | None:
-        """The task, if this attempt of it waits for a worker's answer; the answer may also come when all of that is over."""
-        entry = self.entries.get(task)
-        if entry is None:
-            return None
-        if entry.is_spare(attempt):
-            return entry if entry.spare is not None and entry.spare.lease is None else None
-        waits = entry.attempt == attempt and entry.state is TaskState.COMMITTING
-        return entry if waits else None
-
-    def _asked_of(self, entry: Entry, attempt: int) -> str:
-        """Whom."""
-        return (
-            entry.spare.worker if entry.spare is not None and entry.is_spare(attempt) else entry.worker
-        ) or ""
-
-    def _turned_down(
-        self, entry: Entry, attempt: int, event: TaskEvent, reason: Reason, detail: str, now: float
-    ) -> list[Order]:
-        if entry.is_spare(attempt):
-            return self._drop(entry, reason, detail)
-        return self._let_go(entry, event, reason, detail, now)
-
-    def conflict(self, task: str, attempt: int, conflict: Conflict, now: float) -> list[Order]:
-        """Somebody was faster. The worker's new standing came with the answer: it is used at once, and the task goes elsewhere."""
-        entry = self._asked(task, attempt)
-        if entry is None:
-            return []
-        view = self.view(self._asked_of(entry, attempt))
-        view.turned_away(now, 0.2 + 0.3 * self.rng.random())
-        orders = self._turned_down(entry, attempt, TaskEvent.REFUSE, conflict.reason, "", now)
-        self._stand(view, conflict.quote, now)
-        return orders + self.decide(now)
-
-    def denied(self, task: str, attempt: int, denied: Denied, now: float) -> list[Order]:
-        """The worker does not take it."""
-        entry = self._asked(task, attempt)
-        if entry is None:
-            return []
-        peer = self._asked_of(entry, attempt)
-        orders = self._turned_down(entry, attempt, TaskEvent.REFUSE, denied.reason, denied.detail, now)
-        if denied.reason is Reason.STALE_EPOCH:
-            return orders + self.disowned(peer, entry.task.campaign, now)
-        if denied.reason in (Reason.DOES_NOT_FIT, Reason.BAD_REQUEST):  # this task, not all of ours
-            need = self.needs[entry.need]
-            need.fits.discard(peer)
-            need.declined[peer] = denied
-            return orders + self.decide(now)
-        return orders + self.refused(peer, denied, now)
-
-    def not_committed(self, task: str, attempt: int, why: str, now: float, *, sent: bool) -> list[Order]:
-        """No answer to a commit. `sent`: it may have arrived, so the attempt counts as lost; else nothing has happened."""
-        entry = self._asked(task, attempt)
-        if entry is None:
-            return []
-        view = self.view(self._asked_of(entry, attempt))
-        orders = self._failed(view, "being asked and not answering", now, silent=True) if sent else []
-        event = TaskEvent.LOSE if sent else TaskEvent.REFUSE
-        return orders + self._turned_down(entry, attempt, event, Reason.LOST, why, now) + self.decide(now)
 
     # -- running ------------------------------------------------------------------------------------------------------------------------
 

@@ -1,19 +1,18 @@
-"""The part of the book that knows the workers: where they are, how they stand by their own account, what they still hold of ours."""
+"""The part of the book that knows the workers: where they are, how they stand by their own account."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from protocol.advert import Advert
-from protocol.attempt import TaskEvent, TaskState
-from protocol.lease import Fence
-from protocol.messages import Denied, Held, LiveLease, Quote, Shape, Waiting
+from protocol.attempt import TaskState
+from protocol.messages import Denied, Quote, Shape, Waiting
 from protocol.words import Reason, WorkerState
 from scheduler.assign import SEEK_S
-from scheduler.entries import HAS_PLACE, OWED_S, Entry, Ticket
+from scheduler.entries import HAS_PLACE, Entry, Ticket
 from scheduler.limits import Limits
-from scheduler.orders import CancelOn, Order
+from scheduler.orders import Order
 from scheduler.rank import RESTING, WorkerView
 from scheduler.stored import Place
 
@@ -198,98 +197,6 @@ class Standing(Limits):
                 orders += self._gave_back(entry, view.peer, now)
                 orders += self._lose_at(entry, view.peer, Reason.LOST, words, now)
         return orders
-
-    # -- after a link came up -----------------------------------------------------------------------------------------------------------
-
-    def adopted(
-        self,
-        peer: str,
-        campaign: str,
-        incarnation: int,
-        leases: Sequence[LiveLease],
-        now: float,
-        *,
-        asked: frozenset[str],
-    ) -> list[Order]:
-        """What a worker holds of a campaign: what is known goes on, the rest is lost or stopped.
-
-        `asked`: the leases we had when the question was sent; what was granted since may be missing from the answer.
-        """
-        view = self.view(peer)
-        told = {(lease.task, lease.attempt): lease for lease in leases}
-        orders: list[Order] = []
-        for task in tuple(view.held):
-            entry = self.entries[task]
-            ticket = entry.at(peer)
-            if entry.task.campaign != campaign or ticket is None:
-                continue
-            lease = told.pop((task, ticket.attempt), None)
-            if lease is not None:
-                orders += self._carry_on(entry, ticket, lease, now)
-            elif ticket.lease in asked:
-                orders += self._gave_back(entry, peer, now)
-                orders += self._lose_at(entry, peer, Reason.LOST, f"{self._named(peer)} has it no more", now)
-            elif ticket.restored:  # the intent never reached it
-                if entry.is_spare(ticket.attempt):
-                    orders += self._drop(entry, Reason.LOST, "never asked")
-                else:
-                    orders += self._let_go(entry, TaskEvent.REFUSE, Reason.LOST, "never asked", now)
-        zombies = tuple(
-            Held(lease=lease.lease, fence=lease.fence)
-            for lease in told.values()
-            if not lease.reporting and not lease.settled
-        )
-        if zombies:
-            orders.append(CancelOn(peer, zombies, Reason.FENCED))
-        view.incarnation = max(incarnation, view.incarnation or 0)
-        return orders + self.decide(now)
-
-    def lacks(self, peer: str, leases: Iterable[LiveLease]) -> bool:
-        """Whether some of these have results that another scheduler took and this one waits for: it adopted the campaign."""
-        view = self.view(peer)
-        live = {(t, x.attempt) for t in view.held if (x := self.entries[t].at(peer)) is not None}
-        return any(lease.settled and (lease.task, lease.attempt) in live for lease in leases)
-
-    def _carry_on(self, entry: Entry, ticket: Ticket, lease: LiveLease, now: float) -> list[Order]:
-        second = entry.is_spare(ticket.attempt)
-        orders: list[Order] = []
-        if ticket.lease is None:
-            orders += self.granted(
-                ticket.worker, entry.id, ticket.attempt, lease.lease, lease.fence, now, queued=lease.queued
-            )
-            entry.seen = False
-            return orders
-        if second and not lease.queued:  # it runs there
-            orders += self._prefer_spare(entry)
-        elif second and entry.spare is not None:
-            entry.spare.restored = False
-            return orders
-        entry.restored = False
-        owes = lease.settled or lease.reporting
-        entry.owed_until = (entry.owed_until or now + OWED_S) if owes else None  # once for each attempt
-        entry.begun = entry.begun or lease.phase is not None
-        if entry.state is TaskState.QUEUED and not lease.queued:
-            orders += self._shed(entry, "it runs already")
-            self._move(entry, TaskEvent.GRANT)
-            self._placed(entry, now, seen=False)
-        entry.begun = entry.begun or not lease.queued
-        return orders + self._stop_again(entry, now)
-
-    def granted(
-        self,
-        peer: str,
-        task: str,
-        attempt: int,
-        lease: str,
-        fence: Fence,
-        now: float,
-        *,
-        queued: bool,
-        position: int | None = None,
-        start_s: float | None = None,
-    ) -> list[Order]:
-        """See `scheduler.book.Book`."""
-        raise NotImplementedError
 
 
 def _sooner(spare: Ticket, entry: Entry, now: float) -> bool:

@@ -61,27 +61,7 @@ class Store(Moves, TakeOver):
     ) -> None:
         """Put a whole campaign on disk, or nothing of it. `tasks` None: they are planned once the devices are seen."""
         with self._writing() as c:
-            c.execute(
-                t.campaigns.insert().values(
-                    id=new.id,
-                    name=new.name,
-                    scheduler=new.scheduler,
-                    spec=new.spec,
-                    attempts=new.attempts,
-                    backoff_s=new.backoff_s,
-                    wait_s=new.wait_s,
-                    limit_s=new.limit_s,
-                    priority=new.priority,
-                    planned=tasks is not None,
-                    created=self._wall(),
-                )
-            )
-            rows = [
-                {"campaign": new.id, "name": m.name, "sha256": m.sha256, "size": m.size, "facts": m.facts}
-                for m in models
-            ]
-            if rows:
-                c.execute(t.models.insert(), rows)
+            self._put_campaign(c, new, models, planned=tasks is not None, created=self._wall())
             self._event(c, new.id, "campaign.created", None, name=new.name, tasks=len(tasks or ()))
             self._add_tasks(c, new.id, tasks or ())
 

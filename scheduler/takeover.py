@@ -65,28 +65,7 @@ class TakeOver(Writing):
         with self._writing() as c:
             if c.execute(sa.select(t.campaigns.c.id).where(t.campaigns.c.id == new.id)).first():
                 raise CampaignError(f"{new.id} is on this home already", hint=f"sark-node watch {new.id}")
-            c.execute(
-                t.campaigns.insert().values(
-                    id=new.id,
-                    name=new.name,
-                    scheduler=new.scheduler,
-                    spec=new.spec,
-                    attempts=new.attempts,
-                    backoff_s=new.backoff_s,
-                    wait_s=new.wait_s,
-                    limit_s=new.limit_s,
-                    priority=new.priority,
-                    epoch=epoch,
-                    planned=True,
-                    created=created,
-                )
-            )
-            named = [
-                {"campaign": new.id, "name": m.name, "sha256": m.sha256, "size": m.size, "facts": m.facts}
-                for m in models
-            ]
-            if named:
-                c.execute(t.models.insert(), named)
+            self._put_campaign(c, new, models, epoch=epoch, planned=True, created=created)
             self._event(
                 c, new.id, "campaign.taken-over", None, tasks=len(tasks), found=len(found), epoch=epoch
             )

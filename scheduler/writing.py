@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 
 import sqlalchemy as sa
@@ -12,6 +13,7 @@ import sqlalchemy as sa
 from scheduler import tables as t
 from scheduler.chain import chained
 from scheduler.questions import Questions
+from scheduler.stored import NewCampaign, NewModel
 
 
 class Writing(Questions):
@@ -35,6 +37,14 @@ class Writing(Questions):
     def _in_transaction(self) -> bool:
         driver: Any = self._connection.connection.driver_connection
         return bool(driver.in_transaction)
+
+    @staticmethod
+    def _put_campaign(c: sa.Connection, new: NewCampaign, models: Sequence[NewModel], **values: Any) -> None:
+        """A campaign with its models, and without its tasks. `values`: the columns that `new` does not tell."""
+        c.execute(t.campaigns.insert().values(**asdict(new), **values))
+        rows = [{"campaign": new.id, **asdict(model)} for model in models]
+        if rows:
+            c.execute(t.models.insert(), rows)
 
     def tell(self, campaigns: Sequence[str], name: str, *, task: str | None = None, **fields: Any) -> None:
         """Something that happened outside the tables and is to be read later, as an event of each of these campaigns."""
