@@ -28,6 +28,7 @@ _GIVEN_UP: Final = {
     "task.lost": "lost", "task.refused": "refused", "task.preempted": "preempted",
     "task.cancelled": "cancelled", "task.failed": "failed", "task.retried": "failed",
 }  # fmt: skip
+_SCHEDULERS: Final = (Kind.SCHEDULER, Kind.FROZEN_SCHEDULER)
 _FINAL: Final = {"task.succeeded": "succeeded", "task.failed": "failed", "task.cancelled": "cancelled"}
 
 
@@ -38,6 +39,17 @@ class Line:
     at: float
     event: str
     fields: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Event:
+    """One of the campaign's events, or of a worker's log. `at`: wall seconds; `device`: the worker's name."""
+
+    at: float
+    name: str
+    task: str | None
+    attempt: int | None
+    device: str | None
 
 
 @dataclass
@@ -54,7 +66,9 @@ class Figures:
     """Records that the scheduler kept."""
     faults: Counter[Kind] = field(default_factory=Counter)
     recovery: dict[Kind, list[float]] = field(default_factory=lambda: defaultdict(list))
-    """From the strike to each struck task having its result or a place elsewhere; of the scheduler: to the first word of its successor."""
+    """From the strike to each struck task running again or having its result; of the scheduler: to the first word of its successor."""
+    again: dict[Kind, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """The same, of tasks that another strike kept from it on the way: how long that took says nothing of the first one."""
 
     @property
     def wasted(self) -> int:
@@ -182,38 +196,64 @@ def figures(storm: Storm) -> Figures:
         storm.ended - storm.began, len(attempts), [row[0] for row in attempts], begun, recorded,
         Counter(fault.kind for fault in storm.seen),
     )  # fmt: skip
-    events = lab.ask(
-        HOME, "SELECT at, name, task, json_extract(fields, '$.attempt') FROM events WHERE campaign = ? ORDER BY seq",
-        campaign,
-    )  # fmt: skip
+    events = tuple(
+        Event(*row)
+        for row in lab.ask(
+            HOME,
+            "SELECT at, name, task, json_extract(fields, '$.attempt'), json_extract(fields, '$.device') FROM events"
+            " WHERE campaign = ? ORDER BY seq",
+            campaign,
+        )
+    )
+    begins = tuple(
+        Event(line.at, line.event, line.fields["task"], line.fields["attempt"], name)
+        for name in lab.workers
+        for line in lines(storm, name)
+        if line.event == "run.began"
+    )
     for fault in storm.seen:
-        found.recovery[fault.kind] += recovery(fault, events)
+        if fault.kind in ON_WORKER:
+            for task in fault.held:
+                back = runs_again(fault, task, events, begins)
+                lists = found.again if hindered(fault, task, back, storm.seen, events) else found.recovery
+                lists[fault.kind].append(back - fault.at)
+        elif fault.kind is Kind.SCHEDULER:
+            found.recovery[fault.kind] += succeeded_after(fault, events)
     return found
 
 
-def recovery(fault: Fault, events: Sequence[tuple[float, str, str | None, int | None]]) -> list[float]:
-    """Seconds from the strike; one for each task that was struck."""
-    after = [event for event in events if event[0] > fault.at]
-    if fault.kind in ON_WORKER:
-        return [
-            next(
-                (
-                    at - fault.at
-                    for at, name, task, attempt in after
-                    if task == struck
-                    and (name in _FINAL or (name == "task.granted" and (attempt or 0) > held))
-                ),
-                float("inf"),
-            )
-            for struck, held in fault.held.items()
-        ]
-    if fault.kind is not Kind.SCHEDULER:
-        return []
-    adopted = next((at for at, name, _, _ in after if name == "campaign.adopted"), None)
-    words = ("task.granted", "task.queued", *_FINAL)
-    first = next(
-        (at for at, name, _, _ in after if adopted is not None and at > adopted and name in words), None
+def runs_again(fault: Fault, task: str, events: Sequence[Event], begins: Sequence[Event]) -> float:
+    """When a run of the task began under a later attempt than the one that was struck, or its result was there (wall seconds)."""
+    held = fault.held[task]
+    ends = (event.at for event in events if event.task == task and event.name in _FINAL)
+    later = (begin.at for begin in begins if begin.task == task and (begin.attempt or 0) > held)
+    return min((at for at in (*ends, *later) if at > fault.at), default=float("inf"))
+
+
+def hindered(fault: Fault, task: str, back: float, faults: Sequence[Fault], events: Sequence[Event]) -> bool:
+    """Whether another strike was felt before the task ran again: at the scheduler, or at a worker that it was at, or was to go to."""
+    asked = {event.device for event in events if event.task == task and event.at < back}
+    there = asked | {fault.victim}
+    return any(
+        other is not fault
+        and (other.kind in _SCHEDULERS or (other.kind in ON_WORKER and other.victim in there))
+        and other.at < back
+        and over_at(other, events) > fault.at
+        for other in faults
     )
+
+
+def over_at(fault: Fault, events: Sequence[Event]) -> float:
+    """When nothing of it was felt any more; a scheduler that was killed is missed until its successor has taken up the campaign."""
+    if fault.kind is not Kind.SCHEDULER:
+        return fault.at + fault.lasts
+    return next((e.at for e in events if e.name == "campaign.adopted" and e.at > fault.at), float("inf"))
+
+
+def succeeded_after(fault: Fault, events: Sequence[Event]) -> list[float]:
+    """Seconds until the successor of a killed scheduler had its first grant or result; none: nothing was left to do."""
+    since, words = over_at(fault, events), ("task.granted", "task.queued", *_FINAL)
+    first = next((event.at for event in events if event.at > since and event.name in words), None)
     return [] if first is None else [first - fault.at]
 
 
