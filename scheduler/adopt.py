@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -74,6 +75,7 @@ async def adopt_campaign(
     models: Path | None,
     wall: Callable[[], float],
     keep: Callable[[], None] = lambda: None,
+    rng: random.Random | None = None,
 ) -> Adoption:
     """Take over a campaign of `owner` into the store. `models`: a folder to look for models in that no worker has. `keep`: puts on disk
     what lets this home speak for the campaign; called when all has been gathered, before the campaign is in the store.
@@ -100,7 +102,7 @@ async def adopt_campaign(
         [NewModel(model.name, model.sha256, model.size, model.facts) for model in deed.models],
         list(zip(opened.tasks, deed.tasks, strict=True)),
         found,
-        epoch=min(gathered.believed(campaign, owner) + LEAP, MAX_EPOCH),
+        epoch=epoch_after(gathered.believed(campaign, owner), rng or random.SystemRandom()),
         created=min(float(deed.created), wall()) if deed.created else wall(),
     )
     for peer in dict.fromkeys(place.worker for place in found.values()):
@@ -108,6 +110,11 @@ async def adopt_campaign(
         store.remember_worker(peer, advert.name, advert.addresses)
     log.info("campaign.taken-over", campaign=campaign, tasks=len(known), found=len(found))
     return replace(tally(deed, opened.tasks, found, gathered.silent), lacking=lacking)
+
+
+def epoch_after(believed: int, rng: random.Random) -> int:
+    """The epoch to carry on under. With chance in it: two who adopt at once, with copies of one key, must not both be the newest."""
+    return min(believed + LEAP + rng.randrange(LEAP), MAX_EPOCH)
 
 
 def bring_models(tasks: Iterable[Task], spool: Path, folder: Path) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from protocol.errors import Unreachable
 from protocol.messages import Adopted, Look
-from scheduler.adopt import LEAP
+from scheduler.adopt import epoch_after
 from scheduler.gathering import PATIENCE_S, PATIENT_ROUNDS, ROUND_S, ROUNDS, Gathered, Heard
 from scheduler.takeover import Found
 from tests.simulation.history import Kind
@@ -81,8 +81,8 @@ class SimAdopter(SimScheduler):
         folder = Folder(
             self.deed.id, self.deed.attempts, self.deed.backoff_s, self.deed.wait_s, self.deed.priority
         )
-        leap = 0 if "no-leap" in self._mutant else LEAP
-        self.shelf.take_over(folder, self._deed_bodies, found, epoch=gathered.epoch + leap)
+        epoch = gathered.epoch if "no-leap" in self._mutant else epoch_after(gathered.epoch, self._rng)
+        self.shelf.take_over(folder, self._deed_bodies, found, epoch=epoch)
         self._taken(self)
         return True
 
