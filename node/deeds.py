@@ -29,6 +29,8 @@ from swarm.identity import UNFINISHED, verify, write_durably
 
 MAX_DEEDS: Final = 64
 MAX_BYTES: Final = 64 * 1024**2
+QUICK_S: Final = 1.0
+"""The first run of a campaign here does not wait for the deed if it is expected to be over within this: the next run brings it."""
 FETCH_S: Final = 10.0
 """A deed is small; the run does not wait longer for it."""
 AGAIN_S: Final = 30.0
@@ -68,6 +70,8 @@ class Deeds:
         """By owner and campaign."""
         self._noted: dict[tuple[str, str], tuple[str, str, int]] = {}
         """(owner, campaign) → peer, sha256, size: named by a scheduler, not fetched yet."""
+        self._put_off: Remembered[tuple[str, str], bool] = Remembered(MAX_DEEDS)
+        """(owner, campaign) whose first run here was too quick to wait."""
         self._failed: Remembered[str, tuple[float, float]] = Remembered(MAX_DEEDS)
         """Peer → when it may be asked again, and how long it was left alone."""
         try:
@@ -114,13 +118,19 @@ class Deeds:
         for old in gives_way(self._noted, lambda key: key[0], lambda key: 0, number=MAX_DEEDS, room=0):
             del self._noted[old]
 
-    async def fetch(self, campaign: str, owner: str, needed: Collection[str]) -> None:
-        """Bring in the deed that was noted, if one was. `needed`: campaigns whose deeds must not give way to it.
+    async def fetch(
+        self, campaign: str, owner: str, needed: Collection[str], run_s: float | None = None
+    ) -> None:
+        """Bring in the deed that was noted, if one was. `needed`: campaigns whose deeds must not give way to it; `run_s`: what the run that
+        waits for this is expected to take, if that is known.
 
         Whatever goes wrong is logged and tried again with a later run.
         """
         noted = self._noted.get((owner, campaign))
         if noted is None:
+            return
+        if run_s is not None and run_s < QUICK_S and self._put_off.get((owner, campaign)) is None:
+            self._put_off.put((owner, campaign), True)
             return
         peer, sha256, size = noted
         again, waited = self._failed.get(peer) or (0.0, 0.0)

@@ -24,6 +24,7 @@ from node.speakers import Speakers
 from node.turns import Rank
 from protocol.lease import GRACE_S, LEASE_TTL_S, PREEMPT_GRACE_S, RENEW_EVERY_S, Fence, LeaseEvent, LeaseState
 from protocol.messages import Conflict, Denied, Granted, Held, Lost, Queued, Quote, Renewed, Waiting
+from protocol.task import Task
 from protocol.words import Reason
 
 MAX_QUEUE: Final = 200
@@ -145,6 +146,10 @@ class Ledger:
         if victim.timed:
             return ahead, self._slots.start_after(ahead, now), words
         return ahead, 0.0 if victim.state is LeaseState.GRANTED else PREEMPT_GRACE_S, words
+
+    def expect_s(self, task: Task) -> float | None:
+        """What a run of it will take here, by what it took; None: not known."""
+        return self._slots.pace.expect(task)
 
     # -- taking work -----------------------------------------------------------------------------------------------------
 

@@ -433,7 +433,8 @@ class Worker:
             await self.estate.ask_for_model(place.wanted.principal, model, tail)
         here = {place.wanted.task.campaign for place in self.ledger.places()}
         needed = here.union(self._parts.outbox.campaigns())
-        await self.estate.deeds.fetch(job.task.campaign, job.task.scheduler, needed)
+        run_s = self.ledger.expect_s(job.task)
+        await self.estate.deeds.fetch(job.task.campaign, job.task.scheduler, needed, run_s)
 
     def _settled(self, item: Item) -> None:
         self.ledger.acknowledge(item.lease)

@@ -109,6 +109,20 @@ async def test_a_deed_that_cannot_be_had_is_asked_for_with_a_later_run(tmp_path:
     assert deeds.of("c-one", OWNER.peer_id) is not None
 
 
+async def test_a_campaigns_first_run_does_not_wait_for_the_deed_if_it_is_quick_and_the_next_one_brings_it(
+    tmp_path: Path,
+) -> None:
+    source = Source()
+    deeds = Deeds(tmp_path, source.take)
+    for campaign, run_s, waits in (("c-one", 0.1, False), ("c-two", 60.0, True), ("c-three", None, True)):
+        sha256, size = source.add(deed(campaign))
+        deeds.note(campaign, OWNER.peer_id, "the scheduler", sha256, size)
+        await deeds.fetch(campaign, OWNER.peer_id, (), run_s)
+        assert (deeds.of(campaign, OWNER.peer_id) is not None) is waits
+    await deeds.fetch("c-one", OWNER.peer_id, (), 0.1)
+    assert deeds.of("c-one", OWNER.peer_id) is not None
+
+
 async def test_a_peer_whose_deeds_do_not_come_holds_up_ever_fewer_runs_and_no_other_peers(
     tmp_path: Path,
 ) -> None:
