@@ -1,4 +1,4 @@
-"""`sark-node pool …` and `enroll`: what a pool's owner types, and who was given a ticket for submitting."""
+"""`sark-node pool …`: what a pool's owner types, and who was given a ticket for submitting."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def invite(
 ) -> None:
     """Print a ticket, and nothing else, on standard output. What it is good for is told on standard error.
 
-    A device uses it with `sark-node join TICKET`, who submits with `sark-node enroll TICKET`.
+    A device uses it with `sark-node join TICKET`, who submits with `sark-node pool join TICKET`.
     """
     from gate.invitations import give_ticket
     from swarm.own_pools import check_name
@@ -158,7 +158,7 @@ def invite(
         )
     except ValueError as exc:
         raise SettingsError(str(exc), hint="see: sark-node pool invite --help") from None
-    how = "enroll" if role is Role.SUBMIT else "join"
+    how = "pool join" if role is Role.SUBMIT else "join"
     each = "device" if role is Role.WORKER else "home"
     many = f"1 {each}" if uses == 1 else f"{uses} {each}s"
     whom = (
@@ -339,7 +339,8 @@ def revoke(
             print("no node could be told now; the pool's gate tells it when it runs", file=sys.stderr)
 
 
-def enroll(
+@pool.command("join")
+def join(
     ctx: typer.Context,
     ticket: Annotated[
         str,
@@ -399,10 +400,6 @@ def enroll(
     until = time.strftime("%Y-%m-%d", time.localtime(joined.until))
     print(f"This home may submit to pool {joined.name} until {until}; it renews that by itself.")
     print(f'  a campaign for its devices alone:  where: ["pools has {joined.name}"]')
-
-
-app.command(rich_help_panel="For who submits")(enroll)
-app.command("enrol", hidden=True)(enroll)
 
 
 def _find(ctx: typer.Context, name: str) -> OwnPool:

@@ -91,7 +91,7 @@ def join_pool(home: Home, ticket: Ticket, role: Role, peer: str, *, now: float) 
     Raises `NotPermitted` when it is for another role or peer, is over, or its token is not of the pool.
     """
     if ticket.role is not role:
-        how = "sark-node join TICKET" if ticket.role is Role.WORKER else "sark-node enroll TICKET"
+        how = "sark-node join TICKET" if ticket.role is Role.WORKER else "sark-node pool join TICKET"
         what = "devices that work for it" if ticket.role is Role.WORKER else "those who submit to it"
         raise NotPermitted(f"this ticket of pool {ticket.name} is for {what}", hint=f"use it with: {how}")
     before = _joined(home, ticket.pool, role)

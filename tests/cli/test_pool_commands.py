@@ -59,7 +59,7 @@ def test_an_invitation_prints_the_ticket_alone(lab: Typed) -> None:
     assert "send it privately" in done.err
     submit = lab("pool", "invite", "lab", "--submit", "--for", "1h")
     assert read_ticket(submit.out).role is Role.SUBMIT
-    assert "sark-node enroll TICKET" in submit.err
+    assert "sark-node pool join TICKET" in submit.err
     tickets = json.loads(lab("pool", "members", "lab", "--json").out)["tickets"]
     assert [each["role"] for each in tickets] == ["worker", "submit"]
     assert all(each["id"] in done.err + submit.err for each in tickets)
@@ -80,7 +80,7 @@ def test_a_ticket_can_be_in_a_file_so_that_nobody_reads_it_in_the_list_of_proces
     me = load_or_create(Home.at(lab.home).key("scheduler")).peer_id
     file = tmp_path / "ticket.txt"
     file.write_text(lab("pool", "invite", "lab", "--to", me).out)
-    assert "This home may submit to pool lab until" in lab("enroll", str(file)).out
+    assert "This home may submit to pool lab until" in lab("pool", "join", str(file)).out
 
 
 def test_all_who_came_by_a_ticket_can_be_taken_back_with_it(lab: Typed) -> None:
@@ -161,7 +161,7 @@ def test_a_name_that_several_have_is_not_guessed(lab: Typed) -> None:
 
 def test_a_guest_keeps_its_ticket_until_a_gate_answers(lab: Typed) -> None:
     ticket = lab("pool", "invite", "lab", "--submit").out.strip()
-    done = lab("enroll", ticket)
+    done = lab("pool", "join", ticket)
     assert done.code == Unreachable.exit_code
     assert "the ticket is kept" in done.err
     (joined,) = joined_pools(Home.at(lab.home), Role.SUBMIT)
@@ -171,7 +171,7 @@ def test_a_guest_keeps_its_ticket_until_a_gate_answers(lab: Typed) -> None:
 def test_a_guest_who_was_invited_by_id_is_in_at_once(lab: Typed) -> None:
     me = load_or_create(Home.at(lab.home).key("scheduler")).peer_id
     ticket = lab("pool", "invite", "lab", "--to", me).out.strip()
-    done = lab("enrol", ticket)
+    done = lab("pool", "join", ticket)
     assert done.code == 0
     assert "This home may submit to pool lab until" in done.out
     assert "renews that by itself" in done.out
@@ -186,7 +186,7 @@ def test_a_wrong_ticket_is_told(lab: Typed) -> None:
         (lab("pool", "invite", "lab").out, "devices that work for it", 5),
         (lab("pool", "invite", "lab", "--to", ANN).out, "was given to", 5),
     ):
-        done = lab("enroll", wrong)
+        done = lab("pool", "join", wrong)
         assert (done.code, done.out) == (code, "")
         assert told in done.err
         assert good[20:60] not in done.err
