@@ -90,9 +90,8 @@ class OnnxDriver:
             notes.append(f"made integers are below {bound}")
         measured = None
         try:
-            for said in timing.measure_calls(
-                runner.call, runner.argument, order.runs, order.warmup, found.first_ns, found.resetting
-            ):
+            loop = timing.Calls(runner.call, runner.argument)
+            for said in timing.measure_calls(loop, order, found.first_ns, found.resetting):
                 if isinstance(said, str):
                     notes.append(said)
                 elif isinstance(said, Progressed):

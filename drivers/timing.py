@@ -1,7 +1,8 @@
 """The measuring loop, for every driver: warm up until settled, then exactly N timed calls with nothing else going on.
 
-`call(argument)` is one inference. Times are nanoseconds of `time.perf_counter_ns`. Between chunks of timed calls (a few in a
-second) progress is reported; nothing happens inside a chunk but the calls and the clock.
+A driver gives its inference as a `Loop`: `Calls` around a Python call, or one of its own in native code. Times are
+nanoseconds. Between chunks of timed calls (a few in a second) progress is reported; nothing happens inside a chunk but the
+calls and the clock.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ import gc
 import itertools
 import sys
 import time
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from drivers import memory
-from drivers.base import Measured, Phase, Progressed
+from drivers.base import Measured, Phase, Progressed, WorkOrder
 
 if sys.platform != "win32":
     import resource
@@ -98,15 +100,47 @@ def timer_overhead_ns(clock: Callable[[], int] = time.perf_counter_ns, tries: in
     return round(median(later - sooner for sooner, later in itertools.pairwise(readings)))
 
 
-def time_calls(
-    call: Callable[[Any], object], argument: Any, samples: list[int], start: int, stop: int
-) -> None:
-    """Fill `samples[start:stop]` with the times of single calls. The one loop that is measured: keep it bare."""
-    clock = time.perf_counter_ns
-    for index in range(start, stop):
-        began = clock()
-        call(argument)
-        samples[index] = clock() - began
+class Loop(Protocol):
+    """One inference, ready to be timed over and over."""
+
+    def time(self, samples: array[int], start: int, stop: int, per_sample: int) -> None:
+        """Fill `samples[start:stop]` (type code `q`) with nanoseconds, each the rounded mean of `per_sample` inferences in a row.
+
+        Everything it needs is made before; nothing happens here but the inferences and two clock readings for each sample.
+        Raises what the driver turns into its own words; `samples` beyond what was reached stay as they were.
+        """
+        ...
+
+    def overhead_ns(self) -> int:
+        """What reading the clock once costs in this loop, calibrated in this process."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """The loop in plain Python: `call(argument)` is one inference."""
+
+    call: Callable[[Any], object]
+    argument: Any = None
+
+    def time(self, samples: array[int], start: int, stop: int, per_sample: int) -> None:
+        """See `Loop`. The one loop that is measured: keep it bare."""
+        clock, call, argument = time.perf_counter_ns, self.call, self.argument
+        if per_sample == 1:
+            for index in range(start, stop):
+                began = clock()
+                call(argument)
+                samples[index] = clock() - began
+            return
+        for index in range(start, stop):
+            began = clock()
+            for _ in range(per_sample):
+                call(argument)
+            samples[index] = round((clock() - began) / per_sample)
+
+    def overhead_ns(self) -> int:
+        """See `Loop`."""
+        return timer_overhead_ns()
 
 
 def _switches() -> int | None:
@@ -114,24 +148,20 @@ def _switches() -> int | None:
 
 
 def measure_calls(
-    call: Callable[[Any], object],
-    argument: Any,
-    runs: int,
-    warmup: int | None,
-    first_ns: int,
-    peak_was_reset: bool,
+    loop: Loop, order: WorkOrder, first_ns: int, peak_was_reset: bool
 ) -> Iterator[Progressed | Measured | str]:
-    """Warm up and time `call(argument)`; yields progress, one note on the warm-up, and at last the `Measured`.
+    """Warm up and time the loop as `order` says; yields progress, one note on the warm-up, and at last the `Measured`.
 
     `first_ns` is the time of the cold inference, made by the caller while it looked for the shapes; it is the first warm-up.
     """
+    runs, warmup = order.runs, order.warmup
     warm = WarmUp(runs, warmup)
     warm.add(first_ns)
     yield Progressed(Phase.WARM_UP, 1, warmup)
-    one = [0]
+    one = array("q", (0,))
     reported = time.perf_counter_ns()
     while not warm.done:
-        time_calls(call, argument, one, 0, 1)
+        loop.time(one, 0, 1, 1)
         warm.add(one[0])
         if time.perf_counter_ns() - reported > CHUNK_NS:
             yield Progressed(Phase.WARM_UP, len(warm.samples), warmup)
@@ -139,8 +169,8 @@ def measure_calls(
     yield warm.note()
     typical = median(warm.samples[len(warm.samples) // 2 :])
     chunk = max(1, int(CHUNK_NS / max(typical, 1)))
-    overhead = timer_overhead_ns()
-    samples = [0] * runs
+    overhead = loop.overhead_ns()
+    samples = array("q", bytes(8 * runs))
     cpu = wall = 0.0
     switches: int | None = 0
     yield Progressed(Phase.RUN, 0, runs)
@@ -151,7 +181,7 @@ def measure_calls(
         for start in range(0, runs, chunk):
             stop = min(start + chunk, runs)
             switched, used, began = _switches(), time.process_time(), time.perf_counter()
-            time_calls(call, argument, samples, start, stop)
+            loop.time(samples, start, stop, 1)
             wall += time.perf_counter() - began
             cpu += time.process_time() - used
             after = _switches()

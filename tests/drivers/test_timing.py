@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import gc
 import itertools
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from drivers import timing
-from drivers.base import Measured, Phase, Progressed
+from drivers.base import Measured, Phase, Progressed, WorkOrder
 from drivers.timing import WarmUp
 
 MS = 1_000_000
+
+
+def ordered(**asked: Any) -> WorkOrder:
+    """An order for one launch."""
+    return WorkOrder("model", "unit", **asked)
 
 
 def warmed(samples: list[int], runs: int = 100, wanted: int | None = None) -> WarmUp:
@@ -69,7 +75,12 @@ def test_a_warm_up_always_ends(repeated: list[int], runs: int) -> None:
 def test_samples_are_as_many_as_runs_and_the_warm_up_is_not_among_them() -> None:
     calls: list[str] = []
     said = list(
-        timing.measure_calls(calls.append, "argument", runs=23, warmup=4, first_ns=77, peak_was_reset=False)
+        timing.measure_calls(
+            timing.Calls(calls.append, "argument"),
+            ordered(runs=23, warmup=4),
+            first_ns=77,
+            peak_was_reset=False,
+        )
     )
     measured = said[-1]
     assert isinstance(measured, Measured)
@@ -85,7 +96,10 @@ def test_samples_are_as_many_as_runs_and_the_warm_up_is_not_among_them() -> None
 def test_the_collector_rests_inside_the_loop_and_works_after_it() -> None:
     states: list[bool] = []
     for _ in timing.measure_calls(
-        lambda _: states.append(gc.isenabled()), None, runs=3, warmup=1, first_ns=1, peak_was_reset=False
+        timing.Calls(lambda _: states.append(gc.isenabled())),
+        ordered(runs=3, warmup=1),
+        first_ns=1,
+        peak_was_reset=False,
     ):
         pass
     assert states == [False] * 3
