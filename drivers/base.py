@@ -291,7 +291,11 @@ class Cancelled(DriverError):
 
 @runtime_checkable
 class Driver(Protocol):
-    """The contract behind the entry point group `sark.drivers`."""
+    """The contract behind the entry point group `sark.drivers`.
+
+    A driver may also say `network = True` (`opens_connections`) and `loads_models = False` (`makes_loads`); what most drivers need is
+    what holds where nothing is said.
+    """
 
     name: str
 
@@ -310,3 +314,14 @@ class Driver(Protocol):
     def run(self, order: WorkOrder) -> Iterator[Event]:
         """Load, warm up, time, check. Raises `Unfit` with a sentence for a model that cannot run."""
         ...
+
+
+def opens_connections(driver: Driver) -> bool:
+    """Whether the driver's children talk to a server, and look at its processes if it is on this host. They run no code of others: what
+    they are given is data. Others' children have no network."""
+    return getattr(driver, "network", False) is True
+
+
+def makes_loads(driver: Driver) -> bool:
+    """Whether the driver's children load the model; where a server has it loaded already, one launch is all, and no `Loaded` is due."""
+    return getattr(driver, "loads_models", True) is not False
