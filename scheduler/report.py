@@ -17,9 +17,9 @@ from pydantic import BaseModel, ConfigDict
 
 from protocol.errors import RemoteProtocolError, ResourceError
 from protocol.record import Ran, SignedRecord, read_record
+from scheduler.observed import observe
 from scheduler.row import COLUMNS, Row
 from scheduler.safe import safe_text
-from scheduler.stats import Observed, observe
 
 CELL: Final = 2000
 """Characters of a text cell."""
@@ -44,6 +44,8 @@ def csv_cell(value: object) -> str:
     """One cell: None is empty, a number is plain with a point, a text is safe and quoted where it must be."""
     if value is None:
         return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
     if isinstance(value, float):
         return show_number(value)
     if isinstance(value, int):
@@ -77,8 +79,19 @@ class RawResult(BaseModel):
 
     row: Row
     loads_ns: tuple[int, ...] = ()
+    load_kinds: tuple[str, ...] = ()
+    """Of each load: cold, fresh or warm."""
     warmup_ns: tuple[int, ...] = ()
+    warmups: tuple[int, ...] = ()
+    """So many of `warmup_ns` belong to each launch."""
     inference_ns: tuple[int, ...] = ()
+    """Timed samples of all launches, in order."""
+    samples: tuple[int, ...] = ()
+    """So many of `inference_ns` belong to each launch."""
+    per_sample: tuple[int, ...] = ()
+    """Inferences behind each sample of a launch, which is their mean."""
+    series_ns: dict[str, tuple[int, ...]] = {}
+    """Other times by name."""
     ran: Ran | None = None
     """What really ran, with the resolved shapes."""
     task: str = ""
@@ -100,15 +113,20 @@ def raw_result(row: Row, task_body: bytes, signed: SignedRecord | None) -> RawRe
     }
     try:
         record = read_record(signed.body)
-        observed: Observed = observe(record)
+        observed = observe(record)
     except RemoteProtocolError:
         return base.model_copy(update=update)
     return base.model_copy(
         update=update
         | {
-            "loads_ns": observed.loads,
+            "loads_ns": tuple(load.ns for load in record.loads),
+            "load_kinds": tuple(load.kind for load in record.loads),
             "warmup_ns": observed.warmup,
+            "warmups": tuple(len(launch.warmup) for launch in observed.launches),
             "inference_ns": observed.runs,
+            "samples": tuple(len(launch.samples) for launch in observed.launches),
+            "per_sample": tuple(launch.per_sample for launch in observed.launches),
+            "series_ns": dict(observed.series),
             "ran": record.ran,
         }
     )

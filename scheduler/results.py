@@ -9,7 +9,7 @@ from protocol.messages import Result
 from protocol.record import MAX_RECORD, Record, read_record, record_message
 from protocol.task import Task
 from protocol.words import Outcome, Reason
-from scheduler.stats import observe
+from scheduler.observed import observe
 from swarm.blobs import fetch_blob
 from swarm.identity import verify
 from swarm.network import Network

@@ -6,22 +6,21 @@ Complete carries no measured number, so that none is averaged by mistake; what w
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
 from enum import StrEnum
 from typing import Final
 
 from pydantic import BaseModel, ConfigDict
-from pydantic.alias_generators import to_pascal
 
 from protocol.attempt import TaskState
 from protocol.errors import RemoteProtocolError
-from protocol.record import LoadSample, Record, Timing
+from protocol.record import Record
 from protocol.task import Task
 from protocol.words import Reason
-from scheduler.stats import Observed, Verdict, judge, median_interval, observe, summarise
+from scheduler.fingerprint import fingerprint
+from scheduler.measured import measured
+from scheduler.observed import observe
+from scheduler.verdict import Verdict
 
-MB: Final = 1024 * 1024
 GB: Final = 1024**3
 
 
@@ -48,6 +47,11 @@ _STATUS: Final[dict[TaskState, Status]] = {
 }
 
 
+def column_name(field: str) -> str:
+    """The column of a field: `load_ms_median` is `LoadMsMedian`."""
+    return "".join(word[:1].upper() + word[1:] for word in field.split("_"))
+
+
 class Row(BaseModel):
     """Fields in the order of the columns; a column's name is the field's in PascalCase."""
 
@@ -55,7 +59,7 @@ class Row(BaseModel):
         frozen=True,
         extra="forbid",
         allow_inf_nan=False,
-        alias_generator=to_pascal,
+        alias_generator=column_name,
         validate_by_name=True,
         validate_by_alias=True,
         serialize_by_alias=True,
@@ -82,7 +86,7 @@ class Row(BaseModel):
     device_os: str = ""
     """Name and version of the operating system."""
     load_ms_median: float | None = None
-    """Milliseconds to create a session, each in a fresh process."""
+    """Milliseconds to create a session, each in a fresh process; a cold load is left out where there are others."""
     load_ms_average: float | None = None
     """Of the same loads."""
     load_ms_std_dev: float | None = None
@@ -90,23 +94,23 @@ class Row(BaseModel):
     peak_load_ram_usage: float | None = None
     """Highest resident memory of a load above what the process held before it, in MB of 1,048,576 bytes; the highest of the loads."""
     inference_ms_median: float | None = None
-    """Milliseconds of one timed inference; warm-up is left out."""
+    """Milliseconds of one timed inference, warm-up left out: the median of the launches' medians, to which the interval belongs."""
     inference_ms_average: float | None = None
-    """Of the same inferences."""
+    """Of all timed inferences of all launches."""
     inference_ms_std_dev: float | None = None
-    """With Bessel's correction; empty below two inferences."""
+    """Of the same, with Bessel's correction; empty below two inferences."""
     peak_inference_ram_usage: float | None = None
     """Highest resident memory while it warmed up and ran above what the process held before the load, in MB of 1,048,576 bytes."""
 
     # ours
     load_ms_first: float | None = None
-    """The first of the loads."""
+    """The first of the loads, from a disk that had not just been read where LoadFirstKind says cold."""
     load_ms_min: float | None = None
     """The quickest load."""
     load_ms_max: float | None = None
     """The slowest load."""
     loads: int | None = None
-    """How many fresh-process loads were timed."""
+    """How many loads in fresh processes were timed, a cold one counted in."""
     inference_ms_first: float | None = None
     """The cold one: the first warm-up inference."""
     inference_ms_min: float | None = None
@@ -114,15 +118,15 @@ class Row(BaseModel):
     inference_ms_max: float | None = None
     """The slowest."""
     inference_ms_p50: float | None = None
-    """The median."""
+    """The median of all timed inferences as one heap."""
     inference_ms_p90: float | None = None
-    """By nearest rank; empty below 44 inferences."""
+    """By nearest rank; empty below 44 inferences, and where PerSample is above 1."""
     inference_ms_p95: float | None = None
-    """By nearest rank; empty below 90 inferences."""
+    """By nearest rank; empty below 90 inferences, and where PerSample is above 1."""
     inference_ms_p99: float | None = None
-    """By nearest rank; empty below 459 inferences."""
+    """By nearest rank; empty below 459 inferences, and where PerSample is above 1."""
     runs: int | None = None
-    """Timed inferences."""
+    """Timed samples: inferences, where PerSample is 1."""
     warmups: int | None = None
     """Inferences before them."""
     cpu_percent: float | None = None
@@ -156,9 +160,9 @@ class Row(BaseModel):
     tolerance: float | None = None
     """The largest MaxError that counts as agreeing."""
     verdict: str = ""
-    """valid, unchecked, few-runs, drift, noisy or unreadable; empty for a row that is not Complete."""
+    """valid, unchecked, few-runs, throttled, busy-host, drift, bimodal, noisy or unreadable; empty for a row that is not Complete."""
     verdict_reason: str = ""
-    """Why the verdict is what it is."""
+    """Why the verdict is what it is; all reasons, the gravest first."""
     reason: str = ""
     """Why it failed, in one word of a closed list."""
     detail: str = ""
@@ -186,7 +190,7 @@ class Row(BaseModel):
     stages: str = ""
     """Seconds of each stage on the worker's clock."""
     inference_ms_median_low: float | None = None
-    """Lower end of the 95 % interval of the median, from ranks; empty below six inferences."""
+    """Lower end of the 95 % interval of the median, from the ranks of the launches' medians; empty below six launches."""
     inference_ms_median_high: float | None = None
     """Its upper end."""
     replica: int | None = None
@@ -197,9 +201,94 @@ class Row(BaseModel):
     """In what it disagrees with which replica: outputs further apart than the tolerance, or medians more than 5 % apart whose
     intervals do not overlap."""
 
+    launches: int | None = None
+    """Fresh processes that timed inferences."""
+    half_width_percent: float | None = None
+    """Half of the median's interval as a percentage of the median: what precision asks for."""
+    launch_spread_percent: float | None = None
+    """From the quickest to the slowest launch's median, as a percentage of the median."""
+    per_sample: int | None = None
+    """Inferences behind each sample, which is their mean; above 1 where one is too short for the clock."""
+    outliers_mild: int | None = None
+    """Samples beyond 1.5, not beyond 3 widths of the middle half of their launch; counted, never dropped."""
+    outliers_severe: int | None = None
+    """Samples beyond 3 widths."""
+    outliers_mad: int | None = None
+    """Samples more than 5 scaled median absolute deviations from their launch's median."""
+    load_first_kind: str = ""
+    """Of the first load. cold: the file's pages were dropped from memory before; fresh: they may have been there."""
+    warm_load_ms: float | None = None
+    """Milliseconds to create a session once more in the same process."""
+    pre_ms: float | None = None
+    """Milliseconds of the pre-run steps."""
+    post_ms: float | None = None
+    """Milliseconds of the post-run steps."""
+    stall_percent: float | None = None
+    """Of the timed time in which something that wanted to run had no processor (pressure stall information)."""
+    others_percent: float | None = None
+    """Of all processors' time in the timed windows that went to other processes."""
+    steal_percent: float | None = None
+    """Of all processors' time that the hypervisor took."""
+    clock_mhz: float | None = None
+    """Of the processors: the median of the launches."""
+    throttles: int | None = None
+    """Times that the processors were slowed because of heat."""
+    temperature_c: float | None = None
+    """Of the processor: the highest of the launches."""
+    on_battery: bool | None = None
+    """Whether it ran on battery in any launch."""
+    accelerator: str = ""
+    """Which GPU it ran on, as its driver names it."""
+    accelerator_source: str = ""
+    """Who read the accelerator, such as nvml."""
+    gpu_util: float | None = None
+    """Percent of the timed time in which the GPU ran something."""
+    vram_mb: float | None = None
+    """The most GPU memory the run held, in MB of 1,048,576 bytes."""
+    power_w: float | None = None
+    """Mean power of the GPU in the timed windows."""
+    idle_power_w: float | None = None
+    """Its power just before the first load."""
+    energy_per_inference_j: float | None = None
+    """Energy of the GPU in the timed windows by the inferences in them; what it takes when idle is part of it."""
+    gpu_clock_mhz: float | None = None
+    """Mean clock of the GPU."""
+    gpu_temperature_c: float | None = None
+    """Its highest temperature."""
+    gpu_throttled: str = ""
+    """Why it was slowed."""
+    access: str = ""
+    """white: we loaded the model; gray: a local server did, whose process was seen; black: only its answers were."""
+    ttft_ms_median: float | None = None
+    """Time to the first token."""
+    ttft_ms_p90: float | None = None
+    """Empty below 44 requests."""
+    itl_ms_median: float | None = None
+    """Time between one token and the next."""
+    tpot_ms_median: float | None = None
+    """Time per output token after the first."""
+    e2e_ms_median: float | None = None
+    """From the request to the last token."""
+    tokens_per_second: float | None = None
+    """Output tokens per second over all requests."""
+    output_tokens: float | None = None
+    """Of all requests, as the server counts them."""
+    goodput: float | None = None
+    """Requests per second that met their objective."""
+    rouge1: float | None = None
+    """F1 of single words against the reference summaries."""
+    rouge2: float | None = None
+    """F1 of pairs of words."""
+    rouge_l: float | None = None
+    """F1 of the longest common subsequence."""
+    figures: str = ""
+    """What else was measured, by name with the unit in it."""
+    fingerprint: str = ""
+    """One hash over device, system, runtime, unit, threads, shapes, seed, steps and model: rows that share it were made alike."""
+
 
 CONTRACT: Final = 17
-COLUMNS: Final[tuple[str, ...]] = tuple(to_pascal(name) for name in Row.model_fields)
+COLUMNS: Final[tuple[str, ...]] = tuple(column_name(name) for name in Row.model_fields)
 """All columns in order."""
 
 
@@ -222,7 +311,7 @@ A row that is not Complete carries no measured number. Written by `make spec` fr
 
 def column_meanings() -> dict[str, str]:
     """Each column and what it says, for people."""
-    return {to_pascal(name): field.description or "" for name, field in Row.model_fields.items()}
+    return {column_name(name): field.description or "" for name, field in Row.model_fields.items()}
 
 
 def make_row(
@@ -256,7 +345,7 @@ def make_row(
     if record is None:
         return base
     failed = status is not Status.COMPLETE
-    row = base.model_copy(update=_context(record))
+    row = base.model_copy(update=_context(record) | {"fingerprint": fingerprint(task, record)})
     if failed and not row.reason:
         row = row.model_copy(update={"reason": str(record.reason or "")})
     if failed and not row.detail:
@@ -267,7 +356,7 @@ def make_row(
         observed = observe(record)
     except RemoteProtocolError as exc:
         return row.model_copy(update={"verdict": str(Verdict.UNREADABLE), "verdict_reason": str(exc)})
-    return row.model_copy(update=_measured(record, observed))
+    return row.model_copy(update=measured(record, observed, precision=task.measure.precision))
 
 
 def _context(record: Record) -> dict[str, object]:
@@ -301,79 +390,3 @@ def _context(record: Record) -> dict[str, object]:
             "notes": "; ".join(ran.notes),
         }
     return found
-
-
-def _measured(record: Record, observed: Observed) -> dict[str, object]:
-    """The numbers of a complete run."""
-    ran, timings = record.ran, record.timings
-    load, run = summarise(observed.loads), summarise(observed.runs)
-    verdict, why = judge(observed.runs, agrees=ran.agrees if ran else None)
-    found: dict[str, object] = {
-        "load_ms_median": load.median,
-        "load_ms_average": load.average,
-        "load_ms_std_dev": load.stddev,
-        "load_ms_first": load.first,
-        "load_ms_min": load.low,
-        "load_ms_max": load.high,
-        "loads": load.n,
-        "peak_load_ram_usage": _highest(record.loads, above=True),
-        "peak_load_ram_total": _highest(record.loads, above=False),
-        "verdict": str(verdict),
-        "verdict_reason": why,
-    }
-    if ran is not None:
-        found |= {
-            "output_sha256": ran.output_sha256 or "",
-            "max_error": ran.max_error,
-            "tolerance": ran.tolerance,
-        }
-    if timings:
-        low, high = median_interval(observed.runs)
-        found |= {
-            "inference_ms_median_low": low,
-            "inference_ms_median_high": high,
-            "inference_ms_median": run.median,
-            "inference_ms_average": run.average,
-            "inference_ms_std_dev": run.stddev,
-            "inference_ms_first": observed.warmup[0] / 1e6 if observed.warmup else None,
-            "inference_ms_min": run.low,
-            "inference_ms_max": run.high,
-            "inference_ms_p50": run.median,
-            "inference_ms_p90": run.p90,
-            "inference_ms_p95": run.p95,
-            "inference_ms_p99": run.p99,
-            "runs": run.n,
-            "warmups": len(observed.warmup),
-            "cpu_percent": _percent(sum(one.cpu_s for one in timings), sum(one.wall_s for one in timings)),
-            "peak_inference_ram_usage": _highest(timings, above=True),
-            "peak_inference_ram_total": _highest(timings, above=False),
-            "timer_overhead_ns": max(one.timer_ns for one in timings) or None,
-            "involuntary_switches": _sum(one.switches for one in timings),
-        }
-    return found
-
-
-def _percent(part: float, whole: float) -> float | None:
-    """None where the quotient says nothing: of no time, or of so little that it is no number."""
-    percent = 100 * part / whole if whole > 0 else math.inf
-    return percent if math.isfinite(percent) else None
-
-
-def _sum(counts: Iterable[int | None]) -> int | None:
-    """None where one of them is not known."""
-    whole = 0
-    for count in counts:
-        if count is None:
-            return None
-        whole += count
-    return whole
-
-
-def _highest(samples: tuple[LoadSample, ...] | tuple[Timing, ...], *, above: bool) -> float | None:
-    """The highest peak in MB, in all or above each one's baseline; None where none was measured."""
-    peaks = [
-        max(sample.peak - (sample.baseline or 0 if above else 0), 0)
-        for sample in samples
-        if sample.peak is not None and (sample.baseline is not None or not above)
-    ]
-    return max(peaks) / MB if peaks else None

@@ -14,7 +14,7 @@ from scheduler.progress import ADOPTED
 from scheduler.replicas import disagreements
 from scheduler.row import Row, Status
 from scheduler.safe import safe_text
-from scheduler.stats import Verdict
+from scheduler.verdict import Verdict
 
 HEADS: Final = ("Task", "Model", "Unit", "Device", "Load ms", "Inference ms", "RAM MB", "Result")
 VERDICT: Final = "Verdict"

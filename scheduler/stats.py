@@ -1,6 +1,9 @@
 """Statistics, made once and here, from the raw nanoseconds that came with a record. Nothing is dropped, nothing is made up.
 
-What cannot be said of so few samples is None: a deviation of one, a 99th percentile of a hundred.
+A measurement is several launches, each with samples of its own. Samples of one launch resemble each other more than those of another, so
+an interval over all of them as one heap would be far too narrow; the median's interval is one of ranks over the launches' medians.
+
+What cannot be said of so few samples is None: a deviation of one, a 99th percentile of a hundred, an interval of five launches.
 """
 
 from __future__ import annotations
@@ -8,23 +11,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
-
-from protocol.record import Record, unpack_samples
 
 MIN_SAMPLES: Final = {90: 44, 95: 90, 99: 459}
 """Samples from which the percentile has an upper bound with 99 % confidence: the least n with (p/100)^n <= 0.01."""
-FEW_RUNS: Final = 6
-"""Below it even the whole range of the samples is no 95 % interval of the median: 1 - 2 × 0.5^n."""
+MIN_LAUNCHES: Final = 6
+"""Below it even the whole range is no 95 % interval of the median: 1 - 2 × 0.5^n."""
 EXACT: Final = 200
-"""Samples up to which the ranks of the median's interval are counted exactly."""
-NOISY: Final = 0.20
-"""The middle half of the samples spans more than this share of the median."""
-DRIFT: Final = 0.10
-"""The medians of the two halves of a run differ by more than this share of the median."""
-MIN_DRIFT: Final = 20
-"""Samples from which halves are compared."""
+"""Values up to which the ranks of the median's interval are counted exactly."""
+MILD: Final = 1.5
+SEVERE: Final = 3.0
+"""Tukey's fences: so many times the middle half's width beyond its ends."""
+FAR: Final = 5.0
+"""So many median absolute deviations, scaled to agree with a standard deviation on normal data."""
+_SCALE: Final = 1.4826
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,35 +46,37 @@ class Summary:
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
-    """The raw times of a record, unpacked, in nanoseconds and in order."""
+class Centre:
+    """Where a measurement's launches lie, in milliseconds."""
 
-    loads: tuple[int, ...]
-    warmup: tuple[int, ...]
-    runs: tuple[int, ...]
+    launches: int
+    """With at least one sample."""
+    median: float | None = None
+    """Of the launches' medians."""
+    low: float | None = None
+    """Ends of an interval that holds the median with 95 % confidence; None below `MIN_LAUNCHES`."""
+    high: float | None = None
+    spread: float | None = None
+    """From the lowest to the highest launch, as a share of the median; None below two launches."""
+
+    @property
+    def half_width(self) -> float | None:
+        """Half of the interval's width as a share of the median. None where there is no interval, or the median is 0."""
+        if self.low is None or self.high is None or not self.median:
+            return None
+        return (self.high - self.low) / 2 / self.median
 
 
-class Verdict(StrEnum):
-    """What the numbers of a complete row are worth, as far as one launch on one device can tell."""
+@dataclass(frozen=True, slots=True)
+class Outliers:
+    """How many samples lie far from the others of their own launch. They are counted, never dropped."""
 
-    VALID = "valid"
-    """Checked against the reference, steady within the launch. How launches differ has not been measured."""
-    UNCHECKED = "unchecked"
-    """The outputs were not compared with a reference: the time is right, what was computed may not be."""
-    FEW_RUNS = "few-runs"
-    DRIFT = "drift"
-    NOISY = "noisy"
-    UNREADABLE = "unreadable"
-    """The record's samples are not what the protocol says; no number was made of them."""
-
-
-def observe(record: Record) -> Observed:
-    """The raw times in `record`. Raises `RemoteProtocolError` for samples that are not in the protocol's form."""
-    return Observed(
-        loads=tuple(load.ns for load in record.loads if load.kind != "warm"),
-        warmup=tuple(sample for timing in record.timings for sample in unpack_samples(timing.warmup)),
-        runs=tuple(sample for timing in record.timings for sample in unpack_samples(timing.samples)),
-    )
+    mild: int = 0
+    """Beyond 1.5 but not beyond 3 widths of the middle half."""
+    severe: int = 0
+    """Beyond 3 widths."""
+    far: int = 0
+    """More than 5 median absolute deviations from the median."""
 
 
 def summarise(samples: Sequence[int]) -> Summary:
@@ -91,7 +93,7 @@ def summarise(samples: Sequence[int]) -> Summary:
     return Summary(
         n=n,
         first=samples[0] / 1e6,
-        median=_median(ordered) / 1e6,
+        median=middle(ordered) / 1e6,
         average=total / n / 1e6,
         stddev=stddev,
         low=ordered[0] / 1e6,
@@ -102,20 +104,43 @@ def summarise(samples: Sequence[int]) -> Summary:
     )
 
 
-def median_interval(samples: Sequence[int]) -> tuple[float | None, float | None]:
-    """The ends of an interval that holds the median with 95 % confidence, in milliseconds, whatever the samples' distribution.
+def launch_medians(launches: Sequence[Sequence[int]]) -> list[float]:
+    """The median of each launch in its order, in nanoseconds; launches without samples are left out."""
+    return [median(samples) for samples in launches if samples]
 
-    From ranks: the k-th smallest and the k-th largest, k the largest with 2 P(Binomial(n, 1/2) < k) <= 0.05. None below six samples.
+
+def centre(launches: Sequence[Sequence[int]]) -> Centre:
+    """Median, interval and spread of launches' samples in nanoseconds."""
+    medians = launch_medians(launches)
+    if not medians:
+        return Centre(0)
+    value = median(medians)
+    low, high = median_interval(medians)
+    return Centre(
+        launches=len(medians),
+        median=value / 1e6,
+        low=low,
+        high=high,
+        spread=(max(medians) - min(medians)) / value if len(medians) > 1 and value else None,
+    )
+
+
+def median_interval(values: Sequence[float]) -> tuple[float | None, float | None]:
+    """The ends of an interval that holds the median with 95 % confidence, in milliseconds, whatever the values' distribution.
+
+    `values`: nanoseconds, independent of each other, such as launches' medians. The k-th smallest and the k-th largest, by
+    `interval_rank`. None below six values.
     """
-    n = len(samples)
-    if n < FEW_RUNS:
+    n = len(values)
+    if n < MIN_LAUNCHES:
         return None, None
-    ordered = sorted(samples)
-    rank = _interval_rank(n)
+    ordered = sorted(values)
+    rank = interval_rank(n)
     return ordered[rank - 1] / 1e6, ordered[n - rank] / 1e6
 
 
-def _interval_rank(n: int) -> int:
+def interval_rank(n: int) -> int:
+    """The largest k with 2 P(Binomial(n, 1/2) < k) <= 0.05, at least 1: the interval's ends are the k-th value from either side."""
     if n > EXACT:  # by the normal approximation, rounded to the outside
         return max(1, math.floor((n - 1.96 * math.sqrt(n)) / 2))
     below, rank, limit = 0, 0, 2**n
@@ -126,48 +151,41 @@ def _interval_rank(n: int) -> int:
         rank += 1
 
 
-def judge(runs: Sequence[int], *, agrees: bool | None) -> tuple[Verdict, str]:
-    """The verdict on the timed inferences of one launch and why; all reasons are told, the gravest names it."""
-    found: list[tuple[Verdict, str]] = []
-    if not agrees:
-        found.append(
-            (
-                Verdict.UNCHECKED,
-                "outputs not compared with a reference"
-                if agrees is None
-                else "outputs differ from the reference",
-            )
-        )
-    n = len(runs)
-    if n < FEW_RUNS:
-        found.append((Verdict.FEW_RUNS, f"{n} timed inferences, at least {FEW_RUNS} are needed"))
-    else:
-        ordered = sorted(runs)
-        median = _median(ordered)
-        if n >= MIN_DRIFT and median > 0:
-            before, after = _median(sorted(runs[: n // 2])), _median(sorted(runs[n - n // 2 :]))
-            change = (after - before) / median
-            if abs(change) > DRIFT:
-                found.append((Verdict.DRIFT, f"second half {change:+.0%} against the first"))
-        middle = _rank(ordered, 75) - _rank(ordered, 25)
-        if median > 0 and middle / median > NOISY:
-            found.append((Verdict.NOISY, f"the middle half spans {middle / median:.0%} of the median"))
-    if not found:
-        return Verdict.VALID, "steady within its one launch"
-    return found[0][0], "; ".join(why for _, why in found)
+def outliers(launches: Sequence[Sequence[int]]) -> Outliers:
+    """Counted in each launch by its own fences, so that a slower launch is not all outliers."""
+    mild = severe = far = 0
+    for samples in launches:
+        if len(samples) < 4:
+            continue
+        ordered = sorted(samples)
+        low, high, half = nearest_rank(ordered, 25), nearest_rank(ordered, 75), middle(ordered)
+        width = high - low
+        deviation = _SCALE * median([abs(sample - half) for sample in ordered])
+        for sample in ordered:
+            beyond = max(low - sample, sample - high)
+            severe += beyond > SEVERE * width
+            mild += MILD * width < beyond <= SEVERE * width
+            far += deviation > 0 and abs(sample - half) > FAR * deviation
+    return Outliers(mild, severe, far)
 
 
-def _median(ordered: Sequence[int]) -> float:
+def median(values: Sequence[float]) -> float:
+    """Of values in any order, at least one."""
+    return middle(sorted(values))
+
+
+def middle(ordered: Sequence[float]) -> float:
+    """The median of sorted values."""
     half = len(ordered) // 2
     return float(ordered[half]) if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
-def _rank(ordered: Sequence[int], percent: int) -> int:
-    """Nearest rank, in whole numbers."""
+def nearest_rank(ordered: Sequence[int], percent: int) -> int:
+    """The smallest of sorted values that at least so many percent do not exceed."""
     return ordered[max(-(-percent * len(ordered) // 100), 1) - 1]
 
 
 def _percentile(ordered: Sequence[int], percent: int) -> float | None:
     if len(ordered) < MIN_SAMPLES[percent]:
         return None
-    return _rank(ordered, percent) / 1e6
+    return nearest_rank(ordered, percent) / 1e6

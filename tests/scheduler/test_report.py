@@ -107,7 +107,7 @@ def record(**changes: object) -> Record:
         "loads": tuple(
             LoadSample(ns=ms * 1_000_000, baseline=50 * MIB, peak=(50 + ms) * MIB) for ms in (12, 10, 11)
         ),
-        "timings": (timing([2_000_000, 4_000_000, 3_000_000, 3_000_000, 3_000_000, 3_000_000]),),
+        "timings": (timing([2_000_000, 4_000_000, 3_000_000, 3_000_000, 3_000_000, 3_000_000]),) * 6,
         "stages": (StageTime(stage="fetch", seconds=0.25),),
     }
     return Record.model_validate(facts | changes)
@@ -133,10 +133,12 @@ def test_a_complete_row_has_every_number_of_the_record() -> None:
     assert (row.load_ms_first, row.load_ms_min, row.load_ms_max, row.loads) == (12.0, 10.0, 12.0, 3)
     assert (row.peak_load_ram_usage, row.peak_load_ram_total) == (12.0, 62.0)
     assert (row.inference_ms_median, row.inference_ms_average) == (3.0, 3.0)
-    assert row.inference_ms_std_dev == pytest.approx(0.4**0.5)
+    assert row.inference_ms_std_dev == pytest.approx((12 / 35) ** 0.5)
+    assert (row.inference_ms_median_low, row.inference_ms_median_high) == (3.0, 3.0)
+    assert (row.launches, row.half_width_percent, row.launch_spread_percent) == (6, 0.0, 0.0)
     assert (row.inference_ms_first, row.inference_ms_p50, row.inference_ms_p90) == (9.0, 3.0, None)
     assert (row.peak_inference_ram_usage, row.peak_inference_ram_total) == (30.0, 80.0)
-    assert (row.runs, row.warmups, row.cpu_percent, row.timer_overhead_ns) == (6, 2, 150.0, 45)
+    assert (row.runs, row.warmups, row.cpu_percent, row.timer_overhead_ns) == (36, 12, 150.0, 45)
     assert (row.involuntary_switches, row.threads, row.seed, row.attempt) == (0, 4, 7, 2)
     assert (row.shapes, row.dtypes) == ("x 1x3x8; n scalar", "x float32")
     assert (row.providers, row.runtime) == ("CPUExecutionProvider", "onnxruntime 1.31.1")
@@ -240,7 +242,7 @@ def test_a_csv_reads_back_as_what_was_written() -> None:
     complete, cancelled = rows_of(text)
     assert list(complete) == list(COLUMNS)
     assert complete["InferenceMsMedian"] == "3"
-    assert complete["InferenceMsStdDev"] == "0.632456"
+    assert complete["InferenceMsStdDev"] == "0.58554"
     assert complete["Ram"] == "16"
     assert float(complete["MaxError"]) == pytest.approx(2.5e-7)
     assert cancelled["Status"] == "Cancelled"
@@ -348,8 +350,13 @@ def test_raw_results_carry_all_that_is_needed_to_make_the_numbers_again(tmp_path
     )
     first, second = read_raw(path.read_bytes())
     assert first.row == row
-    assert first.inference_ns == (2_000_000, 4_000_000, 3_000_000, 3_000_000, 3_000_000, 3_000_000)
-    assert (first.warmup_ns, first.loads_ns) == ((9_000_000, 3_000_000), (12_000_000, 10_000_000, 11_000_000))
+    assert first.inference_ns == (2_000_000, 4_000_000, 3_000_000, 3_000_000, 3_000_000, 3_000_000) * 6
+    assert (first.samples, first.warmups, first.per_sample) == ((6,) * 6, (2,) * 6, (1,) * 6)
+    assert (first.warmup_ns, first.loads_ns) == (
+        (9_000_000, 3_000_000) * 6,
+        (12_000_000, 10_000_000, 11_000_000),
+    )
+    assert first.load_kinds == ("fresh",) * 3
     assert first.ran is not None
     assert first.ran.shapes == {"x": (1, 3, 8), "n": ()}
     assert read_record(b64decode(first.record)) == observed
@@ -390,7 +397,7 @@ def test_the_table_fits_eighty_columns_and_tells_why_a_task_failed() -> None:
     text = shown([make_row(TASK, TaskState.SUCCEEDED, record()), nasty], terminal=True)
     table = text.split("c-1/3 failed")[0]
     assert max(len(line) for line in table.splitlines()) <= 80
-    assert "3.000 ±0.632" in table
+    assert "3.000 ±0.586" in table
     assert "c-1/3 failed: crashed: [red]x[/] [2Jgone" in text
     assert "\x1b[2J" not in text
 
@@ -400,7 +407,7 @@ def test_what_is_piped_is_plain_and_whole() -> None:
     text = shown(rows, terminal=False)
     assert text.splitlines() == [*plain_lines(rows), LEGEND, "3, 3: dim 'batch' not given: 1"]
     assert text.splitlines()[1].split() == (
-        ["3", "m.onnx", "CPU", "(ONNX)", "mini", "11.00", "3.000", "±0.632", "30.0", "valid"]
+        ["3", "m.onnx", "CPU", "(ONNX)", "mini", "11.00", "3.000", "±0.586", "30.0", "valid"]
     )
 
 
