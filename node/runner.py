@@ -20,12 +20,13 @@ import trio
 from pydantic import ValidationError
 
 from drivers.base import DriverError, Event, Limits, Progressed, WorkOrder
-from node.cache import ModelCache, Source
+from node.cache import Progress as Fetched
+from node.cache import Source
 from node.device_lock import DeviceLock
 from node.observed import End, Job, Observed, Throttle, end_of, failed
 from protocol.errors import ResourceError, RunError
 from protocol.record import DeviceFacts, Record
-from protocol.task import Task
+from protocol.task import Model, Task
 from protocol.words import Outcome, Phase, Reason
 
 log = structlog.get_logger("sark.runner")
@@ -37,6 +38,16 @@ class Launching(Protocol):
     def events(self) -> Iterator[Event]: ...
 
     def kill(self) -> None: ...
+
+
+class Models(Protocol):
+    """What the runner needs of `node.cache.ModelCache`."""
+
+    def using(
+        self, model: Model, source: Source, progress: Fetched | None = None
+    ) -> contextlib.AbstractAsyncContextManager[Path]:
+        """The model's file, which stays until the block ends."""
+        ...
 
 
 Report = Callable[[Phase, int, int | None, float | None], None]
@@ -60,7 +71,7 @@ class Bench:
     worker: str
     """Peer id, as it stands in the record."""
     facts: Callable[[], DeviceFacts]
-    cache: ModelCache
+    cache: Models
     source: Callable[[Job], Source]
     lock: DeviceLock
     launch: Callable[[WorkOrder, Limits], Launching]

@@ -1,0 +1,189 @@
+"""Measuring on this device without any network: the same runner, device lock and signed record as a worker's, for `bench` and Python.
+
+    with LocalDevice(home) as device:
+        task, signed = device.measure(Path("m.onnx"), "CPU (ONNX)", Measure(runs=100))
+
+Blocking. A running worker of the same host is not disturbed: the device lock lets one measure at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import secrets
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import trio
+
+from drivers.base import Limits, WorkOrder
+from drivers.launch import Launch, Probed, Zygote, probe_units
+from node.cache import Source
+from node.cache import Progress as Fetched
+from node.device_lock import DeviceLock
+from node.observed import Job
+from node.probe import Profile, device_facts, lock_name, memory_cap, probe_device
+from node.runner import Bench, Report, Stop, run
+from protocol.errors import CampaignError, ResourceError
+from protocol.lease import Fence
+from protocol.record import SignedRecord, record_body, record_message
+from protocol.requirement import Requirement
+from protocol.task import Measure, Model, Task, Timeouts, task_body
+from swarm.home import Home
+from swarm.identity import load_or_create
+
+MEMORY_SHARE: Final = 0.8
+"""Of this device's memory that a run may take: its owner sits before it."""
+_CHUNK: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """What was measured: the task as a scheduler would have signed it, and the record under this device's key."""
+
+    task: Task
+    signed: SignedRecord
+
+
+class _Here:
+    """A model that lies on this machine, in the place of the cache of fetched ones."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @contextlib.asynccontextmanager
+    async def using(
+        self, model: Model, source: Source, progress: Fetched | None = None
+    ) -> AsyncIterator[Path]:
+        """The user's own file: nothing is fetched or copied."""
+        await trio.lowlevel.checkpoint()
+        yield self._path
+
+
+class LocalDevice:
+    """This device, looked at once. Keeps one zygote for each driver that is used, so that several models share one start."""
+
+    def __init__(
+        self,
+        home: Home,
+        *,
+        simulate: bool = False,
+        probe: Callable[[], Probed] | None = None,
+    ) -> None:
+        self._home = home
+        self._simulate = simulate
+        self._zygotes: dict[str, Zygote] = {}
+        self._identity = load_or_create(home.key("worker"))
+        self.profile: Profile = probe_device(home.folder("worker"), probe or partial(probe_units, simulate))
+        """What this device is, and the units that work here."""
+        self._lock = DeviceLock(lock_name())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, why: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the processes."""
+        while self._zygotes:
+            self._zygotes.popitem()[1].close()
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """Names of the compute units that work here."""
+        return tuple(offer.unit for offer in self.profile.units)
+
+    def measure(
+        self,
+        path: Path,
+        unit: str,
+        measure: Measure,
+        timeouts: Timeouts | None = None,
+        report: Report = lambda phase, done, total, median_ms: None,
+    ) -> Local:
+        """Measure the model in the file at `path`. A model that fails is a record that says so, not an error.
+
+        Raises `CampaignError` for a file that is not there, `ResourceError` for a unit that does not work here.
+        """
+        self.launching(unit)
+        task = self._task(path, unit, measure, timeouts or Timeouts())
+        body = task_body(task)
+        job = Job(
+            lease="bench",
+            fence=Fence(incarnation=0, number=1),
+            attempt=1,
+            task=task,
+            task_sha256=hashlib.sha256(body).hexdigest(),
+        )
+        record = trio.run(run, job, self._bench(path), Stop(), report)
+        made = record_body(record)
+        return Local(task, SignedRecord(body=made, signature=self._identity.sign(record_message(made))))
+
+    def launching(self, unit: str) -> Callable[[WorkOrder, Limits], Launch]:
+        """How launches on a unit begin. Raises `ResourceError` where it does not work."""
+        driver = self.profile.driver_of(unit)
+        if driver is None:
+            works = ", ".join(self.units) or "none"
+            notes = "; ".join(self.profile.notes)
+            raise ResourceError(
+                f"{unit} does not work on this device" + (f" ({notes})" if notes else ""),
+                hint=f"units that do: {works}",
+            )
+        if driver not in self._zygotes:
+            self._zygotes[driver] = Zygote(driver, simulate=self._simulate).start()
+        return lambda order, limits: Launch(order, limits, self._zygotes[driver])
+
+    def _launch(self, order: WorkOrder, limits: Limits) -> Launch:
+        return self.launching(order.unit)(order, limits)
+
+    def _bench(self, path: Path) -> Bench:
+        return Bench(
+            worker=self._identity.peer_id,
+            facts=lambda: device_facts(self.profile, version("sark-node")),
+            cache=_Here(path),
+            source=_nowhere,
+            lock=self._lock,
+            launch=self._launch,
+            memory_cap=memory_cap(self.profile, MEMORY_SHARE),
+        )
+
+    def _task(self, path: Path, unit: str, measure: Measure, timeouts: Timeouts) -> Task:
+        try:
+            size, sha256 = path.stat().st_size, _sha256(path)
+        except OSError as exc:
+            raise CampaignError(
+                f"model {path}: {exc.strerror or exc}", hint="give the path of a model's file"
+            ) from exc
+        name = f"bench-{secrets.token_hex(4)}"
+        return Task(
+            campaign=name,
+            task=f"{name}/1",
+            scheduler=self._identity.peer_id,
+            model=Model(name=path.name, sha256=sha256, size=size),
+            unit=unit,
+            requirement=Requirement(clauses=()),
+            measure=measure,
+            timeouts=timeouts,
+            memory=memory_cap(self.profile, MEMORY_SHARE),
+        )
+
+
+def _nowhere(job: Job) -> Source:
+    """Where a model would be fetched from."""
+    raise AssertionError("a model on this machine is not fetched")
+
+
+def _sha256(path: Path) -> str:
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(_CHUNK):
+            found.update(piece)
+    return found.hexdigest()
