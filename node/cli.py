@@ -19,6 +19,7 @@ from swarm.home import Home
 from swarm.settings import SettingsError
 
 if TYPE_CHECKING:
+    from drivers.gpu import Gpu
     from node.probe import Profile
     from node.service import Worker
     from node.settings import WorkerSettings
@@ -82,7 +83,7 @@ def info(
         ("cores", f"{_known(profile.cores)} physical, {_known(profile.threads)} logical"),
         ("memory", show_size(profile.ram) if profile.ram else "not known"),
         ("system", f"{profile.os or 'not known'}, {profile.arch}"),
-        ("GPUs", "\n".join(f"{gpu.name}, {show_size(gpu.vram)}" for gpu in profile.gpus) or "none found"),
+        ("GPUs", "\n".join(map(_gpu, profile.found.gpus)) or "none found"),
         ("units", "\n".join(f"{unit.unit}  ({unit.runtime})" for unit in profile.units) or "none works"),
         ("sandbox", f"{advert.sandbox}: runs models only of those you know"),
         ("works for", "\n".join(f"pool {pool.name}  ({pool.pool})" for pool in pools)),
@@ -96,6 +97,17 @@ def info(
         if value:
             table.add_row(Text(what, style="dim"), Text(value))
     console.print(table)
+
+
+def _gpu(gpu: Gpu) -> str:
+    """`NVIDIA H100, 80 GiB, driver 550.54, compute 9.0, tensor cores of generation 4, up to 700 W`: as much as is known."""
+    facts = [gpu.name, show_size(gpu.vram) if gpu.vram else "memory not known"]
+    facts += [f"driver {gpu.driver}"] if gpu.driver else []
+    facts += [f"compute {gpu.compute[0]}.{gpu.compute[1]}"] if gpu.compute else []
+    facts += [f"tensor cores of generation {gpu.tensor_cores}"] if gpu.tensor_cores else []
+    facts += ["no tensor cores"] if gpu.tensor_cores == 0 else []
+    facts += [f"up to {gpu.power_limit_w:.0f} W"] if gpu.power_limit_w else []
+    return ", ".join(facts)
 
 
 def _known(value: int | None) -> str:

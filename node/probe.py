@@ -5,20 +5,20 @@ The reading is thin; what a text means is decided in `node.facts`. What cannot b
 
 from __future__ import annotations
 
-import importlib
 import platform
 import secrets
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import psutil
 
 from drivers.confine import SANDBOX
+from drivers.gpu import FoundGpus, find_gpus
 from drivers.launch import Probed
 from node import facts
 from node.text import line, name
@@ -47,6 +47,8 @@ class Profile:
     drivers: Mapping[str, str] | None = None
     """Unit → name of the driver that has it."""
     gpus: tuple[GpuInfo, ...] = ()
+    found: FoundGpus = field(default_factory=FoundGpus)
+    """The GPUs with all that their source tells of them."""
     notes: tuple[str, ...] = ()
     """What could not be found out, and why."""
 
@@ -62,13 +64,13 @@ def probe_device(
     wanted_name: str = "",
     system: str = sys.platform,
     root: Path = Path("/"),
+    find: Callable[[], FoundGpus] = find_gpus,
 ) -> Profile:
     """Look at this device (blocking, a second or two for the units). `data`: where an id is kept if the system has none."""
     notes: list[str] = []
-    gpus, gpu_note = read_gpus()
+    gpus = find()
     found = probe_units()
-    notes += [gpu_note] if gpu_note else []
-    notes += found.troubles
+    notes += [*gpus.notes, *found.troubles]
     host = name(wanted_name or socket.gethostname().split(".")[0], "device")
     return Profile(
         device=facts.device_of(read_machine_id(system, root)) or kept_device_id(data / "device-id"),
@@ -81,7 +83,8 @@ def probe_device(
         ram=read_ram(root),
         units=tuple(UnitOffer(unit=line(unit.unit), runtime=line(unit.runtime)) for unit in found.units[:12]),
         drivers={line(unit.unit): unit.driver for unit in found.units},
-        gpus=gpus,
+        gpus=read_gpus(gpus),
+        found=gpus,
         notes=tuple(line(note) for note in notes),
     )
 
@@ -169,36 +172,9 @@ def read_ram(root: Path) -> int | None:
     return min([*limits, int(told)] if told.isdigit() else limits) or None
 
 
-def read_gpus(library: Any = None) -> tuple[tuple[GpuInfo, ...], str]:
-    """NVIDIA GPUs through their own library, and a note when it is there and does not work. `library`: pynvml, or a double of it."""
-    nvml: Any = library or importlib.import_module("pynvml")
-    try:
-        nvml.nvmlInit()
-    except nvml.NVMLError_LibraryNotFound:
-        return (), ""
-    except nvml.NVMLError as exc:
-        return (), f"NVIDIA driver: {exc}"
-    try:
-        driver = line(_words(nvml.nvmlSystemGetDriverVersion()))
-        gpus = []
-        for index in range(min(8, nvml.nvmlDeviceGetCount())):
-            handle = nvml.nvmlDeviceGetHandleByIndex(index)
-            gpus.append(
-                GpuInfo(
-                    name=line(_words(nvml.nvmlDeviceGetName(handle))),
-                    vram=int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
-                    driver=driver,
-                )
-            )
-        return tuple(gpus), ""
-    except nvml.NVMLError as exc:
-        return (), f"NVIDIA driver: {exc}"
-    finally:
-        nvml.nvmlShutdown()
-
-
-def _words(value: str | bytes) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+def read_gpus(found: FoundGpus) -> tuple[GpuInfo, ...]:
+    """The GPUs as they stand in an advert."""
+    return tuple(GpuInfo(name=line(gpu.name), vram=gpu.vram, driver=line(gpu.driver)) for gpu in found.gpus)
 
 
 def _text(path: Path) -> str:

@@ -32,8 +32,8 @@ class GpuInfo(Message):
     """One GPU as its driver reports it."""
 
     name: Line
-    vram: Count
-    """Bytes."""
+    vram: Count | None = None
+    """Bytes; None: its driver does not tell."""
     driver: Line = ""
 
 

@@ -59,7 +59,8 @@ class Attribute:
 
 
 def _vram(advert: Advert) -> int | None:
-    return max((gpu.vram for gpu in advert.gpus), default=0)
+    told = [gpu.vram for gpu in advert.gpus if gpu.vram is not None]
+    return max(told) if told else None if advert.gpus else 0
 
 
 ATTRIBUTES: Final[dict[str, Attribute]] = {

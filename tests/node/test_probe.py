@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from drivers.base import UnitInfo
+from drivers.gpu import FoundGpus, Gpu
 from drivers.launch import Probed
 from node import facts
 from node.probe import (
@@ -154,60 +155,20 @@ def test_this_very_machine_can_be_read(tmp_path: Path) -> None:
     assert device_facts(seen, "0.1").soc == seen.soc
 
 
-class Nvml:
-    """A double of pynvml."""
-
-    class NVMLError(Exception):
-        pass
-
-    class NVMLError_LibraryNotFound(NVMLError):  # noqa: N801 - its name there
-        pass
-
-    def __init__(self, fails: str = "", absent: bool = False) -> None:
-        self.fails, self.absent, self.open = fails, absent, 0
-
-    def _may_fail(self, call: str) -> None:
-        if call == self.fails:
-            raise self.NVMLError("Driver/library version mismatch")
-
-    def nvmlInit(self) -> None:  # noqa: N802
-        if self.absent:
-            raise self.NVMLError_LibraryNotFound("not found")
-        self._may_fail("init")
-        self.open += 1
-
-    def nvmlShutdown(self) -> None:  # noqa: N802
-        self.open -= 1
-
-    def nvmlSystemGetDriverVersion(self) -> str:  # noqa: N802
-        return "550.54"
-
-    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
-        self._may_fail("count")
-        return 1
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
-        return index
-
-    def nvmlDeviceGetName(self, handle: int) -> bytes:  # noqa: N802
-        return b"NVIDIA H100"
-
-    def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:  # noqa: N802
-        return type("Memory", (), {"total": 80 * 1024**3})
+def test_gpus_stand_in_the_advert_as_their_source_tells_them() -> None:
+    found = FoundGpus((Gpu("NVIDIA H100", 80 * 1024**3, "550.54"), Gpu("NVIDIA GB10", driver="580")), "nvml")
+    assert read_gpus(found) == (
+        GpuInfo(name="NVIDIA H100", vram=80 * 1024**3, driver="550.54"),
+        GpuInfo(name="NVIDIA GB10", driver="580"),
+    )
 
 
-def test_gpus_are_read_through_nvml() -> None:
-    library = Nvml()
-    assert read_gpus(library) == ((GpuInfo(name="NVIDIA H100", vram=80 * 1024**3, driver="550.54"),), "")
-    assert library.open == 0
-
-
-def test_no_gpu_is_nothing_and_a_broken_driver_is_a_note() -> None:
-    assert read_gpus(Nvml(absent=True)) == ((), "")
-    for call in ("init", "count"):
-        library = Nvml(fails=call)
-        assert read_gpus(library) == ((), "NVIDIA driver: Driver/library version mismatch")
-        assert library.open == 0
+def test_a_gpu_source_that_does_not_work_is_a_note_of_the_device(tmp_path: Path) -> None:
+    profile = probe_device(
+        tmp_path, lambda: Probed((), ()), find=lambda: FoundGpus(notes=("NVIDIA driver: mismatch",))
+    )
+    assert profile.gpus == ()
+    assert "NVIDIA driver: mismatch" in profile.notes
 
 
 @given(st.text())

@@ -1,0 +1,378 @@
+"""The accelerator while it is measured: readings by a process apart, cut out where inferences were timed.
+
+    sampler = Sampler(gpu)                  a process at the lowest priority asks NVML every 30 ms and writes down what it is told
+    sampler.start()                         … and has seen the device idle when this returns
+    (launches: Measured.began_ns, wall_s)
+    sampler.stop(windows) ─▶ Telemetry      the readings inside the windows, summed up by a pure function; None: no NVML here
+
+Both sides read `time.perf_counter_ns`, which is the same clock for all processes of a host. The measured process knows nothing of this
+one: no thread runs beside its loop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import fmean, median
+from typing import IO, Any, Final
+
+from drivers.base import Measured, Telemetry
+from drivers.confine import clean_environment
+from drivers.gpu import told, words
+from drivers.process import boot_command
+
+EVERY_S: Final = 0.03
+IDLE_READINGS: Final = 5
+"""So many before `start` returns: the device before anything of the run is on it."""
+READY_S: Final = 5.0
+"""As long as NVML may take to open."""
+END_S: Final = 2.0
+MAX_BYTES: Final = 64 * 1024 * 1024
+SLOW_METER_S: Final = 1.0
+"""Drivers give power and utilisation as means over up to so long."""
+
+REASONS: Final = (
+    (0x4, "power"),
+    (0x8, "hardware"),
+    (0x20, "heat"),
+    (0x40, "heat"),
+    (0x80, "power"),
+)
+"""Bits of NVML's clock event reasons that mean less speed than there could be: the others say idle, or what somebody has set."""
+
+Window = tuple[int, int]
+"""Begin and end, in nanoseconds of `time.perf_counter_ns`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the device told at one moment. None: it does not tell."""
+
+    at_ns: int
+    utilisation: float | None = None
+    """0 to 1."""
+    memory: int | None = None
+    """Bytes in use on the whole device."""
+    by_process: Mapping[int, int] = field(default_factory=dict)
+    """Process id → bytes, as far as that is told."""
+    power_w: float | None = None
+    energy_j: float | None = None
+    """A counter that only rises."""
+    clock_mhz: float | None = None
+    temperature_c: float | None = None
+    slowed: int = 0
+    """Bits of `REASONS`."""
+
+
+def windows_of(measured: Sequence[Measured]) -> tuple[Window, ...]:
+    """When inferences were timed."""
+    return tuple(
+        (one.began_ns, one.began_ns + round(one.wall_s * 1e9))
+        for one in measured
+        if one.began_ns and one.wall_s
+    )
+
+
+# -- from readings to facts ----------------------------------------------------------------------------------------------
+
+
+def summarise(
+    readings: Sequence[Reading],
+    windows: Sequence[Window],
+    *,
+    device: str,
+    began_ns: int,
+    pids: Collection[int] = (),
+    source: str = "nvml",
+) -> Telemetry | None:
+    """The device over the windows; None without a reading near one. Pure.
+
+    `began_ns`: readings before it are of the idle device. `pids`: the run's processes, whose memory is told apart where NVML can.
+    """
+    inside = [reading for window in windows for reading in _within(readings, window)]
+    if not inside:
+        return None
+    notes: list[str] = []
+    longest = max(end - begin for begin, end in windows) / 1e9
+    if longest < SLOW_METER_S:
+        notes.append(
+            f"the longest timed window is {longest:.2g} s; power and utilisation are the driver's means over up to {SLOW_METER_S:g} s"
+        )
+    memory, note = _memory([reading for reading in readings if reading.at_ns >= began_ns], pids)
+    energy, energy_note = _energy(readings, windows)
+    notes += [said for said in (note, energy_note) if said]
+    idle = [r.power_w for r in readings if r.at_ns < began_ns and r.power_w is not None]
+    slowed = 0
+    for reading in inside:
+        slowed |= reading.slowed
+    return Telemetry(
+        source=source,
+        device=device,
+        samples=len(inside),
+        utilisation=_mean(reading.utilisation for reading in inside),
+        memory_bytes=memory,
+        power_w=_mean(reading.power_w for reading in inside),
+        idle_w=median(idle) if idle else None,
+        energy_j=energy,
+        clock_mhz=_mean(reading.clock_mhz for reading in inside),
+        temperature_c=max((r.temperature_c for r in inside if r.temperature_c is not None), default=None),
+        throttled=tuple(dict.fromkeys(reason for bit, reason in REASONS if slowed & bit)),
+        notes=tuple(notes),
+    )
+
+
+def _within(readings: Sequence[Reading], window: Window) -> list[Reading]:
+    """Those inside a window; for one shorter than the time between two readings, the first one after its begin, if it is near."""
+    begin, end = window
+    found = [reading for reading in readings if begin <= reading.at_ns <= end]
+    if found:
+        return found
+    return [r for r in readings if end < r.at_ns <= end + 2 * EVERY_S * 1e9][:1]
+
+
+def _mean(values: Iterator[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
+def _memory(readings: Sequence[Reading], pids: Collection[int]) -> tuple[int | None, str]:
+    """The most that the run held, and how that is known."""
+    own = [
+        sum(held for pid, held in reading.by_process.items() if pid in pids)
+        for reading in readings
+        if any(pid in pids for pid in reading.by_process)
+    ]
+    if own:
+        return max(own), ""
+    whole = max((reading.memory for reading in readings if reading.memory is not None), default=None)
+    return whole, "memory is of the whole device: it is not told by process" if whole is not None else ""
+
+
+def _energy(readings: Sequence[Reading], windows: Sequence[Window]) -> tuple[float | None, str]:
+    """Joules over all windows: the counter's difference where it has readings on both sides, else power × time."""
+    total, counted = 0.0, True
+    for begin, end in windows:
+        used = _counter_between(readings, begin, end)
+        if used is None:
+            counted = False
+            power = _mean(reading.power_w for reading in _within(readings, (begin, end)))
+            if power is None:
+                return None, ""
+            used = power * (end - begin) / 1e9
+        total += used
+    return total, "" if counted else "energy is power × time: the device's counter does not cover the windows"
+
+
+def _counter_between(readings: Sequence[Reading], begin: int, end: int) -> float | None:
+    """How far the energy counter went between two moments; None where it did not move, went back, or was not read around them."""
+    at_begin, at_end = _counter_at(readings, begin), _counter_at(readings, end)
+    if at_begin is None or at_end is None or at_end <= at_begin:
+        return None
+    return at_end - at_begin
+
+
+def _counter_at(readings: Sequence[Reading], at_ns: int) -> float | None:
+    """The counter at a moment, on the line between the readings around it."""
+    before = after = None
+    for reading in readings:
+        if reading.energy_j is None:
+            continue
+        if reading.at_ns <= at_ns:
+            before = reading
+        else:
+            after = reading
+            break
+    if before is None or after is None or before.energy_j is None or after.energy_j is None:
+        return None
+    share = (at_ns - before.at_ns) / (after.at_ns - before.at_ns)
+    return before.energy_j + share * (after.energy_j - before.energy_j)
+
+
+# -- the process that reads ----------------------------------------------------------------------------------------------
+
+
+def read(nvml: Any, handle: Any) -> Reading:
+    """Ask the device once."""
+    at_ns = time.perf_counter_ns()
+    used = told(nvml, "nvmlDeviceGetUtilizationRates", handle)
+    memory = told(nvml, "nvmlDeviceGetMemoryInfo", handle)
+    power = told(nvml, "nvmlDeviceGetPowerUsage", handle)
+    energy = told(nvml, "nvmlDeviceGetTotalEnergyConsumption", handle)
+    clock = told(nvml, "nvmlDeviceGetClockInfo", handle, nvml.NVML_CLOCK_SM)
+    temperature = told(nvml, "nvmlDeviceGetTemperature", handle, nvml.NVML_TEMPERATURE_GPU)
+    slowed = told(nvml, "nvmlDeviceGetCurrentClocksEventReasons", handle)
+    if slowed is None:  # its name before driver 535
+        slowed = told(nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", handle)
+    processes = told(nvml, "nvmlDeviceGetComputeRunningProcesses", handle) or ()
+    return Reading(
+        at_ns=at_ns,
+        utilisation=used.gpu / 100 if used is not None else None,
+        memory=int(memory.used) if memory is not None else None,
+        by_process={
+            int(one.pid): int(one.usedGpuMemory) for one in processes if one.usedGpuMemory is not None
+        },
+        power_w=power / 1000 if power is not None else None,
+        energy_j=energy / 1000 if energy is not None else None,
+        clock_mhz=float(clock) if clock is not None else None,
+        temperature_c=float(temperature) if temperature is not None else None,
+        slowed=int(slowed or 0),
+    )
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Read until standard input ends: the device's name as the first line, then a line of JSON for each reading.
+
+    `arguments`: which GPU, seconds between readings, path of a module in place of pynvml. Says `ready` on stderr once it knows
+    the idle device, and nothing at all where there is no such GPU.
+    """
+    which, every, module = arguments
+    _be_last()
+    nvml = _library(module)
+    try:
+        nvml.nvmlInit()
+        handle = _handle(nvml, which)
+        name = words(nvml.nvmlDeviceGetName(handle))
+    except nvml.NVMLError:
+        return
+    ended = threading.Event()
+    threading.Thread(target=_wait_for_end, args=(ended,), daemon=True).start()
+    out = sys.stdout
+    out.write(json.dumps(name) + "\n")
+    count = written = 0
+    while not ended.is_set() and written < MAX_BYTES:
+        written += out.write(json.dumps(asdict(read(nvml, handle))) + "\n")
+        count += 1
+        if count == IDLE_READINGS:
+            out.flush()
+            sys.stderr.write("ready\n")
+            sys.stderr.flush()
+        ended.wait(float(every))
+    out.write(
+        json.dumps(asdict(read(nvml, handle))) + "\n"
+    )  # so that the counter is known after the last window
+    out.flush()
+
+
+def _wait_for_end(ended: threading.Event) -> None:
+    sys.stdin.buffer.read()
+    ended.set()
+
+
+def _be_last() -> None:
+    """Whatever else wants the processor goes first."""
+    if sys.platform == "win32":
+        import psutil
+
+        psutil.Process().nice(psutil.IDLE_PRIORITY_CLASS)
+    else:
+        os.nice(19)
+
+
+def _library(path: str) -> Any:
+    if not path:
+        return importlib.import_module("pynvml")
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _handle(nvml: Any, which: str) -> Any:
+    """The GPU by UUID or index; empty: the first."""
+    if which and not which.isdigit():
+        return nvml.nvmlDeviceGetHandleByUUID(which)
+    return nvml.nvmlDeviceGetHandleByIndex(int(which or 0))
+
+
+# -- its parent ----------------------------------------------------------------------------------------------------------
+
+
+class Sampler:
+    """Readings of one GPU while something runs. Use once; `stop` always, however the run ends. Never raises for a GPU that is not there.
+
+    `gpu`: UUID or index as in `WorkOrder.gpu`; `module`: path of a module in place of pynvml.
+    """
+
+    def __init__(self, gpu: str = "", *, every_s: float = EVERY_S, module: str = "") -> None:
+        self._command = boot_command("telemetry", gpu, str(every_s), module)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._file: IO[bytes] | None = None
+        self._began_ns = 0
+
+    def start(self) -> bool:
+        """Begin to read; returns when the idle device has been seen (a fifth of a second), or False where there is nothing to read."""
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - lives until stop()
+        try:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=self._file,
+                stderr=subprocess.PIPE,
+                env=clean_environment(os.environ),
+            )
+        except OSError:
+            return False
+        said: list[bytes] = []
+        errors = self._process.stderr
+        assert errors is not None
+        hearer = threading.Thread(target=lambda: said.append(errors.readline()), daemon=True)
+        hearer.start()
+        hearer.join(READY_S)
+        ready = said == [b"ready\n"]
+        if not ready:
+            self._end()
+        self._began_ns = time.perf_counter_ns()
+        return ready
+
+    def stop(self, windows: Sequence[Window], pids: Collection[int] = ()) -> Telemetry | None:
+        """End it and sum up the windows (`windows_of`). None: no GPU that tells, or no window. Again: None."""
+        self._end()
+        if self._file is None:
+            return None
+        with self._file as file:
+            self._file = None
+            file.seek(0)
+            device, readings = parse(file.read(MAX_BYTES))
+        return summarise(readings, windows, device=device, began_ns=self._began_ns, pids=pids)
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        assert process.stdin is not None
+        assert process.stderr is not None
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+        try:
+            process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        process.stderr.close()
+
+
+def parse(written: bytes) -> tuple[str, list[Reading]]:
+    """The device's name and the readings; a last line that was cut short is left out."""
+    name, *rows = written.split(b"\n")
+    readings = []
+    for row in rows:
+        try:
+            values = json.loads(row)
+        except ValueError:
+            continue
+        values["by_process"] = {int(pid): held for pid, held in values["by_process"].items()}
+        readings.append(Reading(**values))
+    return (json.loads(name) if name else ""), readings
