@@ -24,8 +24,9 @@ from typing import Final
 import structlog
 import trio
 
+from node import bundles
 from node.whose import Whose
-from protocol.errors import ProtocolError, Refused, ResourceError, RunError, Unreachable
+from protocol.errors import ProtocolError, Refused, RemoteProtocolError, ResourceError, RunError, Unreachable
 from protocol.requirement import show_size
 from protocol.task import Model
 from protocol.words import Reason
@@ -106,11 +107,14 @@ class ModelCache:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of all models that are here, without halves."""
-        return sum(seen.size for seen in self._seen.values())
+        """Bytes of all models that are here, without halves; twice those of one that is unpacked beside itself."""
+        return sum(seen.size * (1 + self._folder_of(sha).exists()) for sha, seen in self._seen.items())
 
     async def get(self, model: Model, source: Source, progress: Progress | None = None) -> Path:
-        """The verified file: read-only, and not to be changed. Raises `RunError` (disk-full, fetch-failed, wrong-hash)."""
+        """The verified file, or the folder that it is the bundle of: read-only, and not to be changed.
+
+        Raises `RunError` (disk-full, fetch-failed, wrong-hash, broken-model).
+        """
         async with self.using(model, source, progress) as path:
             return path
 
@@ -126,6 +130,8 @@ class ModelCache:
             lock = self._locks.setdefault(model.sha256, trio.Lock())
             async with lock:  # who waits here finds it ready, or carries on where the first one was stopped
                 path = await self._provide(model, source, progress or _nothing)
+                if await trio.to_thread.run_sync(bundles.is_bundle, path):
+                    path = await self._unpack(model, path)
             yield path
         finally:
             self._pins[model.sha256] -= 1
@@ -159,6 +165,22 @@ class ModelCache:
             reason=Reason.WRONG_HASH,
             permanent=False,
         )
+
+    async def _unpack(self, model: Model, bundle: Path) -> Path:
+        """The folder of a bundle. One that is there is read and hashed again before each use: anybody may have touched it."""
+        folder = self._folder_of(model.sha256)
+        try:
+            if not await trio.to_thread.run_sync(bundles.unpacked, bundle, folder):
+                await trio.to_thread.run_sync(bundles.remove, folder)
+                await self._make_room(model, 0)
+                await trio.to_thread.run_sync(bundles.unpack, bundle, folder)
+        except RemoteProtocolError as exc:
+            raise RunError(f"{model.name}: {exc.what}", reason=Reason.BROKEN_MODEL, permanent=True) from exc
+        except OSError as exc:
+            if exc.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise _disk_full(model, f"the disk of {self._folder} is full") from exc
+            raise self._unwritable(model, exc) from exc
+        return folder
 
     async def _download(self, model: Model, source: Source, progress: Progress) -> bool:
         """Fetch what is missing and give the file its name. False: the content was wrong and is thrown away."""
@@ -221,6 +243,7 @@ class ModelCache:
             log.info("model.evicted", sha256=oldest, bytes=self._seen[oldest].size)
             del self._seen[oldest]
             await trio.to_thread.run_sync(_unlink, self._path(oldest))
+            await trio.to_thread.run_sync(bundles.remove, self._folder_of(oldest))
             self._write_index()
 
     def _drop_halves(self, but: str) -> None:
@@ -228,11 +251,17 @@ class ModelCache:
         for part in self._folder.glob("*.part"):
             if part.stem != but and not self._pins[part.stem]:
                 _unlink(part)
+        for folder in (*self._folder.glob("*.folder"), *self._folder.glob("*.unpacking")):
+            if folder.stem not in self._seen and not self._pins[folder.stem]:
+                bundles.remove(folder)
 
     # -- what is known ---------------------------------------------------------------------------------------------------
 
     def _path(self, sha256: str) -> Path:
         return self._folder / f"{sha256}.model"
+
+    def _folder_of(self, sha256: str) -> Path:
+        return self._folder / f"{sha256}.folder"
 
     def _touch(self, sha256: str) -> None:
         used = 1 + max((seen.used for seen in self._seen.values()), default=0)

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-from collections.abc import Mapping
+import zipfile
+from collections.abc import Collection, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Final
 
 from protocol.errors import CampaignError
 from protocol.task import Model
+from scheduler.bundles import contents
 from scheduler.campaign_form import Campaign, ModelEntry
 from scheduler.safe import safe_text
 
 Models = Mapping[str, tuple[Path, Model]]
-"""By name, as `ModelEntry.label` has it: the file, and what the protocol calls it."""
+"""By name, as `ModelEntry.label` has it: the file or folder, and what the protocol calls it."""
 
 SIMULATION: Final = "Fake (Simulation)"
 """The unit whose "model" is a script in JSON."""
-_CHUNK: Final = 1024 * 1024
+TORCH: Final = "(Torch)"
+"""How the units end whose models may be zip archives."""
 _HEAD: Final = 512
 
 _EXPORT: Final = "export it to ONNX first"
@@ -59,8 +62,8 @@ def describe_models(campaign: Campaign, base_dir: Path) -> dict[str, tuple[Path,
     Raises `CampaignError`, with the line of the model, for one that is missing, unreadable, empty, plainly not a model, or of another
     sha256 than the campaign says. Blocking, and reads every byte: call it in a thread.
     """
-    scripts = all(line.unit == SIMULATION for line in campaign.lines())
-    return {entry.label: _describe(entry, base_dir, scripts) for entry in campaign.models}
+    units = {line.unit for line in campaign.lines()}
+    return {entry.label: _describe(entry, base_dir, units) for entry in campaign.models}
 
 
 def find_model(entry: ModelEntry, base_dir: Path) -> Path:
@@ -84,22 +87,19 @@ def find_model(entry: ModelEntry, base_dir: Path) -> Path:
     return next((file for file in found if file.exists()), found[0])
 
 
-def _describe(entry: ModelEntry, base_dir: Path, scripts: bool) -> tuple[Path, Model]:
+def _describe(entry: ModelEntry, base_dir: Path, units: Collection[str]) -> tuple[Path, Model]:
     label = safe_text(entry.label, 60)
     try:
         path = find_model(entry, base_dir)
         shown = safe_text(str(path))
-        if path.is_dir():
-            hint = "give the file inside it"
-            raise entry.error(f"model {label!r}: {shown} is a folder, not a file", hint)
         if not path.exists():
             where = (
                 f"inside the package {entry.package}" if entry.package else "from the campaign file's folder"
             )
             raise entry.error(f"model {label!r}: no such file: {shown}", f"paths are read {where}")
-        if not path.is_file():
+        if not path.is_file() and not path.is_dir():
             raise entry.error(f"model {label!r}: {shown} is not an ordinary file", "give the model's file")
-        size, digest = _read(entry, path, scripts)
+        size, digest = _read(entry, path, units)
     except (OSError, ValueError, RuntimeError) as exc:  # RuntimeError: ~ of a user that is not there
         why = exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc)
         raise entry.error(
@@ -113,21 +113,41 @@ def _describe(entry: ModelEntry, base_dir: Path, scripts: bool) -> tuple[Path, M
     return path, Model(name=entry.label, sha256=digest, size=size)
 
 
-def _read(entry: ModelEntry, path: Path, scripts: bool) -> tuple[int, str]:
-    """Size and sha256 of all of it. Raises `CampaignError` for what is plainly no model."""
+def _read(entry: ModelEntry, path: Path, units: Collection[str]) -> tuple[int, str]:
+    """Size and sha256 of all of it, as a worker is given it. Raises `CampaignError` for what is plainly no model."""
     hashing = hashlib.sha256()
     size = 0
-    with path.open("rb") as source:
-        while chunk := source.read(_CHUNK):
-            if size == 0 and not scripts:
+    for chunk in contents(path):
+        if size == 0 and set(units) != {SIMULATION}:
+            if any(unit.endswith(TORCH) for unit in units) and chunk.startswith(b"PK\x03\x04"):
+                _refuse_checkpoint(entry, path)
+            else:
                 refuse_other_files(entry, chunk[:_HEAD])
-            hashing.update(chunk)
-            size += len(chunk)
+        hashing.update(chunk)
+        size += len(chunk)
     if size == 0:
         raise entry.error(
             f"model {safe_text(entry.label, 60)!r}: the file is empty", "export or download it again"
         )
     return size, hashing.hexdigest()
+
+
+def _refuse_checkpoint(entry: ModelEntry, path: Path) -> None:
+    """Raise `CampaignError` for a zip archive that is neither TorchScript nor an exported program. The driver looks closer."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = {name.partition("/")[2] for name in archive.namelist()}
+    except zipfile.BadZipFile:
+        members = set()
+    if "archive_format" in members or any(name.startswith("code/") for name in members):
+        return
+    label = safe_text(entry.label, 60)
+    if "data.pkl" in members:
+        raise entry.error(
+            f"model {label!r} is a PyTorch checkpoint: a Python pickle, which could run any program",
+            "save the model with torch.export.save or torch.jit.save, or its weights as safetensors with a declaration",
+        )
+    refuse_other_files(entry, b"PK\x03\x04")
 
 
 def refuse_other_files(entry: ModelEntry, head: bytes) -> None:

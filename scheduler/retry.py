@@ -121,7 +121,7 @@ def _bring_back(
         source = home.spool / kept.sha256
         if not source.is_file() and entry is not None:
             source = find_model(entry, folder)
-            if not source.is_file():
+            if not source.exists():
                 raise CampaignError(
                     f"model {safe_text(kept.name, 60)!r}: no such file: {safe_text(str(source))}",
                     hint="run it from the folder of the campaign file, or name that: --folder",

@@ -13,8 +13,8 @@ from typing import Final
 
 from protocol.errors import CampaignError, ResourceError
 from protocol.task import Model
+from scheduler.bundles import contents
 
-COPY_BYTES: Final = 1024 * 1024
 KEEP_S: Final = 3600.0
 """A copy younger than this may belong to a campaign that is just being submitted."""
 
@@ -33,8 +33,8 @@ def spool(source: Path, model: Model, folder: Path) -> Path:
     digest = hashlib.sha256()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with source.open("rb") as reader, fresh.open("wb") as writer:
-            while piece := reader.read(COPY_BYTES):
+        with fresh.open("wb") as writer:
+            for piece in contents(source):
                 digest.update(piece)
                 writer.write(piece)
             writer.flush()
@@ -45,6 +45,8 @@ def spool(source: Path, model: Model, folder: Path) -> Path:
             )
         fresh.replace(target)
         _sync(folder)
+    except ValueError as exc:
+        raise CampaignError(f"{source}: {exc}", hint="submit again when it is complete") from None
     except OSError as exc:
         raise ResourceError(
             f"cannot copy {source} to {folder}: {exc.strerror}", hint=f"{model.size:,} bytes are needed there"

@@ -55,7 +55,7 @@ def test_a_missing_file_a_folder_and_an_empty_file_are_refused(tmp_path: Path) -
     (tmp_path / "folder").mkdir()
     (tmp_path / "empty").touch()
     assert "no such file" in str(refused("none.onnx", tmp_path))
-    assert "is a folder" in str(refused("folder", tmp_path))
+    assert "the folder is empty" in str(refused("folder", tmp_path))
     assert "the file is empty" in str(refused("empty", tmp_path))
     assert "cannot be read" in str(refused("~no-such-user-here/m.onnx", tmp_path))
     assert "cannot be read" in str(refused(f"{'y' * 300}/z", tmp_path))

@@ -1,0 +1,122 @@
+"""A model that is a folder, as one file: its manifest (each file by path, size and sha256), then the files' bytes in that order.
+
+    sark bundle 1\\n │ 4 bytes length, big endian │ [["Data/weights.bin", 512, "ab…"], …] │ bytes of all files, one after the other
+
+So a folder is content-addressed, copied, fetched and resumed like any other model. It is no archive: nothing in it is compressed, a link,
+or has rights or times; the same folder always gives the same bytes, and a header that says it in another way is refused. Pure: bytes in,
+parts out; the scheduler makes bundles, the worker unpacks them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from protocol.errors import RemoteProtocolError
+
+MAGIC: Final = b"sark bundle 1\n"
+LENGTH: Final = 4
+PREFIX: Final = len(MAGIC) + LENGTH
+MAX_HEADER: Final = 128 * 1024
+MAX_PARTS: Final = 256
+MAX_PATH: Final = 200
+MAX_DEPTH: Final = 8
+MAX_BYTES: Final = 2**40
+
+_STEP: Final = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.+@ -]{0,126}[A-Za-z0-9_+@-])?")
+"""A name in a path: no leading dot, no trailing dot or space, nothing that some file system takes in another way."""
+_DEVICES: Final = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?", re.IGNORECASE)
+"""Names that are devices on Windows, with any ending."""
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Part:
+    """One file of the folder."""
+
+    path: str
+    """From the folder, with `/`."""
+    size: int
+    sha256: str
+
+
+def problem(path: str) -> str:
+    """What is wrong with a file's path; empty: nothing."""
+    steps = path.split("/")
+    if len(path) > MAX_PATH or len(steps) > MAX_DEPTH:
+        return f"its path is longer than {MAX_PATH} characters, or deeper than {MAX_DEPTH} folders"
+    for step in steps:
+        if not _STEP.fullmatch(step) or _DEVICES.fullmatch(step):
+            return (
+                "names may hold letters, digits, space and . _ + @ -, begin with no dot, and be no device's"
+            )
+    return ""
+
+
+def pack_header(parts: Sequence[Part]) -> bytes:
+    """The beginning of the bundle of these files, up to the first file's bytes. Raises `ValueError` with one line."""
+    ordered = sorted(parts)
+    _check(ordered)
+    told = json.dumps([[part.path, part.size, part.sha256] for part in ordered], separators=(",", ":"))
+    body = told.encode("ascii")
+    if len(body) > MAX_HEADER:
+        raise ValueError(f"its list of files is longer than {MAX_HEADER // 1024} KiB")
+    return MAGIC + len(body).to_bytes(LENGTH, "big") + body
+
+
+def read_header(read: Callable[[int], bytes]) -> tuple[Part, ...] | None:
+    """The parts of the bundle that `read(count)` reads from its beginning, leaving it at the first file's bytes.
+
+    None when it is no bundle. Raises `RemoteProtocolError` when it is one that is not in order.
+    """
+    head = read(PREFIX)
+    if not head.startswith(MAGIC):
+        return None
+    length = int.from_bytes(head[len(MAGIC) :], "big")
+    if len(head) < PREFIX or length > MAX_HEADER:
+        raise RemoteProtocolError("bad bundle: its list of files is too long or cut off")
+    body = read(length)
+    try:
+        parts = tuple(_part(entry) for entry in json.loads(body))
+        again = pack_header(parts)
+    except (ValueError, TypeError, RecursionError) as exc:
+        raise RemoteProtocolError(f"bad bundle: {exc}") from exc
+    if again != head + body:
+        raise RemoteProtocolError("bad bundle: its list of files is not in the one form there is")
+    return parts
+
+
+def size_of(parts: Sequence[Part]) -> int:
+    """Bytes of the whole bundle."""
+    return len(pack_header(parts)) + sum(part.size for part in parts)
+
+
+def _part(entry: Any) -> Part:
+    if type(entry) is not list or [type(value) for value in entry] != [str, int, str]:
+        raise ValueError("a file is a path, a size and a sha256")
+    return Part(*entry)
+
+
+def _check(parts: Sequence[Part]) -> None:
+    if not 1 <= len(parts) <= MAX_PARTS:
+        raise ValueError(f"it holds {len(parts)} files; 1 to {MAX_PARTS} are taken")
+    files: set[str] = set()
+    folders: set[str] = set()
+    for part in parts:
+        if why := problem(part.path):
+            raise ValueError(f"file {part.path[:MAX_PATH]!r}: {why}")
+        if part.size < 0 or not _SHA256.fullmatch(part.sha256):
+            raise ValueError(f"file {part.path!r}: a size is 0 or more, a sha256 has 64 hexadecimal digits")
+        path = part.path.lower()  # two names that differ in case alone are one on some systems
+        if path in files:
+            raise ValueError(f"file {part.path!r} is there twice, or differs from another in case alone")
+        files.add(path)
+        steps = path.split("/")
+        folders.update("/".join(steps[:depth]) for depth in range(1, len(steps)))
+    if both := files & folders:
+        raise ValueError(f"{min(both)!r} is a file and a folder at once")
+    if sum(part.size for part in parts) > MAX_BYTES:
+        raise ValueError(f"its files come to more than {MAX_BYTES // 2**30} GiB")
