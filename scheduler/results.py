@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Final
 
 from protocol.errors import Refused, RemoteProtocolError
 from protocol.messages import Result
@@ -13,6 +14,11 @@ from scheduler.observed import observe
 from swarm.blobs import fetch_blob
 from swarm.identity import verify
 from swarm.network import Network
+
+MAX_LAUNCHES: Final = 20
+"""Most that a precision may take: after so many its interval is what it is."""
+SERVED: Final = "API "
+"""What units begin with whose model a server has loaded, not the task."""
 
 
 async def pull(network: Network, peer: str, result: Result) -> bytes:
@@ -63,22 +69,38 @@ def check(result: Result, body: bytes, peer: str, task: Task, task_body: bytes) 
         if len(set(values)) != 1:
             raise RemoteProtocolError(f"the record of {result.task} has another {name} than was asked for")
     if record.outcome is Outcome.COMPLETE:
-        _whole(record, task)
+        check_whole(record, task)
     if record.outcome is Outcome.FAILED and record.reason is None:
         raise RemoteProtocolError(f"the record of {result.task} failed without a reason")
     return record
 
 
-def _whole(record: Record, task: Task) -> None:
+def check_whole(record: Record, task: Task) -> None:
+    """As many loads and inferences as were asked for; with a precision, which asks for no number, as many as that may come to."""
     if record.ran is None or not record.timings:
         raise RemoteProtocolError(f"the record of {task.task} is complete without a measurement")
     try:
         observed = observe(record)
     except RemoteProtocolError as exc:
         raise RemoteProtocolError(f"the record of {task.task} cannot be read: {exc.what}") from exc
+    measure, launches, loads = task.measure, len(observed.launches), len(observed.loads)
+    if any(not launch.samples for launch in observed.launches):
+        raise RemoteProtocolError(f"the record of {task.task} has a launch without inferences")
+    if task.unit.startswith(SERVED) and not loads:  # a server has loaded the model long ago
+        asked_loads, most = 0, 1
+    elif measure.precision is not None:
+        asked_loads, most = loads, MAX_LAUNCHES
+        if not 1 <= loads <= MAX_LAUNCHES:
+            raise RemoteProtocolError(
+                f"the record of {task.task} has {loads} loads where 1 to {MAX_LAUNCHES} may be"
+            )
+    else:
+        asked_loads, most = measure.loads, measure.loads
+    runs = len(observed.runs)
     for what, there, asked in (
-        ("inferences", len(observed.runs), task.measure.runs),
-        ("loads", len(observed.loads), task.measure.loads),
+        ("inferences", runs, runs if measure.precision is not None else measure.runs),
+        ("loads", loads, asked_loads),
+        ("launches that timed inferences", launches, min(launches, most)),
     ):
         if there != asked:
             raise RemoteProtocolError(

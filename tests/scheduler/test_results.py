@@ -128,6 +128,73 @@ def test_a_complete_record_has_every_load_and_inference_that_was_asked_for(
     assert check(result, body, WORKER.peer_id, TASK, BODY).outcome is Outcome.FAILED
 
 
+def precise(launches: int, loads: int, unit: str = UNIT) -> tuple[Result, bytes, Task, bytes]:
+    """A record of a task that asked for a precision: three inferences in each launch."""
+    task = TASK.model_copy(update={"measure": Measure(precision=0.02), "unit": unit})
+    body = task_body(task)
+    one = Timing(samples=pack_samples([1, 2, 3]), warmup=pack_samples([]), cpu_s=0, wall_s=0)
+    changes = {
+        "task_sha256": hashlib.sha256(body).hexdigest(),
+        "timings": (one,) * launches,
+        "loads": (LoadSample(ns=5),) * loads,
+    }
+    return (*made(changes), task, body)
+
+
+@pytest.mark.parametrize(("launches", "loads"), [(6, 6), (8, 8), (20, 20), (1, 1), (6, 7)])
+def test_a_precision_may_take_some_launches(launches: int, loads: int) -> None:
+    result, body, task, asked = precise(launches, loads)
+    assert check(result, body, WORKER.peer_id, task, asked).outcome is Outcome.COMPLETE
+
+
+@pytest.mark.parametrize(("launches", "loads"), [(21, 21), (21, 20), (6, 0), (0, 6)])
+def test_a_precision_does_not_take_any_number_of_launches(launches: int, loads: int) -> None:
+    result, body, task, asked = precise(launches, loads)
+    with pytest.raises(RemoteProtocolError, match="the record of c-one/1"):
+        check(result, body, WORKER.peer_id, task, asked)
+
+
+def test_where_a_server_holds_the_model_no_load_is_due_and_one_launch_is_all() -> None:
+    result, body, task, asked = precise(1, 0, unit="API (OpenAI)")
+    assert check(result, body, WORKER.peer_id, task, asked).outcome is Outcome.COMPLETE
+    result, body, task, asked = precise(2, 0, unit="API (OpenAI)")
+    with pytest.raises(RemoteProtocolError, match="2 launches"):
+        check(result, body, WORKER.peer_id, task, asked)
+
+
+def test_the_launches_of_a_task_share_its_runs() -> None:
+    one = Timing(samples=pack_samples([1]), warmup=pack_samples([]), cpu_s=0, wall_s=0, per_sample=50)
+    two = Timing(samples=pack_samples([1, 2]), warmup=pack_samples([]), cpu_s=0, wall_s=0)
+    result, body = made({"timings": (one, two)})
+    assert check(result, body, WORKER.peer_id, TASK, BODY).outcome is Outcome.COMPLETE
+    none = Timing(samples=pack_samples([]), warmup=pack_samples([]), cpu_s=0, wall_s=0)
+    for timings in [(one, two, none), (none, two, one), (one, one, one), (two, two)]:
+        result, body = made({"timings": timings})
+        with pytest.raises(RemoteProtocolError, match="the record of c-one/1"):
+            check(result, body, WORKER.peer_id, TASK, BODY)
+
+
+@pytest.mark.parametrize(
+    "blocks",
+    [(1, 2, 3, 4), (9, 1, 1, 0, 0), (2, 1, 1, 0, 0, 2, 1, 1, 0, 0)],
+    ids=["cut off", "more samples than there are", "more in all"],
+)
+def test_blocks_that_cannot_be_are_refused(blocks: tuple[int, ...]) -> None:
+    good = Timing(samples=pack_samples([1, 2, 3]), warmup=pack_samples([]), cpu_s=0, wall_s=0)
+    result, body = made({"timings": (good.model_copy(update={"blocks": pack_samples(blocks)}),)})
+    with pytest.raises(RemoteProtocolError, match="cannot be read"):
+        check(result, body, WORKER.peer_id, TASK, BODY)
+
+
+def test_a_record_with_more_than_a_million_samples_in_all_is_refused() -> None:
+    many = pack_samples([5] * 600_000)
+    one = Timing(samples=many, warmup=pack_samples([]), cpu_s=0, wall_s=0)
+    for changes in ({"timings": (one, one)}, {"series": {"ttft": many, "itl": many}}):
+        result, body = made(changes)
+        with pytest.raises(RemoteProtocolError, match="too many"):
+            check(result, body, WORKER.peer_id, TASK, BODY)
+
+
 def test_outputs_that_disagree_with_the_reference_fail_the_task() -> None:
     for agrees, failed in [(True, False), (None, False), (False, True)]:
         record = Record.model_validate(
