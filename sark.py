@@ -17,7 +17,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 PACKAGES = ("protocol", "swarm", "drivers", "node", "scheduler", "gate")
 DISTRIBUTION = "sark-node"
@@ -60,13 +60,58 @@ try:
     import node.cli
     import node.cli_owner
     import scheduler.cli
+    import scheduler.cli_bench
     from drivers.base import Driver, Unfit, UnitInfo, WorkOrder
     from protocol.errors import SarkError
     from swarm.home import Home
 except KeyboardInterrupt:  # Ctrl-C before there is a program that could say something
     raise SystemExit(130) from None
 
-__all__ = ["Driver", "Unfit", "UnitInfo", "WorkOrder", "app", "main"]
+if TYPE_CHECKING:
+    from node.local import LocalDevice
+    from scheduler.bench import Bench, Comparison, Measurement
+
+__all__ = [
+    "Bench",
+    "Comparison",
+    "Driver",
+    "Measurement",
+    "Unfit",
+    "UnitInfo",
+    "WorkOrder",
+    "app",
+    "main",
+    "open_bench",
+]
+
+
+def _this_device(home: Home, simulate: bool) -> LocalDevice:
+    from node.local import LocalDevice
+
+    return LocalDevice(home, simulate=simulate)
+
+
+def open_bench(home: Path | None = None, *, simulate: bool = False) -> Bench:
+    """Measure models on this device from Python, without any network; one start of each runtime serves all of them.
+
+        with sark.open_bench() as bench:
+            for model in ("a.onnx", "b.onnx"):
+                found = bench.measure(model, precision=0.02)
+                print(found.row.file_name, found.median_ms, found.interval_ms, found.verdict)
+
+    `home`: the folder for keys instead of the platform's own. Blocking; see `scheduler.bench.Bench`.
+    """
+    from scheduler.bench import Bench
+
+    return Bench(_this_device(Home.at(home), simulate))
+
+
+def __getattr__(name: str) -> object:
+    """`Bench`, `Comparison` and `Measurement`, imported when they are asked for: the program starts without them."""
+    if name in ("Bench", "Comparison", "Measurement"):
+        return getattr(importlib.import_module("scheduler.bench"), name)
+    raise AttributeError(f"module 'sark' has no attribute {name!r}")
+
 
 app = typer.Typer(
     name="sark-node",
@@ -81,6 +126,7 @@ app.add_typer(scheduler.cli.app)
 app.add_typer(node.cli.app)
 app.add_typer(node.cli_owner.app)
 app.add_typer(gate.cli.app)
+scheduler.cli_bench.add_bench(app, _this_device)
 
 
 @app.callback()

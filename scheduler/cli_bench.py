@@ -1,0 +1,222 @@
+"""`sark-node bench`: models on this device, with no network. The command is made here; what measures is given by the program."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from protocol.errors import CampaignError
+from protocol.words import Phase
+from scheduler.cli_parts import JSON, new_console, print_json
+from swarm.home import Home
+
+PANEL = "For a device's owner"
+Open = Callable[[Home, bool], Any]
+"""A `scheduler.bench.Device` of a home; whether simulated units count."""
+
+
+def add_bench(app: typer.Typer, opened: Open) -> None:
+    """Add the command to the program."""
+
+    @app.command(rich_help_panel=PANEL)
+    def bench(
+        ctx: typer.Context,
+        models: Annotated[list[Path], typer.Argument(help="Model files.", metavar="MODEL…")],
+        unit: Annotated[
+            list[str] | None,
+            typer.Option(
+                "--unit", help="A compute unit by its name, or 'all'. Repeatable.  [default: the processor]"
+            ),
+        ] = None,
+        runs: Annotated[
+            int | None, typer.Option(help="Timed inferences, exactly so many.  [default: 100]", min=1)
+        ] = None,
+        precision: Annotated[
+            str | None,
+            typer.Option(help="Go on until the median is known to ± this share.", metavar="PERCENT"),
+        ] = None,
+        loads: Annotated[
+            int | None,
+            typer.Option(help="Launches, each in a fresh process.  [default: 6]", min=1, max=100),
+        ] = None,
+        warmup: Annotated[
+            int | None,
+            typer.Option(help="Inferences before the timed ones.  [default: until settled]", min=0),
+        ] = None,
+        threads: Annotated[
+            int | None,
+            typer.Option(help="Of one inference.  [default: one for each physical core]", min=1),
+        ] = None,
+        dim: Annotated[
+            list[str] | None,
+            typer.Option("--dim", help="Size of a dynamic dimension. Repeatable.", metavar="NAME=SIZE"),
+        ] = None,
+        against: Annotated[
+            bool,
+            typer.Option("--compare", help="Of two models: is the second faster or slower? They take turns."),
+        ] = False,
+        csv: Annotated[
+            Path | None, typer.Option(help="Write all columns to this file.", dir_okay=False)
+        ] = None,
+        raw: Annotated[
+            Path | None,
+            typer.Option(help="Write raw samples and signed records, for: sark-node verify.", dir_okay=False),
+        ] = None,
+        simulate: Annotated[bool, typer.Option("--simulate", hidden=True)] = False,
+        as_json: Annotated[bool, JSON] = False,
+    ) -> None:
+        """Measure models on this device, without any network. Exit code 1: one of them failed."""
+        from scheduler.bench import Bench, Measurement, rows_of, unit_for
+        from scheduler.report import check_folder, write_csv, write_raw
+        from scheduler.show import show_results
+
+        for file in (csv, raw):
+            if file is not None:
+                check_folder(file)
+        for model in models:
+            if not model.exists():
+                raise CampaignError(
+                    f"model {model}: there is no such file", hint="give the path of a model's file"
+                )
+        how = _how(runs=runs, precision=precision, loads=loads, warmup=warmup, threads=threads, dim=dim)
+        console = new_console()
+        with Bench(opened(ctx.obj, simulate), _progress(as_json)) as on:
+            if against:
+                code = _compare(on, models, unit, how, console, as_json=as_json)
+                raise typer.Exit(code)
+            found: list[Measurement] = [
+                on.measure(model, name, **how)
+                for model in models
+                for name in _units(unit, on.units) or [unit_for(model)]
+            ]
+        _clear(as_json)
+        if csv is not None:
+            write_csv(csv, rows_of(found))
+        if raw is not None:
+            write_raw(raw, "bench", [each.raw() for each in found])
+        if as_json:
+            print_json([each.as_dict() for each in found])
+        else:
+            show_results(rows_of(found), console)
+        raise typer.Exit(0 if all(each.complete for each in found) else 1)
+
+
+def _compare(
+    on: Any,
+    models: list[Path],
+    unit: list[str] | None,
+    how: dict[str, Any],
+    console: Console,
+    *,
+    as_json: bool,
+) -> int:
+    if len(models) != 2 or len(unit or []) > 1:
+        raise CampaignError(
+            "--compare takes two models and one unit", hint="sark-node bench A.onnx B.onnx --compare"
+        )
+    if how.keys() & {"runs", "precision", "loads"}:
+        raise CampaignError(
+            "--compare chooses its own runs and launches", hint="leave out --runs, --loads and --precision"
+        )
+    comparison, first, second = on.compare(models[0], models[1], unit[0] if unit else None, **how)
+    _clear(as_json)
+    if as_json:
+        print_json(
+            {
+                "first": first.row.file_name,
+                "second": second.row.file_name,
+                "unit": first.row.compute_units,
+                "verdict": str(comparison.word),
+                "ratio": comparison.ratio,
+                "low": comparison.low,
+                "high": comparison.high,
+                "why": comparison.why,
+            }
+        )
+    else:
+        console.print(
+            Text(
+                f"{second.row.file_name} against {first.row.file_name} on {first.row.compute_units}: {_said(comparison)}"
+            ),
+            soft_wrap=True,
+        )
+    return 0
+
+
+def _said(comparison: Any) -> str:
+    """`SLOWER: takes 1.049 times as long (1.041 to 1.056, 10 launches of each); …`."""
+    ratio = "" if comparison.ratio is None else f": takes {comparison.ratio:.3f} times as long"
+    ends = (
+        ""
+        if comparison.low is None
+        else f" ({comparison.low:.3f} to {comparison.high:.3f}, with 95 % confidence)"
+    )
+    return f"{comparison.word}{ratio}{ends}; {comparison.why}"
+
+
+def _units(wanted: list[str] | None, here: tuple[str, ...]) -> list[str]:
+    return list(here) if wanted == ["all"] else list(wanted or [])
+
+
+def _how(
+    *,
+    runs: int | None,
+    precision: str | None,
+    loads: int | None,
+    warmup: int | None,
+    threads: int | None,
+    dim: list[str] | None,
+) -> dict[str, Any]:
+    """What was said of how to measure; the rest is left to the protocol's defaults."""
+    how: dict[str, Any] = {
+        "runs": runs,
+        "loads": loads,
+        "warmup": warmup,
+        "threads": threads,
+        "precision": None if precision is None else share(precision),
+        "dims": dict(map(_dim, dim)) if dim else None,
+    }
+    return {name: value for name, value in how.items() if value is not None}
+
+
+def share(text: str) -> float:
+    """`2%` or `2` as 0.02. Raises `CampaignError`."""
+    try:
+        value = float(text.strip().removesuffix("%")) / 100
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 1:
+        raise CampaignError(f"precision {text!r} is no share", hint="write it in percent, such as 2%")
+    return value
+
+
+def _dim(text: str) -> tuple[str, int]:
+    name, equals, size = text.rpartition("=")
+    if not equals or not name or not size.isdigit() or not int(size):
+        raise CampaignError(f"--dim {text!r} is not NAME=SIZE", hint="such as --dim batch=8")
+    return name, int(size)
+
+
+def _progress(as_json: bool) -> Callable[[Phase, int, int | None, float | None], None] | None:
+    """One line on a terminal that tells where it stands; nothing into a pipe."""
+    if as_json or not sys.stderr.isatty():
+        return None
+
+    def told(phase: Phase, done: int, total: int | None, median_ms: float | None) -> None:
+        where = f" {done}/{total}" if total else f" {done}" if done else ""
+        so_far = "" if median_ms is None else f", {median_ms:.3g} ms"
+        sys.stderr.write(f"\r\x1b[K{phase}{where}{so_far}")
+        sys.stderr.flush()
+
+    return told
+
+
+def _clear(as_json: bool) -> None:
+    if not as_json and sys.stderr.isatty():
+        sys.stderr.write("\r\x1b[K")
