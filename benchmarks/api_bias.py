@@ -1,0 +1,157 @@
+"""How late the API driver's client sees a piece of text, against a server process that tells when it sent it.
+
+    python benchmarks/api_bias.py [--streams 1,16,64] [--pieces 60] [--rounds 3] [--httpx]
+
+Both sides read the host's monotonic clock. TTFT bias: arrival of the first piece at the client minus its sending at the server, which
+holds the network (loopback), the kernel and the client. ITL bias: how much longer or shorter each gap is at the client than at the
+server. Each stream carries 50 pieces a second. `--httpx` runs the same requests through httpx for comparison, if it is installed. Goal: TTFT ≤ 1 ms, ITL ≤ 0.2 ms.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from drivers.api_answer import Answer, Answered
+from drivers.api_client import Client, server_of
+from drivers.api_levels import Sweep, closed_loop
+
+SERVER = Path(__file__).parents[1] / "tests" / "drivers" / "api_server_process.py"
+
+
+def body(pieces: int, number: int) -> bytes:
+    return json.dumps(
+        {
+            "model": "plan-30-20",
+            "messages": [{"role": "user", "content": str(number)}],
+            "max_tokens": pieces,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+    ).encode()
+
+
+async def ours(port: int, streams: int, pieces: int, first: int) -> dict[int, tuple[int, ...]]:
+    client = Client(server_of(f"http://127.0.0.1:{port}/v1"))
+    await client.warm(streams)
+
+    async def ask(number: int) -> Answered:
+        answer = Answer(max_tokens=pieces)
+        return await client.ask(
+            "/v1/chat/completions", body(pieces, number), answer, 60, keep=True, keep_text=False
+        )
+
+    sweep = Sweep()
+    numbers = iter(range(first, first + 2 * streams))
+    await closed_loop(sweep, ask, numbers, streams, time.perf_counter_ns, bad=0)
+    client.close()
+    seen = {}
+    for number, answered in sweep.answers.items():
+        assert not answered.why, answered.why
+        assert answered.ttft_ns is not None
+        at = answered.sent_ns + answered.ttft_ns
+        seen[number] = (at, *(at := at + gap for gap in answered.itl_ns))
+    return seen
+
+
+async def through_httpx(port: int, streams: int, pieces: int, first: int) -> dict[int, tuple[int, ...]]:
+    httpx: Any = importlib.import_module("httpx")
+    seen = {}
+    limits = httpx.Limits(max_connections=streams, max_keepalive_connections=streams)
+    async with httpx.AsyncClient(limits=limits, timeout=60, trust_env=False) as client:
+        numbers = iter(range(first, first + 2 * streams))
+
+        async def stream() -> None:
+            for number in numbers:
+                stamps = []
+                url = f"http://127.0.0.1:{port}/v1/chat/completions"
+                async with client.stream("POST", url, content=body(pieces, number)) as response:
+                    async for line in response.aiter_lines():
+                        now = time.perf_counter_ns()
+                        if line.startswith("data: {"):
+                            choices = json.loads(line[6:])["choices"]
+                            if choices and choices[0]["delta"].get("content"):
+                                stamps.append(now)
+                seen[number] = tuple(stamps)
+
+        await asyncio.gather(*(stream() for _ in range(streams)))
+    return seen
+
+
+def biases(seen: dict[int, tuple[int, ...]], did: list[dict[str, Any]]) -> tuple[list[float], list[float]]:
+    """TTFT and ITL biases in ms."""
+    first, gaps = [], []
+    for told in did:
+        stamps = seen.get(int(told["asked"]["messages"][0]["content"]))
+        if stamps is None:
+            continue
+        assert len(stamps) == len(told["sent"]), "pieces were merged or lost"
+        first.append((stamps[0] - told["sent"][0]) / 1e6)
+        gaps += [
+            ((late - early) - (then - before)) / 1e6
+            for (early, late), (before, then) in zip(pairwise(stamps), pairwise(told["sent"]), strict=True)
+        ]
+    return first, gaps
+
+
+def shown(values: Sequence[float]) -> str:
+    ordered = sorted(values)
+    return (
+        f"median {statistics.median(ordered):7.3f}  p95 {ordered[int(0.95 * (len(ordered) - 1))]:7.3f}"
+        f"  worst {ordered[-1]:7.3f}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--streams", default="1,16,64")
+    parser.add_argument("--pieces", type=int, default=60)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--httpx", action="store_true")
+    given = parser.parse_args()
+    clients = {"ours": ours} | ({"httpx": through_httpx} if given.httpx else {})
+    with subprocess.Popen(
+        [sys.executable, str(SERVER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        port = int(process.stdout.readline())
+        print("milliseconds; |ITL| is the size of the difference, ITL mean its drift")
+        for streams in map(int, given.streams.split(",")):
+            for name, client in clients.items():
+                first: list[float] = []
+                gaps: list[float] = []
+                for turn in range(given.rounds):
+                    seen = asyncio.run(client(port, streams, given.pieces, turn * 10_000 + streams))
+                    did = json.loads(bytes(asyncio.run(_did(port)).body))[-2 * streams :]
+                    more = biases(seen, did)
+                    first += more[0]
+                    gaps += more[1]
+                print(f"{streams:3} streams, {name:5}  TTFT  {shown(first)}")
+                print(
+                    f"{'':19}|ITL| {shown([abs(gap) for gap in gaps])}  mean {statistics.fmean(gaps):+.4f}",
+                    flush=True,
+                )
+        process.stdin.close()  # type: ignore[union-attr]
+
+
+async def _did(port: int) -> Answer:
+    client = Client(server_of(f"http://127.0.0.1:{port}/v1"))
+    answer = await client.get("/did")
+    client.close()
+    return answer
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""Levels of load: requests in parallel without a pause (closed loop), or at given times whatever is in flight (open loop).
+
+Closed loops show what the server does when it is kept busy, open ones what users see who do not wait for each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from drivers.api_answer import Answered, Ended
+from drivers.api_client import Clock
+
+Ask = Callable[[int], Awaitable[Answered]]
+"""Sends the request of that number."""
+
+
+@dataclass(slots=True)
+class Sweep:
+    """A level as it goes: what has come so far, in the order in which the requests were sent."""
+
+    answers: dict[int, Answered] = field(default_factory=dict)
+    flying: int = 0
+    most_flying: int = 0
+    began_ns: int = 0
+    ended_ns: int = 0
+    cut: str = ""
+    """Why it was ended before all was sent."""
+
+    @property
+    def in_order(self) -> list[Answered]:
+        """What came."""
+        return [self.answers[number] for number in sorted(self.answers)]
+
+    @property
+    def complete(self) -> int:
+        """So many."""
+        return sum(answer.ended is Ended.COMPLETE for answer in self.answers.values())
+
+    @property
+    def wall_s(self) -> float:
+        """From the first request to the end of the last."""
+        return (self.ended_ns - self.began_ns) / 1e9
+
+
+async def closed_loop(
+    sweep: Sweep, ask: Ask, numbers: Iterator[int], concurrency: int, clock: Clock, *, bad: int
+) -> None:
+    """Keep `concurrency` requests in flight until `numbers` are used up, or more than `bad` have failed."""
+
+    async def stream() -> None:
+        for number in numbers:
+            sweep.flying += 1
+            sweep.most_flying = max(sweep.most_flying, sweep.flying)
+            sweep.answers[number] = await ask(number)
+            sweep.flying -= 1
+            if len(sweep.answers) - sweep.complete > bad:
+                sweep.cut = "too many requests failed"
+            if sweep.cut:
+                return
+
+    sweep.began_ns = sweep.began_ns or clock()
+    async with asyncio.TaskGroup() as group:
+        for _ in range(concurrency):
+            group.create_task(stream())
+    sweep.ended_ns = clock()
+
+
+async def open_loop(
+    sweep: Sweep,
+    ask: Ask,
+    arrivals: Sequence[float],
+    clock: Clock,
+    *,
+    most: int,
+    full: Callable[[Sweep], str],
+) -> None:
+    """Send request k at `arrivals[k]` seconds whatever is still in flight, until `full` says why not (asked before each)."""
+
+    async def one(number: int, due_ns: int) -> None:
+        sweep.flying += 1
+        sweep.most_flying = max(sweep.most_flying, sweep.flying)
+        answered = await ask(number)
+        sweep.answers[number] = replace(answered, lag_ns=max(0, answered.sent_ns - due_ns))
+        sweep.flying -= 1
+
+    sweep.began_ns = clock()
+    async with asyncio.TaskGroup() as group:
+        for number, arrival in enumerate(arrivals):
+            due_ns = sweep.began_ns + round(arrival * 1e9)
+            await asyncio.sleep(max(0.0, (due_ns - clock()) / 1e9))
+            sweep.cut = (
+                "more requests were in flight than this client holds" if sweep.flying >= most else full(sweep)
+            )
+            if sweep.cut:
+                break
+            group.create_task(one(number, due_ns))
+    sweep.ended_ns = clock()
+
+
+def poisson(rate: float, count: int, seed: int) -> tuple[float, ...]:
+    """When each of `count` requests is due, in seconds: gaps of a Poisson process with `rate` a second."""
+    rng = random.Random(f"{seed} arrivals {rate!r}")
+    due: list[float] = []
+    at = 0.0
+    for _ in range(count):
+        due.append(at)
+        at += rng.expovariate(rate)
+    return tuple(due)
