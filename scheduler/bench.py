@@ -168,7 +168,7 @@ class Bench:
         timeouts: Timeouts | None = None,
         **how: Any,
     ) -> Measurement:
-        """Measure one model. `unit`: by its public name; None: the processor, by the file's ending. `how`: `protocol.task.Measure`'s fields,
+        """Measure one model. `unit`: by its public name; None: the processor, by the file's ending. `how`: what `Measure` has,
         such as `runs=100`, `precision=0.02`, `threads=2`, `dims={"batch": 8}`.
 
         A model that fails is a measurement that says why. Raises `CampaignError` for what cannot be asked for (a file that is not there, a
@@ -232,14 +232,15 @@ def asked_for(how: Mapping[str, Any]) -> Measure:
             "precision goes on until it is reached; runs and loads say when to stop",
             hint="give one of the two",
         )
+    hint = f"what can be said: {', '.join(Measure.model_fields)}"
+    for name in how.keys() - Measure.model_fields.keys():
+        raise CampaignError(f"there is no {name!r} to say of how to measure", hint=hint)
     try:
         return Measure.model_validate(dict(how))
     except ValidationError as exc:
         first = exc.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in first["loc"])
-        raise CampaignError(
-            f"{place}: {first['msg']}", hint=f"what can be said: {', '.join(Measure.model_fields)}"
-        ) from exc
+        raise CampaignError(f"{place}: {first['msg']}", hint=hint) from exc
 
 
 def per_launch(median_ns: float) -> int:
