@@ -56,6 +56,8 @@ class WorkOrder:
     """Instead of `runs` and `loads`: go on launching until the 95 % interval of the launches' medians is within ± this share."""
     window_s: float | None = None
     """For one launch of a `precision` order: time inferences for so long (and a least number of them) instead of `runs`."""
+    brief: bool = False
+    """For one launch: described and checked in another one, so only `Loaded` and `Measured` are wanted of it."""
     warmup_floor: int = 5
     """Fewest warm-up inferences where `warmup` is None: what this device was found to need, 5 until something is known."""
     pre: tuple[Mapping[str, Any], ...] = ()
@@ -64,6 +66,10 @@ class WorkOrder:
     """Post-run steps, done to the last outputs in order."""
     gpu: str = ""
     """UUID or index of the GPU to run on; empty: the first."""
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    """Type and shape of inputs by name, such as `float32[batch, 3, 224, 224]`, for formats that do not tell them (TorchScript)."""
+    trusted: bool = True
+    """Not from a stranger: a model in a format that carries a program may be run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +153,7 @@ class Measured:
     """The timed inferences of one launch, in order, in nanoseconds; warm-up samples apart (they are kept, never mixed in)."""
 
     samples_ns: tuple[int, ...]
-    """Exactly `WorkOrder.runs` of them, or as many as `window_s` took."""
+    """Exactly `WorkOrder.runs` of them, of one inference each; or as many as `window_s` took."""
     warmup_ns: tuple[int, ...]
     """The inferences before them; the first one is the cold one."""
     cpu_s: float

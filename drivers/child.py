@@ -9,24 +9,24 @@ import importlib
 import os
 import sys
 import traceback
-from collections.abc import Iterable, Iterator
 from typing import Final, NoReturn
 
 from drivers import confine, registry, wire
+from drivers.answers import answer
 from drivers.base import (
     MIB,
     Crashed,
     Driver,
     DriverError,
-    Event,
     OutOfMemory,
     TimedOut,
     Unfit,
-    UnitInfo,
-    WorkOrder,
     WrongUnit,
 )
 from drivers.hardware import threads_for
+from drivers.stopping import Job
+
+NOT_SHUT_IN: Final = "this device could not shut the run in"
 
 UNLIMITED_UNITS: Final = ("GPU", "DirectML", "Neural Engine")
 """Units whose runtimes map far more address space than they use: a limit on it would only stop them from starting."""
@@ -35,10 +35,18 @@ TELLABLE: Final = (WrongUnit, Unfit, OutOfMemory, Crashed, TimedOut)
 """What a driver may fail with, the most special first. Its name travels; what a sentence says decides nothing."""
 
 
-def work(events: int, log: int, told: bytes, driver: Driver | None) -> NoReturn:
+def work(
+    events: int,
+    log: int,
+    told: bytes,
+    driver: Driver | None,
+    shelter: confine.Shelter | None = None,
+    trouble: str = "",
+) -> NoReturn:
     """The whole life of a worker: `events` and `log` are file descriptors, `told` is `wire.pack_order` after a folder's path.
 
-    `driver` is the one that the zygote has loaded already, if any.
+    `driver` is the one that the zygote has loaded already, if any. `shelter`: how it is shut in; `trouble`: why that has failed
+    already, which is all that is then told.
     """
     code = 1
     try:
@@ -48,7 +56,11 @@ def work(events: int, log: int, told: bytes, driver: Driver | None) -> NoReturn:
         os.dup2(log, 2)
         folder, _, order = told.partition(b"\0")
         confine.move_in(os.fsdecode(folder))
-        code = serve(events, order, driver)
+        if trouble:
+            send(events, wire.pack_failure(Crashed.__name__, f"{NOT_SHUT_IN}: {trouble}"))
+            code = 0
+        else:
+            code = serve(events, order, driver, shelter)
     finally:
         if sys.exc_info()[0] is not None:
             traceback.print_exc()
@@ -57,19 +69,22 @@ def work(events: int, log: int, told: bytes, driver: Driver | None) -> NoReturn:
         os._exit(code)  # no tear-down: the runtime's threads and memory go with the process
 
 
-def serve(events: int, told: bytes, driver: Driver | None) -> int:
+def serve(events: int, told: bytes, driver: Driver | None, shelter: confine.Shelter | None = None) -> int:
     """Do what the order says and report it; the process's exit code."""
     order, limits, name, simulate, job = wire.unpack_order(told)
     try:
         driver = driver or registry.load(name, simulate)
-        if job != "units":
+        if job != Job.UNITS:
             for module in driver.preload():
                 importlib.import_module(
                     module
                 )  # before the limits, so that they bound the model and not the imports
             unlimited = order.unit.startswith(UNLIMITED_UNITS)
-            confine.limit(limits, threads_for(order.threads), address_space=not unlimited)
-        for event in steps(driver, order, job):
+            counted = shelter is not None and shelter.tier is confine.Tier.FULL
+            confine.limit(limits, threads_for(order.threads), address_space=not unlimited, counted=counted)
+            if shelter is not None:
+                confine.shut(shelter)
+        for event in answer(driver, order, job):
             send(events, wire.pack_event(event))
     except DriverError as why:
         kinds = [known.__name__ for known in TELLABLE if isinstance(why, known)]
@@ -77,14 +92,9 @@ def serve(events: int, told: bytes, driver: Driver | None) -> int:
     except MemoryError:
         words = f"out of memory (limit {limits.memory_bytes // MIB} MiB)"
         send(events, wire.pack_failure(OutOfMemory.__name__, words))
+    except confine.NotShutIn as why:
+        send(events, wire.pack_failure(Crashed.__name__, f"{NOT_SHUT_IN}: {why}"))
     return 0
-
-
-def steps(driver: Driver, order: WorkOrder, job: str) -> Iterator[Event] | Iterable[UnitInfo]:
-    """The driver's answer to a job."""
-    if job == "units":
-        return driver.units()
-    return driver.run(order) if job == "run" else driver.load_only(order)
 
 
 def send(events: int, frame: bytes) -> None:

@@ -3,10 +3,12 @@
 The model file is a JSON object; every key may be left out:
 
     {"load_ms": 2.0, "latencies_ms": [1.0, 1.5], "sleep": true, "agrees": true,
-     "fail": {"phase": "load" | "warm-up" | "run" | "check", "error": "unfit" | "crash" | "signal" | "nonsense", "why": "…"},
+     "fail": {"phase": "load" | "warm-up" | "run" | "check", "error": "unfit" | "crash" | "signal" | "nonsense", "why": "…",
+              "again": true},
      "hang": "load" | "run", "eat_mib": 512, "orphan": true, "print": "…"}
 
-`latencies_ms` repeats for as many runs as are asked. `sleep` waits for as long as the script says that a run takes. `orphan`
+`latencies_ms` repeats for as many runs as are asked, or for `WINDOW_RUNS` where a window of time is. `again`: it fails only in launches
+after the first. `sleep` waits for as long as the script says that a run takes. `orphan`
 leaves a double-forked process behind, which the keeper has to find. It is offered only where simulation is switched on, and
 says on every row what it is.
 """
@@ -42,6 +44,7 @@ from drivers.base import (
 UNIT: Final = "Fake (Simulation)"
 ANNOUNCED: Final = "simulation: these figures come from a script, no model ran"
 FOREVER_S: Final = 3600
+WINDOW_RUNS: Final = 20
 TELL_S: Final = 0.25
 """How often progress is told while a script sleeps."""
 KEYS: Final = frozenset(
@@ -69,7 +72,7 @@ class FakeDriver:
         script = read_script(order.model)
         yield Progressed(Phase.PREPARE)
         yield Progressed(Phase.LOAD)
-        _act(script, Phase.LOAD)
+        _act(script, Phase.LOAD, order)
         load_ms = float(script.get("load_ms", 1.0))
         _pause(script, load_ms)
         yield Loaded(round(load_ms * 1e6), None, None)
@@ -79,25 +82,26 @@ class FakeDriver:
         yield from self.load_only(order)
         script = read_script(order.model)
         latencies = [float(ms) for ms in script.get("latencies_ms", [1.0])]
-        warmup = 5 if order.warmup is None else max(1, order.warmup)
+        runs = order.runs if order.window_s is None else WINDOW_RUNS
+        warmup = order.warmup_floor if order.warmup is None else max(1, order.warmup)
         yield Described(
             UNIT, self.name, "script", (UNIT,), order.threads or 1, {}, {}, order.seed, (ANNOUNCED,)
         )
         yield Progressed(Phase.WARM_UP, warmup, warmup)
-        _act(script, Phase.WARM_UP)
+        _act(script, Phase.WARM_UP, order)
         samples: list[int] = []
         told = time.perf_counter()
-        for done, latency in enumerate(itertools.islice(itertools.cycle(latencies), order.runs), start=1):
+        for done, latency in enumerate(itertools.islice(itertools.cycle(latencies), runs), start=1):
             _pause(script, latency)
             samples.append(round(latency * 1e6))
-            if done in (1, order.runs // 2, order.runs) or time.perf_counter() - told > TELL_S:
+            if done in (1, runs // 2, runs) or time.perf_counter() - told > TELL_S:
                 told = time.perf_counter()
-                yield Progressed(Phase.RUN, done, order.runs, latency)
-        _act(script, Phase.RUN)
+                yield Progressed(Phase.RUN, done, runs, latency)
+        _act(script, Phase.RUN, order)
         wall = sum(samples) / 1e9
         yield Measured(tuple(samples), (samples[0],) * warmup, wall, wall, None, 0, None)
         yield Progressed(Phase.CHECK)
-        _act(script, Phase.CHECK)
+        _act(script, Phase.CHECK, order)
         agrees = bool(script.get("agrees", True)) if order.check else None
         why = "" if agrees else "the script says so"
         yield Checked(agrees, hashlib.sha256(Path(order.model).read_bytes()).hexdigest(), None, None, why)
@@ -121,7 +125,7 @@ def _pause(script: dict[str, Any], ms: float) -> None:
         time.sleep(ms / 1000)
 
 
-def _act(script: dict[str, Any], phase: Phase) -> None:
+def _act(script: dict[str, Any], phase: Phase, order: WorkOrder) -> None:
     """Do the harm that the script wants in this phase."""
     if phase is Phase.LOAD:
         sys.stderr.write(str(script.get("print", "")))
@@ -134,7 +138,7 @@ def _act(script: dict[str, Any], phase: Phase) -> None:
     if script.get("hang") == phase:
         time.sleep(FOREVER_S)
     failure = script.get("fail") or {}
-    if failure.get("phase") == phase:
+    if failure.get("phase") == phase and (order.brief or not failure.get("again")):
         why = str(failure.get("why", "scripted failure"))
         if failure.get("error") == "unfit":
             raise Unfit(why)

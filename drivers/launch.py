@@ -9,21 +9,23 @@ Everything here blocks; the node calls it from a worker thread and may call `Lau
 
 from __future__ import annotations
 
+import math
+import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from drivers import child, registry, wire
+from drivers import child, host, pages, registry, wire
+from drivers.answers import Answers
 from drivers.base import (
     MIB,
     Cancelled,
-    Checked,
     Crashed,
     Described,
     DriverError,
@@ -32,18 +34,24 @@ from drivers.base import (
     Loaded,
     Measured,
     OutOfMemory,
+    Phase,
+    Progressed,
     TimedOut,
-    Unfit,
     UnitInfo,
     WorkOrder,
 )
+from drivers.confine import Tier
 from drivers.plain import PlainChild
 from drivers.process import Child, ZygoteProcess
+from drivers.quiet import Quiet, Waited
+from drivers.stopping import Job, Launching, Plan
 
 FAILURES: Final[dict[str, type[DriverError]]] = {error.__name__: error for error in child.TELLABLE}
 CAN_FORK: Final = sys.platform != "win32"
 MAY_PRELOAD: Final = sys.platform == "linux"
 """On macOS the system's libraries may not be used on both sides of a fork, so imports happen in the child there."""
+SERVED_UNITS: Final = ("API",)
+"""Units behind which a server has the model loaded: no launch loads it, so one is all."""
 PROBE_LIMITS: Final = Limits(load_s=30, run_s=30)
 
 
@@ -54,9 +62,18 @@ class Zygote:
     the other. A process that died is replaced at the next launch. Thread-safe.
     """
 
-    def __init__(self, driver: str = "onnx", *, simulate: bool = False, can_fork: bool = CAN_FORK) -> None:
+    def __init__(
+        self,
+        driver: str = "onnx",
+        *,
+        simulate: bool = False,
+        can_fork: bool = CAN_FORK,
+        tier: Tier | None = None,
+    ) -> None:
+        """`tier`: how far each launch is shut in, or it fails; None: as far as it can be here."""
         self.driver = driver
         self.simulate = simulate
+        self._tier = "best" if tier is None else str(tier)
         self._can_fork = can_fork
         self._lock = threading.Lock()
         self._processes: dict[bool, ZygoteProcess] = {}
@@ -73,11 +90,11 @@ class Zygote:
         return tuple(process.pid for process in self._processes.values())
 
     def launch(self, order: WorkOrder, limits: Limits, job: str) -> Child:
-        """Fork one launch. `job`: `run`, `load` or `units`."""
+        """Fork one launch. `job`: a `stopping.Job`."""
         told = wire.pack_order(order, limits, self.driver, self.simulate, job)
         if not self._can_fork:
             return PlainChild(told, limits.output_bytes)
-        preload = MAY_PRELOAD and job != "units" and not order.unit.startswith(child.UNLIMITED_UNITS)
+        preload = MAY_PRELOAD and job != Job.UNITS and not order.unit.startswith(child.UNLIMITED_UNITS)
         return self._process(preload).fork(told, limits.output_bytes)
 
     def _process(self, preload: bool) -> ZygoteProcess:
@@ -87,7 +104,9 @@ class Zygote:
                 return running
             if running is not None:
                 running.close()
-            self._processes[preload] = started = ZygoteProcess(self.driver, self.simulate, preload)
+            self._processes[preload] = started = ZygoteProcess(
+                self.driver, self.simulate, preload, self._tier
+            )
             return started
 
     def close(self) -> None:
@@ -111,44 +130,81 @@ def start_zygote(driver: str = "onnx", *, simulate: bool = False) -> Zygote:
 
 
 class Launch:
-    """All launches of one order: `loads - 1` that only load, then one that loads and runs. Use once."""
+    """All launches of one order: the full one first, then those that only time, or only load (`drivers.stopping`). Use once."""
 
-    def __init__(self, order: WorkOrder, limits: Limits, zygote: Zygote) -> None:
+    def __init__(self, order: WorkOrder, limits: Limits, zygote: Zygote, quiet: Quiet | None = None) -> None:
+        """`quiet`: waits for a busy host before the first launch; None: begins at once."""
         self._order = replace(order, model=str(Path(order.model).absolute()))
         self._limits = limits
         self._zygote = zygote
+        self._quiet = quiet
+        self._served = order.unit.startswith(SERVED_UNITS)
         self._lock = threading.Lock()
         self._child: Child | None = None
-        self._cancelled = False
+        self._cancelled = threading.Event()
+        self._left_s = limits.run_s
 
     def events(self) -> Iterator[Event]:
-        """Everything that happens, in order: `Loaded` × loads, then `Described`, `Measured` and `Checked` once each.
+        """Everything that happens, in order: for the first launch `Loaded`, `Described`, `Measured`, `Checked` and the warm `Loaded`;
+        for each other `Loaded` and, where it has runs, `Measured`.
 
         Raises `Unfit`, `Crashed`, `TimedOut`, or `Cancelled` after `kill`. No process is left behind, however it ends.
         """
-        if self._order.loads < 1 or self._order.runs < 1:
-            raise Unfit(f"runs ({self._order.runs}) and loads ({self._order.loads}) must be at least 1")
-        for _ in range(self._order.loads - 1):
-            yield from self._one("load", {Loaded: 1})
-        yield from self._one("run", {Loaded: 1, Described: 1, Measured: 1, Checked: 1})
+        plan = Plan(self._order, self._limits.run_s, self._served)
+        waited = yield from self._until_quiet()
+        cold = not self._served and pages.drop(Path(self._order.model))
+        began = time.monotonic()
+        launch = plan.next(0.0)
+        while launch is not None:
+            for event in self._one(launch, cold):
+                if isinstance(event, Measured):
+                    plan.measured(event.samples_ns)
+                yield _beside(event, waited)
+            cold = False
+            launch = plan.next(time.monotonic() - began)
 
     def kill(self) -> None:
         """End the launch with every process below it; returns when they are gone. From any thread, any number of times."""
         with self._lock:
-            self._cancelled = True
+            self._cancelled.set()
             running = self._child
         if running is not None:
             running.kill()
 
-    def _one(self, job: str, expected: dict[type, int]) -> Iterator[Event]:
+    def _until_quiet(self) -> Generator[Event, None, Waited]:
+        if self._quiet is None:
+            return Waited(0.0, None)
+        waiting = self._quiet.wait(self._cancelled.wait)
+        while not self._cancelled.is_set():
+            try:
+                waited, most = next(waiting)
+            except StopIteration as over:
+                ended: Waited = over.value
+                return ended
+            yield Progressed(Phase.PREPARE, int(waited), math.ceil(most))
+        raise Cancelled("the run was cancelled")
+
+    def _child_for(self, launch: Launching) -> Child:
+        order = replace(
+            self._order,
+            runs=max(1, launch.runs),
+            window_s=launch.window_s,
+            brief=launch.job is Job.AGAIN,
+            check=self._order.check and launch.job is Job.RUN,
+        )
         with self._lock:
-            if self._cancelled:
+            if self._cancelled.is_set():
                 raise Cancelled("the run was cancelled")
-            self._child = running = self._zygote.launch(self._order, self._limits, job)
-        clock = _Deadlines(self._limits, time.monotonic)
+            self._child = self._zygote.launch(order, self._limits, launch.job)
+            return self._child
+
+    def _one(self, launch: Launching, cold: bool) -> Iterator[Event]:
+        running = self._child_for(launch)
+        clock = _Deadlines(self._limits.load_s, self._left_s, time.monotonic)
+        answers = Answers(launch, served=self._served, cold=cold)
+        ours = _Ours()
         told: tuple[str, str] | None = None
         why: DriverError | None = None
-        counts = dict.fromkeys(expected, 0)
         words = ""
         try:
             for payload in running.frames(clock.deadline):
@@ -158,54 +214,82 @@ class Launch:
                 elif isinstance(said, UnitInfo):
                     raise wire.Garbled("it offered a unit where an event was due")
                 else:
-                    counts[type(said)] = counts.get(type(said), 0) + 1
-                    if isinstance(said, Measured) and len(said.samples_ns) != self._order.runs:
-                        raise wire.Garbled(f"{len(said.samples_ns)} samples for {self._order.runs} runs")
-                    if isinstance(said, Loaded):
+                    event = answers.take(said)
+                    if isinstance(event, Loaded):
                         clock.loaded()
-                    yield said
+                    yield ours.taken_off(event)
         except TimeoutError:
-            why = TimedOut(f"{clock.exceeded()}; killed with everything below it")
+            why = TimedOut(f"{clock.exceeded(self._limits)}; killed with everything below it")
         except wire.Garbled as nonsense:
             why = Crashed(f"driver {self._zygote.driver!r} broke its contract: {nonsense}")
         finally:
             words = running.close()
-        if self._cancelled:
+        self._left_s = clock.left_s()
+        if self._cancelled.is_set():
             raise Cancelled("the run was cancelled")
         if why is None and told is not None:
             why = FAILURES.get(told[0], Crashed)(told[1])
         if why is None and running.code != 0:
             why = death(running.code, words, self._limits)
-        if why is None and any(counts[kind] != times for kind, times in expected.items()):
-            missing = ", ".join(
-                f"{counts[kind]} × {kind.__name__}" for kind in expected if counts[kind] != expected[kind]
-            )
-            why = Crashed(f"driver {self._zygote.driver!r} broke its contract: it ended with {missing}")
+        if why is None and (missing := answers.missing()):
+            why = Crashed(f"driver {self._zygote.driver!r} broke its contract: it ended without {missing}")
         if why is not None:
             raise why
 
 
-class _Deadlines:
-    """`load_s` until the load is over, then `run_s` for the rest."""
+class _Ours:
+    """This process works a little while its child measures: that is no other work."""
 
-    def __init__(self, limits: Limits, clock: Callable[[], float]) -> None:
-        self._limits = limits
+    def __init__(self) -> None:
+        self._used_s = self._since_s = 0.0
+
+    def taken_off(self, event: Event) -> Event:
+        """The event, with our own processor time taken off what others are said to have used."""
+        if isinstance(event, Progressed) and event.phase is Phase.WARM_UP and not self._since_s:
+            self._used_s, self._since_s = time.process_time(), time.monotonic()
+        if not isinstance(event, Measured) or event.host.others_share is None or not self._since_s:
+            return event
+        used, span = time.process_time() - self._used_s, time.monotonic() - self._since_s
+        share = host.without(event.host.others_share, used, span, os.cpu_count() or 1)
+        return replace(event, host=replace(event.host, others_share=share))
+
+
+def _beside(event: Event, waited: Waited) -> Event:
+    """The event with what was seen of the host before the first launch: the only word on it where a launch is too short to tell."""
+    if waited.busy_share is None:
+        return event
+    if isinstance(event, Measured) and event.host.others_share is None:
+        return replace(event, host=replace(event.host, others_share=waited.busy_share))
+    if isinstance(event, Described):
+        return replace(event, notes=(*event.notes, waited.note()))
+    return event
+
+
+class _Deadlines:
+    """`load_s` until the load is over, then what is left of `run_s`, which all launches share."""
+
+    def __init__(self, load_s: float, left_s: float, clock: Callable[[], float]) -> None:
+        self._left_s = left_s
         self._clock = clock
-        self._loading = True
-        self._until = clock() + limits.load_s
+        self._loaded: float | None = None
+        self._until = clock() + load_s
 
     def deadline(self) -> float:
         return self._until
 
     def loaded(self) -> None:
-        if self._loading:
-            self._loading = False
-            self._until = self._clock() + self._limits.run_s
+        if self._loaded is None:
+            self._loaded = self._clock()
+            self._until = self._loaded + self._left_s
 
-    def exceeded(self) -> str:
-        if self._loading:
-            return f"still loading after its limit of {self._limits.load_s:g} s"
-        return f"still running after its limit of {self._limits.run_s:g} s"
+    def left_s(self) -> float:
+        """For the launches to come."""
+        return self._left_s if self._loaded is None else max(0.0, self._until - self._clock())
+
+    def exceeded(self, limits: Limits) -> str:
+        if self._loaded is None:
+            return f"still loading after its limit of {limits.load_s:g} s"
+        return f"still running after its limit of {limits.run_s:g} s"
 
 
 def death(code: int | None, words: str, limits: Limits) -> Crashed:
@@ -251,7 +335,7 @@ def probe_units(simulate: bool = False, can_fork: bool = CAN_FORK) -> Probed:
 
 
 def _units_of(zygote: Zygote) -> list[UnitInfo]:
-    running = zygote.launch(WorkOrder(model="", unit=""), PROBE_LIMITS, "units")
+    running = zygote.launch(WorkOrder(model="", unit=""), PROBE_LIMITS, Job.UNITS)
     until = time.monotonic() + PROBE_LIMITS.load_s
     found: list[UnitInfo] = []
     words = ""

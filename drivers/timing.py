@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import math
 import sys
 import time
 from array import array
@@ -17,14 +18,14 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Final, Protocol
 
-from drivers import memory
-from drivers.base import Measured, Phase, Progressed, WorkOrder
+from drivers import host, memory
+from drivers.base import Block, Measured, Phase, Progressed, WorkOrder
 
 if sys.platform != "win32":
     import resource
 
-FLOOR: Final = 5
-"""Fewest warm-up inferences when the count is left to us."""
+FLOOR_NS: Final = 2_000_000_000
+"""Inferences so long that the floor would take more than this are settled sooner, after the cold one and one more."""
 MAX_WARMUP: Final = 5000
 BLOCK_NS: Final = 2_000_000
 """Short inferences are judged in blocks of this length, longer ones singly."""
@@ -36,6 +37,17 @@ SHARE: Final = 0.2
 LEAST_CAP_NS: Final = 50_000_000
 """… or this, whichever is more."""
 CHUNK_NS: Final = 250_000_000
+"""Between two reports of progress."""
+LOOK_NS: Final = 20_000_000
+"""Between two looks at the host, which take some 40 µs."""
+MOST_BLOCKS: Final = 2000
+MOST_AT_A_TIME: Final = 1024
+MOST_SAMPLES: Final = 40_000
+"""Of a launch that goes by time: twenty launches of them still fit into a record."""
+LEAST_SAMPLES: Final = 20
+LONGEST_NS: Final = 1_000_000_000
+"""Fewer than that where they would take longer than this."""
+CLOCK_SHARE: Final = 100
 
 
 @dataclass(slots=True)
@@ -44,6 +56,8 @@ class WarmUp:
 
     runs: int
     wanted: int | None
+    floor: int = 5
+    window_s: float | None = None
     samples: list[int] = field(default_factory=list)
     settled: bool = False
     _blocks: list[float] = field(default_factory=list)
@@ -69,13 +83,24 @@ class WarmUp:
         """Whether to stop: the count that was asked for, or settled, or as long as a warm-up may take."""
         if self.wanted is not None:
             return len(self.samples) >= max(1, self.wanted)
-        if len(self.samples) < FLOOR:
+        if len(self.samples) < self.floor and (len(self.samples) < 2 or self._spent_ns < FLOOR_NS):
             return False
-        return self.settled or len(self.samples) >= MAX_WARMUP or self._at_cap()
+        return self.settled or len(self.samples) >= max(MAX_WARMUP, self.floor) or self._at_cap()
+
+    def next_count(self) -> int:
+        """How many to make before asking again, at least 1: what was asked for, one by one up to the floor, then a block."""
+        if self.wanted is not None:
+            return max(1, self.wanted - len(self.samples))
+        if len(self.samples) < self.floor:
+            return 1
+        return max(1, int(BLOCK_NS / max(1.0, self._typical_ns())))
+
+    def _typical_ns(self) -> float:
+        return self._spent_ns / max(1, len(self.samples) - 1)
 
     def _at_cap(self) -> bool:
-        typical = self._spent_ns / (len(self.samples) - 1)
-        return self._spent_ns >= max(SHARE * self.runs * typical, LEAST_CAP_NS)
+        coming = self.runs * self._typical_ns() if self.window_s is None else self.window_s * 1e9
+        return self._spent_ns >= max(SHARE * coming, LEAST_CAP_NS)
 
     def note(self) -> str:
         """How it ended, for the row."""
@@ -143,59 +168,108 @@ class Calls:
         return timer_overhead_ns()
 
 
+def window_samples(window_ns: float, typical_ns: float) -> int:
+    """How many samples a window of time takes: enough for a median, and fewer of long inferences, at least one."""
+    wanted = math.ceil(window_ns / typical_ns)
+    return max(wanted, min(LEAST_SAMPLES, max(1, int(LONGEST_NS / typical_ns))))
+
+
+def in_a_sample(typical_ns: float, overhead_ns: int) -> int:
+    """Inferences in a sample, so that the clock's share of it is below one in a hundred."""
+    return max(1, math.ceil(CLOCK_SHARE * overhead_ns / typical_ns))
+
+
+def chunk_samples(runs: int, typical_ns: float) -> int:
+    """Samples between two looks at the host, so that looking costs little and the blocks of a long run are not too many to tell."""
+    return max(1, -(-runs // MOST_BLOCKS), int(LOOK_NS / typical_ns))
+
+
 def _switches() -> int | None:
     return None if sys.platform == "win32" else resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
 def measure_calls(
-    loop: Loop, order: WorkOrder, first_ns: int, peak_was_reset: bool
+    loop: Loop, order: WorkOrder, first_ns: int, peak_was_reset: bool, reader: host.Reader | None = None
 ) -> Iterator[Progressed | Measured | str]:
     """Warm up and time the loop as `order` says; yields progress, one note on the warm-up, and at last the `Measured`.
 
     `first_ns` is the time of the cold inference, made by the caller while it looked for the shapes; it is the first warm-up.
+    Exactly `order.runs` samples of one inference each, or `order.window_s` of samples that hold several where one is short.
     """
-    runs, warmup = order.runs, order.warmup
-    warm = WarmUp(runs, warmup)
+    reader = reader or host.Reader()
+    before, used = reader.look(), time.process_time()
+    warm = WarmUp(order.runs, order.warmup, max(1, order.warmup_floor), order.window_s)
     warm.add(first_ns)
-    yield Progressed(Phase.WARM_UP, 1, warmup)
-    one = array("q", (0,))
-    reported = time.perf_counter_ns()
-    while not warm.done:
-        loop.time(one, 0, 1, 1)
-        warm.add(one[0])
-        if time.perf_counter_ns() - reported > CHUNK_NS:
-            yield Progressed(Phase.WARM_UP, len(warm.samples), warmup)
-            reported = time.perf_counter_ns()
+    yield from _warm_up(loop, warm)
     yield warm.note()
-    typical = median(warm.samples[len(warm.samples) // 2 :])
-    chunk = max(1, int(CHUNK_NS / max(typical, 1)))
+    typical = max(1.0, median(warm.samples[len(warm.samples) // 2 :]))
     overhead = loop.overhead_ns()
+    runs, grouped = order.runs, 1
+    if order.window_s is not None:
+        grouped = in_a_sample(typical, overhead)
+        runs = min(MOST_SAMPLES, window_samples(order.window_s * 1e9, typical * grouped))
     samples = array("q", bytes(8 * runs))
-    cpu = wall = 0.0
-    switches: int | None = 0
+    blocks: list[Block] = []
     yield Progressed(Phase.RUN, 0, runs)
+    reported = began = time.perf_counter_ns()
     gc.collect()
     gc.freeze()
     gc.disable()
     try:
-        for start in range(0, runs, chunk):
-            stop = min(start + chunk, runs)
-            switched, used, began = _switches(), time.process_time(), time.perf_counter()
-            loop.time(samples, start, stop, 1)
-            wall += time.perf_counter() - began
-            cpu += time.process_time() - used
-            after = _switches()
-            switches = None if None in (switches, switched, after) else switches + after - switched  # type: ignore[operator]
-            yield Progressed(Phase.RUN, stop, runs, median(samples[start:stop]) / 1e6)
+        step = chunk_samples(runs, typical * grouped)
+        for start in range(0, runs, step):
+            stop = min(start + step, runs)
+            blocks.append(_block(loop, samples, start, stop, grouped, reader))
+            if stop == runs or time.perf_counter_ns() - reported > CHUNK_NS:
+                reported = time.perf_counter_ns()
+                yield Progressed(Phase.RUN, stop, runs, median(samples[start:stop]) / 1e6)
     finally:
         gc.enable()
         gc.unfreeze()
+    switches = [block.switches for block in blocks if block.switches is not None]
     yield Measured(
         samples_ns=tuple(samples),
         warmup_ns=tuple(warm.samples),
-        cpu_s=cpu,
-        wall_s=wall,
+        cpu_s=sum(block.cpu_ns for block in blocks) / 1e9,
+        wall_s=sum(block.wall_ns for block in blocks) / 1e9,
         peak_bytes=memory.peak_bytes(peak_was_reset),
         timer_overhead_ns=overhead,
-        involuntary_switches=switches,
+        involuntary_switches=sum(switches) if switches else None,
+        per_sample=grouped,
+        began_ns=began,
+        blocks=tuple(blocks),
+        host=host.state(before, reader.look(), time.process_time() - used, reader),
+    )
+
+
+def _warm_up(loop: Loop, warm: WarmUp) -> Iterator[Progressed]:
+    """Single inferences as far as the floor, then some at a time, as they will be timed."""
+    yield Progressed(Phase.WARM_UP, 1, warm.wanted)
+    some = array("q", bytes(8 * MOST_AT_A_TIME))
+    reported = time.perf_counter_ns()
+    while not warm.done:
+        count = min(warm.next_count(), MOST_AT_A_TIME)
+        loop.time(some, 0, count, 1)
+        for sample in some[:count]:
+            warm.add(sample)
+        if time.perf_counter_ns() - reported > CHUNK_NS:
+            yield Progressed(Phase.WARM_UP, len(warm.samples), warm.wanted)
+            reported = time.perf_counter_ns()
+
+
+def _block(
+    loop: Loop, samples: array[int], start: int, stop: int, grouped: int, reader: host.Reader
+) -> Block:
+    """Time one stretch; the host is read before and after it."""
+    stalled, switched = reader.stall_ns(), _switches()
+    used, began = time.process_time_ns(), time.perf_counter_ns()
+    loop.time(samples, start, stop, grouped)
+    wall, cpu = time.perf_counter_ns() - began, time.process_time_ns() - used
+    switches, stall = _switches(), reader.stall_ns()
+    return Block(
+        samples=stop - start,
+        wall_ns=wall,
+        cpu_ns=cpu,
+        stall_ns=None if stall is None or stalled is None else max(0, stall - stalled),
+        switches=None if switches is None or switched is None else switches - switched,
     )

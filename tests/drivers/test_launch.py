@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from drivers import pages
 from drivers.base import (
     MIB,
     Cancelled,
@@ -24,6 +25,7 @@ from drivers.base import (
     Event,
     Limits,
     Loaded,
+    LoadKind,
     Measured,
     Phase,
     Progressed,
@@ -105,14 +107,88 @@ def test_an_invented_unit_is_not_even_tried_where_simulation_is_off(script: Scri
         play(script(), honest)
 
 
-def test_each_load_is_a_process_of_its_own(stage: Zygote, script: Script) -> None:
-    events = play(script(), stage, loads=4)
-    assert [type(event).__name__ for event in events if not isinstance(event, Progressed)] == [
-        *["Loaded"] * 4,
-        "Described",
-        "Measured",
-        "Checked",
+def told(events: list[Event]) -> list[str]:
+    """What came, without progress; loads by their kind."""
+    return [
+        str(event.kind) if isinstance(event, Loaded) else type(event).__name__
+        for event in events
+        if not isinstance(event, Progressed)
     ]
+
+
+STORY = ["Described", "Measured", "Checked", "warm"]
+
+
+def test_runs_are_shared_out_over_launches_and_only_the_first_is_described_and_checked(
+    stage: Zygote, script: Script
+) -> None:
+    events = play(script(), stage, runs=14, loads=3)
+    assert told(events)[1:] == [*STORY, "fresh", "Measured", "fresh", "Measured"]
+    assert [len(one.samples_ns) for one in events if isinstance(one, Measured)] == [5, 5, 4]
+
+
+def test_few_runs_are_made_in_the_first_launch_and_the_others_only_load(
+    stage: Zygote, script: Script
+) -> None:
+    events = play(script(), stage, runs=11, loads=3)
+    assert told(events)[1:] == [*STORY, "fresh", "fresh"]
+    assert [len(one.samples_ns) for one in events if isinstance(one, Measured)] == [11]
+
+
+def test_a_precision_is_reached_after_six_launches_of_one_and_the_same_time(
+    stage: Zygote, script: Script
+) -> None:
+    asked = WorkOrder(script(latencies_ms=[2]), UNIT, precision=0.02)
+    events = list(measure(asked, QUICK, stage))
+    assert told(events)[1:] == [*STORY, *["fresh", "Measured"] * 5]
+    assert {one.samples_ns for one in events if isinstance(one, Measured)} == {(2_000_000,) * 20}
+
+
+def test_a_launch_whose_pages_were_dropped_is_cold_and_only_the_first_is(
+    stage: Zygote, script: Script
+) -> None:
+    model = script()
+    if not pages.drop(Path(model)):
+        assert "cold" not in told(play(model, stage))
+        return
+    assert told(play(model, stage, loads=3)) == ["cold", *STORY, "fresh", "fresh"]
+
+
+def test_what_was_measured_before_a_later_launch_died_has_been_told(stage: Zygote, script: Script) -> None:
+    model = script(fail={"phase": "run", "error": "crash", "again": True}, print="no more")
+    seen: list[Event] = []
+    with pytest.raises(Crashed, match="exit code 7: no more"):
+        seen.extend(measure(order(model, 12, 3), QUICK, stage))
+    assert told(seen)[1:] == [*STORY, "fresh"]
+
+
+def test_a_run_that_is_cancelled_between_launches_makes_no_other(stage: Zygote, script: Script) -> None:
+    launch = Launch(order(script(), 12, 3), QUICK, stage)
+    seen: list[Event] = []
+
+    def follow() -> None:
+        for event in launch.events():
+            seen.append(event)
+            if isinstance(event, Loaded) and event.kind is LoadKind.WARM:
+                launch.kill()
+
+    with pytest.raises(Cancelled):
+        follow()
+    assert told(seen)[1:] == STORY
+
+
+def test_all_launches_together_have_the_time_that_a_run_may_take(stage: Zygote, script: Script) -> None:
+    model = script(latencies_ms=[100], sleep=True)
+    with pytest.raises(TimedOut, match=r"still running after its limit of 1 s"):
+        play(model, stage, Limits(load_s=20, run_s=1.0), runs=12, loads=3)
+
+
+def test_no_launch_is_begun_for_a_precision_that_would_end_behind_the_limit(
+    stage: Zygote, script: Script
+) -> None:
+    asked = WorkOrder(script(latencies_ms=[20], sleep=True), UNIT, precision=0.02)
+    events = list(measure(asked, Limits(load_s=20, run_s=1.2), stage))
+    assert 1 <= sum(isinstance(event, Measured) for event in events) <= 2
 
 
 @pytest.mark.parametrize("phase", ["load", "warm-up", "run", "check"])

@@ -21,9 +21,15 @@ def ordered(**asked: Any) -> WorkOrder:
     return WorkOrder("model", "unit", **asked)
 
 
-def warmed(samples: list[int], runs: int = 100, wanted: int | None = None) -> WarmUp:
+def warmed(
+    samples: list[int],
+    runs: int = 100,
+    wanted: int | None = None,
+    floor: int = 5,
+    window_s: float | None = None,
+) -> WarmUp:
     """Feed samples until it is done or they are used up."""
-    warm = WarmUp(runs, wanted)
+    warm = WarmUp(runs, wanted, floor, window_s)
     for sample in samples:
         if warm.done:
             break
@@ -61,15 +67,30 @@ def test_a_warm_up_that_never_settles_ends_at_its_share_of_the_run() -> None:
     assert len(warm.samples) <= 1 + 0.2 * 100 + 6
 
 
-def test_few_runs_of_a_slow_model_are_warmed_up_five_times() -> None:
-    assert len(warmed([1000 * MS] * 50, runs=1).samples) == timing.FLOOR
+def test_few_runs_of_a_slow_model_are_warmed_up_as_often_as_the_floor_says() -> None:
+    assert len(warmed([100 * MS] * 50, runs=1).samples) == 5
+    assert len(warmed([100 * MS] * 50, runs=1, floor=3).samples) == 3
+
+
+def test_the_floor_of_a_device_that_needs_more_is_kept_although_the_times_settle_sooner() -> None:
+    assert len(warmed([MS] * 500, runs=10_000, floor=100).samples) == 100
+
+
+def test_inferences_of_seconds_are_not_made_five_times_for_nothing() -> None:
+    assert len(warmed([3000 * MS] * 50, runs=1).samples) == 2
+
+
+def test_in_a_window_the_warm_up_ends_at_its_cap_whatever_the_runs_say() -> None:
+    restless = list(itertools.islice(itertools.cycle([4 * MS] * 3 + [8 * MS] * 3), 1000))
+    warm = warmed(restless, runs=1_000_000, window_s=0.05)
+    assert 50 <= sum(warm.samples[1:]) / MS <= 60
 
 
 @given(st.lists(st.integers(1, 50 * MS), min_size=1, max_size=30), st.integers(1, 500))
 def test_a_warm_up_always_ends(repeated: list[int], runs: int) -> None:
     warm = warmed(list(itertools.islice(itertools.cycle(repeated), timing.MAX_WARMUP + 1)), runs)
     assert warm.done
-    assert timing.FLOOR <= len(warm.samples) <= timing.MAX_WARMUP
+    assert 5 <= len(warm.samples) <= timing.MAX_WARMUP
 
 
 def test_samples_are_as_many_as_runs_and_the_warm_up_is_not_among_them() -> None:
