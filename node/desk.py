@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 import structlog
 
+from drivers.formats import looks_trusting
 from node.durations import show_seconds
 from node.estate import Estate
 from node.ledger import Ledger
@@ -62,6 +63,10 @@ from swarm.network import PeerId
 
 MAX_TOLD: Final = 8
 """Clauses that are not met, in the quote for one shape."""
+FOR_FRIENDS: Final = (
+    "TorchScript and torch.export models carry programs, which are run only for this device's owner and for people"
+    " whom the owner let in; send ONNX, or weights as safetensors"
+)
 MAX_SPOKEN: Final = 1_024
 """Campaigns of one link whose epochs are remembered."""
 VERBS: Final = (Probe, Commit, Renew, Cancel, Release, Adopt, Look, Control, Status)
@@ -98,7 +103,7 @@ class Desk:
     longest_s: float = math.inf
     """The most that a task of others than the owner may take by its own limits, and may wait in the queue."""
     _epochs: WeakKeyDictionary[Link, dict[str, int]] = field(default_factory=WeakKeyDictionary)
-    """Campaign → the highest epoch that a link has spoken under. The verbs that name leases carry none of their own."""
+    """Campaign → the highest epoch that a link has spoken under, for verbs that name leases without one."""
 
     async def answer(self, link: Link, message: Message) -> Message | None:
         """For `swarm.link.serve_links`."""
@@ -222,6 +227,8 @@ class Desk:
             return Denied(reason=Reason.NOT_ALLOWED, detail=f"the task is {task.scheduler}'s, not yours")
         if not verify(peer, task_message(ask.task), ask.signature):
             return Denied(reason=Reason.BAD_REQUEST, detail="the task's signature is not its scheduler's")
+        if permit.stranger and looks_trusting(task.unit, task.model.name):
+            return Denied(reason=Reason.NOT_ALLOWED, detail=detail(f"{line(task.model.name)}: {FOR_FRIENDS}"))
         unmet = self.unmet(task.unit, task.requirement)
         longest_s = math.inf if permit.owner else self.longest_s
         if (most_s := most_seconds(task)) > longest_s:
@@ -383,6 +390,7 @@ def _wanted(peer: PeerId, permit: Permit, ask: Commit, task: Task, longest_s: fl
         priority=ask.priority,
         cap=permit.priority,
         owner=permit.owner,
+        stranger=permit.stranger,
         slots=permit.slots,
         team=permit.team,
         preempted=ask.preempted,

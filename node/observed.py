@@ -48,6 +48,8 @@ class Job:
     task_sha256: str
     waited_s: float = 0.0
     """From the commit to the beginning."""
+    stranger: bool = False
+    """See `Wanted.stranger`."""
 
 
 @dataclass(frozen=True, slots=True)

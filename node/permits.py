@@ -158,6 +158,7 @@ class Permits:
                 Permit(
                     principal=peer,
                     rights=frozenset({Right.SUBMIT}),
+                    stranger=True,
                     priority=ANYONE_PRIORITY,
                     slots=ANYONE_SLOTS,
                 )

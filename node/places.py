@@ -40,6 +40,8 @@ class Wanted:
     """The highest that its permission lets count."""
     owner: bool = False
     """For the device's owner."""
+    stranger: bool = False
+    """For somebody whom nobody here knows: no model of theirs may carry a program."""
     slots: int | None = None
     """Places and tickets that the principal may have here; None: no limit of its own."""
     team: str = ""

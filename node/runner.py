@@ -100,7 +100,7 @@ class Stop:
             self.scope.cancel()
 
 
-def work_order(task: Task, model: str) -> WorkOrder:
+def work_order(task: Task, model: str, stranger: bool = False) -> WorkOrder:
     """The task in a driver's words."""
     measure = task.measure
     return WorkOrder(
@@ -112,6 +112,8 @@ def work_order(task: Task, model: str) -> WorkOrder:
         warmup=measure.warmup,
         threads=measure.threads,
         dims=dict(measure.dims),
+        inputs=dict(measure.inputs),
+        trusted=not stranger,
         seed=measure.seed,
         check=measure.check,
         pre=tuple(step.to_wire() for step in measure.pre),
@@ -181,7 +183,7 @@ async def _attempt(job: Job, bench: Bench, seen: Observed, report: Report, timin
             await bench.quiet()
             seen.enter("prepare", bench.clock())
             tell(Phase.PREPARE)
-            launch = bench.launch(work_order(task, str(path)), limits(task, bench.memory_cap))
+            launch = bench.launch(work_order(task, str(path), job.stranger), limits(task, bench.memory_cap))
             problem = await _measure(launch, seen, tell, timing, bench.clock)
     except RunError as exc:
         hint = f"; {exc.hint}" if exc.hint else ""

@@ -330,7 +330,15 @@ class Worker:
         assert place is not None, "the ledger ordered a run of a lease it does not hold"
         place.began = began = trio.current_time()
         wanted, condition = place.wanted, self.ledger.condition
-        job = Job(lease, place.fence, wanted.attempt, wanted.task, wanted.task_sha256, began - place.since)
+        job = Job(
+            lease,
+            place.fence,
+            wanted.attempt,
+            wanted.task,
+            wanted.task_sha256,
+            began - place.since,
+            stranger=wanted.stranger,
+        )
         condition.begin()
         self._advert_old.set()
         self._parts.tell(told.began(job.task))

@@ -47,6 +47,8 @@ class Permit:
     rights: frozenset[Right]
     owner: bool = False
     """The device's owner, or somebody acting for the owner."""
+    stranger: bool = False
+    """Served only because anybody is: nobody that the owner knows answers for it."""
     priority: int = 100
     """The highest priority that counts."""
     slots: int | None = None

@@ -14,6 +14,11 @@ MAX_TASK: Final = 16 * 1024
 _CONTEXT: Final = b"sark task 1\n"
 
 DimName = Annotated[str, StringConstraints(min_length=1, max_length=100)]
+InputForm = Annotated[
+    str,
+    StringConstraints(pattern=r"^[a-z][a-z0-9]{1,15}\[[A-Za-z0-9_, ]{0,450}\]$"),
+]
+"""Type and shape of an input, such as `float32[batch, 3, 224, 224]`."""
 FileName = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f/\\]{1,200}$")]
 
 
@@ -26,7 +31,7 @@ class Model(Message):
     size: Count
 
 
-StepValue = str | bool | int | float | Annotated[tuple[float, ...], Field(max_length=64)]
+StepValue = str | bool | int | float | Annotated[tuple[int | float, ...], Field(max_length=64)]
 
 
 class Step(Message):
@@ -51,6 +56,8 @@ class Measure(Message):
     threads: Annotated[int, Field(ge=1, le=8192)] | None = None
     """None: as many as physical cores."""
     dims: Annotated[dict[DimName, Annotated[int, Field(ge=1, le=2**31)]], Field(max_length=64)] = {}
+    inputs: Annotated[dict[DimName, InputForm], Field(max_length=64)] = {}
+    """Of models whose format does not tell its inputs (TorchScript)."""
     seed: Annotated[int, Field(ge=0, le=2**32)] = 0
     check: bool = True
     pre: Annotated[tuple[Step, ...], Field(max_length=16)] = ()
