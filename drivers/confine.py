@@ -1,7 +1,8 @@
 """What a child process gives up before it touches a model, and the environment it starts in.
 
-These are the portable limits: resource limits, an empty environment, a private folder, first in line for the out-of-memory
-killer. Namespaces, seccomp and Landlock come on top of them for strangers' work and are no part of this module.
+Here are the limits that hold on every tier: resource limits, an empty environment, a private folder, first in line for the
+out-of-memory killer; and the door to what each system adds to them (`drivers.sandbox_linux`, `drivers.sandbox_mac`,
+`drivers.sandbox_windows`). Which tier a device reaches is found out by `drivers.sandbox`.
 """
 
 from __future__ import annotations
@@ -10,16 +11,41 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
+from drivers import native
 from drivers.base import MIB, Limits
+from drivers.view import Plan
 
 if sys.platform != "win32":
     import resource
 
-SANDBOX: Final = "none"
-"""How far a child is shut in, as the device's profile says it: the limits here bound what it uses, not what it may reach."""
+
+class Tier(StrEnum):
+    """How far a child is shut in, as the device's profile says it."""
+
+    FULL = "full"
+    """It reaches nothing but its model, its own folder and the libraries: no network, no file, no process of this device."""
+    PARTIAL = "partial"
+    """Some of that. What is open stands in the probe's reasons."""
+    NONE = "none"
+    """What it uses is bounded, what it reaches is not."""
+
+
+class NotShutIn(Exception):
+    """A launch could not be shut in as far as it was to be. Says at which step, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shelter:
+    """How one launch is shut in."""
+
+    tier: Tier
+    plan: Plan
+
 
 KEPT: Final = (
     *("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"),
@@ -36,13 +62,18 @@ FIXED: Final = {
 STACK_BYTES: Final = 80 * MIB
 """Address space that one more thread of the runtime reserves without using it: its stack and its malloc arena."""
 OPEN_FILES: Final = 256
+SPARE_THREADS: Final = 128
+"""Threads a launch may have beside four for each that its runtime was told to take."""
+SPARE_CPU_S: Final = 60
+MAX_CPU_S: Final = 2**31 - 1
 PR_SET_PDEATHSIG: Final = 1
 PR_SET_CHILD_SUBREAPER: Final = 36
 
 
 def clean_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment of a zygote: what it needs of ours and nothing that could be a secret or bend an import."""
-    return {name: environ[name] for name in KEPT if name in environ} | FIXED
+    kept = {name: environ[name] for name in KEPT if name in environ}
+    return kept | FIXED | {native.VARIABLE: str(native.folder(environ))}
 
 
 def move_in(folder: str) -> None:
@@ -76,24 +107,60 @@ def mapped_bytes() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def limit(limits: Limits, threads: int, address_space: bool) -> None:
+def have_files() -> None:
+    """Whatever was left of the node's own limit of open files, a zygote has enough for its launches. Does nothing on Windows."""
+    if sys.platform != "win32":
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        enough = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, enough), hard))
+
+
+def limit(limits: Limits, threads: int, address_space: bool, counted: bool = False) -> None:
     """Set this process's resource limits for good (the hard ones too).
 
     `threads` is how many the runtime will start; `address_space` False leaves memory alone, for GPU runtimes, which map many
-    times what they use. Does nothing on Windows.
+    times what they use. `counted`: the system counts this launch's processes and threads apart from the user's others, so that
+    they can be bounded.
     """
     if sys.platform == "win32":
+        from drivers import sandbox_windows
+
+        sandbox_windows.enter_job(limits.memory_bytes if address_space else None)
         return
     wanted = {
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_FSIZE: limits.output_bytes,
         resource.RLIMIT_NOFILE: OPEN_FILES,
+        resource.RLIMIT_CPU: min(
+            MAX_CPU_S, int((limits.load_s + limits.run_s) * (os.cpu_count() or 1)) + SPARE_CPU_S
+        ),
     }
     if address_space and (mapped := mapped_bytes()):
         wanted[resource.RLIMIT_AS] = mapped + limits.memory_bytes + threads * STACK_BYTES
+    if counted:
+        wanted[resource.RLIMIT_NPROC] = 4 * threads + SPARE_THREADS
     for what, value in wanted.items():
         hard = resource.getrlimit(what)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(what, (value, value))
     if sys.platform == "linux":
         Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+def shut(shelter: Shelter) -> None:
+    """The last thing before the model is touched: give up, for good, what the shelter's tier takes away. Raises `NotShutIn`."""
+    if shelter.tier is Tier.NONE:
+        return
+    try:
+        if sys.platform == "linux":
+            from drivers import sandbox_linux
+
+            sandbox_linux.shut_calls(shelter.plan, all_of_it=shelter.tier is Tier.FULL)
+        elif sys.platform == "darwin":
+            from drivers import sandbox_mac
+
+            sandbox_mac.shut(sandbox_mac.system_library(), shelter.plan)
+        else:
+            raise NotShutIn(f"this system has no sandbox of tier {shelter.tier}")
+    except OSError as why:
+        raise NotShutIn(str(why)) from why

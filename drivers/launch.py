@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from drivers import child, host, pages, registry, wire
+from drivers import child, host, native, pages, registry, wire
 from drivers.answers import Answers
 from drivers.base import (
     MIB,
@@ -47,6 +47,8 @@ from drivers.quiet import Quiet, Waited
 from drivers.stopping import Job, Launching, Plan
 
 FAILURES: Final[dict[str, type[DriverError]]] = {error.__name__: error for error in child.TELLABLE}
+COMPILED: Final = frozenset({"onnx"})
+"""Drivers that time with the native loop: made on this side, before any of their children."""
 CAN_FORK: Final = sys.platform != "win32"
 MAY_PRELOAD: Final = sys.platform == "linux"
 """On macOS the system's libraries may not be used on both sides of a fork, so imports happen in the child there."""
@@ -93,6 +95,8 @@ class Zygote:
         """Fork one launch. `job`: a `stopping.Job`."""
         told = wire.pack_order(order, limits, self.driver, self.simulate, job)
         if not self._can_fork:
+            if self.driver in COMPILED:
+                native.prepare(native.folder())
             return PlainChild(told, limits.output_bytes)
         preload = MAY_PRELOAD and job != Job.UNITS and not order.unit.startswith(child.UNLIMITED_UNITS)
         return self._process(preload).fork(told, limits.output_bytes)
@@ -104,6 +108,8 @@ class Zygote:
                 return running
             if running is not None:
                 running.close()
+            if self.driver in COMPILED:
+                native.prepare(native.folder())
             self._processes[preload] = started = ZygoteProcess(
                 self.driver, self.simulate, preload, self._tier
             )

@@ -204,14 +204,17 @@ def private_folder(undo: contextlib.ExitStack) -> str:
 class ZygoteProcess:
     """A running `drivers.zygote`; started at once, forking as soon as its imports are done."""
 
-    def __init__(self, driver: str, simulate: bool, preload: bool) -> None:
-        """Raises `Crashed` when this device has no room for another process."""
+    def __init__(self, driver: str, simulate: bool, preload: bool, tier: str = "best") -> None:
+        """`tier`: how far its launches are shut in (`confine.Tier`), or `best`: as far as it finds it can.
+
+        Raises `Crashed` when this device has no room for another process.
+        """
         with starting() as undo:
             self._socket, theirs = socket.socketpair()
             undo.enter_context(self._socket)
             with theirs:
                 self._log = undo.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
-                arguments = (str(theirs.fileno()), driver, str(int(simulate)), str(int(preload)))
+                arguments = (str(theirs.fileno()), driver, str(int(simulate)), tier, str(int(preload)))
                 self._process = subprocess.Popen(
                     boot_command("zygote", *arguments),
                     pass_fds=(theirs.fileno(),),

@@ -2,7 +2,8 @@
 
     node ── control socket ──▶ zygote            runtime imported, no session made, one thread; never runs a model
                                  └ fork ▶ keeper    one for each launch; ends everything below it, tells the status
-                                            └ fork ▶ worker    drivers/child.py: confined, runs the model
+                                            └ fork ▶ worker    drivers/child.py: shut in, runs the model; in the full
+                                                               sandbox there is a porter between (drivers/sandbox_linux.py)
 
 `multiprocessing`'s forkserver is not used because it imports the parent's main module in every child, unpickles what they
 say, and hands its alive-pipe on to them. Here nothing crosses but three file descriptors and one JSON order.
@@ -26,8 +27,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NoReturn
 
-from drivers import child, confine, registry
-from drivers.base import Driver, Unfit
+from drivers import child, confine, registry, sandbox_linux, sandbox_probe, view, wire
+from drivers.base import Driver, Unfit, opens_connections
+from drivers.confine import Shelter, Tier
 
 FDS: Final = 3
 """Passed with each request: the launch's control socket, the pipe for events, the file for what it prints."""
@@ -36,10 +38,14 @@ RETRY_MS: Final = 5
 
 
 def main(arguments: list[str]) -> NoReturn:
-    """Serve forks until the parent's end closes. `arguments`: socket fd, driver, simulate (0/1), preload (0/1)."""
+    """Serve forks until the parent's end closes.
+
+    `arguments`: socket fd, driver, simulate (0/1), the tier of its launches or `best`, preload (0/1).
+    """
     control = socket.socket(fileno=int(arguments[0]))
-    driver, simulate, preload = arguments[1], arguments[2] == "1", arguments[3] == "1"
+    driver, simulate, preload = arguments[1], arguments[2] == "1", arguments[4] == "1"
     loaded = None
+    confine.have_files()
     if preload:
         loaded = preload_driver(driver, simulate)
         if (
@@ -47,6 +53,7 @@ def main(arguments: list[str]) -> NoReturn:
         ):  # forking beside threads can leave a lock held for ever: start again without the imports
             os.set_inheritable(control.fileno(), True)
             os.execv(sys.executable, [*sys.orig_argv[:-1], "0"])  # noqa: S606
+    tier = best_tier() if arguments[3] == "best" else Tier(arguments[3])
     gc.collect()
     gc.freeze()  # forked children then leave these objects' pages shared
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers report for themselves; nobody waits for them here
@@ -57,13 +64,15 @@ def main(arguments: list[str]) -> NoReturn:
         told, fds = request
         if os.fork() == 0:
             control.close()
-            keep(socket.socket(fileno=fds[0]), fds[1], fds[2], told, loaded)
+            keep(socket.socket(fileno=fds[0]), fds[1], fds[2], told, loaded, tier)
         for fd in fds:
             os.close(fd)
 
 
 def preload_driver(name: str, simulate: bool) -> Driver | None:
     """Import what every launch of the driver would import. One that fails here fails again, and is reported, in its launch."""
+    if name == sandbox_probe.NAME:
+        return sandbox_probe.Prober(os.environ.get("HOME", ""))
     try:
         driver = registry.load(name, simulate)
         for module in driver.preload():
@@ -99,7 +108,50 @@ def receive_request(control: socket.socket) -> tuple[bytes, list[int]] | None:
     return data[HEADER_BYTES:], fds.tolist()
 
 
-def keep(control: socket.socket, events: int, log: int, told: bytes, driver: Driver | None) -> NoReturn:
+def best_tier() -> Tier:
+    """The tier that works here, as tried out in a child; what each part is worth is `drivers.sandbox`'s affair."""
+    if sys.platform == "darwin":
+        return Tier.PARTIAL
+    if not sandbox_linux.is_here():
+        return Tier.NONE
+    for tier in (Tier.FULL, Tier.PARTIAL):
+        tried = os.fork()
+        if tried == 0:
+            sandbox_linux.try_out(tier is Tier.FULL, view.code_folders())
+        if os.waitpid(tried, 0)[1] == 0:
+            return tier
+    return Tier.NONE
+
+
+def shelter_for(told: bytes, driver: Driver | None, tier: Tier) -> Shelter | None:
+    """How a launch is shut in; None: without a model there is nobody to be shut in."""
+    folder, _, packed = told.partition(b"\0")
+    order, limits, name, simulate, _ = wire.unpack_order(packed)
+    if not order.model or tier is Tier.NONE:
+        return None
+    with suppress(Unfit, *registry.BREAKAGE):  # one that does not load is told by the worker
+        driver = driver or registry.load(name, simulate)
+    network = driver is not None and opens_connections(driver)
+    plan = view.plan(
+        os.fsdecode(folder),
+        order.model,
+        limits.output_bytes,
+        code=view.code_folders(),
+        in_dev=os.listdir("/dev"),  # noqa: PTH208
+        network=network,
+        gpu=order.unit.startswith(child.UNLIMITED_UNITS),
+    )
+    return Shelter(Tier.PARTIAL if network else tier, plan)
+
+
+def keep(
+    control: socket.socket,
+    events: int,
+    log: int,
+    told: bytes,
+    driver: Driver | None,
+    tier: Tier = Tier.NONE,
+) -> NoReturn:
     """Fork the worker; when it ends or the parent lets go, end all that is left and say how it ended."""
     try:
         keeper = os.getpid()
@@ -109,21 +161,37 @@ def keep(control: socket.socket, events: int, log: int, told: bytes, driver: Dri
         os.set_blocking(wake, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        shelter = shelter_for(told, driver, tier)
+        full = shelter is not None and shelter.tier is Tier.FULL
+        heard, verdict = os.pipe()
+        trouble = sandbox_linux.trouble_with(sandbox_linux.own_processes) if full else ""
         worker = os.fork()
         if worker == 0:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            confine.die_with(keeper)
-            os.setsid()
+            for end in (heard, woken, wake):
+                os.close(end)
             control.close()
-            os.close(woken)
-            os.close(wake)
-            child.work(events, log, told, driver)
-        os.close(events)
-        os.close(log)
+            if full:
+                sandbox_linux.die_with_keeper(verdict)
+            else:
+                confine.die_with(keeper)
+            os.setsid()
+            if shelter is not None and full and not trouble:
+                plan = shelter.plan
+                trouble = sandbox_linux.trouble_with(lambda: sandbox_linux.shut_view(plan))
+                sandbox_linux.stand_at_the_door(verdict)
+            else:
+                os.close(verdict)
+            child.work(events, log, told, driver, shelter, trouble)
+        for end in (events, log, verdict):
+            os.close(end)
         with suppress(OSError):  # the parent may be gone already
             control.sendall(b"%d\n" % worker)
         status = sweep(worker, woken, await_end(control.fileno(), woken, worker))
+        said = os.read(heard, sandbox_linux.VERDICT.size)  # all who could write are dead
+        if len(said) == sandbox_linux.VERDICT.size:
+            (status,) = sandbox_linux.VERDICT.unpack(said)
         shutil.rmtree(
             os.fsdecode(told.partition(b"\0")[0]), ignore_errors=True
         )  # here, because the parent may be gone

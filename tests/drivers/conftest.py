@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+os.environ.setdefault("SARK_NATIVE", str(Path(tempfile.gettempdir(), "sark-tests-native").absolute()))
 
+from drivers.confine import Tier
 from drivers.launch import Zygote
 from tests.drivers.shelf import Shelf
 
@@ -43,6 +45,13 @@ def zygote() -> Iterator[Zygote]:
 def stage() -> Iterator[Zygote]:
     """Launches of the fake driver."""
     with Zygote("fake", simulate=True).start() as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def bare() -> Iterator[Zygote]:
+    """Launches of the fake driver that are not shut in, so that a script may start processes."""
+    with Zygote("fake", simulate=True, tier=Tier.NONE).start() as started:
         yield started
 
 

@@ -243,14 +243,14 @@ def test_a_child_that_tells_too_much_is_stopped(stage: Zygote, script: Script) -
         play(script(), stage, Limits(load_s=20, run_s=20, output_bytes=1500), runs=500)
 
 
-def test_a_process_that_left_the_group_is_found_and_ended(stage: Zygote, script: Script) -> None:
-    play(script(orphan=True), stage)
-    wait_until(lambda: not below(stage), "the orphan lives on")
+def test_a_process_that_left_the_group_is_found_and_ended(bare: Zygote, script: Script) -> None:
+    play(script(orphan=True), bare)
+    wait_until(lambda: not below(bare), "the orphan lives on")
 
 
-def test_an_orphan_does_not_survive_a_time_out_either(stage: Zygote, script: Script) -> None:
+def test_an_orphan_does_not_survive_a_time_out_either(bare: Zygote, script: Script) -> None:
     with pytest.raises(TimedOut):
-        play(script(orphan=True, hang="run"), stage, Limits(load_s=20, run_s=0.3))
+        play(script(orphan=True, hang="run"), bare, Limits(load_s=20, run_s=0.3))
 
 
 def hanging(stage: Zygote, script: Script) -> tuple[Launch, Iterator[Event]]:
@@ -264,9 +264,9 @@ def hanging(stage: Zygote, script: Script) -> tuple[Launch, Iterator[Event]]:
     return launch, events
 
 
-def test_a_kill_from_another_thread_ends_everything_before_it_returns(stage: Zygote, script: Script) -> None:
-    launch, events = hanging(stage, script)
-    doomed = below(stage)
+def test_a_kill_from_another_thread_ends_everything_before_it_returns(bare: Zygote, script: Script) -> None:
+    launch, events = hanging(bare, script)
+    doomed = below(bare)
     ended: list[BaseException] = []
 
     def consume() -> None:
@@ -291,10 +291,10 @@ def test_a_launch_killed_before_it_began_never_begins(stage: Zygote, script: Scr
         next(launch.events())
 
 
-def test_a_launch_that_nobody_listens_to_any_more_is_ended(stage: Zygote, script: Script) -> None:
-    _, events = hanging(stage, script)
+def test_a_launch_that_nobody_listens_to_any_more_is_ended(bare: Zygote, script: Script) -> None:
+    _, events = hanging(bare, script)
     events.close()  # type: ignore[attr-defined]
-    wait_until(lambda: not below(stage), "an abandoned launch lives on")
+    wait_until(lambda: not below(bare), "an abandoned launch lives on")
 
 
 def test_a_killed_keeper_takes_its_worker_along(stage: Zygote, script: Script) -> None:
@@ -371,9 +371,10 @@ def test_where_there_is_no_fork_the_same_holds(
 NODE = """
 import sys
 from drivers.base import Limits, Loaded, WorkOrder
+from drivers.confine import Tier
 from drivers.launch import Launch, Zygote
 can_fork = sys.argv[2] == "fork"
-stage = Zygote("fake", simulate=True, can_fork=can_fork).start()
+stage = Zygote("fake", simulate=True, can_fork=can_fork, tier=Tier.NONE).start()
 for event in Launch(WorkOrder(sys.argv[1], "Fake (Simulation)", 1, 1), Limits(), stage).events():
     if isinstance(event, Loaded):
         print("loaded", flush=True)

@@ -1,0 +1,119 @@
+"""Which tier of sandbox this device reaches: what a child of a real launch experienced, not what a kernel's version promises.
+
+    probe() ─▶ Probe(tier="full" | "partial" | "none", reasons=("why it is not more", …))
+
+What is in each tier, and what is not promised: docs/decisions/2026-11-21-sandbox.md.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from drivers import sandbox_probe, wire
+from drivers.base import MIB, Crashed, DriverError, Found, Limits, WorkOrder
+from drivers.confine import Tier
+from drivers.process import ZygoteProcess
+
+PROBE_S: Final = 20.0
+LIMITS: Final = Limits(load_s=PROBE_S, run_s=PROBE_S, memory_bytes=256 * MIB, output_bytes=4 * MIB)
+NEEDED: Final = ("reads_secret", "writes_outside", "connects")
+"""Of which at least one is refused on the partial tier."""
+
+
+class Probe(NamedTuple):
+    """What this device reaches. `reasons`: why it is not more and what is open, one line each; empty for the full tier."""
+
+    tier: Tier
+    reasons: tuple[str, ...]
+
+
+def probe(platform: str = sys.platform, best: Tier = Tier.FULL) -> Probe:
+    """Try the tiers from `best` down, in real children (blocking, a few tenths of a second)."""
+    if platform == "win32":
+        return Probe(
+            Tier.NONE,
+            ("Windows: a run's memory and processes are bounded, what it reads and reaches is not",),
+        )
+    reasons: list[str] = []
+    for tier in (Tier.FULL, Tier.PARTIAL):
+        if tier is Tier.FULL and (best is not Tier.FULL or platform == "darwin"):
+            reasons += (
+                ["macOS: no system call hides other processes or bounds memory"]
+                if platform == "darwin"
+                else []
+            )
+            continue
+        if best is Tier.NONE:
+            continue
+        try:
+            open_ = experienced(tier)
+        except DriverError as why:
+            reasons.append(f"no {tier} sandbox: {_hinted(str(why))}")
+            continue
+        if tier is Tier.FULL and not open_:
+            return Probe(tier, ())
+        words = tuple(sandbox_probe.OPEN[name] for name in open_)
+        if tier is Tier.PARTIAL and not set(NEEDED) <= set(open_):
+            return Probe(tier, (*reasons, *words))
+        reasons.append(f"no {tier} sandbox, a run was not held by it: {', '.join(words)}")
+    return Probe(Tier.NONE, tuple(reasons or ["not tried"]))
+
+
+def experienced(tier: Tier) -> tuple[str, ...]:
+    """Names of `sandbox_probe.OPEN` that a child of this tier managed to do. Raises `DriverError` when it could not be shut in,
+    or could not do what every launch must.
+    """
+    with tempfile.TemporaryDirectory(prefix="sark-probe-") as folder, socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        Path(folder, "model").write_bytes(b"model")
+        Path(folder, sandbox_probe.BESIDE).write_bytes(b"beside")
+        dims = {"port": listening.getsockname()[1], "pid": os.getpid(), "room": 2 * LIMITS.output_bytes}
+        order = WorkOrder(str(Path(folder).resolve() / "model"), sandbox_probe.UNIT, 1, 1, dims=dims)
+        process = ZygoteProcess(sandbox_probe.NAME, False, True, tier)
+        try:
+            figures = _figures(process, order)
+        finally:
+            process.close()
+    return tuple(name for name in sandbox_probe.OPEN if figures.get(name, 1.0))
+
+
+def _figures(process: ZygoteProcess, order: WorkOrder) -> dict[str, float]:
+    told = wire.pack_order(order, LIMITS, sandbox_probe.NAME, False, "run")
+    running = process.fork(told, LIMITS.output_bytes)
+    until = time.monotonic() + PROBE_S
+    found: dict[str, float] | None = None
+    words = ""
+    try:
+        for payload in running.frames(lambda: until):
+            said = wire.unpack(payload)
+            if isinstance(said, tuple):
+                raise Crashed(said[1])
+            if isinstance(said, Found):
+                found = dict(said.figures)
+    except TimeoutError:
+        raise Crashed(f"no answer within {PROBE_S:g} s") from None
+    except wire.Garbled as why:
+        raise Crashed(f"its answer makes no sense: {why}") from why
+    finally:
+        words = running.close()
+    if found is None:
+        last = words.splitlines()[-1] if words else ""
+        raise Crashed(f"it ended with {running.code}: {last}")
+    return found
+
+
+def _hinted(why: str) -> str:
+    """With what an owner can do about it, where that is known."""
+    if "user namespace" in why or "private mounts" in why or "namespaces:" in why:
+        return (
+            f"{why}; the system forbids namespaces to users: see user.max_user_namespaces,"
+            " kernel.apparmor_restrict_unprivileged_userns, or the container's own rules"
+        )
+    return why

@@ -1,0 +1,245 @@
+"""Which system calls a child may make: a filter program for the kernel, built here and installed for good.
+
+`program` is pure: it gives the bytes of a classic BPF program. What is not named is allowed, since runtimes differ in what they
+call; what is named is what reaches beyond the process or opens much of the kernel. EPERM where a harmless library may try and
+then do without; an end by SIGSYS where nothing harmless calls it, so that the row says why.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import struct
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+
+class How(StrEnum):
+    """When a call is refused, by one of its arguments (its low 32 bits)."""
+
+    ALWAYS = "always"
+    UNLESS = "unless it is one of"
+    WHEN = "when it is one of"
+    WITHOUT = "without the bit"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One call by its number on (x86-64, arm64), None where it does not exist."""
+
+    name: str
+    numbers: tuple[int | None, int | None]
+    fatal: bool = False
+    how: How = How.ALWAYS
+    argument: int = 0
+    values: tuple[int, ...] = ()
+
+
+ARCHITECTURES: Final = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
+"""Machine as uname says it → its column in a rule, the kernel's word for it."""
+X32: Final = 0x40000000
+AF_UNIX: Final = 1
+CLONE_THREAD: Final = 0x10000
+PR_SET_PDEATHSIG: Final = 1
+TIOCSTI: Final = 0x5412
+TIOCLINUX: Final = 0x541C
+
+
+def _new(number: int) -> tuple[int, int]:
+    """Since 424 a call has one number everywhere."""
+    return (number, number)
+
+
+_FATAL: Final[tuple[tuple[str, tuple[int | None, int | None]], ...]] = (
+    ("ptrace", (101, 117)),
+    ("process_vm_readv", (310, 270)),
+    ("process_vm_writev", (311, 271)),
+    ("pidfd_getfd", _new(438)),
+    ("mount", (165, 40)),
+    ("umount2", (166, 39)),
+    ("pivot_root", (155, 41)),
+    ("chroot", (161, 51)),
+    ("open_tree", _new(428)),
+    ("move_mount", _new(429)),
+    ("fsopen", _new(430)),
+    ("fsconfig", _new(431)),
+    ("fsmount", _new(432)),
+    ("fspick", _new(433)),
+    ("mount_setattr", _new(442)),
+    ("open_tree_attr", _new(467)),
+    ("setns", (308, 268)),
+    ("bpf", (321, 280)),
+    ("open_by_handle_at", (304, 265)),
+    ("kexec_load", (246, 104)),
+    ("kexec_file_load", (320, 294)),
+    ("init_module", (175, 105)),
+    ("finit_module", (313, 273)),
+    ("delete_module", (176, 106)),
+    ("reboot", (169, 142)),
+    ("swapon", (167, 224)),
+    ("swapoff", (168, 225)),
+    ("acct", (163, 89)),
+    ("iopl", (172, None)),
+    ("ioperm", (173, None)),
+    ("sethostname", (170, 161)),
+    ("setdomainname", (171, 162)),
+    ("settimeofday", (164, 170)),
+    ("clock_settime", (227, 112)),
+)
+_REFUSED: Final[tuple[tuple[str, tuple[int | None, int | None]], ...]] = (
+    ("unshare", (272, 97)),
+    ("fork", (57, None)),
+    ("vfork", (58, None)),
+    ("execve", (59, 221)),
+    ("execveat", (322, 281)),
+    ("io_uring_setup", _new(425)),
+    ("io_uring_enter", _new(426)),
+    ("io_uring_register", _new(427)),
+    ("userfaultfd", (323, 282)),
+    ("perf_event_open", (298, 241)),
+    ("add_key", (248, 217)),
+    ("request_key", (249, 218)),
+    ("keyctl", (250, 219)),
+    ("kcmp", (312, 272)),
+    ("pidfd_open", _new(434)),
+    ("pidfd_send_signal", _new(424)),
+    ("process_madvise", _new(440)),
+    ("process_mrelease", _new(448)),
+    ("migrate_pages", (256, 238)),
+    ("clock_adjtime", (305, 266)),
+    ("adjtimex", (159, 171)),
+    ("quotactl", (179, 60)),
+    ("quotactl_fd", _new(443)),
+    ("syslog", (103, 116)),
+    ("vhangup", (153, 58)),
+    ("modify_ldt", (154, None)),
+    ("personality", (135, 92)),
+    ("name_to_handle_at", (303, 264)),
+    ("fanotify_init", (300, 262)),
+    ("fanotify_mark", (301, 263)),
+    ("lookup_dcookie", (212, 18)),
+    ("mknod", (133, None)),
+    ("mknodat", (259, 33)),
+    ("setuid", (105, 146)),
+    ("setgid", (106, 144)),
+    ("setreuid", (113, 145)),
+    ("setregid", (114, 143)),
+    ("setresuid", (117, 147)),
+    ("setresgid", (119, 149)),
+    ("setfsuid", (122, 151)),
+    ("setfsgid", (123, 152)),
+    ("setgroups", (116, 159)),
+    ("capset", (126, 91)),
+    ("shmget", (29, 194)),
+    ("semget", (64, 190)),
+    ("msgget", (68, 186)),
+    ("mq_open", (240, 180)),
+    ("memfd_secret", _new(447)),
+    ("tkill", (200, 130)),
+    ("ioprio_set", (251, 30)),
+)
+CLONE3: Final = _new(435)
+"""Answered with ENOSYS: its flags are behind a pointer, and the C library then takes `clone`, whose flags can be read."""
+
+
+def rules(pid: int, network: bool, gpu: bool) -> tuple[Rule, ...]:
+    """What is refused to process `pid`. `network`: it may open any socket; `gpu`: its driver may make files in memory."""
+    some = [Rule(name, numbers, fatal=True) for name, numbers in _FATAL]
+    some += [Rule(name, numbers) for name, numbers in _REFUSED]
+    if not gpu:  # such files are bounded by nothing but their number
+        some.append(Rule("memfd_create", (319, 279)))
+    if not network:
+        some.append(Rule("socket", (41, 198), how=How.UNLESS, values=(AF_UNIX,)))
+    own = (pid,)
+    return (
+        *some,
+        Rule("clone", (56, 220), how=How.WITHOUT, values=(CLONE_THREAD,)),
+        Rule("kill", (62, 129), how=How.UNLESS, values=own),
+        Rule("tgkill", (234, 131), how=How.UNLESS, values=own),
+        Rule("rt_sigqueueinfo", (129, 138), how=How.UNLESS, values=own),
+        Rule("rt_tgsigqueueinfo", (297, 240), how=How.UNLESS, values=own),
+        Rule("prlimit64", (302, 261), how=How.UNLESS, values=(0, *own)),
+        Rule("setpriority", (141, 140), how=How.UNLESS, values=(0,)),
+        Rule("prctl", (157, 167), how=How.WHEN, values=(PR_SET_PDEATHSIG,)),
+        Rule("ioctl", (16, 29), how=How.WHEN, argument=1, values=(TIOCSTI, TIOCLINUX)),
+    )
+
+
+# -- the program -----------------------------------------------------------------------------------------------------------
+
+_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+ALLOW, KILL = 0x7FFF0000, 0x80000000
+REFUSE: Final = 0x00050000 | errno.EPERM
+ABSENT: Final = 0x00050000 | 38  # ENOSYS
+_NUMBER, _ARCH, _ARGUMENTS = 0, 4, 16  # offsets in the kernel's seccomp_data
+
+
+def _op(code: int, k: int, yes: int = 0, no: int = 0) -> bytes:
+    return struct.pack("=HBBI", code, yes, no, k)
+
+
+def _body(rule: Rule) -> list[bytes]:
+    """What follows once the number is this rule's."""
+    refuse = _op(_RETURN, KILL if rule.fatal else REFUSE)
+    if rule.how is How.ALWAYS:
+        return [refuse]
+    load = _op(_LOAD, _ARGUMENTS + 8 * rule.argument)
+    if rule.how is How.WITHOUT:
+        return [load, _op(_ANY_BIT, rule.values[0], 1, 0), refuse, _op(_RETURN, ALLOW)]
+    count = len(rule.values)
+    tests = [_op(_EQUAL, value, count - place, 0) for place, value in enumerate(rule.values)]
+    hit, miss = (refuse, _op(_RETURN, ALLOW)) if rule.how is How.WHEN else (_op(_RETURN, ALLOW), refuse)
+    return [load, *tests, miss, hit]
+
+
+def program(machine: str, refused: Sequence[Rule]) -> bytes:
+    """The filter for one kind of processor; instructions of 8 bytes. Raises KeyError for a kind that it is not known for."""
+    column, word = ARCHITECTURES[machine]
+    ops = [_op(_LOAD, _ARCH), _op(_EQUAL, word, 1, 0), _op(_RETURN, KILL), _op(_LOAD, _NUMBER)]
+    if machine == "x86_64":
+        ops += [_op(_AT_LEAST, X32, 0, 1), _op(_RETURN, KILL)]
+    ops += [_op(_EQUAL, CLONE3[column], 0, 1), _op(_RETURN, ABSENT)]
+    for rule in refused:
+        number = rule.numbers[column]
+        if number is not None:
+            body = _body(rule)
+            ops += [_op(_EQUAL, number, 0, len(body)), *body]
+    ops.append(_op(_RETURN, ALLOW))
+    return b"".join(ops)
+
+
+# -- the kernel ------------------------------------------------------------------------------------------------------------
+
+_SECCOMP: Final = {"x86_64": 317, "aarch64": 277}
+_SET_FILTER, _ALL_THREADS, _NO_MITIGATION = 1, 1, 4
+_PR_SET_NO_NEW_PRIVS: Final = 38
+
+
+class _Program(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
+
+
+def no_new_privileges(libc: ctypes.CDLL) -> None:
+    """For good, whatever is executed. Raises OSError."""
+    if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "no_new_privs")
+
+
+def install(libc: ctypes.CDLL, network: bool, gpu: bool) -> None:
+    """Filter this process's calls from now on, those of all its threads. Raises OSError where the kernel will not.
+
+    Without the kernel's mitigation of speculative store bypass, which older ones tie to a filter: it would slow the model down
+    and so falsify what is measured.
+    """
+    machine = os.uname().machine if sys.platform != "win32" else ""
+    if machine not in ARCHITECTURES or sys.maxsize < 2**32:
+        raise OSError(errno.ENOSYS, f"seccomp: no filter for processors of kind {machine}")
+    code = program(machine, rules(os.getpid(), network, gpu))
+    told = _Program(len(code) // 8, code)
+    flags = _ALL_THREADS | _NO_MITIGATION
+    if libc.syscall(_SECCOMP[machine], _SET_FILTER, flags, ctypes.byref(told)):
+        raise OSError(ctypes.get_errno() or errno.EBUSY, "seccomp")
