@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
 
+from protocol.steps import POST, PRE, problem
 from scheduler.campaign_errors import Problem, did_you_mean, first_found, first_of
 from scheduler.campaign_form import (
     UNITS,
@@ -45,6 +46,9 @@ __all__ = [
 MAX_CELLS: Final = 10_000
 """Models × units × threads in one campaign."""
 MAX_DIMS: Final = 64
+_STEPS_HINT: Final = (
+    "such as {step: normalise, of: x, mean: 127.5, std: 127.5}; examples/README.md has them all"
+)
 
 _PARTS: Final[dict[str, type[BaseModel]]] = {
     "models": ModelEntry,
@@ -118,6 +122,26 @@ def _unit_problems(campaign: Campaign, more: Collection[str], where: tuple[str, 
     return problems
 
 
+def _precision_problems(measure: Measuring) -> list[Problem]:
+    """A precision says itself when to stop."""
+    both = [name for name in ("runs", "loads") if name in measure.model_fields_set]
+    if measure.precision is None or not both:
+        return []
+    told = " and ".join(f"measure.{name}" for name in both)
+    what = f"measure.precision says itself when to stop: it does not go with {told}"
+    return [Problem(("measure", "precision"), what, f"remove {told}, or precision")]
+
+
+def _step_problems(measure: Measuring) -> list[Problem]:
+    """Steps that no driver knows, or not so."""
+    return [
+        Problem(("measure", name, index), f"{name} {index + 1}: {safe_text(what)}", _STEPS_HINT)
+        for name, entries, known in (("pre", measure.pre, PRE), ("post", measure.post, POST))
+        for index, entry in enumerate(entries)
+        if (what := problem(entry.model_dump(), known))
+    ]
+
+
 def _cross_problems(campaign: Campaign) -> list[Problem]:
     """What only shows when several values are seen together."""
     problems: list[Problem] = []
@@ -143,6 +167,7 @@ def _cross_problems(campaign: Campaign) -> list[Problem]:
         for index, count in enumerate(threads)
         if count in threads[:index]
     ]
+    problems += [*_precision_problems(campaign.measure), *_step_problems(campaign.measure)]
     if campaign.devices.limit is not None and campaign.devices.spread == "any":
         problems.append(
             Problem(

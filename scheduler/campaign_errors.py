@@ -14,8 +14,7 @@ from scheduler.safe import safe_text
 from scheduler.yamlfile import Document, Where
 
 LATER: Final[dict[str, str]] = {
-    "precision": "give measure.runs, the number of timed inferences",
-    "prepare": "normalise inside the model, or leave it out: inputs are made from measure.seed",
+    "prepare": "give the steps before the runs under measure.pre",
     "batch": "give the batch dimension under dims",
     "concurrency": "leave it out",
 }

@@ -44,6 +44,7 @@ UNITS: Final = (
 """The compute units that sark-node knows; a driver of one's own may bring others (`load_campaign(..., more_units=…)`)."""
 
 _DURATION: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*(ms|s|m|h|d)")
+_INPUT: Final = re.compile(r"[a-z][a-z0-9]{1,15}\[(?:\w{1,50}(?:, ?\w{1,50}){0,7})?\]", re.ASCII)
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 MAX_DURATION_S: Final = 30 * 86400.0
 
@@ -72,6 +73,42 @@ def show_duration(seconds: float) -> str:
     return f"{seconds:.9f}".rstrip("0").rstrip(".") + "s"
 
 
+_PERCENT: Final = re.compile(r"([0-9]{1,2}(?:\.[0-9]{1,6})?)\s*%")
+FINEST: Final = 0.001
+COARSEST: Final = 0.5
+
+
+def parse_percent(value: Any) -> float:
+    """The share in `2%` or `0.5 %`. Raises `PydanticCustomError`."""
+    hint = "write it with its sign: 2%, 0.5%"
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        raise wrong(f"the precision {value} has no percent sign", hint)
+    found = _PERCENT.fullmatch(value.strip()) if isinstance(value, str) else None
+    if not found:
+        raise wrong(f"{safe_text(repr(value), 60)} is not a percentage", hint)
+    share = float(found[1]) / 100
+    if not FINEST <= share <= COARSEST:
+        raise wrong(
+            f"the precision {safe_text(found[0])} is out of range", f"between {FINEST:.1%} and {COARSEST:.0%}"
+        )
+    return share
+
+
+def show_percent(share: float) -> str:
+    """The inverse of `parse_percent`."""
+    return f"{100 * share:.6f}".rstrip("0").rstrip(".") + "%"
+
+
+def _step(value: Any) -> Any:
+    """What stands beside `step` and `of` are the step's options."""
+    if isinstance(value, str):
+        return {"step": value}
+    if not isinstance(value, dict) or "options" in value:
+        return value
+    own = {key: value[key] for key in value if key in ("step", "of")}
+    return {**own, "options": {key: value[key] for key in value if key not in own}}
+
+
 def _check_clause(text: str) -> str:
     try:
         parse_clause(text)
@@ -85,6 +122,15 @@ def _check_clause(text: str) -> str:
 def _check_visible(text: str) -> str:
     if not is_safe(text):
         raise wrong("the name holds characters that cannot be seen", "use letters, digits and signs")
+    return text
+
+
+def _check_input(text: str) -> str:
+    if not _INPUT.fullmatch(text):
+        raise wrong(
+            f'"{safe_text(text, 60)}" is not the type and shape of an input',
+            "such as float32[1, 3, 224, 224]",
+        )
     return text
 
 
@@ -104,6 +150,14 @@ Duration = Annotated[
         }
     ),
 ]
+Percent = Annotated[
+    float,
+    BeforeValidator(parse_percent),
+    PlainSerializer(show_percent),
+    WithJsonSchema(
+        {"type": "string", "pattern": r"^\s*[0-9]{1,2}(\.[0-9]{1,6})?\s*%\s*$", "examples": ["2%", "0.5%"]}
+    ),
+]
 ClauseText = Annotated[str, StringConstraints(max_length=300), AfterValidator(_check_clause)]
 UnitName = Annotated[
     str,
@@ -111,7 +165,9 @@ UnitName = Annotated[
     WithJsonSchema({"type": "string", "anyOf": [{"enum": list(UNITS)}, {"pattern": r"^[ -~]{1,100}$"}]}),
 ]
 Dims = Annotated[dict[DimName, Annotated[int, Field(ge=1, le=2**31)]], Field(max_length=64)]
+InputText = Annotated[str, AfterValidator(_check_input)]
 Runs = Annotated[int, Field(ge=1, le=1_000_000)]
+StepOption = str | bool | int | float | Annotated[tuple[int | float, ...], Field(max_length=64, strict=False)]
 Threads = Literal["physical"] | Annotated[int, Field(ge=1, le=8192)]
 
 
@@ -146,6 +202,8 @@ class ModelEntry(Part):
     """Of the file, in hexadecimal; the campaign is refused when it does not match."""
     dims: Dims = {}
     """Sizes of dynamic dimensions by their symbol; they go before those of `measure`."""
+    inputs: Annotated[dict[DimName, InputText], Field(max_length=64)] = {}
+    """Type and shape of its inputs where its format does not tell them (TorchScript), such as `x: float32[batch, 3, 224, 224]`."""
 
     _place: tuple[str, int | None] = PrivateAttr(default=("", None))
 
@@ -175,13 +233,33 @@ class Devices(Part):
         return tuple(parse_clause(text) for text in self.where)
 
 
+class StepEntry(Part):
+    """A step before or after the runs; other keys are its options."""
+
+    model_config = ConfigDict(json_schema_extra={"additionalProperties": True})
+
+    step: Annotated[str, StringConstraints(min_length=1, max_length=100)]
+    """Its name, of a closed list."""
+    of: Annotated[str, StringConstraints(max_length=500)] = ""
+    """The input or output it is done to; left out: all that it can be done to."""
+    options: SkipJsonSchema[Annotated[dict[DimName, StepOption], Field(max_length=16)]] = {}
+
+
+Steps = Annotated[
+    tuple[Annotated[StepEntry, BeforeValidator(_step, json_schema_input_type=str | StepEntry)], ...],
+    Field(max_length=16, strict=False),
+]
+
+
 class Measuring(Part):
     """How each task is measured."""
 
     runs: Runs = 100
     """Timed inferences."""
     loads: Annotated[int, Field(ge=1, le=100)] = 6
-    """Loads, each in a fresh process."""
+    """Launches, each in a fresh process that loads the model; the runs are shared out over them."""
+    precision: Percent | None = None
+    """Instead of runs and loads: launch until the median is known within so much either way, or say that it is not."""
     warmup: Literal["auto"] | Annotated[int, Field(ge=0, le=100_000)] = "auto"
     """Inferences before the timed ones; auto: until they have settled."""
     threads: Annotated[tuple[Threads, ...], Field(min_length=1, max_length=64, strict=False)] = ("physical",)
@@ -192,6 +270,10 @@ class Measuring(Part):
     """Compare the outputs with a plain reference run, or do not."""
     dims: Dims = {}
     """Sizes of dynamic dimensions by their symbol, for all models."""
+    pre: Steps = ()
+    """Done in order to the made inputs, before anything is timed."""
+    post: Steps = ()
+    """Done in order to the last outputs, when all is timed."""
 
 
 class Limits(Part):

@@ -60,6 +60,7 @@ def validate(
     """Check a campaign file and its models, and say what would be measured. Needs no network."""
     from protocol.requirement import show_size
     from scheduler.campaign import load_campaign
+    from scheduler.campaign_form import show_percent
     from scheduler.models import describe_models
     from scheduler.plan import derive_tasks, needs_devices
 
@@ -78,6 +79,8 @@ def validate(
         )
         return
     console = new_console()
+    exact_to = campaign.measure.precision or 0.0
+    exact = not exact_to
     table = Table(box=None, padding=(0, 2), header_style="dim")
     for column in ("model", "size", "sha256", "unit", "threads", "runs", "loads"):
         table.add_column(column)
@@ -88,8 +91,8 @@ def validate(
                 *first,
                 Text(safe_text(line.unit)),
                 str(threads),
-                str(line.runs or campaign.measure.runs),
-                str(campaign.measure.loads),
+                str(line.runs or campaign.measure.runs) if exact else f"±{show_percent(exact_to)}",
+                str(campaign.measure.loads) if exact else "6 to 20",
             )
             first = (Text(""), "", "")
     console.print(table)

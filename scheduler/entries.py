@@ -16,6 +16,7 @@ from protocol.requirement import Op, Requirement
 from protocol.table import final
 from protocol.task import Task
 from protocol.words import Reason
+from scheduler.stats import MAX_LAUNCHES
 
 LIVE: Final = frozenset({TaskState.COMMITTING, TaskState.QUEUED, TaskState.LEASED, TaskState.RUNNING})
 HAS_PLACE: Final = frozenset({TaskState.LEASED, TaskState.RUNNING})
@@ -41,6 +42,8 @@ class Terms:
     wait_s: float = 60.0
     ends_at: float | None = None
     priority: int = 50
+    epoch: int | None = None
+    """Under which this scheduler speaks of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +72,11 @@ class Ticket:
     told_at: float = 0.0
     """When it was asked for, or when its worker last told where it stands."""
 
-    def held(self) -> Held | None:
-        """Its lease and fence, once known."""
-        return None if self.lease is None or self.fence is None else Held(lease=self.lease, fence=self.fence)
+    def held(self, epoch: int | None) -> Held | None:
+        """Its lease and fence, once known, to be spoken of under `epoch`."""
+        if self.lease is None or self.fence is None:
+            return None
+        return Held(lease=self.lease, fence=self.fence, epoch=epoch)
 
     def wait_s(self, now: float) -> float | None:
         """Seconds until it is expected to start; None: nobody knows."""
@@ -147,6 +152,8 @@ class Entry:
     """What it has in common with its replicas; empty: there are none."""
     ran_on: str = ""
     """Id of the device that its result comes from."""
+    epoch: int | None = None
+    """Its campaign's."""
 
     def __post_init__(self) -> None:
         self.need = self.need or need_of(self.task)
@@ -204,7 +211,7 @@ class Entry:
         """Lease and fence of the current ticket, once known."""
         if self.lease is None or self.fence is None:
             return None
-        return Held(lease=self.lease, fence=self.fence)
+        return Held(lease=self.lease, fence=self.fence, epoch=self.epoch)
 
     def take(self, ticket: Ticket) -> None:
         """From now on this is the current one."""
@@ -216,9 +223,8 @@ class Entry:
         """The longest a run may take from place to result, or, where it waited for the device then, from the end of that wait."""
         limits, measure = self.task.timeouts, self.task.measure
         wait_s = limits.queue_s if self.waits_there else 0.0
-        return (
-            wait_s + limits.fetch_s + measure.loads * limits.load_s + limits.load_s + limits.run_s + SLACK_S
-        )
+        loads = measure.loads if measure.precision is None else MAX_LAUNCHES
+        return wait_s + limits.fetch_s + loads * limits.load_s + limits.load_s + limits.run_s + SLACK_S
 
 
 @dataclass(slots=True)

@@ -253,7 +253,12 @@ def _seen_before(task: Task, history: Sequence[tuple[Task, float]]) -> float | N
 
 
 def _alike(one: Measure, other: Measure) -> bool:
-    return (one.runs, one.loads, one.threads) == (other.runs, other.loads, other.threads)
+    return (one.runs, one.loads, one.precision, one.threads) == (
+        other.runs,
+        other.loads,
+        other.precision,
+        other.threads,
+    )
 
 
 # -- who would get what ---------------------------------------------------------------------------------------------------------------

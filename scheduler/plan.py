@@ -15,8 +15,8 @@ from protocol.advert import Advert
 from protocol.errors import CampaignError
 from protocol.match import match
 from protocol.requirement import Clause, Op, Requirement, parse_clause
-from protocol.task import MAX_TASK, Measure, Model, Task, Timeouts, task_body
-from scheduler.campaign_form import Campaign, Job, ModelEntry
+from protocol.task import MAX_TASK, Measure, Model, Step, Task, Timeouts, task_body
+from scheduler.campaign_form import Campaign, Job, ModelEntry, StepEntry
 from scheduler.models import Models
 
 GIB: Final = 1024**3
@@ -159,11 +159,15 @@ def _task(
         measure=Measure(
             runs=cell.runs,
             loads=measure.loads,
+            precision=measure.precision,
             warmup=None if measure.warmup == "auto" else measure.warmup,
             threads=cell.threads,
             dims={**measure.dims, **cell.model.dims},
+            inputs=cell.model.inputs,
             seed=measure.seed,
             check=measure.check == "reference",
+            pre=_steps(measure.pre),
+            post=_steps(measure.post),
         ),
         timeouts=Timeouts(queue_s=limits.queue, fetch_s=limits.fetch, load_s=limits.load, run_s=limits.run),
         memory=max(4 * GIB, 4 * model.size + GIB),
@@ -176,6 +180,10 @@ def _task(
             "use fewer or shorter clauses and dims",
         )
     return task
+
+
+def _steps(entries: Sequence[StepEntry]) -> tuple[Step, ...]:
+    return tuple(Step(step=entry.step, of=entry.of, options=entry.options) for entry in entries)
 
 
 def _clauses(campaign: Campaign, job: Job) -> tuple[Clause, ...]:

@@ -50,7 +50,7 @@ def signed_rank(differences: Sequence[float]) -> float:
                 grown[value + rank] = grown.get(value + rank, 0) + count
             ways = grown
         extreme = sum(count for value, count in ways.items() if abs(2 * value - total) >= off)
-        return extreme / 2 ** len(kept)
+        return float(extreme / 2 ** len(kept))
     return _two_sided(off / 2 - 1, sum(rank * rank for rank in ranks) / 4)
 
 

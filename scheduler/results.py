@@ -11,12 +11,11 @@ from protocol.record import MAX_RECORD, Record, read_record, record_message
 from protocol.task import Task
 from protocol.words import Outcome, Reason
 from scheduler.observed import observe
+from scheduler.stats import MAX_LAUNCHES
 from swarm.blobs import fetch_blob
 from swarm.identity import verify
 from swarm.network import Network
 
-MAX_LAUNCHES: Final = 20
-"""Most that a precision may take: after so many its interval is what it is."""
 SERVED: Final = "API "
 """What units begin with whose model a server has loaded, not the task."""
 

@@ -36,13 +36,15 @@ units:                                 # each model runs on each of these
 #   limit: 20                          # with class or device: at most so many
 
 measure:
-  runs: 100                            # timed inferences
-  loads: 6                             # loads, each in a fresh process
+  runs: 100                            # timed inferences, shared out over the loads
+  loads: 6                             # fresh processes that load the model; from six on the median has an interval
+# precision: 2%                        # instead of both: until the median is known so well, at most 20 loads
 # warmup: auto                         # or a number of inferences before the timed ones
 # threads: [physical]                  # of one inference; [1, 4, physical] makes three tasks
 # seed: 0                              # of the made inputs
 # check: reference                     # compare the outputs with a plain run; or none
 # dims: {{batch: 1}}                     # for all models
+# pre: [{{step: normalise, of: x, mean: 127.5, std: 127.5}}]   # done to the made inputs; post: to the outputs
 
 # replicas: 2                          # run each task on so many devices of one class, and compare what they found
 # priority: 50                         # 0 to 100, higher goes first

@@ -17,6 +17,8 @@ MIN_SAMPLES: Final = {90: 44, 95: 90, 99: 459}
 """Samples from which the percentile has an upper bound with 99 % confidence: the least n with (p/100)^n <= 0.01."""
 MIN_LAUNCHES: Final = 6
 """Below it even the whole range is no 95 % interval of the median: 1 - 2 × 0.5^n."""
+MAX_LAUNCHES: Final = 20
+"""Most that a precision may take: after so many its interval is what it is."""
 EXACT: Final = 200
 """Values up to which the ranks of the median's interval are counted exactly."""
 MILD: Final = 1.5

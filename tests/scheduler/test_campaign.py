@@ -120,13 +120,36 @@ def test_a_campaign_survives_being_stored() -> None:
             "did you mean 'path'?",
         ),
         (HEAD + "jobs: []\n", 4, "jobs go with model_url", "units:"),
-        # later versions
+        # precision, steps
+        (HEAD + "measure: {precision: 2}\n", 4, "the precision 2 has no percent sign", "2%, 0.5%"),
+        (HEAD + "measure: {precision: two}\n", 4, "'two' is not a percentage", "2%, 0.5%"),
         (
-            HEAD + "measure:\n  precision: 2%\n",
-            5,
-            "precision is not supported in this version",
-            "measure.runs",
+            HEAD + "measure: {precision: 60%}\n",
+            4,
+            "the precision 60% is out of range",
+            "between 0.1% and 50%",
         ),
+        (
+            HEAD + "measure:\n  runs: 5\n  precision: 2%\n",
+            6,
+            "measure.precision says itself when to stop: it does not go with measure.runs",
+            "remove measure.runs, or precision",
+        ),
+        (HEAD + "precision: 2%\n", 4, "unknown key 'precision'", "did you mean measure.precision?"),
+        (
+            HEAD + "measure:\n  pre:\n    - {step: normalize}\n",
+            6,
+            "pre 1: there is no step 'normalize'",
+            "normalise",
+        ),
+        (
+            HEAD + "measure:\n  post: [softmax, {step: top_k}]\n",
+            5,
+            "post 2: top_k needs the option k",
+            "step",
+        ),
+        (HEAD + "measure:\n  pre: [{step: clip, low: 0, hi: 1}]\n", 5, "clip has no option 'hi'", "step"),
+        # later versions
         (HEAD + "measure: {prepare: [x]}\n", 4, "prepare is not supported in this version", ""),
         (HEAD + "replicas: 17\n", 4, "replicas must be at most 16, not 17", ""),
         (
@@ -415,3 +438,23 @@ def test_a_campaign_file_on_disk_is_loaded(tmp_path: Path) -> None:
     assert load_campaign(path).campaign == "trial"
     with pytest.raises(CampaignError, match="no such file"):
         load_campaign(tmp_path / "none.yaml")
+
+
+def test_a_precision_and_steps_reach_the_form_and_come_back_from_it() -> None:
+    campaign = good(
+        HEAD
+        + """measure:
+  precision: 0.5 %
+  pre: [{step: normalise, of: x, mean: [1, 2.5], std: 2}, {step: transpose, order: [0, 3, 1, 2]}]
+  post: [softmax, {step: top_k, of: y, k: 3}]
+"""
+    )
+    measure = campaign.measure
+    assert measure.precision == 0.005
+    assert measure.pre[0].options == {"mean": (1, 2.5), "std": 2}
+    assert measure.pre[1].options == {"order": (0, 3, 1, 2)}
+    assert [(step.step, step.of, step.options) for step in measure.post] == [
+        ("softmax", "", {}),
+        ("top_k", "y", {"k": 3}),
+    ]
+    assert Campaign.model_validate_json(campaign.model_dump_json()).measure == measure

@@ -10,7 +10,7 @@ import pytest
 from protocol.advert import Advert, UnitOffer
 from protocol.errors import CampaignError
 from protocol.match import match
-from protocol.task import MAX_TASK, Model, Task, read_task, task_body
+from protocol.task import MAX_TASK, Model, Step, Task, read_task, task_body
 from scheduler.campaign import Campaign, parse_campaign
 from scheduler.plan import (
     GIB,
@@ -324,3 +324,15 @@ def test_replicas_that_need_too_many_clauses_are_refused_at_the_model() -> None:
     plan = campaign(f"replicas: 5\ndevices: {{where: [{wheres}]}}\n", models="[a]", units="[CPU (ONNX)]")
     with pytest.raises(CampaignError, match="more than 32 clauses"):
         tasks(plan, [device("a"), device("b"), device("c")])
+
+
+def test_a_precision_and_steps_are_carried_to_the_task() -> None:
+    extra = "measure: {precision: 2%, pre: [{step: transpose, of: x, order: [1, 0]}], post: [softmax]}"
+    (task,) = tasks(campaign(extra, models="[a.onnx]", units="[CPU (ONNX)]"))
+    assert task.measure.precision == 0.02
+    assert task.measure.pre == (Step(step="transpose", of="x", options={"order": (1, 0)}),)
+    assert task.measure.post == (Step(step="softmax"),)
+    again = read_task(task_body(task))
+    assert again == task
+    assert again.measure.pre[0].options["order"] == (1, 0)
+    assert str(again.measure.pre[0].options) == "{'order': (1, 0)}", "axes stay whole numbers"

@@ -1,0 +1,122 @@
+"""Pre-run and post-run steps by name: the closed list, with the options of each. Who does them is a driver's affair.
+
+    {"step": "normalise", "of": "pixels", "options": {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}}
+
+`of` names an input (pre-run) or an output (post-run); it may be left out where there is only one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+MAX_LIST: Final = 4096
+"""Entries in an option that is a list."""
+MAX_STEPS: Final = 32
+"""Before the run, and as many after it."""
+MAX_NAME: Final = 500
+
+
+class Kind(StrEnum):
+    """What an option may be."""
+
+    NUMBER = "a number"
+    NUMBERS = "a number or a list of numbers"
+    WHOLE = "a whole number"
+    AXES = "a list of axes"
+    TYPE = "the name of a type"
+
+
+TYPES: Final = (
+    *("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"),
+    *("float16", "float32", "float64"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option: what it is, its range (both ends are in it), and what it is if left out (None: it must be there)."""
+
+    kind: Kind
+    default: Any = None
+    least: float = -1e30
+    most: float = 1e30
+
+
+_AXIS: Final = Option(Kind.WHOLE, -1, -8, 7)
+
+PRE: Final[Mapping[str, Mapping[str, Option]]] = {
+    "normalise": {
+        "mean": Option(Kind.NUMBERS, 0.0),
+        "std": Option(Kind.NUMBERS, 1.0, 1e-30),
+        "scale": Option(Kind.NUMBER, 1.0),
+        "axis": Option(Kind.WHOLE, 1, -8, 7),
+    },
+    "scale": {"by": Option(Kind.NUMBER), "offset": Option(Kind.NUMBER, 0.0)},
+    "clip": {"low": Option(Kind.NUMBER), "high": Option(Kind.NUMBER)},
+    "transpose": {"order": Option(Kind.AXES, None, 0, 7)},
+    "cast": {"from": Option(Kind.TYPE)},
+}
+"""Done to an input before it is given to the model. `transpose`, `cast`: the raw input has another layout or type than the model's."""
+POST: Final[Mapping[str, Mapping[str, Option]]] = {
+    "softmax": {"axis": _AXIS},
+    "sigmoid": {},
+    "argmax": {"axis": _AXIS},
+    "top_k": {"k": Option(Kind.WHOLE, None, 1, 1_000_000), "axis": _AXIS},
+}
+"""Done to an output of the last inference."""
+
+
+def problem(step: Mapping[str, Any], known: Mapping[str, Mapping[str, Option]] = PRE) -> str:
+    """What is wrong with a step, in one line with what is allowed; empty if nothing is. `known`: `PRE` or `POST`."""
+    name, of, options = step.get("step"), step.get("of", ""), step.get("options", {})
+    if unknown := sorted(str(key) for key in step.keys() - {"step", "of", "options"}):
+        return f"a step has no {unknown[0][:60]!r}: only step, of and options"
+    if not isinstance(name, str) or name not in known:
+        return f"there is no step {str(name)[:60]!r} here: there are {', '.join(known)}"
+    if not isinstance(of, str) or len(of) > MAX_NAME:
+        return f"{name}: 'of' is the name of an input or output"
+    if not isinstance(options, Mapping):
+        return f"{name}: its options are a mapping"
+    if unknown := sorted(str(key) for key in options.keys() - known[name].keys()):
+        takes = ", ".join(known[name]) or "none"
+        return f"{name} has no option {unknown[0][:60]!r}: it takes {takes}"
+    for key, option in known[name].items():
+        if key not in options:
+            if option.default is None:
+                return f"{name} needs the option {key}: {option.kind}"
+        elif wrong := _wrong(options[key], option):
+            return f"{name}: {key} is {wrong}"
+    low, high = options.get("low"), options.get("high")
+    if name == "clip" and low is not None and high is not None and low > high:
+        return "clip: low is above high"
+    return ""
+
+
+def _wrong(value: Any, option: Option) -> str:
+    told = str(value)[:60]
+    if option.kind is Kind.TYPE:
+        return "" if value in TYPES else f"{told!r}, not one of {', '.join(TYPES)}"
+    listed = option.kind is Kind.AXES or (option.kind is Kind.NUMBERS and _is_list(value))
+    if option.kind is Kind.AXES and not (_is_list(value) and sorted(map(str, value)) == _axes(len(value))):
+        return f"{told}, not a list with each axis once, such as [0, 3, 1, 2]"
+    entries = list(value) if listed else [value]
+    if not 0 < len(entries) <= MAX_LIST:
+        return f"a list of {len(entries)} entries; 1 to {MAX_LIST} are taken"
+    whole = option.kind in (Kind.WHOLE, Kind.AXES)
+    for entry in entries:
+        if isinstance(entry, bool) or not isinstance(entry, int if whole else int | float):
+            return f"{str(entry)[:60]!r}, not {option.kind}"
+        if not option.least <= entry <= option.most:
+            return f"{entry:g}; it lies between {option.least:g} and {option.most:g}"
+    return ""
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes) and len(value) <= MAX_LIST
+
+
+def _axes(count: int) -> list[str]:
+    return sorted(str(axis) for axis in range(count))
