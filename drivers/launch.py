@@ -160,11 +160,15 @@ class Launch:
         waited = yield from self._until_quiet()
         cold = not self._served and pages.drop(Path(self._order.model))
         began = time.monotonic()
+        done, total = 0, None if self._order.precision is not None else self._order.runs
         launch = plan.next(0.0)
         while launch is not None:
             for event in self._one(launch, cold):
                 if isinstance(event, Measured):
                     plan.measured(event.samples_ns)
+                    done += len(event.samples_ns)
+                if isinstance(event, Progressed) and event.phase is Phase.RUN:
+                    event = replace(event, done=done + event.done, total=total)
                 yield _beside(event, waited)
             cold = False
             launch = plan.next(time.monotonic() - began)

@@ -15,7 +15,8 @@ from typing import Any, Final
 
 from drivers import onnx_session as edge
 from drivers.base import DriverError
-from drivers.onnx_units import UNITS
+from drivers.onnx_runner import Runner
+from drivers.onnx_units import UNITS, Place
 
 COPY: Final = "Memcpy"
 """Operators that the runtime puts in to carry values between devices: no part of the model."""
@@ -63,14 +64,14 @@ def what_ran(unit: str, wanted: str, live: Sequence[str], nodes: Mapping[str, in
     return Ran(unit, tuple(order), notes)
 
 
-def profiled(model: str, provider: str, threads: int, feeds: Mapping[str, Any], inputs: Any) -> Counter[str]:
+def profiled(model: str, place: Place, threads: int, feeds: Mapping[str, Any], inputs: Any) -> Counter[str]:
     """Operators by provider, of one inference in a session of its own. Empty where it cannot be had (too little memory for two)."""
     chosen = edge.options(threads, optimise=True)
     chosen.enable_profiling = True
     chosen.profile_file_prefix = str(Path(model).absolute().with_name("profile"))
     try:
-        session = edge.open_session(model, provider, chosen)
-        edge.Runner(session, feeds, inputs).first()
+        session = edge.open_session(model, place, chosen)
+        Runner(session, feeds, inputs, place).first()
     except DriverError:
         return Counter()
     path = Path(session.end_profiling())

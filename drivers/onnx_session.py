@@ -5,21 +5,19 @@ onnxruntime has no types; everything untyped stays in this module. It is importe
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-import numpy as np
-
+from drivers import native
 from drivers.base import DriverError, OutOfMemory, Unfit, WrongUnit
-from drivers.onnx_inputs import DTYPES, Input, element_type
-from drivers.onnx_units import CPU, UNITS
+from drivers.onnx_inputs import Input, element_type
+from drivers.onnx_units import CPU, UNITS, Place, place_for, shown
 
 PRIVATE_NAME: Final = "model.onnx"
 MAX_PORTS: Final = 2048
@@ -28,11 +26,8 @@ MAX_NAME: Final = 500
 """Characters in the name of one of them."""
 
 
-TINY_MODEL: Final = bytes.fromhex(
-    "08083a350a0e0a01780a017812017922034164641201745a0f0a0178120a0a08"
-    "080112040a020801620f0a0179120a0a08080112040a02080142040a00100d"
-)
-"""y = x + x on one float, as bytes: what a provider has to run before we say that it is here."""
+TINY_MODEL: Final = native.TINY_MODEL
+"""What a provider has to run before we say that it is here."""
 
 
 def runtime() -> ModuleType:
@@ -60,6 +55,13 @@ def provider_for(unit: str, available: Sequence[str]) -> str:
     if found is None:
         raise WrongUnit(f"asked for {unit}, but this onnxruntime has only {', '.join(available)}")
     return found
+
+
+def place_of(unit: str, gpu: str = "") -> Place:
+    """Where this onnxruntime runs a unit; from then on the process sees no other GPU than the asked one. Raises `WrongUnit`."""
+    provider = provider_for(unit, runtime().get_available_providers())
+    os.environ.update(shown(provider, gpu))
+    return place_for(next(known for known in UNITS if known.unit == unit), provider, gpu)
 
 
 def verify_provider(unit: str, wanted: str, live: Sequence[str]) -> None:
@@ -103,10 +105,10 @@ def options(threads: int, optimise: bool) -> Any:
     return chosen
 
 
-def open_session(model: str | bytes, provider: str, chosen: Any) -> Any:
+def open_session(model: str | bytes, place: Place, chosen: Any) -> Any:
     """Create a session: the thing that load times are about. Raises `Unfit` or `OutOfMemory` in plain words."""
     ort = runtime()
-    wanted = [provider] if provider == CPU else [provider, CPU]
+    wanted = [CPU] if place.provider == CPU else [(place.provider, dict(place.options)), CPU]
     session = translated(lambda: ort.InferenceSession(model, chosen, providers=wanted))
     session.disable_fallback()
     return session
@@ -182,98 +184,3 @@ def metadata_of(session: Any) -> dict[str, str]:
         return dict(session.get_modelmeta().custom_metadata_map)
     except UnicodeDecodeError:
         return {}
-
-
-class Runner:
-    """A session with inputs and outputs in place: `call(argument)` is one inference and nothing else.
-
-    Inputs are bound once. Outputs are bound to preallocated memory when a second inference shows that their shapes stay;
-    otherwise they are allocated each time; texts, sequences and maps cannot be bound at all. `notes` say which.
-    """
-
-    def __init__(
-        self, session: Any, feeds: Mapping[str, np.ndarray[Any, Any]], inputs: Sequence[Input]
-    ) -> None:
-        self.notes: tuple[str, ...] = ()
-        self._session = session
-        self._names = [told.name for told in session.get_outputs()]
-        self._feeds = dict(feeds)
-        bindable = all(
-            told.type.startswith("tensor(") and "string" not in told.type for told in session.get_outputs()
-        )
-        if bindable and not any(made.dtype == "string" for made in inputs):
-            self._bind(inputs)
-        else:
-            self.call: Callable[[Any], object] = lambda fed: session.run(None, fed)
-            self.argument: Any = self._feeds
-            self.notes = (
-                "texts, sequences or maps cannot be bound: each inference includes their conversion",
-            )
-
-    def _bind(self, inputs: Sequence[Input]) -> None:
-        ort = runtime()
-        binding = self._session.io_binding()
-        self._held = [to_ortvalue(ort, self._feeds[made.name], made) for made in inputs]
-        for made, value in zip(inputs, self._held, strict=True):
-            binding.bind_ortvalue_input(made.name, value)
-        for name in self._names:
-            binding.bind_output(name, "cpu")
-        self.call = self._session.run_with_iobinding
-        self.argument = binding
-
-    def first(self) -> None:
-        """The cold inference. Raises `Unfit` or `OutOfMemory` when these inputs do not run."""
-        translated(lambda: self.call(self.argument))
-
-    def settle_outputs(self) -> None:
-        """After the first inference: give each output memory of its own, if the model keeps to the shapes it made."""
-        if self.argument is self._feeds:
-            return
-        binding = self.argument
-        values = binding.get_outputs()
-        binding.clear_binding_outputs()
-        for name, value in zip(self._names, values, strict=True):
-            binding.bind_ortvalue_output(name, value)
-        try:
-            self.call(binding)
-        except runtime_errors():
-            self.call = self._call_with_new_outputs
-            self.notes = ("output shapes change from run to run: each inference includes their allocation",)
-
-    def _call_with_new_outputs(self, binding: Any) -> None:
-        """A binding keeps what the last run allocated, and refuses another shape: let go of it first."""
-        binding.clear_binding_outputs()
-        for name in self._names:
-            binding.bind_output(name, "cpu")
-        self._session.run_with_iobinding(binding)
-
-    def outputs(self) -> dict[str, Any]:
-        """What the last inference gave, by output name: arrays, or lists and dicts for sequences and maps (then run once more)."""
-        if self.argument is self._feeds:
-            made = translated(lambda: self._session.run(None, self._feeds))
-            return dict(zip(self._names, made, strict=True))
-        return {
-            name: as_array(value)
-            for name, value in zip(self._names, self.argument.get_outputs(), strict=True)
-        }
-
-
-def to_ortvalue(ort: ModuleType, array: np.ndarray[Any, Any], made: Input) -> Any:
-    """An array as the runtime's own tensor, with the element types that numpy does not know."""
-    number = DTYPES[made.dtype][1]
-    if number is None:
-        return ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array).reshape(array.shape))
-    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, number)
-
-
-def as_array(value: Any) -> np.ndarray[Any, Any]:
-    """A tensor of the runtime as an array of its own. bfloat16 is widened to float32; 8-bit floats come as their bits."""
-    element = element_type("output", value.data_type())
-    carrier, number = DTYPES[element]
-    if number is None:
-        return np.array(value.numpy(), copy=True)
-    shape, dtype = tuple(value.shape()), np.dtype(carrier)
-    bits = np.zeros(shape, dtype)
-    if bits.nbytes:
-        ctypes.memmove(bits.ctypes.data, value.data_ptr(), bits.nbytes)
-    return (bits.astype(np.uint32) << 16).view(np.float32) if element == "bfloat16" else bits

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 CPU: Final = "CPUExecutionProvider"
+CUDA: Final = "CUDAExecutionProvider"
+TENSORRT: Final = "TensorrtExecutionProvider"
+MIGRAPHX: Final = "MIGraphXExecutionProvider"
+ROCM: Final = "ROCMExecutionProvider"
+DML: Final = "DmlExecutionProvider"
+OPENVINO: Final = "OpenVINOExecutionProvider"
+COREML: Final = "CoreMLExecutionProvider"
+QNN: Final = "QNNExecutionProvider"
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,10 +24,58 @@ class Provider:
 
     unit: str
     names: tuple[str, ...]
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Told to the provider."""
 
 
 UNITS: Final = (
     Provider("CPU (ONNX)", (CPU,)),
-    Provider("GPU (ONNX)", ("CUDAExecutionProvider", "MIGraphXExecutionProvider", "ROCMExecutionProvider")),
-    Provider("DirectML (ONNX)", ("DmlExecutionProvider",)),
+    Provider("GPU (ONNX)", (CUDA, MIGRAPHX, ROCM)),
+    Provider("TensorRT (ONNX)", (TENSORRT,)),
+    Provider("DirectML (ONNX)", (DML,)),
+    Provider("OpenVINO CPU (ONNX)", (OPENVINO,), {"device_type": "CPU"}),
+    Provider("OpenVINO GPU (ONNX)", (OPENVINO,), {"device_type": "GPU"}),
+    Provider("OpenVINO NPU (ONNX)", (OPENVINO,), {"device_type": "NPU"}),
+    Provider("CoreML (ONNX)", (COREML,), {"MLComputeUnits": "ALL"}),
+    Provider("NPU (ONNX)", (QNN,), {"backend_path": "QnnHtp.dll" if os.name == "nt" else "libQnnHtp.so"}),
 )
+
+MEMORY: Final[Mapping[str, str]] = {
+    CUDA: "cuda",
+    TENSORRT: "cuda",
+    MIGRAPHX: "cuda",
+    ROCM: "cuda",
+    DML: "dml",
+}
+"""The runtime's name for the memory of a provider's device (AMD's goes by the name of CUDA); others take host memory."""
+
+VISIBLE: Final[Mapping[str, str]] = {
+    CUDA: "CUDA_VISIBLE_DEVICES",
+    TENSORRT: "CUDA_VISIBLE_DEVICES",
+    MIGRAPHX: "HIP_VISIBLE_DEVICES",
+    ROCM: "HIP_VISIBLE_DEVICES",
+}
+"""Variables by which a runtime is shown one GPU alone, which is then its first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a unit's session runs and where its inputs and outputs lie."""
+
+    provider: str
+    options: Mapping[str, str] = field(default_factory=dict)
+    memory: str = "cpu"
+    index: int = 0
+    """Of the device, as its provider counts."""
+
+
+def place_for(unit: Provider, provider: str, gpu: str) -> Place:
+    """`gpu`: which one, by index or UUID; empty: the first. One that has a variable in `VISIBLE` is the first by it."""
+    if provider == DML and gpu.isdecimal():
+        return Place(provider, {**unit.options, "device_id": gpu}, MEMORY[DML], int(gpu))
+    return Place(provider, unit.options, MEMORY.get(provider, "cpu"))
+
+
+def shown(provider: str, gpu: str) -> dict[str, str]:
+    """What the environment of a child must say before the provider's libraries are loaded, so that it sees the asked GPU alone."""
+    return {VISIBLE[provider]: gpu} if gpu and provider in VISIBLE else {}

@@ -18,6 +18,7 @@ from drivers.base import (
     DriverError,
     Limits,
     Loaded,
+    LoadKind,
     Measured,
     Progressed,
     TimedOut,
@@ -39,7 +40,9 @@ class Row:
     """What one order gave."""
 
     def __init__(self, events: list[Any]) -> None:
-        self.loads = [event for event in events if isinstance(event, Loaded)]
+        self.loads = [
+            event for event in events if isinstance(event, Loaded) and event.kind is not LoadKind.WARM
+        ]
         (self.described,) = [event for event in events if isinstance(event, Described)]
         (self.measured,) = [event for event in events if isinstance(event, Measured)]
         (self.checked,) = [event for event in events if isinstance(event, Checked)]

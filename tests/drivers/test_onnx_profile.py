@@ -11,7 +11,7 @@ import pytest
 
 from drivers.onnx_inputs import Input
 from drivers.onnx_profile import Ran, nodes_by_provider, profiled, what_ran
-from drivers.onnx_units import CPU
+from drivers.onnx_units import CPU, Place
 from tests.drivers.shelf import Shelf
 
 GPU_UNIT, CUDA = "GPU (ONNX)", "CUDAExecutionProvider"
@@ -63,5 +63,5 @@ def test_a_real_profile_is_understood_and_not_left_behind(shelf: Shelf, tmp_path
     model = tmp_path / "model.onnx"
     model.write_bytes(Path(shelf.nano()).read_bytes())
     feeds = {"x": np.zeros((1, 8), np.float32)}
-    assert profiled(str(model), CPU, 1, feeds, (Input("x", "float", (1, 8)),)) == {CPU: 1}
+    assert profiled(str(model), Place(CPU), 1, feeds, (Input("x", "float", (1, 8)),)) == {CPU: 1}
     assert list(tmp_path.iterdir()) == [model]

@@ -1,0 +1,180 @@
+"""From an order to an inference that runs: the model in its private folder, a session, shapes and values that it takes."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from drivers import memory, native_ort, onnx_native, steps
+from drivers import onnx_session as edge
+from drivers.base import DriverError, Loaded, Unfit, WorkOrder
+from drivers.hardware import threads_for
+from drivers.onnx_inputs import DTYPES, FOUR_BITS, Input, Shapes, attempts, make
+from drivers.onnx_runner import Array, InPlace, in_place
+from drivers.onnx_units import CPU, Place
+
+FOLDER: Final = "model"
+"""Below the child's private working directory."""
+
+
+@dataclass(slots=True)
+class Ready:
+    """Inputs that run, in a session that has seen no others."""
+
+    session: Any
+    place: Place
+    inputs: tuple[Input, ...]
+    runner: InPlace
+    shapes: Shapes
+    bound: int
+    """Made integers lie below it."""
+    feeds: Mapping[str, Array]
+    pre_ns: int
+    """What the pre-run steps took."""
+    first_ns: int
+    """The cold inference."""
+    resetting: bool
+    """The peak of memory was started anew before it."""
+
+
+class Model:
+    """One order's model on its unit, as a private file that any number of sessions can be made of.
+
+    Raises `Unfit` or `WrongUnit` where the order cannot be met.
+    """
+
+    def __init__(self, order: WorkOrder) -> None:
+        self.order = order
+        self.threads = threads_for(order.threads)
+        self.place = edge.place_of(order.unit, order.gpu)
+        self.path = str(edge.private_copy(order.model, Path(FOLDER)))
+        if self._runtime is not None:
+            self._runtime.start()
+
+    @property
+    def _runtime(self) -> native_ort.Runtime | None:
+        return onnx_native.RUNTIME if self.place.provider == CPU else None
+
+    def load(self) -> tuple[Any, Loaded]:
+        """Create the session that is measured, timed alone."""
+        chosen = edge.options(self.threads, optimise=True)
+        baseline = memory.resident_bytes()
+        resetting = memory.reset_peak()
+        session, took = self._open(chosen)
+        peak = memory.peak_bytes(resetting)
+        edge.verify_provider(self.order.unit, self.place.provider, session.get_providers())
+        return session, Loaded(took, baseline, peak)
+
+    def _open(self, chosen: Any) -> tuple[Any, int]:
+        """By the C interface on the CPU: its session is then the one that is timed. Elsewhere by the Python package."""
+        if self._runtime is not None:
+            session = onnx_native.open_session(self._runtime, self.path, self.threads)
+            return session, session.load_ns
+        began = time.perf_counter_ns()
+        opened = edge.open_session(self.path, self.place, chosen)
+        return opened, time.perf_counter_ns() - began
+
+    def again(self, like: Any) -> Any:
+        """Another session of the same kind as `like`, unless its inputs or outputs are none that the C interface binds."""
+        chosen = edge.options(self.threads, optimise=True)
+        if isinstance(like, native_ort.Session) and like.plain:
+            return self._open(chosen)[0]
+        return edge.open_session(self.path, self.place, chosen)
+
+    def plain(self) -> Any:
+        """The reference: on the CPU, without graph optimisation."""
+        return edge.open_session(self.path, Place(CPU), edge.options(self.threads, optimise=False))
+
+    def ready(self, made: list[Any]) -> Ready:
+        """The first inputs that run, in the session in `made`. One that failed with others is opened again, because it keeps
+        the memory they took: what failed is no part of any figure. Leaves the session in `made`.
+
+        Raises what the best guess failed with when nothing runs.
+        """
+        if isinstance(made[0], native_ort.Session) and not made[0].plain:
+            made.append(self.again(made.pop()))
+        inputs = edge.inputs_of(made[0])
+        steps.check(self.order.pre, steps.PRE, [one.name for one in inputs])
+        steps.check(self.order.post, steps.POST, [one.name for one in made[0].get_outputs()])
+        why: DriverError | None = None
+        for shapes, bound in attempts(inputs, self.order.dims, edge.metadata_of(made[0])):
+            try:
+                found = self._try(made[0], inputs, shapes, bound)
+            except Unfit as failed:
+                why = why or failed
+                continue
+            if why is not None:
+                del found, why  # an error holds on to the session by its traceback
+                fresh = self.again(made.pop())
+                gc.collect()
+                made.append(fresh)
+                found = self._try(made[0], inputs, shapes, bound)
+            return found
+        assert why is not None
+        raise why
+
+    def _try(self, session: Any, inputs: tuple[Input, ...], shapes: Shapes, bound: int) -> Ready:
+        feeds, pre_ns = self._feeds(inputs, shapes, bound)
+        resetting = memory.reset_peak()
+        runner = in_place(session, feeds, inputs, self.place)
+        began = time.perf_counter_ns()
+        runner.first()
+        first = time.perf_counter_ns() - began
+        return Ready(session, self.place, inputs, runner, shapes, bound, feeds, pre_ns, first, resetting)
+
+    def _feeds(self, inputs: Sequence[Input], shapes: Shapes, bound: int) -> tuple[dict[str, Array], int]:
+        """Made values, after the pre-run steps, and how long those took."""
+        feeds: dict[str, Array] = {}
+        took = 0
+        names = [one.name for one in inputs]
+        for one in inputs:
+            todo = [step for step in self.order.pre if steps.of_which(step, names) == one.name]
+            if not todo:
+                feeds[one.name] = make(one, shapes.of(one), self.order.seed, bound)
+                continue
+            raw = make(_raw(one, todo), steps.raw_shape(shapes.of(one), todo), self.order.seed, bound)
+            wanted = np.dtype(DTYPES[one.dtype][0])
+            began = time.perf_counter_ns()
+            done = steps.apply(raw, todo, steps.PRE).astype(wanted, copy=False)
+            took += time.perf_counter_ns() - began
+            if done.shape != shapes.of(one):
+                raise Unfit(
+                    f"pre-run steps give {one.name!r} the shape {list(done.shape)}, not {list(shapes.of(one))}"
+                )
+            feeds[one.name] = done
+        return feeds, took
+
+
+def _raw(one: Input, todo: Sequence[steps.Step]) -> Input:
+    """The input as it is made before its steps."""
+    if (
+        one.dtype in FOUR_BITS
+        or one.dtype == "bool"
+        or DTYPES[one.dtype][1] is not None
+        or one.dtype == "string"
+    ):
+        raise Unfit(f"pre-run steps are not for {one.name!r}, which is {one.dtype}")
+    raw = steps.raw_type(DTYPES[one.dtype][0], todo)
+    name = next(name for name, (carrier, number) in DTYPES.items() if carrier == raw and number is None)
+    return Input(one.name, name, one.shape)
+
+
+def post_run(order: WorkOrder, outputs: Mapping[str, Any]) -> tuple[int, tuple[str, ...]]:
+    """Do the post-run steps to the last outputs: how long they took, and what came of them. Raises `Unfit`."""
+    names = list(outputs)
+    held = dict(outputs)
+    began = time.perf_counter_ns()
+    for step in order.post:
+        of = steps.of_which(step, names)
+        if not isinstance(held[of], np.ndarray):
+            raise Unfit(f"post-run steps are for tensors; output {of!r} is none")
+        held[of] = steps.apply(held[of], [step], steps.POST)
+    took = time.perf_counter_ns() - began
+    touched = dict.fromkeys(steps.of_which(step, names) for step in order.post)
+    return took, tuple(f"post-run: {of!r} became {held[of].dtype} {list(held[of].shape)}" for of in touched)
