@@ -262,7 +262,8 @@ class Ledger:
     ) -> dict[str, Reason]:
         """The leases that a peer may not speak of any more, or may not at all. Those that are not known are not among them.
 
-        `epochs`: campaign → what its link spoke under. A link that did not speak of a campaign yet is not refused for its epoch.
+        What is held under an epoch is spoken of under that one; else under that of its link (`epochs`, by campaign). Where neither is
+        known it is not refused for its epoch.
         `covers`: whether its permission is for a campaign.
         """
         refused: dict[str, Reason] = {}
@@ -274,7 +275,7 @@ class Ledger:
             newest = self.epoch(place.wanted.principal, campaign)
             if not covers(campaign):
                 refused[item.lease] = Reason.NOT_ALLOWED
-            elif place.peer != peer or epochs.get(campaign, newest) < newest:
+            elif place.peer != peer or _spoken(item, epochs.get(campaign, newest)) < newest:
                 refused[item.lease] = Reason.STALE_EPOCH
         return refused
 
@@ -479,3 +480,8 @@ class Ledger:
         if self._speakers.hear(peer, principal, campaign, epoch):
             for place in self.of_campaign(principal, campaign):
                 place.peer, place.rests = peer, rests
+
+
+def _spoken(item: Held, epoch: int) -> int:
+    """Under which epoch a lease is spoken of; `epoch`: that of its link."""
+    return epoch if item.epoch is None else item.epoch

@@ -1,6 +1,7 @@
 """Which run gives way to a higher priority, and how. Pure.
 
-    a ticket finds all slots taken ─▶ a run is warned ─▶ after the grace it is stopped, and its slot is offered to that ticket
+    a ticket finds all slots taken ─▶ a run is warned ─▶ after the grace it is stopped, and its slot is offered to that ticket,
+                                        │                 or to one that came meanwhile and stands before it
                                         └─ the ticket went away, or got another slot: the run goes on as if nothing had been
 
 Only across a gap of priorities as they were asked for (waiting does not count), never inside a timed measurement, never a task that gave
@@ -11,6 +12,7 @@ no one else.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -128,6 +130,25 @@ class Preemption:
             return other, True
         self._claims[ticket.lease] = Claim(other.lease, now + PREEMPT_GRACE_S)
         return other, False
+
+    def pass_up(self, line: Iterable[Place], lower: Iterable[Place]) -> None:
+        """What gives way does so to the first in `line` that it may give way to: who came after the warning may stand before who caused
+        it. No grace begins anew; who has no victim any more may choose another.
+
+        To be asked after `forget`, with the tickets of `higher` in the order in which they are served.
+        """
+        able = {place.lease: place for place in lower}
+        waiting = list(line)
+        claims = sorted(
+            self._claims.values(), key=lambda claim: -math.inf if claim.due is None else claim.due
+        )
+        self._claims = {}
+        for claim in claims:
+            for ticket in waiting:
+                if self._outranks(ticket.wanted.own, ticket.wanted.owner, able[claim.victim]):
+                    self._claims[ticket.lease] = claim
+                    waiting.remove(ticket)
+                    break
 
     def next_due(self) -> float | None:
         """When the next grace ends."""

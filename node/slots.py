@@ -220,8 +220,9 @@ class Slots:
             rank_of(place, now, owner_first=self.owner_first)
             for place in self._preemption.higher(self.places.values(), lower, answering)
         ]
-        for rank in self.turns.line(higher):
-            ticket = self.places[rank.lease]
+        line = [self.places[rank.lease] for rank in self.turns.line(higher)]
+        self._preemption.pass_up(line, lower)
+        for ticket in line:
             victim, at_once = self._preemption.choose(ticket, lower, now)
             if victim is not None and at_once:
                 lower.remove(victim)

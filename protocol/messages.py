@@ -260,10 +260,11 @@ class Skip(Message):
 
 
 class Held(Message):
-    """A lease or ticket and the fence it was granted under."""
+    """A lease or ticket, the fence it was granted under, and the epoch under which its scheduler speaks of it."""
 
     lease: Id
     fence: Fence
+    epoch: Epoch | None = None
 
 
 class Renew(Message):

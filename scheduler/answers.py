@@ -35,11 +35,12 @@ class Answers(Standing):
         """A worker gave a lease, or a ticket with its place in the queue. If the task is not wanted there any more it is stopped."""
         entry = self.entries.get(task)
         ticket = entry.at(peer) if entry is not None else None
+        unwanted = Held(lease=lease, fence=fence, epoch=None if entry is None else entry.epoch)
         if entry is None or ticket is None or ticket.attempt != attempt:
-            return [CancelOn(peer, (Held(lease=lease, fence=fence),), Reason.FENCED)]
+            return [CancelOn(peer, (unwanted,), Reason.FENCED)]
         if ticket.lease is not None:
             same = (ticket.lease, ticket.fence) == (lease, fence)
-            return [] if same else [CancelOn(peer, (Held(lease=lease, fence=fence),), Reason.FENCED)]
+            return [] if same else [CancelOn(peer, (unwanted,), Reason.FENCED)]
         view = self.view(peer)
         if self._given_before(peer, lease, fence):  # else it could settle one task in the other's name
             no = Denied(reason=Reason.BAD_REQUEST, detail="it gave one lease to two tasks")
@@ -186,8 +187,10 @@ class Answers(Standing):
                     orders += self._drop(entry, Reason.LOST, "never asked")
                 else:
                     orders += self._let_go(entry, TaskEvent.REFUSE, Reason.LOST, "never asked", now)
+        course = self.courses.get(campaign)
+        epoch = None if course is None else course.terms.epoch
         zombies = tuple(
-            Held(lease=lease.lease, fence=lease.fence)
+            Held(lease=lease.lease, fence=lease.fence, epoch=epoch)
             for lease in told.values()
             if not lease.reporting and not lease.settled
         )

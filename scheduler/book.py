@@ -60,7 +60,7 @@ class Book(Answers):
         """A campaign with its tasks, as submitted or as left behind by an earlier scheduler."""
         course = self.courses[terms.campaign] = Course(terms)
         for entry in entries:
-            self.entries[entry.id] = entry
+            self.entries[entry.id], entry.epoch = entry, terms.epoch
             course.tasks.append(entry.id)
             need = self.needs.get(entry.need) or self._new_need(entry, now)
             need.tasks.append(entry.id)
@@ -129,17 +129,14 @@ class Book(Answers):
     def held_on(self, peer: str) -> tuple[Held, ...]:
         """Leases and tickets we have there."""
         view = self.views.get(peer)
-        found = (self.entries[task].at(peer) for task in view.held) if view is not None else ()
-        held = (ticket.held() for ticket in found if ticket is not None)
-        return tuple(item for item in held if item is not None)
+        kept = [self.entries[task] for task in view.held] if view is not None else []
+        return _held(kept, peer)
 
     def wanted_on(self, peer: str) -> tuple[Held, ...]:
         """Those of them that are to be renewed: not what is being stopped."""
         view = self.views.get(peer)
         kept = [self.entries[task] for task in view.held] if view is not None else []
-        found = (entry.at(peer) for entry in kept if not entry.stopping and entry.owed_until is None)
-        held = (ticket.held() for ticket in found if ticket is not None)
-        return tuple(item for item in held if item is not None)
+        return _held((entry for entry in kept if not entry.stopping and entry.owed_until is None), peer)
 
     def waiting_for(self, peer: str) -> list[Task]:
         """Tasks to ask this worker about: that wait for a device, or as tickets at a worker that is busier than it may be."""
@@ -234,3 +231,9 @@ SOONER_HERE: Final = "it starts at the other worker"
 
 def _yields(priority: int) -> str:
     return f"gives way to a task of priority {priority}"
+
+
+def _held(entries: Iterable[Entry], peer: str) -> tuple[Held, ...]:
+    """What a worker has of these, as far as its leases are known."""
+    found = (ticket.held(entry.epoch) for entry in entries if (ticket := entry.at(peer)) is not None)
+    return tuple(item for item in found if item is not None)

@@ -14,7 +14,7 @@ from protocol.table import final, step
 from protocol.words import Reason
 from scheduler import tables as t
 from scheduler.questions import ENDED, TASK_COLUMNS
-from scheduler.stored import AttemptState, Intent, Kept, Live, Place
+from scheduler.stored import AttemptState, Intent, Kept, Live, Place, why_not
 from scheduler.writing import Writing
 
 _ENDED_AS: Final[dict[TaskEvent, AttemptState]] = {
@@ -292,7 +292,7 @@ class Moves(Writing):
             if known is not None:
                 return Kept(again=True) if known == sha256 else Kept(Reason.FENCED)
             if row.state == TaskState.CANCELLED:
-                return Kept(Reason.CANCELLED)
+                return Kept(why_not(row.state, row.reason))
             current = (row.attempt, row.worker, row.incarnation, row.number)
             if (
                 final(TASK, TaskState(row.state))

@@ -26,6 +26,7 @@ from scheduler.stored import (
     Summary,
     TaskRow,
     WorkerRow,
+    why_not,
 )
 
 ENDED: Final = tuple(str(state) for state in TaskState if final(TASK, state))
@@ -144,7 +145,7 @@ class Questions:
         row = self.task(task)
         if row is None:
             return Kept(Reason.UNKNOWN)
-        return Kept(Reason.CANCELLED if row.state is TaskState.CANCELLED else Reason.FENCED)
+        return Kept(why_not(row.state, row.reason))
 
     def rows(self, campaign: str) -> tuple[ResultRow, ...]:
         """Every task of a campaign, in its order, with the record that decided it."""

@@ -219,6 +219,7 @@ class _Service:
             wait_s=row.wait_s,
             ends_at=None if left is None else now + left,
             priority=row.priority,
+            epoch=self._epochs[row.id],
         )
         in_order = {entry.id: bodies[entry.id] for entry in entries}
         self._deeds.take_up(row, self._store.models(row.id), in_order, self._identity)

@@ -121,7 +121,7 @@ class Spares(Assigning):
         spare = entry.spare
         if spare is None:
             return []
-        return [*self._drop(entry, None, words), *_give_back(spare)]
+        return [*self._drop(entry, None, words), *_give_back(spare, entry)]
 
     def _drop(self, entry: Entry, reason: Reason | None, detail: str) -> list[Order]:
         """Its second ticket is gone. The task stays where it is, and has lost no try."""
@@ -148,7 +148,7 @@ class Spares(Assigning):
         """It comes up first: it is the current one, and the other is given back."""
         before = entry.ticket()
         assert before is not None, "a second ticket stands beside a first one"
-        return [*self._switch(entry, None, SOONER), *_give_back(before)]
+        return [*self._switch(entry, None, SOONER), *_give_back(before, entry)]
 
     def rivals(self, peer: str, lease: str) -> bool:
         """Whether another worker may have given this task a place without our knowing yet: then it is better to wait a moment."""
@@ -160,6 +160,6 @@ class Spares(Assigning):
         return False
 
 
-def _give_back(ticket: Ticket) -> list[Order]:
-    held: Held | None = ticket.held()
+def _give_back(ticket: Ticket, entry: Entry) -> list[Order]:
+    held: Held | None = ticket.held(entry.epoch)
     return [] if held is None else [ReleaseOn(ticket.worker, (held,))]

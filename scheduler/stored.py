@@ -197,6 +197,16 @@ class Kept:
     """It had been recorded before."""
 
 
+def why_not(state: str, reason: str | None) -> Reason:
+    """Why a result of an attempt that is not open is not recorded, by how its task stands.
+
+    That of a task which ended here because another scheduler carries it on is that one's, and says so: its worker is to keep it.
+    """
+    if state != TaskState.CANCELLED:
+        return Reason.FENCED
+    return Reason.ADOPTED if reason == Reason.ADOPTED else Reason.CANCELLED
+
+
 @dataclass(frozen=True, slots=True)
 class ResultRow:
     """A task with the signed record that decided it, if one did."""

@@ -231,6 +231,21 @@ def test_a_scheduler_with_an_older_epoch_is_refused_after_an_adoption() -> None:
     assert isinstance(ledger.commit(want(3, epoch=2, queue=True), 0.0), Queued)
 
 
+def test_a_lease_that_is_spoken_of_under_an_older_epoch_is_refused_also_on_a_link_that_named_none() -> None:
+    ledger = linked()
+    lease = held(ledger.commit(want(1, epoch=1), 0.0))
+    assert ledger.adopt(ANN, ANN, "c-Ann", 5) is None
+
+    def refused(epoch: int | None, **link: int) -> dict[str, Reason]:
+        item = lease.model_copy(update={"epoch": epoch})
+        return ledger.refusals(ANN, ANN, [item], {"c-Ann": link["named"]} if link else {}, lambda _: True)
+
+    stale = {lease.lease: Reason.STALE_EPOCH}
+    assert [refused(epoch) for epoch in (1, 4, 5, 6, None)] == [stale, stale, {}, {}, {}]
+    assert refused(None, named=4) == stale
+    assert refused(4, named=5) == stale
+
+
 def test_the_queue_is_bounded_for_all_and_for_each() -> None:
     ledger = Ledger(1, max_queue=3, max_queue_each=2)
     ledger.commit(want(0), 0.0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from node.ledger import Ledger
@@ -146,6 +148,30 @@ def test_the_owners_tickets_go_first_where_the_owner_says_so() -> None:
 
 
 # -- giving way ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("later", [{"priority": 0, "owner": True}, {"priority": 61}])
+def test_what_gives_way_gives_its_place_to_who_stands_first_by_then_not_to_who_had_it_warned(
+    later: dict[str, Any],
+) -> None:
+    ledger = linked(owner_first=True)
+    low = run_of(ledger, want(1, ANN, priority=50))
+    ticket_of(ledger, want(1, BOB, queue=True, priority=60), 3.0)
+    assert warned(ledger) == [low.lease]
+    first = ticket_of(ledger, want(1, CAT, queue=True, **later), 3.5)
+    assert ledger.take_orders() == (), "the grace is that of the warning"
+    ledger.expire(3.0 + PREEMPT_GRACE_S)
+    assert ledger.take_orders() == (Kill(low.lease, Reason.PREEMPTED), Offer(first.lease))
+
+
+def test_who_stands_first_and_may_not_have_a_run_give_way_takes_nothing_from_who_may() -> None:
+    ledger = linked()
+    low = run_of(ledger, want(1, ANN, priority=50))
+    high = ticket_of(ledger, want(1, BOB, queue=True, priority=60), 3.0)
+    ticket_of(ledger, want(1, CAT, queue=True, priority=59), 3.0 - 120)  # it has waited, and stands at 61
+    ledger.take_orders()
+    ledger.expire(3.0 + PREEMPT_GRACE_S)
+    assert ledger.take_orders() == (Kill(low.lease, Reason.PREEMPTED), Offer(high.lease))
 
 
 def test_a_run_gives_way_to_a_priority_ten_higher_after_a_grace_and_the_ticket_gets_its_slot() -> None:

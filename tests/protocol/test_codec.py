@@ -175,7 +175,7 @@ EVERY: tuple[tuple[Vocabulary, Message], ...] = (
     (WORK, Accepted()),
     (WORK, Stale(reason=Reason.FENCED)),
     (WORK, Cancel(held=(HELD,))),
-    (WORK, Release(held=(HELD,))),
+    (WORK, Release(held=(Held(lease="l-7", fence=FENCE, epoch=4),))),
     (WORK, Stopped(leases=("l-7",))),
     (WORK, Preempt(lease="l-7", fence=FENCE, grace_s=10.0, priority=80)),
     (WORK, Adopt(campaign="c-1", epoch=2)),

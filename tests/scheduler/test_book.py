@@ -373,6 +373,19 @@ def test_a_stop_that_is_not_confirmed_is_said_again_and_then_let_go(why: str) ->
     assert not story.book.view(PEERS[0]).held
 
 
+def test_whatever_is_said_of_a_lease_is_said_under_the_epoch_of_its_campaign() -> None:
+    story = Story(epoch=7)
+    story.begin(story.commits[0])
+    (held,) = story.book.held_on(PEERS[0])
+    assert [held.epoch, *(each.epoch for each in story.book.wanted_on(PEERS[0]))] == [7, 7]
+    zombie = LiveLease(task="c-one/9", attempt=1, lease="l9", fence=Fence(incarnation=1, number=9))
+    live = LiveLease(task="c-one/1", attempt=1, lease=held.lease, fence=held.fence)
+    asked = frozenset({held.lease})
+    found = story.tell(story.book.adopted(PEERS[0], "c-one", 1, [live, zombie], story.now, asked=asked))
+    stops = of(found, CancelOn) + of(story.tell(story.book.cancel(["c-one/1"], story.now)), CancelOn)
+    assert [(each.lease, each.epoch) for stop in stops for each in stop.held] == [("l9", 7), (held.lease, 7)]
+
+
 def test_a_stop_of_overtime_is_said_again_when_the_link_is_back() -> None:
     story = Story()
     story.begin(story.commits[0])

@@ -225,6 +225,18 @@ def test_a_cancel_is_asked_for_by_campaign_or_by_task(store: Store) -> None:
     assert store.request_cancel("c-nobody") == 0
 
 
+def test_a_result_for_who_carries_the_campaign_on_is_called_that_for_its_worker_keeps_it_then(
+    store: Store,
+) -> None:
+    begin(store)
+    grant(store)
+    store.end_attempt("c-one/1", 1, TaskEvent.CANCEL, reason=Reason.ADOPTED)
+    store.end_pending(["c-one/2"], TaskEvent.CANCEL, reason=Reason.CANCELLED)
+    for task, why in (("c-one/1", Reason.ADOPTED), ("c-one/2", Reason.CANCELLED)):
+        assert store.known_result(task=task, attempt=1, worker=WORKER, sha256="cd" * 32).stale is why
+    assert result(store) is Reason.ADOPTED
+
+
 def test_the_outcome_is_failed_as_soon_as_one_task_failed(store: Store) -> None:
     store.end_pending(["c-one/1"], TaskEvent.FAIL, reason=Reason.NOTHING_FITS, detail="no device fits")
     store.end_pending(["c-one/2", "c-one/3"], TaskEvent.CANCEL)

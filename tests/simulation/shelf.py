@@ -15,7 +15,7 @@ from protocol.lease import Fence
 from protocol.table import final, step
 from protocol.task import Task, task_body
 from protocol.words import Reason
-from scheduler.stored import AttemptState, Intent, Kept
+from scheduler.stored import AttemptState, Intent, Kept, why_not
 from scheduler.takeover import HEARSAY, NOBODY, Found
 from tests.simulation.history import Kind
 
@@ -48,6 +48,7 @@ class Row:
     fence: Fence | None = None
     preempted: int = 0
     cancel: bool = False
+    reason: Reason | None = None
 
 
 @dataclass(slots=True)
@@ -240,7 +241,7 @@ class Shelf:
         if known is not None and known.worker == worker and known.sha256:
             return Kept(again=True) if known.sha256 == sha256 else Kept(Reason.FENCED)
         if row.state is TaskState.CANCELLED:
-            return Kept(Reason.CANCELLED)
+            return Kept(why_not(row.state, row.reason))
         if not self.current(row, attempt, worker, fence):
             return Kept(Reason.FENCED)
         state = step(TASK, row.state, event)
@@ -272,22 +273,24 @@ class Shelf:
         known = self.attempts.get((task, attempt))
         if known is not None and known.worker == worker and known.sha256 == sha256:
             return Kept(again=True)
-        return Kept(Reason.CANCELLED if row.state is TaskState.CANCELLED else Reason.FENCED)
+        return Kept(why_not(row.state, row.reason))
 
-    def end_attempt(self, task: str, attempt: int, event: TaskEvent) -> None:
+    def end_attempt(self, task: str, attempt: int, event: TaskEvent, reason: Reason | None) -> None:
         """Without a record."""
         self._open()
         row = self._step(task, event)
         self._same(row, attempt, event)
+        row.reason = reason
         word = "lost" if event in TRIES else str(ENDS_AS[event])
         self._told(Kind.ATTEMPT_ENDED, row, word=word)
         self._end(row, event)
 
-    def end_pending(self, tasks: Sequence[str], event: TaskEvent) -> None:
+    def end_pending(self, tasks: Sequence[str], event: TaskEvent, reason: Reason | None) -> None:
         """Many at once."""
         self._open()
         for task in tasks:
             row = self._step(task, event)
+            row.reason = reason
             if row.state is not TaskState.PENDING:
                 raise LocalProtocolError(f"{task} is {row.state}, not pending")
             self._end(row, event)

@@ -124,7 +124,9 @@ class Results:
         if not self._goes(end, sha):
             return True  # the campaign was adopted meanwhile, and so was its result
         if not self.runs.lies:
-            self._settle(sha, keep=isinstance(answer, Accepted) or answer.reason not in WORTHLESS)
+            speaks = item.result.campaign in end.epochs  # under the newest one: else it would not go there
+            kept = isinstance(answer, Accepted) or answer.reason not in WORTHLESS or not speaks
+            self._settle(sha, keep=kept)
         elif self._rng.random() < 0.5:  # a liar sends on, under what it has now
             self.outbox.pop(sha, None)
             self._invent(item)

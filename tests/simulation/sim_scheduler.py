@@ -157,6 +157,7 @@ class SimScheduler(Lines):
             backoff_s=folder.backoff_s,
             wait_s=folder.wait_s,
             priority=folder.priority,
+            epoch=folder.epoch,
         )
         self._carry_out(self.book.add(terms, entries, self.now()))
         for peer in dict.fromkeys(ticket.worker for entry in entries for ticket in entry.tickets()):
@@ -200,9 +201,9 @@ class SimScheduler(Lines):
                 self.shelf.end_second(order.task, order.attempt)
             case EndAttempt():
                 self._running.pop(order.task, None)
-                self.shelf.end_attempt(order.task, order.attempt, order.event)
+                self.shelf.end_attempt(order.task, order.attempt, order.event, order.reason)
             case EndPending():
-                self.shelf.end_pending(order.tasks, order.event)
+                self.shelf.end_pending(order.tasks, order.event, order.reason)
             case CampaignDone():
                 self.shelf.end_campaign(order.campaign)
             case _:
