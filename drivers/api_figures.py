@@ -50,7 +50,7 @@ def of_level(
     ):
         figures |= percentiles(name, [time for time in times if time is not None])
     if slo.any and wall_s > 0 and not _unknown(complete, slo):
-        good = sum(map(lambda answer: meets(answer, slo), complete))
+        good = sum(meets(answer, slo) for answer in complete)
         figures["goodput_rps"] = good / wall_s
         if answers:
             figures["goodput_share"] = good / len(answers)

@@ -28,16 +28,28 @@ class Sweep:
     ended_ns: int = 0
     cut: str = ""
     """Why it was ended before all was sent."""
+    complete: int = 0
+    bad: int = 0
+    """Failed or incomplete."""
+
+    def put(self, number: int, answered: Answered) -> None:
+        """One more has come."""
+        self.answers[number] = answered
+        self.flying -= 1
+        if answered.ended is Ended.COMPLETE:
+            self.complete += 1
+        else:
+            self.bad += 1
+
+    def send(self) -> None:
+        """One more is on its way."""
+        self.flying += 1
+        self.most_flying = max(self.most_flying, self.flying)
 
     @property
     def in_order(self) -> list[Answered]:
         """What came."""
         return [self.answers[number] for number in sorted(self.answers)]
-
-    @property
-    def complete(self) -> int:
-        """So many."""
-        return sum(answer.ended is Ended.COMPLETE for answer in self.answers.values())
 
     @property
     def wall_s(self) -> float:
@@ -52,11 +64,9 @@ async def closed_loop(
 
     async def stream() -> None:
         for number in numbers:
-            sweep.flying += 1
-            sweep.most_flying = max(sweep.most_flying, sweep.flying)
-            sweep.answers[number] = await ask(number)
-            sweep.flying -= 1
-            if len(sweep.answers) - sweep.complete > bad:
+            sweep.send()
+            sweep.put(number, await ask(number))
+            if sweep.bad > bad:
                 sweep.cut = "too many requests failed"
             if sweep.cut:
                 return
@@ -66,6 +76,19 @@ async def closed_loop(
         for _ in range(concurrency):
             group.create_task(stream())
     sweep.ended_ns = clock()
+
+
+async def exactly(
+    sweep: Sweep, ask: Ask, wanted: int, first: int, concurrency: int, clock: Clock, *, bad: int
+) -> None:
+    """`wanted` complete answers: requests that fail are replaced by others, with further numbers, until more than `bad` have failed."""
+
+    def due() -> Iterator[int]:
+        while sweep.complete + sweep.flying < wanted:
+            yield first + len(sweep.answers) + sweep.flying
+
+    while sweep.complete < wanted and not sweep.cut:
+        await closed_loop(sweep, ask, due(), min(concurrency, wanted - sweep.complete), clock, bad=bad)
 
 
 async def open_loop(
@@ -80,11 +103,8 @@ async def open_loop(
     """Send request k at `arrivals[k]` seconds whatever is still in flight, until `full` says why not (asked before each)."""
 
     async def one(number: int, due_ns: int) -> None:
-        sweep.flying += 1
-        sweep.most_flying = max(sweep.most_flying, sweep.flying)
         answered = await ask(number)
-        sweep.answers[number] = replace(answered, lag_ns=max(0, answered.sent_ns - due_ns))
-        sweep.flying -= 1
+        sweep.put(number, replace(answered, lag_ns=max(0, answered.sent_ns - due_ns)))
 
     sweep.began_ns = clock()
     async with asyncio.TaskGroup() as group:
@@ -96,6 +116,7 @@ async def open_loop(
             )
             if sweep.cut:
                 break
+            sweep.send()
             group.create_task(one(number, due_ns))
     sweep.ended_ns = clock()
 

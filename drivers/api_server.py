@@ -65,6 +65,14 @@ def server_processes(port: int) -> tuple[psutil.Process, ...]:
     return tuple(found.values())[:MAX_PROCESSES]
 
 
+def name_of(process: psutil.Process) -> str:
+    """A process's name, such as `llama-server`."""
+    try:
+        return str(process.name())
+    except psutil.Error:
+        return "gone"
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """The server's processes at one moment. Sizes in bytes; None: not to be seen."""
@@ -151,7 +159,8 @@ def read_counters(page: bytes) -> dict[str, float]:
 def differences(before: Reading, after: Reading, wall_s: float, most_rss: int | None) -> dict[str, float]:
     """The figures of the window between two readings. `most_rss`: the largest that was seen at levels' ends.
 
-    The peak is exact where the processes' own high-water mark rose meanwhile; where it did not, the largest reading.
+    The peak is what the processes themselves say, where it rose meanwhile (of several processes: the sum, though they need not have had
+    it at one time); where it did not rise, the largest reading.
     """
     figures: dict[str, float] = {}
     if before.rss is not None and after.rss is not None:

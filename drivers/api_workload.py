@@ -35,7 +35,8 @@ MAX_REQUESTS: Final = 10_000
 MAX_CONCURRENCY: Final = 128
 """Half of the files that a child may open."""
 MAX_RATE: Final = 1000
-MAX_LEVELS: Final = 8
+MAX_LEVELS: Final = 6
+"""Of each kind; the figures of all levels together have to fit into one record."""
 MAX_NAME: Final = 200
 MAX_DEPTH: Final = 4
 LONGEST_S: Final = 3600.0
