@@ -167,10 +167,14 @@ def test_what_gives_way_gives_its_place_to_who_stands_first_by_then_not_to_who_h
 def test_who_stands_first_and_may_not_have_a_run_give_way_takes_nothing_from_who_may() -> None:
     ledger = linked()
     low = run_of(ledger, want(1, ANN, priority=50))
-    high = ticket_of(ledger, want(1, BOB, queue=True, priority=60), 3.0)
-    ticket_of(ledger, want(1, CAT, queue=True, priority=59), 3.0 - 120)  # it has waited, and stands at 61
+    waits = ticket_of(ledger, want(1, CAT, queue=True, priority=59))
+    for now in range(10, 121, 10):
+        ledger.renew(ANN, [low], now)
+        ledger.renew(CAT, [waits], now)
+    high = ticket_of(ledger, want(1, BOB, queue=True, priority=60), 120.0)
+    assert ledger.line(120.0) == [waits.lease, high.lease], "it has waited, and stands at 61"
     ledger.take_orders()
-    ledger.expire(3.0 + PREEMPT_GRACE_S)
+    ledger.expire(120.0 + PREEMPT_GRACE_S)
     assert ledger.take_orders() == (Kill(low.lease, Reason.PREEMPTED), Offer(high.lease))
 
 
