@@ -103,8 +103,8 @@ class Observed:
     described: driver.Described | None = None
     checked: driver.Checked | None = None
     timed: bool = False
-    """Something is being timed that must not be disturbed: a load, or the inferences. Once these have begun it stays so until the run
-    ends: what was measured is worth more than the second that its check takes."""
+    """Something is being timed that must not be disturbed: a load, or the inferences. Once these have begun it stays so until the launch
+    ends: what was measured is worth more than the second that its check takes. Between two launches nothing is timed."""
     _stage: str = ""
     _since: float = 0.0
 
@@ -118,6 +118,8 @@ class Observed:
         """Keep what a driver told."""
         match event:
             case driver.Progressed():
+                if event.phase is driver.Phase.PREPARE:
+                    self.timed = False  # a launch begins
                 self.timed = self.timed or event.phase in TIMED
                 if event.phase != self._stage:
                     self.enter(str(event.phase), now)

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 import structlog
 import trio
@@ -50,6 +50,9 @@ class Models(Protocol):
         ...
 
 
+FLOOR: Final = WorkOrder("", "").warmup_floor
+"""Where nothing was learned about a unit."""
+
 Report = Callable[[Phase, int, int | None, float | None], None]
 """(phase, done, total, median in ms), in the loop."""
 Timing = Callable[[bool], None]
@@ -83,6 +86,8 @@ class Bench:
     """Waits until this node's own work (results going to disk) cannot disturb a measurement."""
     beside: Callable[[Job], Awaitable[None]] = _alone_it_is
     """Fetches what else belongs to the task's campaign; never fails, never takes long."""
+    warmup_floor: Callable[[str], int] = lambda unit: FLOOR
+    """Inferences that a unit of this device needs at least before its times settle, as its enrolment found."""
     clock: Callable[[], float] = time.monotonic
 
 
@@ -100,8 +105,8 @@ class Stop:
             self.scope.cancel()
 
 
-def work_order(task: Task, model: str, stranger: bool = False) -> WorkOrder:
-    """The task in a driver's words."""
+def work_order(task: Task, model: str, stranger: bool = False, floor: int = FLOOR) -> WorkOrder:
+    """The task in a driver's words. `floor`: the least warm-up where the task leaves it to us."""
     measure = task.measure
     return WorkOrder(
         model=model,
@@ -110,6 +115,7 @@ def work_order(task: Task, model: str, stranger: bool = False) -> WorkOrder:
         loads=measure.loads,
         precision=measure.precision,
         warmup=measure.warmup,
+        warmup_floor=floor,
         threads=measure.threads,
         dims=dict(measure.dims),
         inputs=dict(measure.inputs),
@@ -183,7 +189,8 @@ async def _attempt(job: Job, bench: Bench, seen: Observed, report: Report, timin
             await bench.quiet()
             seen.enter("prepare", bench.clock())
             tell(Phase.PREPARE)
-            launch = bench.launch(work_order(task, str(path), job.stranger), limits(task, bench.memory_cap))
+            order = work_order(task, str(path), job.stranger, bench.warmup_floor(task.unit))
+            launch = bench.launch(order, limits(task, bench.memory_cap))
             problem = await _measure(launch, seen, tell, timing, bench.clock)
     except RunError as exc:
         hint = f"; {exc.hint}" if exc.hint else ""

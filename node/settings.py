@@ -62,10 +62,14 @@ class WorkerSettings(RoleSettings):
     """Take new work also while the device runs on its battery."""
     slots: Annotated[int, Field(ge=1, le=64)] = 1
     """Leases at a time. Measuring itself is one at a time for each device, whatever is set here."""
+    patience_s: Annotated[float, Field(ge=0, le=600)] = 10.0
+    """The longest that a measurement waits for other work on this device to end before it is made beside that; 0: it does not wait."""
     cache_bytes: Annotated[int, Field(ge=0)] | None = None
     """Cap of the model cache; None: 20 GiB or half of the free disk."""
     memory_share: Annotated[float, Field(gt=0, le=1)] = 0.8
     """Of this device's memory, the most that one run may take."""
+    enroll: bool = True
+    """Find out at the first start, and when the hardware has changed, what measuring here needs and what this device can do at best."""
     simulate: bool = False
     """Offer drivers that invent their figures. For trying the swarm out, never for results."""
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import gc
 import itertools
+from array import array
+from pathlib import Path
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drivers import timing
-from drivers.base import Measured, Phase, Progressed, WorkOrder
+from drivers import host, timing
+from drivers.base import HostState, Measured, Phase, Progressed, WorkOrder
 from drivers.timing import WarmUp
+from drivers.wire import MAX_ENTRIES
 
 MS = 1_000_000
 
@@ -130,3 +133,114 @@ def test_the_collector_rests_inside_the_loop_and_works_after_it() -> None:
 def test_the_clock_costs_what_two_readings_differ_by() -> None:
     ticks = itertools.count(0, 40)
     assert timing.timer_overhead_ns(lambda: next(ticks)) == 40
+
+
+class Clockwork:
+    """A loop whose inferences take a time that the tests say, and a note of how it was called."""
+
+    def __init__(self, takes_ns: int, overhead_ns: int = 50) -> None:
+        self._takes_ns, self._overhead_ns = takes_ns, overhead_ns
+        self.called: list[tuple[int, int, int]] = []
+
+    def time(self, samples: array[int], start: int, stop: int, per_sample: int) -> None:
+        self.called.append((start, stop, per_sample))
+        for index in range(start, stop):
+            samples[index] = self._takes_ns
+
+    def overhead_ns(self) -> int:
+        return self._overhead_ns
+
+
+def measured_by(loop: timing.Loop, **asked: Any) -> tuple[Measured, list[Progressed]]:
+    """What a loop's launch shows, and the progress."""
+    said = list(timing.measure_calls(loop, ordered(**asked), first_ns=77, peak_was_reset=False))
+    made = said[-1]
+    assert isinstance(made, Measured)
+    return made, [one for one in said if isinstance(one, Progressed)]
+
+
+def test_runs_that_were_counted_are_single_inferences_however_short() -> None:
+    loop = Clockwork(200)
+    made, _ = measured_by(loop, runs=5000, warmup=1)
+    assert (len(made.samples_ns), made.per_sample) == (5000, 1)
+    assert {per_sample for _, _, per_sample in loop.called} == {1}
+
+
+def test_in_a_window_short_inferences_are_timed_several_to_a_sample() -> None:
+    loop = Clockwork(1000, overhead_ns=50)
+    made, _ = measured_by(loop, window_s=0.05, warmup=10)
+    assert made.per_sample == 5  # the clock is a hundredth of 5 µs
+    assert len(made.samples_ns) == 10_000
+    assert made.timer_overhead_ns == 50
+    assert loop.called[-1] == (8_000, 10_000, 5)  # blocks of 20 ms
+
+
+def test_blocks_are_the_samples_in_order_and_their_times_are_the_windows() -> None:
+    made, told = measured_by(Clockwork(7 * MS), runs=23, warmup=1)
+    assert [block.samples for block in made.blocks] == [*[2] * 11, 1]
+    assert sum(block.wall_ns for block in made.blocks) == round(made.wall_s * 1e9)
+    assert sum(block.cpu_ns for block in made.blocks) == round(made.cpu_s * 1e9)
+    assert all(block.wall_ns > 0 for block in made.blocks)
+    assert [one.done for one in told if one.phase is Phase.RUN] == [0, 23]
+    assert made.began_ns > 0
+
+
+def test_the_pressure_of_each_block_is_what_was_added_while_it_ran(tmp_path: Path) -> None:
+    pressure = tmp_path / "proc/pressure/cpu"
+    pressure.parent.mkdir(parents=True)
+    total = 0
+
+    class Pressed(Clockwork):
+        def time(self, samples: array[int], start: int, stop: int, per_sample: int) -> None:
+            nonlocal total
+            super().time(samples, start, stop, per_sample)
+            total += 250
+            pressure.write_text(f"some avg10=0.00 avg60=0.00 avg300=0.00 total={total}\n")
+
+    pressure.write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n")
+    said = list(
+        timing.measure_calls(Pressed(20 * MS), ordered(runs=3, warmup=2), 1, False, host.Reader(tmp_path))
+    )
+    made = said[-1]
+    assert isinstance(made, Measured)
+    assert [block.stall_ns for block in made.blocks] == [250_000] * 3
+    assert made.host == HostState()  # nothing else is told there, and nothing is made up
+
+
+@given(st.floats(1e3, 1e11), st.floats(0.05, 0.2))
+def test_a_window_has_enough_samples_and_ends_in_a_sane_time(typical_ns: float, window_s: float) -> None:
+    count = timing.window_samples(window_s * 1e9, typical_ns)
+    assert count >= 1
+    assert count * typical_ns >= window_s * 1e9 or count * typical_ns >= timing.LONGEST_NS / 2
+    if typical_ns <= timing.LONGEST_NS / timing.LEAST_SAMPLES:
+        assert count >= timing.LEAST_SAMPLES
+    if count > 1:
+        assert count * typical_ns <= timing.LONGEST_NS + typical_ns
+
+
+@given(st.integers(1, 1_000_000), st.floats(1.0, 1e11))
+def test_a_long_run_has_no_more_blocks_than_can_be_told(runs: int, typical_ns: float) -> None:
+    assert -(-runs // timing.chunk_samples(runs, typical_ns)) <= timing.MOST_BLOCKS < MAX_ENTRIES
+
+
+@given(st.floats(1.0, 1e9), st.integers(0, 1000))
+def test_the_clock_is_less_than_a_hundredth_of_a_sample(typical_ns: float, overhead_ns: int) -> None:
+    grouped = timing.in_a_sample(typical_ns, overhead_ns)
+    assert overhead_ns <= 0.01 * grouped * typical_ns * (1 + 1e-9)
+    assert grouped == 1 or overhead_ns > 0.01 * (grouped - 1) * typical_ns * (1 - 1e-9)
+
+
+def test_plain_calls_in_a_row_are_one_sample_with_their_mean() -> None:
+    calls: list[None] = []
+    samples = array("q", bytes(8 * 4))
+    timing.Calls(calls.append).time(samples, 1, 3, 10)
+    assert len(calls) == 20
+    assert (samples[0], samples[3]) == (0, 0)
+    assert all(0 <= sample < 1_000_000_000 for sample in samples)
+
+
+def test_a_warm_up_by_the_count_is_made_to_the_letter_by_any_loop() -> None:
+    loop = Clockwork(10)
+    made, _ = measured_by(loop, runs=1, warmup=3000)
+    assert len(made.warmup_ns) == 3000
+    assert sum(stop - start for start, stop, _ in loop.called[:-1]) == 2999

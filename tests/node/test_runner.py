@@ -14,14 +14,17 @@ import pytest
 import trio
 
 from drivers.base import (
+    Block,
     Cancelled,
     Checked,
     Crashed,
     Described,
     DriverError,
     Event,
+    HostState,
     Limits,
     Loaded,
+    LoadKind,
     Measured,
     OutOfMemory,
     Phase,
@@ -38,7 +41,7 @@ from node.observed import Job, Observed, Throttle, end_of
 from node.runner import Bench, Stop, limits, run, work_order
 from protocol import words
 from protocol.lease import Fence
-from protocol.record import DeviceFacts, Record, read_record, record_body, unpack_samples
+from protocol.record import BLOCK_FIELDS, DeviceFacts, Host, Record, read_record, record_body, unpack_samples
 from protocol.requirement import Requirement
 from protocol.task import Measure, Model, Task, Timeouts
 from protocol.words import Outcome, Reason
@@ -302,34 +305,134 @@ async def test_while_one_run_is_measured_no_other_of_the_worker_is_fetched_and_i
     assert fetched == ["c-1/1", "c-1/2"]
 
 
-async def test_each_load_is_a_timed_window_and_from_the_inferences_on_there_is_one_to_the_end(
+async def test_a_measurement_is_a_timed_window_to_the_end_of_its_launch_and_between_launches_is_none(
     tmp_path: Path,
 ) -> None:
     windows: list[bool] = []
-    launch = Told(
-        Progressed(Phase.PREPARE),
-        Progressed(Phase.LOAD),
-        LOADED,
+    seen: list[str] = []
+    first = (
         Progressed(Phase.PREPARE),
         Progressed(Phase.LOAD),
         LOADED,
         Progressed(Phase.WARM_UP, 5),
-        Progressed(Phase.RUN, 0, 10),
-        Progressed(Phase.RUN, 10, 10),
+        Progressed(Phase.RUN, 0, 3),
         described(),
         MEASURED,
         Progressed(Phase.CHECK),
         CHECKED,
     )
+    again = (*first[:5], MEASURED)
+    launch = Told(*first, replace(LOADED, kind=LoadKind.WARM), *again, *again)
     record = await run(
         job(task()),
         bench(tmp_path, lambda order, limits: launch),
         Stop(),
-        lambda *told: None,
+        lambda *told: seen.append(str(told[0])),
         windows.append,
     )
     assert record.outcome is Outcome.COMPLETE
-    assert windows == [True, False, True, False, True]
+    # of each launch: its load, then its inferences and whatever comes after them
+    assert windows == [True, False] * 5 + [True]
+
+
+async def test_each_launch_is_recorded_to_the_number(tmp_path: Path) -> None:
+    one = Measured(
+        samples_ns=(10, 12, 11),
+        warmup_ns=(99, 20),
+        cpu_s=0.5,
+        wall_s=0.25,
+        peak_bytes=400,
+        timer_overhead_ns=40,
+        involuntary_switches=3,
+        began_ns=5_000_000_000,
+        blocks=(Block(2, 22, 44, 0, 1), Block(1, 11, 22, None, None)),
+        host=HostState(0.25, 0.0, 2400.0, 0, 55.5, False),
+    )
+    other = replace(
+        one,
+        samples_ns=(20, 21),
+        per_sample=8,
+        began_ns=6_500_000_000,
+        peak_bytes=None,
+        blocks=(),
+        host=HostState(),
+        involuntary_switches=None,
+    )
+    record = await record_of(
+        tmp_path,
+        Told(
+            Loaded(50, 100, 200, LoadKind.COLD),
+            described(),
+            one,
+            CHECKED,
+            Loaded(5, 300, 350, LoadKind.WARM),
+            Loaded(40, 110, 210),
+            other,
+            Loaded(41, None, None),
+        ),
+    )
+    assert [(load.ns, load.kind, load.baseline, load.peak) for load in record.loads] == [
+        (50, "cold", 100, 200),
+        (5, "warm", 300, 350),
+        (40, "fresh", 110, 210),
+        (41, "fresh", None, None),
+    ]
+    first, second = record.timings
+    assert (unpack_samples(first.samples), unpack_samples(first.warmup)) == ((10, 12, 11), (99, 20))
+    assert (first.began_s, second.began_s) == (0.0, 1.5)
+    assert (first.cpu_s, first.wall_s, first.timer_ns, first.switches) == (0.5, 0.25, 40, 3)
+    assert (first.baseline, first.peak, second.baseline, second.peak) == (100, 400, 110, None)
+    assert (first.per_sample, second.per_sample, second.switches) == (1, 8, None)
+    assert first.blocks is not None
+    assert unpack_samples(first.blocks) == (2, 22, 44, 1, 2, 1, 11, 22, 0, 0)
+    assert first.host == Host(
+        others=0.25, steal=0.0, clock_mhz=2400.0, throttles=0, temperature_c=55.5, on_battery=False
+    )
+    assert (second.blocks, second.host) == (None, None)
+
+
+async def test_launches_before_one_that_dies_stay_in_the_record(tmp_path: Path) -> None:
+    record = await record_of(
+        tmp_path,
+        Told(
+            LOADED,
+            described(),
+            MEASURED,
+            CHECKED,
+            LOADED,
+            MEASURED,
+            LOADED,
+            then=Crashed("killed by SIGSEGV"),
+        ),
+    )
+    assert (record.outcome, record.reason) == (Outcome.FAILED, Reason.CRASHED)
+    assert [unpack_samples(timing.samples) for timing in record.timings] == [(3, 1, 2)] * 2
+    assert len(record.loads) == 3
+
+
+async def test_post_run_steps_are_told_as_clean_up_and_have_a_stage_of_their_own(tmp_path: Path) -> None:
+    told: list[words.Phase] = []
+    launch = Told(LOADED, described(), MEASURED, Progressed(Phase.CHECK), CHECKED, Progressed(Phase.CLEANUP))
+    record = await run(
+        job(task()),
+        bench(tmp_path, lambda order, limits: launch),
+        Stop(),
+        lambda phase, *rest: told.append(phase),
+    )
+    assert told[-1] is words.Phase.CLEANUP
+    assert [stage.stage for stage in record.stages][-2:] == ["check", "cleanup"]
+
+
+async def test_a_launch_is_told_what_its_units_enrolment_found(tmp_path: Path) -> None:
+    orders: list[WorkOrder] = []
+
+    def launch(order: WorkOrder, limits: Limits) -> Told:
+        orders.append(order)
+        return Told(then=Unfit("enough"))
+
+    made = bench(tmp_path, launch, warmup_floor={CPU: 37}.__getitem__)
+    await run(job(task()), made, Stop(), lambda *told: None)
+    assert orders[0].warmup_floor == 37
 
 
 async def test_a_run_that_gives_way_is_recorded_as_cancelled_because_it_was_preempted(tmp_path: Path) -> None:
@@ -429,10 +532,17 @@ async def test_a_real_model_is_measured_in_real_processes(tmp_path: Path, zygote
     record, phases = await real(tmp_path, zygote, magika())
     assert record.outcome is Outcome.COMPLETE, record.detail
     assert record.timings
-    samples = unpack_samples(record.timings[0].samples)
-    assert len(samples) == 20
-    assert min(samples) > 0
-    assert len(record.loads) == 2
+    samples = [unpack_samples(timing.samples) for timing in record.timings]
+    assert [len(of_launch) for of_launch in samples] == [10, 10]
+    assert min(map(min, samples)) > 0
+    assert [load.kind for load in record.loads if load.kind != "warm"][1:] == ["fresh"]
+    assert record.timings[0].began_s == 0.0
+    assert 0 < record.timings[1].began_s < 60
+    for timing in record.timings:
+        assert timing.blocks is not None
+        blocks = unpack_samples(timing.blocks)
+        assert sum(blocks[:: len(BLOCK_FIELDS)]) == 10
+        assert timing.wall_s == pytest.approx(sum(blocks[1 :: len(BLOCK_FIELDS)]) / 1e9)
     assert record.ran is not None
     assert record.ran.providers == ("CPUExecutionProvider",)
     assert record.ran.shapes
