@@ -1,0 +1,165 @@
+"""Where results come from that are compared, put into a matrix or verified: a file of raw results, a CSV, or this home's store.
+
+Reading only; nothing here judges.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from protocol.errors import CampaignError
+from scheduler.bundles import contents
+from scheduler.cli_parts import find_campaign
+from scheduler.report import RawResult, read_raw
+from scheduler.row import COLUMNS, CONTRACT, Row
+from scheduler.safe import safe_text
+from scheduler.store import Store
+from scheduler.summary import raw_results
+from swarm.home import Home
+
+MAX_FILE = 1024 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One row, with its launches' samples where they are known."""
+
+    row: Row
+    launches: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Results under the name by which they were asked for."""
+
+    name: str
+    campaign: str
+    results: tuple[RawResult, ...] = ()
+    """Empty for a CSV, which has no raw samples."""
+    text: str | None = None
+    """The whole file, where it was one."""
+    rows: tuple[Row, ...] = ()
+
+    def entries(self) -> tuple[Entry, ...]:
+        """Each row with its launches."""
+        if not self.results:
+            return tuple(Entry(row) for row in self.rows)
+        return tuple(Entry(result.row, launches_of(result)) for result in self.results)
+
+
+def launches_of(result: RawResult) -> tuple[tuple[int, ...], ...]:
+    """The timed samples of each launch, in nanoseconds."""
+    found, at = [], 0
+    for count in result.samples:
+        found.append(result.inference_ns[at : at + count])
+        at += count
+    return tuple(found)
+
+
+def read_source(name: str, home: Home) -> Source:
+    """Results by `name`: the path of a raw file or a CSV, else a campaign of this home, or one task of it (`c-…/3`).
+
+    Raises `CampaignError` for what is none of these. Blocking.
+    """
+    path = Path(name)
+    if path.is_file():
+        return _read_file(path)
+    if path.suffix or (len(path.parts) > 2) or not home.store.exists():
+        raise CampaignError(
+            f"there is no file {safe_text(name)}, and no campaign of that name on this home",
+            hint="name a file of sark-node results --raw or --csv, or a campaign: sark-node campaigns",
+        )
+    campaign, _, number = name.partition("/")
+    with Store(home.store) as store:
+        found = find_campaign(store, campaign)
+        results = tuple(raw_results(store.rows(found)))
+    if number:
+        results = tuple(result for result in results if result.row.job_id == f"{found}/{number}")
+        if not results:
+            raise CampaignError(f"no task {number} of {found} has ended", hint=f"sark-node results {found}")
+    return Source(name, found, results)
+
+
+def _read_file(path: Path) -> Source:
+    try:
+        if path.stat().st_size > MAX_FILE:
+            raise CampaignError(f"{path} is larger than {MAX_FILE:,} bytes")
+        data = path.read_bytes()
+        text = data.decode("utf-8")
+    except OSError as exc:
+        raise CampaignError(f"cannot read {path}: {exc.strerror}") from None
+    except UnicodeDecodeError:
+        raise CampaignError(f"{path} is not text, so no file of results") from None
+    if text.lstrip().startswith("{"):
+        try:
+            results = read_raw(data)
+        except (ValueError, RecursionError) as exc:
+            told = "its form is wrong" if isinstance(exc, ValidationError) else str(exc)
+            raise CampaignError(
+                f"{path} is no file of raw results: {safe_text(told, 200)}",
+                hint="sark-node results --raw FILE writes one",
+            ) from None
+        campaign = results[0].row.campaign if results else ""
+        return Source(path.name, campaign, results, text)
+    rows = read_table(text, str(path))
+    return Source(path.name, rows[0].campaign if rows else "", (), text, rows)
+
+
+def read_table(text: str, name: str) -> tuple[Row, ...]:
+    """The rows of a CSV. Raises `CampaignError`."""
+    reader = csv.DictReader(io.StringIO(text, newline=""))
+    if tuple(reader.fieldnames or ())[:CONTRACT] != COLUMNS[:CONTRACT]:
+        raise CampaignError(
+            f"{safe_text(name)} is neither raw results nor a CSV of results",
+            hint="sark-node results --raw FILE or --csv FILE writes one",
+        )
+    rows = []
+    for number, cells in enumerate(reader, start=2):
+        told = {head: cell for head, cell in cells.items() if head in COLUMNS and cell}
+        try:
+            rows.append(Row.model_validate(told))
+        except ValidationError as exc:
+            column = str(exc.errors()[0]["loc"][0])
+            raise CampaignError(
+                f"{safe_text(name)}: line {number} has a wrong {column}", hint="write the CSV again"
+            ) from None
+    return tuple(rows)
+
+
+def sha256_of(model: Path) -> str:
+    """Of a model, a file or a folder. Raises `CampaignError`. Blocking."""
+    digest = hashlib.sha256()
+    try:
+        for piece in contents(model):
+            digest.update(piece)
+    except (OSError, ValueError) as exc:
+        told = (exc.strerror if isinstance(exc, OSError) else str(exc)) or "it cannot be read"
+        raise CampaignError(f"cannot read the model {safe_text(str(model))}: {safe_text(told)}") from None
+    return digest.hexdigest()
+
+
+def one_device(source: Source, device: str) -> Source:
+    """Only what one device measured, by its name or id."""
+    results = tuple(
+        result for result in source.results if device in (result.row.device_name, result.row.device_id)
+    )
+    rows = tuple(row for row in source.rows if device in (row.device_name, row.device_id))
+    if not results and not rows:
+        known = sorted({entry.row.device_name for entry in source.entries() if entry.row.device_name})
+        raise CampaignError(
+            f"no device {safe_text(device, 60)!r} in {safe_text(source.name)}",
+            hint=f"devices there: {safe_text(', '.join(known)) or 'none'}",
+        )
+    return replace(source, name=device, results=results, rows=rows)
+
+
+def merged(sources: Sequence[Source]) -> tuple[Entry, ...]:
+    """The entries of all, in order."""
+    return tuple(entry for source in sources for entry in source.entries())
