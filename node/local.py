@@ -23,8 +23,8 @@ import trio
 
 from drivers.base import Limits, WorkOrder
 from drivers.launch import Launch, Probed, Zygote, probe_units
-from node.cache import Source
 from node.cache import Progress as Fetched
+from node.cache import Source
 from node.device_lock import DeviceLock
 from node.observed import Job
 from node.probe import Profile, device_facts, lock_name, memory_cap, probe_device
@@ -178,7 +178,11 @@ class LocalDevice:
 
 def _nowhere(job: Job) -> Source:
     """Where a model would be fetched from."""
-    raise AssertionError("a model on this machine is not fetched")
+
+    async def fetch(offset: int, sink: Callable[[bytearray], object], progress: Fetched) -> None:
+        raise AssertionError("a model on this machine is not fetched")
+
+    return fetch
 
 
 def _sha256(path: Path) -> str:
