@@ -299,8 +299,8 @@ class Cancelled(DriverError):
 class Driver(Protocol):
     """The contract behind the entry point group `sark.drivers`.
 
-    A driver may also say `network = True` (`opens_connections`) and `loads_models = False` (`makes_loads`); what most drivers need is
-    what holds where nothing is said.
+    A driver may also say `network = True` (`opens_connections`), `watches = True` (`looks_outside`) and `loads_models = False`
+    (`makes_loads`); what most drivers need is what holds where nothing is said.
     """
 
     name: str
@@ -323,9 +323,14 @@ class Driver(Protocol):
 
 
 def opens_connections(driver: Driver) -> bool:
-    """Whether the driver's children talk to a server, and look at its processes if it is on this host. They run no code of others: what
-    they are given is data. Others' children have no network."""
+    """Whether the driver's children talk to a server. They run no code of others: what they are given is data. Others' children have no
+    network."""
     return getattr(driver, "network", False) is True
+
+
+def looks_outside(driver: Driver) -> bool:
+    """Whether the device's owner wants this driver's children to look at other processes of the host, which nobody can who is shut in."""
+    return getattr(driver, "watches", False) is True
 
 
 def makes_loads(driver: Driver) -> bool:

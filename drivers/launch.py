@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -71,11 +71,14 @@ class Zygote:
         simulate: bool = False,
         can_fork: bool = CAN_FORK,
         tier: Tier | None = None,
+        private: Mapping[str, str] | None = None,
     ) -> None:
-        """`tier`: how far each launch is shut in, or it fails; None: as far as it can be here."""
+        """`tier`: how far each launch is shut in, or it fails; None: as far as it can be here. `private`: variables that the device's
+        owner gives this driver and no other."""
         self.driver = driver
         self.simulate = simulate
         self._tier = "best" if tier is None else str(tier)
+        self._private = dict(private or {})
         self._can_fork = can_fork
         self._lock = threading.Lock()
         self._processes: dict[bool, ZygoteProcess] = {}
@@ -97,7 +100,7 @@ class Zygote:
         if not self._can_fork:
             if self.driver in COMPILED:
                 native.prepare(native.folder())
-            return PlainChild(told, limits.output_bytes)
+            return PlainChild(told, limits.output_bytes, self._private)
         preload = MAY_PRELOAD and job != Job.UNITS and not order.unit.startswith(child.UNLIMITED_UNITS)
         return self._process(preload).fork(told, limits.output_bytes)
 
@@ -111,7 +114,7 @@ class Zygote:
             if self.driver in COMPILED:
                 native.prepare(native.folder())
             self._processes[preload] = started = ZygoteProcess(
-                self.driver, self.simulate, preload, self._tier
+                self.driver, self.simulate, preload, self._tier, self._private
             )
             return started
 
@@ -225,7 +228,7 @@ class Launch:
                     raise wire.Garbled("it offered a unit where an event was due")
                 else:
                     event = answers.take(said)
-                    if isinstance(event, Loaded):
+                    if isinstance(event, Loaded) or self._served:
                         clock.loaded()
                     yield ours.taken_off(event)
         except TimeoutError:
@@ -331,13 +334,23 @@ class Probed:
     troubles: tuple[str, ...]
 
 
-def probe_units(simulate: bool = False, can_fork: bool = CAN_FORK) -> Probed:
-    """Try every installed driver in a child of its own. Takes about a second for each runtime: callers keep the answer."""
+def probe_units(
+    simulate: bool = False,
+    can_fork: bool = CAN_FORK,
+    private: Mapping[str, Mapping[str, str]] | None = None,
+) -> Probed:
+    """Try every installed driver in a child of its own. Takes about a second for each runtime: callers keep the answer.
+
+    `private`: what the device's owner gives a driver, by its name; drivers that need that are not tried without.
+    """
     units: list[UnitInfo] = []
     troubles: list[str] = []
+    given = private or {}
     for name in registry.names(simulate):
+        if name in registry.OWNED and not given.get(name):
+            continue
         try:
-            with Zygote(name, simulate=simulate, can_fork=can_fork) as zygote:
+            with Zygote(name, simulate=simulate, can_fork=can_fork, private=given.get(name)) as zygote:
                 units.extend(_units_of(zygote))
         except DriverError as why:
             troubles.append(f"driver {name!r}: {why}")

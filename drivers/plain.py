@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import BinaryIO, Final, NoReturn
 
 from drivers import child, confine, wire
@@ -28,7 +28,8 @@ _END: Final = b""
 class PlainChild:
     """See `drivers.process.Child`."""
 
-    def __init__(self, told: bytes, output_bytes: int) -> None:
+    def __init__(self, told: bytes, output_bytes: int, private: Mapping[str, str] | None = None) -> None:
+        """`private`: variables beside the clean environment."""
         self._pieces = wire.Reassembler(output_bytes)
         self._chunks: queue.Queue[bytes] = queue.Queue(maxsize=64)
         with starting() as undo:
@@ -39,7 +40,7 @@ class PlainChild:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._log,
-                env=confine.clean_environment(os.environ),
+                env=confine.clean_environment(os.environ) | dict(private or {}),
                 cwd=self._folder,
                 start_new_session=True,
             )

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Final, Protocol
 
@@ -204,8 +204,16 @@ def private_folder(undo: contextlib.ExitStack) -> str:
 class ZygoteProcess:
     """A running `drivers.zygote`; started at once, forking as soon as its imports are done."""
 
-    def __init__(self, driver: str, simulate: bool, preload: bool, tier: str = "best") -> None:
-        """`tier`: how far its launches are shut in (`confine.Tier`), or `best`: as far as it finds it can.
+    def __init__(
+        self,
+        driver: str,
+        simulate: bool,
+        preload: bool,
+        tier: str = "best",
+        private: Mapping[str, str] | None = None,
+    ) -> None:
+        """`tier`: how far its launches are shut in (`confine.Tier`), or `best`: as far as it finds it can. `private`: variables that
+        the device's owner gives this driver and no other.
 
         Raises `Crashed` when this device has no room for another process.
         """
@@ -221,7 +229,7 @@ class ZygoteProcess:
                     stdin=subprocess.DEVNULL,
                     stdout=self._log,
                     stderr=self._log,
-                    env=confine.clean_environment(os.environ),
+                    env=confine.clean_environment(os.environ) | dict(private or {}),
                     cwd="/",
                     start_new_session=True,  # Ctrl-C in the terminal is for the node, which ends the zygote in order
                 )

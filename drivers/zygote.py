@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from drivers import child, confine, registry, sandbox_linux, sandbox_probe, view, wire
-from drivers.base import Driver, Unfit, opens_connections
+from drivers.base import Driver, Unfit, looks_outside, opens_connections
 from drivers.confine import Shelter, Tier
 
 FDS: Final = 3
@@ -131,6 +131,8 @@ def shelter_for(told: bytes, driver: Driver | None, tier: Tier) -> Shelter | Non
         return None
     with suppress(Unfit, *registry.BREAKAGE):  # one that does not load is told by the worker
         driver = driver or registry.load(name, simulate)
+    if driver is not None and looks_outside(driver):
+        return None
     network = driver is not None and opens_connections(driver)
     plan = view.plan(
         os.fsdecode(folder),
