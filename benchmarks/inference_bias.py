@@ -1,52 +1,39 @@
-"""Are our medians right? A driver launch against a tight loop in a fresh process of its own, interleaved.
+"""Are our medians right? A driver's launch against a tight C program in a process of its own, interleaved.
 
     python benchmarks/inference_bias.py [rounds]
 
-The reference is the shortest honest loop: IO binding, the same inputs, threads and session options, its first fifth dropped.
-The order of the two changes from round to round. For each model: the median of each side over the rounds, and the median of the
-paired ratios ours / reference (target: within 5 %). The models come from installed packages, so nothing has to be fetched.
+The reference (reference_loop.c, compiled here) opens onnxruntime's library, loads the model, fills the same inputs and runs it with
+the same threads and options; its first fifth is dropped. Beside it the loops that our driver falls back to: calls by ctypes where
+there is no compiler, IO binding where the C interface is not to be had. The order changes from round to round. For each model:
+the median of each side over the rounds, and the median of the paired ratios to the reference (target: within 5 %). The models are
+made here or come from installed packages, so nothing has to be fetched.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper
+
+from drivers import native
 from drivers.base import Limits, Measured, WorkOrder
 from drivers.launch import Zygote, measure
-from drivers.onnx_session import TINY_MODEL
-
-REFERENCE = """
-import json, sys, time
-import numpy as np, onnxruntime as ort
+from drivers.native_ort import NUMBERS
 from drivers.onnx_inputs import candidates, make
-from drivers.onnx_session import CPU, inputs_of, options
-path, runs, threads = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-session = ort.InferenceSession(path, options(threads, True), providers=[CPU])
-inputs = inputs_of(session)
-shapes = next(candidates(inputs, {}, {}))
-binding = session.io_binding()
-held = [ort.OrtValue.ortvalue_from_numpy(make(one, shapes.of(one), 0, 100)) for one in inputs]
-for one, value in zip(inputs, held):
-    binding.bind_ortvalue_input(one.name, value)
-for output in session.get_outputs():
-    binding.bind_output(output.name, "cpu")
-clock, samples, run = time.perf_counter_ns, [0] * runs, session.run_with_iobinding
-run(binding)
-for index in range(runs):
-    began = clock()
-    run(binding)
-    samples[index] = clock() - began
-print(json.dumps(samples[runs // 5:]))
-"""
+from drivers.onnx_session import inputs_of, options, runtime
+
+SOURCE = Path(__file__).with_name("reference_loop.c")
+UNIT = "CPU (ONNX)"
 
 
 def installed(package: str, path: str) -> str:
@@ -57,54 +44,126 @@ def installed(package: str, path: str) -> str:
     return str(Path(spec.submodule_search_locations[0]) / path)
 
 
-def reference_us(model: str, runs: int, threads: int) -> float:
-    """Median of the tight loop, in microseconds."""
-    command = [sys.executable, "-P", "-c", REFERENCE, model, str(runs), str(threads)]
-    told = subprocess.run(command, capture_output=True, text=True, check=True)
-    samples: list[int] = json.loads(told.stdout)
-    return statistics.median(samples) / 1e3
+def layers(path: Path, width: int, batch: int, depth: int) -> str:
+    """A chain of `depth` dense layers."""
+    source = np.random.default_rng(0)
+    weights = [
+        numpy_helper.from_array((source.standard_normal((width, width)) / width).astype(np.float32), f"w{n}")
+        for n in range(depth)
+    ]
+    nodes = []
+    for n in range(depth):
+        nodes.append(helper.make_node("MatMul", [f"x{n}", f"w{n}"], [f"m{n}"]))
+        nodes.append(helper.make_node("Relu", [f"m{n}"], [f"x{n + 1}"]))
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        nodes,
+        "layers",
+        [value("x0", TensorProto.FLOAT, [batch, width])],
+        [value(f"x{depth}", TensorProto.FLOAT, [batch, width])],
+        weights,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    model.ir_version = 9
+    path.write_bytes(model.SerializeToString())
+    return str(path)
 
 
-def our_us(model: str, runs: int, threads: int, zygote: Zygote) -> float:
-    """Median of one launch of ours, in microseconds."""
-    order = WorkOrder(model, "CPU (ONNX)", runs=runs, loads=1, threads=threads, check=False)
-    (measured,) = [event for event in measure(order, Limits(), zygote) if isinstance(event, Measured)]
-    return statistics.median(measured.samples_ns) / 1e3
+class Reference:
+    """The C program on one model."""
+
+    def __init__(self, program: Path, model: str, folder: Path) -> None:
+        session = runtime().InferenceSession(model, options(1, True), providers=["CPUExecutionProvider"])
+        inputs = inputs_of(session)
+        shapes = next(candidates(inputs, {}, {}))
+        self._inputs = folder / f"{Path(model).stem}.inputs"
+        with self._inputs.open("wb") as file:
+            for one in inputs:
+                values = make(one, shapes.of(one), 0, 100)
+                head = [one.name, NUMBERS[one.dtype], values.ndim, *values.shape, values.nbytes]
+                file.write(" ".join(map(str, head)).encode() + b"\n" + values.tobytes())
+        library = native.library()
+        assert library is not None
+        self._before = [str(program), str(library), model, str(self._inputs)]
+        self._outputs = [told.name for told in session.get_outputs()]
+
+    def __call__(self, runs: int, threads: int) -> float:
+        """Median in microseconds, the first fifth left out."""
+        command = [*self._before, str(runs), str(threads), *self._outputs]
+        told = subprocess.run(command, capture_output=True, text=True, check=True)
+        samples = [int(line) for line in told.stdout.split()]
+        return statistics.median(samples[runs // 5 :]) / 1e3
+
+
+def ours(model: str, zygote: Zygote) -> Callable[[int, int], float]:
+    """A launch of ours: median in microseconds."""
+
+    def once(runs: int, threads: int) -> float:
+        order = WorkOrder(model, UNIT, runs=runs, loads=1, threads=threads, check=False)
+        (measured,) = [event for event in measure(order, Limits(), zygote) if isinstance(event, Measured)]
+        return statistics.median(measured.samples_ns) / 1e3
+
+    return once
+
+
+def zygote_in(cache: Path, said: str = "") -> Zygote:
+    """A zygote whose launches find what `said` names, as if that were all that this device can do; empty: what it can."""
+    os.environ[native.VARIABLE] = str(cache)
+    library = native.library()
+    if said and library is not None:
+        cache.mkdir(mode=0o700)
+        proof = cache / f"{native.key(library, native.compiler())}.proved"
+        proof.write_text(said, "ascii")
+        proof.chmod(0o400)
+    return Zygote("onnx").start()
 
 
 def main() -> None:
     """Print the table."""
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 11
-    with tempfile.TemporaryDirectory() as folder, Zygote("onnx").start() as zygote:
-        nano = Path(folder) / "nano.onnx"
-        nano.write_bytes(TINY_MODEL)
-        light = "backend/test/data/light/light_{}.onnx"
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        program = folder / "reference_loop"
+        compiler = native.compiler()
+        assert compiler is not None, "a C compiler is needed for the reference"
+        subprocess.run([compiler, "-O2", "-o", str(program), str(SOURCE), "-ldl"], check=True)
+        nano = folder / "nano.onnx"
+        nano.write_bytes(native.TINY_MODEL)
         models = {  # name: path, runs
-            "nano": (str(nano), 5000),
-            "shufflenet": (installed("onnx", light.format("shufflenet")), 60),
+            "nano": (str(nano), 20_000),
+            "tiny": (layers(folder / "tiny.onnx", 128, 1, 6), 10_000),
+            "small": (layers(folder / "small.onnx", 512, 16, 8), 300),
             "magika": (installed("magika", "models/standard_v3_3/model.onnx"), 80),
-            "squeezenet": (installed("onnx", light.format("squeezenet")), 60),
         }
-        print(
-            f"{'model':12} {'threads':>7} {'reference µs':>13} {'ours µs':>11} {'ratio':>7} {'ratios, quartiles':>18}   ({rounds} rounds)"
-        )
-        rows: dict[tuple[str, int], list[tuple[float, float]]] = {
-            (name, threads): [] for name in models for threads in (1, 2)
-        }
-        for turn in range(rounds):
-            for name, threads in rows:
-                path, runs = models[name]
-                if turn % 2:
-                    ours = our_us(path, runs, threads, zygote)
-                    rows[name, threads].append((reference_us(path, runs, threads), ours))
-                else:
-                    theirs = reference_us(path, runs, threads)
-                    rows[name, threads].append((theirs, our_us(path, runs, threads, zygote)))
-    for (name, threads), pairs in rows.items():
-        ratios = sorted(ours / theirs for theirs, ours in pairs)
+        with (
+            zygote_in(folder / "compiled") as compiled,
+            zygote_in(folder / "ctypes", native.CALLS_ONLY) as by_ctypes,
+            zygote_in(folder / "python", native.NOTHING) as by_python,
+        ):
+            sides: dict[str, dict[str, Callable[[int, int], float]]] = {
+                name: {
+                    "C program": Reference(program, path, folder),
+                    "ours": ours(path, compiled),
+                    "ctypes": ours(path, by_ctypes),
+                    "IO binding": ours(path, by_python),
+                }
+                for name, (path, _) in models.items()
+            }
+            found: dict[tuple[str, str], list[float]] = {
+                (name, side): [] for name in models for side in sides[name]
+            }
+            for turn in range(rounds):
+                for name, (_, runs) in models.items():
+                    in_turn = list(sides[name].items())
+                    for side, once in in_turn[:: -1 if turn % 2 else 1]:
+                        found[name, side].append(once(runs, 1))
+    print(f"{'model':8} {'side':12} {'µs':>10} {'ratio':>7} {'quartiles':>17}   ({rounds} rounds, 1 thread)")
+    for name, side in found:
+        ratios = [b / a for a, b in zip(found[name, "C program"], found[name, side], strict=True)]
         low, middle, high = statistics.quantiles(ratios, n=4)
-        theirs, ours = (statistics.median(side) for side in zip(*pairs, strict=True))
-        print(f"{name:12} {threads:7} {theirs:13.2f} {ours:11.2f} {middle:7.3f} {low:9.3f} – {high:.3f}")
+        print(
+            f"{name:8} {side:12} {statistics.median(found[name, side]):10.2f} {middle:7.3f} {low:8.3f} – {high:.3f}"
+        )
 
 
 if __name__ == "__main__":

@@ -90,8 +90,10 @@ ELEMENTS: Final[Mapping[int, str]] = {
     20: "float8e5m2fnuz",
     21: "uint4",
     22: "int4",
+    24: "uint2",
+    25: "int2",
 }
-"""Element types by their number, which ONNX itself uses too."""
+"""Element types by the interface's number: ONNX's own up to `int4`."""
 NUMBERS: Final = {name: number for number, name in ELEMENTS.items()}
 TENSOR: Final = 1
 OTHER_KINDS: Final = ("unknown", "tensor", "seq", "map", "opaque", "sparse_tensor", "optional")

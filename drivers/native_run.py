@@ -157,6 +157,7 @@ class Bound:
 
 
 BITS: Final[Mapping[str, int]] = {
+    **dict.fromkeys(("uint2", "int2"), 2),
     **dict.fromkeys(("uint4", "int4"), 4),
     **dict.fromkeys(("float16", "bfloat16", "int16", "uint16"), 16),
     **dict.fromkeys(("float", "int32", "uint32"), 32),

@@ -98,7 +98,7 @@ class OnnxDriver:
     def _told(self, model: Model, ready: Ready, notes: list[str], measured: Measured) -> Iterator[Event]:
         """What is told once for a task: what ran, whether it is right, what its steps took."""
         from drivers import onnx_session as edge
-        from drivers.onnx_ready import post_run
+        from drivers.feeds import post_run
 
         order = model.order
         ran = _where_it_ran(model, ready)

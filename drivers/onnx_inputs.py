@@ -44,15 +44,15 @@ DTYPES: Final[Mapping[str, tuple[str, int | None]]] = {
     "uint64": ("uint64", None),
     "bool": ("bool", None),
     "string": ("object", None),
-    "complex64": ("complex64", 14),
-    "complex128": ("complex128", 15),
     "uint4": ("uint8", 21),
     "int4": ("int8", 22),
+    "uint2": ("uint8", 25),
+    "int2": ("int8", 26),
 }
 """Element type by onnxruntime's name: the numpy type that carries it, and its ONNX number where numpy or the package's binding has
 no such type."""
-FOUR_BITS: Final[Mapping[str, tuple[int, int]]] = {"uint4": (0, 15), "int4": (-8, 7)}
-"""Least and largest of the types that lie two to a byte."""
+NARROW: Final[Mapping[str, int]] = {"uint4": 4, "int4": 4, "uint2": 2, "int2": 2}
+"""Bits of the integers that lie several to a byte."""
 
 BY_NAME: Final[tuple[tuple[re.Pattern[str], int], ...]] = (
     (re.compile(r"^(n|b|bs|batch.*|.*batch(_?size)?|num_?batch.*)$", re.IGNORECASE), 1),
@@ -200,12 +200,10 @@ def make(made: Input, shape: tuple[int, ...], seed: int, bound: int) -> np.ndarr
     source = np.random.Generator(np.random.Philox(key=int.from_bytes(key[:16], "big")))
     if MASK.search(made.name):
         return _ones(shape, made.dtype, dtype)
-    if made.dtype in FOUR_BITS and not ZEROS.search(made.name):
-        least, most = FOUR_BITS[made.dtype]
-        return source.integers(least, most + 1, shape, dtype=np.int64).astype(dtype)
-    if dtype.kind == "c" and not ZEROS.search(made.name):
-        parts = source.random((*shape, 2), dtype=np.float32).astype(np.float64)
-        return np.asarray(parts[..., 0] + 1j * parts[..., 1]).astype(dtype)
+    if made.dtype in NARROW and not ZEROS.search(made.name):
+        most = 1 << NARROW[made.dtype]
+        least = -(most >> 1) if dtype.kind == "i" else 0
+        return source.integers(least, least + most, shape, dtype=np.int64).astype(dtype)
     if RATE.search(made.name) and onnx_number is None:
         return np.full(shape, min(16000, _largest(dtype)), dtype=dtype)
     if ZEROS.search(made.name):

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-
 from drivers import memory, native_ort, onnx_native, steps
 from drivers import onnx_session as edge
 from drivers.base import DriverError, Loaded, Unfit, WorkOrder
+from drivers.feeds import feeds
 from drivers.hardware import threads_for
-from drivers.onnx_inputs import DTYPES, FOUR_BITS, Input, Shapes, attempts, make
+from drivers.onnx_inputs import Input, Shapes, attempts
 from drivers.onnx_runner import Array, InPlace, in_place
 from drivers.onnx_units import CPU, Place
 
@@ -120,61 +119,10 @@ class Model:
         raise why
 
     def _try(self, session: Any, inputs: tuple[Input, ...], shapes: Shapes, bound: int) -> Ready:
-        feeds, pre_ns = self._feeds(inputs, shapes, bound)
+        fed, pre_ns = feeds(self.order, inputs, shapes, bound)
         resetting = memory.reset_peak()
-        runner = in_place(session, feeds, inputs, self.place)
+        runner = in_place(session, fed, inputs, self.place)
         began = time.perf_counter_ns()
         runner.first()
         first = time.perf_counter_ns() - began
-        return Ready(session, self.place, inputs, runner, shapes, bound, feeds, pre_ns, first, resetting)
-
-    def _feeds(self, inputs: Sequence[Input], shapes: Shapes, bound: int) -> tuple[dict[str, Array], int]:
-        """Made values, after the pre-run steps, and how long those took."""
-        feeds: dict[str, Array] = {}
-        took = 0
-        names = [one.name for one in inputs]
-        for one in inputs:
-            todo = [step for step in self.order.pre if steps.of_which(step, names) == one.name]
-            if not todo:
-                feeds[one.name] = make(one, shapes.of(one), self.order.seed, bound)
-                continue
-            raw = make(_raw(one, todo), steps.raw_shape(shapes.of(one), todo), self.order.seed, bound)
-            wanted = np.dtype(DTYPES[one.dtype][0])
-            began = time.perf_counter_ns()
-            done = steps.apply(raw, todo, steps.PRE).astype(wanted, copy=False)
-            took += time.perf_counter_ns() - began
-            if done.shape != shapes.of(one):
-                raise Unfit(
-                    f"pre-run steps give {one.name!r} the shape {list(done.shape)}, not {list(shapes.of(one))}"
-                )
-            feeds[one.name] = done
-        return feeds, took
-
-
-def _raw(one: Input, todo: Sequence[steps.Step]) -> Input:
-    """The input as it is made before its steps."""
-    if (
-        one.dtype in FOUR_BITS
-        or one.dtype == "bool"
-        or DTYPES[one.dtype][1] is not None
-        or one.dtype == "string"
-    ):
-        raise Unfit(f"pre-run steps are not for {one.name!r}, which is {one.dtype}")
-    raw = steps.raw_type(DTYPES[one.dtype][0], todo)
-    name = next(name for name, (carrier, number) in DTYPES.items() if carrier == raw and number is None)
-    return Input(one.name, name, one.shape)
-
-
-def post_run(order: WorkOrder, outputs: Mapping[str, Any]) -> tuple[int, tuple[str, ...]]:
-    """Do the post-run steps to the last outputs: how long they took, and what came of them. Raises `Unfit`."""
-    names = list(outputs)
-    held = dict(outputs)
-    began = time.perf_counter_ns()
-    for step in order.post:
-        of = steps.of_which(step, names)
-        if not isinstance(held[of], np.ndarray):
-            raise Unfit(f"post-run steps are for tensors; output {of!r} is none")
-        held[of] = steps.apply(held[of], [step], steps.POST)
-    took = time.perf_counter_ns() - began
-    touched = dict.fromkeys(steps.of_which(step, names) for step in order.post)
-    return took, tuple(f"post-run: {of!r} became {held[of].dtype} {list(held[of].shape)}" for of in touched)
+        return Ready(session, self.place, inputs, runner, shapes, bound, fed, pre_ns, first, resetting)

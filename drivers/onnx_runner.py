@@ -15,7 +15,7 @@ import numpy as np
 
 from drivers import native_ort, native_run
 from drivers import onnx_session as edge
-from drivers.onnx_inputs import DTYPES, FOUR_BITS, Input, element_type
+from drivers.onnx_inputs import DTYPES, NARROW, Input, element_type
 from drivers.onnx_units import CPU, Place
 from drivers.timing import Calls, Loop
 
@@ -220,13 +220,16 @@ def to_ortvalue(ort: ModuleType, fed: Array, made: Input, place: Place = HOST) -
 
 
 def packed(element: str, values: Array) -> Array:
-    """The values as they lie in the runtime's memory: 4-bit integers two to a byte, the first in its lower half."""
+    """The values as they lie in the runtime's memory: narrow integers several to a byte, the first in its lowest bits."""
     flat = np.ascontiguousarray(values).reshape(-1)
-    if element not in FOUR_BITS:
+    if element not in NARROW:
         return flat
-    halves = np.zeros(flat.size + flat.size % 2, np.uint8)
-    halves[: flat.size] = flat.astype(np.uint8) & 15
-    return halves[::2] | (halves[1::2] << 4)
+    bits = NARROW[element]
+    many = 8 // bits
+    parts = np.zeros(-(-flat.size // many) * many, np.uint8)
+    parts[: flat.size] = flat.astype(np.uint8) & ((1 << bits) - 1)
+    shifted = parts.reshape(-1, many) << (np.arange(many, dtype=np.uint8) * bits)
+    return np.asarray(shifted.sum(axis=1, dtype=np.uint8))
 
 
 def as_array(value: Any) -> Array:
@@ -240,12 +243,15 @@ def as_array(value: Any) -> Array:
 
 
 def from_bytes(element: str, shape: tuple[int, ...], held: bytes) -> Array:
-    """An array of its own. bfloat16 is widened to float32; 8-bit floats come as their bits; 4-bit integers as whole ones."""
-    flat = np.frombuffer(held, np.uint8 if element in FOUR_BITS else np.dtype(DTYPES[element][0]))
-    if element in FOUR_BITS:
-        halves = np.stack((flat & 15, flat >> 4), axis=-1).reshape(-1)[: int(np.prod(shape))]
-        signed = (halves.astype(np.int8) ^ 8) - 8 if element == "int4" else halves
-        return np.asarray(signed).reshape(shape)
+    """An array of its own. bfloat16 is widened to float32; 8-bit floats come as their bits; narrow integers as whole ones."""
+    if element in NARROW:
+        bits = NARROW[element]
+        shifts = np.arange(8 // bits, dtype=np.uint8) * bits
+        parts = (np.frombuffer(held, np.uint8)[:, None] >> shifts) & ((1 << bits) - 1)
+        whole = parts.reshape(-1)[: int(np.prod(shape))].reshape(shape)
+        sign = 1 << (bits - 1)
+        return (whole.astype(np.int8) ^ sign) - sign if element.startswith("int") else whole
+    flat = np.frombuffer(held, np.dtype(DTYPES[element][0]))
     if element == "bfloat16":
         return (flat.astype(np.uint32) << 16).view(np.float32).reshape(shape)
     return flat.reshape(shape).copy()
