@@ -58,6 +58,7 @@ try:
 
     import gate.cli
     import node.cli
+    import node.cli_device
     import node.cli_owner
     import scheduler.cli
     import scheduler.cli_bench
@@ -124,6 +125,7 @@ app = typer.Typer(
 )
 app.add_typer(scheduler.cli.app)
 app.add_typer(node.cli.app)
+app.add_typer(node.cli_device.app)
 app.add_typer(node.cli_owner.app)
 app.add_typer(gate.cli.app)
 scheduler.cli_bench.add_bench(app, _this_device)

@@ -44,13 +44,16 @@ def info(
 ) -> None:
     """Show what this device is: processor, memory, GPUs and the compute units that really work here. Needs no network."""
     from drivers.launch import probe_units
+    from drivers.sandbox import probe
+    from node.enrolment import headline, kept
     from node.probe import build_advert, probe_device
     from protocol.words import Role
     from swarm.identity import load_or_create
     from swarm.membership import joined_pools
 
     home: Home = ctx.obj
-    profile = probe_device(home.folder("worker"), probe_units)
+    profile = probe_device(home.folder("worker"), probe_units, sandbox=probe())
+    enrolled = kept(home.folder("worker"), profile.fingerprint)
     keys = {role: load_or_create(home.key(role)).peer_id for role in ("worker", "scheduler")}
     pools = joined_pools(home, Role.WORKER)
     advert = build_advert(profile, keys["worker"], pools=sorted({pool.name for pool in pools}))
@@ -61,6 +64,9 @@ def info(
             "worker": keys["worker"],
             "scheduler": keys["scheduler"],
             "notes": list(profile.notes),
+            "fingerprint": profile.fingerprint,
+            "enrolment": enrolled.found.model_dump(mode="json") if enrolled.found else None,
+            "sandbox_notes": list(profile.sandbox_notes),
         }
         json.dump(document, sys.stdout, indent=2)
         sys.stdout.write("\n")
@@ -85,7 +91,12 @@ def info(
         ("system", f"{profile.os or 'not known'}, {profile.arch}"),
         ("GPUs", "\n".join(map(_gpu, profile.found.gpus)) or "none found"),
         ("units", "\n".join(f"{unit.unit}  ({unit.runtime})" for unit in profile.units) or "none works"),
-        ("sandbox", f"{advert.sandbox}: runs models only of those you know"),
+        ("sandbox", "\n".join((f"{profile.sandbox}: {SHUT_IN[profile.sandbox]}", *profile.sandbox_notes))),
+        (
+            "enrolled",
+            headline(enrolled.found) if enrolled.found else f"{enrolled.why}; do it: sark-node enroll",
+        ),
+        ("fingerprint", profile.fingerprint),
         ("works for", "\n".join(f"pool {pool.name}  ({pool.pool})" for pool in pools)),
         ("notes", "\n".join(profile.notes)),
         ("worker id", keys["worker"]),
@@ -118,6 +129,14 @@ def _shown(value: object) -> str:
     if value is None:
         return "not known"
     return ", ".join(value) or "none" if isinstance(value, tuple) else str(value)
+
+
+SHUT_IN = {
+    "full": "a run reaches its model, its own folder and the libraries, and nothing else of this device",
+    "partial": "a run is shut in by halves; models only of those you know",
+    "none": "a run can read and reach what you can; models only of those you know",
+}
+"""What the tiers of the sandbox mean to the owner."""
 
 
 @app.command(rich_help_panel=PANEL)
@@ -198,6 +217,10 @@ def join(
         bool,
         typer.Option("--simulate", help="Offer the fake unit, which invents its figures. Never for results."),
     ] = False,
+    no_enroll: Annotated[
+        bool,
+        typer.Option("--no-enroll", help="Do not look into what this device can do before the first work."),
+    ] = False,
     stop_with_stdin: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
     """Make this device a worker: tell the swarm what it is, and run what those it serves ask for. Runs until Ctrl-C.
@@ -206,6 +229,7 @@ def join(
     """
     import trio
 
+    from drivers.sandbox import probe
     from node.process import check_anyone, pool_changes, run_process
     from node.settings import WorkerSettings
     from swarm.gates import local_gates
@@ -230,9 +254,11 @@ def join(
             "listen": _tuple(listen),
             "announce": _tuple(announce),
             "simulate": simulate or None,
+            "enroll": False if no_enroll else None,
         },
     )
-    check_anyone(settings)  # a refusal comes before anything else is said or changed
+    if settings.accept_anyone:
+        check_anyone(settings, probe())  # a refusal comes before anything else is said or changed
     if ticket is not None:
         ticket = secret_text(ticket, sys.stdin)
     pools = pool_changes(home, ticket, leave_pool or ())

@@ -6,10 +6,14 @@ Each gives an empty string or None where the text does not say; nothing is guess
 from __future__ import annotations
 
 import hashlib
+import json
 import re
+from collections.abc import Sequence
 from typing import Final
 
 _DEVICE_CONTEXT: Final = b"sark device 1\n"
+_FINGERPRINT_CONTEXT: Final = b"sark fingerprint 1\n"
+_QUARTER_GIB: Final = 1 << 28
 _NO_NAME: Final = frozenset(
     {
         "",
@@ -90,6 +94,35 @@ def device_of(machine_id: str) -> str:
     if len(plain) < 8 or plain == "uninitialized" or set(plain) <= {"0", "-"}:
         return ""
     return "d-" + hashlib.sha256(_DEVICE_CONTEXT + plain.encode()).hexdigest()[:16]
+
+
+def fingerprint(
+    *,
+    soc: str,
+    cores: int | None,
+    threads: int | None,
+    ram: int | None,
+    system: str,
+    arch: str,
+    gpus: Sequence[tuple[str, int | None, str]],
+    runtimes: Sequence[tuple[str, str]],
+) -> str:
+    """A sha256 over what a device is made of and what it runs, 64 hexadecimal digits. `gpus`: name, bytes, driver; `runtimes`: of units.
+
+    Memory counts in quarters of a GiB: kernels keep a little more or less of it for themselves.
+    """
+    parts = {
+        "soc": soc,
+        "cores": cores,
+        "threads": threads,
+        "ram": None if ram is None else round(ram / _QUARTER_GIB),
+        "system": system,
+        "arch": arch,
+        "gpus": [list(gpu) for gpu in gpus],
+        "runtimes": sorted(list(unit) for unit in runtimes),
+    }
+    told = json.dumps(parts, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(_FINGERPRINT_CONTEXT + told.encode()).hexdigest()
 
 
 def windows_name(release: str, version: str) -> str:

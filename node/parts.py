@@ -44,6 +44,8 @@ class Parts:
     """Runs something that is known to work on this device, and says what is wrong; empty: nothing. Blocks."""
     wall: Callable[[], float]
     """Seconds since the epoch, for retention over restarts."""
+    warmup_floor: Callable[[str], int] = lambda unit: runner.FLOOR
+    """Fewest warm-up inferences of a unit, as found when this device was enrolled."""
     tell: Callable[[str], object] = lambda line: None
     """Where a line goes about each run, for the device's owner."""
     version: str = ""

@@ -17,9 +17,10 @@ from typing import Any, Final
 
 import psutil
 
-from drivers.confine import SANDBOX
+from drivers.confine import Tier
 from drivers.gpu import FoundGpus, find_gpus
 from drivers.launch import Probed
+from drivers.sandbox import Probe
 from node import facts
 from node.text import line, name
 from protocol.advert import MAX_ADVERT, Advert, GpuInfo, UnitOffer
@@ -29,6 +30,7 @@ from protocol.record import DeviceFacts
 from swarm.identity import write_durably
 
 TOOL_S: Final = 5.0
+NOT_TRIED: Final = Probe(Tier.NONE, ("not tried out",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,24 @@ class Profile:
     """The GPUs with all that their source tells of them."""
     notes: tuple[str, ...] = ()
     """What could not be found out, and why."""
+    sandbox: Tier = Tier.NONE
+    """How far a run is shut in here, as tried out."""
+    sandbox_notes: tuple[str, ...] = ()
+    """Why it is not further."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the hardware and what it runs: the same for two devices of the same make with the same system and runtimes."""
+        return facts.fingerprint(
+            soc=self.soc,
+            cores=self.cores,
+            threads=self.threads,
+            ram=self.ram,
+            system=self.os,
+            arch=self.arch,
+            gpus=[(gpu.name, gpu.vram, gpu.driver) for gpu in self.gpus],
+            runtimes=[(offer.unit, offer.runtime) for offer in self.units],
+        )
 
     def driver_of(self, unit: str) -> str | None:
         """The driver that runs a unit here."""
@@ -61,12 +81,15 @@ def probe_device(
     data: Path,
     probe_units: Callable[[], Probed],
     *,
+    sandbox: Probe = NOT_TRIED,
     wanted_name: str = "",
     system: str = sys.platform,
     root: Path = Path("/"),
     find: Callable[[], FoundGpus] = find_gpus,
 ) -> Profile:
-    """Look at this device (blocking, a second or two for the units). `data`: where an id is kept if the system has none."""
+    """Look at this device (blocking, a second or two for the units). `data`: where an id is kept if the system has none; `sandbox`: what
+    `drivers.sandbox.probe` found.
+    """
     notes: list[str] = []
     gpus = find()
     found = probe_units()
@@ -86,6 +109,8 @@ def probe_device(
         gpus=read_gpus(gpus),
         found=gpus,
         notes=tuple(line(note) for note in notes),
+        sandbox=sandbox.tier,
+        sandbox_notes=tuple(line(reason) for reason in sandbox.reasons),
     )
 
 
@@ -243,7 +268,7 @@ def build_advert(
         labels=dict(labels or {}),
         models=tuple(models[:4]),
         pools=tuple(pools[:4]),
-        sandbox=SANDBOX,
+        sandbox=profile.sandbox.value,
     )
     for smaller in _diets(advert):
         largest = smaller.model_copy(update={"seq": 2**53})
@@ -284,6 +309,7 @@ def device_facts(profile: Profile, version: str) -> DeviceFacts:
         arch=profile.arch,
         cores=profile.cores,
         version=line(version),
+        fingerprint=profile.fingerprint,
     )
 
 

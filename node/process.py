@@ -12,11 +12,16 @@ import structlog
 import trio
 
 from drivers.base import DriverError, Limits, WorkOrder
-from drivers.confine import SANDBOX
+from drivers.confine import Tier
 from drivers.launch import Launch, Zygote, probe_units
+from drivers.quiet import Quiet
+from drivers.registry import SIMULATED
+from drivers.sandbox import Probe, probe
 from node.cache import ModelCache
 from node.control import Pause
 from node.device_lock import DeviceLock
+from node.enrolling import Means, enrolled
+from node.enrolment import FLOOR_UNKNOWN
 from node.outbox import Outbox
 from node.parts import Parts
 from node.probe import Profile, lock_name, probe_device, trouble_with
@@ -55,7 +60,8 @@ async def run_process(
     """
     folder = home.folder("worker")
     owner = load_or_create(home.key("scheduler")).peer_id
-    warning = check_anyone(settings)
+    sandbox = await trio.to_thread.run_sync(probe)
+    warning = check_anyone(settings, sandbox)
     if warning:
         tell(warning)
     pools = joined_pools(home, Role.WORKER)
@@ -66,6 +72,7 @@ async def run_process(
                 probe_device,
                 folder,
                 partial(probe_units, settings.simulate),
+                sandbox=sandbox,
                 wanted_name=settings.name or "",
             )
         )
@@ -76,21 +83,30 @@ async def run_process(
         with contextlib.ExitStack() as stack:
             try:
                 zygotes = {
-                    name: stack.enter_context(Zygote(name, simulate=settings.simulate).start())
+                    name: stack.enter_context(Zygote(name, simulate=settings.simulate, tier=sandbox.tier).start())
                     for name in sorted(set((profile.drivers or {}).values()))
                 }
             except DriverError as exc:
                 raise ResourceError(str(exc), hint="see that there is room in the temporary folder") from exc
 
+            quiet = Quiet(settings.patience_s)
+
             def launch(order: WorkOrder, limits: Limits) -> Launch:
                 driver = profile.driver_of(order.unit)
                 if driver is None:
                     raise LocalProtocolError(f"a run on {order.unit} was let in, which does not work here")
-                return Launch(order, limits, zygotes[driver])
+                return Launch(order, limits, zygotes[driver], None if driver in SIMULATED else quiet)
 
             def examine() -> str:
                 return trouble_with(profile, partial(probe_units, settings.simulate))
 
+            def bare(order: WorkOrder, limits: Limits) -> Launch:
+                return Launch(order, limits, zygotes[profile.driver_of(order.unit) or ""])
+
+            lock = DeviceLock(await trio.to_thread.run_sync(lock_name))
+            found = None
+            if settings.enroll and not settings.simulate:
+                found = await enrolled(folder, profile, Means(bare), lock, tell)
             parts = Parts(
                 profile=profile,
                 incarnation=here.incarnation,
@@ -100,7 +116,8 @@ async def run_process(
                 pause=Pause(folder / "paused"),
                 cache=await trio.to_thread.run_sync(ModelCache, home.cache / "models", settings.cache_bytes),
                 outbox=await trio.to_thread.run_sync(Outbox, folder / "outbox", time.time),
-                lock=DeviceLock(await trio.to_thread.run_sync(lock_name)),
+                lock=lock,
+                warmup_floor=found.floor if found is not None else lambda unit: FLOOR_UNKNOWN,
                 launch=launch,
                 examine=examine,
                 wall=time.time,
@@ -168,14 +185,13 @@ def pool_changes(home: Home, ticket: str | None, leave: Sequence[str]) -> tuple[
         return joined_pools(home, Role.WORKER)
 
 
-def check_anyone(settings: WorkerSettings, sandbox: str = SANDBOX) -> str:
+def check_anyone(settings: WorkerSettings, sandbox: Probe) -> str:
     """What the owner is warned of at each start; empty: nothing. Raises `ResourceError` where strangers' work would not be shut in."""
     if not settings.accept_anyone:
         return ""
-    if sandbox != "full":
+    if sandbox.tier is not Tier.FULL:
         raise ResourceError(
-            "--accept-anyone needs the full sandbox, and this version has none:"
-            " a stranger's model could read your files and use your network",
+            f"--accept-anyone needs the full sandbox, and here it is {sandbox.tier}: {'; '.join(sandbox.reasons)}",
             hint="let in those you know: sark-node pool create NAME, sark-node pool invite NAME; or --allow SCHEDULER_ID",
         )
     return "WARNING: this device runs models of anybody who asks, in the full sandbox; end that: leave out --accept-anyone"

@@ -169,6 +169,7 @@ class Worker:
             memory_cap=memory_cap(parts.profile, settings.memory_share),
             quiet=self._quiet,
             beside=self._beside,
+            warmup_floor=parts.warmup_floor,
         )
         self._runs: dict[str, _Running] = {}
         self._disk = trio.Lock()

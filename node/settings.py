@@ -28,6 +28,19 @@ def _is_quiet(text: str) -> str:
     return text
 
 
+def _is_an_endpoint(text: str) -> str:
+    """`URL` or `URL,NAME`; empty: none."""
+    if text:
+        from drivers.api_client import server_of  # not for every start
+        from drivers.base import Unfit
+
+        try:
+            server_of(text.partition(",")[0].strip())
+        except Unfit as why:
+            raise ValueError(str(why)) from None
+    return text
+
+
 def _is_duration(text: str) -> str:
     read_seconds(text)
     return text
@@ -70,6 +83,11 @@ class WorkerSettings(RoleSettings):
     """Of this device's memory, the most that one run may take."""
     enroll: bool = True
     """Find out at the first start, and when the hardware has changed, what measuring here needs and what this device can do at best."""
+    api: Annotated[str, AfterValidator(_is_an_endpoint)] = ""
+    """A server that speaks the OpenAI API, to be measured by whom this device serves: `http://127.0.0.1:8000/v1`, or with a name to show
+    for it, `http://127.0.0.1:8000/v1,vllm`. Its key, if it needs one, is the variable SARK_API_KEY."""
+    api_watch: bool = False
+    """Look at that server's processes, GPU memory and `/metrics` as well, where it runs on this host."""
     simulate: bool = False
     """Offer drivers that invent their figures. For trying the swarm out, never for results."""
 

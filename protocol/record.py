@@ -171,6 +171,8 @@ class DeviceFacts(Message):
     arch: Line = ""
     cores: Count | None = None
     version: Line = ""
+    fingerprint: Line = ""
+    """Of its hardware, system, drivers and runtimes: a sha256. The same for devices of the same make."""
 
 
 class StageTime(Message):

@@ -102,7 +102,7 @@ def demo_swarm(folder: Path, workers: int, say: Callable[[str], None]) -> Iterat
         for number in range(1, workers + 1):
             swarm.start(
                 f"worker-{number}", "join", "--gate", gate, "--allow", scheduler, "--name", f"worker-{number}",
-                "--on-battery", "--listen", "/ip4/127.0.0.1/tcp/0", "--stop-with-stdin",
+                "--on-battery", "--no-enroll", "--listen", "/ip4/127.0.0.1/tcp/0", "--stop-with-stdin",
             )  # fmt: skip
         swarm.start("scheduler", "schedule", "--gate", gate, "--stay", "--stop-with-stdin")
         yield swarm, scheduler_home

@@ -1,0 +1,47 @@
+"""enroll, doctor and what info says of both."""
+
+from __future__ import annotations
+
+import json
+
+from node.enrolment import Enrolment, MicroFound, keep
+from swarm.home import Home
+from tests.cli.conftest import Typed
+
+
+def test_a_ticket_is_sent_to_where_it_belongs(typed: Typed) -> None:
+    for command in ("enroll", "enrol"):
+        done = typed(command, "sark1abcdef")
+        assert (done.code, done.out) == (2, "")
+        assert "sark-node pool join TICKET" in done.err
+
+
+def test_a_device_that_is_enrolled_is_not_measured_again_and_info_and_doctor_show_it(typed: Typed) -> None:
+    before = json.loads(typed("info", "--json").out)
+    assert before["enrolment"] is None
+    found = Enrolment(
+        fingerprint=before["fingerprint"],
+        at=1.0,
+        timer_ns=41,
+        floors={"CPU (ONNX)": 9},
+        micro=(
+            MicroFound(
+                device="a processor",
+                backend="numpy",
+                threads=2,
+                seconds=1.0,
+                figures={"fp32_gflops_max": 123.0, "copy_gb_s_1_mib": 45.0},
+            ),
+        ),
+    )
+    keep(Home.at(typed.home).folder("worker"), found)
+    shown = typed("enroll")
+    assert (shown.code, shown.err) == (0, "")
+    assert "a processor: 123 GFLOPS fp32; warm after 9 (CPU (ONNX))" in shown.out
+    assert "1 mib: 45" in shown.out
+    assert "123 GFLOPS fp32" in typed("info").out
+    lines = json.loads(typed("doctor", "--json").out)
+    assert {line["state"] for line in lines} <= {"ok", "note", "bad"}
+    (line,) = [line for line in lines if line["subject"] == "enrolment"]
+    assert line["state"] == "ok"
+    assert "123 GFLOPS" in line["what"]
