@@ -28,7 +28,9 @@ FLOOR_NS: Final = 2_000_000_000
 """Inferences so long that the floor would take more than this are settled sooner, after the cold one and one more."""
 MAX_WARMUP: Final = 5000
 BLOCK_NS: Final = 2_000_000
-"""Short inferences are judged in blocks of this length, longer ones singly."""
+"""Short inferences are judged in blocks of this length, longer ones singly …"""
+BLOCK_SAMPLES: Final = 500
+"""… and very short ones in blocks of so many."""
 BLOCKS: Final = 6
 """Settled: the median of the last three of them against the three before."""
 TOLERANCE: Final = 0.02
@@ -42,8 +44,8 @@ LOOK_NS: Final = 20_000_000
 """Between two looks at the host, which take some 40 µs."""
 MOST_BLOCKS: Final = 2000
 MOST_AT_A_TIME: Final = 1024
-MOST_SAMPLES: Final = 40_000
-"""Of a launch that goes by time: twenty launches of them still fit into a record."""
+MOST_SAMPLES: Final = 5000
+"""Of a launch that goes by time: enough for its 99th percentile, and quickly told. Shorter inferences come several to a sample."""
 LEAST_SAMPLES: Final = 20
 LONGEST_NS: Final = 1_000_000_000
 """Fewer than that where they would take longer than this."""
@@ -73,7 +75,7 @@ class WarmUp:
         self._block.append(sample_ns)
         self._block_ns += sample_ns
         self._spent_ns += sample_ns
-        if self._block_ns >= BLOCK_NS:
+        if self._block_ns >= BLOCK_NS or len(self._block) >= BLOCK_SAMPLES:
             self._blocks.append(median(self._block))
             self._block, self._block_ns = [], 0
             self.settled = is_settled(self._blocks[-BLOCKS:])
@@ -93,7 +95,7 @@ class WarmUp:
             return max(1, self.wanted - len(self.samples))
         if len(self.samples) < self.floor:
             return 1
-        return max(1, int(BLOCK_NS / max(1.0, self._typical_ns())))
+        return max(1, min(BLOCK_SAMPLES, int(BLOCK_NS / max(1.0, self._typical_ns()))))
 
     def _typical_ns(self) -> float:
         return self._spent_ns / max(1, len(self.samples) - 1)
@@ -206,8 +208,9 @@ def measure_calls(
     overhead = loop.overhead_ns()
     runs, grouped = order.runs, 1
     if order.window_s is not None:
-        grouped = in_a_sample(typical, overhead)
-        runs = min(MOST_SAMPLES, window_samples(order.window_s * 1e9, typical * grouped))
+        few = math.ceil(order.window_s * 1e9 / typical / MOST_SAMPLES)
+        grouped = max(in_a_sample(typical, overhead), few)
+        runs = window_samples(order.window_s * 1e9, typical * grouped)
     samples = array("q", bytes(8 * runs))
     blocks: list[Block] = []
     yield Progressed(Phase.RUN, 0, runs)

@@ -167,12 +167,23 @@ def test_runs_that_were_counted_are_single_inferences_however_short() -> None:
 
 
 def test_in_a_window_short_inferences_are_timed_several_to_a_sample() -> None:
-    loop = Clockwork(1000, overhead_ns=50)
+    loop = Clockwork(1000, overhead_ns=200)
     made, _ = measured_by(loop, window_s=0.05, warmup=10)
-    assert made.per_sample == 5  # the clock is a hundredth of 5 µs
-    assert len(made.samples_ns) == 10_000
-    assert made.timer_overhead_ns == 50
-    assert loop.called[-1] == (8_000, 10_000, 5)  # blocks of 20 ms
+    assert made.per_sample == 20  # the clock is a hundredth of 20 µs
+    assert len(made.samples_ns) == 2500
+    assert made.timer_overhead_ns == 200
+    assert loop.called[-1] == (2000, 2500, 20)  # blocks of 20 ms
+
+
+def test_a_window_has_no_more_samples_than_are_quickly_told() -> None:
+    made, _ = measured_by(Clockwork(2000, overhead_ns=1), window_s=0.2, warmup=10)
+    assert (len(made.samples_ns), made.per_sample) == (timing.MOST_SAMPLES, 20)
+
+
+def test_the_shortest_inferences_settle_too_before_the_cap() -> None:
+    warm = warmed([9000, *[1000] * 10_000], runs=1_000_000)
+    assert warm.settled
+    assert len(warm.samples) == 1 + timing.BLOCKS * timing.BLOCK_SAMPLES
 
 
 def test_blocks_are_the_samples_in_order_and_their_times_are_the_windows() -> None:
