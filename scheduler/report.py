@@ -66,7 +66,7 @@ def show_number(value: float) -> str:
 
 def write_csv(path: Path, rows: Iterable[Row]) -> None:
     """Write `rows` to `path`, in UTF-8, all or nothing. Raises `ResourceError`. Blocking."""
-    _replace(path, lambda out: out.writelines(csv_lines(rows)))
+    replace_file(path, lambda out: out.writelines(csv_lines(rows)))
 
 
 # -- raw results ----------------------------------------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ def json_lines(campaign: str, results: Iterable[RawResult]) -> Iterable[str]:
 
 def write_raw(path: Path, campaign: str, results: Iterable[RawResult]) -> None:
     """Write all raw samples of a campaign to `path`, all or nothing. Raises `ResourceError`. Blocking."""
-    _replace(path, lambda out: out.writelines(json_lines(campaign, results)))
+    replace_file(path, lambda out: out.writelines(json_lines(campaign, results)))
 
 
 def read_raw(data: bytes) -> tuple[RawResult, ...]:
@@ -176,7 +176,7 @@ def check_folder(path: Path) -> None:
         )
 
 
-def _replace(path: Path, write: Callable[[TextIO], object]) -> None:
+def replace_file(path: Path, write: Callable[[TextIO], object]) -> None:
     """Write beside `path`, flush to the disk, then take its place."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     check_folder(path)

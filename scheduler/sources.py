@@ -87,19 +87,23 @@ def read_source(name: str, home: Home) -> Source:
     return Source(name, found, results)
 
 
-def _read_file(path: Path) -> Source:
+def read_text(path: Path) -> str:
+    """The whole of a file of results. Raises `CampaignError`. Blocking."""
     try:
         if path.stat().st_size > MAX_FILE:
             raise CampaignError(f"{path} is larger than {MAX_FILE:,} bytes")
-        data = path.read_bytes()
-        text = data.decode("utf-8")
+        return path.read_bytes().decode("utf-8")
     except OSError as exc:
         raise CampaignError(f"cannot read {path}: {exc.strerror}") from None
     except UnicodeDecodeError:
         raise CampaignError(f"{path} is not text, so no file of results") from None
+
+
+def _read_file(path: Path) -> Source:
+    text = read_text(path)
     if text.lstrip().startswith("{"):
         try:
-            results = read_raw(data)
+            results = read_raw(text.encode())
         except (ValueError, RecursionError) as exc:
             told = "its form is wrong" if isinstance(exc, ValidationError) else str(exc)
             raise CampaignError(

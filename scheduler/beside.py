@@ -1,0 +1,147 @@
+"""Two sets of results beside each other: which rows belong together, whether they may be compared at all, and what comes of it. Pure.
+
+Rows belong together by model, unit, threads and device; where the sides share no device, by the others alone; where each side has one
+model, the two models are what is compared. A pair that may not be compared (other shapes, not complete) says so instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scheduler.compare import Comparison, Word, compare_intervals, compare_samples, compare_through
+from scheduler.row import Row, Status
+from scheduler.sources import Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One row of B beside its row of A; None: the other side has no such row."""
+
+    a: Row | None
+    b: Row | None
+    said: Comparison
+    note: str = ""
+    """What is to be known of it, such as that either row is noisy."""
+
+
+def put_beside(
+    a: Sequence[Entry],
+    b: Sequence[Entry],
+    *,
+    across_devices: bool = False,
+    reference: str = "",
+    seed: int = 0,
+) -> list[Pair]:
+    """Pairs in A's order, then what only B has. `across_devices`: devices are what is compared. `reference`: a model that was measured on
+    every device of both sides, by whose time each time is divided.
+    """
+    models = {entry.row.file_name for entry in (*a, *b)} - {reference}
+    one_model = all(len({entry.row.file_name for entry in side} - {reference}) == 1 for side in (a, b))
+    named = not (one_model and len(models) == 2)
+    devices = not across_devices and bool(_devices(a) & _devices(b))
+
+    def key(row: Row) -> tuple[object, ...]:
+        return (
+            row.file_name if named else "",
+            row.compute_units,
+            row.threads,
+            row.replica,
+            row.device_id if devices else "",
+        )
+
+    others: dict[tuple[object, ...], list[Entry]] = {}
+    for entry in b:
+        if entry.row.file_name != reference:
+            others.setdefault(key(entry.row), []).append(entry)
+    pairs = []
+    for entry in a:
+        if entry.row.file_name == reference:
+            continue
+        found = others.get(key(entry.row))
+        other = found.pop(0) if found else None
+        pairs.append(_pair(entry, other, (a, b, reference), seed))
+    return pairs + [_alone(None, entry.row) for left in others.values() for entry in left]
+
+
+def _devices(side: Sequence[Entry]) -> set[str]:
+    return {entry.row.device_id for entry in side if entry.row.device_id}
+
+
+def _pair(
+    a: Entry, b: Entry | None, through: tuple[Sequence[Entry], Sequence[Entry], str], seed: int
+) -> Pair:
+    if b is None:
+        return _alone(a.row, None)
+    if why := unlike(a.row, b.row):
+        return Pair(a.row, b.row, Comparison(Word.AMBIGUOUS, f"not compared: {why}"))
+    said = _through(a, b, through, seed) if through[2] else _compared(a, b, seed)
+    doubts = [
+        f"{side} is {row.verdict}" for side, row in (("A", a.row), ("B", b.row)) if row.verdict != "valid"
+    ]
+    return Pair(a.row, b.row, said, "; ".join(doubts))
+
+
+def _alone(a: Row | None, b: Row | None) -> Pair:
+    side = "A" if b is None else "B"
+    return Pair(a, b, Comparison(Word.AMBIGUOUS, f"not compared: only {side} has it"))
+
+
+def unlike(a: Row, b: Row) -> str:
+    """Why two rows may not be compared; empty if they may."""
+    for side, row in (("A", a), ("B", b)):
+        if row.status is not Status.COMPLETE:
+            return f"{side} is {row.status}" + (f" ({row.reason})" if row.reason else "")
+        if row.inference_ms_median is None:
+            return f"{side} has no times"
+    if _sizes(a.shapes) != _sizes(b.shapes):
+        return f"the input shapes differ: {a.shapes or 'unknown'} and {b.shapes or 'unknown'}"
+    if a.dtypes and b.dtypes and _sizes(a.dtypes) != _sizes(b.dtypes):
+        return f"the element types differ: {a.dtypes} and {b.dtypes}"
+    return ""
+
+
+def _sizes(shapes: str) -> list[str]:
+    """Without the inputs' names: another export of a model may call them otherwise."""
+    return [part.rpartition(" ")[2] for part in shapes.split("; ")]
+
+
+def _compared(a: Entry, b: Entry, seed: int) -> Comparison:
+    if a.launches and b.launches:
+        return compare_samples(a.launches, b.launches, seed=seed)
+    one, other = _interval(a.row), _interval(b.row)
+    if one is None or other is None:
+        return Comparison(Word.AMBIGUOUS, "a row without raw samples has no interval of its median")
+    return compare_intervals(one, other)
+
+
+def _interval(row: Row) -> tuple[float, float, float] | None:
+    low, middle, high = row.inference_ms_median_low, row.inference_ms_median, row.inference_ms_median_high
+    return None if low is None or middle is None or high is None else (low, middle, high)
+
+
+def _through(
+    a: Entry, b: Entry, through: tuple[Sequence[Entry], Sequence[Entry], str], seed: int
+) -> Comparison:
+    left, right = _reference(a.row, through[0], through[2]), _reference(b.row, through[1], through[2])
+    if left is None or right is None:
+        side = "A" if left is None else "B"
+        why = f"not compared: {side} has no complete row of {through[2]} on that device and unit"
+        return Comparison(Word.AMBIGUOUS, why)
+    if not (a.launches and b.launches and left.launches and right.launches):
+        return Comparison(Word.AMBIGUOUS, "through a reference only raw samples are compared")
+    return compare_through(a.launches, b.launches, left.launches, right.launches, seed=seed)
+
+
+def _reference(row: Row, side: Sequence[Entry], name: str) -> Entry | None:
+    """The reference on the same device, unit and threads."""
+    for entry in side:
+        other = entry.row
+        same = (other.device_id, other.compute_units, other.threads) == (
+            row.device_id,
+            row.compute_units,
+            row.threads,
+        )
+        if other.file_name == name and other.status is Status.COMPLETE and same:
+            return entry
+    return None
