@@ -88,8 +88,9 @@ __all__ = [
 
 def _this_device(home: Home, simulate: bool) -> LocalDevice:
     from node.local import LocalDevice
+    from node.owned import private_here
 
-    return LocalDevice(home, simulate=simulate)
+    return LocalDevice(home, simulate=simulate, private=private_here(home.config_file, os.environ))
 
 
 def open_bench(home: Path | None = None, *, simulate: bool = False) -> Bench:

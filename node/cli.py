@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -46,13 +47,15 @@ def info(
     from drivers.launch import probe_units
     from drivers.sandbox import probe
     from node.enrolment import headline, kept
+    from node.owned import private_here
     from node.probe import build_advert, probe_device
     from protocol.words import Role
     from swarm.identity import load_or_create
     from swarm.membership import joined_pools
 
     home: Home = ctx.obj
-    profile = probe_device(home.folder("worker"), probe_units, sandbox=probe())
+    look = partial(probe_units, private=private_here(home.config_file, ctx.meta["environment"]))
+    profile = probe_device(home.folder("worker"), look, sandbox=probe())
     enrolled = kept(home.folder("worker"), profile.fingerprint)
     keys = {role: load_or_create(home.key(role)).peer_id for role in ("worker", "scheduler")}
     pools = joined_pools(home, Role.WORKER)
@@ -213,6 +216,20 @@ def join(
         list[str] | None,
         typer.Option(help="Tell others this address instead, such as a forwarded port. Repeatable."),
     ] = None,
+    api: Annotated[
+        str | None,
+        typer.Option(
+            help="Offer the unit API (OpenAI): whom this device serves may measure the server there, such as"
+            " http://127.0.0.1:8000/v1. Its key is taken from SARK_API_KEY.",
+            metavar="URL[,NAME]",
+        ),
+    ] = None,
+    api_watch: Annotated[
+        bool,
+        typer.Option(
+            "--api-watch", help="Watch that server's processes and counters too, where it runs on this host."
+        ),
+    ] = False,
     simulate: Annotated[
         bool,
         typer.Option("--simulate", help="Offer the fake unit, which invents its figures. Never for results."),
@@ -230,6 +247,7 @@ def join(
     import trio
 
     from drivers.sandbox import probe
+    from node.owned import private_of
     from node.process import check_anyone, pool_changes, run_process
     from node.settings import WorkerSettings
     from swarm.gates import local_gates
@@ -253,6 +271,8 @@ def join(
             "accept_anyone": accept_anyone or None,
             "listen": _tuple(listen),
             "announce": _tuple(announce),
+            "api": api,
+            "api_watch": api_watch or None,
             "simulate": simulate or None,
             "enroll": False if no_enroll else None,
         },
@@ -277,7 +297,8 @@ def join(
         with contextlib.suppress(OSError):  # nobody reads any more; the work goes on
             print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
 
-    trio.run(run_process, home, settings, stop_with_stdin, joined, tell)
+    private = private_of(settings, ctx.meta["environment"])
+    trio.run(run_process, home, settings, stop_with_stdin, joined, tell, private)
 
 
 app.command("start", hidden=True)(join)

@@ -27,6 +27,7 @@ from node.cache import Progress as Fetched
 from node.cache import Source
 from node.device_lock import DeviceLock
 from node.observed import Job
+from node.owned import Private
 from node.probe import Profile, device_facts, lock_name, memory_cap, probe_device
 from node.runner import Bench, Report, Stop, run
 from protocol.errors import CampaignError, ResourceError
@@ -73,13 +74,18 @@ class LocalDevice:
         home: Home,
         *,
         simulate: bool = False,
+        private: Private | None = None,
         probe: Callable[[], Probed] | None = None,
     ) -> None:
+        """`private`: what the owner gives single drivers. `probe` instead of trying out the units."""
         self._home = home
         self._simulate = simulate
+        self._private = private or Private()
         self._zygotes: dict[str, Zygote] = {}
         self._identity = load_or_create(home.key("worker"))
-        self.profile: Profile = probe_device(home.folder("worker"), probe or partial(probe_units, simulate))
+        self.profile: Profile = probe_device(
+            home.folder("worker"), probe or partial(probe_units, simulate, private=self._private)
+        )
         """What this device is, and the units that work here."""
         self._lock = DeviceLock(lock_name())
 
@@ -138,7 +144,9 @@ class LocalDevice:
                 hint=f"units that do: {works}",
             )
         if driver not in self._zygotes:
-            self._zygotes[driver] = Zygote(driver, simulate=self._simulate).start()
+            self._zygotes[driver] = Zygote(
+                driver, simulate=self._simulate, private=self._private.get(driver)
+            ).start()
         return lambda order, limits: Launch(order, limits, self._zygotes[driver])
 
     def _launch(self, order: WorkOrder, limits: Limits) -> Launch:

@@ -23,6 +23,7 @@ from node.device_lock import DeviceLock
 from node.enrolling import Means, enrolled
 from node.enrolment import FLOOR_UNKNOWN
 from node.outbox import Outbox
+from node.owned import Private
 from node.parts import Parts
 from node.probe import Profile, lock_name, probe_device, trouble_with
 from node.service import Worker, run_worker
@@ -53,12 +54,16 @@ async def run_process(
     stop_with_stdin: bool,
     joined: Callable[[Here, Profile, Worker], None],
     tell: Callable[[str], None],
+    private: Private | None = None,
 ) -> None:
-    """Be a worker until told to stop. `joined` is called once others can reach it, `tell` with a line for each thing that happens.
+    """Be a worker until told to stop. `joined` is called once others can reach it, `tell` with a line for each thing that happens;
+    `private` is what single drivers are given.
 
     Raises `ResourceError` for a port, folder or key that cannot be had, and for a device on which no unit works.
     """
     folder = home.folder("worker")
+    private = private or Private()
+    look = partial(probe_units, settings.simulate, private=private)
     owner = load_or_create(home.key("scheduler")).peer_id
     sandbox = await trio.to_thread.run_sync(probe)
     warning = check_anyone(settings, sandbox)
@@ -71,7 +76,7 @@ async def run_process(
             partial(
                 probe_device,
                 folder,
-                partial(probe_units, settings.simulate),
+                look,
                 sandbox=sandbox,
                 wanted_name=settings.name or "",
             )
@@ -83,7 +88,11 @@ async def run_process(
         with contextlib.ExitStack() as stack:
             try:
                 zygotes = {
-                    name: stack.enter_context(Zygote(name, simulate=settings.simulate, tier=sandbox.tier).start())
+                    name: stack.enter_context(
+                        Zygote(
+                            name, simulate=settings.simulate, tier=sandbox.tier, private=private.get(name)
+                        ).start()
+                    )
                     for name in sorted(set((profile.drivers or {}).values()))
                 }
             except DriverError as exc:
@@ -98,7 +107,7 @@ async def run_process(
                 return Launch(order, limits, zygotes[driver], None if driver in SIMULATED else quiet)
 
             def examine() -> str:
-                return trouble_with(profile, partial(probe_units, settings.simulate))
+                return trouble_with(profile, look)
 
             def bare(order: WorkOrder, limits: Limits) -> Launch:
                 return Launch(order, limits, zygotes[profile.driver_of(order.unit) or ""])

@@ -12,6 +12,7 @@ A wrong value is told with the place it came from (file, variable or flag), whic
 
 from __future__ import annotations
 
+import re
 import tomllib
 import typing
 from collections.abc import Mapping
@@ -84,8 +85,13 @@ class RoleSettings(BaseModel):
                 source = f"SARK_{name.upper()}"
             else:
                 source = str(config_file)
-            what = f"{source}: {name} cannot be {str(first['input'])[:80]!r}"
+            what = f"{source}: {name} cannot be {_shown(first['input'])!r}"
             raise SettingsError(what, hint=str(first["msg"]).removeprefix("Value error, ")) from None
+
+
+def _shown(value: object) -> str:
+    """A wrong value, short, without the name and password that a URL may hold."""
+    return re.sub(r"//[^/\s]*@", "//…@", str(value))[:80]
 
 
 def _plural(annotation: Any, text: str) -> Any:
