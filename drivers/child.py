@@ -28,7 +28,7 @@ from drivers.stopping import Job
 
 NOT_SHUT_IN: Final = "this device could not shut the run in"
 
-UNLIMITED_UNITS: Final = ("GPU", "DirectML", "Neural Engine")
+UNLIMITED_UNITS: Final = ("GPU", "DirectML", "Neural Engine", "TensorRT", "OpenVINO", "CoreML (ONNX)", "NPU")
 """Units whose runtimes map far more address space than they use: a limit on it would only stop them from starting."""
 
 TELLABLE: Final = (WrongUnit, Unfit, OutOfMemory, Crashed, TimedOut)
