@@ -1,9 +1,10 @@
-"""What isolation costs: a whole launch of a nano model in a fresh process against the same work in this process.
+"""What isolation costs: a whole launch of a nano model in a fresh process against the same work in this process, by tier of sandbox.
 
     python benchmarks/child_overhead.py [rounds]
 
 Both sides do the same: load, 5 warm-ups, 10 timed inferences, output check. `overhead` is the launch's wall time minus its own
-load, warm-up and inference times. Interleaved; medians over the rounds (20 unless told otherwise).
+load, warm-up and inference times. `cold` starts a zygote of its own for the launch, as the first task of a worker has it.
+Interleaved; medians over the rounds (20 unless told otherwise).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 from drivers.base import Event, Limits, Loaded, Measured, WorkOrder
+from drivers.confine import Tier
 from drivers.launch import Zygote, measure
 from drivers.onnx import OnnxDriver
 from drivers.onnx_session import TINY_MODEL
@@ -33,12 +35,20 @@ def own_ms(events: list[Event]) -> float:
     return (loads + runs) / 1e6
 
 
+def cold(order: WorkOrder, tier: Tier) -> Iterator[Event]:
+    """The launch with a zygote that is started for it."""
+    with Zygote("onnx", tier=tier) as zygote:
+        yield from measure(order, Limits(), zygote)
+
+
 def main() -> None:
     """Print the table."""
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 20
     with (
         tempfile.TemporaryDirectory() as folder,
-        Zygote("onnx").start() as forked,
+        Zygote("onnx", tier=Tier.NONE).start() as bare,
+        Zygote("onnx", tier=Tier.PARTIAL).start() as partial,
+        Zygote("onnx", tier=Tier.FULL).start() as full,
         Zygote("onnx", can_fork=False) as spawned,
     ):
         os.chdir(folder)
@@ -47,7 +57,11 @@ def main() -> None:
         order = WorkOrder(str(model), "CPU (ONNX)", runs=10, loads=1, warmup=5)
         ways: dict[str, Callable[[], Iterator[Event]]] = {
             "in this process": lambda: OnnxDriver().run(order),
-            "forked from the zygote": lambda: measure(order, Limits(), forked),
+            "no sandbox": lambda: measure(order, Limits(), bare),
+            "partial sandbox": lambda: measure(order, Limits(), partial),
+            "full sandbox": lambda: measure(order, Limits(), full),
+            "cold, no sandbox": lambda: cold(order, Tier.NONE),
+            "cold, full sandbox": lambda: cold(order, Tier.FULL),
             "fresh interpreter": lambda: measure(order, Limits(), spawned),
         }
         for way in ways.values():

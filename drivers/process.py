@@ -224,7 +224,7 @@ class ZygoteProcess:
                 self._log = undo.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
                 arguments = (str(theirs.fileno()), driver, str(int(simulate)), tier, str(int(preload)))
                 self._process = subprocess.Popen(
-                    boot_command("zygote", *arguments),
+                    self.command(*arguments),
                     pass_fds=(theirs.fileno(),),
                     stdin=subprocess.DEVNULL,
                     stdout=self._log,
@@ -234,6 +234,11 @@ class ZygoteProcess:
                     start_new_session=True,  # Ctrl-C in the terminal is for the node, which ends the zygote in order
                 )
         self._sending = threading.Lock()
+
+    @staticmethod
+    def command(*arguments: str) -> list[str]:
+        """What is run; `arguments` are those of `drivers.zygote.main`."""
+        return boot_command("zygote", *arguments)
 
     @property
     def pid(self) -> int:

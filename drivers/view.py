@@ -14,6 +14,7 @@ from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import Final
 
+from drivers import native
 from drivers.base import MIB
 from drivers.landlock import DEVICE, READ, WRITE
 
@@ -60,7 +61,8 @@ class Plan:
 def code_folders() -> tuple[str, ...]:
     """Where this interpreter, its packages and their libraries are."""
     places = [sys.prefix, sys.base_prefix, sys.exec_prefix, *sys.path, *site.getsitepackages()]
-    libraries = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
+    named = [os.environ.get("LD_LIBRARY_PATH", ""), os.environ.get(native.VARIABLE, "")]
+    libraries = os.pathsep.join(named).split(os.pathsep)
     return tuple(dict.fromkeys(place for place in (*places, *libraries) if place.startswith("/")))
 
 

@@ -53,7 +53,11 @@ def main(arguments: list[str]) -> NoReturn:
         ):  # forking beside threads can leave a lock held for ever: start again without the imports
             os.set_inheritable(control.fileno(), True)
             os.execv(sys.executable, [*sys.orig_argv[:-1], "0"])  # noqa: S606
-    tier = best_tier() if arguments[3] == "best" else Tier(arguments[3])
+    serve(control, loaded, best_tier() if arguments[3] == "best" else Tier(arguments[3]))
+
+
+def serve(control: socket.socket, loaded: Driver | None, tier: Tier) -> NoReturn:
+    """Fork a keeper for each request, until there is nobody to make one."""
     gc.collect()
     gc.freeze()  # forked children then leave these objects' pages shared
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers report for themselves; nobody waits for them here

@@ -1,0 +1,315 @@
+"""A zygote whose driver means harm: run as a program in the place of `drivers.zygote`, with its arguments.
+
+Its model is a JSON object: `try` names acts that are tried one after the other, each a figure of 1 (it worked) or 0 (refused);
+`do` names one act that may end the process; the other keys are what the acts need: places and numbers outside.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import mmap
+import os
+import resource
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from drivers import seccomp, zygote
+from drivers.base import Checked, Described, Event, Found, Loaded, Measured, UnitInfo, WorkOrder
+from drivers.confine import Tier
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+COLUMN = 0 if os.uname().machine == "x86_64" else 1
+NUMBERS = {rule.name: rule.numbers[COLUMN] for rule in seccomp.rules(0, False, False)}
+MIB = 1 << 20
+
+
+def call(name: str, *arguments: Any) -> None:
+    """A system call by its number. Raises OSError."""
+    if LIBC.syscall(NUMBERS[name], *arguments) < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def read(path: str) -> bytes:
+    return Path(path).read_bytes()
+
+
+def through_a_link(path: str) -> bytes:
+    link = Path("link")
+    link.unlink(missing_ok=True)
+    link.symlink_to(path)
+    return link.read_bytes()
+
+
+def hard_link(path: str) -> bytes:
+    os.link(path, "hard")
+    return Path("hard").read_bytes()
+
+
+def look_for(path: str) -> None:
+    if Path(path).name not in os.listdir(Path(path).parent):  # noqa: PTH208
+        raise OSError(errno.ENOENT, path)
+
+
+def send_datagram(port: int) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
+        out.sendto(b"out", ("127.0.0.1", port))
+
+
+def abstract(name: str) -> None:
+    with socket.socket(socket.AF_UNIX) as out:
+        out.connect(f"\0{name}")
+
+
+def clone_raw() -> None:
+    number = 56 if COLUMN == 0 else 220
+    pid = LIBC.syscall(number, signal.SIGCHLD, None, None, None, None)
+    if pid < 0:
+        raise OSError(ctypes.get_errno(), "clone")
+    if pid == 0:
+        os._exit(0)
+
+
+def clone_by_pointer() -> None:
+    told = (ctypes.c_uint64 * 11)(0, 0, 0, 0, signal.SIGCHLD)
+    pid = LIBC.syscall(435, told, ctypes.sizeof(told))
+    if pid < 0:
+        raise OSError(ctypes.get_errno(), "clone3")
+    if pid == 0:
+        os._exit(0)
+
+
+def threads_without_end() -> None:
+    """Raises OSError when their number is bounded somewhere below a thousand and a half."""
+    hold = threading.Event()
+    threading.stack_size(64 * 1024)
+    started: list[threading.Thread] = []
+    try:
+        for _ in range(1500):
+            thread = threading.Thread(target=hold.wait, daemon=True)
+            thread.start()
+            started.append(thread)
+    except RuntimeError:
+        raise OSError(errno.EAGAIN, f"after {len(started)} threads") from None
+    finally:
+        hold.set()
+        for thread in started:
+            thread.join()
+
+
+def fill_folder(room: int) -> None:
+    """Many files, each within its own limit."""
+    block = bytes(MIB)
+    for number in range(room // MIB + 2):
+        Path(f"fill-{number}").write_bytes(block)
+
+
+def file_in_memory() -> None:
+    os.close(os.memfd_create("hoard"))
+
+
+def big_file(room: int) -> None:
+    with open("big", "wb") as out:  # noqa: PTH123
+        out.seek(room + MIB)
+        out.write(b"end")
+
+
+def run_own_code() -> None:
+    """A library of one's own: bytes from its folder as code."""
+    with open("code", "wb+") as file:  # noqa: PTH123
+        file.write(bytes(4096))
+        file.flush()
+        mmap.mmap(file.fileno(), 4096, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_EXEC).close()
+
+
+def more_memory() -> None:
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (2 * soft, 2 * soft))
+
+
+def no_more_files() -> None:
+    held = [os.open("/dev/null", os.O_RDONLY)]
+    try:
+        while len(held) < 1000:
+            held.append(os.dup(held[0]))
+    finally:
+        for fd in held:
+            os.close(fd)
+
+
+def become() -> None:
+    """The call is let through where it finds that there is no such program."""
+    try:
+        os.execv("/no/such/program", ["program"])  # noqa: S606
+    except FileNotFoundError:
+        return
+
+
+def tries(told: dict[str, Any]) -> dict[str, Callable[[], object]]:
+    """Act by name; each raises OSError when it is refused."""
+    beside, node, key = told["beside"], told["node"], told["key"]
+    return {
+        "read a file beside the model": lambda: read(beside),
+        "read it by a symbolic link": lambda: through_a_link(beside),
+        "read it by a hard link": lambda: hard_link(beside),
+        "read it by going up": lambda: read(f"{told['model']}/../{Path(beside).name}"),
+        "read it by going up from its own folder": lambda: read("/proc/self/cwd/.." + beside),
+        "read a key of the node": lambda: read(key),
+        "look into the node's folder": lambda: look_for(key),
+        "read who uses this device": lambda: read("/etc/passwd"),
+        "read the node's environment": lambda: read(f"/proc/{node}/environ"),
+        "read the node's files by its root": lambda: read(f"/proc/{node}/root{beside}"),
+        "see the node's process": lambda: read(f"/proc/{node}/stat"),
+        "look into temporary files": lambda: look_for(beside),
+        "write beside the model": lambda: Path(beside).with_name("written").write_bytes(b"x"),
+        "write into the model": lambda: Path(told["model"]).open("r+b").close(),
+        "remove the model": lambda: Path(told["model"]).unlink(),
+        "write into the libraries": lambda: Path(sys.prefix, "left-here").write_bytes(b"x"),
+        "change the kernel's settings": lambda: Path("/proc/sys/kernel/core_pattern").open("r+b").close(),
+        "press the kernel's keys": lambda: Path("/proc/sysrq-trigger").open("wb").close(),
+        "connect": lambda: socket.create_connection(("127.0.0.1", told["port"]), 0.5).close(),
+        "send a datagram": lambda: send_datagram(told["port"]),
+        "open a socket of version 6": lambda: socket.socket(socket.AF_INET6).close(),
+        "ask the kernel about the network": lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW).close(),
+        "connect to a local service": lambda: abstract(told["abstract"]),
+        "fork": clone_raw,
+        "fork with flags behind a pointer": clone_by_pointer,
+        "run a program": lambda: os.posix_spawn("/bin/true", ["true"], {}),
+        "become a program": become,
+        "signal the node": lambda: os.kill(node, 0),
+        "signal everybody": lambda: os.kill(-1, 0),
+        "hold the node by its number": lambda: os.close(os.pidfd_open(node)),
+        "limit the node": lambda: resource.prlimit(node, resource.RLIMIT_CPU),
+        "outlive the keeper": lambda: _prctl(1, 0),
+        "be somebody else": lambda: os.setresuid(os.geteuid(), os.geteuid(), os.geteuid()),
+        "new namespaces": lambda: call("unshare", 0x10000000),
+        "watch the kernel": lambda: call("perf_event_open", None, 0, -1, -1, 0),
+        "handle page faults": lambda: call("userfaultfd", 0),
+        "rings into the kernel": lambda: call("io_uring_setup", 1, ctypes.create_string_buffer(120)),
+        "the kernel's keyring": lambda: call("keyctl", 0, -3, 1),
+        "memory that outlives it": lambda: call("shmget", 0, 4096, 0o1600),
+        "files in memory": file_in_memory,
+        "threads without end": threads_without_end,
+        "fill the disk": lambda: fill_folder(told["room"]),
+        "code of its own": run_own_code,
+        "open more files": no_more_files,
+        "take more memory than allowed": more_memory,
+        "dump its memory": lambda: resource.setrlimit(resource.RLIMIT_CORE, (1, 1)),
+    }
+
+
+def _prctl(option: int, value: int) -> None:
+    if LIBC.prctl(option, value, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+def deeds(told: dict[str, Any]) -> dict[str, Callable[[], object]]:
+    """Acts that should not return, or whose traces are looked for afterwards."""
+    pid = told["node"]
+    return {
+        "ptrace": lambda: call("ptrace", 16, pid, None, None),
+        "mount": lambda: call("mount", b"x", b"/tmp", b"tmpfs", 0, None),
+        "load code into the kernel": lambda: call("bpf", 0, None, 0),
+        "start another kernel": lambda: call("kexec_load", 0, 0, None, 0),
+        "write into the node's memory": lambda: call("process_vm_writev", pid, None, 0, None, 0, 0),
+        "another numbering of calls": lambda: LIBC.syscall(0x40000000 | 39),
+        "crash": lambda: os.kill(os.getpid(), signal.SIGSEGV),
+        "abort": os.abort,
+        "eat memory": lambda: [bytearray(MIB) for _ in range(100_000)],
+        "go round for ever": _for_ever,
+        "write a large file": lambda: big_file(told["room"]),
+        "flood the pipe": _flood,
+        "talk nonsense": lambda: _talk(b"\xff" * 64),
+        "leave the group": _leave,
+        "leave a note": lambda: Path("note").write_bytes(b"for the next"),
+        "look for a note": _tell_folder,
+    }
+
+
+def _worked(act: Callable[[], object]) -> bool:
+    try:
+        act()
+    except (OSError, ValueError):  # Python's word for a limit that may not be raised
+        return False
+    return True
+
+
+def _for_ever() -> None:
+    while True:
+        pass
+
+
+def _pipes() -> list[int]:
+    return [fd for fd in range(3, 64) if _is_pipe(fd)]
+
+
+def _is_pipe(fd: int) -> bool:
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}").startswith("pipe:")  # noqa: PTH115
+    except OSError:
+        return False
+
+
+def _talk(data: bytes) -> None:
+    for fd in _pipes():
+        os.write(fd, data)
+
+
+def _flood() -> None:
+    while True:
+        _talk((1 << 16).to_bytes(4, "big") + b" " * (1 << 16))
+
+
+def _tell_folder() -> None:
+    print(os.listdir("."), flush=True)  # noqa: PTH208, T201
+    os._exit(9)
+
+
+def _leave() -> None:
+    for name in ("SIGTERM", "SIGHUP", "SIGINT"):
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
+    os.setpgid(0, 0) if os.getpgrp() != os.getpid() else None
+    for fd in _pipes():
+        os.close(fd)
+    _for_ever()
+
+
+class Villain:
+    """See `drivers.base.Driver`."""
+
+    name = "villain"
+
+    def preload(self) -> tuple[str, ...]:
+        return ()
+
+    def units(self) -> tuple[UnitInfo, ...]:
+        return ()
+
+    def load_only(self, order: WorkOrder) -> Iterator[Event]:
+        Path(order.model).read_bytes()
+        yield Loaded(1, None, None)
+
+    def run(self, order: WorkOrder) -> Iterator[Event]:
+        told = json.loads(Path(order.model).read_bytes()) | {"model": order.model}
+        yield from self.load_only(order)
+        yield Described("CPU (Villain)", self.name, "", (), 1, {}, {}, 0)
+        if told.get("do"):
+            deeds(told)[told["do"]]()
+        yield Measured((1,) * order.runs, (), 0.0, 0.0, None, 0, None)
+        acts = tries(told)
+        if told.get("try"):
+            yield Found(
+                {f"act_{place}": float(_worked(acts[name])) for place, name in enumerate(told["try"])}
+            )
+        yield Checked(None, "", None, None, "nothing to compare with")
+
+
+if __name__ == "__main__":
+    zygote.serve(socket.socket(fileno=int(sys.argv[1])), Villain(), Tier(sys.argv[4]))
