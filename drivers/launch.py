@@ -45,6 +45,7 @@ from drivers.plain import PlainChild
 from drivers.process import Child, ZygoteProcess
 from drivers.quiet import Quiet, Waited
 from drivers.stopping import Job, Launching, Plan
+from drivers.telemetry import Sampler, Sampling, windows_of
 
 FAILURES: Final[dict[str, type[DriverError]]] = {error.__name__: error for error in child.TELLABLE}
 COMPILED: Final = frozenset({"onnx"})
@@ -52,6 +53,8 @@ COMPILED: Final = frozenset({"onnx"})
 CAN_FORK: Final = sys.platform != "win32"
 MAY_PRELOAD: Final = sys.platform == "linux"
 """On macOS the system's libraries may not be used on both sides of a fork, so imports happen in the child there."""
+SAMPLED_UNITS: Final = ("GPU (ONNX)", "GPU (Torch)", "TensorRT (ONNX)")
+"""Units on GPUs that NVML may know of."""
 SERVED_UNITS: Final = ("API",)
 """Units behind which a server has the model loaded: no launch loads it, so one is all."""
 PROBE_LIMITS: Final = Limits(load_s=30, run_s=30)
@@ -141,12 +144,22 @@ def start_zygote(driver: str = "onnx", *, simulate: bool = False) -> Zygote:
 class Launch:
     """All launches of one order: the full one first, then those that only time, or only load (`drivers.stopping`). Use once."""
 
-    def __init__(self, order: WorkOrder, limits: Limits, zygote: Zygote, quiet: Quiet | None = None) -> None:
-        """`quiet`: waits for a busy host before the first launch; None: begins at once."""
+    def __init__(
+        self,
+        order: WorkOrder,
+        limits: Limits,
+        zygote: Zygote,
+        quiet: Quiet | None = None,
+        sampler: Sampling | None = None,
+    ) -> None:
+        """`quiet`: waits for a busy host before the first launch; None: begins at once. `sampler`: reads the accelerator meanwhile;
+        None: one that asks NVML, for units on GPUs.
+        """
         self._order = replace(order, model=str(Path(order.model).absolute()))
         self._limits = limits
         self._zygote = zygote
         self._quiet = quiet
+        self._sampler = sampler or (Sampler(order.gpu) if order.unit.startswith(SAMPLED_UNITS) else None)
         self._served = order.unit.startswith(SERVED_UNITS)
         self._lock = threading.Lock()
         self._child: Child | None = None
@@ -155,10 +168,24 @@ class Launch:
 
     def events(self) -> Iterator[Event]:
         """Everything that happens, in order: for the first launch `Loaded`, `Described`, `Measured`, `Checked` and the warm `Loaded`;
-        for each other `Loaded` and, where it has runs, `Measured`.
+        for each other `Loaded` and, where it has runs, `Measured`; at last `Telemetry`, where an accelerator was read.
 
         Raises `Unfit`, `Crashed`, `TimedOut`, or `Cancelled` after `kill`. No process is left behind, however it ends.
         """
+        measured: list[Measured] = []
+        if self._sampler is not None:
+            self._sampler.start()
+        try:
+            for event in self._launches():
+                if isinstance(event, Measured):
+                    measured.append(event)
+                yield event
+        finally:
+            seen = self._sampler.stop(windows_of(measured)) if self._sampler is not None else None
+        if seen is not None:
+            yield seen
+
+    def _launches(self) -> Iterator[Event]:
         plan = Plan(self._order, self._limits.run_s, self._served)
         waited = yield from self._until_quiet()
         cold = not self._served and pages.drop(Path(self._order.model))

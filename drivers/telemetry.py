@@ -25,7 +25,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean, median
-from typing import IO, Any, Final
+from typing import IO, Any, Final, Protocol
 
 from drivers.base import Measured, Telemetry
 from drivers.confine import clean_environment
@@ -98,7 +98,8 @@ def summarise(
 ) -> Telemetry | None:
     """The device over the windows; None without a reading near one. Pure.
 
-    `began_ns`: readings before it are of the idle device. `pids`: the run's processes, whose memory is told apart where NVML can.
+    `began_ns`: readings before it are of the idle device. `pids`: the run's processes, whose memory is told apart where NVML can; none
+    given: those that came to the device since it was idle (inside a container NVML has other numbers for them than we have).
     """
     inside = [reading for window in windows for reading in _within(readings, window)]
     if not inside:
@@ -109,7 +110,7 @@ def summarise(
         notes.append(
             f"the longest timed window is {longest:.2g} s; power and utilisation are the driver's means over up to {SLOW_METER_S:g} s"
         )
-    memory, note = _memory([reading for reading in readings if reading.at_ns >= began_ns], pids)
+    memory, note = _memory(readings, began_ns, pids)
     energy, energy_note = _energy(readings, windows)
     notes += [said for said in (note, energy_note) if said]
     idle = [r.power_w for r in readings if r.at_ns < began_ns and r.power_w is not None]
@@ -146,16 +147,20 @@ def _mean(values: Iterator[float | None]) -> float | None:
     return fmean(known) if known else None
 
 
-def _memory(readings: Sequence[Reading], pids: Collection[int]) -> tuple[int | None, str]:
+def _memory(readings: Sequence[Reading], began_ns: int, pids: Collection[int]) -> tuple[int | None, str]:
     """The most that the run held, and how that is known."""
-    own = [
-        sum(held for pid, held in reading.by_process.items() if pid in pids)
-        for reading in readings
-        if any(pid in pids for pid in reading.by_process)
-    ]
+    idle = {pid for reading in readings if reading.at_ns < began_ns for pid in reading.by_process}
+    busy = [reading for reading in readings if reading.at_ns >= began_ns]
+    note = ""
+    own = {pid for reading in busy for pid in reading.by_process if pid in pids}
+    if not own and not pids:
+        own = {pid for reading in busy for pid in reading.by_process} - idle
+        note = "memory is of the processes that came to the device with the run"
     if own:
-        return max(own), ""
-    whole = max((reading.memory for reading in readings if reading.memory is not None), default=None)
+        return max(
+            sum(held for pid, held in reading.by_process.items() if pid in own) for reading in busy
+        ), note
+    whole = max((reading.memory for reading in busy if reading.memory is not None), default=None)
     return whole, "memory is of the whole device: it is not told by process" if whole is not None else ""
 
 
@@ -298,6 +303,18 @@ def _handle(nvml: Any, which: str) -> Any:
 
 
 # -- its parent ----------------------------------------------------------------------------------------------------------
+
+
+class Sampling(Protocol):
+    """What is needed of a `Sampler`."""
+
+    def start(self) -> bool:
+        """Begin to read. False: there is nothing to read."""
+        ...
+
+    def stop(self, windows: Sequence[Window]) -> Telemetry | None:
+        """End it and sum up the windows; None: nothing was read in them. However the run ended, and again without harm."""
+        ...
 
 
 class Sampler:

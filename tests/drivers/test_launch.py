@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -29,6 +29,7 @@ from drivers.base import (
     Measured,
     Phase,
     Progressed,
+    Telemetry,
     TimedOut,
     Unfit,
     WorkOrder,
@@ -160,6 +161,45 @@ def test_what_was_measured_before_a_later_launch_died_has_been_told(stage: Zygot
     with pytest.raises(Crashed, match="exit code 7: no more"):
         seen.extend(measure(order(model, 12, 3), QUICK, stage))
     assert told(seen)[1:] == [*STORY, "fresh"]
+
+
+class Meter:
+    """A sampler that only notes what is asked of it."""
+
+    def __init__(self, told: Telemetry | None) -> None:
+        self.told = told
+        self.calls: list[str] = []
+
+    def start(self) -> bool:
+        self.calls.append("start")
+        return True
+
+    def stop(self, windows: Sequence[tuple[int, int]]) -> Telemetry | None:
+        self.calls.append("stop")
+        return self.told
+
+
+def test_the_accelerator_is_read_around_all_launches_and_told_last(stage: Zygote, script: Script) -> None:
+    meter = Meter(Telemetry("nvml", "a GPU", 7, power_w=300.0))
+    events = list(Launch(order(script(), runs=8, loads=2), QUICK, stage, sampler=meter).events())
+    assert events[-1] == meter.told
+    assert sum(isinstance(event, Telemetry) for event in events) == 1
+    assert meter.calls == ["start", "stop"]
+
+
+def test_the_accelerator_is_no_longer_read_when_a_launch_fails_and_nothing_is_told_where_nothing_was_read(
+    stage: Zygote, script: Script
+) -> None:
+    failing, silent = Meter(None), Meter(None)
+    with pytest.raises(Crashed):
+        list(
+            Launch(
+                order(script(fail={"phase": "run", "error": "crash"})), QUICK, stage, sampler=failing
+            ).events()
+        )
+    events = list(Launch(order(script()), QUICK, stage, sampler=silent).events())
+    assert failing.calls == silent.calls == ["start", "stop"]
+    assert not any(isinstance(event, Telemetry) for event in events)
 
 
 def test_a_run_that_is_cancelled_between_launches_makes_no_other(stage: Zygote, script: Script) -> None:

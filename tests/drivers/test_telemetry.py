@@ -73,6 +73,11 @@ def test_a_counter_that_stands_still_or_is_not_read_on_both_sides_is_not_believe
 def test_memory_is_that_of_the_runs_processes_else_of_the_device_with_a_note() -> None:
     ours = summarise(BUSY, [(2 * S, 3 * S)], device="H", began_ns=S, pids={7})
     whole = summarise(BUSY, [(2 * S, 3 * S)], device="H", began_ns=S, pids={99})
+    later = [replace(one, by_process={8: 100} if one.at_ns < S else one.by_process) for one in BUSY]
+    came = summarise(later, [(2 * S, 3 * S)], device="H", began_ns=S)
+    assert came is not None
+    assert came.memory_bytes == 500 + 4950
+    assert any("came to the device" in note for note in came.notes)
     assert ours is not None
     assert whole is not None
     assert (ours.memory_bytes, whole.memory_bytes) == (500 + 4950, 10_000 + 4950)
