@@ -58,6 +58,7 @@ FIXED: Final = {
     "OPENBLAS_NUM_THREADS": "1",  # numpy's pool would start threads in the zygote, and nobody may fork beside threads
     "OMP_NUM_THREADS": "1",
     "PYTHONDONTWRITEBYTECODE": "1",
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # as NVML counts GPUs, so that the one that is read is the one that runs
 }
 STACK_BYTES: Final = 80 * MIB
 """Address space that one more thread of the runtime reserves without using it: its stack and its malloc arena."""
