@@ -117,7 +117,7 @@ def _inferences(record: Record, observed: Observed) -> dict[str, object]:
         "outliers_mild": odd.mild,
         "outliers_severe": odd.severe,
         "outliers_mad": odd.far,
-        "cpu_percent": _percent(sum(one.cpu_s for one in timings), sum(one.wall_s for one in timings)),
+        "cpu_percent": _cpu_percent(record),
         "peak_inference_ram_usage": _highest(timings, above=True),
         "peak_inference_ram_total": _highest(timings, above=False),
         "timer_overhead_ns": max(one.timer_ns for one in timings) or None,
@@ -156,6 +156,13 @@ def _accelerator(facts: Accelerator, inferences: int) -> dict[str, object]:
         "gpu_temperature_c": facts.temperature_c,
         "gpu_throttled": "; ".join(facts.throttled),
     }
+
+
+def _cpu_percent(record: Record) -> float | None:
+    """Of the process that ran the model; the client of a server says nothing of that."""
+    if record.ran is not None and record.ran.driver == "api":
+        return None
+    return _percent(sum(one.cpu_s for one in record.timings), sum(one.wall_s for one in record.timings))
 
 
 def _beside(record: Record, observed: Observed) -> dict[str, object]:
