@@ -7,6 +7,7 @@ change by it. Only the runtime's own profile tells.
 from __future__ import annotations
 
 import json
+import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -68,16 +69,14 @@ def profiled(model: str, place: Place, threads: int, feeds: Mapping[str, Any], i
     """Operators by provider, of one inference in a session of its own. Empty where it cannot be had (too little memory for two)."""
     chosen = edge.options(threads, optimise=True)
     chosen.enable_profiling = True
-    chosen.profile_file_prefix = str(Path(model).absolute().with_name("profile"))
-    try:
-        session = edge.open_session(model, place, chosen)
-        Runner(session, feeds, inputs, place).first()
-    except DriverError:
-        return Counter()
-    path = Path(session.end_profiling())
-    try:
-        return nodes_by_provider(path.read_text("utf-8", "replace"))
-    except OSError:
-        return Counter()
-    finally:
-        path.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        chosen.profile_file_prefix = str(Path(folder, "profile"))
+        try:
+            session = edge.open_session(model, place, chosen)
+            Runner(session, feeds, inputs, place).first()
+        except DriverError:
+            return Counter()
+        try:
+            return nodes_by_provider(Path(session.end_profiling()).read_text("utf-8", "replace"))
+        except OSError:
+            return Counter()

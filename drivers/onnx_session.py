@@ -9,6 +9,7 @@ import importlib
 import os
 import re
 import shutil
+import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -73,9 +74,12 @@ def verify_provider(unit: str, wanted: str, live: Sequence[str]) -> None:
 def private_copy(model: str, folder: Path) -> Path:
     """The model alone in a folder of its own, so that weights 'outside the file' have nowhere to be but in this empty folder.
 
-    A link where the platform has them (the path check of onnxruntime refuses whatever leads out of the folder), else a copy.
+    A link where the platform has them (the path check of onnxruntime refuses whatever leads out of the folder), else a copy. A
+    model that is a folder stays where it is: it has its weights beside it, and they are all it has.
     """
     source = Path(model).resolve()
+    if source.is_dir():
+        return _in_folder(source)
     if not source.is_file():
         raise Unfit(f"model {model}: there is no such file")
     folder.mkdir(exist_ok=True)
@@ -86,6 +90,22 @@ def private_copy(model: str, folder: Path) -> Path:
     except OSError:
         shutil.copyfile(source, private)
     return private
+
+
+def _in_folder(folder: Path) -> Path:
+    """The one ONNX file of a folder that holds nothing but files and folders. Raises `Unfit`."""
+    found: list[Path] = []
+    for path in sorted(folder.rglob("*")):
+        kind = path.lstat().st_mode
+        if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
+            raise Unfit(f"the model's folder holds {path.name[:100]!r}, which is no plain file")
+        if stat.S_ISREG(kind) and path.suffix == ".onnx":
+            found.append(path)
+    if len(found) != 1:
+        raise Unfit(
+            f"the model is a folder with {len(found)} .onnx files; one with its weights beside it is taken"
+        )
+    return found[0]
 
 
 def options(threads: int, optimise: bool) -> Any:
@@ -158,7 +178,7 @@ def plain_words(why: Exception) -> DriverError:
             "custom operator libraries are never loaded"
         )
     if _EXTERNAL.search(text):
-        return Unfit("the model keeps weights in another file; only a model in one file is taken")
+        return Unfit("the model keeps weights in another file; send its folder instead of the one file")
     if type(why).__name__ == "InvalidProtobuf":
         return Unfit("the model file is corrupt or cut short: it is not a readable ONNX graph")
     return Unfit(f"onnxruntime: {text[:600]}")

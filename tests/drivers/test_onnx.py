@@ -384,3 +384,38 @@ def test_progress_never_runs_ahead(zygote: Zygote, shelf: Shelf) -> None:
     events = list(measure(WorkOrder(shelf.nano(), UNIT, 50, 1), LIMITS, zygote))
     told = [event for event in events if isinstance(event, Progressed) and event.total is not None]
     assert all(event.done <= event.total for event in told if event.total is not None)
+
+
+def folder_model(shelf: Shelf, folder: Path, location: str = "weights.bin") -> Path:
+    """A model with its weights beside it."""
+    folder.mkdir()
+    Path(shelf.external(location)).replace(folder / "model.onnx")
+    (folder / "weights.bin").write_bytes(np.arange(4, dtype=np.float32).tobytes())
+    return folder
+
+
+def test_a_folder_with_its_weights_beside_the_model_runs(
+    zygote: Zygote, shelf: Shelf, tmp_path: Path
+) -> None:
+    row = run(zygote, str(folder_model(shelf, tmp_path / "folder")))
+    assert row.checked.agrees is True
+    assert row.described.shapes == {"x": (4,)}
+
+
+def test_weights_outside_the_folder_are_not_read(zygote: Zygote, shelf: Shelf, tmp_path: Path) -> None:
+    folder = folder_model(shelf, tmp_path / "folder", "../secret.bin")
+    (tmp_path / "secret.bin").write_bytes(bytes(16))
+    with pytest.raises(Unfit):
+        run(zygote, str(folder))
+
+
+def test_a_folder_with_a_link_or_without_a_model_is_refused(
+    zygote: Zygote, shelf: Shelf, tmp_path: Path
+) -> None:
+    folder = folder_model(shelf, tmp_path / "folder")
+    (folder / "more.bin").symlink_to("/etc/passwd")
+    with pytest.raises(Unfit, match=r"holds 'more\.bin', which is no plain file"):
+        run(zygote, str(folder))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(Unfit, match=r"a folder with 0 \.onnx files"):
+        run(zygote, str(tmp_path / "empty"))
