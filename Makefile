@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo test lint types imports pytest fmt spec lock clean
+.PHONY: demo test test-extras lint types imports pytest fmt spec lock clean
 
 demo: $(STAMP)  ## a gate, three workers and a campaign on this machine
 	@$(BIN)/sark-node demo
@@ -32,6 +32,12 @@ imports: $(STAMP)
 pytest: $(STAMP)
 	$(BIN)/python -m pytest
 
+EXTRAS := .venv-extras
+test-extras:  ## the optional drivers with their real runtimes, in an environment of their own (.venv-extras): torch is large
+	@test -x $(EXTRAS)/bin/python || $(PYTHON) -m venv $(EXTRAS)
+	@$(EXTRAS)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev,torch]' safetensors 'coremltools>=9'
+	$(EXTRAS)/bin/python -m pytest tests/extras
+
 fmt: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -47,4 +53,4 @@ lock:  ## pin what a fresh environment of this project's dependencies resolves t
 	rm -rf .venv-lock
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
+	rm -rf .venv .venv-extras .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build

@@ -58,8 +58,9 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, int | float | str | bool) or value is None else str(value)
 
 
-def compare(name: str, got: Any, reference: Any) -> Difference:
-    """One output. Numbers within a tolerance, everything else equal; NaN or infinity only where the reference has it too."""
+def compare(name: str, got: Any, reference: Any, tolerance: float | None = None) -> Difference:
+    """One output. Numbers within a tolerance (None: that of their type), everything else equal; NaN or infinity only where the
+    reference has it too."""
     if not isinstance(got, np.ndarray) or not isinstance(reference, np.ndarray) or got.dtype == object:
         same = _plain(got) == _plain(reference)
         return Difference(same, None, None, "" if same else f"output {name!r} differs from the reference")
@@ -73,11 +74,12 @@ def compare(name: str, got: Any, reference: Any) -> Difference:
         share = float(np.mean(got != reference))
         note = f"output {name!r} differs from the reference in {share:.1%} of its values"
         return Difference(share <= INTEGER_SHARE, share, INTEGER_SHARE, note if share > INTEGER_SHARE else "")
-    return _compare_floats(name, got, reference)
+    return _compare_floats(name, got, reference, tolerance or TOLERANCE.get(str(got.dtype), 1e-2))
 
 
-def _compare_floats(name: str, got: np.ndarray[Any, Any], reference: np.ndarray[Any, Any]) -> Difference:
-    tolerance = TOLERANCE.get(str(got.dtype), 1e-2)
+def _compare_floats(
+    name: str, got: np.ndarray[Any, Any], reference: np.ndarray[Any, Any], tolerance: float
+) -> Difference:
     wide, plain = got.astype(np.float64), reference.astype(np.float64)
     finite = np.isfinite(plain)
     broken = ~np.isfinite(wide) & finite
@@ -111,9 +113,11 @@ def _compare_floats(name: str, got: np.ndarray[Any, Any], reference: np.ndarray[
     return Difference(cosine >= COSINE, error, tolerance, f"{told}, cosine {cosine:.5f}")
 
 
-def check(outputs: Mapping[str, Any], reference: Mapping[str, Any]) -> Checked:
-    """All outputs together: the worst of them counts."""
-    found = [compare(name, outputs[name], reference[name]) for name in outputs]
+def check(
+    outputs: Mapping[str, Any], reference: Mapping[str, Any], tolerance: float | None = None
+) -> Checked:
+    """All outputs together: the worst of them counts. `tolerance`: of floats; None: that of their type."""
+    found = [compare(name, outputs[name], reference[name], tolerance) for name in outputs]
     errors = [one.error for one in found if one.error is not None]
     tolerances = [one.tolerance for one in found if one.tolerance is not None]
     notes = [one.note for one in found if one.note]
