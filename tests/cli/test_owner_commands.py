@@ -67,13 +67,6 @@ def test_quiet_hours_that_make_no_sense_are_told_with_the_right_form(
     assert hint in done.err
 
 
-def test_anybodys_work_is_refused_for_want_of_a_sandbox_with_what_to_do_instead(typed: Typed) -> None:
-    done = typed("join", "--accept-anyone")
-    assert done.code == 6
-    assert "--accept-anyone needs the full sandbox" in done.err
-    assert "sark-node pool invite" in done.err
-
-
 def test_a_setting_of_the_file_counts_like_its_flag(typed: Typed) -> None:
     file = typed.home / "config" / "config.toml"
     file.parent.mkdir(parents=True)

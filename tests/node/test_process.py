@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from drivers.confine import Tier
+from drivers.sandbox import Probe
 from node.process import MAX_POOLS, check_anyone, near_addresses, pool_changes, with_gates_of
 from node.settings import WorkerSettings
 from protocol.errors import NotPermitted, ResourceError
@@ -73,11 +75,12 @@ def test_a_ticket_for_submitting_does_not_make_a_worker(tmp_path: Path) -> None:
 
 def test_strangers_are_served_in_the_full_sandbox_only_and_with_a_warning(tmp_path: Path) -> None:
     anyone = WorkerSettings(accept_anyone=True)
-    for tier in ("none", "partial"):
-        with pytest.raises(ResourceError, match="needs the full sandbox"):
-            check_anyone(anyone, tier)
-    assert check_anyone(anyone, "full").startswith("WARNING")
-    assert check_anyone(WorkerSettings()) == ""
+    for tier in (Tier.NONE, Tier.PARTIAL):
+        with pytest.raises(ResourceError, match=f"needs the full sandbox, and here it is {tier}: no seccomp"):
+            check_anyone(anyone, Probe(tier, ("no seccomp",)))
+    full = Probe(Tier.FULL, ())
+    assert check_anyone(anyone, full).startswith("WARNING")
+    assert check_anyone(WorkerSettings(), full) == ""
 
 
 def test_the_gates_of_a_pool_come_beside_those_that_are_known(tmp_path: Path) -> None:
