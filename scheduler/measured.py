@@ -66,7 +66,7 @@ def access(record: Record) -> Access:
     ran = record.ran
     if ran is None or not ran.unit.startswith("API "):
         return "white"
-    return "gray" if "gray" in (word.lower() for word in ran.providers) else "black"
+    return "gray" if "access: gray" in ran.providers else "black"
 
 
 def _loads(record: Record, observed: Observed) -> dict[str, object]:
