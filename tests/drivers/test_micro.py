@@ -6,11 +6,12 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from drivers import micro_numpy
+from drivers import micro_numpy, micro_torch
 from drivers.base import Crashed, TimedOut, Unfit
 from drivers.micro import (
     FULL,
@@ -188,3 +189,30 @@ def test_a_process_that_fails_says_why() -> None:
     hang = python("import threading; threading.Event().wait()")
     with pytest.raises(TimedOut, match="still running"):
         run_micro("cpu", Plan(total_s=-29.9), 1, command=hang)
+
+
+def test_a_gpu_s_arrays_fill_it_and_are_beyond_its_cache_and_within_its_memory() -> None:
+    gib = 1024 * MIB
+    assert micro_torch.sizes_for(QUICK, 80 * gib, 50 * MIB) == (MIB, 64 * MIB, 400 * MIB)
+    assert micro_torch.sizes_for(QUICK, gib, None) == (MIB, 64 * MIB)
+    assert micro_torch.sizes_for(QUICK, None, None) == (MIB, 64 * MIB, 256 * MIB)
+
+
+@pytest.mark.parametrize(
+    ("compute", "also"),
+    [
+        ((6, 1), set()),
+        ((7, 5), {"int8"}),
+        ((8, 6), {"int8", "tf32", "bf16"}),
+        ((9, 0), {"int8", "tf32", "bf16", "fp8"}),
+    ],
+)
+def test_a_gpu_multiplies_the_precisions_that_it_has_units_for(
+    compute: tuple[int, int], also: set[str]
+) -> None:
+    torch = SimpleNamespace(
+        version=SimpleNamespace(hip=None), cuda=SimpleNamespace(get_device_capability=lambda at: compute)
+    )
+    assert set(micro_torch.precisions_of(torch, "cuda")) == {"fp64", "fp32", "fp16"} | also
+    amd = SimpleNamespace(version=SimpleNamespace(hip="6.2"))
+    assert "tf32" not in micro_torch.precisions_of(amd, "cuda")
