@@ -222,7 +222,7 @@ def measure_calls(
         step = chunk_samples(runs, typical * grouped)
         for start in range(0, runs, step):
             stop = min(start + step, runs)
-            blocks.append(_block(loop, samples, start, stop, grouped, reader))
+            blocks.append(timed_block(loop, samples, start, stop, grouped, reader))
             if stop == runs or time.perf_counter_ns() - reported > CHUNK_NS:
                 reported = time.perf_counter_ns()
                 yield Progressed(Phase.RUN, stop, runs, median(samples[start:stop]) / 1e6)
@@ -260,7 +260,7 @@ def _warm_up(loop: Loop, warm: WarmUp) -> Iterator[Progressed]:
             reported = time.perf_counter_ns()
 
 
-def _block(
+def timed_block(
     loop: Loop, samples: array[int], start: int, stop: int, grouped: int, reader: host.Reader
 ) -> Block:
     """Time one stretch; the host is read before and after it."""

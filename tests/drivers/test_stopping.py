@@ -124,7 +124,15 @@ def test_a_server_that_has_the_model_already_is_asked_in_one_launch() -> None:
     assert why is Stop.DONE
 
 
-@pytest.mark.parametrize("asked", [{"runs": 0}, {"loads": 0}, {"precision": 0.0}, {"precision": 1.5}])
-def test_what_cannot_be_planned_is_refused_in_one_line(asked: dict[str, float]) -> None:
+@pytest.mark.parametrize(
+    "asked",
+    [
+        WorkOrder("m", "u", runs=0),
+        WorkOrder("m", "u", loads=0),
+        WorkOrder("m", "u", precision=0.0),
+        WorkOrder("m", "u", precision=1.5),
+    ],
+)
+def test_what_cannot_be_planned_is_refused_in_one_line(asked: WorkOrder) -> None:
     with pytest.raises(Unfit, match="must be"):
-        planned(**asked)
+        Plan(asked, 300.0)

@@ -1,0 +1,177 @@
+"""Can a result be trusted on a shared host, and what does it cost? Everything interleaved in one run; read the ratios.
+
+    python benchmarks/precision.py [--results 20] [--repeats 9]
+
+time        seconds until a tiny model is known within ±2 % (target: at most 1 s on a quiet device)
+coverage    does a result's interval hold the median of 30 launches spread over the whole run? Beside it the interval that the same
+            samples would give if they were independent (target: at least 90 %, or the result says itself that it is noisy)
+spread      variation of repeated results against the naive method: one process, ten runs, the first among them
+            (target: at most a third of it)
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper
+
+from drivers.base import Limits, Measured, WorkOrder
+from drivers.launch import Launch, Zygote
+from scheduler.stats import centre, launch_medians, median_interval
+
+UNIT = "CPU (ONNX)"
+PRECISION = 0.02
+STALLED = 0.05
+REFERENCE = 30
+NAIVE = """
+import statistics, sys, time
+import numpy as np, onnxruntime as ort
+session = ort.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
+feeds = {one.name: np.random.rand(*one.shape).astype(np.float32) for one in session.get_inputs()}
+times = []
+for _ in range(10):
+    began = time.perf_counter()
+    session.run(None, feeds)
+    times.append(time.perf_counter() - began)
+print(statistics.median(times))
+"""
+
+
+def layers(path: Path, width: int, batch: int, depth: int) -> str:
+    """A chain of dense layers."""
+    source = np.random.default_rng(0)
+    names = [f"w{n}" for n in range(depth)]
+    weights = [
+        numpy_helper.from_array((source.standard_normal((width, width)) / width).astype(np.float32), name)
+        for name in names
+    ]
+    nodes = [helper.make_node("MatMul", [f"x{n}", f"w{n}"], [f"x{n + 1}"]) for n in range(depth)]
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [batch, width]) for name in ("x0", f"x{depth}")
+    ]
+    graph = helper.make_graph(nodes, "layers", ends[:1], ends[1:], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    model.ir_version = 9
+    path.write_bytes(model.SerializeToString())
+    return str(path)
+
+
+@dataclass(frozen=True)
+class Result:
+    """One order, measured."""
+
+    launches: tuple[tuple[int, ...], ...]
+    seconds: float
+    stalled: float
+    """Share of the timed time in which something waited for a processor."""
+
+    @property
+    def noisy(self) -> bool:
+        """Whether its row would say that it is not to be trusted."""
+        width = centre(self.launches).half_width
+        return width is None or width > PRECISION or self.stalled > STALLED
+
+
+def measured(order: WorkOrder, zygote: Zygote) -> Result:
+    began = time.perf_counter()
+    found = [one for one in Launch(order, Limits(), zygote).events() if isinstance(one, Measured)]
+    took = time.perf_counter() - began
+    blocks = [block for one in found for block in one.blocks]
+    wall = sum(block.wall_ns for block in blocks)
+    stall = sum(block.stall_ns or 0 for block in blocks)
+    return Result(tuple(one.samples_ns for one in found), took, stall / wall if wall else 0.0)
+
+
+def holds(interval: tuple[float | None, float | None], value: float) -> bool:
+    low, high = interval
+    return low is not None and high is not None and low <= value <= high
+
+
+def independent(result: Result) -> tuple[float | None, float | None]:
+    """The interval of all samples as one heap."""
+    return median_interval([float(sample) for launch in result.launches for sample in launch])
+
+
+def coverage(model: str, zygote: Zygote, results: int) -> None:
+    asked = WorkOrder(model, UNIT, precision=PRECISION, threads=1, check=False)
+    runs = 0
+    found: list[Result] = []
+    reference: list[float] = []
+    for number in range(results):
+        found.append(measured(asked, zygote))
+        runs = max(40, min(400, len(found[0].launches[0])))
+        # the reference's launches lie between the results, over the whole run
+        due = REFERENCE * (number + 1) // results - len(reference)
+        if due:
+            spread = WorkOrder(model, UNIT, runs=runs * due, loads=due, threads=1, check=False)
+            reference += launch_medians(measured(spread, zygote).launches)
+    truth = statistics.median(reference) / 1e6
+    launches = [median_interval(launch_medians(one.launches)) for one in found]
+    ours = sum(holds(interval, truth) for interval in launches)
+    told = sum(holds(interval, truth) or one.noisy for interval, one in zip(launches, found, strict=True))
+    naive = sum(holds(independent(one), truth) for one in found)
+    quick = [one.seconds for one in found if not one.noisy]
+    count = len(found)
+    print(
+        f"  coverage   interval of launches {ours / count:.0%}; or said to be noisy {told / count:.0%} "
+        f"({sum(one.noisy for one in found)} of {count} noisy); as if independent {naive / count:.0%}"
+    )
+    print(
+        f"  time       {statistics.median(one.seconds for one in found):.2f} s median of all, "
+        + (f"{statistics.median(quick):.2f} s of those within ±2 %" if quick else "none within ±2 %")
+    )
+
+
+def variation(values: Sequence[float]) -> float:
+    return statistics.stdev(values) / statistics.fmean(values)
+
+
+def spread(model: str, zygote: Zygote, repeats: int) -> None:
+    ours, naive = [], []
+    asked = WorkOrder(model, UNIT, precision=PRECISION, threads=1, check=False)
+    for number in range(repeats):
+        for side in ((0, 1), (1, 0))[number % 2]:
+            if side:
+                ours.append(centre(measured(asked, zygote).launches).median or 0.0)
+            else:
+                told = subprocess.run(
+                    [sys.executable, "-c", NAIVE, model], capture_output=True, text=True, check=True
+                )
+                naive.append(float(told.stdout))
+    print(
+        f"  spread     ours {variation(ours):.1%}, naive {variation(naive):.1%}: "
+        f"ratio {variation(ours) / variation(naive):.2f}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--results", type=int, default=20)
+    parser.add_argument("--repeats", type=int, default=9)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, Zygote("onnx").start() as zygote:
+        models = {
+            "tiny": layers(Path(folder) / "tiny.onnx", 64, 1, 6),
+            "small": layers(Path(folder) / "small.onnx", 256, 16, 4),
+        }
+        for name, model in models.items():
+            print(f"{name}, load average {os.getloadavg()[0]:.1f}", flush=True)
+            measured(WorkOrder(model, UNIT, runs=10, loads=1, check=False), zygote)  # its imports are done
+            coverage(model, zygote, given.results)
+            spread(model, zygote, given.repeats)
+
+
+if __name__ == "__main__":
+    main()
