@@ -64,6 +64,7 @@ BY_NAME: Final[tuple[tuple[re.Pattern[str], int], ...]] = (
 )
 MASK: Final = re.compile(r"mask", re.IGNORECASE)
 ZEROS: Final = re.compile(r"token_?type|segment|state|hidden|^(h|c|h0|c0|hx|cx)$|past|cache", re.IGNORECASE)
+STATE: Final = re.compile(r"state|hidden|^(h|c|h0|c0|hx|cx|hn|cn)$", re.IGNORECASE)
 RATE: Final = re.compile(r"^(sr|sample_?rate|sampling_?rate|fs)$", re.IGNORECASE)
 POSITION: Final = re.compile(r"position", re.IGNORECASE)
 IMAGE_CHANNELS: Final = (1, 3, 4)
@@ -129,13 +130,13 @@ def candidates(
                 given[key] = told
                 guesses.pop(key, None)
             elif key not in guesses:
-                guesses[key] = guess(key, axis, axes)
+                guesses[key] = 1 if _is_batch_of_state(made, axis) else guess(key, axis, axes)
     yield Shapes(given | guesses, tuple(guesses))
     batches = {
         key
         for made in inputs
         for axis, key in enumerate(made.axes())
-        if axis == 0 and guesses.get(str(key)) == 1
+        if (axis == 0 or _is_batch_of_state(made, axis)) and guesses.get(str(key)) == 1
     }
     seen = {tuple(guesses.values())}
     for fixed in (batches, set[str]()):
@@ -144,6 +145,11 @@ def candidates(
             if tuple(stepped.values()) not in seen:
                 seen.add(tuple(stepped.values()))
                 yield Shapes(given | stepped, tuple(guesses))
+
+
+def _is_batch_of_state(made: Input, axis: int) -> bool:
+    """Whether this is the nameless second axis of a recurrent state: [layers, batch, width]."""
+    return axis == 1 and len(made.shape) == 3 and not made.shape[1] and STATE.search(made.name) is not None
 
 
 def told_by(metadata: Mapping[str, str], symbol: str) -> int | None:

@@ -58,6 +58,13 @@ def test_every_guess_is_named_and_nothing_else() -> None:
     assert shapes.notes() == ("dim 'seq' not given: 128",)
 
 
+def test_a_recurrent_state_has_its_batch_second_and_it_is_one() -> None:
+    signal, state = Input("input", "float", (None, None)), Input("state", "float", (2, None, 128))
+    tried = [(shapes.of(signal), shapes.of(state)) for shapes in candidates([signal, state], {}, {})]
+    assert tried[0] == ((1, 128), (2, 1, 128))
+    assert ((1, 640), (2, 1, 128)) in tried
+
+
 def test_a_dim_that_fits_nothing_is_named() -> None:
     assert unused(TEXT, {"seq": 1, "sequence": 2}) == (
         "dim 'sequence' is given but names no dynamic dimension here",

@@ -1,0 +1,69 @@
+"""Does everything run, with shapes that make sense? A zoo of real models, and one model for each element type.
+
+    python benchmarks/zoo.py [FOLDER…]
+
+Measures, two runs each: a model of each element type that onnxruntime takes (made here), the full-size graphs and the classifier in
+the packages of the `dev` extra, and every .onnx file below the folders, such as one that was filled by
+
+    pip install --no-deps --target FOLDER silero-vad
+
+Prints a line for each: status, shapes of its inputs, milliseconds, the output check. Ends with 1 if any is not complete.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from inference_bias import installed
+
+from drivers.base import Checked, Described, DriverError, Limits, Measured, WorkOrder
+from drivers.launch import Zygote, measure
+from tests.drivers import zoo_shelf
+
+LIMITS = Limits(load_s=120, run_s=300)
+
+
+def visit(model: Path, zygote: Zygote) -> tuple[bool, str]:
+    """Whether a model is complete, and its line."""
+    order = WorkOrder(str(model), "CPU (ONNX)", runs=2, loads=1, warmup=1)
+    try:
+        events = list(measure(order, LIMITS, zygote))
+    except DriverError as why:
+        return False, f"{'Failed':9} {type(why).__name__}: {why}"
+    (told,) = [event for event in events if isinstance(event, Described)]
+    (timed,) = [event for event in events if isinstance(event, Measured)]
+    (checked,) = [event for event in events if isinstance(event, Checked)]
+    shapes = ", ".join(f"{name} {told.dtypes[name]}{list(shape)}" for name, shape in told.shapes.items())
+    ms = statistics.median(timed.samples_ns) / 1e6
+    right = {True: "right", False: "WRONG", None: "not compared"}[checked.agrees]
+    note = f" ({checked.note})" if checked.note else ""
+    status = "Failed" if checked.agrees is False else "Complete"
+    return checked.agrees is not False, f"{status:9} {ms:9.3f} ms  {right}{note}  {shapes}"
+
+
+def main() -> None:
+    """Print the table."""
+    with tempfile.TemporaryDirectory() as made, Zygote("onnx").start() as zygote:
+        models = [zoo_shelf.put(Path(made), name) for name in zoo_shelf.TYPES]
+        models += sorted(Path(installed("onnx", "backend/test/data/light")).glob("light_*.onnx"))
+        models.append(Path(installed("magika", "models/standard_v3_3/model.onnx")))
+        models += [path for folder in sys.argv[1:] for path in sorted(Path(folder).rglob("*.onnx"))]
+        complete = 0
+        for model in models:
+            well, line = visit(model, zygote)
+            complete += well
+            name = model.name if model.stem != "model" else f"{model.parent.name}/{model.name}"
+            print(f"{name[:34]:34} {line}", flush=True)
+    print(f"{complete} of {len(models)} complete")
+    sys.exit(complete != len(models))
+
+
+if __name__ == "__main__":
+    main()
