@@ -12,6 +12,7 @@ import socket
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -33,36 +34,36 @@ class Probe(NamedTuple):
     reasons: tuple[str, ...]
 
 
-def probe(platform: str = sys.platform, best: Tier = Tier.FULL) -> Probe:
-    """Try the tiers from `best` down, in real children (blocking, a few tenths of a second)."""
+LADDER: Final = (Tier.FULL, Tier.PARTIAL)
+
+
+def probe(platform: str = sys.platform, tiers: Sequence[Tier] = LADDER) -> Probe:
+    """Try `tiers`, the best first, in real children (blocking, a few tenths of a second)."""
     if platform == "win32":
-        return Probe(
-            Tier.NONE,
-            ("Windows: a run's memory and processes are bounded, what it reads and reaches is not",),
-        )
+        open_ = "a run's memory and processes are bounded, what it reads and reaches is not"
+        return Probe(Tier.NONE, (f"Windows: {open_}",))
+    if platform == "darwin":
+        found = judge([tier for tier in tiers if tier is not Tier.FULL], experienced)
+        return Probe(found.tier, ("macOS: nothing hides other processes or bounds memory", *found.reasons))
+    return judge(tiers, experienced)
+
+
+def judge(tiers: Sequence[Tier], experience: Callable[[Tier], tuple[str, ...]]) -> Probe:
+    """The first tier that its child found to hold. `experience`: see `experienced`."""
     reasons: list[str] = []
-    for tier in (Tier.FULL, Tier.PARTIAL):
-        if tier is Tier.FULL and (best is not Tier.FULL or platform == "darwin"):
-            reasons += (
-                ["macOS: no system call hides other processes or bounds memory"]
-                if platform == "darwin"
-                else []
-            )
-            continue
-        if best is Tier.NONE:
-            continue
+    for tier in tiers:
         try:
-            open_ = experienced(tier)
+            open_ = experience(tier)
         except DriverError as why:
             reasons.append(f"no {tier} sandbox: {_hinted(str(why))}")
             continue
+        words = tuple(sandbox_probe.OPEN[name] for name in open_)
         if tier is Tier.FULL and not open_:
             return Probe(tier, ())
-        words = tuple(sandbox_probe.OPEN[name] for name in open_)
         if tier is Tier.PARTIAL and not set(NEEDED) <= set(open_):
             return Probe(tier, (*reasons, *words))
         reasons.append(f"no {tier} sandbox, a run was not held by it: {', '.join(words)}")
-    return Probe(Tier.NONE, tuple(reasons or ["not tried"]))
+    return Probe(Tier.NONE, tuple(reasons))
 
 
 def experienced(tier: Tier) -> tuple[str, ...]:

@@ -225,7 +225,7 @@ def shut_calls(plan: Plan, *, all_of_it: bool) -> tuple[str, ...]:
     no_rights(lib)
     parts: tuple[tuple[str, Callable[[], None]], ...] = (
         ("Landlock", lambda: landlock.restrict(lib, view.landlock_rules(plan), plan.network)),
-        ("seccomp", lambda: seccomp.install(lib, plan.network, plan.gpu)),
+        ("seccomp", lambda: seccomp.install(lib, seccomp.prepared(os.getpid(), plan.network, plan.gpu))),
     )
     for name, shut in parts:
         try:

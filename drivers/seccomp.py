@@ -15,6 +15,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from typing import Final
 
 
@@ -229,17 +230,22 @@ def no_new_privileges(libc: ctypes.CDLL) -> None:
         raise OSError(ctypes.get_errno(), "no_new_privs")
 
 
-def install(libc: ctypes.CDLL, network: bool, gpu: bool) -> None:
-    """Filter this process's calls from now on, those of all its threads. Raises OSError where the kernel will not.
-
-    Without the kernel's mitigation of speculative store bypass, which older ones tie to a filter: it would slow the model down
-    and so falsify what is measured.
-    """
+@cache
+def prepared(pid: int, network: bool, gpu: bool) -> bytes:
+    """The filter for this machine, made once for each kind of launch. Raises OSError for a kind of processor that it is not known for."""
     machine = os.uname().machine if sys.platform != "win32" else ""
     if machine not in ARCHITECTURES or sys.maxsize < 2**32:
         raise OSError(errno.ENOSYS, f"seccomp: no filter for processors of kind {machine}")
-    code = program(machine, rules(os.getpid(), network, gpu))
+    return program(machine, rules(pid, network, gpu))
+
+
+def install(libc: ctypes.CDLL, code: bytes) -> None:
+    """Filter this process's calls from now on, those of all its threads. Raises OSError where the kernel will not.
+
+    Without the kernel's mitigation of speculative store bypass, which older ones tie to a filter: it would slow the model down
+    and so falsify what is measured. Needs `no_new_privileges` before.
+    """
     told = _Program(len(code) // 8, code)
     flags = _ALL_THREADS | _NO_MITIGATION
-    if libc.syscall(_SECCOMP[machine], _SET_FILTER, flags, ctypes.byref(told)):
+    if libc.syscall(_SECCOMP[os.uname().machine], _SET_FILTER, flags, ctypes.byref(told)):
         raise OSError(ctypes.get_errno() or errno.EBUSY, "seccomp")

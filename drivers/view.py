@@ -16,7 +16,7 @@ from typing import Final
 
 from drivers import native
 from drivers.base import MIB
-from drivers.landlock import DEVICE, READ, WRITE
+from drivers.landlock import DEVICE, READ, WRITE, WRITE_FILE
 
 SYSTEM: Final = (
     *("/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/opt", "/nix/store", "/run/opengl-driver"),
@@ -85,7 +85,7 @@ def plan(
 def landlock_rules(wanted: Plan) -> tuple[tuple[str, int], ...]:
     """(path, rights) for `landlock.restrict`. Of /proc the rest is the kernel's affair: Landlock hides other processes' secrets."""
     reads = [(path, READ) for path in (*wanted.reads, "/proc", wanted.model) if path]
-    writes = [(wanted.folder, WRITE), ("/proc/self", READ | WRITE)]
+    writes = [(wanted.folder, WRITE), ("/proc/self", READ | WRITE_FILE)]
     return (*reads, *writes, *((path, DEVICE) for path in wanted.devices))
 
 
