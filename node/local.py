@@ -26,6 +26,7 @@ from drivers.launch import Launch, Probed, Zygote, probe_units
 from node.cache import Progress as Fetched
 from node.cache import Source
 from node.device_lock import DeviceLock
+from node.enrolment import FLOOR_UNKNOWN, kept
 from node.observed import Job
 from node.owned import Private
 from node.probe import Profile, device_facts, lock_name, memory_cap, probe_device
@@ -35,12 +36,12 @@ from protocol.lease import Fence
 from protocol.record import SignedRecord, record_body, record_message
 from protocol.requirement import Requirement
 from protocol.task import Measure, Model, Task, Timeouts, task_body
+from swarm.bundles import contents
 from swarm.home import Home
 from swarm.identity import load_or_create
 
 MEMORY_SHARE: Final = 0.8
 """Of this device's memory that a run may take: its owner sits before it."""
-_CHUNK: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +162,18 @@ class LocalDevice:
             lock=self._lock,
             launch=self._launch,
             memory_cap=memory_cap(self.profile, MEMORY_SHARE),
+            warmup_floor=self._floor,
         )
+
+    def _floor(self, unit: str) -> int:
+        found = kept(self._home.folder("worker"), self.profile.fingerprint).found
+        return found.floor(unit) if found is not None else FLOOR_UNKNOWN
 
     def _task(self, path: Path, unit: str, measure: Measure, timeouts: Timeouts) -> Task:
         try:
-            size, sha256 = path.stat().st_size, _sha256(path)
+            size, sha256 = _hashed(path)
+        except ValueError as exc:
+            raise CampaignError(f"model {path}: {exc}", hint="give a model's file, or its folder") from exc
         except OSError as exc:
             raise CampaignError(
                 f"model {path}: {exc.strerror or exc}", hint="give the path of a model's file"
@@ -193,9 +201,11 @@ def _nowhere(job: Job) -> Source:
     return fetch
 
 
-def _sha256(path: Path) -> str:
+def _hashed(path: Path) -> tuple[int, str]:
+    """Size and sha256 of a model's bytes, those of a folder as a scheduler would send it."""
     found = hashlib.sha256()
-    with path.open("rb") as file:
-        while piece := file.read(_CHUNK):
-            found.update(piece)
-    return found.hexdigest()
+    size = 0
+    for piece in contents(path):
+        found.update(piece)
+        size += len(piece)
+    return size, found.hexdigest()

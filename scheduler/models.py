@@ -11,9 +11,9 @@ from typing import Final
 
 from protocol.errors import CampaignError
 from protocol.task import Model
-from scheduler.bundles import contents
 from scheduler.campaign_form import Campaign, ModelEntry
 from scheduler.safe import safe_text
+from swarm.bundles import contents
 
 Models = Mapping[str, tuple[Path, Model]]
 """By name, as `ModelEntry.label` has it: the file or folder, and what the protocol calls it."""

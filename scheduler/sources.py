@@ -15,13 +15,13 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from protocol.errors import CampaignError
-from scheduler.bundles import contents
 from scheduler.cli_parts import find_campaign
 from scheduler.report import RawResult, read_raw
 from scheduler.row import COLUMNS, CONTRACT, Row
 from scheduler.safe import safe_text
 from scheduler.store import Store
 from scheduler.summary import raw_results
+from swarm.bundles import contents
 from swarm.home import Home
 
 MAX_FILE = 1024 * 1024 * 1024

@@ -13,7 +13,7 @@ from typing import Final
 
 from protocol.errors import CampaignError, ResourceError
 from protocol.task import Model
-from scheduler.bundles import contents
+from swarm.bundles import contents
 
 KEEP_S: Final = 3600.0
 """A copy younger than this may belong to a campaign that is just being submitted."""

@@ -18,7 +18,7 @@ from protocol.messages import Granted
 from protocol.record import Record
 from protocol.task import Model
 from protocol.words import Outcome, Reason
-from scheduler.bundles import contents
+from swarm.bundles import contents
 
 FILES = {"model.onnx": b"graph" * 10, "Data/weights.bin": b"weights" * 3000, "Data/empty": b""}
 

@@ -12,10 +12,10 @@ import pytest
 
 from protocol.bundle import MAX_PARTS, read_header
 from protocol.errors import CampaignError
-from scheduler.bundles import contents
 from scheduler.campaign import parse_campaign
 from scheduler.models import describe_models
 from scheduler.spool import spool
+from swarm.bundles import contents
 
 
 def described(folder: Path, path: str, unit: str = "CPU (ONNX)") -> tuple[Path, str, int]:

@@ -1,4 +1,7 @@
-"""The bytes of a model as they travel: a file's own, or, where the model is a folder, the bundle of its files (`protocol/bundle.py`)."""
+"""The bytes of a model as they travel: a file's own, or, where the model is a folder, the bundle of its files (`protocol/bundle.py`).
+
+Schedulers send them; whoever measures a folder that lies here names it by them.
+"""
 
 from __future__ import annotations
 
