@@ -39,7 +39,7 @@ ODD = (
         "big-head",
     ),
 )
-MODELS = ("plan-20-5", *ODD)
+MODELS = ("plan-20-5", "plan-10-1", "plan-5-1", *ODD)
 
 
 def event(said: dict[str, Any]) -> bytes:
