@@ -175,7 +175,12 @@ def _gpus(profile: Profile) -> list[Check]:
 def _enrolled(kept: enrolment.Kept) -> Check:
     if kept.found is None:
         return Check("enrolment", State.NOTE, kept.why, "sark-node enroll")
-    return Check("enrolment", State.OK, enrolment.headline(kept.found))
+    said = enrolment.headline(kept.found)
+    if kept.found.notes:
+        return Check(
+            "enrolment", State.NOTE, "; ".join((said, *kept.found.notes)), "sark-node enroll --again"
+        )
+    return Check("enrolment", State.OK, said)
 
 
 def _sandbox(profile: Profile) -> Check:

@@ -170,7 +170,7 @@ def learn_floor(unit: str, launch: Launcher) -> int:
             path.write_bytes(content)
             order = WorkOrder(model=str(path), unit=unit, runs=RUNS, loads=1, warmup=1, check=False)
             found += [
-                warm_after((*event.warmup_ns, *event.samples_ns))
+                warm_after((*event.warmup_ns, *event.samples_ns), event.per_sample)
                 for event in launch(order, UNIT_LIMITS).events()
                 if isinstance(event, Measured)
             ]

@@ -85,10 +85,10 @@ class Enrolment(BaseModel):
         return self.floors.get(unit, FLOOR_UNKNOWN)
 
 
-def warm_after(samples: Sequence[int]) -> int:
+def warm_after(samples: Sequence[int], each: int = 1) -> int:
     """How many inferences came before those that took as long as the last half did. Pure; nanoseconds in order, first one first.
 
-    Single slow ones do not count: medians of `AROUND` at a time are compared.
+    Single slow ones do not count: medians of `AROUND` at a time are compared. `each`: inferences behind a sample.
     """
     if len(samples) < 4 * AROUND:
         return FLOOR_UNKNOWN
@@ -97,8 +97,8 @@ def warm_after(samples: Sequence[int]) -> int:
         if samples[first] <= steady * (1 + 2 * SETTLED) and median(
             samples[first : first + AROUND]
         ) <= steady * (1 + SETTLED):
-            return min(MOST_FLOOR, max(LEAST_FLOOR, first))
-    return min(MOST_FLOOR, len(samples) // 2)
+            return min(MOST_FLOOR, max(LEAST_FLOOR, first * each))
+    return min(MOST_FLOOR, len(samples) // 2 * each)
 
 
 @dataclass(frozen=True, slots=True)

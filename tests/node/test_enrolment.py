@@ -94,6 +94,11 @@ def test_a_device_is_warm_after_as_many_inferences_as_took_longer_than_the_later
     assert warm_after(samples) == floor
 
 
+def test_where_a_sample_is_the_mean_of_several_inferences_all_of_them_count() -> None:
+    samples = [900, 400, 200] + [100] * 57
+    assert (warm_after(samples), warm_after(samples, each=10)) == (3, 30)
+
+
 class Launch:
     """A launch of a device that is slow for its first inferences."""
 
