@@ -124,7 +124,13 @@ class Lab:
             for key, value in os.environ.items()
             if not key.startswith("SARK_") and key not in ("NO_COLOR", "FORCE_COLOR", "TERM", "COLUMNS")
         }
-        return {**kept, MARK: self.mark, "SARK_TEST_NODE": self.mark_of(name), "ORT_DISABLE_TELEMETRY": "1"}
+        return {
+            **kept,
+            MARK: self.mark,
+            "SARK_TEST_NODE": self.mark_of(name),
+            "SARK_PATIENCE_S": "0",  # the tests' host is busy with the tests
+            "ORT_DISABLE_TELEMETRY": "1",
+        }
 
     def mark_of(self, name: str) -> str:
         """What the process of that name and all its children carry."""
