@@ -23,6 +23,7 @@ from drivers.gpu import torch_could
 from drivers.hardware import usable_cores
 from drivers.onnx_models import chain_of_products
 from drivers.onnx_session import TINY_MODEL
+from drivers.quiet import Quiet, Waited, family_cpu_s
 from drivers.telemetry import Sampler
 from drivers.timing import timer_overhead_ns
 from node import enrolment
@@ -34,8 +35,8 @@ IDLE_S: Final = 0.35
 """The host is looked at for so long while this node does nothing."""
 UNIT_LIMITS: Final = Limits(load_s=20, run_s=20)
 RUNS: Final = 60
-BUSY: Final = 0.1
-"""Share of all processors' time that others may take before the figures are said to be too low."""
+PATIENCE_S: Final = 3.0
+"""A busy host is waited for so long before anything is measured; ten times that for a full enrolment."""
 
 
 class Launching(Protocol):
@@ -56,6 +57,8 @@ class Means:
     run_micro: RunMicro = micro.run_micro
     sampler: Callable[[], Sampler] = Sampler
     reader: host.Reader = field(default_factory=host.Reader)
+    quiet: Callable[[float], Quiet] = Quiet
+    own_cpu_s: Callable[[], float] = family_cpu_s
     wait: Callable[[float], None] = time.sleep
     wall: Callable[[], float] = time.time
     threads: Callable[[], int] = usable_cores
@@ -77,10 +80,11 @@ def enrol(
     """Find everything out. `tell` hears a word at each step."""
     notes: list[str] = []
     tell("the host, idle")
+    waited = _until_quiet(means.quiet(PATIENCE_S * (10 if full else 1)), means.wait)
     found_host = _idle_host(means)
-    if found_host.others_share is not None and found_host.others_share > BUSY:
+    if waited.busy_share is not None:
         notes.append(
-            f"the host was busy (others used {found_host.others_share:.0%}): it can do more than this;"
+            f"the host was busy (others took {waited.busy_share:.0%}): it can do more than this;"
             " once it is quiet: sark-node enroll --again"
         )
     floors = {}
@@ -146,11 +150,21 @@ async def enrolled(
     return found
 
 
+def _until_quiet(quiet: Quiet, wait: Callable[[float], None]) -> Waited:
+    waiting = quiet.wait(wait)
+    while True:
+        try:
+            next(waiting)
+        except StopIteration as over:
+            ended: Waited = over.value
+            return ended
+
+
 def _idle_host(means: Means) -> HostFound:
-    before = means.reader.look()
+    before, own = means.reader.look(), means.own_cpu_s()
     means.wait(IDLE_S)
     after = means.reader.look()
-    seen = host.state(before, after, 0.0, means.reader)
+    seen = host.state(before, after, means.own_cpu_s() - own, means.reader)
     return HostFound(
         others_share=seen.others_share,
         steal_share=seen.steal_share,

@@ -12,6 +12,7 @@ import trio
 from drivers import host, micro
 from drivers.base import Crashed, Event, Limits, Loaded, Measured, Telemetry, Unfit, WorkOrder
 from drivers.gpu import FoundGpus, Gpu
+from drivers.quiet import Quiet
 from drivers.telemetry import Sampler
 from node.device_lock import DeviceLock
 from node.enrolling import Means, enrol, enrolled, gpu_kind, learn_floor
@@ -155,6 +156,8 @@ def means(
         run_micro=found_by,
         sampler=Meter,
         reader=host.Reader(tmp_path / "no-such-system"),
+        quiet=lambda most_s: Quiet(most_s, reader=host.Reader(tmp_path / "no-such-system")),
+        own_cpu_s=lambda: 0.0,
         wait=lambda seconds: None,
         wall=lambda: 1000.0,
         threads=lambda: 2,
@@ -195,6 +198,33 @@ def test_what_does_not_work_is_left_out_with_a_note_and_the_rest_stays(tmp_path:
     assert found.micro == ()
     assert any("SIGSEGV" in note and GPU in note for note in found.notes)
     assert any("no GPU here" in note for note in found.notes)
+
+
+def test_a_busy_host_is_waited_for_and_then_the_enrolment_says_that_it_could_do_more(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    now, waits = [0.0], list[float]()
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        now[0] += seconds
+        busy = int(now[0] * 100)
+        cpus = "".join(f"cpu{n} {busy} 0 0 0 0 0 0 0\n" for n in range(2))
+        text = f"cpu  {2 * busy} 0 0 0 0 0 0 0 0 0\n{cpus}procs_running 3\n"
+        (tmp_path / "proc/stat").write_text(text)
+
+    wait(0.1)
+    reader = host.Reader(tmp_path, clock=lambda: now[0])
+    busy = replace(
+        means(tmp_path),
+        reader=reader,
+        quiet=lambda most_s: Quiet(most_s, reader=reader, own_cpu_s=lambda: 0.0, clock=lambda: now[0]),
+        wait=wait,
+    )
+    found = enrol(device(), busy)
+    assert found.host.others_share == pytest.approx(1)
+    assert any("the host was busy (others took 100%)" in note for note in found.notes)
+    assert 3 <= sum(waits) < 5
+    assert enrol(device(), means(tmp_path)).notes == ()
 
 
 async def test_it_is_made_once_and_again_when_asked_or_when_the_device_is_another(tmp_path: Path) -> None:
