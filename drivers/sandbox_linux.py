@@ -36,6 +36,8 @@ _AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
 _RDONLY, _NOSUID, _NODEV, _NOEXEC = 1, 2, 4, 8  # MOUNT_ATTR_*
 _CAPABILITY_VERSION: Final = 0x20080522
 NOBODY: Final = 65534
+WORKER: Final = 2
+"""Number of the worker in its namespace."""
 VERDICT: Final = struct.Struct("=i")
 
 
@@ -120,7 +122,7 @@ def shut_view(plan: Plan) -> None:
     with doing("private mounts"):
         _mount(lib, None, "/", None, MS_REC | MS_PRIVATE, None)
     root = plan.folder
-    wanted = view.steps(plan, view.kind)
+    wanted = view.steps(plan, view.kept_base(plan.reads, plan.devices))
     with doing("a root of its own"):
         _mount(lib, "sark", root, "tmpfs", MS_NOSUID | MS_NODEV, f"size={view.ROOT_BYTES},mode=755")
     for step in wanted:
@@ -147,7 +149,12 @@ def _take(lib: ctypes.CDLL, root: str, step: Step, plan: Plan) -> None:
             with contextlib.suppress(FileExistsError):
                 os.symlink(step.source, place)  # noqa: PTH211
         case Act.BIND:
-            _mount(lib, step.source, place, None, MS_BIND | MS_REC, None)
+            try:
+                _mount(lib, step.source, place, None, MS_BIND | MS_REC, None)
+            except FileNotFoundError:  # of the system, gone since the zygote looked
+                if step.source == plan.model:
+                    raise
+                return
             _only(lib, place, _RDONLY | _NOSUID | _NODEV | (_NOEXEC if step.source == plan.model else 0))
         case Act.DEVICE:
             _mount(lib, step.source, place, None, MS_BIND | MS_REC, None)
@@ -224,7 +231,10 @@ def shut_calls(plan: Plan, *, all_of_it: bool) -> tuple[str, ...]:
     missing: list[str] = []
     no_rights(lib)
     parts: tuple[tuple[str, Callable[[], None]], ...] = (
-        ("Landlock", lambda: landlock.restrict(lib, view.landlock_rules(plan), plan.network)),
+        (
+            "Landlock",
+            lambda: landlock.restrict(lib, view.landlock_rules(plan, in_view=all_of_it), plan.network),
+        ),
         ("seccomp", lambda: seccomp.install(lib, seccomp.prepared(os.getpid(), plan.network, plan.gpu))),
     )
     for name, shut in parts:
@@ -237,6 +247,12 @@ def shut_calls(plan: Plan, *, all_of_it: bool) -> tuple[str, ...]:
     if len(missing) == len(parts):
         raise OSError(errno.ENOSYS, "; ".join(missing))
     return tuple(missing)
+
+
+def prepare(plan: Plan) -> None:
+    """In the zygote: make once what each launch forked from it needs."""
+    view.kept_base(plan.reads, plan.devices)
+    seccomp.prepared(WORKER, plan.network, plan.gpu)
 
 
 def is_here() -> bool:

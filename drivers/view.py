@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import PurePosixPath
+from functools import cache
 from typing import Final
 
 from drivers import native
@@ -82,11 +82,14 @@ def plan(
     return Plan(folder, model, tuple(reads), (*DEVICES, *accelerators), room_bytes, network, gpu)
 
 
-def landlock_rules(wanted: Plan) -> tuple[tuple[str, int], ...]:
-    """(path, rights) for `landlock.restrict`. Of /proc the rest is the kernel's affair: Landlock hides other processes' secrets."""
-    reads = [(path, READ) for path in (*wanted.reads, "/proc", wanted.model) if path]
-    writes = [(wanted.folder, WRITE), ("/proc/self", READ | WRITE_FILE)]
-    return (*reads, *writes, *((path, DEVICE) for path in wanted.devices))
+def landlock_rules(wanted: Plan, *, in_view: bool) -> tuple[tuple[str, int], ...]:
+    """(path, rights) for `landlock.restrict`; `in_view`: there is nothing but the plan to be read, so that one rule says it.
+
+    Of /proc the rest is the kernel's affair: Landlock hides other processes' secrets.
+    """
+    paths = ("/",) if in_view else (*wanted.reads, "/proc", wanted.model)
+    writes = ((wanted.folder, WRITE), ("/proc/self", READ | WRITE_FILE))
+    return (*((path, READ) for path in paths if path), *writes, *((path, DEVICE) for path in wanted.devices))
 
 
 class Act(StrEnum):
@@ -110,52 +113,87 @@ class Step:
     source: str = ""
 
 
-def steps(wanted: Plan, kind: Callable[[str], str]) -> tuple[Step, ...]:
-    """The steps in order. `kind` of a path: `folder`, `file`, empty for nothing, or `>` and where a symbolic link leads."""
-    made: list[Step] = []
-    there: set[str] = {"/"}
-    bound: list[str] = []
+class Made:
+    """A view as it grows: what is there already need not be made again."""
 
-    def folders(path: str) -> None:
-        for parent in reversed(PurePosixPath(path).parents):
-            if str(parent) not in there and not _within(str(parent), bound):
-                there.add(str(parent))
-                made.append(Step(Act.FOLDER, str(parent)))
+    def __init__(self, kind: Callable[[str], str], before: Made | None = None) -> None:
+        self.kind = kind
+        self.steps: list[Step] = list(before.steps) if before else []
+        self.there: set[str] = set(before.there) if before else {"", "/"}
+        self.bound: set[str] = set(before.bound) if before else set()
 
-    def bind(path: str, act: Act) -> None:
-        what = kind(path)
-        if not what or _within(path, bound) or path in there:
+    def within(self, path: str) -> bool:
+        """Whether it lies in something that is bound."""
+        while len(path) > 1:
+            if path in self.bound:
+                return True
+            path = path.rpartition("/")[0]
+        return False
+
+    def folder(self, path: str) -> None:
+        """A folder with those above it."""
+        if path in self.there or self.within(path):
             return
-        folders(path)
-        there.add(path)
+        self.folder(path.rpartition("/")[0])
+        self.there.add(path)
+        self.steps.append(Step(Act.FOLDER, path))
+
+    def bind(self, path: str, act: Act) -> None:
+        """What is there, at its own place."""
+        what = self.kind(path)
+        if not what or path in self.there or self.within(path):
+            return
+        self.folder(path.rpartition("/")[0])
         if what.startswith(">") and path in SYSTEM:  # such as /lib, which is usr/lib
-            made.append(Step(Act.LINK, path, what[1:]))
+            self.link(path, what[1:])
             return
         if what.startswith(">"):
-            what = kind(os.path.realpath(path))
-        made.append(Step(Act.FOLDER if what == "folder" else Act.FILE, path))
-        made.append(Step(act, path, path))
-        bound.append(path)
+            what = self.kind(os.path.realpath(path))
+        self.there.add(path)
+        self.bound.add(path)
+        self.steps.append(Step(Act.FOLDER if what == "folder" else Act.FILE, path))
+        self.steps.append(Step(act, path, path))
 
-    for path in sorted({*wanted.reads, wanted.model} - {"", "/", wanted.folder}):
-        bind(path, Act.BIND)
-    for path in sorted(wanted.devices):
-        bind(path, Act.DEVICE)
-    made += [Step(Act.FOLDER, "/proc"), Step(Act.PROC, "/proc")]
-    folders(f"{wanted.folder}/.")
-    made.append(Step(Act.ROOM, wanted.folder))
-    made.append(Step(Act.LINK, "/dev/shm", wanted.folder))  # noqa: S108
-    if "/tmp" not in there:  # noqa: S108
-        made.append(Step(Act.LINK, "/tmp", wanted.folder))  # noqa: S108
-    return tuple(made)
+    def link(self, path: str, to: str) -> None:
+        """A symbolic link, where nothing else is."""
+        if path not in self.there:
+            self.there.add(path)
+            self.steps.append(Step(Act.LINK, path, to))
 
 
-def _within(path: str, bound: Iterable[str]) -> bool:
-    return any(path == one or path.startswith(f"{one}/") for one in bound)
+def base(reads: Iterable[str], devices: Iterable[str], kind: Callable[[str], str]) -> Made:
+    """What the launches of one driver have in common."""
+    made = Made(kind)
+    for path in sorted(set(reads) - {"", "/"}):
+        made.bind(path, Act.BIND)
+    for path in sorted(devices):
+        made.bind(path, Act.DEVICE)
+    made.folder("/dev")
+    made.folder("/proc")
+    made.steps.append(Step(Act.PROC, "/proc"))
+    return made
+
+
+@cache
+def kept_base(reads: tuple[str, ...], devices: tuple[str, ...]) -> Made:
+    """`base` of this file system; a zygote makes it once, and each launch forked from it has it."""
+    return base(reads, devices, kind)
+
+
+def steps(wanted: Plan, begun: Made) -> tuple[Step, ...]:
+    """The steps in order. `begun` is `base` of the plan."""
+    made = Made(begun.kind, begun)
+    if wanted.model:
+        made.bind(wanted.model, Act.BIND)
+    made.folder(wanted.folder)
+    made.steps.append(Step(Act.ROOM, wanted.folder))
+    made.link("/dev/shm", wanted.folder)  # noqa: S108
+    made.link("/tmp", wanted.folder)  # noqa: S108
+    return tuple(made.steps)
 
 
 def kind(path: str) -> str:
-    """See `steps`, for this file system."""
+    """`folder`, `file`, empty for nothing, or `>` and where a symbolic link leads."""
     if os.path.islink(path):  # noqa: PTH114
         return f">{os.readlink(path)}"  # noqa: PTH115
     if os.path.isdir(path):  # noqa: PTH112

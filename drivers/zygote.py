@@ -58,6 +58,10 @@ def main(arguments: list[str]) -> NoReturn:
 
 def serve(control: socket.socket, loaded: Driver | None, tier: Tier) -> NoReturn:
     """Fork a keeper for each request, until there is nobody to make one."""
+    if tier is Tier.FULL:
+        sandbox_linux.prepare(
+            view.plan("", "", 0, code=view.code_folders(), in_dev=os.listdir("/dev"))  # noqa: PTH208
+        )
     gc.collect()
     gc.freeze()  # forked children then leave these objects' pages shared
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers report for themselves; nobody waits for them here

@@ -175,8 +175,13 @@ def planned(gpu: bool = False) -> view.Plan:
     )
 
 
+def made(plan: view.Plan) -> tuple[view.Step, ...]:
+    """Its steps on a machine with that tree."""
+    return view.steps(plan, view.base(plan.reads, plan.devices, lambda path: TREE.get(path, "")))
+
+
 def test_the_view_has_the_libraries_the_model_and_its_own_folder_and_nothing_else() -> None:
-    steps = view.steps(planned(), lambda path: TREE.get(path, ""))
+    steps = made(planned())
     bound = [step.path for step in steps if step.act in (Act.BIND, Act.DEVICE)]
     assert sorted(bound) == ["/dev/null", "/home/ann/.cache/models/m", "/opt/venv", "/sys/devices", "/usr"]
     assert [step.path for step in steps if step.act is Act.ROOM] == ["/tmp/run"]
@@ -184,10 +189,10 @@ def test_the_view_has_the_libraries_the_model_and_its_own_folder_and_nothing_els
 
 
 def test_every_folder_of_the_view_is_made_before_what_lies_in_it() -> None:
-    made = {"/"}
-    for step in view.steps(planned(), lambda path: TREE.get(path, "")):
-        assert str(Path(step.path).parent) in made, step
-        made.add(step.path)
+    there = {"/"}
+    for step in made(planned()):
+        assert str(Path(step.path).parent) in there, step
+        there.add(step.path)
 
 
 def test_only_a_unit_with_a_gpu_sees_its_devices() -> None:
@@ -197,10 +202,11 @@ def test_only_a_unit_with_a_gpu_sees_its_devices() -> None:
 
 
 def test_only_the_own_folder_may_be_written_to_and_the_model_only_read() -> None:
-    rules = dict(view.landlock_rules(planned()))
+    rules = dict(view.landlock_rules(planned(), in_view=False))
     assert rules["/home/ann/.cache/models/m"] == landlock.READ
     assert rules["/tmp/run"] == landlock.WRITE
     assert sorted(path for path, rights in rules.items() if rights & landlock.MAKE) == ["/tmp/run"]
+    assert dict(view.landlock_rules(planned(), in_view=True))["/"] == landlock.READ
 
 
 # -- macOS and Windows: the text and the calls, against doubles of the systems ------------------------------------------------
