@@ -103,11 +103,6 @@ class OnnxDriver:
         order = model.order
         ran = _where_it_ran(model, ready)
         outputs = ready.runner.outputs()
-        figures = {"pre_ms": ready.pre_ns / 1e6} if order.pre else {}
-        if order.post:
-            took, said = post_run(order, outputs)
-            figures["post_ms"] = took / 1e6
-            notes += said
         yield Described(
             unit=ran.unit,
             driver=self.name,
@@ -122,6 +117,11 @@ class OnnxDriver:
         yield measured
         yield Progressed(Phase.CHECK)
         yield _checked(model, ready, outputs)
+        figures = {"pre_ms": ready.pre_ns / 1e6} if order.pre else {}
+        if order.post:
+            yield Progressed(Phase.CLEANUP)
+            took, _ = post_run(order, outputs)
+            figures["post_ms"] = took / 1e6
         if figures:
             yield Found(figures)
 
@@ -136,8 +136,13 @@ def _notes(order: WorkOrder, ready: Ready) -> list[str]:
         *ready.runner.notes,
         "intra-op threads do not spin",
     ]
-    if any("int" in one.dtype for one in ready.inputs):
+    if any("int" in one.dtype and not one.rows for one in ready.inputs):
         notes.append(f"made integers are below {ready.bound}")
+    notes += [
+        f"ids of {one.name!r} are below {one.rows}, the rows of their table"
+        for one in ready.inputs
+        if one.rows
+    ]
     return notes
 
 

@@ -77,6 +77,8 @@ class Input:
     name: str
     dtype: str
     shape: tuple[int | str | None, ...]
+    rows: int | None = None
+    """Of the table that its values index; None: not known."""
 
     def axes(self) -> tuple[int | str, ...]:
         """The shape with a key for each dynamic axis: its symbol, or `name[axis]`."""
@@ -188,7 +190,7 @@ def unused(inputs: Sequence[Input], dims: Mapping[str, int]) -> tuple[str, ...]:
 
 def id_bounds(inputs: Sequence[Input]) -> tuple[int, ...]:
     """Bounds to try for made integers; one when no input has any."""
-    return ID_BOUNDS if any("int" in made.dtype for made in inputs) else ID_BOUNDS[:1]
+    return ID_BOUNDS if any("int" in made.dtype and not made.rows for made in inputs) else ID_BOUNDS[:1]
 
 
 def make(made: Input, shape: tuple[int, ...], seed: int, bound: int) -> np.ndarray[Any, Any]:
@@ -198,6 +200,7 @@ def make(made: Input, shape: tuple[int, ...], seed: int, bound: int) -> np.ndarr
     """
     carrier, onnx_number = DTYPES[made.dtype]
     dtype = np.dtype(carrier)
+    bound = made.rows or bound
     if math.prod(shape) * dtype.itemsize > MAX_BYTES:
         raise Unfit(f"input {made.name!r} of shape {list(shape)} would be larger than {MAX_BYTES >> 20} MiB")
     if made.dtype == "string":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from drivers.feeds import feeds
 from drivers.hardware import threads_for
 from drivers.onnx_inputs import Input, Shapes, attempts
 from drivers.onnx_runner import Array, InPlace, in_place
+from drivers.onnx_tables import tables
 from drivers.onnx_units import CPU, Place
 
 FOLDER: Final = "model"
@@ -98,7 +99,7 @@ class Model:
         """
         if isinstance(made[0], native_ort.Session) and not made[0].plain:
             made.append(self.again(made.pop()))
-        inputs = edge.inputs_of(made[0])
+        inputs = self._inputs_of(made[0])
         steps.check(self.order.pre, steps.PRE, [one.name for one in inputs])
         steps.check(self.order.post, steps.POST, [one.name for one in made[0].get_outputs()])
         why: DriverError | None = None
@@ -117,6 +118,13 @@ class Model:
             return found
         assert why is not None
         raise why
+
+    def _inputs_of(self, session: Any) -> tuple[Input, ...]:
+        """The model's inputs, with the rows of the tables that whole numbers index where that can be seen."""
+        inputs = edge.inputs_of(session)
+        names = tuple(one.name for one in inputs if one.dtype in ("int32", "int64"))
+        rows = tables(Path(self.path), names) if names else {}
+        return tuple(replace(one, rows=rows.get(one.name)) for one in inputs)
 
     def _try(self, session: Any, inputs: tuple[Input, ...], shapes: Shapes, bound: int) -> Ready:
         fed, pre_ns = feeds(self.order, inputs, shapes, bound)

@@ -156,7 +156,7 @@ def test_the_same_seed_gives_the_same_answer_and_another_another(zygote: Zygote,
 def test_token_ids_stay_within_their_table_and_masks_are_one(zygote: Zygote, shelf: Shelf) -> None:
     told = run(zygote, shelf.embedding(), dims={"sequence": 12}).described
     assert told.shapes == {"input_ids": (1, 12), "attention_mask": (1, 12)}
-    assert "made integers are below 10" in told.notes
+    assert "ids of 'input_ids' are below 10, the rows of their table" in told.notes
     assert "dim 'batch' not given: 1" in told.notes
     assert not any("'sequence'" in note for note in told.notes)
 
