@@ -7,11 +7,17 @@ model, the two models are what is compared. A pair that may not be compared (oth
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 from scheduler.compare import Comparison, Word, compare_intervals, compare_samples, compare_through
 from scheduler.row import Row, Status
 from scheduler.sources import Entry
+
+
+OTHERS_APART: Final = 10.0
+STALL_APART: Final = 20.0
+"""Points of a percentage by which two hosts may differ and their rows still be told to differ by themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +82,8 @@ def _pair(
     if why := unlike(a.row, b.row):
         return Pair(a.row, b.row, Comparison(Word.AMBIGUOUS, f"not compared: {why}"))
     said = _through(a, b, through, seed) if through[2] else _compared(a, b, seed)
+    if said.word in (Word.FASTER, Word.SLOWER) and (why := other_host(a.row, b.row)):
+        said = replace(said, word=Word.AMBIGUOUS, why=f"{said.why}; but {why}")
     doubts = [
         f"{side} is {row.verdict}" for side, row in (("A", a.row), ("B", b.row)) if row.verdict != "valid"
     ]
@@ -99,6 +107,19 @@ def unlike(a: Row, b: Row) -> str:
     if a.dtypes and b.dtypes and _sizes(a.dtypes) != _sizes(b.dtypes):
         return f"the element types differ: {a.dtypes} and {b.dtypes}"
     return ""
+
+
+def other_host(a: Row, b: Row) -> str:
+    """How the hosts of two rows differed while they were measured, so that a difference of times may be theirs; empty if they did not."""
+    for name, words, apart in (
+        ("others_percent", "of the processors' time went to other work", OTHERS_APART),
+        ("stall_percent", "of the time something waited for a processor", STALL_APART),
+    ):
+        one, other = getattr(a, name), getattr(b, name)
+        if one is not None and other is not None and abs(one - other) > apart:
+            return f"{one:.0f}% {words} for A, {other:.0f}% for B"
+    slowed = [side for side, row in (("A", a), ("B", b)) if row.throttles or row.gpu_throttled]
+    return f"{slowed[0]} was slowed by heat or power" if len(slowed) == 1 else ""
 
 
 def _sizes(shapes: str) -> list[str]:

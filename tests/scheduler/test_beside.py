@@ -97,6 +97,24 @@ def test_rows_that_are_not_alike_are_not_compared_and_it_is_said_why(
     assert (pair.said.ratio is None) is bool(why)
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "why"),
+    [
+        ({"others_percent": 1.0}, {"others_percent": 40.0}, "1% of the processors' time went to other work for A, 40% for B"),
+        ({"stall_percent": 90.0}, {"stall_percent": 5.0}, "90% of the time something waited for a processor for A, 5% for B"),
+        ({}, {"throttles": 2}, "B was slowed by heat or power"),
+        ({"others_percent": 40.0}, {"others_percent": 45.0}, ""),
+        ({"throttles": 1}, {"throttles": 2}, ""),
+    ],
+)  # fmt: skip
+def test_a_difference_that_may_be_the_hosts_is_ambiguous(
+    one: dict[str, Any], other: dict[str, Any], why: str
+) -> None:
+    (pair,) = put_beside([entry(row(**one))], [entry(row(ms=4.0, **other))])
+    assert pair.said.word is (Word.AMBIGUOUS if why else Word.SLOWER)
+    assert pair.said.why.endswith(why)
+
+
 def test_what_is_in_doubt_on_either_side_is_noted() -> None:
     (pair,) = put_beside([entry(row(verdict="noisy"))], [entry(row(verdict="drift"))])
     assert pair.note == "A is noisy; B is drift"
