@@ -89,6 +89,7 @@ class LocalDevice:
         )
         """What this device is, and the units that work here."""
         self._lock = DeviceLock(lock_name())
+        self._campaign, self._count = f"bench-{secrets.token_hex(4)}", 0
 
     def __enter__(self) -> Self:
         return self
@@ -178,10 +179,10 @@ class LocalDevice:
             raise CampaignError(
                 f"model {path}: {exc.strerror or exc}", hint="give the path of a model's file"
             ) from exc
-        name = f"bench-{secrets.token_hex(4)}"
+        self._count += 1
         return Task(
-            campaign=name,
-            task=f"{name}/1",
+            campaign=self._campaign,
+            task=f"{self._campaign}/{self._count}",
             scheduler=self._identity.peer_id,
             model=Model(name=path.name, sha256=sha256, size=size),
             unit=unit,

@@ -99,7 +99,7 @@ def add_bench(app: typer.Typer, opened: Open) -> None:
         if csv is not None:
             write_csv(csv, rows_of(found))
         if raw is not None:
-            write_raw(raw, "bench", [each.raw() for each in found])
+            write_raw(raw, found[0].row.campaign, [each.raw() for each in found])
         if as_json:
             print_json([each.as_dict() for each in found])
         else:
@@ -150,14 +150,8 @@ def _compare(
 
 
 def _said(comparison: Any) -> str:
-    """`SLOWER: takes 1.049 times as long (1.041 to 1.056, 10 launches of each); …`."""
-    ratio = "" if comparison.ratio is None else f": takes {comparison.ratio:.3f} times as long"
-    ends = (
-        ""
-        if comparison.low is None
-        else f" ({comparison.low:.3f} to {comparison.high:.3f}, with 95 % confidence)"
-    )
-    return f"{comparison.word}{ratio}{ends}; {comparison.why}"
+    """`SLOWER: ratio 1.049, 95 % interval 1.041 to 1.056`: the ratio is the second model's time by the first's."""
+    return f"{comparison.word}: {comparison.why}"
 
 
 def _units(wanted: list[str] | None, here: tuple[str, ...]) -> list[str]:
