@@ -14,7 +14,6 @@ from scheduler.compare import Comparison, Word, compare_intervals, compare_sampl
 from scheduler.row import Row, Status
 from scheduler.sources import Entry
 
-
 OTHERS_APART: Final = 10.0
 STALL_APART: Final = 20.0
 """Points of a percentage by which two hosts may differ and their rows still be told to differ by themselves."""
