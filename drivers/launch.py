@@ -44,8 +44,9 @@ from drivers.confine import Tier
 from drivers.plain import PlainChild
 from drivers.process import Child, ZygoteProcess
 from drivers.quiet import Quiet, Waited
+from drivers.readings import windows_of
 from drivers.stopping import Job, Launching, Plan
-from drivers.telemetry import Sampler, Sampling, windows_of
+from drivers.telemetry import Sampler, Sampling
 
 FAILURES: Final[dict[str, type[DriverError]]] = {error.__name__: error for error in child.TELLABLE}
 COMPILED: Final = frozenset({"onnx"})

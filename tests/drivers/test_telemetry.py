@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from drivers.base import Measured
-from drivers.telemetry import Reading, Sampler, parse, summarise, windows_of
+from drivers.readings import Reading, summarise, windows_of
+from drivers.telemetry import Sampler, parse
 
 DOUBLE = Path(__file__).with_name("nvml_double.py")
 S = 1_000_000_000
