@@ -27,6 +27,8 @@ COMMANDS = (
     "peers",
     "cancel",
     "info",
+    "enroll",
+    "doctor",
     "join",
     "gate",
     "demo",
