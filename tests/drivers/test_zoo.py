@@ -1,8 +1,9 @@
-"""Every element type that onnxruntime takes, and real models: all complete, with shapes that make sense."""
+"""Element types that onnxruntime takes, and real models: all complete, with shapes that make sense."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import pytest
@@ -27,17 +28,20 @@ def run(zygote: Zygote, model: Path) -> tuple[Described, Measured, Checked]:
     return described, measured, checked
 
 
-@pytest.mark.parametrize("name", zoo_shelf.TYPES)
-def test_a_model_of_each_element_type_runs_and_is_right(zygote: Zygote, tmp_path: Path, name: str) -> None:
+FEW: Final = ("BFLOAT16", "BOOL", "FLOAT8E5M2", "INT4", "STRING", "UINT2", "UINT64")
+"""One of each kind, launched; test_onnx_runner.py runs them all inside this process, benchmarks/zoo.py launches them all."""
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_a_model_of_an_element_type_runs_and_is_right(zygote: Zygote, tmp_path: Path, name: str) -> None:
     described, measured, checked = run(zygote, zoo_shelf.put(tmp_path, name))
     assert described.shapes == {"x": (1, 3, 7)}
     assert len(measured.samples_ns) == 2
     assert checked.agrees is True, checked.note
 
 
-@pytest.mark.parametrize("name", ["squeezenet", "shufflenet"])
-def test_real_graphs_run_with_the_shape_of_an_image(zygote: Zygote, light_models: Path, name: str) -> None:
-    described, _, checked = run(zygote, light_models / f"light_{name}.onnx")
+def test_a_real_graph_runs_with_the_shape_of_an_image(zygote: Zygote, light_models: Path) -> None:
+    described, _, checked = run(zygote, light_models / "light_shufflenet.onnx")
     assert list(described.shapes.values()) == [(1, 3, 224, 224)]
     assert checked.agrees is True, checked.note
 
