@@ -262,13 +262,18 @@ class Ledger:
     ) -> dict[str, Reason]:
         """The leases that a peer may not speak of any more, or may not at all. Those that are not known are not among them.
 
+        One that is over is among them for its epoch: that it ended says nothing to who does not carry the campaign on.
         What is held under an epoch is spoken of under that one; else under that of its link (`epochs`, by campaign). Where neither is
         known it is not refused for its epoch.
         `covers`: whether its permission is for a campaign.
         """
         refused: dict[str, Reason] = {}
         for item in held:
-            place = self._slots.places.get(item.lease)
+            place, ended = self._slots.places.get(item.lease), self._slots.ends.get(item.lease)
+            if ended is not None and ended.about[0] == principal:
+                newest = self.epoch(*ended.about)
+                if _spoken(item, epochs.get(ended.about[1], newest)) < newest:
+                    refused[item.lease] = Reason.STALE_EPOCH
             if place is None or (place.peer != peer and place.wanted.principal != principal):
                 continue
             campaign = place.wanted.task.campaign
@@ -446,7 +451,7 @@ class Ledger:
             return Reason.LOST
         if place is None:
             ended = self._slots.ends.get(item.lease)
-            return ended[1] if ended is not None and ended[0] == peer else Reason.UNKNOWN
+            return ended.reason if ended is not None and ended.peer == peer else Reason.UNKNOWN
         if place.peer != peer:
             return Reason.UNKNOWN
         if place.fence != item.fence:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Container
+from dataclasses import dataclass
 from typing import Final
 
 from node.condition import Condition
@@ -44,6 +45,17 @@ TAKEN: Final = HOLDS - {LeaseState.LAPSED}
 """The slot is really taken: a lapsed run gives way to anybody."""
 
 
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What is left of a lease that was closed."""
+
+    peer: str
+    """Who spoke for it last."""
+    reason: Reason
+    about: tuple[str, str]
+    """Its principal and campaign."""
+
+
 class Slots:
     """Places by lease, in the order in which they came. Times are seconds on one monotonic clock."""
 
@@ -53,8 +65,8 @@ class Slots:
         self.places: dict[str, Place] = {}
         self.version = 0
         """Moves with every change of what could be had here."""
-        self.ends: Remembered[str, tuple[str, Reason]] = Remembered(MAX_REMEMBERED)
-        """Closed lease → scheduler, reason."""
+        self.ends: Remembered[str, Ended] = Remembered(MAX_REMEMBERED)
+        """By closed lease."""
         self.turns = Turns()
         self.linked: dict[str, int] = {}
         """Peer → links over which it can be asked."""
@@ -158,7 +170,7 @@ class Slots:
     def close(self, place: Place, reason: Reason) -> None:
         """Nothing of it is left but the reason."""
         del self.places[place.lease]
-        self.ends.put(place.lease, (place.peer, reason))
+        self.ends.put(place.lease, Ended(place.peer, reason, place.wanted.about))
         self.version += 1
 
     def give_way(self, victim: Place, to: Wanted) -> None:

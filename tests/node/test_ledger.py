@@ -244,6 +244,13 @@ def test_a_lease_that_is_spoken_of_under_an_older_epoch_is_refused_also_on_a_lin
     assert [refused(epoch) for epoch in (1, 4, 5, 6, None)] == [stale, stale, {}, {}, {}]
     assert refused(None, named=4) == stale
     assert refused(4, named=5) == stale
+    ledger.stop(ANN, [lease], Reason.CANCELLED, 1.0)
+    ledger.finish(lease.lease, 1.0)
+    ledger.acknowledge(lease.lease)
+    assert ledger.place(lease.lease) is None
+    assert [refused(4), refused(5)] == [stale, {}], (
+        "nor does it hear of its end as if the campaign were its own"
+    )
 
 
 def test_the_queue_is_bounded_for_all_and_for_each() -> None:

@@ -354,9 +354,11 @@ def a_run_has_one_record(history: History) -> Iterator[Breach]:
 def adoption_repeats_nothing(history: History) -> Iterator[Breach]:
     """Who adopts takes the run that a worker told of, or its result; another attempt comes only after that one failed.
 
-    Excused: what went wrong with that worker, with the adopter or with the links since (and shortly before).
+    Excused: what went wrong with that worker, with the adopter or with the links since (and shortly before); and a run that its worker
+    was told to stop, be it between its telling of it and the adoption: who had the campaign until then had its user cancel it.
     """
     found: dict[tuple[str, str], Event] = {}
+    stopped: set[tuple[str, str]] = set()
     trouble: dict[str, float] = {}
     for event in history.of(
         Kind.TROUBLE,
@@ -374,7 +376,10 @@ def adoption_repeats_nothing(history: History) -> Iterator[Breach]:
             case Kind.TROUBLE | Kind.DIED:
                 trouble[event.worker] = event.at
             case Kind.STOP_ORDERED:
+                stopped.add((event.worker, event.lease))
                 found = {key: told for key, told in found.items() if told.lease != event.lease}
+            case Kind.FOUND if event.word == "running" and (event.worker, event.lease) in stopped:
+                pass  # it looked before
             case Kind.FOUND if event.word != "queued":
                 found[name] = event
             case Kind.RECORDED:

@@ -155,17 +155,15 @@ class SimWorker(Results):
             permit = Permit(principal=end.peer, rights=frozenset())
         if permit is None:
             return Denied(reason=Reason.NOT_ALLOWED)
-        told = self._tell_later(end.peer, message)
         answer = await self._reply(end, message, permit)
-        if not isinstance(answer, Denied):
-            told()
+        if not isinstance(answer, (Denied, Stopped)):
+            self._done(end.peer, message)
         return answer
 
-    def _tell_later(self, peer: str, message: Message) -> Callable[[], None]:
-        """The verb counts as said now, though it may be answered later."""
+    def _done(self, peer: str, message: Message) -> None:
+        """A verb has had its effect: now, though it may be answered later, when permission may be gone."""
         may = self._permit(self.name, peer) is not None
-        word = type(message).__name__.lower()
-        return lambda: self._tell(Kind.VERB, peer=peer, word=word, number=int(may))
+        self._tell(Kind.VERB, peer=peer, word=type(message).__name__.lower(), number=int(may))
 
     async def _reply(self, end: End, message: Message, permit: Permit) -> Message | None:
         now, peer, principal, ledger = self.process.now(), end.peer, permit.principal, self.ledger
@@ -212,6 +210,7 @@ class SimWorker(Results):
                     if state is not None and (place is None or place.state is not state):
                         self._spoke(end, campaign, type(message).__name__.lower())
                 self._carry_out()
+                self._done(end.peer, message)
                 for lease in dying:
                     running = self._live.get(lease)
                     if running is not None and "stopped-too-soon" not in self._mutant:
