@@ -304,13 +304,19 @@ def allowed(requests: int) -> int:
 def chosen(wanted: str, served: tuple[str, ...]) -> str:
     """The model to ask for. Raises `WrongUnit` when it is not served, or it is not clear which is meant."""
     shown = ", ".join(name[:60] for name in served[:5]) + (" …" if len(served) > 5 else "")
-    if wanted in served:
-        return wanted
-    if wanted:
-        raise WrongUnit(f"the endpoint here does not serve {wanted[:60]!r}; it serves: {shown or 'nothing'}")
-    for only in served if len(served) == 1 else ():
-        return only
-    raise WrongUnit(f"the workload names no model, and the endpoint here serves: {shown or 'nothing'}")
+    match served:
+        case _ if wanted in served:
+            return wanted
+        case (only,) if not wanted:
+            return only
+        case _ if wanted:
+            raise WrongUnit(
+                f"the endpoint here does not serve {wanted[:60]!r}; it serves: {shown or 'nothing'}"
+            )
+        case _:
+            raise WrongUnit(
+                f"the workload names no model, and the endpoint here serves: {shown or 'nothing'}"
+            )
 
 
 def refuse_bad(sweep: Sweep, wanted: int) -> None:
