@@ -34,7 +34,7 @@ STYLES: Final = {"ok": "green", "note": "yellow", "bad": "bold red"}
 @app.command(rich_help_panel=PANEL)
 def enroll(
     ctx: typer.Context,
-    ticket: Annotated[str | None, typer.Argument(hidden=True, metavar="")] = None,
+    ticket: Annotated[str | None, typer.Argument(hidden=True)] = None,
     full: Annotated[
         bool, typer.Option("--full", help="Whole curves of the micro-benchmarks: half a minute, not seconds.")
     ] = False,
