@@ -57,6 +57,14 @@ def add_bench(app: typer.Typer, opened: Open) -> None:
             list[str] | None,
             typer.Option("--dim", help="Size of a dynamic dimension. Repeatable.", metavar="NAME=SIZE"),
         ] = None,
+        declare: Annotated[
+            list[str] | None,
+            typer.Option(
+                "--input",
+                help="Type and shape of an input that TorchScript does not tell. Repeatable.",
+                metavar="NAME=TYPE[SHAPE]",
+            ),
+        ] = None,
         against: Annotated[
             bool,
             typer.Option("--compare", help="Of two models: is the second faster or slower? They take turns."),
@@ -85,6 +93,8 @@ def add_bench(app: typer.Typer, opened: Open) -> None:
                     f"model {model}: there is no such file", hint="give the path of a model's file"
                 )
         how = _how(runs=runs, precision=precision, loads=loads, warmup=warmup, threads=threads, dim=dim)
+        if declare:
+            how["inputs"] = dict(map(_input, declare))
         console = new_console()
         with Bench(opened(ctx.obj, simulate), _progress(as_json)) as on:
             if against:
@@ -195,6 +205,14 @@ def _dim(text: str) -> tuple[str, int]:
     if not equals or not name or not size.isdigit() or not int(size):
         raise CampaignError(f"--dim {text!r} is not NAME=SIZE", hint="such as --dim batch=8")
     return name, int(size)
+
+
+def _input(text: str) -> tuple[str, str]:
+    name, equals, form = text.partition("=")
+    if not equals or not name or "[" not in form:
+        hint = "such as --input 'x=float32[1, 3, 224, 224]'"
+        raise CampaignError(f"--input {text!r} is not NAME=TYPE[SHAPE]", hint=hint)
+    return name, form
 
 
 def _progress(as_json: bool) -> Callable[[Phase, int, int | None, float | None], None] | None:
