@@ -110,6 +110,23 @@ def test_what_must_never_happen_is_seen(name: str) -> None:
     assert name in {breach.invariant for breach in check(history)}
 
 
+@pytest.mark.parametrize(
+    ("lease", "told", "excused"), [("l1", "running", True), ("l2", "running", False), ("l1", "over", False)]
+)
+def test_who_adopts_may_begin_anew_what_was_stopped_after_it_looked_and_nothing_else(
+    lease: str, told: str, excused: bool
+) -> None:
+    history = good()
+    history.events += [
+        Event(1.2, K.STOP_ORDERED, worker="w", lease=lease, word="cancelled"),
+        Event(1.3, K.FOUND, **TASK | {"who": "new", "fence": None}, lease="l1", word=told),
+        Event(1.4, K.COMMITTED, **TASK | {"who": "new", "attempt": 2}),
+    ]
+    history.sorted()
+    seen = {breach.invariant for breach in check(history)}
+    assert ("adoption_repeats_nothing" not in seen) is excused
+
+
 def test_what_is_missing_or_told_in_the_end_is_seen() -> None:
     history = good()
     history.final = {}
