@@ -56,11 +56,14 @@ def verify(
         )
     findings = check_results(
         source.campaign,
-        source.results,
+        source.whole or source.results,
         text=source.text,
         model_sha256=None if model is None else sha256_of(model),
         table=None if csv is None else read_text(csv),
     )
+    names = {item.row.job_id for item in source.results}
+    if len(source.results) < len(source.whole):  # one task of a campaign was named
+        findings = [finding for finding in findings if finding.task in names]
     wrong = [finding for finding in findings if finding.wrong]
     if as_json:
         print_json(

@@ -46,6 +46,8 @@ class Source:
     text: str | None = None
     """The whole file, where it was one."""
     rows: tuple[Row, ...] = ()
+    whole: tuple[RawResult, ...] = ()
+    """Of one task's results: its campaign's, among which are the replicas that it was compared with."""
 
     def entries(self) -> tuple[Entry, ...]:
         """Each row with its launches."""
@@ -79,12 +81,13 @@ def read_source(name: str, home: Home) -> Source:
     campaign, _, number = name.partition("/")
     with Store(home.store) as store:
         found = find_campaign(store, campaign)
-        results = tuple(raw_results(store.rows(found)))
+        whole = tuple(raw_results(store.rows(found)))
+    results = whole
     if number:
-        results = tuple(result for result in results if result.row.job_id == f"{found}/{number}")
+        results = tuple(result for result in whole if result.row.job_id == f"{found}/{number}")
         if not results:
             raise CampaignError(f"no task {number} of {found} has ended", hint=f"sark-node results {found}")
-    return Source(name, found, results)
+    return Source(name, found, results, whole=whole)
 
 
 def read_text(path: Path) -> str:

@@ -9,8 +9,9 @@ import random
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from protocol.attempt import TaskState
+from protocol.attempt import TaskEvent, TaskState
 from protocol.errors import CampaignError
 from protocol.lease import Fence
 from protocol.record import (
@@ -27,9 +28,13 @@ from protocol.record import (
 from protocol.requirement import Requirement
 from protocol.task import Measure, Model, Task, Timeouts, task_body
 from protocol.words import Outcome, Reason
+from scheduler.cli_numbers import app
+from scheduler.replicas import compare_replicas
 from scheduler.report import RawResult, csv_lines, json_lines, raw_result, read_raw
 from scheduler.row import make_row
 from scheduler.sources import launches_of, read_source, sha256_of
+from scheduler.store import Store
+from scheduler.stored import Intent, NewCampaign, NewModel
 from scheduler.verify import check_results
 from swarm.home import Home
 from swarm.identity import Identity
@@ -115,8 +120,6 @@ def test_a_failure_that_a_worker_signed_holds() -> None:
 
 
 def test_replicas_that_were_compared_hold() -> None:
-    from scheduler.replicas import compare_replicas
-
     tasks = [TASK.model_copy(update={"task": f"c-1/{n}", "replica": n}) for n in (1, 2)]
     told = [
         result(task, record(task, device=DeviceFacts(device=f"dev-{task.replica}", name="w")))
@@ -230,3 +233,58 @@ def test_a_model_is_named_by_its_content(tmp_path: Path) -> None:
     assert sha256_of(tmp_path / "m") == TASK.model.sha256
     with pytest.raises(CampaignError, match="cannot read the model"):
         sha256_of(tmp_path / "gone")
+
+
+def stored(home: Home) -> None:
+    """A campaign of two replicas on two devices, as the scheduler keeps it."""
+    tasks = [TASK.model_copy(update={"task": f"c-1/{n}", "replica": n}) for n in (1, 2)]
+    home.store.parent.mkdir(parents=True, exist_ok=True)
+    with Store(home.store) as store:
+        new = NewCampaign(id="c-1", name="one", scheduler=TASK.scheduler, spec="{}")
+        store.create_campaign(new, [NewModel("m.onnx", TASK.model.sha256, len(MODEL))], tasks)
+        for task in tasks:
+            fence = Fence(incarnation=1, number=task.replica or 0)
+            found = record(
+                task, fence=fence, device=DeviceFacts(device=f"dev-{task.replica}", name=f"w{task.replica}")
+            )
+            body = record_body(found)
+            store.begin_attempts([Intent(task.task, 1, task.task, WORKER.peer_id, "w", 1)])
+            store.record_grant(task.task, 1, lease=f"l{fence.number}", fence=fence, queued=False)
+            store.record_result(
+                task=task.task,
+                attempt=1,
+                fence=fence,
+                worker=WORKER.peer_id,
+                sha256=hashlib.sha256(body).hexdigest(),
+                body=body,
+                signature=WORKER.sign(record_message(body)),
+                event=TaskEvent.SUCCEED,
+                reason=None,
+            )
+
+
+@pytest.mark.parametrize(("name", "shown"), [("c-1", "2 signed results"), ("c-1/2", "1 signed result")])
+def test_what_this_home_stores_is_verified_by_campaign_and_by_task(
+    tmp_path: Path, name: str, shown: str
+) -> None:
+    home = Home.at(tmp_path)
+    stored(home)
+    source = read_source(name, home)
+    assert {result.row.agreement for result in source.results} <= {"agrees", "disagrees"}
+    done = CliRunner().invoke(app, ["verify", name], obj=home)
+    assert done.exit_code == 0, done.output
+    assert f"{shown}: signatures, hashes and all numbers hold." in done.output
+    with pytest.raises(CampaignError, match="no task 9 of c-1 has ended"):
+        read_source("c-1/9", home)
+
+
+def test_an_exported_campaign_is_verified_with_its_csv(tmp_path: Path) -> None:
+    home = Home.at(tmp_path)
+    stored(home)
+    results = read_source("c-1", home).results
+    (tmp_path / "raw.json").write_text(text(*results))
+    (tmp_path / "rows.csv").write_text("".join(csv_lines([item.row for item in results])), newline="")
+    (tmp_path / "m.onnx").write_bytes(MODEL)
+    asked = ["--csv", str(tmp_path / "rows.csv"), "--model", str(tmp_path / "m.onnx")]
+    done = CliRunner().invoke(app, ["verify", str(tmp_path / "raw.json"), *asked], obj=home)
+    assert done.exit_code == 0, done.output
