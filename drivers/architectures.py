@@ -136,7 +136,10 @@ def declare(told: Mapping[str, object]) -> Declaration:
     known = ARCHITECTURES.get(name) if isinstance(name, str) else None
     if known is None:
         raise Unfit(f"architecture {str(name)[:60]!r} is not known: there are {', '.join(ARCHITECTURES)}")
-    sizes: dict[str, Any] = {**known.defaults, **{key: value for key, value in told.items() if key != "architecture"}}
+    sizes: dict[str, Any] = {
+        **known.defaults,
+        **{key: value for key, value in told.items() if key != "architecture"},
+    }
     if odd := sorted(sizes.keys() - known.keys.keys()):
         raise Unfit(
             f"the declaration says {odd[0][:60]!r}, which a {name} has not: its keys are {', '.join(known.keys)}"
