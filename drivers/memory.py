@@ -39,7 +39,8 @@ def resident_bytes() -> int | None:
 def reset_peak() -> bool:
     """Start a new peak. False where the platform cannot."""
     try:
-        file = os.open(_CLEAR, os.O_WRONLY)  # not to be cut off first, which a sandbox would have to allow apart
+        # not cut off first, which a sandbox would have to allow apart
+        file = os.open(_CLEAR, os.O_WRONLY)
     except OSError:
         return False
     try:
