@@ -16,7 +16,7 @@ def point(value: str) -> EntryPoint:
 
 
 def test_ours_come_through_the_same_door_as_anybodys() -> None:
-    assert {"onnx", "fake"} <= {one.name for one in registry.installed()}
+    assert {"onnx", "fake", "torch", "coreml"} <= {one.name for one in registry.installed()}
     assert registry.load("onnx").name == "onnx"
 
 
