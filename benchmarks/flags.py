@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -62,7 +63,7 @@ def wait_for_quiet() -> float:
     return least
 
 
-def trial(bench: Bench, path: Path, burning: bool, asked: dict[str, float]) -> Measurement:
+def trial(bench: Bench, path: Path, burning: bool, asked: Mapping[str, float]) -> Measurement:
     """One measurement beside a burner, or without."""
     burner = subprocess.Popen([sys.executable, "-c", "while True: pass"]) if burning else None
     try:
