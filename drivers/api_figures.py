@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import median
 from typing import Final
 
 from drivers.api_answer import Answered, Ended
 from drivers.api_workload import Objectives
 
-MIN_SAMPLES: Final = {50: 1, 90: 44, 99: 459}
+MIN_SAMPLES: Final = {90: 44, 99: 459}
 """Samples from which a percentile is told: the least n with (p/100)^n ≤ 0.01."""
 LEAST: Final = 20
 """Answers from which a rise can be told from chance."""
@@ -33,7 +34,8 @@ def rate_name(rate: float) -> str:
 def of_level(
     prefix: str, answers: Sequence[Answered], wall_s: float, slo: Objectives, *, planned: bool = False
 ) -> dict[str, float]:
-    """The figures of one level. `prefix` is empty or ends with an underscore; `planned`: sent at given times."""
+    """The figures of one level. `planned`: sent at given times. `prefix` ends with an underscore; it is empty for the level whose times
+    travel raw, and no percentiles are made of these here."""
     complete = [answer for answer in answers if answer.ended is Ended.COMPLETE]
     figures: dict[str, float] = {
         "requests": len(answers),
@@ -48,7 +50,8 @@ def of_level(
         ("tpot_ms", [answer.tpot_ns for answer in complete]),
         ("e2e_ms", [answer.e2e_ns for answer in complete]),
     ):
-        figures |= percentiles(name, [time for time in times if time is not None])
+        if prefix:
+            figures |= percentiles(name, [time for time in times if time is not None])
     if slo.any and wall_s > 0 and not _unknown(complete, slo):
         good = sum(meets(answer, slo) for answer in complete)
         figures["goodput_rps"] = good / wall_s
@@ -77,10 +80,12 @@ def _tokens(complete: Sequence[Answered], wall_s: float) -> dict[str, float]:
 
 
 def percentiles(name: str, times: Sequence[int]) -> dict[str, float]:
-    """`ttft_ms_p50` and so on, by nearest rank, in milliseconds, as far as `times` (nanoseconds) are enough."""
+    """`ttft_ms_p50`, which is the median, and the others by nearest rank, in milliseconds, as far as `times` (nanoseconds) are enough."""
+    if not times:
+        return {}
     ordered = sorted(times)
-    return {
-        f"{name}_p{percent}": ordered[max(math.ceil(percent * len(ordered) / 100), 1) - 1] / 1e6
+    return {f"{name}_p50": median(ordered) / 1e6} | {
+        f"{name}_p{percent}": ordered[math.ceil(percent * len(ordered) / 100) - 1] / 1e6
         for percent, least in MIN_SAMPLES.items()
         if len(ordered) >= least
     }

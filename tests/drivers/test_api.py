@@ -161,13 +161,12 @@ def test_completions_and_answers_in_one_piece_are_measured_too(endpoint: Endpoin
     assert endpoint.did()[-1]["asked"]["chat"] is False
     events = run(stream=False)
     assert set(found(events).series) == {"e2e"}
-    assert "ttft_ms_p50" not in found(events).figures
     assert "not streamed" in notes(events)
 
 
 def test_without_usage_no_tokens_are_made_up(run: Run) -> None:
     events = run(model="no-usage")
-    assert not {"output_tokens", "output_tokens_per_s", "tpot_ms_p50"} & found(events).figures.keys()
+    assert not {"output_tokens", "output_tokens_per_s"} & found(events).figures.keys()
     assert "tpot" not in found(events).series
     assert "does not tell its usage" in notes(events)
 
