@@ -462,7 +462,7 @@ async def test_a_wait_for_another_nodes_run_is_told_as_a_wait(tmp_path: Path) ->
                 await trio.sleep(0.001)
             await trio.testing.wait_all_tasks_blocked(0.01)
             assert phases[-1] is words.Phase.QUEUED
-    assert phases[-1] is words.Phase.PREPARE
+    assert phases[-1:] == [words.Phase.PREPARE]
 
 
 async def test_a_fetch_that_takes_too_long_is_failed(tmp_path: Path) -> None:
