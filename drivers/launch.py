@@ -76,9 +76,11 @@ class Zygote:
         can_fork: bool = CAN_FORK,
         tier: Tier | None = None,
         private: Mapping[str, str] | None = None,
+        ahead: int = 0,
     ) -> None:
         """`tier`: how far each launch is shut in, or it fails; None: as far as it can be here. `private`: variables that the device's
-        owner gives this driver and no other."""
+        owner gives this driver and no other. `ahead`: launches that are prepared for while nothing runs."""
+        self._ahead = ahead
         self.driver = driver
         self.simulate = simulate
         self._tier = "best" if tier is None else str(tier)
@@ -118,7 +120,12 @@ class Zygote:
             if self.driver in COMPILED:
                 native.prepare(native.folder())
             self._processes[preload] = started = ZygoteProcess(
-                self.driver, self.simulate, preload, self._tier, self._private
+                self.driver,
+                self.simulate,
+                preload,
+                self._tier,
+                self._private,
+                self._ahead if preload else 0,
             )
             return started
 

@@ -211,9 +211,10 @@ class ZygoteProcess:
         preload: bool,
         tier: str = "best",
         private: Mapping[str, str] | None = None,
+        ahead: int = 0,
     ) -> None:
         """`tier`: how far its launches are shut in (`confine.Tier`), or `best`: as far as it finds it can. `private`: variables that
-        the device's owner gives this driver and no other.
+        the device's owner gives this driver and no other. `ahead`: launches that it prepares for while it is idle.
 
         Raises `Crashed` when this device has no room for another process.
         """
@@ -222,7 +223,8 @@ class ZygoteProcess:
             undo.enter_context(self._socket)
             with theirs:
                 self._log = undo.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
-                arguments = (str(theirs.fileno()), driver, str(int(simulate)), tier, str(int(preload)))
+                options = (str(int(simulate)), tier, str(ahead), str(int(preload)))
+                arguments = (str(theirs.fileno()), driver, *options)
                 self._process = subprocess.Popen(
                     self.command(*arguments),
                     pass_fds=(theirs.fileno(),),

@@ -1,7 +1,8 @@
 """The sandbox of Linux, from the inside. Called by `drivers.zygote` and `drivers.child` in the processes that are shut in.
 
     keeper     own_processes()   a user namespace of its own, and a process namespace for what it forks next
-      └ porter   shut_view()       no network, nothing but the plan's view, no capabilities; then waits, tells how the worker ended
+      └ porter   begin_view()      no network, nothing but the plan's view: what every launch of the driver has, before there is one
+                 finish_view()     the model and the folder; no capabilities; then waits, tells how the worker ended
           └ worker   shut_calls()    Landlock and the call filter, just before the model is touched
 
 The porter is process 1 of the namespace: when it goes, the kernel ends everything in it. The worker is not process 1 itself, for
@@ -18,7 +19,7 @@ import select
 import struct
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -36,6 +37,8 @@ _AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
 _RDONLY, _NOSUID, _NODEV, _NOEXEC = 1, 2, 4, 8  # MOUNT_ATTR_*
 _CAPABILITY_VERSION: Final = 0x20080522
 NOBODY: Final = 65534
+STAGE: Final = "/proc"
+"""Where the view is made: a folder that every Linux has, and of which nothing is bound."""
 WORKER: Final = 2
 """Number of the worker in its namespace."""
 VERDICT: Final = struct.Struct("=i")
@@ -100,7 +103,8 @@ def try_out(full: bool, code: tuple[str, ...]) -> NoReturn:
         inner = os.fork()
         if inner == 0:
             if full:
-                shut_view(plan)
+                begin_view(plan)
+                finish_view(plan)
             shut_calls(plan, all_of_it=full)
             os._exit(0)
         failed = os.waitpid(inner, 0)[1]
@@ -113,29 +117,40 @@ def try_out(full: bool, code: tuple[str, ...]) -> NoReturn:
 # -- the porter ------------------------------------------------------------------------------------------------------------
 
 
-def shut_view(plan: Plan) -> None:
-    """No network but with `plan.network`, and of the file system nothing but the plan. Raises OSError saying at which step."""
+def begin_view(plan: Plan) -> None:
+    """No network but with `plan.network`, and below `STAGE` all of the view that does not depend on the launch. Raises OSError saying
+    at which step.
+    """
     lib = libc()
     spaces = CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP
     with doing("namespaces"):
         _must(lib.unshare(spaces | (0 if plan.network else CLONE_NEWNET)))
     with doing("private mounts"):
         _mount(lib, None, "/", None, MS_REC | MS_PRIVATE, None)
-    root = plan.folder
-    wanted = view.steps(plan, view.kept_base(plan.reads, plan.devices))
     with doing("a root of its own"):
-        _mount(lib, "sark", root, "tmpfs", MS_NOSUID | MS_NODEV, f"size={view.ROOT_BYTES},mode=755")
-    for step in wanted:
-        with doing(f"{step.act} {step.path}"):
-            _take(lib, root, step, plan)
+        _mount(lib, "sark", STAGE, "tmpfs", MS_NOSUID | MS_NODEV, f"size={view.ROOT_BYTES},mode=755")
+    _take_all(lib, view.kept_base(plan.reads, plan.devices).steps, plan)
+
+
+def finish_view(plan: Plan) -> None:
+    """Put the model and the folder of `plan` into the view, move into it, give up all rights. Raises OSError saying at which step."""
+    lib = libc()
+    begun = view.kept_base(plan.reads, plan.devices)
+    _take_all(lib, view.steps(plan, begun)[len(begun.steps) :], plan)
     with doing("moving in"):
-        os.chdir(root)
+        os.chdir(STAGE)
         _must(lib.syscall(_PIVOT_ROOT[os.uname().machine], b".", b"."))
         _must(lib.umount2(b".", MNT_DETACH))
         os.chdir("/")
         _only(lib, "/", _RDONLY | _NOSUID | _NODEV, recursive=False)
     with doing("giving up rights"):
         no_rights(lib)
+
+
+def _take_all(lib: ctypes.CDLL, steps: Sequence[Step], plan: Plan) -> None:
+    for step in steps:
+        with doing(f"{step.act} {step.path}"):
+            _take(lib, STAGE, step, plan)
 
 
 def _take(lib: ctypes.CDLL, root: str, step: Step, plan: Plan) -> None:

@@ -549,15 +549,19 @@ def test_a_device_without_room_for_a_launch_fails_the_run_and_leaks_nothing(
 KEEPER = """
 import os, socket, sys, tempfile
 del os.waitid, os.P_PID, os.WNOWAIT
-from drivers import wire, zygote
+from drivers import keeper, wire
 from drivers.base import Limits, WorkOrder
+from drivers.confine import Tier
 told = wire.pack_order(WorkOrder(sys.argv[1], "Fake (Simulation)", 1, 1), Limits(), "fake", True, "run")
 ours, theirs = socket.socketpair()
+teller, orders = socket.socketpair()
 _, tell = os.pipe()
+log = tempfile.TemporaryFile()
 if os.fork() == 0:
-    ours.close()
-    log = tempfile.TemporaryFile()
-    zygote.keep(theirs, tell, log.fileno(), os.fsencode(tempfile.mkdtemp()) + b"\\0" + told, None)
+    for end in (ours, theirs, teller):
+        end.close()
+    keeper.keep(orders, None, Tier.NONE)
+keeper.pass_on(teller, os.fsencode(tempfile.mkdtemp()) + b"\\0" + told, [theirs.fileno(), tell, log.fileno()])
 theirs.close()
 said = b""
 while more := ours.recv(64):

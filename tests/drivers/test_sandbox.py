@@ -8,10 +8,13 @@ import os
 import struct
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+import psutil
 import pytest
 
 from drivers import (
@@ -422,6 +425,32 @@ def test_a_poorer_system_gets_the_tier_that_holds_there_and_what_must_be_full_do
     assert found == tier or not rich, told.stderr
     assert found != "full"
     assert reasons.startswith("no full sandbox: this device could not shut the run in: ")
+
+
+def below(zygote: Zygote) -> list[psutil.Process]:
+    """What hangs below its process."""
+    return psutil.Process(zygote.pids[0]).children(recursive=True)
+
+
+def test_launches_that_were_prepared_for_are_as_good_as_others_and_end_with_the_zygote(
+    tmp_path: Path, reached: sandbox.Probe
+) -> None:
+    model = tmp_path / "script.json"
+    model.write_text('{"latencies_ms": [1, 2]}')
+    order = WorkOrder(str(model), UNIT, 8, 2)
+    with Zygote("fake", simulate=True, tier=reached.tier, ahead=1).start() as zygote:
+        until = time.monotonic() + 10
+        while reached.tier is Tier.FULL and len(below(zygote)) < 2 and time.monotonic() < until:
+            threading.Event().wait(0.01)
+        waiting = below(zygote)
+        assert len(waiting) == (2 if reached.tier is Tier.FULL else 0)
+        events = list(measure(order, Limits(load_s=20, run_s=20), zygote))
+        assert [event.samples_ns for event in events if isinstance(event, Measured)] == [
+            (1_000_000, 2_000_000, 1_000_000, 2_000_000)
+        ] * 2
+        assert psutil.wait_procs(waiting, timeout=5)[1] == []
+        doomed = below(zygote)
+    assert psutil.wait_procs(doomed, timeout=5)[1] == []
 
 
 def test_no_error_number_is_lost_on_the_way() -> None:

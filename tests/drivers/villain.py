@@ -312,4 +312,4 @@ class Villain:
 
 
 if __name__ == "__main__":
-    zygote.serve(socket.socket(fileno=int(sys.argv[1])), Villain(), Tier(sys.argv[4]))
+    zygote.serve(socket.socket(fileno=int(sys.argv[1])), Villain(), Tier(sys.argv[4]), int(sys.argv[5]))
