@@ -262,7 +262,8 @@ class Ledger:
     ) -> dict[str, Reason]:
         """The leases that a peer may not speak of any more, or may not at all. Those that are not known are not among them.
 
-        One that is over is among them for its epoch: that it ended says nothing to who does not carry the campaign on.
+        Who speaks under a newer epoch than was heard is to adopt first: else who spoke before would go on beside it. One that is over is
+        among them for its older epoch: that it ended says nothing to who does not carry the campaign on.
         What is held under an epoch is spoken of under that one; else under that of its link (`epochs`, by campaign). Where neither is
         known it is not refused for its epoch.
         `covers`: whether its permission is for a campaign.
@@ -280,7 +281,7 @@ class Ledger:
             newest = self.epoch(place.wanted.principal, campaign)
             if not covers(campaign):
                 refused[item.lease] = Reason.NOT_ALLOWED
-            elif place.peer != peer or _spoken(item, epochs.get(campaign, newest)) < newest:
+            elif place.peer != peer or _spoken(item, epochs.get(campaign, newest)) != newest:
                 refused[item.lease] = Reason.STALE_EPOCH
         return refused
 

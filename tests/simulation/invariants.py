@@ -355,7 +355,8 @@ def adoption_repeats_nothing(history: History) -> Iterator[Breach]:
     """Who adopts takes the run that a worker told of, or its result; another attempt comes only after that one failed.
 
     Excused: what went wrong with that worker, with the adopter or with the links since (and shortly before); and a run that its worker
-    was told to stop, be it between its telling of it and the adoption: who had the campaign until then had its user cancel it.
+    was told to stop, be it between its telling of it and the adoption: who had the campaign until then had its user cancel it; and one that
+    another who adopts later found too: it is that one's then, and what the earlier may do is a matter of `the_old_one_has_no_say`.
     """
     found: dict[tuple[str, str], Event] = {}
     stopped: set[tuple[str, str]] = set()
@@ -381,6 +382,7 @@ def adoption_repeats_nothing(history: History) -> Iterator[Breach]:
             case Kind.FOUND if event.word == "running" and (event.worker, event.lease) in stopped:
                 pass  # it looked before
             case Kind.FOUND if event.word != "queued":
+                found = {key: told for key, told in found.items() if key[1] != event.task}
                 found[name] = event
             case Kind.RECORDED:
                 found.pop(name, None)
