@@ -25,6 +25,9 @@ from drivers.launch import Zygote, measure
 from drivers.onnx import OnnxDriver
 from drivers.onnx_session import TINY_MODEL
 
+IDLE_S = 2.0
+"""Between tasks, for launches to be prepared."""
+
 
 def own_ms(events: list[Event]) -> float:
     """Load, warm-up and inference of one launch, in milliseconds."""
@@ -82,6 +85,36 @@ def main() -> None:
         print(
             f"{name:24} {statistics.median(walls[name]):9.1f} {statistics.median(overheads[name]):12.1f} {p90:8.1f}"
         )
+    tasks(max(3, rounds // 3))
+
+
+def tasks(rounds: int) -> None:
+    """What a task of six launches loses to the sandbox, with and without launches prepared for while nothing runs."""
+    with tempfile.TemporaryDirectory() as folder:
+        model = Path(folder) / "nano.onnx"
+        model.write_bytes(TINY_MODEL)
+        order = WorkOrder(str(model), "CPU (ONNX)", runs=24, loads=6, warmup=1)
+        ways = {
+            "no sandbox": (Tier.NONE, 0),
+            "full sandbox": (Tier.FULL, 0),
+            "full, prepared": (Tier.FULL, 6),
+        }
+        zygotes = {
+            name: Zygote("onnx", tier=tier, ahead=ahead).start() for name, (tier, ahead) in ways.items()
+        }
+        walls: dict[str, list[float]] = {name: [] for name in ways}
+        for counts in range(-1, rounds):
+            time.sleep(IDLE_S)
+            for name, zygote in zygotes.items():
+                began = time.perf_counter()
+                list(measure(order, Limits(), zygote))
+                if counts >= 0:
+                    walls[name].append((time.perf_counter() - began) * 1e3)
+        for zygote in zygotes.values():
+            zygote.close()
+    print(f"{'six launches':24} {'median ms':>9} {'least':>8}")
+    for name in ways:
+        print(f"{name:24} {statistics.median(walls[name]):9.1f} {min(walls[name]):8.1f}")
 
 
 if __name__ == "__main__":

@@ -45,6 +45,9 @@ from swarm.tickets import read_ticket
 MAX_POOLS = 4
 """As many as an advert names."""
 
+AHEAD = 6
+"""Launches prepared for while nothing runs: those of one task."""
+
 log = structlog.get_logger("sark.worker")
 
 
@@ -90,7 +93,11 @@ async def run_process(
                 zygotes = {
                     name: stack.enter_context(
                         Zygote(
-                            name, simulate=settings.simulate, tier=sandbox.tier, private=private.get(name)
+                            name,
+                            simulate=settings.simulate,
+                            tier=sandbox.tier,
+                            private=private.get(name),
+                            ahead=AHEAD,
                         ).start()
                     )
                     for name in sorted(set((profile.drivers or {}).values()))
