@@ -88,9 +88,12 @@ __all__ = [
 
 def _this_device(home: Home, simulate: bool) -> LocalDevice:
     from node.local import LocalDevice
-    from node.owned import private_here
+    from node.owned import private_of
+    from node.settings import WorkerSettings
 
-    return LocalDevice(home, simulate=simulate, private=private_here(home.config_file, os.environ))
+    settings = WorkerSettings.load(home.config_file, os.environ, {})
+    private = private_of(settings, os.environ)
+    return LocalDevice(home, simulate=simulate, private=private, patience_s=settings.patience_s)
 
 
 def open_bench(home: Path | None = None, *, simulate: bool = False) -> Bench:

@@ -303,14 +303,10 @@ class _Ours:
 
 
 def _beside(event: Event, waited: Waited) -> Event:
-    """The event with what was seen of the host before the first launch: the only word on it where a launch is too short to tell."""
-    if waited.busy_share is None:
+    """The event with a note on what was seen of the host before the first launch. No more than a note: it is not of the timed window."""
+    if waited.busy_share is None or not isinstance(event, Described):
         return event
-    if isinstance(event, Measured) and event.host.others_share is None:
-        return replace(event, host=replace(event.host, others_share=waited.busy_share))
-    if isinstance(event, Described):
-        return replace(event, notes=(*event.notes, waited.note()))
-    return event
+    return replace(event, notes=(*event.notes, waited.note()))
 
 
 class _Deadlines:

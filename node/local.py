@@ -23,6 +23,8 @@ import trio
 
 from drivers.base import Limits, WorkOrder
 from drivers.launch import Launch, Probed, Zygote, probe_units
+from drivers.quiet import Quiet
+from drivers.registry import SIMULATED
 from node.cache import Progress as Fetched
 from node.cache import Source
 from node.device_lock import DeviceLock
@@ -31,6 +33,7 @@ from node.observed import Job
 from node.owned import Private
 from node.probe import Profile, device_facts, lock_name, memory_cap, probe_device
 from node.runner import Bench, Report, Stop, run
+from node.settings import WorkerSettings
 from protocol.errors import CampaignError, ResourceError
 from protocol.lease import Fence
 from protocol.record import SignedRecord, record_body, record_message
@@ -42,6 +45,8 @@ from swarm.identity import load_or_create
 
 MEMORY_SHARE: Final = 0.8
 """Of this device's memory that a run may take: its owner sits before it."""
+PATIENCE_S: Final = WorkerSettings().patience_s
+"""As a worker has it of its own accord."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +82,11 @@ class LocalDevice:
         simulate: bool = False,
         private: Private | None = None,
         probe: Callable[[], Probed] | None = None,
+        patience_s: float = PATIENCE_S,
     ) -> None:
-        """`private`: what the owner gives single drivers. `probe` instead of trying out the units."""
+        """`private`: what the owner gives single drivers. `probe` instead of trying out the units. `patience_s`: the longest that a
+        measurement waits for other work on this device to end; 0: it does not wait.
+        """
         self._home = home
         self._simulate = simulate
         self._private = private or Private()
@@ -89,6 +97,7 @@ class LocalDevice:
         )
         """What this device is, and the units that work here."""
         self._lock = DeviceLock(lock_name())
+        self._quiet = Quiet(patience_s)
         self._campaign, self._count = f"bench-{secrets.token_hex(4)}", 0
 
     def __enter__(self) -> Self:
@@ -149,7 +158,8 @@ class LocalDevice:
             self._zygotes[driver] = Zygote(
                 driver, simulate=self._simulate, private=self._private.get(driver)
             ).start()
-        return lambda order, limits: Launch(order, limits, self._zygotes[driver])
+        quiet = None if driver in SIMULATED else self._quiet
+        return lambda order, limits: Launch(order, limits, self._zygotes[driver], quiet)
 
     def _launch(self, order: WorkOrder, limits: Limits) -> Launch:
         return self.launching(order.unit)(order, limits)

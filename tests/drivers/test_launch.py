@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -37,6 +37,7 @@ from drivers.base import (
 from drivers.conformance import Subject, check_all
 from drivers.fake import ANNOUNCED, UNIT
 from drivers.launch import Launch, Zygote, measure, probe_units
+from drivers.quiet import Quiet, Waited
 
 Script = Callable[..., str]
 QUICK = Limits(load_s=20, run_s=20)
@@ -583,3 +584,21 @@ def test_a_keeper_on_a_system_that_cannot_look_without_reaping_tells_the_exit_co
         check=False,
     )
     assert told.stdout == "7\n", told.stderr
+
+
+class NeverQuiet(Quiet):
+    """A host on which waiting did not help."""
+
+    def wait(self, sleep: Callable[[float], object]) -> Generator[tuple[float, float], None, Waited]:
+        yield 0.0, 0.1
+        return Waited(0.1, 0.9)
+
+
+def test_a_busy_host_before_the_first_launch_is_a_note_and_no_figure_of_the_timed_window(
+    stage: Zygote, script: Script
+) -> None:
+    events = list(Launch(order(script(), runs=8, loads=2), QUICK, stage, NeverQuiet()).events())
+    shares = [event.host.others_share for event in events if isinstance(event, Measured)]
+    described = next(event for event in events if isinstance(event, Described))
+    assert shares == [None, None], "the windows are too short to tell"
+    assert "others took 90% of the processors before the first launch" in described.notes[-1]
