@@ -85,21 +85,21 @@ def check_whole(record: Record, task: Task) -> None:
     measure, launches, loads = task.measure, len(observed.launches), len(observed.loads)
     if any(not launch.samples for launch in observed.launches):
         raise RemoteProtocolError(f"the record of {task.task} has a launch without inferences")
-    if task.unit.startswith(SERVED) and not loads:  # a server has loaded the model long ago
-        asked_loads, most = 0, 1
+    served = task.unit.startswith(SERVED) and not loads  # a server has loaded the model long ago
+    if served:
+        asked_loads, asked_launches = 0, 1
     elif measure.precision is not None:
-        asked_loads, most = loads, MAX_LAUNCHES
-        if not 1 <= loads <= MAX_LAUNCHES:
-            raise RemoteProtocolError(
-                f"the record of {task.task} has {loads} loads where 1 to {MAX_LAUNCHES} may be"
-            )
+        # each launch loads and times: a load without its times would be a launch that was left out
+        asked_loads = asked_launches = min(max(loads, 1), MAX_LAUNCHES)
     else:
-        asked_loads, most = measure.loads, measure.loads
+        asked_loads, asked_launches = measure.loads, min(launches, measure.loads)
+        if any(launch.per_sample != 1 for launch in observed.launches):
+            raise RemoteProtocolError(f"the record of {task.task} has means where single runs were asked for")
     runs = len(observed.runs)
     for what, there, asked in (
         ("inferences", runs, runs if measure.precision is not None else measure.runs),
         ("loads", loads, asked_loads),
-        ("launches that timed inferences", launches, min(launches, most)),
+        ("launches that timed inferences", launches, asked_launches),
     ):
         if there != asked:
             raise RemoteProtocolError(
