@@ -146,7 +146,7 @@ class ForkedChild:
         """Past a keeper that does not answer."""
         self._hear_keeper()
         numbers = self._said.split()
-        if numbers:
+        if numbers and int(numbers[0]) > 1:  # anything else is no process of ours, or means everybody's
             for end in (os.killpg, os.kill):
                 with contextlib.suppress(OSError):
                     end(int(numbers[0]), signal.SIGKILL)

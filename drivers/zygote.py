@@ -22,6 +22,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, NoReturn
 
@@ -66,12 +67,16 @@ def serve(control: socket.socket, loaded: Driver | None, tier: Tier, ahead: int 
     ready: list[socket.socket] = []
     running: list[socket.socket] = []
 
-    def fork(begun: Plan | None) -> socket.socket:
-        """A keeper that waits for its order at the other end."""
+    def fork(begun: Plan | None, of_request: Sequence[int] = ()) -> socket.socket:
+        """A keeper that waits for its order at the other end. `of_request`: what is passed on to it there, and must not reach its
+        worker in another way: who holds a launch's control socket can speak in the keeper's name.
+        """
         ours, theirs = socket.socketpair()
         if os.fork() == 0:
             for mine in (control, ours, *ready, *running):
                 mine.close()
+            for fd in of_request:
+                os.close(fd)
             keep(theirs, loaded, tier, begun)
         theirs.close()
         return ours
@@ -92,7 +97,7 @@ def serve(control: socket.socket, loaded: Driver | None, tier: Tier, ahead: int 
         shelter = shelter_for(told, loaded, tier)
         begun = shelter.plan if shelter is not None and shelter.tier is Tier.FULL else None
         fits = begun is not None and begun.devices == usual.devices
-        keeper = ready.pop() if ready and fits else fork(begun)
+        keeper = ready.pop() if ready and fits else fork(begun, fds)
         with suppress(OSError):  # one that died while it waited: its launch is told as vanished
             pass_on(keeper, told, fds)
         for fd in fds:

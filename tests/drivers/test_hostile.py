@@ -41,8 +41,10 @@ GONE_S: Final = 5.0
 ROOM: Final = 4 * MIB
 LIMITS: Final = Limits(load_s=20, run_s=20, memory_bytes=1024 * MIB, output_bytes=ROOM)
 
-ALWAYS: Final = frozenset({"open more files", "take more memory than allowed", "dump its memory"})
-"""Refused on every tier: the limits."""
+ALWAYS: Final = frozenset(
+    {"open more files", "take more memory than allowed", "dump its memory", "speak for the keeper"}
+)
+"""Refused on every tier: the limits, and what nobody hands it."""
 ROOT_ONLY: Final = frozenset({"take more memory than allowed", "dump its memory"})
 """The superuser may raise limits where nothing takes its rights."""
 BY_PROBE: Final = {

@@ -6,6 +6,7 @@ Its model is a JSON object: `try` names acts that are tried one after the other,
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import json
@@ -121,6 +122,15 @@ def big_file(room: int) -> None:
         out.write(b"end")
 
 
+def speak_for_the_keeper() -> None:
+    """By any socket that was left open. Raises OSError when there is none."""
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
+        with contextlib.suppress(FileNotFoundError):
+            if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):  # noqa: PTH115
+                return
+    raise OSError(errno.EBADF, "no socket")
+
+
 def run_own_code() -> None:
     """A library of one's own: bytes from its folder as code."""
     with open("code", "wb+") as file:  # noqa: PTH123
@@ -187,6 +197,7 @@ def tries(told: dict[str, Any]) -> dict[str, Callable[[], object]]:
         "signal everybody": lambda: os.kill(-1, 0),
         "hold the node by its number": lambda: os.close(os.pidfd_open(node)),
         "limit the node": lambda: resource.prlimit(node, resource.RLIMIT_CPU),
+        "speak for the keeper": speak_for_the_keeper,
         "outlive the keeper": lambda: _prctl(1, 0),
         "be somebody else": lambda: os.setresuid(os.geteuid(), os.geteuid(), os.geteuid()),
         "new namespaces": lambda: call("unshare", 0x10000000),
