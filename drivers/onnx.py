@@ -80,11 +80,10 @@ class OnnxDriver:
         yield loaded
         ready = model.ready(made)
         ready.runner.settle_outputs()
-        notes = _notes(order, ready)
-        measured = None
+        measured, timed_notes = None, list[str]()
         for said in _timed(order, ready):
             if isinstance(said, str):
-                notes.append(said)
+                timed_notes.append(said)
             elif isinstance(said, Progressed):
                 yield said
             else:
@@ -93,7 +92,7 @@ class OnnxDriver:
         if order.brief:
             yield measured
             return
-        yield from self._told(model, ready, notes, measured)
+        yield from self._told(model, ready, [*_notes(order, ready), *timed_notes], measured)
 
     def _told(self, model: Model, ready: Ready, notes: list[str], measured: Measured) -> Iterator[Event]:
         """What is told once for a task: what ran, whether it is right, what its steps took."""
@@ -151,7 +150,13 @@ def _timed(order: WorkOrder, ready: Ready) -> Iterator[Progressed | Measured | s
     from drivers import timing
 
     try:
-        yield from timing.measure_calls(ready.runner.loop, order, ready.first_ns, ready.resetting)
+        try:
+            yield from timing.measure_calls(ready.runner.loop, order, ready.first_ns, ready.resetting)
+        except edge.runtime_errors():
+            if not ready.runner.renew_outputs():
+                raise
+            # outputs that kept to their shapes until here: all of it again, with each inference allocating its own
+            yield from timing.measure_calls(ready.runner.loop, order, ready.first_ns, ready.resetting)
     except edge.runtime_errors() as why:
         raise edge.plain_words(why) from why
 

@@ -43,6 +43,10 @@ class InPlace(Protocol):
         """After the first inference: give each output memory of its own, if the model keeps to the shapes it made."""
         ...
 
+    def renew_outputs(self) -> bool:
+        """From now on each inference allocates its outputs, because their shapes change; False if that is so already."""
+        ...
+
     def outputs(self) -> dict[str, Any]:
         """What the last inference gave, by output name."""
         ...
@@ -85,9 +89,16 @@ class NativeRunner:
         try:
             self._bound.run()
         except native_ort.NativeError:
-            self._bound.renew_outputs()
+            self.renew_outputs()
             self.first()
-            self.notes = (*self.notes, NEW_SHAPES)
+
+    def renew_outputs(self) -> bool:
+        """See `InPlace`."""
+        if NEW_SHAPES in self.notes:
+            return False
+        self._bound.renew_outputs()
+        self.notes = (*self.notes, NEW_SHAPES)
+        return True
 
     def outputs(self) -> dict[str, Any]:
         """See `InPlace`."""
@@ -187,8 +198,15 @@ class Runner:
         try:
             self.call(self._binding)
         except edge.runtime_errors():
-            self._same_call, self.call = self.call, self._call_with_new_outputs
-            self.notes = (*self.notes, NEW_SHAPES)
+            self.renew_outputs()
+
+    def renew_outputs(self) -> bool:
+        """See `InPlace`."""
+        if self._binding is None or NEW_SHAPES in self.notes:
+            return False
+        self._same_call, self.call = self.call, self._call_with_new_outputs
+        self.notes = (*self.notes, NEW_SHAPES)
+        return True
 
     def _call_with_new_outputs(self, binding: Any) -> None:
         """A binding keeps what the last run allocated, and refuses another shape: let go of it first."""

@@ -22,7 +22,7 @@ def gate(
     ctx: typer.Context,
     port: Annotated[
         int | None,
-        typer.Option(min=1, max=65535, help=f"TCP port on every interface.  [default: {DEFAULT_PORT}]"),
+        typer.Option(min=1, max=65535, help=f"TCP port on every interface.  \\[default: {DEFAULT_PORT}]"),
     ] = None,
     listen: Annotated[
         list[str] | None, typer.Option(help="Listen only there, such as /ip4/192.0.2.7/tcp/4101. Repeatable.")

@@ -38,7 +38,8 @@ LONGEST_S: Final = 3_650 * 86_400.0
 
 NAME = typer.Argument(help="The pool's name.", metavar="NAME")
 GATE = typer.Option(
-    help="A gate that newcomers can reach. Repeatable.  [default: the gate on this --home]", metavar="ADDRESS"
+    help="A gate that newcomers can reach. Repeatable.  \\[default: the gate on this --home]",
+    metavar="ADDRESS",
 )
 
 
@@ -99,7 +100,7 @@ def invite(
         typer.Option(
             min=1,
             max=256,
-            help=f"How many may come by it.  [default: {DEVICES} for devices, 1 for who submits]",
+            help=f"How many may come by it.  \\[default: {DEVICES} for devices, 1 for who submits]",
             show_default=False,
         ),
     ] = None,
@@ -350,7 +351,7 @@ def join(
     ],
     name: Annotated[
         str | None,
-        typer.Option(help="What the pool's owner sees you called by.  [default: the host's name]"),
+        typer.Option(help="What the pool's owner sees you called by.  \\[default: the host's name]"),
     ] = None,
 ) -> None:
     """Be one who submits to a pool: what this home submits may run on the pool's devices from then on."""

@@ -156,7 +156,7 @@ def join(
     gate: Annotated[
         list[str] | None,
         typer.Option(
-            help="A way into the swarm. Repeatable.  [default: the gate on this --home]", metavar="ADDRESS"
+            help="A way into the swarm. Repeatable.  \\[default: the gate on this --home]", metavar="ADDRESS"
         ),
     ] = None,
     owner: Annotated[
@@ -174,7 +174,7 @@ def join(
         ),
     ] = None,
     name: Annotated[
-        str | None, typer.Option(help="How the device is called in tables.  [default: the host's name]")
+        str | None, typer.Option(help="How the device is called in tables.  \\[default: the host's name]")
     ] = None,
     label: Annotated[
         list[str] | None,
@@ -198,7 +198,7 @@ def join(
     longest: Annotated[
         str | None,
         typer.Option(
-            help="The most that a task of others than you may take by its own limits.  [default: 1h]",
+            help="The most that a task of others than you may take by its own limits.  \\[default: 1h]",
             metavar="TIME",
         ),
     ] = None,

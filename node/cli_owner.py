@@ -16,13 +16,13 @@ from swarm.home import Home
 app = typer.Typer()
 PANEL = "For a device's owner"
 DEVICES = typer.Argument(
-    help="Name or id of devices of yours, as peers shows them.  [default: the worker of this --home]",
+    help="Name or id of devices of yours, as peers shows them.  \\[default: the worker of this --home]",
     metavar="DEVICE...",
     show_default=False,
 )
 GATE = typer.Option(
     "--gate",
-    help="A way to other devices. Repeatable.  [default: the gate on this --home]",
+    help="A way to other devices. Repeatable.  \\[default: the gate on this --home]",
     metavar="ADDRESS",
 )
 JSON = typer.Option("--json", help="For programs.")

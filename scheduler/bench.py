@@ -197,7 +197,7 @@ class Bench:
         if looks[0].row.shapes != looks[1].row.shapes:
             raise CampaignError(
                 f"the two were given inputs of different shapes ({looks[0].row.shapes} and {looks[1].row.shapes})",
-                hint="say the sizes of their dynamic dimensions: --dim NAME=SIZE",
+                hint="compare models that take the same inputs; sizes of dynamic dimensions are said with --dim NAME=SIZE",
             )
         runs = [per_launch(statistics.median(look.launches_ns[0])) for look in looks]
         times: tuple[list[tuple[int, ...]], list[tuple[int, ...]]] = ([], [])

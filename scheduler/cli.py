@@ -122,7 +122,7 @@ def submit(
     ] = "60s",
     csv: Annotated[
         Path | None,
-        typer.Option(help="Where to write the CSV at the end.  [default: CAMPAIGN.csv]", metavar="PATH"),
+        typer.Option(help="Where to write the CSV at the end.  \\[default: CAMPAIGN.csv]", metavar="PATH"),
     ] = None,
     plan: Annotated[
         str | None,
@@ -182,12 +182,14 @@ def submit(
 def watch(
     ctx: typer.Context,
     campaign: Annotated[
-        str, typer.Argument(help="Its id, or the beginning of it.  [default: the latest]")
+        str, typer.Argument(help="Its id, or the beginning of it.  \\[default: the latest]")
     ] = "",
     gate: Annotated[list[str] | None, GATE] = None,
     csv: Annotated[
         Path | None,
-        typer.Option(help="Where to write the CSV at the end.  [default: among this home's]", metavar="PATH"),
+        typer.Option(
+            help="Where to write the CSV at the end.  \\[default: among this home's]", metavar="PATH"
+        ),
     ] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
@@ -243,7 +245,7 @@ def campaigns(ctx: typer.Context, as_json: Annotated[bool, JSON] = False) -> Non
 def results(
     ctx: typer.Context,
     campaign: Annotated[
-        str, typer.Argument(help="Its id, or the beginning of it.  [default: the latest]")
+        str, typer.Argument(help="Its id, or the beginning of it.  \\[default: the latest]")
     ] = "",
     csv: Annotated[
         str | None, typer.Option(help="Write the CSV there; - for standard output.", metavar="PATH")

@@ -27,15 +27,15 @@ def add_bench(app: typer.Typer, opened: Open) -> None:
     @app.command(rich_help_panel=PANEL)
     def bench(
         ctx: typer.Context,
-        models: Annotated[list[Path], typer.Argument(help="Model files.", metavar="MODEL…")],
+        models: Annotated[list[Path], typer.Argument(help="Model files.", metavar="MODEL")],
         unit: Annotated[
             list[str] | None,
             typer.Option(
-                "--unit", help="A compute unit by its name, or 'all'. Repeatable.  [default: the processor]"
+                "--unit", help="A compute unit by its name, or 'all'. Repeatable.  \\[default: the processor]"
             ),
         ] = None,
         runs: Annotated[
-            int | None, typer.Option(help="Timed inferences, exactly so many.  [default: 100]", min=1)
+            int | None, typer.Option(help="Timed inferences, exactly so many.  \\[default: 100]", min=1)
         ] = None,
         precision: Annotated[
             str | None,
@@ -43,15 +43,15 @@ def add_bench(app: typer.Typer, opened: Open) -> None:
         ] = None,
         loads: Annotated[
             int | None,
-            typer.Option(help="Launches, each in a fresh process.  [default: 6]", min=1, max=100),
+            typer.Option(help="Launches, each in a fresh process.  \\[default: 6]", min=1, max=100),
         ] = None,
         warmup: Annotated[
             int | None,
-            typer.Option(help="Inferences before the timed ones.  [default: until settled]", min=0),
+            typer.Option(help="Inferences before the timed ones.  \\[default: until settled]", min=0),
         ] = None,
         threads: Annotated[
             int | None,
-            typer.Option(help="Of one inference.  [default: one for each physical core]", min=1),
+            typer.Option(help="Of one inference.  \\[default: one for each physical core]", min=1),
         ] = None,
         dim: Annotated[
             list[str] | None,

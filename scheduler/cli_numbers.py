@@ -103,11 +103,11 @@ def verify(
 @app.command(rich_help_panel=PANEL)
 def compare(
     ctx: typer.Context,
-    a: Annotated[str, typer.Argument(help=f"{SOURCE} With --by device: a device's name or id.")],
-    b: Annotated[str, typer.Argument(help="The same; what is told is how B is beside A.")],
+    a: Annotated[str, typer.Argument(help=f"{SOURCE} With --by device: a device's name or id.", metavar="A")],
+    b: Annotated[str, typer.Argument(help="The same; what is told is how B is beside A.", metavar="B")],
     by: Annotated[str, typer.Option(help="results, or device: A and B are devices of --of.")] = "results",
     of: Annotated[
-        str, typer.Option(help="With --by device: whose results.  [default: the latest campaign]")
+        str, typer.Option(help="With --by device: whose results.  \\[default: the latest campaign]")
     ] = "",
     reference: Annotated[
         str,

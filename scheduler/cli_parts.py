@@ -17,7 +17,7 @@ PANEL = "For who submits"
 PIPE_WIDTH = 1000
 GATE = typer.Option(
     "--gate",
-    help="A way into the swarm. Repeatable.  [default: the gate on this --home, else those used last]",
+    help="A way into the swarm. Repeatable.  \\[default: the gate on this --home, else those used last]",
     metavar="ADDRESS",
 )
 JSON = typer.Option("--json", help="For programs.")

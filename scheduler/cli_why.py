@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # the store brings SQLAlchemy, which no other command should 
     from scheduler.store import Store
 
 app = typer.Typer()
-LATEST = "Its id, or the beginning of it.  [default: the latest]"
+LATEST = "Its id, or the beginning of it.  \\[default: the latest]"
 FOLLOW_S = 0.5
 _HASH = re.compile(r"[0-9a-fA-F]{64}")
 
@@ -125,7 +125,7 @@ def explain(
     target: Annotated[
         str,
         typer.Argument(
-            help="A campaign's id, or a task's, such as c-ab23cd45/3.  [default: the latest campaign]",
+            help="A campaign's id, or a task's, such as c-ab23cd45/3.  \\[default: the latest campaign]",
             metavar="[ID]",
         ),
     ] = "",

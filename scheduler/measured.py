@@ -41,7 +41,11 @@ def measured(record: Record, observed: Observed, *, precision: float | None) -> 
     """All that was measured, and the verdict on it. `precision`: the share that the task asked for, None for a number of runs."""
     ran = record.ran
     verdict, why = judge(
-        observed, agrees=ran.agrees if ran else None, precision=precision, accelerator=record.accelerator
+        observed,
+        agrees=ran.agrees if ran else None,
+        precision=precision,
+        accelerator=record.accelerator,
+        crowded=ran is not None and ran.threads > (record.device.cores or math.inf),
     )
     found: dict[str, object] = {"verdict": str(verdict), "verdict_reason": why}
     found |= _loads(record, observed) | _beside(record, observed)
@@ -93,18 +97,19 @@ def _inferences(record: Record, observed: Observed) -> dict[str, object]:
     timings, launches = record.timings, [launch.samples for launch in observed.launches]
     run, middle, odd = summarise(observed.runs), centre(launches), outliers(launches)
     per_sample = max(timing.per_sample for timing in timings)
-    single = per_sample == 1  # of means of several inferences no percentile of one can be told
+    # means of several inferences scatter less than inferences do: nothing that tells of single ones is told from them
+    single = per_sample == 1
     width = middle.half_width
     return {
         "inference_ms_median": middle.median,
         "inference_ms_median_low": middle.low,
         "inference_ms_median_high": middle.high,
         "inference_ms_average": run.average,
-        "inference_ms_std_dev": run.stddev,
+        "inference_ms_std_dev": run.stddev if single else None,
         "inference_ms_first": observed.warmup[0] / 1e6 if observed.warmup else None,
-        "inference_ms_min": run.low,
-        "inference_ms_max": run.high,
-        "inference_ms_p50": run.median,
+        "inference_ms_min": run.low if single else None,
+        "inference_ms_max": run.high if single else None,
+        "inference_ms_p50": run.median if single else None,
         "inference_ms_p90": run.p90 if single else None,
         "inference_ms_p95": run.p95 if single else None,
         "inference_ms_p99": run.p99 if single else None,
@@ -114,9 +119,9 @@ def _inferences(record: Record, observed: Observed) -> dict[str, object]:
         "runs": run.n,
         "per_sample": per_sample,
         "warmups": len(observed.warmup),
-        "outliers_mild": odd.mild,
-        "outliers_severe": odd.severe,
-        "outliers_mad": odd.far,
+        "outliers_mild": odd.mild if single else None,
+        "outliers_severe": odd.severe if single else None,
+        "outliers_mad": odd.far if single else None,
         "cpu_percent": _cpu_percent(record),
         "peak_inference_ram_usage": _highest(timings, above=True),
         "peak_inference_ram_total": _highest(timings, above=False),

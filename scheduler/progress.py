@@ -22,6 +22,10 @@ STATE_WORDS: Final = {TaskState.COMMITTING: "asking", TaskState.LEASED: "has a p
 """What people read for states whose names are the protocol's."""
 
 
+BUSY: Final = "waits for other work on the device to end"
+"""What people read for a phase of preparation that counts seconds: a device measures when it is quiet, or after that time all the same."""
+
+
 def progress_text(task: TaskRow) -> str:
     """One phrase, safe to be shown."""
     match task.state:
@@ -94,6 +98,8 @@ def _phase(task: TaskRow) -> str:
         case Phase.RUN if task.total:
             median = f" (median {show_ms(task.median_ms)})" if task.median_ms is not None else ""
             return f"run {task.done}/{task.total}{median}"
+        case Phase.PREPARE if task.total:
+            return f"{BUSY}, {task.done} of at most {task.total} s"
         case Phase.LOAD if task.total and task.total > 1:
             return f"load {task.done}/{task.total}"
         case Phase.WARM_UP if task.done:

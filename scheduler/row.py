@@ -98,7 +98,7 @@ class Row(BaseModel):
     inference_ms_average: float | None = None
     """Of all timed inferences of all launches."""
     inference_ms_std_dev: float | None = None
-    """Of the same, with Bessel's correction; empty below two inferences."""
+    """Of the same, with Bessel's correction; empty below two inferences, and where PerSample is above 1: means scatter less."""
     peak_inference_ram_usage: float | None = None
     """Highest resident memory while it warmed up and ran above what the process held before the load, in MB of 1,048,576 bytes."""
 
@@ -114,11 +114,11 @@ class Row(BaseModel):
     inference_ms_first: float | None = None
     """The cold one: the first warm-up inference."""
     inference_ms_min: float | None = None
-    """The quickest."""
+    """The quickest; empty where PerSample is above 1."""
     inference_ms_max: float | None = None
-    """The slowest."""
+    """The slowest; empty where PerSample is above 1."""
     inference_ms_p50: float | None = None
-    """The median of all timed inferences as one heap."""
+    """The median of all timed inferences as one heap; empty where PerSample is above 1."""
     inference_ms_p90: float | None = None
     """By nearest rank; empty below 44 inferences, and where PerSample is above 1."""
     inference_ms_p95: float | None = None
@@ -210,7 +210,7 @@ class Row(BaseModel):
     per_sample: int | None = None
     """Inferences behind each sample, which is their mean; above 1 where one is too short for the clock."""
     outliers_mild: int | None = None
-    """Samples beyond 1.5, not beyond 3 widths of the middle half of their launch; counted, never dropped."""
+    """Samples beyond 1.5, not beyond 3 widths of the middle half of their launch; none dropped. Empty where PerSample is above 1."""
     outliers_severe: int | None = None
     """Samples beyond 3 widths."""
     outliers_mad: int | None = None

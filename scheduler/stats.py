@@ -9,8 +9,10 @@ What cannot be said of so few samples is None: a deviation of one, a 99th percen
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 MIN_SAMPLES: Final = {90: 44, 95: 90, 99: 459}
@@ -27,6 +29,10 @@ SEVERE: Final = 3.0
 FAR: Final = 5.0
 """So many median absolute deviations, scaled to agree with a standard deviation on normal data."""
 _SCALE: Final = 1.4826
+
+
+FOLLOWS: Final = (8, 18, 30, 47, 68, 96, 131, 172, 222, 282, 353, 433, 526, 629, 749)
+"""For 6, 7, … 20 values: what the squared steps from each rank to the next come to at most, in less than 2 % of all orders."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +157,26 @@ def interval_rank(n: int) -> int:
         if 40 * below > limit:  # 2 × below / 2^n > 0.05
             return max(1, rank)
         rank += 1
+
+
+def follows(values: Sequence[float]) -> bool:
+    """Whether values in their order are closer to their neighbours than by chance in 98 % of cases: they rise or fall, or come in waves.
+
+    Such values are not independent of each other, and an interval over them is too narrow. The test is von Neumann's on ranks (Bartels).
+    """
+    n = len(values)
+    if n < MIN_LAUNCHES:
+        return False
+    ordered = sorted(values)
+    ranks = [(bisect_left(ordered, value) + bisect_right(ordered, value)) / 2 for value in values]
+    steps = sum((later - sooner) ** 2 for sooner, later in pairwise(ranks))
+    whole = sum((rank - n / 2) ** 2 for rank in ranks)
+    if not whole:
+        return False
+    if n - MIN_LAUNCHES < len(FOLLOWS):
+        return steps <= FOLLOWS[n - MIN_LAUNCHES]
+    deviation = math.sqrt(4 * (n - 2) * (5 * n * n - 2 * n - 9) / (5 * n * (n + 1) * (n - 1) ** 2))
+    return steps / whole <= 2 - 2.054 * deviation
 
 
 def outliers(launches: Sequence[Sequence[int]]) -> Outliers:

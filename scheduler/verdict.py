@@ -14,7 +14,7 @@ from typing import Final
 
 from protocol.record import Accelerator
 from scheduler.observed import Launch, Observed
-from scheduler.stats import MIN_LAUNCHES, Centre, centre, launch_medians, median, nearest_rank
+from scheduler.stats import MIN_LAUNCHES, Centre, centre, follows, launch_medians, median, nearest_rank
 
 NOISY: Final = 0.10
 """Half the interval's width, as a share of the median, that is too wide when no precision was asked for."""
@@ -26,6 +26,8 @@ MIN_DRIFT: Final = 20
 """Samples from which a launch's halves are compared."""
 MIN_SIDE: Final = 3
 """Launches on either side of a change."""
+CLOSE: Final = 0.01
+"""Launches within this share of each other are the same to whoever reads them, in whatever order they lie."""
 MODES: Final = 0.15
 """A gap between two groups of launches, as a share of the median, that makes them two modes."""
 STALLED: Final = 0.05
@@ -80,14 +82,17 @@ def judge(
     agrees: bool | None,
     precision: float | None = None,
     accelerator: Accelerator | None = None,
+    crowded: bool = False,
 ) -> Finding:
-    """The verdict on a measurement and why. `precision`: the share of the median that was asked for; None: a number of runs was."""
+    """The verdict on a measurement and why. `precision`: the share of the median that was asked for; None: a number of runs was.
+    `crowded`: it ran on more threads than there are cores, which then wait for each other: that something waited says nothing of others.
+    """
     launches = [launch for launch in observed.launches if launch.samples]
     found = [
         *_checked(agrees),
         *_enough(launches),
         *_throttled(launches, accelerator),
-        *_busy(launches),
+        *_busy(launches, crowded),
         *_steady(launches),
         *_narrow(launches, precision),
     ]
@@ -129,9 +134,9 @@ def _throttled(launches: Sequence[Launch], accelerator: Accelerator | None) -> l
     return [(Verdict.THROTTLED, why) for why in found]
 
 
-def _busy(launches: Sequence[Launch]) -> list[Finding]:
+def _busy(launches: Sequence[Launch], crowded: bool) -> list[Finding]:
     shares = (
-        (stall_share(launches), STALLED, "of the time something waited for a processor"),
+        (None if crowded else stall_share(launches), STALLED, "of the time something waited for a processor"),
         (mean_share(launches, "others"), OTHERS, "of the processors' time went to other work"),
         (mean_share(launches, "steal"), STOLEN, "of the processors' time was taken by the hypervisor"),
     )
@@ -164,9 +169,10 @@ def mean_share(launches: Iterable[Launch], name: str) -> float | None:
 
 
 def _steady(launches: Sequence[Launch]) -> list[Finding]:
-    """A change from one launch to the next, else two modes; and a change within the launches."""
+    """A change from one launch to the next, else two modes, else launches that follow each other; and a change within the launches."""
     medians = launch_medians([launch.samples for launch in launches])
-    return [finding for finding in (change(medians) or modes(medians), _halves(launches)) if finding]
+    found = change(medians) or modes(medians) or waves(medians)
+    return [finding for finding in (found, _halves(launches)) if finding]
 
 
 def change(medians: Sequence[float]) -> Finding | None:
@@ -182,6 +188,18 @@ def change(medians: Sequence[float]) -> Finding | None:
     if best is None:
         return None
     return Verdict.DRIFT, f"launch {best[1] + 1} and later {best[0]:+.0%} against those before"
+
+
+def waves(medians: Sequence[float]) -> Finding | None:
+    """Launches that are like the ones before them, so that their interval is narrower than what is known: a slow change goes on in them."""
+    whole = median(medians) if medians else 0.0
+    spread = (max(medians) - min(medians)) / whole if whole else 0.0
+    if spread <= CLOSE or not follows(medians):
+        return None
+    return (
+        Verdict.DRIFT,
+        f"the launches follow each other within {spread:.1%}: the interval may be too narrow",
+    )
 
 
 def modes(medians: Sequence[float]) -> Finding | None:

@@ -11,7 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from protocol.attempt import TaskState
-from scheduler.progress import ENDED, STATE_WORDS, fraction, ordinal, progress_text, show_time
+from protocol.words import Phase
+from scheduler.progress import BUSY, ENDED, STATE_WORDS, fraction, ordinal, progress_text, show_time
 from scheduler.safe import safe_text
 from scheduler.store import Store
 from scheduler.stored import CampaignRow, TaskRow
@@ -91,11 +92,12 @@ class _Screen:
 
 
 class _Lines:
-    """A line when a task moves on; nothing that a log would not want."""
+    """A line when a task moves on; nothing that a log would not want: launches repeat their phases, which are told once an attempt."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._told: dict[str, str] = {}
+        self._phases: set[tuple[str, int, str]] = set()
 
     def __enter__(self) -> _Lines:
         return self
@@ -108,17 +110,28 @@ class _Lines:
             step = (
                 progress_text(task) if task.state in ENDED or task.state is TaskState.PENDING else _step(task)
             )
-            if self._told.get(task.id) != step:
+            if self._told.get(task.id) != step and not self._again(task, step):
                 self._told[task.id] = step
                 where = f" on {safe_text(task.device)}" if task.device else ""
                 line = f"{task.id}  {safe_text(task.model)} × {safe_text(task.unit)}{where}: {step}"
                 self._console.print(Text(line), soft_wrap=True)
+
+    def _again(self, task: TaskRow, step: str) -> bool:
+        """Whether this attempt has told of this phase before: each launch goes through them."""
+        if task.state is not TaskState.RUNNING or task.phase in (None, Phase.QUEUED):
+            return False
+        key = (task.id, task.attempt, step)
+        known = key in self._phases
+        self._phases.add(key)
+        return known
 
 
 def _step(task: TaskRow) -> str:
     """The phase without its counts, so that a pipe gets a line for each phase and not for each inference."""
     if task.state is TaskState.QUEUED and task.position is not None:
         return f"queued {ordinal(task.position)}"
+    if task.phase is Phase.PREPARE and task.total:
+        return f"{BUSY}, at most {task.total} s"
     return str(task.phase or STATE_WORDS.get(task.state, task.state))
 
 

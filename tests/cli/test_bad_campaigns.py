@@ -17,7 +17,7 @@ BAD = {
     "a clause of nothing known": (START + "devices:\n  where:\n    - memory >= 3\n", 6, "memory", ""),
     "a missing key": ("campaign: c\nunits: [CPU (ONNX)]\n", None, "models", ""),
     "a missing model": (START.replace("m.onnx", "none.onnx"), 2, "none.onnx", "paths are read from"),
-    "a folder as model": (START.replace("m.onnx", "folder"), 2, "is a folder", "file inside"),
+    "an empty folder as model": (START.replace("m.onnx", "folder"), 2, "the folder is empty", ""),
     "an empty model": (START.replace("m.onnx", "empty.onnx"), 2, "empty", ""),
     "the same name twice": (START.replace("[m.onnx]", "\n  - m.onnx\n  - m.onnx"), 4, "m.onnx", ""),
     "a key twice": (START + "campaign: d\n", 4, "campaign", ""),

@@ -59,6 +59,13 @@ def test_each_command_has_help_that_begins_with_what_it_does(typed: Typed, comma
     assert done.err == ""
 
 
+def test_help_shows_the_defaults_that_are_written_out(typed: Typed) -> None:
+    bench = " ".join(typed("bench", "--help").out.replace("│", " ").split())
+    assert "[default: 100]" in bench
+    assert "[default: the processor]" in bench
+    assert "[default: the latest]" in " ".join(typed("watch", "--help").out.replace("│", " ").split())
+
+
 def test_the_programs_help_names_every_command_and_every_exit_code(typed: Typed) -> None:
     done = typed("--help")
     assert done.code == 0

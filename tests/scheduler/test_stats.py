@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import statistics
@@ -19,6 +20,7 @@ from scheduler.stats import (
     Outliers,
     Summary,
     centre,
+    follows,
     interval_rank,
     median_interval,
     outliers,
@@ -197,3 +199,25 @@ def test_a_slower_launch_is_not_all_outliers() -> None:
 def test_mild_and_severe_outliers_are_apart_and_never_the_half(launches: list[list[int]]) -> None:
     found = outliers(launches)
     assert found.mild + found.severe <= sum(map(len, launches)) / 2
+
+
+@pytest.mark.parametrize("n", [6, 7, 8])
+def test_of_all_orders_of_few_values_less_than_two_in_a_hundred_follow_each_other(n: int) -> None:
+    orders = list(itertools.permutations(range(n)))
+    assert 0.005 < sum(map(follows, orders)) / len(orders) < 0.02
+
+
+@pytest.mark.parametrize("n", [12, 20, 40])
+def test_values_in_no_order_seldom_follow_each_other(n: int) -> None:
+    source = random.Random(n)
+    found = sum(follows([source.gauss(0, 1) for _ in range(n)]) for _ in range(5000))
+    assert 0.01 < found / 5000 < 0.03
+
+
+def test_values_that_rise_or_come_in_waves_follow_each_other() -> None:
+    assert follows(range(6))
+    assert follows([-each for each in range(30)])
+    assert follows([math.sin(each / 5) for each in range(40)])
+    assert not follows([3, 3, 3, 3, 3, 3, 3])
+    assert not follows(range(5))
+    assert not follows([1, 9, 2, 8, 3, 7, 4, 6, 5])

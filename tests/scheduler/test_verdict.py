@@ -109,6 +109,22 @@ def test_other_work_on_the_device_is_told(host: Host, words: str) -> None:
     assert words in why
 
 
+def test_launches_that_creep_say_that_the_interval_may_be_too_narrow() -> None:
+    creeping = scaled(*(1 + 0.004 * each for each in range(10)))
+    verdict, why = judge(measured(*creeping), agrees=True)
+    assert verdict is Verdict.DRIFT
+    assert why == "the launches follow each other within 3.5%: the interval may be too narrow"
+    slightly = scaled(*(1 + 0.0009 * each for each in range(10)))
+    assert judge(measured(*slightly), agrees=True)[0] is Verdict.VALID
+
+
+def test_more_threads_than_cores_wait_for_each_other_and_not_for_others() -> None:
+    waiting = measured(*SIX, stall=2 * 10**8)
+    assert judge(waiting, agrees=True, crowded=True)[0] is Verdict.VALID
+    busy = measured(*SIX, host=Host(others=0.3), stall=2 * 10**8)
+    assert judge(busy, agrees=True, crowded=True)[0] is Verdict.BUSY_HOST
+
+
 def test_waiting_for_a_processor_is_a_busy_host() -> None:
     assert judge(measured(*SIX, stall=10**7), agrees=True)[0] is Verdict.VALID
     verdict, why = judge(measured(*SIX, stall=2 * 10**8), agrees=True)

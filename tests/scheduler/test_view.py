@@ -76,6 +76,11 @@ def changed(**changes: object) -> TaskRow:
         (changed(phase=Phase.FETCH, done=12_100_000, total=28_000_000), "fetch 43 % (12.1 of 28.0 MB)"),
         (changed(phase=Phase.LOAD, done=2, total=5), "load 2/5"),
         (changed(phase=Phase.LOAD, done=0, total=1), "load"),
+        (changed(phase=Phase.PREPARE, done=0, total=None), "prepare"),
+        (
+            changed(phase=Phase.PREPARE, done=3, total=10),
+            "waits for other work on the device to end, 3 of at most 10 s",
+        ),
         (changed(phase=Phase.WARM_UP, done=12, total=None), "warm-up 12"),
         (changed(phase=Phase.CHECK, done=0, total=None), "check"),
         (changed(phase=None, state=TaskState.LEASED), "starting"),
@@ -165,6 +170,19 @@ def test_a_pipe_gets_a_line_for_each_phase_and_no_escape_codes() -> None:
     assert told[1].endswith("on laptop-7: run")
     assert "[bold]evil[/x]" in told[2]
     assert "\x1b" not in out.getvalue()
+
+
+def test_a_pipe_hears_of_each_phase_once_an_attempt_however_many_launches_there_are() -> None:
+    out = io.StringIO()
+    lines = _Lines(Console(file=out, width=80))
+    for attempt in (1, 2):
+        lines.update(CAMPAIGN, [changed(state=TaskState.COMMITTING, phase=None, attempt=attempt)])
+        for _ in range(6):
+            for phase, total in ((Phase.PREPARE, 10), (Phase.LOAD, None), (Phase.RUN, 100)):
+                lines.update(CAMPAIGN, [changed(phase=phase, total=total, attempt=attempt)])
+    steps = [line.rpartition(": ")[2] for line in out.getvalue().splitlines()]
+    once = ["asking", "waits for other work on the device to end, at most 10 s", "load", "run"]
+    assert steps == [*once, *once]
 
 
 @pytest.mark.parametrize(
