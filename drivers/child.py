@@ -26,6 +26,9 @@ from drivers.base import (
 from drivers.hardware import threads_for
 from drivers.stopping import Job
 
+NAME: Final = "sark-run"
+"""As which a process that runs a model is seen."""
+
 NOT_SHUT_IN: Final = "this device could not shut the run in"
 
 UNLIMITED_UNITS: Final = ("GPU", "DirectML", "Neural Engine", "TensorRT", "OpenVINO", "CoreML (ONNX)", "NPU")
@@ -50,6 +53,7 @@ def work(
     """
     code = 1
     try:
+        confine.be_called(NAME)
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
         os.dup2(log, 1)

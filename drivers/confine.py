@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -91,6 +92,13 @@ def prctl(option: int, value: int) -> bool:
     import ctypes
 
     return bool(ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) == 0)
+
+
+def be_called(name: str) -> None:
+    """What this process is called in `ps` and `top`, at most 15 characters; only on Linux."""
+    if sys.platform == "linux":
+        with suppress(OSError):
+            Path("/proc/self/comm").write_text(name)
 
 
 def die_with(parent: int) -> None:

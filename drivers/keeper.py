@@ -84,6 +84,7 @@ def keep(orders: socket.socket, driver: Driver | None, tier: Tier, begun: Plan |
     """
     try:
         keeper = os.getpid()
+        confine.be_called("sark-keeper")
         os.setsid()
         confine.prctl(confine.PR_SET_CHILD_SUBREAPER, 1)
         woken, wake = os.pipe()

@@ -45,6 +45,7 @@ def main(arguments: list[str]) -> NoReturn:
     control = socket.socket(fileno=int(arguments[0]))
     driver, simulate, preload = arguments[1], arguments[2] == "1", arguments[5] == "1"
     loaded = None
+    confine.be_called("sark-zygote")
     confine.have_files()
     if preload:
         loaded = preload_driver(driver, simulate)

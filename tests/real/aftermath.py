@@ -10,13 +10,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-import psutil
-
 from protocol.record import read_record
 from scheduler.chain import check_chain
 from scheduler.store import Store
 from tests.real.chaos import HOME, ON_WORKER, Fault, Kind, Storm
-from tests.real.lab import marked, until
+from tests.real.lab import launches, marked, until
 from tests.simulation.history import History, Limits
 from tests.simulation.history import Kind as Happened
 
@@ -94,8 +92,7 @@ def wait_until_quiet(storm: Storm) -> list[str]:
     found: list[str] = []
 
     def runs() -> list[int]:
-        workers = [psutil.Process(lab.running[name].pid) for name in lab.workers if name in lab.running]
-        return [run.pid for worker in workers for zygote in worker.children() for run in zygote.children()]
+        return launches(lab, *(name for name in lab.workers if name in lab.running))
 
     try:
         until(lambda: not runs(), "no run is left", within=QUIET_S)

@@ -25,7 +25,7 @@ from typing import Final
 
 import psutil
 
-from tests.real.lab import Lab, script, until
+from tests.real.lab import Lab, launches, script, until
 from tests.real.relay import Relay, relayed
 
 HOME: Final = "ada"
@@ -209,9 +209,11 @@ class Storm:
                 self._relays[victim].refuse()
                 lab.kill(victim)
                 return lambda: self._restart(victim)
-            case Kind.RUN | Kind.ZYGOTE:
-                zygotes = psutil.Process(lab.running[victim].pid).children()
-                there = zygotes if kind is Kind.ZYGOTE else [run for z in zygotes for run in z.children()]
+            case Kind.RUN:
+                runs = launches(lab, victim)
+                return _kill(rng.choice(runs)) if runs else None
+            case Kind.ZYGOTE:
+                there = psutil.Process(lab.running[victim].pid).children()
                 return _kill(rng.choice(there).pid) if there else None
             case Kind.SCHEDULER:
                 return _kill(self._scheduler())

@@ -22,6 +22,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
+
+from drivers.child import NAME
 from swarm.home import Home
 from swarm.identity import load_or_create
 from tests.real.apart import a_lock_of_its_own
@@ -297,6 +300,25 @@ class Task:
     def runs(self) -> bool:
         """Its timed inferences are under way."""
         return self.state == "running" and self.phase == "run"
+
+
+def launches(lab: Lab, *names: str) -> list[int]:
+    """Processes of those workers that run a model now."""
+    found: list[psutil.Process] = []
+    for name in names:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found += psutil.Process(lab.running[name].pid).children(recursive=True)
+    return [
+        one.pid for one in found if alive(one.pid, NAME)
+    ]  # all were seen before: these live at the same time
+
+
+def alive(pid: int, name: str | None = None) -> bool:
+    """Whether it is a process that has not ended, and is called so if `name` is given."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        return process.status() != psutil.STATUS_ZOMBIE and name in (None, process.name())
+    return False
 
 
 @contextlib.contextmanager

@@ -2,31 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import subprocess
 from pathlib import Path
 
-import psutil
-
-from tests.real.lab import Lab, campaign, marked, script, until
-
-
-def launches(lab: Lab) -> list[int]:
-    """Processes that measure now: the children of the workers' zygotes, which are the workers' children."""
-    found: list[int] = []
-    for name in ("one", "two"):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            worker = psutil.Process(lab.running[name].pid)
-            found += [child.pid for zygote in worker.children() for child in zygote.children()]
-    return [pid for pid in found if alive(pid)]  # all of them were seen before: these live at the same time
-
-
-def alive(pid: int) -> bool:
-    """Whether it is a process that has not ended."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    return False
+from tests.real.lab import Lab, alive, campaign, launches, marked, script, until
 
 
 def test_two_schedulers_share_the_workers_and_no_two_runs_overlap(lab: Lab, tmp_path: Path) -> None:
@@ -41,7 +21,7 @@ def test_two_schedulers_share_the_workers_and_no_two_runs_overlap(lab: Lab, tmp_
 
     def over() -> bool:
         nonlocal most
-        now = launches(lab)
+        now = launches(lab, "one", "two")
         seen.update(now)
         most = max(most, len(now))
         return all(
@@ -74,15 +54,15 @@ def test_a_task_and_then_its_campaign_are_cancelled_from_another_terminal(lab: L
         assert watching.stdout is not None
         found = watching.stdout.readline().split()[1]
         task = until(lambda: next((t for t in lab.tasks("ada", found) if t.runs), None), "a task runs")
-        running = launches(lab)
+        running = launches(lab, "one", "two")
         assert running
         done = lab.run("ada", "cancel", f"{found}/{task.n}", "--gate", lab.gate)
         assert done.code == 0, done
         assert "is cancelled: 1 stopped" in done.out
         assert not [pid for pid in running if alive(pid)]
-        until(lambda: launches(lab), "another task runs")
+        until(lambda: launches(lab, "one", "two"), "another task runs")
         done = lab.run("ada", "cancel", found, "--gate", lab.gate)
-        assert launches(lab) == []
+        assert launches(lab, "one", "two") == []
         assert done.code == 0, done
         assert "is cancelled: 3 stopped, 1 had ended before" in done.out
         output, _ = watching.communicate(timeout=15)
