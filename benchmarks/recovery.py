@@ -36,7 +36,7 @@ from pathlib import Path
 import psutil
 
 from tests.real.apart import can_be_apart
-from tests.real.lab import Lab, campaign, script, until
+from tests.real.lab import Lab, campaign, launches, script, until
 from tests.real.relay import Relay, relayed
 
 HOME = "ada"
@@ -247,9 +247,8 @@ class Bench:
         return [datetime.fromisoformat(json.loads(line)["timestamp"]).timestamp() for line in lines]
 
     def runs(self, worker: str) -> list[int]:
-        """Processes that measure there: its zygotes' children."""
-        process = psutil.Process(self.lab.running[worker].pid)
-        return [run.pid for zygote in process.children() for run in zygote.children()]
+        """Processes that run a model there."""
+        return launches(self.lab, worker)
 
 
 _WORDS = ("task.granted", "task.queued", "task.succeeded")
