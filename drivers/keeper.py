@@ -12,14 +12,13 @@ from __future__ import annotations
 import array
 import os
 import select
-import shutil
 import signal
 import socket
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NoReturn
 
-from drivers import child, confine, registry, sandbox_linux, view, wire
+from drivers import child, confine, leavings, registry, sandbox_linux, view, wire
 from drivers.base import Driver, Unfit, looks_outside, opens_connections
 from drivers.confine import Shelter, Tier
 from drivers.view import Plan
@@ -127,9 +126,7 @@ def keep(orders: socket.socket, driver: Driver | None, tier: Tier, begun: Plan |
         said = os.read(heard, sandbox_linux.VERDICT.size)  # all who could write are dead
         if len(said) == sandbox_linux.VERDICT.size:
             (status,) = sandbox_linux.VERDICT.unpack(said)
-        shutil.rmtree(
-            os.fsdecode(told.partition(b"\0")[0]), ignore_errors=True
-        )  # here, because the parent may be gone
+        leavings.remove(os.fsdecode(told.partition(b"\0")[0]))  # here, because the parent may be gone
         with suppress(OSError):
             control.sendall(b"%d\n" % status)
     finally:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import BinaryIO, Final, NoReturn
 
-from drivers import child, confine, wire
+from drivers import child, confine, leavings, wire
 from drivers.process import LOOK_S, READ_BYTES, boot_command, last_words, private_folder, starting
 
 _END: Final = b""
@@ -100,7 +99,7 @@ class PlainChild:
             with contextlib.suppress(OSError):
                 pipe.close()
         words = last_words(self._log)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        leavings.remove(self._folder)
         return words
 
 

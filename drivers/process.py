@@ -10,7 +10,6 @@ import contextlib
 import math
 import os
 import select
-import shutil
 import signal
 import socket
 import subprocess
@@ -22,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Final, Protocol
 
-from drivers import confine, wire
+from drivers import confine, leavings, wire
 from drivers.base import Crashed
 
 KILL_S: Final = 2.0
@@ -165,7 +164,7 @@ class ForkedChild:
             self._control.close()
             os.close(self._events)
         words = last_words(self._log)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        leavings.remove(self._folder)
         return words
 
 

@@ -48,6 +48,11 @@ CLONE_THREAD: Final = 0x10000
 PR_SET_PDEATHSIG: Final = 1
 TIOCSTI: Final = 0x5412
 TIOCLINUX: Final = 0x541C
+FIOSETOWN: Final = 0x8901
+SIOCSPGRP: Final = 0x8902
+F_SETOWN: Final = 8
+F_SETSIG: Final = 10
+F_SETOWN_EX: Final = 15
 
 
 def _new(number: int) -> tuple[int, int]:
@@ -166,7 +171,9 @@ def rules(pid: int, network: bool, gpu: bool) -> tuple[Rule, ...]:
         Rule("prlimit64", (302, 261), how=How.UNLESS, values=(0, *own)),
         Rule("setpriority", (141, 140), how=How.UNLESS, values=(0,)),
         Rule("prctl", (157, 167), how=How.WHEN, values=(PR_SET_PDEATHSIG,)),
-        Rule("ioctl", (16, 29), how=How.WHEN, argument=1, values=(TIOCSTI, TIOCLINUX)),
+        Rule("ioctl", (16, 29), how=How.WHEN, argument=1, values=(TIOCSTI, TIOCLINUX, FIOSETOWN, SIOCSPGRP)),
+        # a file that is ready sends its owner any signal it is told to, also to end
+        Rule("fcntl", (72, 25), how=How.WHEN, argument=1, values=(F_SETOWN, F_SETSIG, F_SETOWN_EX)),
     )
 
 

@@ -46,6 +46,10 @@ MAX_RANK: Final = 64
 MAX_FIGURES: Final = 256
 MAX_SERIES: Final = 16
 MAX_FIGURE: Final = 1e18
+MAX_CONTAINERS: Final = 40_000
+MAX_QUOTES: Final = 400_000
+MAX_COMMAS: Final = 2_500_000
+"""Of each as many in a frame as no event needs: what is read of a frame could otherwise be twenty times as large as it is."""
 
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _NAME: Final = re.compile("[a-z][a-z0-9_]{0,63}")
@@ -308,6 +312,9 @@ KINDS: Final = {kind.__name__: kind for kind in FIELDS}
 
 def unpack(payload: bytes) -> Event | UnitInfo | Failure:
     """One frame of a child as a checked event, or as the failure it reports. Raises `Garbled` for anything else."""
+    containers = payload.count(b"[") + payload.count(b"{")
+    if containers > MAX_CONTAINERS or payload.count(b'"') > MAX_QUOTES or payload.count(b",") > MAX_COMMAS:
+        raise Garbled(f"{payload[:60]!r} … has more parts than any event")
     try:
         said = json.loads(payload)
     except (ValueError, RecursionError):

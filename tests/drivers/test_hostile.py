@@ -92,7 +92,7 @@ BY_PROBE: Final = {
         "memory that outlives it",
         "files in memory",
     ),
-    "signals": ("signal the node",),
+    "signals": ("signal the node", "signal the node by a file"),
     "sees_processes": ("see the node's process", "read the node's environment", "connect to a local service"),
     "fills_disk": ("fill the disk", "threads without end", "code of its own"),
 }
@@ -105,6 +105,7 @@ EVERYWHERE_OPEN: Final = frozenset(
         "run a program",
         "become a program",
         "signal the node",
+        "signal the node by a file",
         "fill the disk",
     }
     | {
@@ -264,6 +265,7 @@ ENDS: Final = (
     ("leave the group", TimedOut, "still running after its limit"),
     ("flood the pipe", Crashed, "broke its contract"),
     ("talk nonsense", Crashed, "broke its contract"),
+    ("dig", Crashed, "exit code 7"),
     ("write a large file", Crashed, "File too large|SIGXFSZ"),
 )
 

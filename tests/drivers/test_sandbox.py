@@ -114,6 +114,11 @@ def test_the_filter_reads_arguments_where_they_decide(machine: str, column: int,
         ("prctl", (15,), ALLOW),
         ("ioctl", (0, 0x5412), REFUSE),
         ("ioctl", (0, 0x5401), ALLOW),
+        ("ioctl", (0, 0x8901), REFUSE),
+        ("fcntl", (3, 3), ALLOW),
+        ("fcntl", (3, 8), REFUSE),
+        ("fcntl", (3, 10), REFUSE),
+        ("fcntl", (3, 15), REFUSE),
     ):
         assert verdict(code, word, call[name], *arguments) == answer, (name, arguments)
 

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from drivers import wire
 from drivers.base import (
+    Block,
     Checked,
     Described,
     Event,
@@ -105,6 +106,24 @@ def test_a_child_that_talks_too_much_is_stopped() -> None:
 def test_what_is_not_an_event_is_garbled(said: bytes) -> None:
     with pytest.raises(wire.Garbled):
         wire.unpack(said)
+
+
+@pytest.mark.parametrize("part", [b"{}", b"[]", b'"ab"', b"300"])
+def test_a_frame_that_would_be_many_times_as_large_in_memory_is_not_read(part: bytes) -> None:
+    with pytest.raises(wire.Garbled, match="more parts than any event"):
+        wire.unpack(b'{"event": "Loaded", "more": [' + b",".join([part] * 2_600_000) + b"]}")
+
+
+def test_the_largest_events_there_are_have_fewer_parts_than_that() -> None:
+    block = Block(1, 1, 1, 1, 1)
+    blocks = Measured((1,), (), 0.0, 0.0, None, 0, None, blocks=(block,) * wire.MAX_ENTRIES)
+    described = Described(
+        "u", "d", "r", (), 1, {f"x{at}": (1,) * wire.MAX_RANK for at in range(wire.MAX_ENTRIES)}, {}, 0
+    )
+    for event in (blocks, described):
+        (payload,) = wire.Reassembler(1 << 30).feed(wire.pack_event(event))
+        assert wire.unpack(payload) == event
+    assert 2 * wire.MAX_SAMPLES < wire.MAX_COMMAS
 
 
 @pytest.mark.parametrize(

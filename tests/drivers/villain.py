@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import fcntl
 import json
 import mmap
 import os
@@ -131,6 +132,26 @@ def speak_for_the_keeper() -> None:
     raise OSError(errno.EBADF, "no socket")
 
 
+def own_the_node(pid: int) -> None:
+    """A file that sends the node a signal when it is ready. It never is."""
+    ready, wake = os.pipe()
+    try:
+        fcntl.fcntl(ready, fcntl.F_SETOWN, pid)
+    finally:
+        os.close(ready)
+        os.close(wake)
+
+
+def dig() -> None:
+    """Folders in each other, more than a tidy-up can go down, and one that nobody may look into."""
+    Path("shut", "in").mkdir(parents=True)
+    Path("shut").chmod(0)
+    for _ in range(3000):
+        Path("down").mkdir()
+        os.chdir("down")
+    os._exit(7)
+
+
 def run_own_code() -> None:
     """A library of one's own: bytes from its folder as code."""
     with open("code", "wb+") as file:  # noqa: PTH123
@@ -195,6 +216,7 @@ def tries(told: dict[str, Any]) -> dict[str, Callable[[], object]]:
         "become a program": become,
         "signal the node": lambda: os.kill(node, 0),
         "signal everybody": lambda: os.kill(-1, 0),
+        "signal the node by a file": lambda: own_the_node(node),
         "hold the node by its number": lambda: os.close(os.pidfd_open(node)),
         "limit the node": lambda: resource.prlimit(node, resource.RLIMIT_CPU),
         "speak for the keeper": speak_for_the_keeper,
@@ -239,6 +261,7 @@ def deeds(told: dict[str, Any]) -> dict[str, Callable[[], object]]:
         "flood the pipe": _flood,
         "talk nonsense": lambda: _talk(b"\xff" * 64),
         "leave the group": _leave,
+        "dig": dig,
         "leave a note": lambda: Path("note").write_bytes(b"for the next"),
         "look for a note": _tell_folder,
     }
