@@ -228,7 +228,9 @@ class Desk:
         if not verify(peer, task_message(ask.task), ask.signature):
             return Denied(reason=Reason.BAD_REQUEST, detail="the task's signature is not its scheduler's")
         if permit.stranger and looks_trusting(task.unit, task.model.name):
-            return Denied(reason=Reason.NOT_ALLOWED, detail=detail(f"{line(task.model.name)}: {FOR_FRIENDS}"))
+            told = detail(f"{line(task.model.name)}: {FOR_FRIENDS}")
+            # with a clause: it is this task that is refused, not all that this scheduler has
+            return Denied(reason=Reason.NOT_ALLOWED, detail=told, unmet=("a model that carries no program",))
         unmet = self.unmet(task.unit, task.requirement)
         longest_s = math.inf if permit.owner else self.longest_s
         if (most_s := most_seconds(task)) > longest_s:

@@ -135,7 +135,11 @@ class Answers(Standing):
         orders = self._turned_down(entry, attempt, TaskEvent.REFUSE, denied.reason, denied.detail, now)
         if denied.reason is Reason.STALE_EPOCH:
             return orders + self.disowned(peer, entry.task.campaign, now)
-        if denied.reason in (Reason.DOES_NOT_FIT, Reason.BAD_REQUEST):  # this task, not all of ours
+        of_this = denied.reason is Reason.NOT_ALLOWED and denied.unmet
+        if of_this or denied.reason in (
+            Reason.DOES_NOT_FIT,
+            Reason.BAD_REQUEST,
+        ):  # this task, not all of ours
             need = self.needs[entry.need]
             need.fits.discard(peer)
             need.declined[peer] = denied

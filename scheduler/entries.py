@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from typing import Final
 
 from protocol.advert import Advert
@@ -18,6 +19,8 @@ from protocol.task import Task
 from protocol.words import Reason
 from scheduler.stats import MAX_LAUNCHES
 
+PROGRAMS: Final = frozenset({".pt", ".pt2", ".pth", ".ts", ".jit", ".bin", ".ckpt", ".pkl"})
+"""What files that carry programs are called, as drivers see it, whom this package does not know; a test holds the two together."""
 LIVE: Final = frozenset({TaskState.COMMITTING, TaskState.QUEUED, TaskState.LEASED, TaskState.RUNNING})
 HAS_PLACE: Final = frozenset({TaskState.LEASED, TaskState.RUNNING})
 OWED_S: Final = 60.0
@@ -239,7 +242,7 @@ class Said:
 
 @dataclass(slots=True)
 class Need:
-    """All tasks of one campaign with the same requirement: what is looked for, and who was found."""
+    """All tasks of one campaign with the same requirement and alike in trust (`need_of`): what is looked for, and who was found."""
 
     id: str
     campaign: str
@@ -296,8 +299,11 @@ class Course:
 
 
 def need_of(task: Task) -> str:
-    """Names the need of a task: the same for tasks of one campaign that look for the same devices."""
-    return task.campaign + "\n" + pack(task.requirement.to_wire()).hex()
+    """Names the need of a task: the same for tasks of one campaign that look for the same devices. Models that carry programs have one of
+    their own: devices that run those for people they know alone refuse them, and take the others.
+    """
+    program = PurePosixPath(task.model.name.lower()).suffix in PROGRAMS
+    return task.campaign + "\n" + pack(task.requirement.to_wire()).hex() + ("\nprogram" if program else "")
 
 
 def cell_of(task: Task) -> str:

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from drivers.formats import looks_trusting
+from drivers.formats import SUFFIXES, looks_trusting
 from node.runner import work_order
 from protocol.messages import Denied, Granted
 from protocol.task import Measure, Model
 from protocol.words import Reason
+from scheduler.entries import PROGRAMS
 
 TORCH = "CPU (Torch)"
 
@@ -34,6 +35,7 @@ async def test_a_stranger_is_refused_a_program_with_a_line_before_anything_is_fe
     assert answer.reason is Reason.NOT_ALLOWED
     assert "carry programs" in answer.detail
     assert "net.pt2" in answer.detail
+    assert answer.unmet  # so it is this task that is refused, not its scheduler
     # what it calls by a harmless name is looked at again by the driver, which is told whose it is
     granted = await link.ask(eve.commit(eve.task(2)), Granted)
     assert granted.lease
@@ -56,3 +58,7 @@ async def test_declared_inputs_reach_the_driver(world: Any) -> None:
     task = world.ann.task(measure=Measure(inputs={"x": "float32[batch, 3]"}))
     order = work_order(task, "/m", stranger=True)
     assert (order.inputs, order.trusted) == ({"x": "float32[batch, 3]"}, False)
+
+
+def test_the_scheduler_knows_the_same_names() -> None:
+    assert PROGRAMS == SUFFIXES

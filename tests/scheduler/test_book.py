@@ -17,6 +17,7 @@ from scheduler.orders import (
     CampaignDone,
     CancelOn,
     CommitTo,
+    Discover,
     EndAttempt,
     EndPending,
     Explain,
@@ -247,6 +248,27 @@ def test_a_conflict_or_a_full_queue_is_no_try() -> None:
     story.tell(story.book.denied(again.task, again.attempt, denied, story.now))
     assert not of(story.after(2.0), ProbeWorker)
     assert of(story.after(1.5), ProbeWorker)
+
+
+def test_a_program_that_a_worker_runs_for_those_it_knows_alone_costs_the_other_models_nothing() -> None:
+    book, now = Book(random.Random(1)), 100.0
+    program, plain = a_task(1), a_task(2)
+    program = program.model_copy(update={"model": program.model.model_copy(update={"name": "net.pt2"})})
+    orders = book.add(Terms(campaign="c-one"), [Entry(program), Entry(plain)], now)
+    for look in of(orders, Discover):
+        book.found(look.need, [advert(0)], now)
+    first, second = of(book.quoted(PEERS[0], quote(), now), CommitTo)
+    assert (first.task, second.task) == ("c-one/1", "c-one/2")
+    denied = Denied(
+        reason=Reason.NOT_ALLOWED, detail="net.pt2: it carries a program", unmet=("a model without one",)
+    )
+    assert not of(book.denied(first.task, first.attempt, denied, now), CommitTo)
+    fence = Fence(incarnation=1, number=1)
+    book.granted(PEERS[0], second.task, second.attempt, "l1", fence, now, queued=False)
+    entry, need = book.entries["c-one/1"], book.needs[book.entries["c-one/1"].need]
+    assert (entry.tries, need.fits, list(need.declined)) == (0, set(), [PEERS[0]])
+    assert book.view(PEERS[0]).refused is None
+    assert book.needs[book.entries["c-one/2"].need].fits == {PEERS[0]}
 
 
 @pytest.mark.parametrize("how", ["denied", "conflict"])
