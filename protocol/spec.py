@@ -24,6 +24,7 @@ from protocol.index_messages import INDEX
 from protocol.lease import LEASE
 from protocol.messages import WORK
 from protocol.pool_messages import POOL
+from protocol.reach_messages import REACH
 from protocol.table import diagram
 from protocol.words import Family, Outcome, Phase, Reason, Right, Role, WorkerState
 from protocol.worker import WORKER
@@ -34,6 +35,7 @@ VOCABULARIES: Final[dict[Family, Vocabulary]] = {
     Family.BLOB: BLOB,
     Family.HEALTH: HEALTH,
     Family.POOL: POOL,
+    Family.REACH: REACH,
 }
 
 
@@ -161,6 +163,7 @@ SECTIONS: Final[dict[str, Callable[[], str]]] = {
     "blob": lambda: _messages(Family.BLOB),
     "health": lambda: _messages(Family.HEALTH),
     "pool": lambda: _messages(Family.POOL),
+    "reach": lambda: _messages(Family.REACH),
     "manifest": lambda: _value(pool_messages.PoolManifest),
     "advert": lambda: _value(advert.Advert),
     "task": lambda: _value(task.Task),

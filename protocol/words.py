@@ -119,3 +119,4 @@ class Family(StrEnum):
     BLOB = "/sark/blob/1"
     HEALTH = "/sark/health/1"
     POOL = "/sark/pool/1"
+    REACH = "/sark/reach/1"

@@ -15,7 +15,7 @@ from protocol.blob_messages import BLOB, Absent, Fetch, Sending
 from protocol.codec import Decoder, Frame, Kind, Vocabulary, pack, unpack
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.health_messages import HEALTH, Ping, Pong
-from protocol.index_messages import Refused
+from protocol.index_messages import ContactInfo, Refused
 from protocol.lease import Fence
 from protocol.messages import (
     WORK,
@@ -65,6 +65,7 @@ from protocol.pool_messages import (
     Nothing,
     Spread,
 )
+from protocol.reach_messages import REACH, DialBack, DialledBack
 from protocol.requirement import Requirement, parse_clause
 from protocol.words import Phase, Reason, Right, Role, WorkerState
 
@@ -108,6 +109,13 @@ EVERY: tuple[tuple[Vocabulary, Message], ...] = (
             running=1,
         ),
     ),
+    (
+        REACH,
+        DialBack(
+            ports=(4001, 4002), gates=(ContactInfo(peer="1" * 52, addresses=("/ip4/192.0.2.1/tcp/4101",)),)
+        ),
+    ),
+    (REACH, DialledBack(observed="/ip4/192.0.2.7/tcp/51034", reached=(4001,), wall_ms=1_790_000_000_000)),
     (POOL, Latest(pool="1" * 52, have=3)),
     (POOL, Manifest(body=b"manifest", signature=b"m" * 64)),
     (POOL, Nothing()),
@@ -201,7 +209,7 @@ IDS = [type(message).__name__ for _, message in EVERY]
 def test_every_message_of_these_families_has_an_example() -> None:
     """So that the golden bytes below cannot miss one."""
     shown = {type(message) for _, message in EVERY}
-    spoken = {message for family in (WORK, BLOB, HEALTH, POOL) for message in family.messages}
+    spoken = {message for family in (WORK, BLOB, HEALTH, POOL, REACH) for message in family.messages}
     assert shown == spoken
 
 
