@@ -27,7 +27,8 @@ from drivers.view import Act, Plan, Step
 
 CLONE_NEWNS, CLONE_NEWCGROUP, CLONE_NEWUTS = 0x00020000, 0x02000000, 0x04000000
 CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x08000000, 0x10000000, 0x20000000, 0x40000000
-MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC, MS_PRIVATE = 2, 4, 8, 0x1000, 0x4000, 0x40000
+MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC = 2, 4, 8, 0x1000, 0x4000
+MS_PRIVATE, MS_SLAVE = 0x40000, 0x80000
 MNT_DETACH: Final = 2
 _MOUNT_SETATTR: Final = 442
 _PIVOT_ROOT: Final = {"x86_64": 155, "aarch64": 41}
@@ -123,7 +124,8 @@ def begin_view(plan: Plan) -> None:
     with doing("namespaces"):
         _must(lib.unshare(spaces | (0 if plan.network else CLONE_NEWNET)))
     with doing("private mounts"):
-        _mount(lib, None, "/", None, MS_REC | MS_PRIVATE, None)
+        # what the system unmounts goes here too: a view that waits for its launch must not hold a disk that was taken out
+        _mount(lib, None, "/", None, MS_REC | MS_SLAVE, None)
     with doing("a root of its own"):
         _mount(lib, "sark", STAGE, "tmpfs", MS_NOSUID | MS_NODEV, f"size={view.ROOT_BYTES},mode=755")
     _take_all(lib, view.kept_base(plan.reads, plan.devices).steps, plan)
@@ -192,8 +194,8 @@ def _mount(
 
 
 def _only(lib: ctypes.CDLL, place: str, attributes: int, *, recursive: bool = True) -> None:
-    """Set attributes on a mount and those below it (Linux 5.12)."""
-    told = struct.pack("=4Q", attributes, 0, 0, 0)
+    """Set attributes on a mount and those below it (Linux 5.12), to which nothing that the system mounts there later will come."""
+    told = struct.pack("=4Q", attributes, 0, MS_PRIVATE, 0)
     flags = _AT_RECURSIVE if recursive else 0
     _must(lib.syscall(_MOUNT_SETATTR, _AT_FDCWD, os.fsencode(place), flags, told, ctypes.c_size_t(len(told))))
 

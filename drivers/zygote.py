@@ -27,7 +27,7 @@ from contextlib import suppress
 from typing import Final, NoReturn
 
 from drivers import confine, registry, sandbox_linux, sandbox_probe, view
-from drivers.base import Driver, Unfit
+from drivers.base import Driver, Unfit, looks_outside, opens_connections
 from drivers.confine import Tier
 from drivers.keeper import keep, pass_on, poll, receive_request, shelter_for
 from drivers.view import Plan
@@ -65,6 +65,7 @@ def serve(control: socket.socket, loaded: Driver | None, tier: Tier, ahead: int 
     gc.collect()
     gc.freeze()  # forked children then leave these objects' pages shared
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers report for themselves; nobody waits for them here
+    ahead = worth_preparing(loaded, tier, ahead)
     ready: list[socket.socket] = []
     running: list[socket.socket] = []
 
@@ -83,7 +84,7 @@ def serve(control: socket.socket, loaded: Driver | None, tier: Tier, ahead: int 
         return ours
 
     while True:
-        wanting = tier is Tier.FULL and len(ready) < ahead and not running
+        wanting = len(ready) < ahead and not running
         awaited = [control.fileno(), *(keeper.fileno() for keeper in running)]
         heard = {fd for fd, _ in poll(*awaited, timeout_ms=IDLE_MS if wanting else None)}
         if not heard:
@@ -98,12 +99,19 @@ def serve(control: socket.socket, loaded: Driver | None, tier: Tier, ahead: int 
         shelter = shelter_for(told, loaded, tier)
         begun = shelter.plan if shelter is not None and shelter.tier is Tier.FULL else None
         fits = begun is not None and begun.devices == usual.devices
+        ready = still(ready)  # one may have been ended while it waited, as by a device short of memory
         keeper = ready.pop() if ready and fits else fork(begun, fds)
-        with suppress(OSError):  # one that died while it waited: its launch is told as vanished
+        with suppress(OSError):  # one that died just now: its launch is told as vanished
             pass_on(keeper, told, fds)
         for fd in fds:
             os.close(fd)
         running = [*still(running), keeper]
+
+
+def worth_preparing(driver: Driver | None, tier: Tier, ahead: int) -> int:
+    """How many keepers to have ready: none where launches are not in the full sandbox, which is all that can be made before an order."""
+    never = driver is not None and (opens_connections(driver) or looks_outside(driver))
+    return ahead if tier is Tier.FULL and not never else 0
 
 
 def preload_driver(name: str, simulate: bool) -> Driver | None:
