@@ -11,9 +11,9 @@ import os
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Final, TextIO
+from typing import Annotated, Final, TextIO
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from protocol.errors import RemoteProtocolError, ResourceError
 from protocol.record import Ran, SignedRecord, read_record
@@ -72,6 +72,10 @@ def write_csv(path: Path, rows: Iterable[Row]) -> None:
 # -- raw results ----------------------------------------------------------------------------------------------------------------------
 
 
+Number = Annotated[int, Field(ge=0)]
+"""How many there are of something. Below 0 it would have launches share their samples, and a small file would fill the memory."""
+
+
 class RawResult(BaseModel):
     """One task with everything that was observed, and the bytes and signature to check it by."""
 
@@ -82,13 +86,13 @@ class RawResult(BaseModel):
     load_kinds: tuple[str, ...] = ()
     """Of each load: cold, fresh or warm."""
     warmup_ns: tuple[int, ...] = ()
-    warmups: tuple[int, ...] = ()
+    warmups: tuple[Number, ...] = ()
     """So many of `warmup_ns` belong to each launch."""
     inference_ns: tuple[int, ...] = ()
     """Timed samples of all launches, in order."""
-    samples: tuple[int, ...] = ()
+    samples: tuple[Number, ...] = ()
     """So many of `inference_ns` belong to each launch."""
-    per_sample: tuple[int, ...] = ()
+    per_sample: tuple[Number, ...] = ()
     """Inferences behind each sample of a launch, which is their mean."""
     series_ns: dict[str, tuple[int, ...]] = {}
     """Other times by name."""

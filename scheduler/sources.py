@@ -121,6 +121,16 @@ def _read_file(path: Path) -> Source:
 
 def read_table(text: str, name: str) -> tuple[Row, ...]:
     """The rows of a CSV. Raises `CampaignError`."""
+    try:
+        return _rows(text, name)
+    except csv.Error as exc:
+        raise CampaignError(
+            f"{safe_text(name)} is no CSV: {safe_text(str(exc), 100)}",
+            hint="sark-node results --raw FILE or --csv FILE writes one",
+        ) from None
+
+
+def _rows(text: str, name: str) -> tuple[Row, ...]:
     reader = csv.DictReader(io.StringIO(text, newline=""))
     if tuple(reader.fieldnames or ())[:CONTRACT] != COLUMNS[:CONTRACT]:
         raise CampaignError(

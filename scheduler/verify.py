@@ -208,7 +208,13 @@ def _whole_file(campaign: str, results: Sequence[RawResult], text: str) -> list[
 
 def _check_table(table: str, rows: Sequence[Row]) -> list[Finding]:
     """Row by row and column by column, as text; rows may be in any order, and some may be left out."""
-    reader = csv.DictReader(io.StringIO(table, newline=""))
+    try:
+        return _check_lines(csv.DictReader(io.StringIO(table, newline="")), rows)
+    except csv.Error as exc:
+        return [Finding("", (f"the CSV cannot be read: {exc}",))]
+
+
+def _check_lines(reader: csv.DictReader[str], rows: Sequence[Row]) -> list[Finding]:
     heads = tuple(reader.fieldnames or ())
     if heads[:CONTRACT] != COLUMNS[:CONTRACT]:
         return [Finding("", (f"the CSV does not begin with the {CONTRACT} columns of results",))]

@@ -197,6 +197,7 @@ def test_a_csv_is_held_against_the_rows_cell_by_cell() -> None:
         "the CSV does not begin with the 17 columns of results"
     ]
     assert wrongs(*told, table=lines[0] + "Complete,c-1/1\r\n")[0].startswith("its line in the CSV has not")
+    assert wrongs(*told, table=lines[0] + "x" * 200_000)[0].startswith("the CSV cannot be read: field larger")
 
 
 # -- where results come from --------------------------------------------------------------------------------------------------------
@@ -215,12 +216,22 @@ def test_results_are_read_from_a_raw_file_and_from_a_csv(tmp_path: Path) -> None
     assert "".join(csv_lines(entry.row for entry in table.entries())) == table.text
 
 
-@pytest.mark.parametrize("content", ["", "{", "{}", '{"format": "x"}', "a,b\n1,2\n", "\x00"])
+@pytest.mark.parametrize(
+    "content", ["", "{", "{}", '{"format": "x"}', "a,b\n1,2\n", "\x00", "x" * 200_000], ids=len
+)
 def test_a_file_of_something_else_is_refused_in_a_line(tmp_path: Path, content: str) -> None:
     path = tmp_path / "file"
     path.write_text(content)
     with pytest.raises(CampaignError, match="file"):
         read_source(str(path), Home.at(tmp_path))
+
+
+def test_launches_cannot_share_their_samples_so_that_a_small_file_stays_small(tmp_path: Path) -> None:
+    shared = json.loads(text(result()))
+    shared["results"][0]["samples"] = [30, -30] * 1000
+    (tmp_path / "raw.json").write_text(json.dumps(shared))
+    with pytest.raises(CampaignError, match="its form is wrong"):
+        read_source(str(tmp_path / "raw.json"), Home.at(tmp_path))
 
 
 def test_neither_file_nor_campaign_is_told(tmp_path: Path) -> None:
