@@ -1,0 +1,213 @@
+"""Can this node be dialled? A pure state machine, fed with what gates say who tried; `reach_keeper` is its shell.
+
+                 reached                missed twice
+    UNKNOWN ───────────────▶ DIRECT ───────────────▶ BEHIND
+       │  ▲                    │ ▲                     │ ▲
+       │  └──── moved ─────────┘ └────── reached ──────┘ │
+       └───────────────── missed twice ──────────────────┘
+
+A node that does not know yet acts as one that can be dialled, so a swarm on loopback or on one LAN works from the first second.
+A gate on the same LAN (`Verdict.near`) sees no router in between, so its word counts only as long as none from farther away is heard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+from protocol.table import Table, step
+from swarm.addresses import parse_tcp
+from swarm.network import Address, PeerId
+
+TRIES: Final = 2
+"""So many dial-backs in vain make BEHIND of it: one may have been lost."""
+ASK_AGAIN_S: Final = 3.0
+"""After the first try in vain."""
+ASK_DIRECT_S: Final = 600.0
+ASK_BEHIND_S: Final = 300.0
+ASK_UNKNOWN_S: Final = 60.0
+CALLED_S: Final = 60.0
+"""Somebody who calls a node that is BEHIND has it ask again, at most this often."""
+FAR_COUNTS_S: Final = 1800.0
+"""How long what a farther gate said outranks a gate of the same LAN."""
+MAX_DIRECT: Final = 6
+MAX_BESIDE_CIRCUITS: Final = 3
+MAX_TOLD: Final = 8
+"""Addresses in an advert: no more go into it."""
+
+
+class Reach(StrEnum):
+    """Whether others can dial this node."""
+
+    UNKNOWN = "unknown"
+    """No gate was asked yet."""
+    DIRECT = "direct"
+    """A gate dialled back, and got through."""
+    BEHIND = "behind"
+    """Behind a router or a firewall: reached through a gate alone."""
+
+
+class Heard(StrEnum):
+    """What may change it."""
+
+    REACHED = "reached"
+    MISSED = "missed"
+    """The first time in vain."""
+    MISSED_TWICE = "missed twice"
+    MOVED = "moved"
+    """This machine's own addresses are others now."""
+
+
+REACHABILITY: Final[Table[Reach, Heard]] = {
+    Reach.UNKNOWN: {
+        Heard.REACHED: Reach.DIRECT,
+        Heard.MISSED: Reach.UNKNOWN,
+        Heard.MISSED_TWICE: Reach.BEHIND,
+        Heard.MOVED: Reach.UNKNOWN,
+    },
+    Reach.DIRECT: {
+        Heard.REACHED: Reach.DIRECT,
+        Heard.MISSED: Reach.DIRECT,
+        Heard.MISSED_TWICE: Reach.BEHIND,
+        Heard.MOVED: Reach.UNKNOWN,
+    },
+    Reach.BEHIND: {
+        Heard.REACHED: Reach.DIRECT,
+        Heard.MISSED: Reach.BEHIND,
+        Heard.MISSED_TWICE: Reach.BEHIND,
+        Heard.MOVED: Reach.BEHIND,  # most places are behind something: it must be shown that this one is not
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What one gate says after it has dialled back."""
+
+    gate: PeerId
+    observed: Address
+    """Where it sees this node, with the port of the node's own connection."""
+    reached: tuple[int, ...]
+    """Ports at which it got through."""
+    near: bool = False
+    """It sees an address of this very machine that is not a public one: both are on one LAN, or one host."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What is known now. Times are seconds of whatever clock the caller uses."""
+
+    reach: Reach = Reach.UNKNOWN
+    reached: tuple[Address, ...] = ()
+    """Addresses at which a gate got through, latest first."""
+    misses: int = 0
+    """Dial-backs in vain since the last that was not."""
+    far_at: float | None = None
+    """When a gate from outside the LAN was last heard."""
+    ask_at: float = 0.0
+    """When to ask again."""
+    asked_at: float | None = None
+    """When an answer was last heard."""
+
+    @property
+    def holder(self) -> bool:
+        """Whether this node may keep adverts and route for others."""
+        return self.reach is not Reach.BEHIND
+
+
+def heard(standing: Standing, verdict: Verdict, now: float) -> Standing:
+    """A gate has answered."""
+    outranked = standing.far_at is not None and now - standing.far_at < FAR_COUNTS_S
+    if verdict.near and outranked:
+        return standing
+    first_from_afar = not verdict.near and standing.far_at is None
+    far_at = standing.far_at if verdict.near else now
+    where = parse_tcp(verdict.observed)
+    if verdict.reached and where is not None:
+        fresh = tuple(f"/{where.family}/{where.host}/tcp/{port}" for port in verdict.reached)
+        known = () if first_from_afar else standing.reached
+        return Standing(
+            reach=step(REACHABILITY, standing.reach, Heard.REACHED),
+            reached=tuple(dict.fromkeys((*fresh, *known)))[:MAX_DIRECT],
+            far_at=far_at,
+            ask_at=now + ASK_DIRECT_S,
+            asked_at=now,
+        )
+    misses = (0 if first_from_afar else standing.misses) + 1
+    reach = step(REACHABILITY, standing.reach, Heard.MISSED_TWICE if misses >= TRIES else Heard.MISSED)
+    return Standing(
+        reach=reach,
+        reached=() if reach is Reach.BEHIND else standing.reached,
+        misses=min(misses, TRIES),
+        far_at=far_at,
+        ask_at=now + (ASK_BEHIND_S if misses >= TRIES else ASK_AGAIN_S),
+        asked_at=now,
+    )
+
+
+def moved(standing: Standing, now: float) -> Standing:
+    """This machine has other addresses than before: what gates said of the old ones counts no more."""
+    return Standing(reach=step(REACHABILITY, standing.reach, Heard.MOVED), ask_at=now, asked_at=standing.asked_at)
+
+
+def called(standing: Standing, now: float) -> Standing:
+    """Somebody has connected with this node by himself: if it is BEHIND, that is worth asking about."""
+    if standing.reach is not Reach.BEHIND:
+        return standing
+    earliest = now if standing.asked_at is None else max(now, standing.asked_at + CALLED_S)
+    return replace(standing, ask_at=min(standing.ask_at, earliest))
+
+
+def unanswered(standing: Standing, now: float) -> Standing:
+    """No gate answered: nothing is learned, and asked again a little later."""
+    pause = ASK_AGAIN_S if standing.misses == 1 else ASK_UNKNOWN_S
+    return replace(standing, ask_at=now + pause)
+
+
+def link_came_back(standing: Standing, now: float) -> Standing:
+    """A gate is connected with that was not before: it may be asked at once."""
+    return replace(standing, ask_at=now)
+
+
+def verdict_of(gate: PeerId, observed: Address, reached: Sequence[int], own: Collection[str]) -> Verdict:
+    """`own`: the IP addresses of this machine's interfaces, as text."""
+    where = parse_tcp(observed)
+    ip = where.ip if where is not None else None
+    near = ip is not None and not ip.is_global and (ip.is_loopback or str(ip) in own)
+    return Verdict(gate, observed, tuple(reached), near)
+
+
+def told(
+    standing: Standing, own: Sequence[Address], circuits: Sequence[Address], fixed: Sequence[Address] = ()
+) -> tuple[Address, ...]:
+    """The addresses for this node's advert, best first, at most MAX_TOLD.
+
+    `own`: where it listens; `circuits`: places held at gates; `fixed`: what the user said is to be told, and always is.
+    A public address that was not reached is not told once a gate has spoken; a private one is, to neighbours on the LAN.
+    """
+    near = tuple(filter(is_private, own))
+    reached = tuple(address for address in standing.reached if address in own or not is_loopback(address))
+    match standing.reach:
+        case Reach.BEHIND:
+            direct = (*fixed, *near)
+        case Reach.DIRECT if standing.far_at is not None:
+            direct = (*fixed, *reached, *near)
+        case _:
+            direct = (*fixed, *reached, *own)
+    kept = tuple(circuits)[: MAX_TOLD // 2]
+    most = MAX_BESIDE_CIRCUITS if kept else MAX_TOLD
+    return (*tuple(dict.fromkeys(direct))[:most], *kept)
+
+
+def is_private(address: Address) -> bool:
+    """Whether it leads nowhere but within this machine, its LAN or its provider's network."""
+    where = parse_tcp(address)
+    return where is not None and where.ip is not None and not where.ip.is_global
+
+
+def is_loopback(address: Address) -> bool:
+    """Whether it leads nowhere but within this machine."""
+    where = parse_tcp(address)
+    return where is not None and where.ip is not None and where.ip.is_loopback
