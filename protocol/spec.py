@@ -19,6 +19,7 @@ from protocol import advert, base, blob_messages, deed, lease, messages, pool_me
 from protocol.attempt import TASK
 from protocol.blob_messages import BLOB
 from protocol.codec import Vocabulary
+from protocol.gate_messages import GATE
 from protocol.health_messages import HEALTH
 from protocol.index_messages import INDEX
 from protocol.lease import LEASE
@@ -36,6 +37,7 @@ VOCABULARIES: Final[dict[Family, Vocabulary]] = {
     Family.HEALTH: HEALTH,
     Family.POOL: POOL,
     Family.REACH: REACH,
+    Family.GATE: GATE,
 }
 
 
@@ -164,6 +166,7 @@ SECTIONS: Final[dict[str, Callable[[], str]]] = {
     "health": lambda: _messages(Family.HEALTH),
     "pool": lambda: _messages(Family.POOL),
     "reach": lambda: _messages(Family.REACH),
+    "gate": lambda: _messages(Family.GATE),
     "manifest": lambda: _value(pool_messages.PoolManifest),
     "advert": lambda: _value(advert.Advert),
     "task": lambda: _value(task.Task),

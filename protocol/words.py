@@ -120,3 +120,4 @@ class Family(StrEnum):
     HEALTH = "/sark/health/1"
     POOL = "/sark/pool/1"
     REACH = "/sark/reach/1"
+    GATE = "/sark/gate/1"

@@ -14,6 +14,7 @@ from protocol.base import MAX_FRAME, Message
 from protocol.blob_messages import BLOB, Absent, Fetch, Sending
 from protocol.codec import Decoder, Frame, Kind, Vocabulary, pack, unpack
 from protocol.errors import LocalProtocolError, RemoteProtocolError
+from protocol.gate_messages import GATE, CircuitSeen, GateStanding, GateStatus, PeerSeen, RelayCaps
 from protocol.health_messages import HEALTH, Ping, Pong
 from protocol.index_messages import ContactInfo, Refused
 from protocol.lease import Fence
@@ -115,6 +116,43 @@ EVERY: tuple[tuple[Vocabulary, Message], ...] = (
             ports=(4001, 4002), gates=(ContactInfo(peer="1" * 52, addresses=("/ip4/192.0.2.1/tcp/4101",)),)
         ),
     ),
+    (GATE, GateStatus()),
+    (
+        GATE,
+        GateStanding(
+            version="0.1.0",
+            incarnation=3,
+            uptime_s=60.0,
+            admit="open",
+            addresses=("/ip4/192.0.2.7/tcp/4101",),
+            connected=2,
+            peers=(PeerSeen(peer="1" * 52, address="/ip4/192.0.2.9/tcp/51034", place=True),),
+            caps=RelayCaps(
+                reservations=1024,
+                reservations_per_network=256,
+                circuits=1024,
+                circuits_from_peer=256,
+                circuits_to_peer=32,
+                circuits_from_network=512,
+                circuit_bytes=1 << 30,
+                circuit_s=7200.0,
+            ),
+            places=1,
+            places_given=4,
+            circuits=1,
+            busiest=(CircuitSeen(source="1" * 52, target="2" * 52, seconds=2.0, bytes=65_507),),
+            circuits_begun=7,
+            circuits_ended={"closed": 6},
+            relayed_bytes=1_048_576,
+            refused={"relay full": 3},
+            adverts=2,
+            shards=40,
+            advert_bytes=1_800,
+            memory_bytes=93_000_000,
+            cpu_s=1.5,
+            lag_s=0.25,
+        ),
+    ),
     (REACH, DialledBack(observed="/ip4/192.0.2.7/tcp/51034", reached=(4001,), wall_ms=1_790_000_000_000)),
     (POOL, Latest(pool="1" * 52, have=3)),
     (POOL, Manifest(body=b"manifest", signature=b"m" * 64)),
@@ -209,7 +247,7 @@ IDS = [type(message).__name__ for _, message in EVERY]
 def test_every_message_of_these_families_has_an_example() -> None:
     """So that the golden bytes below cannot miss one."""
     shown = {type(message) for _, message in EVERY}
-    spoken = {message for family in (WORK, BLOB, HEALTH, POOL, REACH) for message in family.messages}
+    spoken = {message for family in (WORK, BLOB, HEALTH, POOL, REACH, GATE) for message in family.messages}
     assert shown == spoken
 
 
