@@ -1,4 +1,8 @@
-"""Addresses that can be told to others: concrete ones, never `0.0.0.0`."""
+"""Addresses that can be told to others: concrete ones, never `0.0.0.0`; and circuits, for nodes that nobody can dial.
+
+A circuit address names a gate where the node holds a place: `/ip4/192.0.2.7/tcp/4101/p2p/12D3KooGATE/p2p-circuit`. As with other
+addresses, the `/p2p/12D3KooNODE` behind it is left out: it stands beside them in the advert.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,18 @@ import ipaddress
 import socket
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import psutil
 from multiaddr import Multiaddr
 from multiaddr.exceptions import Error as MultiaddrError
 
 from protocol.errors import ResourceError
+from swarm.identity import peer_id_bytes
 from swarm.network import Address, PeerId
+
+MAX_CIRCUITS: Final = 4
+"""A node holds places at two gates or so; more would only be there to have gates dialled."""
 
 _IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -36,6 +45,18 @@ class TcpAddress:
         return ipaddress.ip_address(self.host) if self.family in {"ip4", "ip6"} else None
 
 
+@dataclass(frozen=True, slots=True)
+class Circuit:
+    """A way to a node through a gate where it holds a place."""
+
+    gate: PeerId
+    address: Address
+    """Where the gate is dialled: TCP, without `/p2p/…`."""
+
+    def __str__(self) -> str:
+        return f"{self.address}/p2p/{self.gate}/p2p-circuit"
+
+
 def parse_tcp(address: str) -> TcpAddress | None:
     """The TCP address in a multiaddr, whatever `/p2p/…` follows it; None when it is none, or goes through a relay."""
     try:
@@ -50,6 +71,21 @@ def parse_tcp(address: str) -> TcpAddress | None:
     ):
         return None
     return TcpAddress(str(parts[0][1]), int(str(parts[1][1])), names[0])
+
+
+def parse_circuit(address: str) -> Circuit | None:
+    """The circuit in a multiaddr, whatever `/p2p/…` follows it; None when it is none, or goes through two gates."""
+    where, mark, rest = address.partition("/p2p-circuit")
+    way, named, gate = where.rpartition("/p2p/")
+    tcp = _parsed(way)
+    whole = not rest or (rest.startswith("/p2p/") and rest.count("/") == 2)
+    if not mark or not named or tcp is None or not whole or "/p2p/" in way:
+        return None
+    try:
+        peer_id_bytes(gate)
+    except ValueError:
+        return None
+    return Circuit(gate, str(tcp)) if usable([way]) else None
 
 
 def split_peer(address: str) -> tuple[PeerId, Address]:
@@ -89,6 +125,18 @@ def usable(addresses: Iterable[object]) -> tuple[Address, ...]:
         if address is not None and address.port and not (address.ip and address.ip.is_unspecified):
             seen[str(address)] = None
     return tuple(seen)[:16]
+
+
+def circuits(addresses: Iterable[object]) -> tuple[Circuit, ...]:
+    """What of a peer's addresses goes through a gate, each once, at most MAX_CIRCUITS."""
+    found = (parse_circuit(str(item)) for item in addresses)
+    return tuple(dict.fromkeys(circuit for circuit in found if circuit is not None))[:MAX_CIRCUITS]
+
+
+def ways(addresses: Iterable[object]) -> tuple[Address, ...]:
+    """All that can be dialled of a peer's addresses: the direct ones, then the circuits."""
+    given = tuple(addresses)
+    return (*usable(given), *map(str, circuits(given)))
 
 
 @functools.lru_cache(maxsize=8192)

@@ -46,10 +46,13 @@ class Link:
         self,
         low: PeerId,
         high: PeerId,
-        delay: Callable[[PeerId, PeerId, int], tuple[float, float]],
+        delay: Callable[[PeerId, PeerId, int, PeerId | None], tuple[float, float]],
         notice_s: float,
+        via: PeerId | None = None,
     ) -> None:
         self.ends = (low, high)
+        self.via = via
+        """The gate it goes through; None for a direct one."""
         self.broken = False
         self.cut_at: float | None = None
         self._delay = delay
@@ -63,7 +66,7 @@ class Link:
 
     def arrival(self, sender: PeerId, size: int) -> float:
         """When `size` bytes sent now by `sender` arrive; never before what it sent earlier."""
-        under_way, on_the_line = self._delay(sender, self.other(sender), size)
+        under_way, on_the_line = self._delay(sender, self.other(sender), size, self.via)
         at = max(trio.current_time() + under_way, self._free_at[sender]) + on_the_line
         self._free_at[sender] = at
         return at

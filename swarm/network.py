@@ -8,13 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from swarm.relay_desk import RelayDesk
 
 PeerId = str
 """Base58 of the multihash of an Ed25519 public key, as libp2p writes it (`12D3Koo…`); the key can be read back from it."""
 
 Address = str
-"""A multiaddr without the `/p2p/` part, such as `/ip4/192.0.2.7/tcp/4001`. Only concrete addresses are told to others."""
+"""A multiaddr without the peer's own `/p2p/` part, such as `/ip4/192.0.2.7/tcp/4001`. Only concrete addresses are told to others.
+
+A circuit is one, too: `/ip4/GATE/tcp/4101/p2p/GATEID/p2p-circuit` leads to a peer that holds a place at that gate.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +30,38 @@ class Contact:
     peer: PeerId
     addresses: tuple[Address, ...]
     holder: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """By which way a connected peer is spoken with."""
+
+    direct: bool
+    via: PeerId | None
+    """The gate that a relayed connection goes through; None for a direct one, and where the gate is not known."""
+    rtt_ms: float | None
+    """Milliseconds there and back as last measured; None before that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """A place at a gate, where others may call this node."""
+
+    gate: PeerId
+    address: Address
+    """The circuit to be told to others: through the gate at the address by which this node reached it."""
+    ttl_s: float
+    """Seconds from the answer on; ask again well before."""
+    limit_bytes: int | None = None
+    """What one circuit may carry, both ways together; None where the gate names no limit."""
+    limit_s: float | None = None
+    others: tuple[Address, ...] = ()
+    """The same circuit through the gate's other addresses, as the gate tells them (a forwarded port, IPv6)."""
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        """All circuits through this place, best first."""
+        return (self.address, *self.others)
 
 
 class Stream(Protocol):
@@ -86,6 +124,8 @@ class Network(Protocol):
     async def connect(self, peer: PeerId, addresses: Sequence[Address], *, patience_s: float = 5.0) -> None:
         """Have a connection to `peer`: the one there is, or a new one by any of `addresses`, tried side by side.
 
+        Direct addresses have a short head start over circuits. A relayed connection is good until it ends: gates
+        limit its bytes and its time, and the two nodes try by themselves to replace it by a direct one.
         Raises `Unreachable` with what was tried; never takes longer than `patience_s`.
         """
         ...
@@ -93,7 +133,7 @@ class Network(Protocol):
     async def open(
         self, peer: PeerId, protocol: str, addresses: Sequence[Address] = (), *, patience_s: float = 5.0
     ) -> Stream:
-        """A fresh stream; connects first where needed. Raises `Unreachable`."""
+        """A fresh stream, on the direct connection where there is one; connects first where needed. Raises `Unreachable`."""
         ...
 
     async def disconnect(self, peer: PeerId) -> None:
@@ -105,7 +145,43 @@ class Network(Protocol):
         ...
 
     def remote_address(self, peer: PeerId) -> Address | None:
-        """Where a connected peer is seen to come from, whatever it says of itself; None when it is not connected."""
+        """Where a connected peer is seen to come from, whatever it says of itself.
+
+        None when it is not connected, or through a gate alone: the gate's address says nothing of the peer.
+        """
+        ...
+
+    def path(self, peer: PeerId) -> Path | None:
+        """By which way a new stream to `peer` would go now; None when it is not connected."""
+        ...
+
+    async def knock(self, peer: PeerId, address: Address, *, patience_s: float = 3.0) -> bool:
+        """Whether `peer` answers at this very address, and shows its key: by a fresh connection of its own, closed again at once."""
+        ...
+
+    @property
+    def called_at(self) -> float:
+        """When somebody last connected with this node directly, of his own accord (trio's clock); `-inf` before that."""
+        ...
+
+    # -- gates as relays -------------------------------------------------------------------------------------------------
+
+    async def reserve(
+        self, gate: PeerId, addresses: Sequence[Address] = (), *, patience_s: float = 5.0
+    ) -> Reservation:
+        """Take a place at `gate`, or keep it for longer; connects directly first where needed.
+
+        The place ends with the connection on which it was taken, so a gate's restart or a cut ends it; asking again is
+        the caller's business. Raises `Refused` (by the gate, with its reason) or `Unreachable`.
+        """
+        ...
+
+    def reservations(self) -> tuple[Reservation, ...]:
+        """The places this node holds now: not run out, and their connections live."""
+        ...
+
+    def serve_relay(self, desk: RelayDesk) -> None:
+        """Be a gate for nodes that nobody can dial, lending what `desk` allows. Once; before peers are told of us."""
         ...
 
     # -- the routing table: libp2p's Kademlia in the real network --------------------------------------------------------
