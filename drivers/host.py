@@ -3,7 +3,7 @@
 Everything here is read between timed stretches, never inside one. What a system does not tell is None.
 
     before, after = reader.look(), reader.look()
-    state(before, after, own_cpu_s)          what others took in between, and how the host is now
+    state(before, after, own_cpu_s, reader)  what others took in between, and how the host is now
 """
 
 from __future__ import annotations
@@ -131,8 +131,13 @@ def stall_share(before: Look, after: Look) -> float | None:
     return min(1.0, max(0.0, (after.stall_ns - before.stall_ns) / 1e9 / span))
 
 
-def state(before: Look, after: Look, own_cpu_s: float, reader: Reader) -> HostState:
-    """The host between two looks and at the second; shares are None over less than `LEAST_SPAN_S`."""
+def state(
+    before: Look, after: Look, own_cpu_s: float, reader: Reader, glances: Sequence[float | None] = ()
+) -> HostState:
+    """The host between two looks and at the second. Over less than `LEAST_SPAN_S` the ticks tell no shares: others' is then the mean of
+    `glances`, which are the share that they took at single moments.
+    """
+    seen = [glance for glance in glances if glance is not None]
     long_enough = after.at_s - before.at_s >= LEAST_SPAN_S
     throttles = (
         None
@@ -140,7 +145,7 @@ def state(before: Look, after: Look, own_cpu_s: float, reader: Reader) -> HostSt
         else max(0, after.throttles - before.throttles)
     )
     return HostState(
-        others_share=others_share(before, after, own_cpu_s) if long_enough else None,
+        others_share=others_share(before, after, own_cpu_s) if long_enough else fmean(seen) if seen else None,
         steal_share=steal_share(before, after) if long_enough else None,
         clock_mhz=reader.clock_mhz(),
         throttles=throttles,
@@ -155,6 +160,7 @@ class Reader:
     def __init__(self, root: Path = Path("/"), clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._stat = root / "proc/stat"
+        self._threads = root / "proc/self/task"
         self._pressure = root / "proc/pressure/cpu"
         self._cpus = root / "sys/devices/system/cpu"
         self._thermal = root / "sys/class/thermal"
@@ -175,6 +181,15 @@ class Reader:
         stat = _text(self._stat)
         seen = times(stat) if stat else None
         return (seen.running, seen.processors) if seen else None
+
+    def others_now(self) -> float | None:
+        """Share of the processors on which others run at this moment, 0 to 1: all that run less this process's own threads."""
+        told, own = self.running(), 0
+        if told is None:
+            return None
+        for thread in self._threads.glob("*/stat"):
+            own += (_text(thread) or b"").rpartition(b")")[2].split(maxsplit=1)[:1] == [b"R"]
+        return min(1.0, max(0, told[0] - max(1, own)) / told[1])
 
     def clock_mhz(self) -> float | None:
         """Mean of the processors' clocks."""

@@ -42,6 +42,8 @@ CHUNK_NS: Final = 250_000_000
 """Between two reports of progress."""
 LOOK_NS: Final = 20_000_000
 """Between two looks at the host, which take some 40 µs."""
+STALL_NS: Final = 10_000_000
+"""The kernel weighs pressure by whole ticks, of up to 10 ms: over less it says 0 whatever waited, which is no measurement."""
 MOST_BLOCKS: Final = 2000
 MOST_AT_A_TIME: Final = 1024
 MOST_SAMPLES: Final = 5000
@@ -213,16 +215,20 @@ def measure_calls(
         runs = window_samples(order.window_s * 1e9, typical * grouped)
     samples = array("q", bytes(8 * runs))
     blocks: list[Block] = []
+    glances: list[float | None] = []
     yield Progressed(Phase.RUN, 0, runs)
     reported = began = time.perf_counter_ns()
     gc.collect()
     gc.freeze()
     gc.disable()
     try:
+        glances.append(reader.others_now())
         step = chunk_samples(runs, typical * grouped)
         for start in range(0, runs, step):
             stop = min(start + step, runs)
             blocks.append(timed_block(loop, samples, start, stop, grouped, reader))
+            if stop == runs:
+                glances.append(reader.others_now())  # before anybody is told, who would then run
             if stop == runs or time.perf_counter_ns() - reported > CHUNK_NS:
                 reported = time.perf_counter_ns()
                 yield Progressed(Phase.RUN, stop, runs, median(samples[start:stop]) / 1e6)
@@ -241,7 +247,7 @@ def measure_calls(
         per_sample=grouped,
         began_ns=began,
         blocks=tuple(blocks),
-        host=host.state(before, reader.look(), time.process_time() - used, reader),
+        host=host.state(before, reader.look(), time.process_time() - used, reader, glances),
     )
 
 
@@ -273,6 +279,6 @@ def timed_block(
         samples=stop - start,
         wall_ns=wall,
         cpu_ns=cpu,
-        stall_ns=None if stall is None or stalled is None else max(0, stall - stalled),
+        stall_ns=None if stall is None or stalled is None or wall < STALL_NS else max(0, stall - stalled),
         switches=None if switches is None or switched is None else switches - switched,
     )

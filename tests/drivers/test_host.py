@@ -142,6 +142,26 @@ def test_a_system_without_these_files_tells_nothing_rather_than_zero(tmp_path: P
     assert (reader.running(), reader.stall_ns()) == (None, None)
 
 
+def test_what_others_run_at_a_moment_is_all_that_runs_less_our_own_threads(tmp_path: Path) -> None:
+    reader = Reader(a_laptop(tmp_path))
+    assert reader.others_now() == 1.0  # three run, we are one of them, on two processors
+    for number, state in enumerate("RSR"):
+        thread = tmp_path / f"proc/self/task/{number}/stat"
+        thread.parent.mkdir(parents=True)
+        thread.write_text(f"{number} (a) R) {state} 1 1 0\n")
+    assert reader.others_now() == 0.5
+    assert Reader(tmp_path / "elsewhere").others_now() is None
+
+
+def test_of_a_time_too_short_for_ticks_others_share_is_what_single_moments_showed(tmp_path: Path) -> None:
+    reader, before = Reader(tmp_path), look(10.0, 100.0, 50.0)
+    short = host.state(before, look(10.2, 100.4, 50.0), 0.0, reader, (0.5, None, 1.0))
+    assert short.others_share == 0.75
+    assert host.state(before, look(10.2, 100.4, 50.0), 0.0, reader, (None,)).others_share is None
+    long = host.state(before, look(10.5, 101.0, 50.5), 0.25, reader, (1.0, 1.0))
+    assert long.others_share == 0.25
+
+
 def test_shares_over_too_short_a_time_are_not_told(tmp_path: Path) -> None:
     reader = Reader(tmp_path)
     before = look(10.0, 100.0, 50.0, throttles=3)

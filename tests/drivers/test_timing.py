@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import time
 from array import array
 from pathlib import Path
 from typing import Any
@@ -200,12 +201,15 @@ def test_blocks_are_the_samples_in_order_and_their_times_are_the_windows() -> No
 def test_the_pressure_of_each_block_is_what_was_added_while_it_ran(tmp_path: Path) -> None:
     pressure = tmp_path / "proc/pressure/cpu"
     pressure.parent.mkdir(parents=True)
-    total = 0
+    total, wall_ns = 0, timing.STALL_NS
 
     class Pressed(Clockwork):
         def time(self, samples: array[int], start: int, stop: int, per_sample: int) -> None:
             nonlocal total
             super().time(samples, start, stop, per_sample)
+            until = time.perf_counter_ns() + wall_ns
+            while time.perf_counter_ns() < until:
+                pass
             total += 250
             pressure.write_text(f"some avg10=0.00 avg60=0.00 avg300=0.00 total={total}\n")
 
@@ -217,6 +221,12 @@ def test_the_pressure_of_each_block_is_what_was_added_while_it_ran(tmp_path: Pat
     assert isinstance(made, Measured)
     assert [block.stall_ns for block in made.blocks] == [250_000] * 3
     assert made.host == HostState()  # nothing else is told there, and nothing is made up
+    wall_ns = 0
+    made = list(timing.measure_calls(Pressed(1), ordered(runs=3, warmup=2), 1, False, host.Reader(tmp_path)))[
+        -1
+    ]
+    assert isinstance(made, Measured)
+    assert [block.stall_ns for block in made.blocks] == [None], "pressure is told in ticks: of less it says 0"
 
 
 @given(st.floats(1e3, 1e11), st.floats(0.05, 0.2))
