@@ -240,6 +240,8 @@ def _narrow(launches: Sequence[Launch], precision: float | None) -> list[Finding
         wanted = f"±{asked:.1%} {'is the limit' if precision is None else 'was asked for'}"
         return [(Verdict.NOISY, f"the median is known within ±{width:.1%}, {wanted}")]
     ordered = sorted(sample for launch in launches for sample in launch.samples)
+    if ordered and not found.median:
+        return [(Verdict.NOISY, "the median is 0: no inference takes no time, whatever was timed")]
     whole = median(ordered) if len(ordered) >= MIN_LAUNCHES else 0.0
     scatter = (nearest_rank(ordered, 75) - nearest_rank(ordered, 25)) / whole if whole > 0 else 0.0
     return (

@@ -11,6 +11,7 @@ import binascii
 import csv
 import hashlib
 import io
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -26,6 +27,8 @@ from scheduler.results import check_whole, not_as_asked
 from scheduler.row import COLUMNS, CONTRACT, Row, Status, column_name, make_row
 from swarm.identity import verify
 
+SIGNATURE: Final = 64
+"""Bytes of an Ed25519 signature."""
 _STATES: Final = {
     Status.COMPLETE: TaskState.SUCCEEDED,
     Status.FAILED: TaskState.FAILED,
@@ -75,6 +78,8 @@ def check_results(
                 finding.task, tuple(wrong), finding.signed, worker=finding.worker, fingerprint=row.fingerprint
             )
         )
+    twice = [name for name, times in Counter(result.row.job_id for result in results).items() if times > 1]
+    findings += [Finding(name, ("it is there more than once",)) for name in twice]
     if text is not None and not any(finding.wrong for finding in findings):
         findings += _whole_file(campaign, results, text)
     if table is not None:
@@ -162,9 +167,14 @@ def _bytes(text: str, what: str) -> bytes:
 
 
 def _hexadecimal(text: str, what: str) -> bytes:
-    found = bytes.fromhex(text)
+    try:
+        found = bytes.fromhex(text)
+    except ValueError:
+        raise ValueError(f"the {what} is not hexadecimal") from None
     if found.hex() != text:
         raise ValueError(f"the {what} is not written as its bytes are")
+    if len(found) != SIGNATURE:
+        raise ValueError(f"the {what} has {len(found)} bytes, not {SIGNATURE}")
     return found
 
 
@@ -221,14 +231,16 @@ def _check_lines(reader: csv.DictReader[str], rows: Sequence[Row]) -> list[Findi
     if strange := [head for head in heads if head not in COLUMNS]:
         return [Finding("", (f"the CSV has a column that results have not: {strange[0]}",))]
     made = {row["JobId"]: row for row in _as_cells(rows)}
-    findings = []
+    findings, seen = list[Finding](), set[str]()
     for number, told in enumerate(reader, start=2):
         name = str(told.get("JobId"))
-        wrong = (
-            (f"line {number} of the CSV is of no task in these results",)
-            if name not in made
-            else tuple(_cell_differences(told, made[name]))
-        )
+        if name not in made:
+            wrong: tuple[str, ...] = (f"line {number} of the CSV is of no task in these results",)
+        elif name in seen:
+            wrong = (f"line {number} of the CSV is of a task that an earlier line has",)
+        else:
+            wrong = tuple(_cell_differences(told, made[name]))
+        seen.add(name)
         findings.append(Finding(name, wrong))
     return findings
 

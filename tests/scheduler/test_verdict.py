@@ -43,6 +43,13 @@ def test_six_steady_checked_launches_are_valid() -> None:
     assert why == "checked; 6 launches, the median within ±2.0%"
 
 
+@pytest.mark.parametrize("samples", [(0,) * 30, (0, 0, 0, 1_000_000)])
+def test_inferences_that_take_no_time_are_never_valid(samples: tuple[int, ...]) -> None:
+    for precision in (None, 0.02):
+        verdict, why = judge(measured(*[samples] * 6), agrees=True, precision=precision)
+        assert (verdict, why.startswith("the median is 0")) == (Verdict.NOISY, True)
+
+
 def test_what_was_not_compared_is_unchecked_whatever_else_is_wrong() -> None:
     verdict, why = judge(measured((1, 1000)), agrees=None)
     assert verdict is Verdict.UNCHECKED

@@ -111,6 +111,28 @@ def test_what_a_worker_signed_holds_and_what_nobody_signed_is_told_as_such() -> 
     assert (second.task, second.wrong, second.signed) == ("c-1/2", (), False)
 
 
+def test_a_task_that_is_there_twice_does_not_hold() -> None:
+    assert wrongs(result(), result()) == ["it is there more than once"]
+    lines = list(csv_lines([result().row]))
+    assert wrongs(result(), table="".join([*lines, lines[1]])) == [
+        "line 3 of the CSV is of a task that an earlier line has"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("signature", "words"),
+    [
+        ("", "the signature has 0 bytes, not 64"),
+        ("ab" * 63, "the signature has 63 bytes, not 64"),
+        ("zz", "the signature is not hexadecimal"),
+        ("AB" * 64, "the signature is not written as its bytes are"),
+    ],
+)
+def test_a_signature_that_is_none_is_told_in_plain_words(signature: str, words: str) -> None:
+    told = result().model_copy(update={"signature": signature})
+    assert wrongs(told) == [f"its record cannot be read: {words}"]
+
+
 def test_a_failure_that_a_worker_signed_holds() -> None:
     failed = record(outcome=Outcome.FAILED, reason=Reason.CRASHED, detail="signal 9")
     body = record_body(failed)
