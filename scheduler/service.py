@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +22,7 @@ import trio
 from protocol.base import Message
 from protocol.errors import RemoteProtocolError, ResourceError, Unreachable
 from protocol.messages import Accepted, Preempt, Progress, Ready, Result, Skip, Stale, Start
+from protocol.record import Record
 from protocol.words import Reason
 from scheduler.believing import Claims
 from scheduler.book import Book
@@ -65,6 +67,8 @@ LINGER_BEATS: Final = 3
 
 log = structlog.get_logger("sark.scheduler")
 
+Aside = Callable[[Callable[[], Record]], Awaitable[Record]]
+
 
 async def run_scheduler(
     *,
@@ -77,17 +81,28 @@ async def run_scheduler(
     wall: Callable[[], float] = time.time,
     credentials: Callable[[], Sequence[Credential]] = tuple,
     stop_when_idle: bool = True,
+    aside: Aside = trio.to_thread.run_sync,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Run until no campaign is left, or for ever if not `stop_when_idle`. `spool`: the models, named by their hash. `credentials`: what
-    can be presented to workers now.
+    can be presented to workers now. `aside`: reads a record while everything else goes on; one may hold millions of numbers, which take
+    seconds.
 
     Raises `ResourceError` when the store cannot be written; what was acknowledged is safe, and a new start carries on.
     """
     try:
         async with trio.open_nursery() as nursery:
             service = _Service(
-                network, index, identity, store, spool, rng or random.Random(), wall, credentials, nursery
+                network,
+                index,
+                identity,
+                store,
+                spool,
+                rng or random.Random(),
+                wall,
+                credentials,
+                aside,
+                nursery,
             )
             serve_blobs(network, service.find_model)
             service.load()
@@ -115,6 +130,7 @@ class _Service:
         rng: random.Random,
         wall: Callable[[], float],
         credentials: Callable[[], Sequence[Credential]],
+        aside: Aside,
         nursery: trio.Nursery,
     ) -> None:
         self._network = network
@@ -148,6 +164,7 @@ class _Service:
         self._planning: set[str] = set()
         self._known: dict[str, tuple[str, ...]] = {}
         self._lookups = trio.CapacityLimiter(LOOKUPS)
+        self._aside, self._reading = aside, trio.Lock()
         self._pulls: dict[str, trio.Lock] = {}
         """By task whose result is being fetched, or was and was not taken."""
 
@@ -386,16 +403,17 @@ class _Service:
                 if not _current(entry, result):
                     return self._old(peer, result)
                 body = await pull(self._network, peer, result)
+                async with self._reading:
+                    if not _current(entry, result):
+                        return self._old(peer, result)
+                    asked = self._bodies[entry.id]
+                    record = await self._aside(partial(check, result, body, peer, entry.task, asked))
         except Unreachable as exc:  # no answer: the worker keeps the result and sends it again
             raise RemoteProtocolError(exc.what) from exc
         except RemoteProtocolError as exc:
             return self._bad(peer, result, exc)
-        if not _current(entry, result):  # it ended while the record was fetched
+        if not _current(entry, result):  # it ended while the record was fetched and read
             return self._old(peer, result)
-        try:
-            record = check(result, body, peer, entry.task, self._bodies[entry.id])
-        except RemoteProtocolError as exc:
-            return self._bad(peer, result, exc)
         event, reason, detail = self._book.judge(record, not_as_asked(record, entry.task))
         kept = self._store.record_result(
             task=entry.id,

@@ -447,6 +447,8 @@ class World:
     store: Store
     wall: Callable[[], float] = time.time
     sha256: str = SHA
+    read_aside: int = 0
+    """Records that were read beside everything else."""
 
     def worker(self, name: str, *, seconds: float = 0.05) -> FakeWorker:
         worker = FakeWorker(self.swarm, name, seconds=seconds)
@@ -495,7 +497,13 @@ class World:
             spool=self.spool,
             rng=random.Random(3),
             wall=self.wall,
+            aside=self.aside,
         )
+
+    async def aside(self, read: Callable[[], Record]) -> Record:
+        """Where the clock jumps nothing may go on in a thread."""
+        self.read_aside += 1
+        return read()
 
     @asynccontextmanager
     async def scheduler(self) -> AsyncIterator[trio.CancelScope]:

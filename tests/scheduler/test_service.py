@@ -104,6 +104,7 @@ async def test_a_large_record_is_pulled_by_its_hash(world: World, autojump_clock
     assert row.record is not None
     assert len(row.record) > MAX_INLINE
     assert worker.answers == ["accepted"]
+    assert world.read_aside == 1  # so that everything else goes on
 
 
 async def test_a_worker_that_dies_in_mid_run_loses_its_tasks_to_another(
