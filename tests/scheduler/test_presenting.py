@@ -204,6 +204,7 @@ async def carry_out(world: World) -> None:
         rng=random.Random(3),
         wall=world.wall,
         credentials=lambda: (credential("lab", expires=world.wall() + 1e6),),
+        aside=world.aside,
     )
 
 
