@@ -1,13 +1,56 @@
-"""What an operator can set on a gate."""
+"""What an operator can set on a gate: section `[gate]` of the file, `SARK_…` in the environment, flags of `gate`."""
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import Annotated, ClassVar, Final
 
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from gate.admission import Admit
 from protocol.base import AddressText
+from protocol.requirement import parse_size
+from swarm.identity import peer_id_bytes
 from swarm.settings import RoleSettings
 
 DEFAULT_PORT: Final = 4101
+
+
+def _is_a_peer(text: str) -> str:
+    try:
+        peer_id_bytes(text)
+    except ValueError:
+        raise ValueError(
+            "a peer id looks like 12D3Koo… (52 characters); each home tells its own: sark-node info"
+        ) from None
+    return text
+
+
+def _is_a_size(value: object) -> object:
+    """Bytes: a number, or text such as `1 GiB`."""
+    if not isinstance(value, str):
+        return value
+    size = parse_size(value)
+    if size is None:
+        raise ValueError("write a size as 500 MB or 1 GiB")
+    return size
+
+
+def _is_a_listener(text: str) -> str:
+    if text:
+        split_listener(text)
+    return text
+
+
+def split_listener(text: str) -> tuple[str, int]:
+    """Host and port in `127.0.0.1:9464`, `[::1]:9464` or `9464`, which means loopback. ValueError when it is none of them."""
+    host, _, port = text.rpartition(":")
+    if not port.isascii() or not port.isdigit() or not int(port) < 65_536:
+        raise ValueError("write where to listen as 127.0.0.1:9464")
+    return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
+
+
+Peer = Annotated[str, AfterValidator(_is_a_peer)]
+Size = Annotated[int, BeforeValidator(_is_a_size), Field(ge=0, le=2**53)]
 
 
 class GateSettings(RoleSettings):
@@ -16,3 +59,15 @@ class GateSettings(RoleSettings):
     section: ClassVar[str] = "gate"
 
     listen: tuple[AddressText, ...] = (f"/ip4/0.0.0.0/tcp/{DEFAULT_PORT}",)
+    admit: Admit = Admit.OPEN
+    """For whom it relays, keeps adverts and takes manifests: `open` anybody, `ticket` members of its pools, `list` those of `allow`."""
+    allow: tuple[Peer, ...] = ()
+    """Peers that are let in by `ticket` and `list`."""
+    pools: tuple[Peer, ...] = ()
+    """Ids of pools made on other homes whose members `ticket` lets in too."""
+    operators: tuple[Peer, ...] = ()
+    """Whose schedulers may read its status from elsewhere; the keys of its own home always may."""
+    metrics: Annotated[str, AfterValidator(_is_a_listener)] = ""
+    """Where Prometheus finds its numbers, such as `127.0.0.1:9464`; empty: nowhere."""
+    drain_s: Annotated[float, Field(ge=0, le=3_600)] = 30.0
+    """How long relayed connections may go on after it was told to stop."""

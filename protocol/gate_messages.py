@@ -103,5 +103,5 @@ class GateStanding(Message):
     """By how much the event loop was late at worst in the last minute."""
 
 
-GATE: Final = Vocabulary(Present, Presented, GateStatus, GateStanding, Refused)
+GATE: Final = Vocabulary(GateStatus, GateStanding, Present, Presented, Refused)
 """All of the above, with `Present` and `Presented` as workers have them, and the index's `Refused`."""

@@ -27,6 +27,7 @@ from swarm.home import Home, Role
 from swarm.host import open_host
 from swarm.identity import Identity, load_or_create, lock_folder, next_incarnation
 from swarm.index import Index
+from swarm.index_desk import Admit, admit_all
 from swarm.link import Link, serve_links
 from swarm.network import Address, Network
 from swarm.settings import RoleSettings
@@ -53,12 +54,18 @@ class Here:
 
 @asynccontextmanager
 async def enter(
-    role: Role, home: Home, settings: RoleSettings, *, holder: bool, health: bool = True
+    role: Role,
+    home: Home,
+    settings: RoleSettings,
+    *,
+    holder: bool,
+    health: bool = True,
+    admit: Admit = admit_all,
 ) -> AsyncIterator[Here]:
     """Be on the network as `role` for as long as the context lasts; on leaving, tell the index and close within about a second.
 
     `holder`: keep adverts for others and route for them, if this node can be dialled. `health`: answer pings here, for a role that
-    has no more to say than that it is there. Raises `ResourceError` when the folder is
+    has no more to say than that it is there. `admit`: whose adverts are kept. Raises `ResourceError` when the folder is
     in use by another node, the key is damaged or open to others, or a port cannot be had; `Unreachable` never: a gate that is
     not there yet is tried again and again.
     """
@@ -85,7 +92,12 @@ async def enter(
             rng=rng,
         ) as network:
             index = Index(
-                network, rng=rng, incarnation=incarnation, serve=holder, remote_address=network.remote_address
+                network,
+                rng=rng,
+                incarnation=incarnation,
+                serve=holder,
+                remote_address=network.remote_address,
+                admit=admit,
             )
             if health:
                 _answer_health(network, Pong(role=role, incarnation=incarnation))

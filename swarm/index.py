@@ -13,6 +13,7 @@ way to the holders, `index_publisher` and `index_query` for the two sides of the
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -25,7 +26,7 @@ from protocol.keys import attributes_of, campaign_attribute
 from protocol.requirement import Requirement
 from swarm.identity import routing_key
 from swarm.index_caller import Caller
-from swarm.index_desk import Desk
+from swarm.index_desk import Admit, Desk, admit_all
 from swarm.index_gather import Verified
 from swarm.index_holder import SOFT_LIMIT, Holder
 from swarm.index_lookup import Lookups, sender_of
@@ -57,15 +58,18 @@ class Index:
         soft: int = SOFT_LIMIT,
         refresh_s: float = REFRESH_S,
         remote_address: Callable[[PeerId], Address | None] | None = None,
+        admit: Admit = admit_all,
     ) -> None:
         """`serve=False`: a client only. `soft`: adverts in a shard before it splits. `remote_address`: where a connected peer
-        is seen to come from; without it the quota goes by the addresses in the advert, which a liar may leave out."""
+        is seen to come from; without it the quota goes by the addresses in the advert, which a liar may leave out.
+        `admit`: whose adverts are kept here."""
         self._network = network
         self._rng = rng
         self._pool = pool
         self._serve = serve
         self._refresh_s = refresh_s
         self._remote_address = remote_address
+        self._admit = admit
         self._next_seq = incarnation << 32
         self._verified = Verified()
         self.holder = Holder(soft=soft, read=self._verified.read)
@@ -86,6 +90,7 @@ class Index:
                 self._me,
                 self._verified,
                 remote_address=self._remote_address,
+                admit=self._admit,
             )
             self._lookups = Lookups(self._caller, nursery, self._network.peer_id, self._me)
             self._publisher = Publisher(
@@ -200,6 +205,11 @@ class Index:
         return await self._lookups.find(key)
 
     # -- holding ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def refused(self) -> Counter[str]:
+        """What was asked of our store and not done, by reason. `run` must be running."""
+        return self._desk.refused
 
     @property
     def holding(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import Final
 
@@ -26,6 +26,14 @@ CALLS_PER_S: Final = 200.0
 MAX_BUCKETS: Final = 4_096
 INTRODUCTIONS: Final = 8
 """Strangers that are asked back at a time before they count as holders."""
+
+Admit = Callable[[PeerId], say.Refused | None]
+"""The answer for a peer whose adverts are not kept here; None: they are."""
+
+
+def admit_all(peer: PeerId) -> say.Refused | None:
+    """Anybody's adverts are kept."""
+    return None
 
 
 class Buckets:
@@ -62,6 +70,7 @@ class Desk:
         verified: Verified,
         *,
         remote_address: Callable[[PeerId], Address | None] | None = None,
+        admit: Admit = admit_all,
     ) -> None:
         self._own_peer = own_peer
         self._holder = holder
@@ -70,9 +79,12 @@ class Desk:
         self._me = me
         self._verified = verified
         self._remote_address = remote_address
+        self._admit = admit
         self._buckets = Buckets()
         self._meeting: set[PeerId] = set()
         self._closed = False
+        self.refused: Counter[str] = Counter()
+        """Calls that were answered with a no, and adverts that were not kept, by reason."""
 
     def close(self) -> None:
         """Answer nobody any more: what would do the work is gone."""
@@ -80,6 +92,16 @@ class Desk:
 
     async def answer(self, link: Link, message: Message) -> Message:
         """Serve one call of a peer."""
+        answer = self._answer(link, message)
+        if isinstance(answer, say.Refused):
+            self.refused[answer.reason] += 1
+        elif isinstance(answer, say.Stored):
+            for item in answer.items:
+                if item.verdict in (say.StoreVerdict.REFUSED, say.StoreVerdict.FULL):
+                    self.refused[f"store-{item.verdict}"] += 1
+        return answer
+
+    def _answer(self, link: Link, message: Message) -> Message:
         if self._closed:
             return say.Refused(reason=Reason.NOT_SERVING, detail="this node is leaving")
         now = trio.current_time()
@@ -94,14 +116,14 @@ class Desk:
             return say.Refused(reason=Reason.NOT_A_HOLDER, detail="this node keeps no adverts of others")
         match message:
             case say.Store():
-                return self._store(now, link.peer, message)
+                return self._admit(link.peer) or self._store(now, link.peer, message)
             case say.Page():
                 return self._page(now, link.peer, message)
             case say.Mark():
                 key = shard_key(message.pool, message.attribute, message.depth, message.prefix)
                 return say.Marked(split=self._holder.split(key))
             case say.Hand():
-                return say.Handed(kept=self._holder.take_over(now, message))
+                return self._admit(link.peer) or self._hand(now, message)
 
     def store_here(self, message: say.Store) -> say.Stored:
         """Keep our own advert."""
@@ -146,6 +168,19 @@ class Desk:
         near = missing(message.have, self._caller.nearest(key, HOLDERS)) if message.have else []
         closer = tell([contact for contact in near if contact.peer != asker])
         return paged.model_copy(update={"closer": closer}) if closer else paged
+
+    def _hand(self, now: float, message: say.Hand) -> say.Handed:
+        """Of what another holder hands over, keep what its own node might bring as well."""
+        if self._admit is not admit_all:
+            admitted = tuple(listed for listed in message.adverts if self._admitted(listed))
+            message = message.model_copy(update={"adverts": admitted})
+        return say.Handed(kept=self._holder.take_over(now, message))
+
+    def _admitted(self, listed: say.Listed) -> bool:
+        try:
+            return self._admit(self._verified.read(listed.advert).advert.peer) is None
+        except Forged:
+            return False
 
     def _introduce(self, contact: Contact) -> None:
         """A stranger says it is a holder: ask it something; only when it answers does it count as one."""

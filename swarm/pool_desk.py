@@ -5,6 +5,7 @@ A manifest proves itself, so any holder keeps some of pools it is not in: their 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
@@ -44,6 +45,8 @@ log = structlog.get_logger("sark.pools")
 
 Enroller = Callable[[PeerId, Enrol], Awaitable[Enrolled | Refused]]
 """Lets a peer in, or not."""
+Admit = Callable[[PeerId], Refused | None]
+"""The answer for a peer that brings a manifest of a pool which this node neither made nor is in; None: it is kept."""
 
 
 class Shelf:
@@ -73,6 +76,10 @@ class Shelf:
     def followed(self) -> tuple[str, ...]:
         """The pools this node is in."""
         return tuple(self._mine)
+
+    def concerns(self, pool: str) -> bool:
+        """Whether this node is in that pool, or has its key."""
+        return pool in self._mine or self._own(pool) is not None
 
     def manifest(self, pool: str) -> PoolManifest | None:
         """The newest one of a pool this node is in."""
@@ -125,9 +132,12 @@ class Shelf:
 class PoolDesk:
     """Answers `/sark/pool/1`."""
 
-    def __init__(self, shelf: Shelf, enrol: Enroller | None = None) -> None:
+    def __init__(self, shelf: Shelf, enrol: Enroller | None = None, admit: Admit = lambda peer: None) -> None:
         self._shelf = shelf
         self._enrol = enrol
+        self._admit = admit
+        self.refused: Counter[str] = Counter()
+        """Calls that were answered with a no, by reason."""
         self._buckets = {
             Latest: Buckets(LATEST_PER_S),
             Spread: Buckets(SPREAD_PER_S),
@@ -140,6 +150,12 @@ class PoolDesk:
 
     async def answer(self, link: Link, message: Message) -> Message:
         """Serve one call of a peer."""
+        answer = await self._answer(link, message)
+        if isinstance(answer, Refused):
+            self.refused[answer.reason] += 1
+        return answer
+
+    async def _answer(self, link: Link, message: Message) -> Message:
         bucket = self._buckets.get(type(message))
         if bucket is None:
             raise RemoteProtocolError(f"a {type(message).__name__} is an answer, not a call")
@@ -151,7 +167,9 @@ class PoolDesk:
                 known = self._shelf.asked(message.pool)
                 return known[1] if known is not None and known[0] > message.have else Nothing()
             case Spread():
-                return Kept(number=self._shelf.take(message.body, message.signature))
+                signed = verified(message.body, message.signature)
+                no = None if self._shelf.concerns(signed.pool) else self._admit(link.peer)
+                return no or Kept(number=self._shelf.take(message.body, message.signature))
             case Enrol() if self._enrol is not None:
                 return await self._enrol(link.peer, message)
         return Refused(reason=Reason.UNKNOWN, detail="nobody is let into a pool here")

@@ -11,7 +11,8 @@ is given a credential bound to its key; it asks again and again until a gate tha
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Final
 
@@ -26,7 +27,7 @@ from swarm.link import Links
 from swarm.membership import Joined, joined_pools, keep_joined, keep_manifest, kept_manifest
 from swarm.network import Network
 from swarm.own_pools import OwnPool, own_pools
-from swarm.pool_desk import Enroller, PoolDesk, Shelf
+from swarm.pool_desk import Admit, Enroller, PoolDesk, Shelf
 from swarm.pools import Directory, enrol, newest, pool_links, push
 
 POLL_S: Final = 60.0
@@ -65,9 +66,12 @@ class PoolNode:
         enrol: Enroller | None = None,
         gates: Callable[[], Sequence[str]] = lambda: (),
         aside: Aside = trio.to_thread.run_sync,
+        admit: Admit = lambda peer: None,
+        serves: Sequence[str] = (),
     ) -> None:
         """`name`: what the pool's owner calls this member by. `gates`: ways in, besides those of the tickets. `aside`: has something
-        done that waits for the disk, which would disturb what is being timed here."""
+        done that waits for the disk, which would disturb what is being timed here. `admit`: who may leave manifests of other pools
+        here. `serves`: ids of pools whose newest manifest is always known here, though this node is not in them."""
         self._network = network
         self._index = index
         self._home = home
@@ -91,8 +95,15 @@ class PoolNode:
         """Pool → what is to be written."""
         self._keep_now = trio.Event()
         self.shelf: Final = Shelf(self._own_manifest, self._newer, network.peer_id)
-        self._desk = PoolDesk(self.shelf, enrol)
+        self._desk = PoolDesk(self.shelf, enrol, admit)
+        self._serves = tuple(serves)
+        self._follow(self._serves)
         self._look()
+
+    @property
+    def refused(self) -> Counter[str]:
+        """What others asked about pools and were not given, by reason."""
+        return self._desk.refused
 
     def serve(self) -> None:
         """Answer others from now on."""
@@ -111,11 +122,11 @@ class PoolNode:
                     for joined in tuple(self._joined.values()):
                         if self._due(joined) and self._tries.get(joined.pool, (now, 0.0))[0] <= now:
                             asking.start_soon(self._enrol, links, joined)
-                        if self._poll_at.get(joined.pool, now) <= now:
-                            self._polled[joined.pool] = now
-                            pause = POLL_S * self._rng.uniform(1 - JITTER, 1 + JITTER)
-                            self._poll_at[joined.pool] = now + pause
-                            asking.start_soon(self._poll, links, joined)
+                        if self._to_poll(joined.pool, now):
+                            asking.start_soon(self._poll, links, joined.pool, joined.gates)
+                    for served in self._serves:
+                        if self._to_poll(served, now):
+                            asking.start_soon(self._poll, links, served, ())
                     for pool in tuple(self._own.values()):
                         if self._to_spread(pool, now):
                             asking.start_soon(self._respread, links, pool)
@@ -144,7 +155,11 @@ class PoolNode:
         except OSError as exc:  # no more open files, say: it is looked again soon
             self._say(f"cannot look through the pools of this home: {exc.strerror or exc}")
             return
-        for pool in self._joined:
+        self._follow(self._joined)
+
+    def _follow(self, pools: Iterable[str]) -> None:
+        """Keep the newest manifest of these from now on, beginning with what is on disk."""
+        for pool in pools:
             if pool not in self.shelf.followed:
                 self.shelf.follow((pool,))
                 kept = kept_manifest(self._home, pool)
@@ -214,13 +229,20 @@ class PoolNode:
         log.info("pool.enrolled", pool=joined.pool, name=joined.name, role=str(joined.role))
         self.shelf.take(signed.body, signed.signature)
 
-    async def _poll(self, links: Links, joined: Joined) -> None:
-        known = self.shelf.manifest(joined.pool)
-        gates = tuple(dict.fromkeys((*joined.gates, *self._gates())))
+    def _to_poll(self, pool: str, now: float) -> bool:
+        """Whether to ask for a newer manifest; if so, the next time is set."""
+        if self._poll_at.get(pool, now) > now:
+            return False
+        self._polled[pool] = now
+        self._poll_at[pool] = now + POLL_S * self._rng.uniform(1 - JITTER, 1 + JITTER)
+        return True
+
+    async def _poll(self, links: Links, pool: str, of_pool: Sequence[str]) -> None:
+        """`of_pool`: the gates that the pool's ticket named."""
+        known = self.shelf.manifest(pool)
+        gates = tuple(dict.fromkeys((*of_pool, *self._gates())))
         have = known.number if known is not None else 0
-        signed = await newest(
-            links, self._index, gates, joined.pool, have, self._rng, me=self._network.peer_id
-        )
+        signed = await newest(links, self._index, gates, pool, have, self._rng, me=self._network.peer_id)
         if signed is not None:
             self.shelf.take(signed.body, signed.signature)
 

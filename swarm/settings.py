@@ -27,7 +27,14 @@ from protocol.errors import ResourceError, SarkError
 SECTIONS = ("worker", "gate", "scheduler")
 
 
-_FLAGS = {"gates": "gate", "labels": "label", "owners": "owner", "teams": "only-team"}
+_FLAGS = {
+    "gates": "gate",
+    "labels": "label",
+    "operators": "operator",
+    "owners": "owner",
+    "pools": "pool",
+    "teams": "only-team",
+}
 """Flags that may be repeated are named for one of them."""
 
 
