@@ -104,6 +104,8 @@ class NodeSwarm(Swarm):
         self._dials: dict[ID, _Dial] = {}
         self._pending: Counter[str] = Counter()
         self._stopping = False
+        self.called_at = -math.inf
+        """When somebody last connected with this node directly."""
 
     async def close_all(self, within_s: float) -> None:
         """Listen and dial no more, and close every connection, all at once: one by one libp2p takes 0.2 s for each.
@@ -202,6 +204,19 @@ class NodeSwarm(Swarm):
             if not dial.running:
                 dial.done.set()
 
+    async def knock(self, peer: ID, address: Address) -> None:
+        """See that `peer` answers there and shows its key, by a connection that nothing else uses. SwarmException when not."""
+        to = Multiaddr(address)
+        transport = self.transport_manager.transport_for_dialing(to)
+        if transport is None or self._stopping:
+            raise SwarmException(f"{address} cannot be dialled")
+        raw = await transport.dial(to)
+        try:
+            await self.upgrader.upgrade_security(raw, True, peer)
+        finally:
+            with trio.move_on_after(1.0, shield=True):
+                await raw.close()
+
     async def dial_peer(self, peer_id: ID) -> list[INetConn]:
         """libp2p's own callers come here."""
         known = self.peerstore.addrs(peer_id) if self.peerstore.has_peer(peer_id) else []
@@ -224,6 +239,7 @@ class NodeSwarm(Swarm):
                 self._pending[ip] -= 1
                 if not self._pending[ip]:
                     del self._pending[ip]
+            self.called_at = trio.current_time()
             if isinstance(muxed, BoundedYamux):
                 await muxed.event_closed.wait()
         except BaseLibp2pError as error:

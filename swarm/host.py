@@ -34,7 +34,7 @@ from protocol.errors import LocalProtocolError, ResourceError, Unreachable
 from swarm import hardening
 from swarm.addresses import TcpAddress, check_listen, concrete, parse_tcp, usable
 from swarm.bootstrap import BootstrapKeeper, Gates, gate_contacts
-from swarm.dialling import NobodyListens, NodeHost, NodeSwarm
+from swarm.dialling import ORDINARY, NobodyListens, NodeHost, NodeSwarm
 from swarm.host_streams import NodeStream
 from swarm.identity import Identity, distance, peer_id_bytes
 from swarm.network import Address, Contact, Handler, PeerId
@@ -117,6 +117,19 @@ class HostNetwork:
         if connection is None:
             return None
         return next(iter(usable(connection.get_transport_addresses())), None)
+
+    async def knock(self, peer: PeerId, address: Address, *, patience_s: float = 3.0) -> bool:
+        with trio.move_on_after(patience_s):
+            try:
+                await self._swarm.knock(_peer(peer), address)
+            except (*ORDINARY, OSError, Unreachable):
+                return False
+            return True
+        return False
+
+    @property
+    def called_at(self) -> float:
+        return self._swarm.called_at
 
     # -- the routing table ---------------------------------------------------------------------------------------------
 
