@@ -33,6 +33,8 @@ DUE: Final[Mapping[Job, frozenset[type]]] = {
     Job.LOAD: frozenset({Loaded}),
 }
 """One of each."""
+MAX_FOUND: Final = 64
+"""So often a launch may tell figures: they are put together here, in the node."""
 
 
 def answer(driver: Driver, order: WorkOrder, job: str) -> Iterator[Event] | Iterable[UnitInfo]:
@@ -80,11 +82,15 @@ class Answers:
         self._first = LoadKind.COLD if cold else LoadKind.FRESH
         self._told: set[type] = set()
         self._warm = False
+        self._found = 0
 
     def take(self, said: Event) -> Event:
         """Check one event. What kind of load it was is ours to say. Raises `Garbled`."""
         kind = type(said)
-        if isinstance(said, Progressed) or (isinstance(said, Found) and self._launch.job is Job.RUN):
+        if isinstance(said, Found) and self._launch.job is Job.RUN and self._found < MAX_FOUND:
+            self._found += 1
+            return said
+        if isinstance(said, Progressed):
             return said
         if isinstance(said, Loaded) and Checked in self._told and not self._warm:
             self._warm = True

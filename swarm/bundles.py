@@ -23,6 +23,8 @@ def contents(path: Path) -> Iterator[bytes]:
     Raises `OSError`, and `ValueError` with one line for a folder that cannot be a model.
     """
     if not path.is_dir():
+        if path.exists() and not path.is_file():
+            raise ValueError("it is no ordinary file")  # a pipe or a device has no end
         yield from _pieces(path)
         return
     parts = parts_of(path)

@@ -104,3 +104,10 @@ def test_torch_archives_are_for_torch_units_and_a_pickled_checkpoint_for_none(tm
     assert "torch.export.save" in str(caught.value.hint)
     with pytest.raises(CampaignError, match="zip archive"):
         described(tmp_path, "other.zip", "CPU (Torch)")
+
+
+def test_what_has_no_end_is_no_model(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(ValueError, match="no ordinary file"):
+            next(contents(path))

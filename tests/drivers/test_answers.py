@@ -1,0 +1,23 @@
+"""What a parent takes of a child's story, and where it stops listening."""
+
+from __future__ import annotations
+
+import pytest
+
+from drivers.answers import MAX_FOUND, Answers
+from drivers.base import Found
+from drivers.stopping import Job, Launching
+from drivers.wire import Garbled
+
+
+def test_figures_without_end_are_not_gathered() -> None:
+    answers = Answers(Launching(Job.RUN, 1), served=False, cold=False)
+    for at in range(MAX_FOUND):
+        assert answers.take(Found({f"figure_{at}": 1.0}))
+    with pytest.raises(Garbled, match="one Found too many"):
+        answers.take(Found({"figure": 1.0}))
+
+
+def test_a_launch_that_only_times_tells_no_figures() -> None:
+    with pytest.raises(Garbled, match="one Found too many"):
+        Answers(Launching(Job.AGAIN, 1), served=False, cold=False).take(Found({"figure": 1.0}))
