@@ -30,7 +30,7 @@ from node.cache import Source
 from node.device_lock import DeviceLock
 from node.enrolment import FLOOR_UNKNOWN, kept
 from node.observed import Job
-from node.owned import Private
+from node.owned import API, Private
 from node.probe import Profile, device_facts, lock_name, memory_cap, probe_device
 from node.runner import Bench, Report, Stop, run
 from node.settings import WorkerSettings
@@ -150,6 +150,8 @@ class LocalDevice:
         if driver is None:
             works = ", ".join(self.units) or "none"
             notes = "; ".join(self.profile.notes)
+            if unit.startswith("API ") and API not in self._private:
+                works += "\nname the server: SARK_API=http://127.0.0.1:8000/v1"
             raise ResourceError(
                 f"{unit} does not work on this device" + (f" ({notes})" if notes else ""),
                 hint=f"units that do: {works}",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
@@ -35,6 +35,9 @@ UNIT_OF: Final[Mapping[str, str]] = {
     ".safetensors": "CPU (Torch)",
     ".mlmodel": "CPU (CoreML)",
     ".mlpackage": "CPU (CoreML)",
+    ".yaml": "API (OpenAI)",
+    ".yml": "API (OpenAI)",
+    ".json": "API (OpenAI)",
 }
 """The unit that a model of this ending is measured on when none is named."""
 ROUNDS: Final = 10
@@ -184,8 +187,8 @@ class Bench:
     ) -> tuple[Comparison, Measurement, Measurement]:
         """Is the second model slower or faster than the first? Launches of the two take turns, so that a host that drifts hits both.
 
-        Gives the comparison (ratio: second / first) and the first launch of each, which checks outputs. Raises `CampaignError` where one of
-        them fails, or their input shapes differ.
+        Gives the comparison (ratio: second / first), with both medians, and the first launch of each, which checks outputs. Raises
+        `CampaignError` where one of them fails, or their input shapes differ.
         """
         once: dict[str, Any] = how | {"loads": 1, "runs": LEAST}
         looks = [self.measure(model, unit, **once) for model in (first, second)]
@@ -208,7 +211,9 @@ class Bench:
                 if not done.complete:
                     raise CampaignError(f"{done.row.file_name} failed in the middle: {done.why}")
                 times[side].append(done.launches_ns[0])
-        return compare_samples(times[0], times[1], paired=True, seed=0), looks[0], looks[1]
+        said = compare_samples(times[0], times[1], paired=True, seed=0)
+        one, other = (statistics.median(map(statistics.median, side)) / 1e6 for side in times)
+        return replace(said, medians_ms=(one, other)), looks[0], looks[1]
 
 
 def _nobody(phase: Phase, done: int, total: int | None, median_ms: float | None) -> None:
@@ -220,7 +225,8 @@ def unit_for(model: Path) -> str:
     found = UNIT_OF.get(model.suffix.lower())
     if found is None:
         raise CampaignError(
-            f"{model.name}: its ending does not tell what runs it", hint="name a unit: --unit 'CPU (ONNX)'"
+            f"model {model}: its ending does not tell what runs it",
+            hint=f"name a unit, such as --unit 'CPU (ONNX)'; endings that tell: {' '.join(UNIT_OF)}",
         )
     return found
 
@@ -240,6 +246,8 @@ def asked_for(how: Mapping[str, Any]) -> Measure:
     except ValidationError as exc:
         first = exc.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in first["loc"])
+        if place == "precision":
+            hint = "it is a share: 0.02 for ±2 %"
         raise CampaignError(f"{place}: {first['msg']}", hint=hint) from exc
 
 

@@ -14,6 +14,7 @@ from rich.text import Text
 from protocol.errors import CampaignError
 from protocol.words import Phase
 from scheduler.cli_parts import JSON, new_console, print_json
+from scheduler.progress import BUSY
 from swarm.home import Home
 
 PANEL = "For a device's owner"
@@ -92,6 +93,11 @@ def add_bench(app: typer.Typer, opened: Open) -> None:
                 raise CampaignError(
                     f"model {model}: there is no such file", hint="give the path of a model's file"
                 )
+        if against and (csv is not None or raw is not None):
+            raise CampaignError(
+                "--compare writes no rows, so it takes no --csv and no --raw",
+                hint="measure each with --raw, then: sark-node compare A.json B.json",
+            )
         how = _how(runs=runs, precision=precision, loads=loads, warmup=warmup, threads=threads, dim=dim)
         if declare:
             how["inputs"] = dict(map(_input, declare))
@@ -143,6 +149,8 @@ def _compare(
                 "second": second.row.file_name,
                 "unit": first.row.compute_units,
                 "verdict": str(comparison.word),
+                "first_median_ms": comparison.medians_ms and comparison.medians_ms[0],
+                "second_median_ms": comparison.medians_ms and comparison.medians_ms[1],
                 "ratio": comparison.ratio,
                 "low": comparison.low,
                 "high": comparison.high,
@@ -152,11 +160,17 @@ def _compare(
     else:
         console.print(
             Text(
-                f"{second.row.file_name} against {first.row.file_name} on {first.row.compute_units}: {_said(comparison)}"
+                f"{_timed(second, comparison, 1)} beside {_timed(first, comparison, 0)} on {first.row.compute_units}: {_said(comparison)}"
             ),
             soft_wrap=True,
         )
     return 0
+
+
+def _timed(look: Any, comparison: Any, side: int) -> str:
+    """`new.onnx (7.484 ms)`."""
+    told = "" if comparison.medians_ms is None else f" ({comparison.medians_ms[side]:.4g} ms)"
+    return f"{look.row.file_name}{told}"
 
 
 def _said(comparison: Any) -> str:
@@ -196,7 +210,9 @@ def share(text: str) -> float:
     except ValueError:
         value = 0.0
     if not 0 < value <= 1:
-        raise CampaignError(f"precision {text!r} is no share", hint="write it in percent, such as 2%")
+        raise CampaignError(
+            f"precision {text!r} is not above 0% and at most 100%", hint="write it in percent, such as 2%"
+        )
     return value
 
 
@@ -215,15 +231,21 @@ def _input(text: str) -> tuple[str, str]:
     return name, form
 
 
+def progress_line(phase: Phase, done: int, total: int | None, median_ms: float | None) -> str:
+    """`run 120/200, 12.5 ms`."""
+    if phase is Phase.PREPARE and total:
+        return f"{BUSY}, {done} of at most {total} s"
+    where = f" {done}/{total}" if total else f" {done}" if done else ""
+    return f"{phase}{where}" + ("" if median_ms is None else f", {median_ms:.3g} ms")
+
+
 def _progress(as_json: bool) -> Callable[[Phase, int, int | None, float | None], None] | None:
     """One line on a terminal that tells where it stands; nothing into a pipe."""
     if as_json or not sys.stderr.isatty():
         return None
 
     def told(phase: Phase, done: int, total: int | None, median_ms: float | None) -> None:
-        where = f" {done}/{total}" if total else f" {done}" if done else ""
-        so_far = "" if median_ms is None else f", {median_ms:.3g} ms"
-        sys.stderr.write(f"\r\x1b[K{phase}{where}{so_far}")
+        sys.stderr.write(f"\r\x1b[K{progress_line(phase, done, total, median_ms)}")
         sys.stderr.flush()
 
     return told

@@ -62,6 +62,8 @@ class Comparison:
     """How often chance alone puts the ranks this far apart."""
     launches: tuple[int, int] = (0, 0)
     """That each side has."""
+    medians_ms: tuple[float, float] | None = None
+    """Of either side's launches, in ms, where no rows tell them."""
 
 
 def compare_samples(a: Launches, b: Launches, *, paired: bool = False, seed: int = 0) -> Comparison:

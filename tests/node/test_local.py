@@ -29,9 +29,12 @@ def test_a_model_is_measured_and_a_broken_one_told_under_this_devices_key(tmp_pa
         failed = device.measure(bad, "CPU (ONNX)", Measure(runs=1, loads=1))
         with pytest.raises(ResourceError, match="does not work on this device") as where:
             device.measure(good, "GPU (Nowhere)", Measure())
+        with pytest.raises(ResourceError) as served:
+            device.measure(good, "API (OpenAI)", Measure())
         with pytest.raises(CampaignError, match="No such file"):
             device.measure(tmp_path / "none.onnx", "CPU (ONNX)", Measure())
     assert "CPU (ONNX)" in where.value.hint
+    assert "SARK_API=" in served.value.hint, "whose server it is says the owner"
     record = read_record(measured.signed.body)
     assert verify(record.worker, record_message(measured.signed.body), measured.signed.signature)
     assert record.outcome is Outcome.COMPLETE

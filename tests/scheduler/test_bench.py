@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
 from protocol.errors import CampaignError
 from protocol.lease import Fence
@@ -25,9 +27,9 @@ from protocol.record import (
 )
 from protocol.requirement import Requirement
 from protocol.task import Measure, Model, Task, Timeouts, task_body
-from protocol.words import Outcome, Reason
+from protocol.words import Outcome, Phase, Reason
 from scheduler.bench import LEAST, MOST, Bench, asked_for, per_launch, unit_for
-from scheduler.cli_bench import share
+from scheduler.cli_bench import add_bench, progress_line, share
 from scheduler.compare import Word
 from swarm.identity import Identity
 
@@ -136,6 +138,7 @@ def test_two_models_take_turns_and_the_ratio_is_of_the_second_to_the_first(micro
     assert compared.word is word
     assert compared.ratio == pytest.approx(micros / 1000, rel=0.002)
     assert (first.row.file_name, second.row.file_name) == ("a.onnx", "b.onnx")
+    assert compared.medians_ms == pytest.approx((1.0, micros / 1000), rel=0.002)
     order = "".join(name[0] for name, _ in device.asked)
     assert order == "ab" + "abba" * 5
     assert {measure.runs for _, measure in device.asked[2:]} <= {143, 150, 158}
@@ -158,12 +161,41 @@ def test_what_cannot_be_asked_for_is_said_with_what_can() -> None:
         asked_for({"speed": 1})
     with pytest.raises(CampaignError, match="goes on until"):
         asked_for({"precision": 0.02, "runs": 3})
+    with pytest.raises(CampaignError) as told:
+        asked_for({"precision": "2%"})
+    assert "0.02" in told.value.hint
+
+
+def test_a_comparison_takes_no_files_that_it_would_not_write(tmp_path: Path) -> None:
+    app = typer.Typer()
+    add_bench(app, lambda home, simulate: pytest.fail("nothing is measured"))
+    model = tmp_path / "a.onnx"
+    model.touch()
+    done = CliRunner().invoke(app, ["--compare", str(model), str(model), "--csv", str(tmp_path / "rows.csv")])
+    assert isinstance(done.exception, CampaignError)
+    assert "no --csv" in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("told", "line"),
+    [
+        ((Phase.PREPARE, 3, 10, None), "waits for other work on the device to end, 3 of at most 10 s"),
+        ((Phase.PREPARE, 0, None, None), "prepare"),
+        ((Phase.WARM_UP, 4, None, None), "warm-up 4"),
+        ((Phase.RUN, 17, 100, 9.164), "run 17/100, 9.16 ms"),
+    ],
+)
+def test_what_is_done_is_told_in_words(told: tuple[Phase, int, int | None, float | None], line: str) -> None:
+    assert progress_line(*told) == line
 
 
 def test_an_ending_tells_the_unit_or_a_unit_has_to_be_named() -> None:
     assert unit_for(Path("x/M.ONNX")) == "CPU (ONNX)"
-    with pytest.raises(CampaignError, match="ending"):
+    assert unit_for(Path("workload.yaml")) == "API (OpenAI)"
+    with pytest.raises(CampaignError, match=r"model model\.bin: its ending"):
         unit_for(Path("model.bin"))
+    with pytest.raises(CampaignError, match=r"model \.: its ending"):
+        unit_for(Path())
 
 
 def test_a_launch_of_a_comparison_is_long_enough_and_not_too_long() -> None:
