@@ -1,0 +1,286 @@
+"""Where a model may be fetched from by URL, and where not: pure checks of text and of addresses. `downloading.py` does the fetching.
+
+    text ──▶ read_url ──▶ Place ──▶ addresses of its host ──▶ address_problem ──▶ connect to the very address that was checked
+                            ▲                                                          │
+                            └──────────────── redirected (each target again) ◀─────────┘
+
+The owner of a device may name any http or https server that the device reaches. Everybody else names https on port 443 of the public
+internet alone: what lies behind this device (its own loopback, its LAN, a cloud's metadata service) is no business of theirs.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote, unquote, urljoin
+
+from protocol.errors import Refused
+from protocol.words import Reason
+
+MAX_URL: Final = 2048
+PORTS: Final = {"https": 443, "http": 80}
+HF_HOST: Final = "huggingface.co"
+
+Ip = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What a URL may lead to."""
+
+    schemes: frozenset[str]
+    ports: frozenset[int] | None
+    """None: any."""
+    inside: bool
+    """Also addresses that are not of the public internet."""
+    proxies: bool
+    """The proxies that this machine's environment names are used."""
+
+
+FOR_OWNER: Final = Reach(frozenset({"https", "http"}), None, inside=True, proxies=True)
+FOR_OTHERS: Final = Reach(frozenset({"https"}), frozenset({443}), inside=False, proxies=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A URL taken apart. It is never put together again for a library to read: host, port and target go out one by one."""
+
+    scheme: str
+    host: str
+    """In small letters; an IPv6 address without its brackets."""
+    port: int
+    target: str
+    """Path and query, as they go into the request."""
+
+    @property
+    def authority(self) -> str:
+        """Host, and the port where it is not the scheme's own: the `Host` of a request."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == PORTS[self.scheme] else f"{host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """All of it."""
+        return f"{self.scheme}://{self.authority}{self.target}"
+
+    @property
+    def shown(self) -> str:
+        """For people and logs: without the query, which may hold a key."""
+        return f"{self.scheme}://{self.authority}{self.target.partition('?')[0]}"
+
+    @property
+    def address(self) -> Ip | None:
+        """The host, where it is an address."""
+        try:
+            return ipaddress.ip_address(self.host)
+        except ValueError:
+            return None
+
+
+_URL: Final = re.compile(
+    r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<authority>[^/?#]*)(?P<target>[^#]*)(?:#.*)?"
+)
+_AUTHORITY: Final = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^:\[\]]*)(?::(?P<port>[1-9][0-9]{0,4}))?")
+_LABEL: Final = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
+_NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
+"""A last label such as this makes many systems read the whole host as an address in another spelling."""
+_TARGET: Final = re.compile(r"[!#-;=?-\[\]_a-z~]*")
+"""Printable ASCII without space, quotes, angle brackets, backslash, ^, `, { | }."""
+_HERE: Final = ("localhost", "local", "internal", "intranet", "lan", "home.arpa", "onion")
+
+
+def read_url(text: str, reach: Reach) -> Place:
+    """The place that `text` names. Raises `Refused`, with one line that says why not."""
+    if len(text) > MAX_URL:
+        raise _no(f"a URL of {len(text)} characters; at most {MAX_URL} are read")
+    if not text.isascii():
+        raise _no(
+            "a URL with other characters than ASCII; write the host in its xn-- form and the rest with % signs"
+        )
+    found = _URL.fullmatch(text)
+    if found is None or not text.isprintable():
+        raise _no("this is no URL; it looks like https://host/path/model.onnx")
+    scheme = found["scheme"].lower()
+    if scheme not in reach.schemes:
+        raise _no(f"{scheme}: URLs are not fetched here; {' and '.join(sorted(reach.schemes))} alone")
+    host, port = _host_and_port(found["authority"], scheme)
+    if reach.ports is not None and port not in reach.ports:
+        raise _no(
+            f"nothing is fetched from port {port}; from {', '.join(map(str, sorted(reach.ports)))} alone"
+        )
+    target = found["target"]
+    if not _TARGET.fullmatch(target):
+        raise _no("the URL holds a character that must be written with a % sign")
+    place = Place(scheme, host, port, target if target.startswith("/") else f"/{target}")
+    if not reach.inside:
+        why = address_problem(place.address) if place.address is not None else _name_problem(host)
+        if why:
+            raise _no(f"{host} {why}")
+    return place
+
+
+def _host_and_port(authority: str, scheme: str) -> tuple[str, int]:
+    if "@" in authority:
+        raise _no("a URL with a name or a password before @; take them out")
+    found = _AUTHORITY.fullmatch(authority)
+    if found is None:
+        raise _no("the URL's host or port cannot be read")
+    host, port = found["host"].lower(), int(found["port"] or PORTS[scheme])
+    if port > 65535:
+        raise _no(f"there is no port {port}")
+    if host.startswith("["):
+        try:
+            return str(ipaddress.IPv6Address(host[1:-1])), port
+        except ValueError:
+            raise _no(f"{host} is no IPv6 address") from None
+    try:
+        return str(ipaddress.IPv4Address(host)), port  # four plain decimal numbers, nothing else
+    except ValueError:
+        pass
+    labels = host.split(".")
+    if len(host) > 253 or not all(map(_LABEL.fullmatch, labels)):
+        raise _no("the URL's host is no name that can be looked up")
+    if _NUMBER.fullmatch(labels[-1]):
+        raise _no("the URL's host is an address in an unusual spelling; write four decimal numbers")
+    return host, port
+
+
+def _name_problem(host: str) -> str:
+    if "." not in host:
+        return "is a name of this network, not of the internet"
+    if any(host.endswith(f".{own}") for own in _HERE):
+        return "is a name of this machine or its network, not of the internet"
+    return ""
+
+
+def redirected(place: Place, location: str, reach: Reach) -> Place:
+    """Where a redirect from `place` leads. Raises `Refused` as `read_url`, and where https would be left."""
+    if not location or len(location) > MAX_URL:
+        raise _no("a redirect to nowhere")
+    try:
+        to = urljoin(place.url, location)
+    except ValueError:
+        raise _no("a redirect that cannot be read") from None
+    after = read_url(to, reach)
+    if place.scheme == "https" and after.scheme != "https":
+        raise _no("a redirect from https to http")
+    return after
+
+
+# -- addresses -----------------------------------------------------------------------------------------------------------
+
+_INSIDE: Final[tuple[tuple[str, str], ...]] = (
+    ("0.0.0.0/8", "this machine itself"),
+    ("10.0.0.0/8", "a private network"),
+    ("100.64.0.0/10", "a provider's own network"),
+    ("127.0.0.0/8", "this machine itself"),
+    ("168.63.129.16/32", "a cloud's own service"),
+    ("169.254.0.0/16", "link-local, where clouds keep their metadata"),
+    ("172.16.0.0/12", "a private network"),
+    ("192.0.0.0/24", "reserved"),
+    ("192.0.2.0/24", "for documentation"),
+    ("192.31.196.0/24", "reserved"),
+    ("192.52.193.0/24", "reserved"),
+    ("192.88.99.0/24", "a way to translated addresses"),
+    ("192.168.0.0/16", "a private network"),
+    ("192.175.48.0/24", "reserved"),
+    ("198.18.0.0/15", "for benchmarks of networks"),
+    ("198.51.100.0/24", "for documentation"),
+    ("203.0.113.0/24", "for documentation"),
+    ("224.0.0.0/4", "multicast"),
+    ("240.0.0.0/4", "reserved"),
+    ("::/96", "this machine itself, or an IPv4 address in IPv6"),
+    ("::ffff:0:0/96", "an IPv4 address in IPv6"),
+    ("::ffff:0:0:0/96", "a translated IPv4 address"),
+    ("64:ff9b::/96", "a translated IPv4 address"),
+    ("64:ff9b:1::/48", "a translated IPv4 address"),
+    ("2001::/23", "reserved, or a tunnel"),
+    ("2001:db8::/32", "for documentation"),
+    ("2002::/16", "a tunnel to an IPv4 address"),
+    ("2620:4f:8000::/48", "reserved"),
+    ("3fff::/20", "for documentation"),
+    ("fc00::/7", "a private network"),
+    ("fe80::/10", "link-local"),
+    ("fec0::/10", "a private network"),
+    ("ff00::/8", "multicast"),
+)
+"""Written out, since what `is_global` says has changed from one Python to the next."""
+_NETWORKS: Final = tuple((ipaddress.ip_network(text), what) for text, what in _INSIDE)
+_PUBLIC_V6: Final = ipaddress.ip_network("2000::/3")
+
+
+def address_problem(address: Ip) -> str:
+    """Why this address is not one of the public internet, such as `is a private network`; empty where it is."""
+    if isinstance(address, ipaddress.IPv6Address) and address.scope_id is not None:
+        return "is link-local"
+    for network, what in _NETWORKS:
+        if address.version == network.version and address in network:
+            return f"is {what}"
+    if address.version == 6 and address not in _PUBLIC_V6:
+        return "is not an address of the internet"
+    return ""
+
+
+# -- models at Hugging Face ----------------------------------------------------------------------------------------------
+
+_HF: Final = re.compile(
+    r"hf://(?P<repo>[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95})/(?P<file>[^@\s?#\\]+)(?:@(?P<revision>[\w.-]+(?:/[\w.-]+)*))?",
+    re.ASCII,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HfFile:
+    """A file of a repository at Hugging Face."""
+
+    repo: str
+    file: str
+    revision: str
+
+    @property
+    def url(self) -> str:
+        """Where it can be fetched without their library, if everybody may have it."""
+        revision = quote(self.revision, safe="")
+        return f"https://{HF_HOST}/{self.repo}/resolve/{revision}/{quote(self.file)}"
+
+
+def read_hf(text: str) -> HfFile:
+    """The file in `hf://ORG/REPO/FILE[@REVISION]`; the revision is `main` if left out. Raises `Refused`."""
+    found = _HF.fullmatch(text)
+    if found is None or ".." in found["file"].split("/") or "" in found["file"].split("/"):
+        raise _no("this is no file at Hugging Face; it looks like hf://ORG/REPO/path/model.onnx@REVISION")
+    return HfFile(found["repo"], found["file"], found["revision"] or "main")
+
+
+# -- of use to both sides ------------------------------------------------------------------------------------------------
+
+
+def scheme_of(text: str) -> str:
+    """`https`, `file`, `hf`, …; empty for what is a path. Two letters at least: `C:` is a drive."""
+    found = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):", text)
+    return found[1].lower() if found else ""
+
+
+def travelling(text: str) -> str | None:
+    """The URL that a worker is told beside a model's hash; None for one that means something on the submitting machine alone."""
+    match scheme_of(text):
+        case "https" | "http":
+            return text
+        case "hf":
+            return read_hf(text).url
+        case _:
+            return None
+
+
+def name_in(text: str) -> str:
+    """The last part of a URL's path, for people."""
+    path = text.partition("#")[0].partition("?")[0]
+    if scheme_of(text) == "hf":
+        path = path.rpartition("@")[0] or path
+    return unquote(path.partition("://")[2].partition("/")[2].rstrip("/").rpartition("/")[2])
+
+
+def _no(why: str) -> Refused:
+    return Refused(why, reason=Reason.NOT_ALLOWED)
