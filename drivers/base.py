@@ -136,7 +136,7 @@ class HostState:
     """The host over the timed window of one launch. None: this system does not tell; never 0 for that."""
 
     others_share: float | None = None
-    """Share of all processors' time that went to other processes; of a window too short for that: of the processors, at its two ends."""
+    """Share of all processors' time that went to other processes; of too short a window: of the processors, at moments around it."""
     steal_share: float | None = None
     """Share of all processors' time that the hypervisor took."""
     clock_mhz: float | None = None

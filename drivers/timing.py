@@ -13,6 +13,7 @@ import math
 import sys
 import time
 from array import array
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -44,6 +45,8 @@ LOOK_NS: Final = 20_000_000
 """Between two looks at the host, which take some 40 µs."""
 STALL_NS: Final = 10_000_000
 """The kernel weighs pressure by whole ticks, of up to 10 ms: over less it says 0 whatever waited, which is no measurement."""
+GLANCES: Final = 4
+"""Looks at what others run, the last of warm-up and one after the window: of windows too short to tell otherwise."""
 MOST_BLOCKS: Final = 2000
 MOST_AT_A_TIME: Final = 1024
 MOST_SAMPLES: Final = 5000
@@ -204,7 +207,8 @@ def measure_calls(
     before, used = reader.look(), time.process_time()
     warm = WarmUp(order.runs, order.warmup, max(1, order.warmup_floor), order.window_s)
     warm.add(first_ns)
-    yield from _warm_up(loop, warm)
+    glances = deque[float | None](maxlen=GLANCES)
+    yield from _warm_up(loop, warm, reader, glances)
     yield warm.note()
     typical = max(1.0, median(warm.samples[len(warm.samples) // 2 :]))
     overhead = loop.overhead_ns()
@@ -215,20 +219,19 @@ def measure_calls(
         runs = window_samples(order.window_s * 1e9, typical * grouped)
     samples = array("q", bytes(8 * runs))
     blocks: list[Block] = []
-    glances: list[float | None] = []
     yield Progressed(Phase.RUN, 0, runs)
     reported = began = time.perf_counter_ns()
     gc.collect()
     gc.freeze()
     gc.disable()
     try:
-        glances.append(reader.others_now())
         step = chunk_samples(runs, typical * grouped)
         for start in range(0, runs, step):
             stop = min(start + step, runs)
             blocks.append(timed_block(loop, samples, start, stop, grouped, reader))
-            if stop == runs:
-                glances.append(reader.others_now())  # before anybody is told, who would then run
+            if stop == runs and runs * typical * grouped > LOOK_NS:
+                # before our parent is told of it, and long after it was told that this begins: else it would be what runs
+                glances.append(reader.others_now())
             if stop == runs or time.perf_counter_ns() - reported > CHUNK_NS:
                 reported = time.perf_counter_ns()
                 yield Progressed(Phase.RUN, stop, runs, median(samples[start:stop]) / 1e6)
@@ -251,8 +254,10 @@ def measure_calls(
     )
 
 
-def _warm_up(loop: Loop, warm: WarmUp) -> Iterator[Progressed]:
-    """Single inferences as far as the floor, then some at a time, as they will be timed."""
+def _warm_up(
+    loop: Loop, warm: WarmUp, reader: host.Reader, glances: deque[float | None]
+) -> Iterator[Progressed]:
+    """Single inferences as far as the floor, then some at a time, as they will be timed. `glances` take what others run in between."""
     yield Progressed(Phase.WARM_UP, 1, warm.wanted)
     some = array("q", bytes(8 * MOST_AT_A_TIME))
     reported = time.perf_counter_ns()
@@ -261,6 +266,7 @@ def _warm_up(loop: Loop, warm: WarmUp) -> Iterator[Progressed]:
         loop.time(some, 0, count, 1)
         for sample in some[:count]:
             warm.add(sample)
+        glances.append(reader.others_now())
         if time.perf_counter_ns() - reported > CHUNK_NS:
             yield Progressed(Phase.WARM_UP, len(warm.samples), warm.wanted)
             reported = time.perf_counter_ns()

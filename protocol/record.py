@@ -85,7 +85,7 @@ class Host(Message):
     """The host over the timed window of one launch. None: its system does not tell."""
 
     others: Share | None = None
-    """Share of all processors' time that went to other processes; of a window too short for that: of the processors, at its two ends."""
+    """Share of all processors' time that went to other processes; of too short a window: of the processors, at moments around it."""
     steal: Share | None = None
     """Share of all processors' time that the hypervisor took."""
     clock_mhz: Real | None = None

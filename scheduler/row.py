@@ -226,7 +226,8 @@ class Row(BaseModel):
     stall_percent: float | None = None
     """Of the timed time in which something that wanted to run had no processor (pressure stall information)."""
     others_percent: float | None = None
-    """Of all processors' time in the timed windows that went to other processes; at the windows' ends where they are too short for that."""
+    """Of all processors' time in the timed windows that went to other processes; of too short ones: of the processors, at moments
+    around them."""
     steal_percent: float | None = None
     """Of all processors' time that the hypervisor took."""
     clock_mhz: float | None = None

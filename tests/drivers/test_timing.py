@@ -266,3 +266,27 @@ def test_a_warm_up_by_the_count_is_made_to_the_letter_by_any_loop() -> None:
     made, _ = measured_by(loop, runs=1, warmup=3000)
     assert len(made.warmup_ns) == 3000
     assert sum(stop - start for start, stop, _ in loop.called[:-1]) == 2999
+
+
+def test_what_others_run_is_seen_while_it_warms_up_and_not_when_the_parent_was_just_told(
+    tmp_path: Path,
+) -> None:
+    told: list[str] = []
+
+    class Watching(host.Reader):
+        def others_now(self) -> float | None:
+            told.append("glance")
+            return 0.25 * told.count("glance")
+
+    made = None
+    for said in timing.measure_calls(
+        Clockwork(MS), ordered(runs=3, warmup=None), 1, False, Watching(tmp_path)
+    ):
+        told.append(said.phase if isinstance(said, Progressed) else "")
+        made = said
+    assert isinstance(made, Measured)
+    window = told.index(Phase.RUN)
+    assert "glance" in told[:window]
+    assert "glance" not in told[window:], "its parent would be what runs"
+    count = told.count("glance")
+    assert made.host.others_share == sum(0.25 * number for number in range(count - 3, count + 1)) / 4
