@@ -159,7 +159,7 @@ def of_which(step: Step, names: Sequence[str]) -> str:
     if not of and len(names) == 1:
         return names[0]
     told = f"{step.get('step')} is to be done to {str(of)[:60]!r}" if of else f"{step.get('step')}: to which"
-    raise Unfit(f"{told}; there are {', '.join(names[:20]) or 'none'}")
+    raise Unfit(f"{told}; the model has {', '.join(names[:20]) or 'none'}")
 
 
 def raw_shape(shape: Sequence[int], steps: Sequence[Step]) -> tuple[int, ...]:

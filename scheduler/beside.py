@@ -1,7 +1,8 @@
 """Two sets of results beside each other: which rows belong together, whether they may be compared at all, and what comes of it. Pure.
 
 Rows belong together by model, unit, threads and device; where the sides share no device, by the others alone; where each side has one
-model, the two models are what is compared. A pair that may not be compared (other shapes, not complete) says so instead.
+model, the two models are what is compared; where each side is a single row, the two rows are, such as a task on the CPU and one on the
+GPU. A pair that may not be compared (other shapes, not complete) says so instead.
 """
 
 from __future__ import annotations
@@ -44,9 +45,12 @@ def put_beside(
     models = {entry.row.file_name for entry in (*a, *b)} - {reference}
     one_model = all(len({entry.row.file_name for entry in side} - {reference}) == 1 for side in (a, b))
     named = not (one_model and len(models) == 2)
+    alone = all(sum(entry.row.file_name != reference for entry in side) == 1 for side in (a, b))
     devices = not across_devices and bool(_devices(a) & _devices(b))
 
     def key(row: Row) -> tuple[object, ...]:
+        if alone:
+            return ()
         return (
             row.file_name if named else "",
             row.compute_units,

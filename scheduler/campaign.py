@@ -46,9 +46,10 @@ __all__ = [
 MAX_CELLS: Final = 10_000
 """Models × units × threads in one campaign."""
 MAX_DIMS: Final = 64
-_STEPS_HINT: Final = (
-    "such as {step: normalise, of: x, mean: 127.5, std: 127.5}; examples/README.md has them all"
-)
+_STEPS_HINT: Final = {
+    "pre": "such as {step: normalise, of: x, mean: 127.5, std: 127.5}; examples/README.md has them all",
+    "post": "such as {step: softmax, axis: -1}; examples/README.md has them all",
+}
 
 _PARTS: Final[dict[str, type[BaseModel]]] = {
     "models": ModelEntry,
@@ -135,7 +136,7 @@ def _precision_problems(measure: Measuring) -> list[Problem]:
 def _step_problems(measure: Measuring) -> list[Problem]:
     """Steps that no driver knows, or not so."""
     return [
-        Problem(("measure", name, index), f"{name} {index + 1}: {safe_text(what)}", _STEPS_HINT)
+        Problem(("measure", name, index), f"{name} {index + 1}: {safe_text(what)}", _STEPS_HINT[name])
         for name, entries, known in (("pre", measure.pre, PRE), ("post", measure.post, POST))
         for index, entry in enumerate(entries)
         if (what := problem(entry.model_dump(), known))

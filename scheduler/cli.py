@@ -134,6 +134,7 @@ def submit(
 
     Ctrl-C only stops watching. Exit code 0: all tasks succeeded, 1: some did not, or the world is not as planned, 3: no device fits.
     """
+    from scheduler.campaign import load_campaign
     from scheduler.campaign_form import parse_duration
     from scheduler.report import check_folder
     from scheduler.submit import submit_campaign
@@ -151,6 +152,7 @@ def submit(
         )
     if csv is not None:
         check_folder(csv)
+    load_campaign(file)  # what is wrong with the file is told before what is wrong with the swarm
     gates = gates_of(ctx, gate)
     if not gates:
         raise Unreachable(

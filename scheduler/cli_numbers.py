@@ -32,7 +32,7 @@ CSV = typer.Option(help="Write the table there; - for standard output.", metavar
 @app.command(rich_help_panel=PANEL)
 def verify(
     ctx: typer.Context,
-    result: Annotated[str, typer.Argument(help=SOURCE)],
+    result: Annotated[str, typer.Argument(help=SOURCE.replace("(--raw or --csv)", "(--raw)"))],
     model: Annotated[
         Path | None, typer.Option(help="The model that it is said to be measured with.", metavar="FILE")
     ] = None,
@@ -155,9 +155,9 @@ def compare(
     for pair in pairs:
         low, high, ratio = pair.said.low, pair.said.high, pair.said.ratio
         table.add_row(
-            Text(str(pair.said.word), style=_STYLE[pair.said.word]),
+            Text("–") if pair.said.ratio is None else Text(str(pair.said.word), style=_STYLE[pair.said.word]),
             Text(_both(pair, "file_name")),
-            Text(_both(pair, "compute_units")),
+            Text(_ran_on(pair)),
             Text(_both(pair, "device_name")),
             _milliseconds(pair.a),
             _milliseconds(pair.b),
@@ -169,7 +169,7 @@ def compare(
     for pair in pairs:
         lines = [pair.said.why] if pair.said.word == "AMBIGUOUS" or pair.said.low is None else []
         for line in [*lines, *([pair.note] if pair.note else [])]:
-            name = f"{_both(pair, 'file_name')} × {_both(pair, 'compute_units')}"
+            name = f"{_both(pair, 'file_name')} × {_ran_on(pair)}"
             console.print(Text(f"{name}: {safe_text(line, 400)}"), soft_wrap=True)
 
 
@@ -240,7 +240,11 @@ def _show_matrix(cells: tuple[Cell, ...], base: str) -> None:
 
 
 def _unit(cell: Cell) -> str:
-    return cell.unit if cell.threads is None else f"{cell.unit}, {count(cell.threads, 'thread')}"
+    return _on(cell.unit, cell.threads)
+
+
+def _on(unit: str, threads: int | None) -> str:
+    return unit if threads is None else f"{unit}, {count(threads, 'thread')}"
 
 
 _STYLE = {"FASTER": "green", "SLOWER": "red", "SAME": "", "AMBIGUOUS": "yellow"}
@@ -281,6 +285,12 @@ def _both(pair: Pair, name: str) -> str:
     """The two sides' fact; one word where they share it."""
     told = [safe_text(str(getattr(row, name)), 60) for row in (pair.a, pair.b) if row is not None]
     return " → ".join(dict.fromkeys(told))
+
+
+def _ran_on(pair: Pair) -> str:
+    """`CPU (ONNX), 2 threads`; `CPU (ONNX), 1 thread → CPU (ONNX), 2 threads`."""
+    told = [_on(row.compute_units, row.threads) for row in (pair.a, pair.b) if row is not None]
+    return " → ".join(dict.fromkeys(safe_text(text, 80) for text in told))
 
 
 def _milliseconds(row: Row | None) -> str:

@@ -29,9 +29,9 @@ class Price:
 
 def read_prices(path: Path) -> Mapping[str, Price]:
     """Prices by name. Raises `CampaignError` with file, line and hint. Blocking."""
-    document = read_document(path)
-    value = document.value
     hint = "write currency: EUR and, under per_hour:, a device's name and a number"
+    document = read_document(path, f"in a YAML file, {hint}")
+    value = document.value
     if not isinstance(value, dict):
         raise document.error((), "a price file is a mapping of key: value", hint)
     for key in value:

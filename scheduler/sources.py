@@ -66,14 +66,15 @@ def launches_of(result: RawResult) -> tuple[tuple[int, ...], ...]:
 
 
 def read_source(name: str, home: Home) -> Source:
-    """Results by `name`: the path of a raw file or a CSV, else a campaign of this home, or one task of it (`c-…/3`).
+    """Results by `name`: the path of a raw file or a CSV, else a campaign of this home (the latest for an empty name), or one task of it
+    (`c-…/3`).
 
     Raises `CampaignError` for what is none of these. Blocking.
     """
     path = Path(name)
     if path.is_file():
         return _read_file(path)
-    if path.suffix or (len(path.parts) > 2) or not home.store.exists():
+    if name and (path.suffix or len(path.parts) > 2 or not home.store.exists()):
         raise CampaignError(
             f"there is no file {safe_text(name)}, and no campaign of that name on this home",
             hint="name a file of sark-node results --raw or --csv, or a campaign: sark-node campaigns",
@@ -87,7 +88,7 @@ def read_source(name: str, home: Home) -> Source:
         results = tuple(result for result in whole if result.row.job_id == f"{found}/{number}")
         if not results:
             raise CampaignError(f"no task {number} of {found} has ended", hint=f"sark-node results {found}")
-    return Source(name, found, results, whole=whole)
+    return Source(name or found, found, results, whole=whole)
 
 
 def read_text(path: Path) -> str:

@@ -27,6 +27,7 @@ from scheduler.safe import safe_text
 MAX_BYTES: Final = 256 * 1024
 MAX_DEPTH: Final = 32
 MAX_VALUES: Final = 50_000
+CAMPAIGN_FILE: Final = "give the path of a campaign file; sark-node init writes one"
 
 Where = tuple[str | int, ...]
 """The way to a value: keys and, in lists, positions from 0."""
@@ -74,15 +75,13 @@ class Document:
         return CampaignError(what, file=self.file, line=self.line(where), hint=hint)
 
 
-def read_document(path: Path) -> Document:
+def read_document(path: Path, hint: str = CAMPAIGN_FILE) -> Document:
     """The file at `path`. Raises `CampaignError` for one that is missing, unreadable or wrong. Blocking."""
     shown = safe_text(str(path))
     try:
         if not path.is_file():
             what = "is a folder, not a file" if path.is_dir() else "no such file"
-            raise CampaignError(
-                what, file=shown, hint="give the path of a campaign file; sark-node init writes one"
-            )
+            raise CampaignError(what, file=shown, hint=hint)
         with path.open("rb") as source:
             data = source.read(MAX_BYTES + 1)
     except (OSError, ValueError) as exc:

@@ -93,7 +93,10 @@ class RoleSettings(BaseModel):
             else:
                 source = str(config_file)
             what = f"{source}: {name} cannot be {_shown(first['input'])!r}"
-            raise SettingsError(what, hint=str(first["msg"]).removeprefix("Value error, ")) from None
+            hint = str(first["msg"]).removeprefix("Value error, ")
+            if name in ("listen", "announce"):
+                hint = "an address looks like /ip4/192.0.2.7/tcp/4101"
+            raise SettingsError(what, hint=hint) from None
 
 
 def _shown(value: object) -> str:

@@ -198,6 +198,12 @@ def test_a_gate_that_does_not_answer_is_told_before_anything_is_stored(typed: Ty
     assert not typed.stored
 
 
+def test_a_wrong_campaign_file_is_told_before_a_swarm_that_is_not_there(typed: Typed) -> None:
+    done = typed("submit", typed.folder / "none.yaml")
+    assert done.code == 2
+    assert "no such file" in done.err
+
+
 def test_no_gate_at_all_is_told_with_how_to_start_one(typed: Typed) -> None:
     for command in (("submit", plain(typed.folder)), ("peers",)):
         done = typed(*command)

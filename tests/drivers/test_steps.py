@@ -75,8 +75,11 @@ def test_argmax_and_top_k_name_places() -> None:
         ({"step": "scale", "options": {"by": 1, "hue": 2}}, "scale has no option 'hue': it takes by, offset"),
         ({"step": "clip", "options": {"low": 0}}, "clip needs the option high"),
         ({"step": "cast", "options": {"from": "picture"}}, "cast: from 'picture'; there are uint8"),
-        ({"step": "scale", "of": "z", "options": {"by": 1}}, "scale is to be done to 'z'; there are x, y"),
-        ({"step": "scale", "options": {"by": 1}}, "scale: to which; there are x, y"),
+        (
+            {"step": "scale", "of": "z", "options": {"by": 1}},
+            "scale is to be done to 'z'; the model has x, y",
+        ),
+        ({"step": "scale", "options": {"by": 1}}, "scale: to which; the model has x, y"),
     ],
 )
 def test_what_cannot_be_done_is_refused_with_what_can(step: dict[str, Any], why: str) -> None:

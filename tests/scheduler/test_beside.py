@@ -72,6 +72,15 @@ def test_two_models_are_compared_where_each_side_has_one() -> None:
     assert pair.said.ratio == pytest.approx(0.5, rel=0.01)
 
 
+def test_two_rows_are_compared_whatever_they_ran_on() -> None:
+    (pair,) = put_beside(
+        [entry(row(ms=2.0))], [entry(row(ms=1.0, compute_units="GPU (ONNX)", threads=4), launches=9)]
+    )
+    assert pair.said.word is Word.FASTER
+    pairs = put_beside([entry(row()), entry(row("x"))], [entry(row(threads=4))])
+    assert len(pairs) == 3, "of several rows those belong together that ran alike"
+
+
 def test_devices_are_compared_where_that_is_asked_for_or_none_is_shared() -> None:
     a, b = [entry(row(device="one"))], [entry(row(device="two", ms=3.0))]
     assert put_beside(a, b)[0].said.word is Word.SLOWER
@@ -234,12 +243,37 @@ def test_compare_shows_a_table_and_speaks_json_and_csv(tmp_path: Path) -> None:
     assert code == 0
     assert "SLOWER" in shown
     assert "one → two" in shown
+    assert "CPU (ONNX), 1" in shown, "rows that differ in threads alone can be told apart"
     _, told = run(tmp_path, "compare", a, b, "--json")
     (pair,) = json.loads(told)["pairs"]
     assert (pair["verdict"], pair["a_device"], pair["b_device"]) == ("SLOWER", "one", "two")
     assert pair["ratio_low"] < 3 < pair["ratio_high"]
     _, table = run(tmp_path, "compare", a, b, "--csv", "-")
     assert table.splitlines()[0].startswith("verdict,ratio,ratio_low,ratio_high,luck")
+
+
+def test_rows_that_are_not_compared_have_no_verdict_in_the_table(tmp_path: Path) -> None:
+    a, _ = files(tmp_path)
+    path = tmp_path / "c.csv"
+    path.write_text("".join(csv_lines([row("x"), row("y")])))
+    _, shown = run(tmp_path, "compare", a, str(path))
+    assert "AMBIGUOUS" not in shown
+    assert shown.count("not compared: only") == 3
+
+
+def test_no_price_file_and_no_campaign_are_told_for_what_they_are(tmp_path: Path) -> None:
+    for words, what, hint in (
+        (
+            ("matrix", files(tmp_path)[0], "--prices", str(tmp_path / "none.yaml")),
+            "no such file",
+            "currency: EUR",
+        ),
+        (("compare", "mini", "studio", "--by", "device"), "no campaign on this home yet", "sark-node init"),
+    ):
+        done = CliRunner().invoke(app, words, obj=Home.at(tmp_path))
+        assert isinstance(done.exception, CampaignError)
+        assert what in str(done.exception)
+        assert hint in done.exception.hint
 
 
 def test_matrix_puts_several_results_together(tmp_path: Path) -> None:
