@@ -156,6 +156,11 @@ def check_listen(addresses: Sequence[Address]) -> list[Multiaddr]:
     return [Multiaddr(text) for text in addresses]
 
 
+def own_ips() -> frozenset[str]:
+    """The IP addresses of this machine's interfaces, loopback among them."""
+    return frozenset(str(ip) for family in ("ip4", "ip6") for ip in _interface_addresses(family))
+
+
 def _interface_addresses(family: str) -> list[_IpAddress]:
     wanted = socket.AF_INET if family == "ip4" else socket.AF_INET6
     up = {name for name, state in psutil.net_if_stats().items() if state.isup}

@@ -131,6 +131,9 @@ class HostNetwork:
     def called_at(self) -> float:
         return self._swarm.called_at
 
+    def route(self, serve: bool) -> None:
+        self._kad.serve(serve)
+
     # -- the routing table ---------------------------------------------------------------------------------------------
 
     def closest(self, key: bytes, count: int) -> tuple[Contact, ...]:

@@ -6,8 +6,8 @@
     result = await index.query(requirement, want=16)
     await index.withdraw()                               # on leaving
 
-Every node that can be dialled is a holder; the others are clients. See `index_holder` for what is kept, `index_lookup` for the
-way to the holders, `index_publisher` and `index_query` for the two sides of the use.
+Every node that can be dialled is a holder, from one moment to the next if that changes; the others are clients. See
+`index_holder` for what is kept, `index_lookup` for the way to the holders, `index_publisher` and `index_query` for the two sides of the use.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, Protocol
 
 import trio
 
@@ -44,6 +44,16 @@ LOST_AT_ONCE: Final = 4
 MAX_LINKS: Final = 512
 
 
+class Reached(Protocol):
+    """What the index wants to know of `reach_keeper.ReachKeeper`."""
+
+    @property
+    def holder(self) -> bool: ...
+
+    @property
+    def addresses(self) -> tuple[Address, ...]: ...
+
+
 class Index:
     """One node's part of the index. `run` must be running; everything else may be called at any time after that."""
 
@@ -59,10 +69,12 @@ class Index:
         refresh_s: float = REFRESH_S,
         remote_address: Callable[[PeerId], Address | None] | None = None,
         admit: Admit = admit_all,
+        reach: Reached | None = None,
     ) -> None:
         """`serve=False`: a client only. `soft`: adverts in a shard before it splits. `remote_address`: where a connected peer
         is seen to come from; without it the quota goes by the addresses in the advert, which a liar may leave out.
-        `admit`: whose adverts are kept here."""
+        `admit`: whose adverts are kept here. `reach`: whether this node can be dialled, and where, as of now; it may change at any
+        time. Without it every node with an address can."""
         self._network = network
         self._rng = rng
         self._pool = pool
@@ -70,6 +82,7 @@ class Index:
         self._refresh_s = refresh_s
         self._remote_address = remote_address
         self._admit = admit
+        self._reach = reach
         self._next_seq = incarnation << 32
         self._verified = Verified()
         self.holder = Holder(soft=soft, read=self._verified.read)
@@ -135,7 +148,7 @@ class Index:
             update={
                 "peer": self._network.peer_id,
                 "pool": advert.pool or self._pool,
-                "addresses": advert.addresses or self._network.addresses[:8],
+                "addresses": advert.addresses or self._addresses()[:8],
                 "seq": self._advert.seq if self._advert is not None else 0,
                 "gone": False,
             }
@@ -214,10 +227,18 @@ class Index:
     @property
     def holding(self) -> bool:
         """Whether this node keeps adverts for others: it wants to, and can be dialled."""
-        return self._serve and bool(self._network.addresses)
+        return self._serve and (self._reach is None or self._reach.holder) and bool(self._network.addresses)
+
+    def introduce(self, contact: Contact) -> None:
+        """Get to know a node of which somebody says that it keeps adverts: it counts as a holder once it has answered. `run` must be
+        running; a few at a time, more are dropped."""
+        self._desk.introduce(contact)
+
+    def _addresses(self) -> tuple[Address, ...]:
+        return self._network.addresses if self._reach is None else self._reach.addresses
 
     def _me(self) -> Contact | None:
-        return Contact(self._network.peer_id, self._network.addresses[:8]) if self.holding else None
+        return Contact(self._network.peer_id, self._addresses()[:8]) if self.holding else None
 
     async def _expire(self) -> None:
         while True:

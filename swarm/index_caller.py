@@ -118,6 +118,8 @@ class Caller:
         if isinstance(answer, say.Refused):
             if answer.reason is Reason.NOT_A_HOLDER:
                 self._silent[contact.peer] = trio.current_time() + NO_HOLDER_S
+                self._table.pop(contact.peer, None)
+                self._network.forget(contact.peer)  # perhaps it was one, and can no longer be dialled
             raise Refused(
                 f"{contact.peer} refused: {answer.detail or answer.reason}",
                 reason=answer.reason,

@@ -133,10 +133,12 @@ class Desk:
         """Read our own store."""
         return self._holder.page(trio.current_time(), message)
 
-    def _find(self, asker: PeerId, message: say.Find) -> say.Found:
+    def _find(self, asker: PeerId, message: say.Find) -> say.Found | say.Refused:
         if message.sender is not None and message.sender.peer == asker:
             for contact in told((message.sender,)):
-                self._introduce(contact)
+                self.introduce(contact)
+        if self._me() is None:
+            return say.Refused(reason=Reason.NOT_A_HOLDER, detail="this node is no way to others")
         near = [
             contact
             for contact in self._caller.nearest(message.key, message.count + 1)
@@ -182,7 +184,7 @@ class Desk:
         except Forged:
             return False
 
-    def _introduce(self, contact: Contact) -> None:
+    def introduce(self, contact: Contact) -> None:
         """A stranger says it is a holder: ask it something; only when it answers does it count as one."""
         known = self._caller.knows(contact.peer) or contact.peer in self._meeting
         if (

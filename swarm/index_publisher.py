@@ -183,7 +183,7 @@ class Publisher:
         me = self._me()
         for shard in self._shards.values():
             for peer in list(shard.heard):
-                if peer != self._own_peer and not self._caller.linked(peer):
+                if me is None if peer == self._own_peer else not self._caller.linked(peer):
                     del shard.heard[peer]
                     shard.holders.pop(peer, None)
                     shard.look = found = True

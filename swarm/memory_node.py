@@ -50,6 +50,7 @@ class MemoryNetwork:
         self._table = MemoryTable(identity.peer_id)
         self._met: dict[PeerId, None] = {}
         self._called_at = -math.inf
+        self.routes = True
 
     @property
     def peer_id(self) -> PeerId:
@@ -269,6 +270,9 @@ class MemoryNetwork:
         for scope in tuple(self._serving):
             scope.cancel()
 
+    def route(self, serve: bool) -> None:
+        self.routes = serve
+
     # -- the routing table -------------------------------------------------------------------------------------------------
 
     def closest(self, key: bytes, count: int) -> tuple[Contact, ...]:
@@ -297,10 +301,10 @@ class MemoryNetwork:
             for peer in nearest:
                 asked.add(peer)
                 server = self._swarm.alive(peer)
-                if server is None or not self._swarm.dialable(self.peer_id, peer):
+                if server is None or not server.routes or not self._swarm.dialable(self.peer_id, peer):
                     self.forget(peer)
                     continue
-                if self.behind is None:
+                if self.behind is None and self.routes:
                     server.learn(Contact(self.peer_id, self.addresses, holder=bool(self.addresses)))
                 for contact in server.closest(key, REFRESH_WIDTH):
                     self._table.hear_of(contact)

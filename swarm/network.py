@@ -184,6 +184,10 @@ class Network(Protocol):
         """Be a gate for nodes that nobody can dial, lending what `desk` allows. Once; before peers are told of us."""
         ...
 
+    def route(self, serve: bool) -> None:
+        """Be one through whom others find their way, or no longer. No I/O; what is known of others stays."""
+        ...
+
     # -- the routing table: libp2p's Kademlia in the real network --------------------------------------------------------
 
     def closest(self, key: bytes, count: int) -> tuple[Contact, ...]:

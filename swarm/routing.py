@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 import trio
 from google.protobuf.message import DecodeError
 from libp2p.abc import IHost, INetStream
+from libp2p.custom_types import TProtocol
 from libp2p.io.exceptions import IOException
 from libp2p.kad_dht.kad_dht import DHTMode, KadDHT
 from libp2p.kad_dht.pb.kademlia_pb2 import Message
@@ -131,6 +132,17 @@ class OwnKad(KadDHT):
         if not store.has_peer(peer_id) or KAD_PROTOCOL not in store.get_protocols(peer_id):
             return False
         return bool(await super().add_peer(peer_id, skip_server_mode_check=True))
+
+    def serve(self, serve: bool) -> None:
+        """Answer others' questions, or no longer. libp2p's own switch throws our table away."""
+        wanted = DHTMode.SERVER if serve else DHTMode.CLIENT
+        if wanted is self.mode:
+            return
+        self.mode = wanted
+        if serve:
+            self.host.set_stream_handler(TProtocol(KAD_PROTOCOL), self.handle_stream)
+        else:
+            self.host.remove_stream_handler(TProtocol(KAD_PROTOCOL))
 
     # -- the table, without waiting ------------------------------------------------------------------------------------
 
