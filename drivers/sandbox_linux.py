@@ -249,7 +249,10 @@ def shut_calls(plan: Plan, *, all_of_it: bool) -> tuple[str, ...]:
             "Landlock",
             lambda: landlock.restrict(lib, view.landlock_rules(plan, in_view=all_of_it), plan.network),
         ),
-        ("seccomp", lambda: seccomp.install(lib, seccomp.prepared(os.getpid(), plan.network, plan.gpu))),
+        (
+            "seccomp",
+            lambda: seccomp.install(lib, seccomp.prepared(os.getpid(), plan.network, plan.gpu, all_of_it)),
+        ),
     )
     for name, shut in parts:
         try:
@@ -266,7 +269,7 @@ def shut_calls(plan: Plan, *, all_of_it: bool) -> tuple[str, ...]:
 def prepare(plan: Plan) -> None:
     """In the zygote: make once what each launch forked from it needs."""
     view.kept_base(plan.reads, plan.devices)
-    seccomp.prepared(WORKER, plan.network, plan.gpu)
+    seccomp.prepared(WORKER, plan.network, plan.gpu, True)
 
 
 def is_here() -> bool:

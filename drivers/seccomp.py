@@ -148,18 +148,48 @@ _REFUSED: Final[tuple[tuple[str, tuple[int | None, int | None]], ...]] = (
     ("tkill", (200, 130)),
     ("ioprio_set", (251, 30)),
 )
+_OF_FILES: Final[tuple[tuple[str, tuple[int | None, int | None]], ...]] = (
+    ("truncate", (76, 45)),
+    ("chmod", (90, None)),
+    ("fchmod", (91, 52)),
+    ("fchmodat", (268, 53)),
+    ("fchmodat2", _new(452)),
+    ("chown", (92, None)),
+    ("fchown", (93, 55)),
+    ("lchown", (94, None)),
+    ("fchownat", (260, 54)),
+    ("setxattr", (188, 5)),
+    ("lsetxattr", (189, 6)),
+    ("fsetxattr", (190, 7)),
+    ("removexattr", (197, 14)),
+    ("lremovexattr", (198, 15)),
+    ("fremovexattr", (199, 16)),
+    ("setxattrat", _new(463)),
+    ("removexattrat", _new(466)),
+    ("file_setattr", _new(469)),
+    ("utime", (132, None)),
+    ("utimes", (235, None)),
+    ("futimesat", (261, None)),
+    ("utimensat", (280, 88)),
+)
+"""What Landlock lets through on every file of the same user: rights, owners, attributes, times; and, before its version 3, the length."""
 CLONE3: Final = _new(435)
 """Answered with ENOSYS: its flags are behind a pointer, and the C library then takes `clone`, whose flags can be read."""
 
 
-def rules(pid: int, network: bool, gpu: bool) -> tuple[Rule, ...]:
-    """What is refused to process `pid`. `network`: it may open any socket; `gpu`: its driver may make files in memory."""
+def rules(pid: int, network: bool, gpu: bool, in_view: bool = True) -> tuple[Rule, ...]:
+    """What is refused to process `pid`. `network`: it may open any socket; `gpu`: its driver may make files in memory, and local sockets.
+    `in_view`: it sees no files but its own; otherwise it may not change what they are, and not speak to the services behind them.
+    """
     some = [Rule(name, numbers, fatal=True) for name, numbers in _FATAL]
     some += [Rule(name, numbers) for name, numbers in _REFUSED]
     if not gpu:  # such files are bounded by nothing but their number
         some.append(Rule("memfd_create", (319, 279)))
+    if not in_view:
+        some += [Rule(name, numbers) for name, numbers in _OF_FILES]
     if not network:
-        some.append(Rule("socket", (41, 198), how=How.UNLESS, values=(AF_UNIX,)))
+        local = (AF_UNIX,) if in_view or gpu else ()
+        some.append(Rule("socket", (41, 198), how=How.UNLESS, values=local))
     own = (pid,)
     return (
         *some,
@@ -238,12 +268,12 @@ def no_new_privileges(libc: ctypes.CDLL) -> None:
 
 
 @cache
-def prepared(pid: int, network: bool, gpu: bool) -> bytes:
+def prepared(pid: int, network: bool, gpu: bool, in_view: bool) -> bytes:
     """The filter for this machine, made once for each kind of launch. Raises OSError for a kind of processor that it is not known for."""
     machine = os.uname().machine if sys.platform != "win32" else ""
     if machine not in ARCHITECTURES or sys.maxsize < 2**32:
         raise OSError(errno.ENOSYS, f"seccomp: no filter for processors of kind {machine}")
-    return program(machine, rules(pid, network, gpu))
+    return program(machine, rules(pid, network, gpu, in_view))
 
 
 def install(libc: ctypes.CDLL, code: bytes) -> None:

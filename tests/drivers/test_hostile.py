@@ -91,6 +91,11 @@ BY_PROBE: Final = {
         "the kernel's keyring",
         "memory that outlives it",
         "files in memory",
+        "change the rights beside the model",
+        "change the times beside the model",
+        "mark the file beside the model",
+        "cut off the file beside the model",
+        "connect to a local service by its file",
     ),
     "signals": ("signal the node", "signal the node by a file"),
     "sees_processes": ("see the node's process", "read the node's environment", "connect to a local service"),
@@ -119,6 +124,10 @@ EVERYWHERE_OPEN: Final = frozenset(
         "look into the node's folder",
         "connect to a local service",
         "look into temporary files",
+        "change the rights beside the model",
+        "change the times beside the model",
+        "cut off the file beside the model",
+        "connect to a local service by its file",
     }
 )
 """What works without a sandbox on any Linux: the control."""
@@ -183,13 +192,21 @@ def surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[
     key, beside = home / "key", models / "beside"
     key.write_bytes(b"the node's key")
     beside.write_bytes(b"not for models")
-    with socket.socket() as listening, socket.socket(socket.AF_UNIX) as local:
+    with (
+        socket.socket() as listening,
+        socket.socket(socket.AF_UNIX) as local,
+        socket.socket(socket.AF_UNIX) as service,
+    ):
         listening.bind(("127.0.0.1", 0))
         listening.listen()
         name = f"sark-test-{os.getpid()}"
         local.bind(f"\0{name}")
         local.listen()
-        known = {"beside": str(beside), "key": str(key), "node": os.getpid(), "room": ROOM, "abstract": name}
+        place = str(home / "service")
+        service.bind(place)
+        service.listen()
+        known = {"beside": str(beside), "key": str(key), "node": os.getpid(), "room": ROOM}
+        known |= {"abstract": name, "service": place}
 
         def model(**told: Any) -> str:
             path = models / "model.json"
@@ -228,6 +245,34 @@ def test_without_a_sandbox_the_same_acts_work_so_that_their_refusal_says_somethi
 ) -> None:
     done = tried(loose, surroundings, sorted(EVERYWHERE_OPEN))
     assert [act for act, did in done.items() if not did] == []
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+def test_in_the_partial_sandbox_what_lies_open_cannot_be_changed(
+    surroundings: Callable[..., str], gpu: bool
+) -> None:
+    """Also where the full one is to be had. A unit on a GPU has local sockets left: its driver may need them."""
+    if REACHED.tier is Tier.NONE or sys.platform != "linux":
+        assert REACHED.reasons or sys.platform != "linux"
+        return
+    held = Den(Tier.PARTIAL)
+    acts = [*BY_PROBE["executes"], "write beside the model", "signal the node by a file"]
+    if gpu:
+        acts = [
+            act for act in acts if act not in ("files in memory", "connect to a local service by its file")
+        ]
+    try:
+        launch = Launch(
+            WorkOrder(surroundings(**{"try": acts}), "GPU (CUDA)" if gpu else "CPU (Villain)", 1, 1),
+            LIMITS,
+            held,  # type: ignore[arg-type]
+            sampler=None,
+        )
+        (found,) = [event for event in launch.events() if isinstance(event, Found)]
+    finally:
+        held.close()
+    done = {act: bool(found.figures[f"act_{place}"]) for place, act in enumerate(acts)}
+    assert [act for act, did in done.items() if did] == []
 
 
 def test_nothing_that_was_tried_left_a_trace(

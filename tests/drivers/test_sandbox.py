@@ -125,6 +125,23 @@ def test_the_filter_reads_arguments_where_they_decide(machine: str, column: int,
         assert verdict(code, word, call[name], *arguments) == answer, (name, arguments)
 
 
+@pytest.mark.parametrize(("machine", "column", "word"), MACHINES)
+def test_without_a_view_of_its_own_no_file_is_changed_and_no_service_spoken_to(
+    machine: str, column: int, word: int
+) -> None:
+    refused = seccomp.rules(PID, network=False, gpu=False, in_view=False)
+    code = seccomp.program(machine, refused)
+    call = {rule.name: rule.numbers[column] for rule in refused}
+    for name in ("truncate", "fchmodat", "fchownat", "setxattr", "utimensat"):
+        number = call[name]
+        assert number is not None
+        assert verdict(code, word, number) == REFUSE
+        assert name not in numbers(column)
+    assert verdict(code, word, numbers(column)["socket"], 1) == REFUSE
+    with_gpu = seccomp.program(machine, seccomp.rules(PID, network=False, gpu=True, in_view=False))
+    assert verdict(with_gpu, word, numbers(column)["socket"], 1) == ALLOW
+
+
 def test_a_second_numbering_of_calls_is_no_way_round_the_filter() -> None:
     code = seccomp.program("x86_64", seccomp.rules(PID, network=False, gpu=False))
     assert verdict(code, seccomp.ARCHITECTURES["x86_64"][1], seccomp.X32 | 39) == KILL

@@ -70,6 +70,11 @@ def abstract(name: str) -> None:
         out.connect(f"\0{name}")
 
 
+def by_file(path: str) -> None:
+    with socket.socket(socket.AF_UNIX) as out:
+        out.connect(path)
+
+
 def clone_raw() -> None:
     number = 56 if COLUMN == 0 else 220
     pid = LIBC.syscall(number, signal.SIGCHLD, None, None, None, None)
@@ -200,6 +205,11 @@ def tries(told: dict[str, Any]) -> dict[str, Callable[[], object]]:
         "see the node's process": lambda: read(f"/proc/{node}/stat"),
         "look into temporary files": lambda: look_for(beside),
         "write beside the model": lambda: Path(beside).with_name("written").write_bytes(b"x"),
+        "change the rights beside the model": lambda: Path(beside).chmod(0o600),
+        "change the times beside the model": lambda: os.utime(beside, (1, 1)),
+        "mark the file beside the model": lambda: os.setxattr(beside, "user.mark", b"x"),
+        "cut off the file beside the model": lambda: os.truncate(beside, 1 << 10),
+        "connect to a local service by its file": lambda: by_file(told["service"]),
         "write into the model": lambda: Path(told["model"]).open("r+b").close(),
         "remove the model": lambda: Path(told["model"]).unlink(),
         "write into the libraries": lambda: Path(sys.prefix, "left-here").write_bytes(b"x"),
