@@ -134,7 +134,8 @@ def _ours(path: Path) -> bool:
 
 
 def prepare(where: Path, which: Callable[[str], str | None] = shutil.which) -> Native | None:
-    """Compile and prove what is not there yet; about a second the first time. None where it cannot be had or fails its proof.
+    """Compile and prove what is not there yet; about a second the first time. None where it cannot be had or fails its proof, and in a
+    folder that others may write to.
 
     Several nodes may do this at once: each makes its own and moves it into place.
     """
@@ -143,6 +144,8 @@ def prepare(where: Path, which: Callable[[str], str | None] = shutil.which) -> N
         return None
     try:
         where.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not _ours(where):  # what is compiled there is run at once, to be proved
+            return None
         proof = where / f"{key(runtime, compiled_by)}.proved"
         if not proof.exists():
             with tempfile.TemporaryDirectory(dir=where) as made:

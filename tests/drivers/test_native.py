@@ -82,6 +82,14 @@ def test_what_others_could_have_written_is_not_loaded(tmp_path: Path) -> None:
     assert native.found(folder, no_compiler) is None
 
 
+def test_where_others_may_write_nothing_is_compiled_or_run(tmp_path: Path) -> None:
+    folder = tmp_path / "native"
+    folder.mkdir()
+    folder.chmod(0o777)
+    assert native.prepare(folder, no_compiler) is None
+    assert list(folder.iterdir()) == []
+
+
 def test_a_loop_that_failed_its_proof_is_not_used(tmp_path: Path) -> None:
     folder = tmp_path / "native"
     assert native.prepare(folder, no_compiler) is not None
