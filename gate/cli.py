@@ -1,23 +1,28 @@
-"""`sark-node gate`: what an operator types. The pool commands are in `cli_pool`."""
+"""`sark-node gate` and `gate status`: what an operator types. The pool commands are in `cli_pool`."""
 
 from __future__ import annotations
 
 import contextlib
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import trio
 import typer
 
-from gate import cli_pool
+from gate import cli_pool, cli_status
 from gate.settings import DEFAULT_PORT, GateSettings
 from swarm.home import Home
 
+PANEL = "For a gate's operator"
+
 app = typer.Typer()
 app.add_typer(cli_pool.app)
+operate = typer.Typer()
+app.add_typer(operate, name="gate", rich_help_panel=PANEL)
+operate.add_typer(cli_status.app)
 
 
-@app.command(rich_help_panel="For a gate's operator")
+@operate.callback(invoke_without_command=True)
 def gate(
     ctx: typer.Context,
     port: Annotated[
@@ -34,37 +39,94 @@ def gate(
     gate: Annotated[
         list[str] | None, typer.Option(help="Another gate of the same swarm. Repeatable.", metavar="ADDRESS")
     ] = None,
+    admit: Annotated[
+        str | None,
+        typer.Option(
+            help="Whom it works for: open (anybody), ticket (members of its pools), list (--allow).  \\[default: open]",
+            metavar="WHOM",
+        ),
+    ] = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(help="Let this peer in where not anybody is. Repeatable.", metavar="PEER"),
+    ] = None,
+    pool: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="With --admit ticket: a pool of another home whose members come in, too. Repeatable.",
+            metavar="POOL_ID",
+        ),
+    ] = None,
+    operator: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Let this scheduler (shown by: sark-node info) read its status from elsewhere. Repeatable.",
+            metavar="SCHEDULER_ID",
+        ),
+    ] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(help="Serve numbers for Prometheus there, such as 127.0.0.1:9464.", metavar="HOST:PORT"),
+    ] = None,
+    drain: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=3600,
+            help="How long relayed connections may go on after Ctrl-C.  \\[default: 30]",
+            metavar="SECONDS",
+        ),
+    ] = None,
+    relay: Annotated[
+        bool | None,
+        typer.Option(
+            "--relay/--no-relay",
+            help="Relay for nodes that nobody can dial.  \\[default: relay]",
+            show_default=False,
+        ),
+    ] = None,
     stop_with_stdin: Annotated[
         bool, typer.Option(hidden=True, help="Stop when standard input ends.")
     ] = False,
 ) -> None:
-    """Be a way into the swarm: a known address for joining, finding and being found. Runs nothing for others.
+    """Be a way into the swarm: a known address for joining, finding, being found and being called. Runs nothing for others.
 
     Prints the line that others join with. Runs until Ctrl-C. Workers and schedulers on the same --home find it by themselves.
+    All that it can be told stands in docs/gates.md, also the limits of what it lends.
     """
+    if ctx.invoked_subcommand is not None:
+        return
+    if port is not None and listen is None:
+        listen = [f"/ip4/0.0.0.0/tcp/{port}"]
+    flags: dict[str, Any] = {
+        "listen": _tuple(listen),
+        "announce": _tuple(announce),
+        "gates": _tuple(gate),
+        "admit": admit,
+        "allow": _tuple(allow),
+        "pools": _tuple(pool),
+        "operators": _tuple(operator),
+        "metrics": metrics,
+        "drain_s": drain,
+        "relay": relay,
+    }
+    home: Home = ctx.obj
+    _run(home, GateSettings.load(home.config_file, ctx.meta["environment"], flags), stop_with_stdin)
+
+
+def _run(home: Home, settings: GateSettings, stop_with_stdin: bool) -> None:
     from gate.service import (
         full_addresses,
         run_gate,
     )  # loads libp2p: half a second that `--help` need not pay
 
-    home: Home = ctx.obj
-    if port is not None and listen is None:
-        listen = [f"/ip4/0.0.0.0/tcp/{port}"]
-    settings = GateSettings.load(
-        home.config_file,
-        ctx.meta["environment"],
-        {"listen": _tuple(listen), "announce": _tuple(announce), "gates": _tuple(gate)},
-    )
-
-    def stopping() -> None:
+    def say(line: str) -> None:
         with contextlib.suppress(OSError):  # nobody reads any more
-            print("stopping", flush=True)
+            print(line, flush=True)
 
     async def main() -> None:
         async with trio.open_nursery() as nursery:
-            here = await nursery.start(
-                partial(run_gate, home, settings, with_stdin=stop_with_stdin, stopping=stopping)
-            )
+            here = await nursery.start(partial(run_gate, home, settings, with_stdin=stop_with_stdin, say=say))
             print(f"Gate {here.identity.peer_id} is up. Others join with one of:", flush=True)
             for address in full_addresses(here):
                 print(f"  sark-node join --gate {address}", flush=True)

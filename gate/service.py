@@ -1,24 +1,41 @@
-"""A gate: a node with a known address that routes for the swarm, keeps index shards and runs nothing for anybody."""
+"""A gate: a node with a known address that routes for the swarm, keeps index shards, relays for nodes that nobody can dial, and runs
+nothing for anybody.
+
+    reception ── asked by ─▶ index, pools, relay       census ─▶ status, metrics, log       told to stop ─▶ draining ─▶ over
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
+from importlib.metadata import version
 from pathlib import Path
+from typing import Final
 
 import structlog
 import trio
 
+from gate.census import Census
+from gate.desk import GateDesk
+from gate.draining import Stops, drain
 from gate.enrolment import Enrolment
+from gate.metrics import page_of
+from gate.metrics_http import serve_metrics
+from gate.reception import Reception
 from gate.settings import GateSettings
 from protocol.errors import ResourceError
 from protocol.index_messages import Refused
 from protocol.pool_messages import Enrol, Enrolled
-from swarm.entry import Here, enter, until_told_to_stop
+from swarm.entry import Here, enter, hear_stops
 from swarm.home import Home
+from swarm.network import PeerId
 from swarm.pool_node import PoolNode
+from swarm.relay_desk import RelayDesk
 
 log = structlog.get_logger("sark.gate")
+
+STOPPING: Final = "stopping"
 
 
 async def run_gate(
@@ -26,32 +43,60 @@ async def run_gate(
     settings: GateSettings,
     *,
     with_stdin: bool = False,
-    stopping: Callable[[], None] = lambda: None,
+    say: Callable[[str], object] = lambda line: None,
     task_status: trio.TaskStatus[Here] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Be a gate until told to stop. Raises `ResourceError` for a port or folder that cannot be had.
 
-    `with_stdin`: the end of standard input ends it too. `stopping` is called when it was told to stop.
+    `with_stdin`: the end of standard input ends it too, and nothing is waited for. `say` is given lines for whoever started it, once
+    it was told to stop.
     """
-    async with enter("gate", home, settings, holder=True) as here, trio.open_nursery() as nursery:
-        await nursery.start(_pools(here).run)
+    reception, stops = Reception(home, settings), Stops()
+    admit = partial(reception.refusal, wanted="index")
+    async with (
+        enter("gate", home, settings, holder=True, admit=admit) as here,
+        trio.open_nursery() as nursery,
+    ):
+        pools = _pools(here, settings, reception)
+        reception.served = pools.shelf.manifest
+        relay: RelayDesk | None = None
+        await nursery.start(reception.run)
+        await nursery.start(pools.run)
+        await _show(here, settings, reception, pools, relay, stops, nursery)
+        await nursery.start(partial(hear_stops, stops.asked, with_stdin=with_stdin))
         addresses = full_addresses(here)
         _tell_this_home(home.gate_file, addresses)
-        log.info("gate.up", addresses=list(addresses), peer=here.identity.peer_id)
+        log.info("gate.up", addresses=list(addresses), peer=here.identity.peer_id, admit=str(settings.admit))
         task_status.started(here)
-        name = await until_told_to_stop(with_stdin=with_stdin)
-        log.info("gate.stopping", signal=name)
-        stopping()
+        await stops.first.wait()
+        log.info("gate.stopping", signal=stops.name)
+        if relay is not None and not with_stdin:
+            await _drain(relay, settings.drain_s, stops.again, say)
+        say(STOPPING)
         nursery.cancel_scope.cancel()
     home.gate_file.unlink(missing_ok=True)
 
 
-def _pools(here: Here) -> PoolNode:
+async def _drain(relay: RelayDesk, grace_s: float, again: trio.Event, say: Callable[[str], object]) -> None:
+    def circuits() -> int:
+        return len(relay.snapshot(trio.current_time()).passages)
+
+    if circuits():
+        some = f"{circuits()} relayed connection{'s' if circuits() != 1 else ''}"
+        say(f"draining: {some} may go on for {grace_s:g} s; Ctrl-C again ends at once")
+    over = await drain(relay, circuits, grace_s, again)
+    log.info("gate.drained", why=str(over), circuits=circuits())
+
+
+def _pools(here: Here, settings: GateSettings, reception: Reception) -> PoolNode:
     """What the gate does for pools: lets into those of its home, and keeps the newest manifest of any."""
     enrolment, one = Enrolment(here.home, time.time), trio.CapacityLimiter(1)
 
-    async def enrol(peer: str, message: Enrol) -> Enrolled | Refused:
-        return await trio.to_thread.run_sync(enrolment, peer, message, limiter=one)  # it waits for the disk
+    async def enrol(peer: PeerId, message: Enrol) -> Enrolled | Refused:
+        answer = await trio.to_thread.run_sync(enrolment, peer, message, limiter=one)  # it waits for the disk
+        if isinstance(answer, Enrolled):
+            reception.enrolled(peer)
+        return answer
 
     node = PoolNode(
         here.network,
@@ -63,9 +108,45 @@ def _pools(here: Here) -> PoolNode:
         rng=here.rng,
         enrol=enrol,
         gates=lambda: here.gates,
+        admit=partial(reception.refusal, wanted="pool"),
+        serves=settings.pools,
     )
     node.serve()
     return node
+
+
+async def _show(
+    here: Here,
+    settings: GateSettings,
+    reception: Reception,
+    pools: PoolNode,
+    relay: RelayDesk | None,
+    stops: Stops,
+    nursery: trio.Nursery,
+) -> None:
+    """What operators see: status, log and metrics."""
+    desk = GateDesk(reception)
+    refused = {
+        "index": lambda: here.index.refused,
+        "pool": lambda: pools.refused,
+        "gate": lambda: desk.refused,
+    }
+    census = Census(
+        here.network,
+        here.index.holder,
+        relay,
+        settings.admit,
+        version("sark-node"),
+        here.incarnation,
+        refused,
+        draining=stops.first.is_set,
+    )
+    desk.serve(here.network, census.take)
+    nursery.start_soon(census.lag.run)
+    nursery.start_soon(census.keep_log)
+    if settings.metrics:
+        page = page_of(census.take, here.identity.peer_id)
+        await nursery.start(serve_metrics, settings.metrics, page)
 
 
 def full_addresses(here: Here) -> tuple[str, ...]:

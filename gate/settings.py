@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, ClassVar, Final
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -10,9 +11,11 @@ from gate.admission import Admit
 from protocol.base import AddressText
 from protocol.requirement import parse_size
 from swarm.identity import peer_id_bytes
+from swarm.relay_desk import RelayLimits
 from swarm.settings import RoleSettings
 
 DEFAULT_PORT: Final = 4101
+LIMITS: Final = RelayLimits()
 
 
 def _is_a_peer(text: str) -> str:
@@ -71,3 +74,36 @@ class GateSettings(RoleSettings):
     """Where Prometheus finds its numbers, such as `127.0.0.1:9464`; empty: nowhere."""
     drain_s: Annotated[float, Field(ge=0, le=3_600)] = 30.0
     """How long relayed connections may go on after it was told to stop."""
+    relay: bool = True
+    """Lend places and circuits to nodes that nobody can dial."""
+    relay_reservations: Annotated[int, Field(ge=1, le=65_536)] = LIMITS.reservations
+    """Places in all."""
+    relay_reservations_per_network: Annotated[int, Field(ge=1)] = LIMITS.reservations_per_network
+    """Places for one network: an IPv4 /24, an IPv6 /48."""
+    relay_circuits: Annotated[int, Field(ge=1, le=65_536)] = LIMITS.circuits
+    """Relayed connections at a time."""
+    relay_circuits_from_peer: Annotated[int, Field(ge=1)] = LIMITS.circuits_from_peer
+    """Of those, begun by one peer."""
+    relay_circuits_to_peer: Annotated[int, Field(ge=1)] = LIMITS.circuits_to_peer
+    relay_circuits_from_network: Annotated[int, Field(ge=1)] = LIMITS.circuits_from_network
+    relay_circuit_bytes: Size = LIMITS.circuit_bytes
+    """What one of them may carry, both ways together: `1 GiB`."""
+    relay_circuit_s: Annotated[float, Field(ge=1, le=604_800)] = LIMITS.circuit_s
+    """And how long it may last."""
+
+    @property
+    def relay_limits(self) -> RelayLimits | None:
+        """What is lent at most; None: nothing."""
+        if not self.relay:
+            return None
+        return replace(
+            LIMITS,
+            reservations=self.relay_reservations,
+            reservations_per_network=self.relay_reservations_per_network,
+            circuits=self.relay_circuits,
+            circuits_from_peer=self.relay_circuits_from_peer,
+            circuits_to_peer=self.relay_circuits_to_peer,
+            circuits_from_network=self.relay_circuits_from_network,
+            circuit_bytes=self.relay_circuit_bytes,
+            circuit_s=self.relay_circuit_s,
+        )

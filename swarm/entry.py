@@ -11,9 +11,11 @@ from __future__ import annotations
 import os
 import random
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
+from typing import Final
 
 import structlog
 import trio
@@ -36,6 +38,7 @@ log = structlog.get_logger("sark.node")
 
 ANYWHERE: tuple[Address, ...] = ("/ip4/0.0.0.0/tcp/0",)
 """Any free port on every interface."""
+END_OF_INPUT: Final = "end of input"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,22 +126,35 @@ async def until_told_to_stop(*, with_stdin: bool = False) -> str:
 
     The latter ties a process to the one that started it, whatever happens to that one.
     """
-    stopped = "end of input"
+    stopped = ""
     async with trio.open_nursery() as nursery:
 
-        async def signals() -> None:
+        def asked(name: str) -> None:
             nonlocal stopped
-            with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as received:
-                async for number in received:
-                    stopped = signal.Signals(number).name
-                    nursery.cancel_scope.cancel()
+            stopped = stopped or name
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(partial(hear_stops, asked, with_stdin=with_stdin))
+    return stopped
+
+
+async def hear_stops(
+    asked: Callable[[str], object],
+    *,
+    with_stdin: bool = False,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Call `asked` with its name at each request to stop, for ever: a signal's, or `END_OF_INPUT`."""
+    async with trio.open_nursery() as nursery:
 
         async def end_of_input() -> None:
             while await trio.to_thread.run_sync(os.read, 0, 4096, abandon_on_cancel=True):
                 pass
-            nursery.cancel_scope.cancel()
+            asked(END_OF_INPUT)
 
-        nursery.start_soon(signals)
         if with_stdin:
             nursery.start_soon(end_of_input)
-    return stopped
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as received:
+            task_status.started()
+            async for number in received:
+                asked(signal.Signals(number).name)

@@ -1,0 +1,123 @@
+"""`sark-node gate status`: how a gate stands, once or watched."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from gate.settings import GateSettings
+from swarm.gates import local_gates, remembered_gates
+from swarm.home import Home
+from swarm.settings import SettingsError
+
+if TYPE_CHECKING:
+    from gate.asking import Asked
+    from protocol.gate_messages import GateStanding
+
+app = typer.Typer()
+
+EVERY_S: Final = 1.0
+HEAD_ROWS: Final = 18
+"""Lines of the live view that are no circuits and no peers."""
+PIPE_WIDTH: Final = 1000
+
+
+@app.command()
+def status(
+    ctx: typer.Context,
+    gate: Annotated[
+        list[str] | None,
+        typer.Option(help="Which gate.  \\[default: the gate on this --home]", metavar="ADDRESS"),
+    ] = None,
+    live: Annotated[bool, typer.Option("--live", help="Go on showing it until Ctrl-C.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="For programs; with --live a line each second.")
+    ] = False,
+) -> None:
+    """Show how a gate stands: peers, places, circuits, refusals, index, load. Exit codes: 4 unreachable, 5 not permitted.
+
+    Told to the keys of the gate's own home, and to those that it was started with as --operator.
+    """
+    import trio
+
+    home: Home = ctx.obj
+    settings = GateSettings.load(
+        home.config_file, ctx.meta["environment"], {"gates": tuple(gate) if gate else None}
+    )
+    gates = settings.gates if gate else local_gates(home) or settings.gates or remembered_gates(home)
+    if live and not as_json and not sys.stdout.isatty():
+        raise SettingsError(
+            "--live needs a terminal", hint="add --json for a line each second, or leave --live out"
+        )
+    try:
+        trio.run(_watch if live else _once, home, gates, as_json)
+    except* KeyboardInterrupt:
+        if not live:
+            raise
+
+
+async def _once(home: Home, gates: tuple[str, ...], as_json: bool) -> None:
+    from gate.asking import asking
+    from gate.status_view import status_json, status_view
+
+    async with asking(home, gates) as asked:
+        standing = await asked.standing()
+        if as_json:
+            print(status_json(asked.peer, standing))
+            return
+        console = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
+        console.print(status_view(asked.peer, standing, rows=MAX_ROWS))
+
+
+MAX_ROWS: Final = 48
+
+
+async def _watch(home: Home, gates: tuple[str, ...], as_json: bool) -> None:
+    from gate.asking import asking
+
+    async with asking(home, gates) as asked:
+        first = await asked.standing()  # what is not permitted is told as an error, not watched
+        if as_json:
+            await _lines(asked, first)
+        else:
+            await _screen(asked, first)
+
+
+async def _lines(asked: Asked, standing: GateStanding) -> None:
+    import trio
+
+    from gate.status_view import status_json
+
+    while True:
+        print(json.dumps(json.loads(status_json(asked.peer, standing))), flush=True)
+        await trio.sleep(EVERY_S)
+        standing = await asked.standing()
+
+
+async def _screen(asked: Asked, standing: GateStanding) -> None:
+    import trio
+
+    from gate.status_view import status_view
+    from protocol.errors import Unreachable
+
+    console, before, silent = Console(), None, ""
+    with Live(console=console, auto_refresh=False, screen=False) as view:
+        while True:
+            rows = max(1, (console.height - HEAD_ROWS) // 2)
+            hint = Text(silent or "Ctrl-C leaves it running", style="yellow" if silent else "dim")
+            view.update(
+                Group(status_view(asked.peer, standing, before, rows=rows), Text(), hint), refresh=True
+            )
+            await trio.sleep(EVERY_S)
+            try:
+                fresh = await asked.standing()
+            except Unreachable:
+                silent = "it does not answer; this is how it stood last"
+            else:
+                before, standing, silent = standing, fresh, ""

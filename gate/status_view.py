@@ -1,0 +1,161 @@
+"""How a gate stands, for people: what `sark-node gate status` prints and what its live view shows. Pure; fits 80 columns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from protocol.gate_messages import CircuitSeen, GateStanding, PeerSeen
+from protocol.requirement import show_size
+from swarm.logs import safe
+
+TAIL: Final = 8
+"""Letters of a peer id's end that are shown."""
+_UNITS: Final = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"))
+
+
+def status_json(gate: str, standing: GateStanding) -> str:
+    """For programs. `gate`: its peer id."""
+    return json.dumps({"gate": gate, **standing.model_dump(mode="json", exclude={"type"})}, indent=2)
+
+
+def status_view(
+    gate: str, now: GateStanding, before: GateStanding | None = None, *, rows: int = 12
+) -> RenderableType:
+    """All of it. `before`: how it stood a moment ago, from which come bytes per second and the processor's load. `rows`: of circuits
+    and of peers, each at most."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for what, value in _lines(gate, now, before):
+        table.add_row(what, value)
+    parts: list[RenderableType] = [table]
+    if now.busiest:
+        parts += [Text(), _circuits(now, rows)]
+    if now.peers:
+        parts += [Text(), _peers(now, rows)]
+    return Group(*parts)
+
+
+def _lines(gate: str, now: GateStanding, before: GateStanding | None) -> list[tuple[str, Text]]:
+    state = "draining: lends nothing new, about to stop" if now.draining else "up"
+    up = Text(f"{state}, {show_for(now.uptime_s)}", style="yellow" if now.draining else "green")
+    caps = now.caps
+    lines = [
+        ("gate", Text(gate)),
+        ("state", up),
+        ("version", Text(f"{safe(now.version)}, start {now.incarnation}")),
+        ("addresses", Text("\n".join(map(safe, now.addresses)) or "none")),
+        ("lets in", Text(_ADMITS.get(now.admit, safe(now.admit)))),
+        ("peers", Text(f"{now.connected} connected")),
+        ("index", Text(f"{now.adverts} devices, {now.shards} shards, {show_size(now.advert_bytes)}")),
+    ]
+    if caps is None:
+        lines.append(("relay", Text("off")))
+    else:
+        rate = _rate(now.relayed_bytes, before.relayed_bytes if before else None, now, before)
+        places = f"{now.places} of {caps.reservations} held, {caps.reservations_per_network} for a network"
+        each = f"each {show_size(caps.circuit_bytes)}, {show_for(caps.circuit_s)} at most"
+        lines += [
+            ("places", Text(f"{places}; {now.places_given} given so far")),
+            ("circuits", Text(f"{now.circuits} of {caps.circuits}, {each}; {now.circuits_begun} so far")),
+            ("relayed", Text(show_size(now.relayed_bytes) + (f", {show_size(int(rate))}/s" if rate else ""))),
+        ]
+        if now.circuits_ended:
+            lines.append(("ended", Text(_counts(now.circuits_ended))))
+    lines.append(("refused", Text(_counts(now.refused) or "nothing")))
+    load = _rate(now.cpu_s, before.cpu_s if before else None, now, before)
+    share = f", {100 * load:.0f} % of a core now" if load is not None else ""
+    lines.append(("memory", Text(show_size(now.memory_bytes))))
+    lines.append(
+        ("processor", Text(f"{now.cpu_s:.1f} s used{share}; loop {1000 * now.lag_s:.0f} ms late at worst"))
+    )
+    return lines
+
+
+_ADMITS: Final = {
+    "open": "anybody",
+    "ticket": "members of its pools, and who comes with a ticket (ticket)",
+    "list": "those that are named (list)",
+}
+
+
+def _rate(
+    value: float, earlier: float | None, now: GateStanding, before: GateStanding | None
+) -> float | None:
+    if earlier is None or before is None or now.uptime_s - before.uptime_s < 0.2 or value < earlier:
+        return None  # it was asked twice in a moment, or has started anew
+    return (value - earlier) / (now.uptime_s - before.uptime_s)
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    most = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{safe(what)} {count}" for what, count in most)
+
+
+def _circuits(now: GateStanding, rows: int) -> Table:
+    table = _table(f"circuits, busiest first ({now.circuits})", ("from", "to", "for", "carried"))
+    for seen in now.busiest[:rows]:
+        table.add_row(*_circuit(seen))
+    _more(table, now.circuits - min(rows, len(now.busiest)))
+    return table
+
+
+def _circuit(seen: CircuitSeen) -> tuple[Text, ...]:
+    return (
+        Text(_tail(seen.source)),
+        Text(_tail(seen.target)),
+        Text(show_for(seen.seconds)),
+        Text(show_size(seen.bytes)),
+    )
+
+
+def _peers(now: GateStanding, rows: int) -> Table:
+    table = _table(f"peers ({now.connected})", ("peer", "seen at", "place"))
+    for seen in now.peers[:rows]:
+        table.add_row(*_peer(seen))
+    _more(table, now.connected - min(rows, len(now.peers)))
+    return table
+
+
+def _peer(seen: PeerSeen) -> tuple[Text, ...]:
+    where = safe(seen.address) if seen.address else "through a gate"
+    return Text(_tail(seen.peer)), Text(where), Text("holds one" if seen.place else "")
+
+
+def _table(title: str, columns: tuple[str, ...]) -> Table:
+    table = Table(
+        title=Text(title),
+        title_justify="left",
+        title_style="bold",
+        box=None,
+        padding=(0, 2, 0, 0),
+        header_style="dim",
+    )
+    for column in columns:
+        table.add_column(column, no_wrap=True, overflow="ellipsis")
+    return table
+
+
+def _more(table: Table, left: int) -> None:
+    if left > 0:
+        table.add_row(Text(f"… {left} more", style="dim"))
+
+
+def _tail(peer: str) -> str:
+    return f"…{peer[-TAIL:]}"
+
+
+def show_for(seconds: float) -> str:
+    """Its two largest units: `3 d 4 h`, `12 min 5 s`."""
+    words = []
+    for size, unit in _UNITS:
+        count, seconds = divmod(seconds, size)
+        words += [f"{count:.0f} {unit}"] if count else []
+    words += [f"{seconds:.0f} s"] if seconds >= 0.5 or not words else []
+    return " ".join(words[:2])
