@@ -29,6 +29,7 @@ from drivers.base import (
     WorkOrder,
 )
 from drivers.launch import Zygote, measure, probe_units
+from drivers.registry import names
 
 NOWHERE = "Nowhere (Nothing)"
 LIMITS = Limits(load_s=60, run_s=120)
@@ -50,6 +51,11 @@ class Subject:
 
 def check_all(subject: Subject) -> None:
     """Every check below. Raises AssertionError with a sentence at the first that fails."""
+    known = names(subject.simulate)
+    assert subject.driver in known, (
+        f"no driver {subject.driver!r} is installed here (there are: {', '.join(known)}): "
+        "install the package that names it as an entry point of the group sark.drivers"
+    )
     with Zygote(subject.driver, simulate=subject.simulate, private=subject.private) as zygote:
         for check in (unit_is_offered, one_launch_tells_its_whole_story, the_model_is_left_alone):
             check(subject, zygote)

@@ -1,0 +1,100 @@
+"""A whole driver, to copy and change: python -m pip install ./examples/driver, then: sark-node bench small.mine --unit "CPU (Mine)".
+
+Its models are files that begin with the word mine; what it runs is a sum, the longer the file, the longer. The contract: drivers/README.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from drivers import memory
+from drivers.base import (
+    Checked,
+    Described,
+    Event,
+    Loaded,
+    Measured,
+    Phase,
+    Progressed,
+    Unfit,
+    UnitInfo,
+    WorkOrder,
+    WrongUnit,
+)
+from drivers.timing import Calls, measure_calls
+
+UNIT = "CPU (Mine)"
+RUNTIME = "mine 1.0"
+
+
+class MineDriver:
+    """What the entry point names. See `drivers.base.Driver`."""
+
+    name = "mine"  # the same as the entry point's name
+
+    def units(self) -> tuple[UnitInfo, ...]:
+        """Only units on which something has just run."""
+        return (UnitInfo(UNIT, self.name, RUNTIME),) if infer(1) else ()
+
+    def preload(self) -> tuple[str, ...]:
+        """Modules worth importing once, before each fork."""
+        return ()
+
+    def load_only(self, order: WorkOrder) -> Iterator[Event]:
+        """One load in this process."""
+        yield Progressed(Phase.PREPARE)
+        if order.unit != UNIT:
+            raise WrongUnit(f"{order.unit} is not offered here")
+        yield Progressed(Phase.LOAD)
+        before, resetting = memory.resident_bytes(), memory.reset_peak()
+        began = time.perf_counter_ns()
+        self.model = load(order.model)
+        yield Loaded(time.perf_counter_ns() - began, before, memory.peak_bytes(resetting))
+
+    def run(self, order: WorkOrder) -> Iterator[Event]:
+        """Load, warm up, time, check."""
+        yield from self.load_only(order)
+        resetting = memory.reset_peak()
+        began = time.perf_counter_ns()
+        answer = infer(self.model)
+        first_ns = time.perf_counter_ns() - began
+        notes: list[str] = []
+        for said in measure_calls(Calls(infer, self.model), order, first_ns, resetting):
+            if isinstance(said, str):  # how the warm-up went: for the record's notes
+                notes.append(said)
+                continue
+            if isinstance(said, Measured):
+                yield Described(
+                    unit=order.unit,
+                    driver=self.name,
+                    runtime=RUNTIME,
+                    providers=("plain Python",),  # what really ran it
+                    threads=1,
+                    shapes={"x": (self.model,)},
+                    dtypes={"x": "int64"},
+                    seed=order.seed,
+                    notes=tuple(notes),
+                )
+            yield said
+        yield Progressed(Phase.CHECK)
+        digest = hashlib.sha256(str(answer).encode()).hexdigest()
+        yield Checked(None, digest, None, None, "nothing to compare with")
+
+
+def load(path: str) -> int:
+    """The model. Raises `Unfit` with what is wrong with it."""
+    try:
+        data = Path(path).read_bytes()
+    except OSError as why:
+        raise Unfit(f"model {path}: {why.strerror}") from None
+    if not data.startswith(b"mine"):
+        raise Unfit(f"model {path} is none of this driver's: they begin with the word mine")
+    return len(data)
+
+
+def infer(model: int) -> int:
+    """One inference."""
+    return sum(range(1000 * model))
