@@ -18,6 +18,7 @@ from drivers.base import (
     Loaded,
     LoadKind,
     Measured,
+    Phase,
     Progressed,
     UnitInfo,
     WorkOrder,
@@ -35,6 +36,8 @@ DUE: Final[Mapping[Job, frozenset[type]]] = {
 """One of each."""
 MAX_FOUND: Final = 64
 """So often a launch may tell figures: they are put together here, in the node."""
+MAX_CHANGES: Final = 256
+"""So often it may enter another phase: each time others are told."""
 
 
 def answer(driver: Driver, order: WorkOrder, job: str) -> Iterator[Event] | Iterable[UnitInfo]:
@@ -82,7 +85,8 @@ class Answers:
         self._first = LoadKind.COLD if cold else LoadKind.FRESH
         self._told: set[type] = set()
         self._warm = False
-        self._found = 0
+        self._found = self._changes = 0
+        self._phase: Phase | None = None
 
     def take(self, said: Event) -> Event:
         """Check one event. What kind of load it was is ours to say. Raises `Garbled`."""
@@ -91,6 +95,7 @@ class Answers:
             self._found += 1
             return said
         if isinstance(said, Progressed):
+            self._enter(said.phase)
             return said
         if isinstance(said, Loaded) and Checked in self._told and not self._warm:
             self._warm = True
@@ -101,6 +106,12 @@ class Answers:
         if isinstance(said, Measured):
             self._count(said)
         return replace(said, kind=self._first) if isinstance(said, Loaded) else said
+
+    def _enter(self, phase: Phase) -> None:
+        self._changes += phase is not self._phase
+        self._phase = phase
+        if self._changes > MAX_CHANGES:
+            raise Garbled(f"it entered another phase more than {MAX_CHANGES} times")
 
     def _count(self, said: Measured) -> None:
         samples = len(said.samples_ns)
