@@ -1,13 +1,14 @@
 """Two sets of results beside each other: which rows belong together, whether they may be compared at all, and what comes of it. Pure.
 
-Rows belong together by model, unit, threads and device; where the sides share no device, by the others alone; where each side has one
-model, the two models are what is compared; where each side is a single row, the two rows are, such as a task on the CPU and one on the
+Rows belong together by model, unit, threads and device; where the sides share no device, by the others alone, and whatever the threads
+if there is one row of it on either side; where each side has one model, the two models are what is compared; where each side is a single row, the two rows are, such as a task on the CPU and one on the
 GPU. A pair that may not be compared (other shapes, not complete) says so instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -59,18 +60,28 @@ def put_beside(
             row.device_id if devices else "",
         )
 
+    left, right = ([entry for entry in side if entry.row.file_name != reference] for side in (a, b))
+    any_threads = set[tuple[object, ...]]() if devices else _once(left, key) & _once(right, key)
+
+    def name(row: Row) -> tuple[object, ...]:
+        loose = key(row.model_copy(update={"threads": None}))
+        return loose if loose in any_threads else key(row)
+
     others: dict[tuple[object, ...], list[Entry]] = {}
-    for entry in b:
-        if entry.row.file_name != reference:
-            others.setdefault(key(entry.row), []).append(entry)
+    for entry in right:
+        others.setdefault(name(entry.row), []).append(entry)
     pairs = []
-    for entry in a:
-        if entry.row.file_name == reference:
-            continue
-        found = others.get(key(entry.row))
+    for entry in left:
+        found = others.get(name(entry.row))
         other = found.pop(0) if found else None
         pairs.append(_pair(entry, other, (a, b, reference), seed))
-    return pairs + [_alone(None, entry.row) for left in others.values() for entry in left]
+    return pairs + [_alone(None, entry.row) for more in others.values() for entry in more]
+
+
+def _once(side: Sequence[Entry], key: Callable[[Row], tuple[object, ...]]) -> set[tuple[object, ...]]:
+    """Keys without threads that one row of a side has: devices have other numbers of cores, and with that of threads."""
+    counts = Counter(key(entry.row.model_copy(update={"threads": None})) for entry in side)
+    return {name for name, count in counts.items() if count == 1}
 
 
 def _devices(side: Sequence[Entry]) -> set[str]:

@@ -124,6 +124,16 @@ def test_a_difference_that_may_be_the_hosts_is_ambiguous(
     assert pair.said.why.endswith(why)
 
 
+def test_devices_with_other_numbers_of_cores_are_compared_model_by_model() -> None:
+    one = [entry(row(name, "one", threads=2)) for name in ("x", "y")]
+    two = [entry(row(name, "two", 1.0, threads=8)) for name in ("x", "y")]
+    assert [pair.said.word for pair in put_beside(one, two, across_devices=True)] == [Word.FASTER] * 2
+    (x, *_) = put_beside(one, [*two, entry(row("x", "two", 1.0, threads=1))], across_devices=True)
+    assert x.said.why == "not compared: only A has it", "on how many threads was asked for there"
+    again = [entry(row(name, "one", threads=8)) for name in ("x", "y")]
+    assert {pair.said.why[:12] for pair in put_beside(one, again)} == {"not compared"}, "of one device"
+
+
 def test_what_is_in_doubt_on_either_side_is_noted() -> None:
     (pair,) = put_beside([entry(row(verdict="noisy"))], [entry(row(verdict="drift"))])
     assert pair.note == "A is noisy; B is drift"
