@@ -45,7 +45,7 @@ def measured(record: Record, observed: Observed, *, precision: float | None) -> 
         agrees=ran.agrees if ran else None,
         precision=precision,
         accelerator=record.accelerator,
-        crowded=ran is not None and ran.threads > (record.device.cores or math.inf),
+        crowded=crowded(record, observed),
     )
     found: dict[str, object] = {"verdict": str(verdict), "verdict_reason": why}
     found |= _loads(record, observed) | _beside(record, observed)
@@ -61,6 +61,17 @@ def measured(record: Record, observed: Observed, *, precision: float | None) -> 
     if record.accelerator is not None:
         found |= _accelerator(record.accelerator, observed.inferences)
     return found
+
+
+def crowded(record: Record, observed: Observed) -> bool:
+    """Whether the run's own threads wait for each other, so that something that waited says nothing of others: on more threads than cores
+    always; on as many at times, and then others' share says whether it was theirs.
+    """
+    cores = record.device.cores
+    if record.ran is None or not cores:
+        return False
+    full = record.ran.threads == cores and mean_share(observed.launches, "others") is not None
+    return full or record.ran.threads > cores
 
 
 def access(record: Record) -> Access:

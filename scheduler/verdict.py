@@ -85,7 +85,7 @@ def judge(
     crowded: bool = False,
 ) -> Finding:
     """The verdict on a measurement and why. `precision`: the share of the median that was asked for; None: a number of runs was.
-    `crowded`: it ran on more threads than there are cores, which then wait for each other: that something waited says nothing of others.
+    `crowded`: its threads wait for each other, being as many as there are cores or more: that something waited says nothing of others.
     """
     launches = [launch for launch in observed.launches if launch.samples]
     found = [

@@ -19,6 +19,7 @@ from protocol.errors import ResourceError
 from protocol.lease import Fence
 from protocol.record import (
     DeviceFacts,
+    Host,
     LoadSample,
     Ran,
     Record,
@@ -118,6 +119,21 @@ def rows_of(text: str) -> list[dict[str, str]]:
 
 
 # -- rows -----------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("threads", "others", "busy"),
+    [(3, 0.01, True), (4, 0.01, False), (4, None, True), (4, 0.3, True), (5, None, False), (5, 0.3, True)],
+)
+def test_threads_that_fill_the_cores_wait_for_each_other_where_others_are_seen_to_take_little(
+    threads: int, others: float | None, busy: bool
+) -> None:
+    blocks = pack_samples([6, 10**9, 10**9, 10**8 + 1, 1])  # a tenth of the time something waited
+    one = timing([3_000_000] * 6, blocks=blocks, host=Host(others=others))
+    ran = record().ran
+    assert ran is not None
+    made = record(ran=ran.model_copy(update={"threads": threads}), timings=(one,) * 6)
+    assert (make_row(TASK, TaskState.SUCCEEDED, made).verdict == "busy-host") is busy
 
 
 def test_a_complete_row_has_every_number_of_the_record() -> None:
