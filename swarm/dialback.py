@@ -27,7 +27,7 @@ from swarm.index_gather import public_network
 from swarm.link import Link, serve_links
 from swarm.network import Address, Contact, Network, PeerId
 
-KNOCK_WITHIN_S: Final = 3.0
+KNOCK_WITHIN_S: Final = 2.5
 KNOCKS: Final = 16
 """Ports dialled at a time, whoever asks."""
 PER_PEER: Final = (4, 15.0)

@@ -7,7 +7,7 @@
     await index.withdraw()                               # on leaving
 
 Every node that can be dialled is a holder, from one moment to the next if that changes; the others are clients. See
-`index_holder` for what is kept, `index_lookup` for the way to the holders, `index_publisher` and `index_query` for the two sides of the use.
+`index_holder` for what is kept, `index_lookup` for the way to the holders, `index_publisher` and `index_query` for the two sides of use.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import trio
 from protocol import index_messages as say
 from protocol.advert import Advert, SignedAdvert, advert_body, advert_message
 from protocol.errors import Refused, Unreachable
-from protocol.keys import attributes_of, campaign_attribute
+from protocol.keys import attributes_of, campaign_attribute, model_attribute
 from protocol.requirement import Requirement
 from swarm.identity import routing_key
 from swarm.index_caller import Caller
@@ -208,6 +208,10 @@ class Index:
     async def campaign(self, campaign: str, limit: int = 256) -> QueryResult:
         """Devices that hold leases of a campaign."""
         return await self._query.under(campaign_attribute(campaign), limit)
+
+    async def model(self, sha256: str, limit: int = 32) -> QueryResult:
+        """Devices that say that they have a model."""
+        return await self._query.under(model_attribute(sha256), limit)
 
     async def survey(self, requirement: Requirement, limit: int = 256) -> QueryResult:
         """Devices, unfiltered, to count clause by clause why nothing fits."""

@@ -23,7 +23,7 @@ from swarm.network import Address, PeerId
 
 TRIES: Final = 2
 """So many dial-backs in vain make BEHIND of it: one may have been lost."""
-ASK_AGAIN_S: Final = 3.0
+ASK_AGAIN_S: Final = 1.0
 """After the first try in vain."""
 ASK_DIRECT_S: Final = 600.0
 ASK_BEHIND_S: Final = 300.0

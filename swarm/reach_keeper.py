@@ -1,0 +1,275 @@
+"""Keeping this node reachable: asks gates whether it can be dialled, and holds places at two of them while it cannot.
+
+    network, gates ─▶ ReachKeeper.run: a look each second ─┬─ ask gates when it is time      (`reachability`: what follows from the answers)
+                                                           ├─ a place lost or half used up: take it, or another one, again
+                                                           └─ `addresses`, `holder` as of now; `changed()` wakes when they change
+
+libp2p neither asks nor takes a place again: after a gate's restart or a silent cut that is done here, within seconds.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+import trio
+
+from protocol.errors import Refused, RemoteProtocolError, Unreachable
+from swarm import reachability
+from swarm.addresses import own_ips, parse_tcp
+from swarm.dialback import Reply, ask
+from swarm.network import Address, Contact, Network, PeerId
+from swarm.reachability import Reach, Standing
+
+LOOK_S: Final = 1.0
+LOOK_AT_INTERFACES_S: Final = 5.0
+ASKED: Final = 2
+"""Gates asked at a time."""
+PLACES: Final = 2
+"""Gates at which a place is held."""
+PATIENCE_S: Final = 5.0
+RETRY_S: Final = (1.0, 10.0)
+"""After a gate did not answer: so soon at first, then this rarely."""
+REFUSED_S: Final = 60.0
+"""After a gate said no without saying for how long."""
+RENEW_AT: Final = 0.5
+"""A place is renewed when this share of its time is over."""
+ALONE_S: Final = 20.0
+"""Without any gate for so long, a node behind a router serves its LAN, which is all that is left."""
+MOST_PORTS: Final = 4
+
+log = structlog.get_logger("sark.reach")
+
+
+@dataclass(slots=True)
+class _Place:
+    """How it stands with one gate."""
+
+    taken_at: float = 0.0
+    ttl_s: float = 0.0
+    retry_at: float = 0.0
+    pause_s: float = RETRY_S[0]
+    trying: bool = False
+
+    def due(self, now: float) -> bool:
+        """Whether a place that is held should be renewed."""
+        return now >= self.taken_at + self.ttl_s * RENEW_AT
+
+
+class ReachKeeper:
+    """One node's. `run` must be running; everything else may be read at any time, also before."""
+
+    def __init__(
+        self,
+        network: Network,
+        gates: Callable[[], Sequence[Contact]],
+        *,
+        rng: random.Random,
+        wall: Callable[[], float],
+        reserve: bool = True,
+        fixed: Sequence[Address] = (),
+        ips: Callable[[], Collection[str]] = own_ips,
+        tell: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        """`gates`: those known now; `reserve`: take places where this node cannot be dialled; `fixed`: addresses that the user wants told;
+        `ips`: of this machine's interfaces; `tell`: a line for people when something changes."""
+        self._network = network
+        self._gates = gates
+        self._rng = rng
+        self._wall = wall
+        self._reserve = reserve
+        self._fixed = tuple(fixed)
+        self._ips = ips
+        self._tell = tell
+        self._places: dict[PeerId, _Place] = {}
+        self._mapped: tuple[Address, ...] = ()
+        self._own: tuple[tuple[Address, ...], frozenset[str]] | None = None
+        self._look_at_interfaces_at = 0.0
+        self._linked: frozenset[PeerId] = frozenset()
+        self._linked_at: float | None = None
+        self._called_at = network.called_at
+        self._asking = False
+        self._told: tuple[tuple[Address, ...], bool] | None = None
+        self._changed = trio.Event()
+        self.standing = Standing()
+        self.replies: dict[PeerId, Reply] = {}
+        """What each gate answered last."""
+
+    # -- what others read --------------------------------------------------------------------------------------------------
+
+    @property
+    def reach(self) -> Reach:
+        """Whether this node can be dialled."""
+        return self.standing.reach
+
+    @property
+    def holder(self) -> bool:
+        """Whether this node may keep adverts and route for others now."""
+        if self.standing.holder:
+            return True
+        return self._linked_at is not None and trio.current_time() >= self._linked_at + ALONE_S
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        """What goes into the advert, best first."""
+        return reachability.told(self.standing, self._network.addresses, self._circuits(), self._fixed)
+
+    async def changed(self) -> None:
+        """Wait until `addresses` or `holder` are others."""
+        await self._changed.wait()
+
+    def mapped(self, address: Address | None) -> None:
+        """A router sends what comes to this address to this node; None: no longer. Gates are asked about its port."""
+        mapped = () if address is None else (address,)
+        if mapped != self._mapped:
+            self._mapped = mapped
+            self.standing = reachability.link_came_back(self.standing, trio.current_time())
+
+    def _circuits(self) -> tuple[Address, ...]:
+        if self.standing.reach is not Reach.BEHIND:
+            return ()
+        places = self._network.reservations()
+        first = [place.address for place in places]
+        return tuple(dict.fromkeys([*first, *(address for place in places for address in place.others)]))
+
+    # -- the loop ------------------------------------------------------------------------------------------------------------
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Look, ask and hold places for ever."""
+        async with trio.open_nursery() as nursery:
+            task_status.started()
+            while True:
+                now = trio.current_time()
+                self._notice(now)
+                if now >= self.standing.ask_at and not self._asking and self._gates():
+                    self._asking = True
+                    nursery.start_soon(self._ask_gates, nursery)
+                self._hold(now, nursery)
+                self._settle()
+                await trio.sleep(LOOK_S)
+
+    def _notice(self, now: float) -> None:
+        """What of itself may change whether this node can be dialled."""
+        if now >= self._look_at_interfaces_at:
+            self._look_at_interfaces_at = now + LOOK_AT_INTERFACES_S
+            own = (self._network.addresses, frozenset(self._ips()))
+            if self._own is not None and own != self._own:
+                log.info("reach.moved", addresses=list(own[0]))
+                self.standing = reachability.moved(self.standing, now)
+            self._own = own
+        if self._network.called_at > self._called_at:
+            self._called_at = self._network.called_at
+            self.standing = reachability.called(self.standing, now)
+        gates = {gate.peer for gate in self._gates()}
+        linked = frozenset(gates.intersection(self._network.connected()))
+        if linked - self._linked and self.standing.asked_at is not None and not self._asking:
+            self.standing = reachability.link_came_back(self.standing, now)
+        if linked or self._linked_at is None:
+            self._linked_at = now
+        self._linked = linked
+
+    def _settle(self) -> None:
+        """Wake those who wait for a change."""
+        now = (self.addresses, self.holder)
+        if now == self._told:
+            return
+        if self._told is None or now[1] != self._told[1]:
+            self._network.route(now[1])
+        self._told = now
+        self._changed.set()
+        self._changed = trio.Event()
+
+    # -- asking --------------------------------------------------------------------------------------------------------------
+
+    def ports(self) -> tuple[int, ...]:
+        """The ports at which this node might be dialled."""
+        found = (parse_tcp(address) for address in (*self._mapped, *self._fixed, *self._network.addresses))
+        return tuple(dict.fromkeys(address.port for address in found if address is not None))[:MOST_PORTS]
+
+    def _first(self, gates: Sequence[Contact]) -> list[Contact]:
+        """Those that are connected first; among the others chance decides, so that not all nodes ask the same two."""
+        live = set(self._network.connected())
+        mixed = self._rng.sample(list(gates), len(gates))
+        return sorted(mixed, key=lambda gate: gate.peer not in live)
+
+    async def _ask_gates(self, nursery: trio.Nursery) -> None:
+        before, gates = self.standing.reach, self._first(self._gates())
+        heard = self.standing.asked_at
+        async with trio.open_nursery() as asking:
+            for gate in gates[:ASKED]:
+                asking.start_soon(self._ask, gate, gates)
+        self._asking = False
+        now = trio.current_time()
+        if self.standing.asked_at == heard:
+            self.standing = reachability.unanswered(self.standing, now)
+        if self.standing.reach is not before:
+            self._say()
+        self._hold(now, nursery)
+        self._settle()
+
+    async def _ask(self, gate: Contact, gates: Sequence[Contact]) -> None:
+        try:
+            reply = await ask(self._network, gate, self.ports(), gates, wall=self._wall)
+        except (Unreachable, Refused, RemoteProtocolError) as error:
+            log.debug("reach.no-answer", gate=gate.peer, why=error.what)
+            return
+        self.replies[gate.peer] = reply
+        verdict = reachability.verdict_of(reply.gate, reply.observed, reply.reached, self._ips())
+        log.debug("reach.heard", gate=gate.peer, observed=reply.observed, reached=list(reply.reached))
+        self.standing = reachability.heard(self.standing, verdict, trio.current_time())
+
+    def _say(self) -> None:
+        log.info("reach.changed", reach=str(self.reach), reached=list(self.standing.reached))
+        if self.reach is Reach.BEHIND:
+            self._tell(
+                "this device cannot be dialled from outside; others reach it through a gate (see: sark-node doctor)"
+            )
+        elif self.reach is Reach.DIRECT and self.standing.far_at is not None:
+            self._tell(f"this device can be dialled: {', '.join(self.standing.reached)}")
+
+    # -- places ----------------------------------------------------------------------------------------------------------------
+
+    def _hold(self, now: float, nursery: trio.Nursery) -> None:
+        """Begin what is needed to hold places at as many gates as there should be."""
+        if not self._reserve or self.reach is not Reach.BEHIND:
+            return
+        held = {place.gate for place in self._network.reservations()}
+        wanted = PLACES
+        for gate in self._first_to_hold(held):
+            if not wanted:
+                return
+            place = self._places.setdefault(gate.peer, _Place())
+            if place.trying or (gate.peer in held and not place.due(now)):
+                wanted -= 1
+            elif now >= place.retry_at:
+                wanted -= 1
+                place.trying = True
+                nursery.start_soon(self._take, gate, place)
+
+    def _first_to_hold(self, held: Collection[PeerId]) -> list[Contact]:
+        """Gates where a place is held come first, then those that were not refused or silent lately."""
+        gates = list(self._gates())
+        return sorted(gates, key=lambda gate: (gate.peer not in held, gate.peer not in self._places))
+
+    async def _take(self, gate: Contact, place: _Place) -> None:
+        try:
+            reservation = await self._network.reserve(gate.peer, gate.addresses, patience_s=PATIENCE_S)
+        except (Unreachable, Refused) as error:
+            refused = isinstance(error, Refused)
+            wait = (error.retry_after_s or REFUSED_S) if isinstance(error, Refused) else place.pause_s
+            place.retry_at = trio.current_time() + wait * self._rng.uniform(0.5, 1.0)
+            place.pause_s = RETRY_S[0] if refused else min(place.pause_s * 2, RETRY_S[1])
+            log.info("place.not-taken", gate=gate.peer, why=error.what)
+        else:
+            fresh = not place.ttl_s
+            place.taken_at, place.ttl_s = trio.current_time(), reservation.ttl_s
+            place.retry_at, place.pause_s = 0.0, RETRY_S[0]
+            log.info("place.taken", gate=gate.peer, address=reservation.address, ttl_s=reservation.ttl_s)
+            if fresh:
+                self._tell(f"reached through gate …{gate.peer[-8:]} now")
+        finally:
+            place.trying = False
+        self._settle()
