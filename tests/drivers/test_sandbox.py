@@ -8,13 +8,10 @@ import os
 import struct
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-import psutil
 import pytest
 
 from drivers import (
@@ -27,14 +24,12 @@ from drivers import (
     seccomp,
     view,
 )
-from drivers.api_driver import ApiDriver
 from drivers.base import MIB, Crashed, Event, Limits, Measured, WorkOrder
 from drivers.confine import Tier
-from drivers.fake import UNIT, FakeDriver
+from drivers.fake import UNIT
 from drivers.launch import Zygote, measure
 from drivers.seccomp import ABSENT, ALLOW, KILL, REFUSE
 from drivers.view import Act
-from drivers.zygote import worth_preparing
 
 # -- the call filter -------------------------------------------------------------------------------------------------------
 
@@ -451,102 +446,6 @@ def test_a_poorer_system_gets_the_tier_that_holds_there_and_what_must_be_full_do
     assert reasons.startswith("no full sandbox: this device could not shut the run in: ")
 
 
-def below(zygote: Zygote) -> list[psutil.Process]:
-    """What hangs below its process."""
-    return psutil.Process(zygote.pids[0]).children(recursive=True)
-
-
-def test_launches_that_were_prepared_for_are_as_good_as_others_and_end_with_the_zygote(
-    tmp_path: Path, reached: sandbox.Probe
-) -> None:
-    model = tmp_path / "script.json"
-    model.write_text('{"latencies_ms": [1, 2]}')
-    order = WorkOrder(str(model), UNIT, 8, 2)
-    with Zygote("fake", simulate=True, tier=reached.tier, ahead=1).start() as zygote:
-        until = time.monotonic() + 10
-        while reached.tier is Tier.FULL and len(below(zygote)) < 2 and time.monotonic() < until:
-            threading.Event().wait(0.01)
-        waiting = below(zygote)
-        assert len(waiting) == (2 if reached.tier is Tier.FULL else 0)
-        events = list(measure(order, Limits(load_s=20, run_s=20), zygote))
-        assert [event.samples_ns for event in events if isinstance(event, Measured)] == [
-            (1_000_000, 2_000_000, 1_000_000, 2_000_000)
-        ] * 2
-        assert psutil.wait_procs(waiting, timeout=5)[1] == []
-        doomed = below(zygote)
-    assert psutil.wait_procs(doomed, timeout=5)[1] == []
-
-
 def test_no_error_number_is_lost_on_the_way() -> None:
     assert seccomp.REFUSE & 0xFFFF == errno.EPERM
     assert os.strerror(seccomp.ABSENT & 0xFFFF) == os.strerror(errno.ENOSYS)
-
-
-def test_a_launch_whose_prepared_keeper_was_ended_gets_another(
-    tmp_path: Path, reached: sandbox.Probe
-) -> None:
-    model = tmp_path / "script.json"
-    model.write_text('{"latencies_ms": [1, 2]}')
-    order = WorkOrder(str(model), UNIT, 2, 1)
-    with Zygote("fake", simulate=True, tier=reached.tier, ahead=1).start() as zygote:
-        until = time.monotonic() + 10
-        while reached.tier is Tier.FULL and len(below(zygote)) < 2 and time.monotonic() < until:
-            threading.Event().wait(0.01)
-        waiting = below(zygote)
-        for one in waiting:
-            one.kill()
-        psutil.wait_procs(waiting, timeout=5)
-        events = list(measure(order, Limits(load_s=20, run_s=20), zygote))
-    assert [event.samples_ns for event in events if isinstance(event, Measured)] == [(1_000_000, 2_000_000)]
-
-
-@pytest.mark.parametrize(("tier", "number"), [(Tier.FULL, 6), (Tier.PARTIAL, 0), (Tier.NONE, 0)])
-def test_only_launches_in_the_full_sandbox_are_prepared_for(tier: Tier, number: int) -> None:
-    assert worth_preparing(FakeDriver(), tier, 6) == number
-    assert worth_preparing(ApiDriver(), tier, 6) == 0  # which has the partial one, for its connections
-
-
-TAKEN_OUT: Final = """
-import os, sys, threading, time
-from pathlib import Path
-import psutil
-from drivers import sandbox_linux as linux
-from drivers.confine import Tier
-from drivers.launch import Zygote
-
-lib, uid, gid = linux.libc(), os.getuid(), os.getgid()
-place = sys.argv[1].encode()
-assert lib.unshare(linux.CLONE_NEWNS | (linux.CLONE_NEWUSER if uid else 0)) == 0
-if uid:
-    Path("/proc/self/setgroups").write_text("deny")
-    Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
-    Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
-for kind, flags in ((None, linux.MS_REC | linux.MS_PRIVATE), (None, linux.MS_REC | 1 << 20)):
-    assert lib.mount(None, b"/", kind, flags, None) == 0
-assert lib.mount(b"the-disk", place, b"tmpfs", 0, b"size=1m") == 0
-
-def mounts():
-    return [Path(f"/proc/{one.pid}/mountinfo").read_text() for one in psutil.Process(zygote.pids[0]).children(recursive=True)]
-
-with Zygote("fake", simulate=True, tier=Tier.FULL, ahead=1).start() as zygote:
-    until = time.monotonic() + 20
-    while not any(" - tmpfs sark " in told and " - proc proc " in told.split(" - tmpfs sark ")[1] for told in mounts()):
-        assert time.monotonic() < until
-        threading.Event().wait(0.02)
-    there = sum(" the-disk " in told for told in mounts())
-    assert lib.umount2(place, 0) == 0
-    print(there, sum(" the-disk " in told for told in mounts()))
-"""
-"""A system of which a disk is taken out while launches are prepared for."""
-
-
-def test_a_view_that_waits_for_its_launch_holds_no_disk_that_is_taken_out(
-    tmp_path: Path, reached: sandbox.Probe
-) -> None:
-    if reached.tier is not Tier.FULL:
-        assert reached.reasons
-        return
-    told = subprocess.run(
-        [sys.executable, "-P", "-c", TAKEN_OUT, str(tmp_path)], capture_output=True, text=True, check=False
-    )
-    assert told.stdout.split()[1:] == ["0"], told.stderr
