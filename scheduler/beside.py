@@ -1,8 +1,9 @@
 """Two sets of results beside each other: which rows belong together, whether they may be compared at all, and what comes of it. Pure.
 
 Rows belong together by model, unit, threads and device; where the sides share no device, by the others alone, and whatever the threads
-if there is one row of it on either side; where each side has one model, the two models are what is compared; where each side is a single row, the two rows are, such as a task on the CPU and one on the
-GPU. A pair that may not be compared (other shapes, not complete) says so instead.
+if there is one row of it on either side; where each side has one model, the two models are what is compared; where each side is a single
+row, the two rows are, such as a task on the CPU and one on the GPU. A pair that may not be compared (other shapes, not complete) says so
+instead.
 """
 
 from __future__ import annotations
