@@ -1,0 +1,69 @@
+"""The sites are what they claim to be, told by plain sockets: else the tests on top of them would prove nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tests.nat.topology import Sites
+
+LISTEN = """
+import socket
+with socket.create_server(("0.0.0.0", 7000)) as server:
+    print("listening", flush=True)
+    while True:
+        met, (host, port) = server.accept()
+        met.sendall(f"{host} {port}".encode())
+        met.close()
+"""
+DIAL = """
+import socket, sys
+with socket.create_connection((sys.argv[1], 7000), 1.0, ("0.0.0.0", int(sys.argv[2]))) as met:
+    print(met.recv(100).decode())
+"""
+
+
+@contextmanager
+def listening(world: Sites, host: str) -> Iterator[None]:
+    command = [*world.inside(host), sys.executable, "-c", LISTEN]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        assert server.stdout.readline() == "listening\n"
+        yield
+        server.kill()
+
+
+def dialled(world: Sites, host: str, address: str, port: int = 0) -> str:
+    """As whom the other saw it; empty when there was no way."""
+    command = [*world.inside(host), sys.executable, "-c", DIAL, address, str(port)]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def test_who_is_behind_a_router_gets_out_under_its_address_and_keeps_its_port(world: Sites) -> None:
+    with listening(world, "gate-1"):
+        assert dialled(world, "anna", world.addresses["gate-1"], 7001) == "10.99.0.101 7001"
+        assert dialled(world, "ben", world.addresses["gate-1"]).startswith("10.99.0.102 ")
+
+
+def test_nobody_outside_gets_in(world: Sites) -> None:
+    with listening(world, "anna"):
+        for address in (world.addresses["anna"], "10.99.0.101"):
+            assert dialled(world, "gate-1", address) == ""
+            assert dialled(world, "ben", address) == ""
+
+
+def test_hosts_of_one_site_reach_each_other(world: Sites) -> None:
+    with listening(world, "one"):
+        address = world.addresses["two"]
+        assert dialled(world, "two", world.addresses["one"]).startswith(f"{address} ")
+
+
+def test_a_cut_host_is_silent_until_it_is_mended(world: Sites) -> None:
+    address = world.addresses["gate-2"]
+    with listening(world, "gate-2"):
+        world.cut("gate-2")
+        assert dialled(world, "anna", address) == ""
+        world.mend("gate-2")
+        assert dialled(world, "anna", address) != ""

@@ -1,0 +1,161 @@
+"""Sites behind NATs on one machine: network namespaces, veth pairs, nftables.
+
+        wan (a bridge, 10.99.0.0/24)
+        │ .1        │ .2        │ .101            │ .102
+      gate-1     gate-2       router a          router b       … masquerade; what nobody inside asked for is dropped
+                                │ 10.99.101.0/24  │
+                              host, host        host
+
+As home routers do it, a port keeps its number on the way out where it can, so that two who begin at the same time meet (hole punching).
+Needs root, iproute2 and nftables: `missing()` says what is not there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+WAN = "10.99.0"
+BRIDGE = "lan0"
+ROUTER = """
+table ip nat {
+  chain out { type nat hook postrouting priority 100; oifname "wan" masquerade; }
+}
+table ip guard {
+  chain through {
+    type filter hook forward priority 0; policy drop;
+    ct state established,related accept
+    iifname "lan0" accept
+  }
+  chain here {
+    type filter hook input priority 0; policy drop;
+    ct state established,related accept
+    iifname { "lo", "lan0" } accept
+    ip protocol icmp accept
+  }
+}
+"""
+SILENT = """
+table ip cut {
+  chain heard { type filter hook input priority -10; iifname "wan" drop; }
+  chain said { type filter hook output priority -10; oifname "wan" drop; }
+}
+"""
+
+
+def missing() -> str:
+    """What this machine lacks to have sites; empty: nothing."""
+    if os.name != "posix" or os.geteuid() != 0:
+        return "namespaces need root"
+    for program in ("ip", "nft"):
+        if shutil.which(program) is None:
+            return f"there is no {program} here"
+    name = f"sark-{secrets.token_hex(3)}"
+    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, check=False)
+    if made.returncode:
+        return f"namespaces are not allowed here ({made.stderr.decode(errors='replace').strip()})"
+    subprocess.run(["ip", "netns", "del", name], check=True)
+    return ""
+
+
+@dataclass
+class Sites:
+    """The whole of it. `public`: hosts right on the wide net; `sites`: the hosts behind each router."""
+
+    public: Sequence[str]
+    sites: Mapping[str, Sequence[str]]
+    tag: str = field(default_factory=lambda: f"s{secrets.token_hex(2)}")
+    addresses: dict[str, str] = field(default_factory=dict)
+    """Of each host, where it is: behind a router nobody outside can use it."""
+    _made: list[str] = field(default_factory=list)
+
+    def inside(self, host: str) -> tuple[str, ...]:
+        """What to put before a command so that it runs on that host."""
+        return ("ip", "netns", "exec", self._name(host))
+
+    def cut(self, host: str) -> None:
+        """From now on a public host hears and says nothing, and nobody is told."""
+        self._nft(host, SILENT)
+
+    def mend(self, host: str) -> None:
+        """It hears again."""
+        _run("ip", "netns", "exec", self._name(host), "nft", "delete", "table", "ip", "cut")
+
+    def _name(self, host: str) -> str:
+        return f"{self.tag}-{host}"
+
+    def _nft(self, host: str, rules: str) -> None:
+        subprocess.run([*self.inside(host), "nft", "-f", "-"], input=rules.encode(), check=True)
+
+    def _add(self, host: str) -> None:
+        _run("ip", "netns", "add", self._name(host))
+        self._made.append(self._name(host))
+        self._ip(host, "link", "set", "lo", "up")
+
+    def _ip(self, host: str, *words: str) -> None:
+        _run("ip", "-n", self._name(host), *words)
+
+    def _wire(self, host: str, port: str, address: str, bridge: str) -> None:
+        """A cable from `host`, where it is called `port`, to the bridge of another namespace."""
+        end = f"{self.tag}{secrets.token_hex(3)}"
+        _run("ip", "link", "add", end, "type", "veth", "peer", "name", port, "netns", self._name(host))
+        _run("ip", "link", "set", end, "netns", self._name(bridge))
+        self._ip(bridge, "link", "set", "dev", end, "master", BRIDGE, "up")
+        self._ip(host, "addr", "add", f"{address}/24", "dev", port)
+        self._ip(host, "link", "set", "dev", port, "up")
+
+    def _bridge(self, host: str) -> None:
+        self._ip(host, "link", "add", "name", BRIDGE, "type", "bridge")
+        self._ip(host, "link", "set", "dev", BRIDGE, "up")
+
+    def make(self) -> None:
+        """Build it."""
+        self._add("net")
+        self._bridge("net")
+        for number, host in enumerate(self.public, 1):
+            self._add(host)
+            self.addresses[host] = f"{WAN}.{number}"
+            self._wire(host, "wan", self.addresses[host], "net")
+        for number, (site, hosts) in enumerate(self.sites.items(), 101):
+            router = f"router-{site}"
+            self._add(router)
+            self._wire(router, "wan", f"{WAN}.{number}", "net")
+            self._bridge(router)
+            self._ip(router, "addr", "add", f"10.99.{number}.1/24", "dev", BRIDGE)
+            _run("ip", "netns", "exec", self._name(router), "sysctl", "-qw", "net.ipv4.ip_forward=1")
+            self._nft(router, ROUTER)
+            for place, host in enumerate(hosts, 10):
+                self._add(host)
+                self.addresses[host] = f"10.99.{number}.{place}"
+                self._wire(host, "eth", self.addresses[host], router)
+                self._ip(host, "route", "add", "default", "via", f"10.99.{number}.1")
+
+    def remove(self) -> None:
+        """Take it away; cables go with their ends."""
+        for name in reversed(self._made):
+            with contextlib.suppress(subprocess.CalledProcessError):
+                _run("ip", "netns", "del", name)
+        self._made.clear()
+
+
+@contextmanager
+def sites(public: Sequence[str], behind: Mapping[str, Sequence[str]]) -> Iterator[Sites]:
+    """Sites for as long as the context lasts."""
+    made = Sites(public, behind)
+    try:
+        made.make()
+        yield made
+    finally:
+        made.remove()
+
+
+def _run(*words: str) -> None:
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise subprocess.CalledProcessError(done.returncode, words, done.stdout, done.stderr)
