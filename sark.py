@@ -70,7 +70,8 @@ except KeyboardInterrupt:  # Ctrl-C before there is a program that could say som
 
 if TYPE_CHECKING:
     from node.local import LocalDevice
-    from scheduler.bench import Bench, Comparison, Measurement
+    from scheduler.bench import Bench, Measurement
+    from scheduler.compare import Comparison
 
 __all__ = [
     "Bench",
@@ -135,6 +136,14 @@ app.add_typer(gate.cli.app)
 scheduler.cli_bench.add_bench(app, _this_device)
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"sark-node {version('sark-node')}")
+        raise typer.Exit
+
+
 @app.callback()
 def common(
     ctx: typer.Context,
@@ -149,6 +158,9 @@ def common(
     log_level: Annotated[
         str, typer.Option(help="debug, info, warning or error; to stderr.", envvar="SARK_LOG_LEVEL")
     ] = "warning",
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_version)
+    ] = False,
 ) -> None:
     """Benchmark any machine-learning model on every device you can reach, with no server in the middle."""
     from swarm.logs import set_up_logs

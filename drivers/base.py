@@ -190,7 +190,7 @@ class Described:
     dtypes: Mapping[str, str]
     seed: int
     notes: tuple[str, ...] = ()
-    """Such as `dim 'batch' not given: 1`."""
+    """Such as `dim 'batch' not given: 1 is taken`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,7 +111,7 @@ class Shapes:
 
     def notes(self) -> tuple[str, ...]:
         """A line for each guess."""
-        return tuple(f"dim {name!r} not given: {self.sizes[name]}" for name in self.guessed)
+        return tuple(f"dim {name!r} not given: {self.sizes[name]} is taken" for name in self.guessed)
 
 
 def candidates(

@@ -44,6 +44,8 @@ def info(
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Show what this device is: processor, memory, GPUs and the compute units that really work here. Needs no network."""
+    from importlib.metadata import version
+
     from drivers.launch import probe_units
     from drivers.sandbox import probe
     from node.enrolment import headline, kept
@@ -59,7 +61,12 @@ def info(
     enrolled = kept(home.folder("worker"), profile.fingerprint)
     keys = {role: load_or_create(home.key(role)).peer_id for role in ("worker", "scheduler")}
     pools = joined_pools(home, Role.WORKER)
-    advert = build_advert(profile, keys["worker"], pools=sorted({pool.name for pool in pools}))
+    advert = build_advert(
+        profile,
+        keys["worker"],
+        version=version("sark-node"),
+        pools=sorted({pool.name for pool in pools}),
+    )
     values = {attribute.name: attribute.read(advert) for attribute in ATTRIBUTES.values()}
     if as_json:
         document = {

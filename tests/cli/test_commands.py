@@ -59,6 +59,15 @@ def test_each_command_has_help_that_begins_with_what_it_does(typed: Typed, comma
     assert done.err == ""
 
 
+def test_the_version_is_told_by_the_program_and_by_info(typed: Typed) -> None:
+    told = typed("--version")
+    assert told.code == 0
+    name, number = told.out.split()
+    assert name == "sark-node"
+    listed = typed("info", "--attributes").out.splitlines()
+    assert any(line.startswith("version ") and line.rstrip().endswith(f" {number}") for line in listed)
+
+
 def test_help_shows_the_defaults_that_are_written_out(typed: Typed) -> None:
     bench = " ".join(typed("bench", "--help").out.replace("│", " ").split())
     assert "[default: 100]" in bench

@@ -157,7 +157,7 @@ def test_token_ids_stay_within_their_table_and_masks_are_one(zygote: Zygote, she
     told = run(zygote, shelf.embedding(), dims={"sequence": 12}).described
     assert told.shapes == {"input_ids": (1, 12), "attention_mask": (1, 12)}
     assert "ids of 'input_ids' are below 10, the rows of their table" in told.notes
-    assert "dim 'batch' not given: 1" in told.notes
+    assert "dim 'batch' not given: 1 is taken" in told.notes
     assert not any("'sequence'" in note for note in told.notes)
 
 
@@ -178,7 +178,7 @@ def test_a_dimension_that_only_one_size_fits_is_found_by_the_ladder(zygote: Zygo
     )
     told = run(zygote, model).described
     assert told.shapes == {"x": (1, 48)}
-    assert "dim 'features' not given: 48" in told.notes
+    assert "dim 'features' not given: 48 is taken" in told.notes
 
 
 def test_sizes_in_the_models_own_metadata_are_used(zygote: Zygote, shelf: Shelf) -> None:

@@ -55,7 +55,7 @@ def test_the_models_own_metadata_comes_before_any_guess() -> None:
 
 def test_every_guess_is_named_and_nothing_else() -> None:
     shapes = next(candidates(TEXT, {"batch": 2}, {}))
-    assert shapes.notes() == ("dim 'seq' not given: 128",)
+    assert shapes.notes() == ("dim 'seq' not given: 128 is taken",)
 
 
 def test_a_recurrent_state_has_its_batch_second_and_it_is_one() -> None:
