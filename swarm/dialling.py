@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Final
 
 import structlog
 import trio
 from libp2p.abc import INetConn, INetStream
+from libp2p.connection_types import ConnectionType
 from libp2p.custom_types import TProtocol
 from libp2p.exceptions import BaseLibp2pError
 from libp2p.host.basic_host import BasicHost
@@ -33,7 +34,7 @@ from libp2p.security.noise.exceptions import PeerIDMismatchesPubkey
 from multiaddr import Multiaddr
 
 from protocol.errors import SarkError
-from swarm.addresses import usable
+from swarm.addresses import Circuit, parse_circuit, ways
 from swarm.limits import InboundLimits
 from swarm.muxer import BoundedYamux
 from swarm.network import Address, PeerId
@@ -42,7 +43,10 @@ DIAL_WITHIN_S: Final = 10.0
 """One address, from the first packet to a secured connection."""
 STAGGER_S: Final = 0.05
 """Head start of each address over the next: the first is mostly right, and handshakes cost CPU."""
+HEAD_START_S: Final = 0.25
+"""Of direct addresses over circuits."""
 NEGOTIATE_WITHIN_S: Final = 5
+MAX_HEARD: Final = 4096
 MAX_PENDING: Final = 512
 MAX_PENDING_PER_IP: Final = 128
 """Inbound connections that have not proved who they are."""
@@ -104,6 +108,8 @@ class NodeSwarm(Swarm):
         self._dials: dict[ID, _Dial] = {}
         self._pending: Counter[str] = Counter()
         self._stopping = False
+        self.through: Callable[[Circuit, ID], Awaitable[INetConn]] | None = None
+        """How a circuit is dialled."""
         self.called_at = -math.inf
         """When somebody last connected with this node directly."""
 
@@ -126,23 +132,38 @@ class NodeSwarm(Swarm):
         self.connections.clear()
 
     def live(self, peer: ID) -> SwarmConn | None:
-        """The connection with `peer` that was heard last, if there is any."""
-        best: SwarmConn | None = None
-        heard = -math.inf
+        """The connection with `peer` that new streams take: a direct one where there is any, and that which was heard last."""
+        return max(self._living(peer), key=lambda conn: (not is_relayed(conn), _heard_at(conn)), default=None)
+
+    def direct(self, peer: ID) -> SwarmConn | None:
+        """The direct connection with `peer` that was heard last."""
+        found = self.live(peer)
+        return None if found is None or is_relayed(found) else found
+
+    def relayed(self, peer: ID) -> tuple[SwarmConn, ...]:
+        """The live connections with `peer` that go through gates."""
+        return tuple(filter(is_relayed, self._living(peer)))
+
+    def lives(self, conn: INetConn) -> bool:
+        """Can new streams be had on this connection?"""
+        muxed = conn.muxed_conn
+        return (
+            isinstance(conn, SwarmConn)
+            and isinstance(muxed, BoundedYamux)
+            and not conn.is_closed
+            and muxed.is_established
+        )
+
+    def _living(self, peer: ID) -> Iterator[SwarmConn]:
         for conn in self.connections.get(peer, ()):
-            muxed = conn.muxed_conn
-            if (
-                isinstance(conn, SwarmConn)
-                and isinstance(muxed, BoundedYamux)
-                and not conn.is_closed
-                and muxed.is_established
-                and muxed.heard_at > heard
-            ):
-                best, heard = conn, muxed.heard_at
-        return best
+            if isinstance(conn, SwarmConn) and self.lives(conn):
+                yield conn
 
     async def reach(self, peer: ID, addresses: Sequence[Address]) -> INetConn:
-        """A connection with `peer`: the one there is, or the first that comes about. SwarmException says what was tried."""
+        """A connection with `peer`: the one there is, or the first that comes about. SwarmException says what was tried.
+
+        Circuits among the addresses are begun a little after the direct ones, at once where there are no direct ones.
+        """
         found = self.live(peer)
         if found is not None:
             return found
@@ -160,12 +181,10 @@ class NodeSwarm(Swarm):
         dial = self._dials[peer] = _Dial()
         dial.running = len(addresses)
         try:
-            for place, address in enumerate(addresses):
+            for address, delay_s in _in_turn(addresses):
                 scope = trio.CancelScope()
                 dial.scopes.append(scope)
-                self.background_nursery.start_soon(
-                    self._attempt, dial, peer, address, place * STAGGER_S, scope
-                )
+                self.background_nursery.start_soon(self._attempt, dial, peer, address, delay_s, scope)
             await dial.done.wait()
         finally:
             dial.done.set()
@@ -188,7 +207,7 @@ class NodeSwarm(Swarm):
             with scope, trio.move_on_after(DIAL_WITHIN_S + delay_s):
                 await trio.sleep(delay_s)
                 try:
-                    dial.succeed(await self.dial_addr(Multiaddr(address), peer))
+                    dial.succeed(await self._dial_one(address, peer))
                     return
                 except SwarmException as error:
                     dial.failures.append(f"{address}: {_reason(error)}")
@@ -204,6 +223,14 @@ class NodeSwarm(Swarm):
             if not dial.running:
                 dial.done.set()
 
+    async def _dial_one(self, address: Address, peer: ID) -> INetConn:
+        circuit = parse_circuit(address)
+        if circuit is None:
+            return await self.dial_addr(Multiaddr(address), peer)
+        if self.through is None:
+            raise SwarmException("this node does not go through gates")
+        return await self.through(circuit, peer)
+
     async def knock(self, peer: ID, address: Address) -> None:
         """See that `peer` answers there and shows its key, by a connection that nothing else uses. SwarmException when not."""
         to = Multiaddr(address)
@@ -217,10 +244,15 @@ class NodeSwarm(Swarm):
             with trio.move_on_after(1.0, shield=True):
                 await raw.close()
 
+    def drop(self, conn: SwarmConn) -> None:
+        """Close a connection, beside whatever else goes on."""
+        if self.background_nursery is not None:
+            self.background_nursery.start_soon(conn.close)
+
     async def dial_peer(self, peer_id: ID) -> list[INetConn]:
         """libp2p's own callers come here."""
         known = self.peerstore.addrs(peer_id) if self.peerstore.has_peer(peer_id) else []
-        return [await self.reach(peer_id, usable(known))]
+        return [await self.reach(peer_id, ways(known))]
 
     async def _do_handle_inbound_connection(
         self, read_write_closer: ReadWriteCloser, maddr: Multiaddr, failure_event: Any
@@ -256,13 +288,18 @@ class NodeHost(BasicHost):
         super().__init__(network=network, **kwargs)
         self._swarm = network
         self._limits = InboundLimits()
+        self._heard: OrderedDict[ID, str] = OrderedDict()
 
     async def connect(self, peer_info: PeerInfo) -> None:
         """libp2p's own callers come here."""
         try:
-            await self._swarm.reach(peer_info.peer_id, usable(peer_info.addrs))
+            await self._swarm.reach(peer_info.peer_id, ways(peer_info.addrs))
         except SwarmException as error:
             raise ConnectionFailure(str(error)) from error
+
+    def heard(self, peer: ID, prefix: str) -> bool:
+        """Has `peer` lately opened a stream of a protocol whose name begins so?"""
+        return self._heard.get(peer, "").startswith(prefix)
 
     async def new_stream(self, peer_id: ID, protocol_ids: Sequence[TProtocol]) -> NetStream:
         """A stream that speaks the first of `protocol_ids` the peer knows. SwarmException or StreamFailure."""
@@ -271,6 +308,11 @@ class NodeHost(BasicHost):
         conn = self._swarm.live(peer_id)
         if conn is None:
             raise SwarmException("the connection broke at once")
+        return await self.open_on(conn, protocol_ids)
+
+    async def open_on(self, conn: SwarmConn, protocol_ids: Sequence[TProtocol]) -> NetStream:
+        """The same on this very connection. A relayed one that does not answer is dropped: the next caller gets a fresh one."""
+        stream: NetStream | None = None
         try:
             stream = await conn.new_stream()
             try:
@@ -282,9 +324,19 @@ class NodeHost(BasicHost):
                     await stream.reset()
                 raise
         except BaseLibp2pError as error:
+            if is_relayed(conn) and _is_silence(error):
+                self._swarm.drop(conn)
             raise StreamFailure(_reason(error)) from error
         stream.set_protocol(spoken)
         return stream
+
+    def _note(self, peer: ID, protocol: str) -> None:
+        """Remember that the peer speaks our own protocols; libp2p's, which everybody speaks, say nothing."""
+        if protocol.startswith("/sark/"):
+            self._heard[peer] = protocol
+            self._heard.move_to_end(peer)
+            if len(self._heard) > MAX_HEARD:
+                self._heard.popitem(last=False)
 
     async def _swarm_stream_handler(self, net_stream: INetStream) -> None:
         """Negotiate and serve one inbound stream. Whatever goes wrong costs this stream and nothing else."""
@@ -302,6 +354,7 @@ class NodeHost(BasicHost):
                         log.info("too many streams of one protocol", peer=peer, protocol=protocol)
                         return
                     net_stream.set_protocol(protocol)
+                    self._note(net_stream.muxed_conn.peer_id, protocol)
                     await handler(net_stream)
                     served = True
         except ORDINARY as error:
@@ -316,6 +369,30 @@ class NodeHost(BasicHost):
             if not served:
                 with trio.move_on_after(1.0, shield=True), contextlib.suppress(BaseLibp2pError, OSError):
                     await net_stream.reset()
+
+
+def is_relayed(conn: INetConn) -> bool:
+    """Does the connection go through a gate?"""
+    return isinstance(conn, SwarmConn) and conn.get_connection_type() is ConnectionType.RELAYED
+
+
+def _heard_at(conn: SwarmConn) -> float:
+    return conn.muxed_conn.heard_at if isinstance(conn.muxed_conn, BoundedYamux) else -math.inf
+
+
+def _in_turn(addresses: Sequence[Address]) -> Iterator[tuple[Address, float]]:
+    """Each address with the seconds after which it is tried: the direct ones first."""
+    circuits = [address for address in addresses if parse_circuit(address) is not None]
+    direct = [address for address in addresses if address not in circuits]
+    for place, address in enumerate(direct):
+        yield address, place * STAGGER_S
+    for place, address in enumerate(circuits):
+        yield address, place * STAGGER_S + (HEAD_START_S if direct else 0.0)
+
+
+def _is_silence(error: BaseException) -> bool:
+    """Nothing came back, as opposed to a no. libp2p has one error for both."""
+    return str(error).startswith("response timed out")
 
 
 def _found_instead(error: PeerIDMismatchesPubkey) -> PeerId:

@@ -37,7 +37,9 @@ from swarm.bootstrap import BootstrapKeeper, Gates, gate_contacts
 from swarm.dialling import ORDINARY, NobodyListens, NodeHost, NodeSwarm
 from swarm.host_streams import NodeStream
 from swarm.identity import Identity, distance, peer_id_bytes
-from swarm.network import Address, Contact, Handler, PeerId
+from swarm.network import Address, Contact, Handler, Path, PeerId, Reservation
+from swarm.relay_desk import RelayDesk
+from swarm.relays import Relays
 from swarm.routing import OwnKad
 
 ADDRESS_TTL_S: Final = 7200
@@ -57,6 +59,7 @@ class HostNetwork:
         self._host = host
         self._swarm = swarm
         self._kad = kad
+        self._relays = Relays(identity.peer_id, host, swarm, self.handle)
         self._forgotten: dict[PeerId, float] = {}
 
     @property
@@ -104,7 +107,8 @@ class HostNetwork:
         if given:
             store.add_addrs(peer, [Multiaddr(address) for address in given], ADDRESS_TTL_S)
         known = usable(store.addrs(peer)) if store.has_peer(peer) else ()
-        await self._swarm.reach(peer, tuple(dict.fromkeys((*given, *known))))
+        circuits = self._relays.circuits(peer, addresses)
+        await self._swarm.reach(peer, tuple(dict.fromkeys((*given, *known, *circuits))))
 
     async def disconnect(self, peer: PeerId) -> None:
         await self._swarm.close_peer(_peer(peer))
@@ -133,6 +137,23 @@ class HostNetwork:
 
     def route(self, serve: bool) -> None:
         self._kad.serve(serve)
+
+    # -- gates as relays -----------------------------------------------------------------------------------------------
+
+    def path(self, peer: PeerId) -> Path | None:
+        return self._relays.path(_peer(peer))
+
+    async def reserve(
+        self, gate: PeerId, addresses: Sequence[Address] = (), *, patience_s: float = 5.0
+    ) -> Reservation:
+        with _patience(gate, patience_s):
+            return await self._relays.reserve(gate, addresses)
+
+    def reservations(self) -> tuple[Reservation, ...]:
+        return self._relays.reservations()
+
+    def serve_relay(self, desk: RelayDesk) -> None:
+        self._relays.serve(desk, seen_at=self.remote_address, told=lambda: self.addresses)
 
     # -- the routing table ---------------------------------------------------------------------------------------------
 

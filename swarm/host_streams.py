@@ -16,7 +16,7 @@ from libp2p.exceptions import BaseLibp2pError
 from libp2p.network.stream.net_stream import NetStream
 from libp2p.stream_muxer.exceptions import MuxedStreamEOF
 
-from swarm.muxer import MAX_FRAME, PatientStream
+from swarm.muxer import PatientStream
 from swarm.network import PeerId
 
 CLOSE_WITHIN_S: Final = 1.0
@@ -57,8 +57,9 @@ class NodeStream:
             with self._translated(), memoryview(data) as whole, whole.cast("B") as view:
                 if not view:
                     await trio.lowlevel.checkpoint()
-                for start in range(0, len(view), MAX_FRAME):
-                    await self._muxed.write(view[start : start + MAX_FRAME])
+                size = self._muxed.conn.max_frame
+                for start in range(0, len(view), size):
+                    await self._muxed.write(view[start : start + size])
         finally:
             self._sending = False
 
@@ -92,6 +93,10 @@ class NodeStream:
                     return b""
         finally:
             self._receiving = False
+
+    def carries(self) -> None:
+        """This stream is a circuit from now on: who fills it is held back by its own window alone."""
+        self._muxed.conn.carry(self._muxed)
 
     async def send_eof(self) -> None:
         """Say that nothing more will be sent; reading goes on."""

@@ -94,6 +94,13 @@ def peer_id_bytes(peer_id: str) -> bytes:
     return raw
 
 
+def peer_id_text(raw: bytes) -> str:
+    """The peer id whose bytes these are. ValueError when they are none of an Ed25519 peer id."""
+    if len(raw) != _ID_BYTES or not raw.startswith(_ID_PREFIX):
+        raise ValueError("not the bytes of an Ed25519 peer id")
+    return base58.b58encode(raw).decode()
+
+
 @lru_cache(maxsize=65_536)
 def routing_key(peer_id: str) -> bytes:
     """sha256 of the peer id's bytes: where the peer lies in the 256-bit space of keys."""

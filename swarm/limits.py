@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final, TypeVar
 
 from swarm.network import PeerId
@@ -13,6 +13,16 @@ MAX_INBOUND: Final = 32
 """Streams that one peer may have open to us."""
 MAX_INBOUND_OF_PROTOCOL: Final = 8
 """Of those, streams of one protocol."""
+
+APART: Final[Mapping[str, int]] = {
+    "/libp2p/circuit/relay/0.2.0/hop": 320,
+    "/libp2p/circuit/relay/0.2.0/stop": 64,
+}
+"""Circuits with a peer: they live long, their gate's desk has limits of its own, and they take none of the places above.
+
+A caller may have so many through one gate, and so many may call a node through one. What is said *in* a circuit counts for
+the peer at its other end, by the id that it proved, and never for the gate.
+"""
 
 _Key = TypeVar("_Key")
 
@@ -33,8 +43,16 @@ class InboundLimits:
     @contextlib.contextmanager
     def speaking(self, peer: PeerId, protocol: str) -> Iterator[bool]:
         """Hold one of the peer's places for this protocol; yields False when it has none left."""
-        with _place(self._of_protocol, (peer, protocol), MAX_INBOUND_OF_PROTOCOL) as granted:
-            yield granted
+        limit = APART.get(protocol)
+        with _place(self._of_protocol, (peer, protocol), limit or MAX_INBOUND_OF_PROTOCOL) as granted:
+            if limit is None or not granted:
+                yield granted
+                return
+            self._all[peer] -= 1  # gives back the place that it arrived at; `arriving` takes it off once more
+            try:
+                yield True
+            finally:
+                self._all[peer] += 1
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import trio
+from libp2p.connection_types import ConnectionType
 from libp2p.io.exceptions import IOException
 from libp2p.network.connection.exceptions import RawConnError
 from libp2p.stream_muxer.exceptions import MuxedStreamEOF, MuxedStreamError, MuxedStreamReset
@@ -31,6 +32,10 @@ PONG_WITHIN_S: Final = 4.0
 """A link with nothing to hear for PING_EVERY_S + PONG_WITHIN_S, although it was asked, is dead."""
 WRITE_WITHIN_S: Final = 5.0
 """A frame once begun must be finished; a socket that takes no bytes for so long is dead."""
+RELAYED_FRAME: Final = MAX_FRAME - 30
+"""On a circuit: with the header of its own yamux and Noise's length and seal it still fits one frame of the stream that carries it."""
+RELAYED_WRITE_WITHIN_S: Final = 20.0
+"""On a circuit: it waits for the stream that carries it, and that for a gate and for a link beyond it."""
 
 GROW_WITHIN_S: Final = 0.5
 """A reader that uses up half its window faster than this gets a larger one."""
@@ -147,7 +152,7 @@ class PatientStream(yamux.YamuxStream):
             await self.writable()
             if self.send_closed or self.closed or self.deaf:
                 raise MuxedStreamError("the stream is closed for sending")
-            part = view[: min(self._window, MAX_FRAME)]
+            part = view[: min(self._window, self.conn.max_frame)]
             view = view[len(part) :]
             self._window -= len(part)
             header = _header(yamux.TYPE_DATA, 0, self.stream_id, len(part))
@@ -203,6 +208,11 @@ class BoundedYamux(yamux.Yamux):
         self.stream_buffers = _Buffers(self)
         self.heard_at = 0.0
         """When the peer was last heard, on trio's clock."""
+        self.relayed = self.secured_conn.get_connection_type() is ConnectionType.RELAYED
+        self.max_frame = RELAYED_FRAME if self.relayed else MAX_FRAME
+        self._write_within_s = RELAYED_WRITE_WITHIN_S if self.relayed else WRITE_WITHIN_S
+        self.carriers: set[int] = set()
+        """Streams that carry circuits: what waits on them is bounded by their own windows."""
         self._secured_read = self.secured_conn.read
         self.secured_conn.read = self._read_and_note  # type: ignore[method-assign]
 
@@ -214,9 +224,22 @@ class BoundedYamux(yamux.Yamux):
             return False
         if size > stream.recv_window:
             raise Overrun(f"stream {stream_id}: {size} bytes into a window of {stream.recv_window}")
-        if size + sum(map(len, self.stream_buffers.values())) > MAX_BUFFERED:
+        if stream_id not in self.carriers and size + self._waiting() > MAX_BUFFERED:
             raise Overrun(f"more than {MAX_BUFFERED} bytes wait on one connection")
         return True
+
+    def _waiting(self) -> int:
+        """Bytes for readers that have not come yet."""
+        return sum(len(buffer) for place, buffer in self.stream_buffers.items() if place not in self.carriers)
+
+    def carry(self, stream: PatientStream) -> None:
+        """The stream is to carry a circuit."""
+        self.carriers = {place for place in self.carriers if place in self.streams} | {stream.stream_id}
+
+    @property
+    def rtt_s(self) -> float | None:
+        """Seconds there and back, smoothed; None before the first measurement."""
+        return self._rtt or None
 
     def spare(self) -> int:
         """By how much one stream's window may still grow, in bytes."""
@@ -255,9 +278,10 @@ class BoundedYamux(yamux.Yamux):
     async def _measure_rtt_loop(self) -> None:
         """Ask a quiet peer whether it is there (libp2p asks too, and ignores that nothing comes back)."""
         self.heard_at = trio.current_time()
+        begun = False
         while not self.event_shutting_down.is_set():
             quiet = trio.current_time() - self.heard_at
-            if quiet < PING_EVERY_S:
+            if quiet < PING_EVERY_S and begun:
                 await trio.sleep(PING_EVERY_S - quiet)
                 continue
             self._ping_id += 1
@@ -270,9 +294,10 @@ class BoundedYamux(yamux.Yamux):
                 except _LINK_ERRORS:
                     return  # the reader of the connection sees it too and cleans up
                 await self._ping_event.wait()
-            if self.heard_at < asked:
+            if self.heard_at < asked and begun:
                 await self._cut()
                 return
+            begun = True  # the first is sent at once, to know how far the peer is, and one that is slow to begin is waited for
 
     async def _write_frame(self, data: bytes) -> None:
         """Write one frame whole. Waiting for the turn can be cancelled; half a frame would garble every stream."""
@@ -280,12 +305,12 @@ class BoundedYamux(yamux.Yamux):
             if self.event_closed.is_set():
                 raise RawConnError("the connection is closed")
             written = False
-            with trio.move_on_after(WRITE_WITHIN_S, shield=True):
+            with trio.move_on_after(self._write_within_s, shield=True):
                 await self.secured_conn.write(data)
                 written = True
             if not written:
                 await self._cut()
-                raise RawConnError(f"the peer took no bytes for {WRITE_WITHIN_S:g} s")
+                raise RawConnError(f"the peer took no bytes for {self._write_within_s:g} s")
         await trio.lowlevel.checkpoint_if_cancelled()
 
     async def _cut(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 import trio
 import trio.testing
+from libp2p.connection_types import ConnectionType
 from libp2p.io.exceptions import IncompleteReadError
 from libp2p.peer.id import ID
 from libp2p.stream_muxer.exceptions import MuxedStreamEOF, MuxedStreamError, MuxedStreamReset
@@ -34,6 +35,7 @@ class Pipe:
         self.blocked = False
         """The socket takes no more bytes."""
         self.closed = False
+        self.kind = ConnectionType.DIRECT
 
     async def read(self, n: int | None = None) -> bytes:
         while not self._rest:
@@ -48,6 +50,9 @@ class Pipe:
         if self.blocked:
             await trio.sleep_forever()
         await self._victim_writes.send(data)
+
+    def get_connection_type(self) -> ConnectionType:
+        return self.kind
 
     async def close(self) -> None:
         self.closed = True
@@ -267,3 +272,17 @@ async def test_a_writer_cancelled_in_the_middle_leaves_no_half_frame(
 async def _set_after(event: trio.Event, seconds: float) -> None:
     await trio.sleep(seconds)
     event.set()
+
+
+async def test_what_waits_on_circuits_is_bounded_by_their_own_windows(rig: Rig) -> None:
+    streams = MAX_BUFFERED // WINDOW + 4
+    for number in range(streams):
+        await rig.pipe.open(2 * number + 1)
+        await rig.settled()
+        rig.conn.carry(rig.accepted[-1])
+        await rig.pipe.data(2 * number + 1, bytes(WINDOW))
+    await rig.settled()
+    assert not rig.pipe.closed  # 9 MiB wait: their gate lends so many circuits and no more
+    await rig.pipe.data(1, b"x")
+    await rig.settled()
+    assert rig.pipe.closed
