@@ -10,12 +10,14 @@ from protocol.messages import Result
 from protocol.record import MAX_RECORD, Record, read_record, record_message
 from protocol.task import Task
 from protocol.words import Outcome, Reason
-from scheduler.observed import observe
+from scheduler.observed import Observed, observe
 from scheduler.stats import MAX_LAUNCHES
 from swarm.blobs import fetch_blob
 from swarm.identity import verify
 from swarm.network import Network
 
+CLOCK_NS: Final = 1000
+"""By which a window and the times in it may differ: both come through floating point."""
 SERVED: Final = "API "
 """What units begin with whose model a server has loaded, not the task."""
 
@@ -85,6 +87,7 @@ def check_whole(record: Record, task: Task) -> None:
     measure, launches, loads = task.measure, len(observed.launches), len(observed.loads)
     if any(not launch.samples for launch in observed.launches):
         raise RemoteProtocolError(f"the record of {task.task} has a launch without inferences")
+    check_sense(record, task, observed)
     served = task.unit.startswith(SERVED) and not loads  # a server has loaded the model long ago
     if served:
         asked_loads, asked_launches = 0, 1
@@ -104,6 +107,26 @@ def check_whole(record: Record, task: Task) -> None:
         if there != asked:
             raise RemoteProtocolError(
                 f"the record of {task.task} has {there} {what} where {asked} were asked for"
+            )
+
+
+def check_sense(record: Record, task: Task, observed: Observed) -> None:
+    """What no measurement can show, whatever was measured: `RemoteProtocolError`."""
+    ran, asked = record.ran, task.measure.threads
+    if ran is not None and asked is not None and ran.threads > asked:
+        raise RemoteProtocolError(
+            f"the record of {task.task} ran on {ran.threads} threads where {asked} were asked for"
+        )
+    if ran is not None and any(size < 0 for shape in ran.shapes.values() for size in shape):
+        raise RemoteProtocolError(f"the record of {task.task} has an input of a size below 0")
+    if task.unit.startswith(SERVED):
+        return  # several requests are under way at a time
+    for launch in observed.launches:
+        inferences = len(launch.samples) * launch.per_sample
+        taken = sum(launch.samples) * launch.per_sample
+        if taken - inferences > launch.wall_s * 1e9 + CLOCK_NS:  # each sample is rounded to a nanosecond
+            raise RemoteProtocolError(
+                f"the record of {task.task} has {taken / 1e9:.3g} s of inferences in a window of {launch.wall_s:.3g} s"
             )
 
 

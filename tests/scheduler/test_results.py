@@ -232,3 +232,46 @@ async def test_bytes_that_are_not_what_the_message_says_are_refused(changes: dic
         assert await pull(network, WORKER.peer_id, result) == result.body
         with pytest.raises(RemoteProtocolError, match=r"is not what its message says|are allowed"):
             await pull(network, WORKER.peer_id, result.model_copy(update=changes))
+
+
+@pytest.mark.parametrize(
+    ("timing", "why"),
+    [
+        (
+            {"samples": pack_samples([10**6] * 3), "wall_s": 0.001},
+            "0.003 s of inferences in a window of 0.001 s",
+        ),
+        ({"samples": pack_samples([10**6] * 3), "wall_s": 0.003}, ""),
+        ({"samples": pack_samples([10**6] * 3), "wall_s": 60}, ""),
+    ],
+)
+def test_inferences_cannot_take_longer_than_the_window_that_they_were_timed_in(
+    timing: dict[str, object], why: str
+) -> None:
+    one = Timing.model_validate({"warmup": pack_samples([]), "cpu_s": 0, **timing})
+    result, body = made({"timings": (one,)})
+    if not why:
+        assert check(result, body, WORKER.peer_id, TASK, BODY).timings == (one,)
+        return
+    with pytest.raises(RemoteProtocolError, match=why):
+        check(result, body, WORKER.peer_id, TASK, BODY)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_a_run_on_more_threads_than_were_asked_for_is_none_of_what_was_asked_for(threads: int) -> None:
+    task = TASK.model_copy(update={"measure": Measure(runs=3, loads=2, threads=2)})
+    ran = Ran(unit=UNIT, driver="onnx", runtime="r", threads=threads)
+    asked = task_body(task)
+    result, body = made({"ran": ran, "task_sha256": hashlib.sha256(asked).hexdigest()})
+    if threads <= 2:  # a device with fewer cores takes fewer, and its row says so
+        assert check(result, body, WORKER.peer_id, task, asked).ran == ran
+        return
+    with pytest.raises(RemoteProtocolError, match="ran on 3 threads where 2 were asked for"):
+        check(result, body, WORKER.peer_id, task, asked)
+
+
+def test_an_input_has_no_size_below_nothing() -> None:
+    ran = Ran(unit=UNIT, driver="onnx", runtime="r", shapes={"x": (1, -3)})
+    result, body = made({"ran": ran})
+    with pytest.raises(RemoteProtocolError, match="an input of a size below 0"):
+        check(result, body, WORKER.peer_id, TASK, BODY)

@@ -64,7 +64,7 @@ async def test_the_records_of_one_task_are_fetched_one_at_a_time(
     worker.deliveries, worker.at_once = 8, True
     noise = random.Random(5)
     samples = pack_samples([noise.randrange(10**9) for _ in range(15_000)])
-    timing = Timing(samples=samples, warmup=pack_samples([]), cpu_s=0, wall_s=0)
+    timing = Timing(samples=samples, warmup=pack_samples([]), cpu_s=0, wall_s=100_000)
     worker.outcome = lambda task: {"timings": (timing,)}
     world.submit(1, runs=15_000)
     await world.run()
