@@ -1,0 +1,116 @@
+"""How a gate ends: what runs through it has a grace, and a second word ends it at once. The clock jumps."""
+
+from __future__ import annotations
+
+import trio
+import trio.testing
+
+from gate.draining import Over, Stops, drain
+from swarm.entry import END_OF_INPUT
+from swarm.relay_desk import Decline, Declined, Ended, RelayDesk
+
+GRACE_S = 30.0
+BEHIND, CALLER, LATE = "behind", "caller", "late"
+
+
+def busy_desk() -> RelayDesk:
+    """A gate through which `CALLER` speaks with `BEHIND`."""
+    desk = RelayDesk()
+    desk.reserve(BEHIND, "192.0.2.1", trio.current_time())
+    desk.begin(CALLER, "192.0.2.2", BEHIND, trio.current_time())
+    return desk
+
+
+def circuits(desk: RelayDesk) -> int:
+    return len(desk.snapshot(trio.current_time()).passages)
+
+
+async def test_a_gate_through_which_nothing_goes_ends_at_once(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    desk = RelayDesk()
+    desk.reserve(BEHIND, "192.0.2.1", 0.0)  # a place alone holds nobody up: it can be had elsewhere
+    began = trio.current_time()
+    assert await drain(desk, lambda: circuits(desk), GRACE_S, trio.Event()) is Over.IDLE
+    assert trio.current_time() == began
+
+
+async def test_what_runs_may_go_on_until_the_grace_is_over(autojump_clock: trio.testing.MockClock) -> None:
+    desk, began = busy_desk(), trio.current_time()
+    assert await drain(desk, lambda: circuits(desk), GRACE_S, trio.Event()) is Over.GRACE
+    assert trio.current_time() - began == GRACE_S
+
+
+async def test_it_ends_as_soon_as_the_last_circuit_has(autojump_clock: trio.testing.MockClock) -> None:
+    desk = busy_desk()
+    passage = desk.begin(CALLER, "192.0.2.2", BEHIND, trio.current_time())
+    other = next(iter(desk._passages.values()))
+    began = trio.current_time()
+
+    async def speak() -> None:
+        await trio.sleep(3)
+        desk.end(other, Ended.CLOSED)
+        await trio.sleep(4)
+        desk.end(passage, Ended.CLOSED)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(speak)
+        assert await drain(desk, lambda: circuits(desk), GRACE_S, trio.Event()) is Over.IDLE
+    assert 7 <= trio.current_time() - began < 8
+
+
+async def test_while_it_drains_it_lends_nothing_new(autojump_clock: trio.testing.MockClock) -> None:
+    desk = busy_desk()
+    refused: list[Decline] = []
+
+    async def come_late() -> None:
+        await trio.sleep(1)
+        for ask in (
+            lambda: desk.reserve(LATE, "192.0.2.3", trio.current_time()),
+            lambda: desk.begin(LATE, "192.0.2.3", BEHIND, trio.current_time()),
+        ):
+            try:
+                ask()
+            except Declined as no:
+                refused.append(Decline(str(no)))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(come_late)
+        await drain(desk, lambda: circuits(desk), 5.0, trio.Event())
+    assert refused == [Decline.DRAINING, Decline.DRAINING]
+
+
+async def test_told_again_it_ends_at_once(autojump_clock: trio.testing.MockClock) -> None:
+    desk, stops, began = busy_desk(), Stops(), trio.current_time()
+
+    async def impatient() -> None:
+        stops.asked("SIGINT")
+        await trio.sleep(2)
+        stops.asked("SIGTERM")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(impatient)
+        await stops.first.wait()
+        assert await drain(desk, lambda: circuits(desk), GRACE_S, stops.again) is Over.AGAIN
+    assert trio.current_time() - began == 2
+    assert stops.name == "SIGINT"
+
+
+async def test_without_a_grace_nothing_is_waited_for(autojump_clock: trio.testing.MockClock) -> None:
+    desk = busy_desk()
+    assert await drain(desk, lambda: circuits(desk), 0.0, trio.Event()) is Over.GRACE
+
+
+def test_the_first_request_names_itself_and_the_second_is_another() -> None:
+    stops = Stops()
+    stops.asked("SIGTERM")
+    assert (stops.name, stops.first.is_set(), stops.again.is_set()) == ("SIGTERM", True, False)
+    stops.asked("SIGTERM")
+    assert stops.again.is_set()
+
+
+def test_the_end_of_input_is_final() -> None:
+    stops = Stops()
+    stops.asked(END_OF_INPUT)
+    assert stops.first.is_set()
+    assert stops.again.is_set()
