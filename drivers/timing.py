@@ -220,10 +220,11 @@ def measure_calls(
     samples = array("q", bytes(8 * runs))
     blocks: list[Block] = []
     yield Progressed(Phase.RUN, 0, runs)
-    reported = began = time.perf_counter_ns()
     gc.collect()
     gc.freeze()
     gc.disable()
+    # not before: collecting takes longer than a short window, and an accelerator's energy is taken from here on
+    reported = began = time.perf_counter_ns()
     try:
         step = chunk_samples(runs, typical * grouped)
         for start in range(0, runs, step):

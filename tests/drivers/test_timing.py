@@ -290,3 +290,18 @@ def test_what_others_run_is_seen_while_it_warms_up_and_not_when_the_parent_was_j
     assert "glance" not in told[window:], "its parent would be what runs"
     count = told.count("glance")
     assert made.host.others_share == sum(0.25 * number for number in range(count - 3, count + 1)) / 4
+
+
+def test_the_window_begins_when_all_garbage_is_collected() -> None:
+    collected: list[int] = []
+
+    def note(phase: str, told: object) -> None:
+        collected.append(time.perf_counter_ns())
+
+    gc.callbacks.append(note)
+    try:
+        made, _ = measured_by(Clockwork(MS), runs=3, warmup=2)
+    finally:
+        gc.callbacks.remove(note)
+    assert collected
+    assert made.began_ns >= collected[-1]
