@@ -17,6 +17,7 @@ from node.outbox import Outbox
 from node.probe import Profile
 from protocol.advert import Advert
 from protocol.pool_messages import PoolManifest
+from swarm.downloading import EDGE, Edge
 from swarm.network import PeerId
 
 
@@ -57,5 +58,7 @@ class Parts:
     senses: Senses = field(default_factory=Senses)
     examine_again_s: float = 60.0
     """A device that was found not to work is examined again so often."""
+    web: Edge = EDGE
+    """Where models that tasks name by URL come from."""
     leave: trio.Event = field(default_factory=trio.Event)
     """Set it to make the worker leave in good order: runs are ended and reported, the advert is withdrawn."""

@@ -28,7 +28,7 @@ from node.delivery import Delivery, Links
 from node.desk import Desk
 from node.door import Door
 from node.estate import Estate
-from node.fetching import model_source
+from node.fetching import task_source
 from node.ledger import Ledger
 from node.observed import Job
 from node.outbox import Item
@@ -423,7 +423,9 @@ class Worker:
             place = self.ledger.place(job.lease)
             return place.peer if place is not None else job.task.scheduler
 
-        return model_source(self._network, job.task, speaker)
+        place = self.ledger.place(job.lease)
+        owner = place is not None and place.wanted.owner
+        return task_source(self._network, job.task, speaker, owner=owner, edge=self._parts.web)
 
     async def _take(self, peer: PeerId, sha256: str, size: int, sink: Callable[[bytearray], object]) -> None:
         await fetch_blob(self._network, peer, (), sha256, sink=sink, size=size)

@@ -19,6 +19,7 @@ InputForm = Annotated[
     StringConstraints(pattern=r"^[a-z][a-z0-9]{1,15}\[[A-Za-z0-9_, ]{0,450}\]$"),
 ]
 """Type and shape of an input, such as `float32[batch, 3, 224, 224]`."""
+UrlText = Annotated[str, StringConstraints(pattern=r"^https?://[!-~]{1,2040}$")]
 FileName = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f/\\]{1,200}$")]
 
 
@@ -91,6 +92,8 @@ class Task(Message):
     note: Detail = ""
     replica: Annotated[int, Field(ge=1, le=16)] | None = None
     """Which of several runs of the same on different devices of a class it is, from 1; None: there is only one."""
+    model_url: UrlText | None = None
+    """Where the model can be fetched too. A hint: whoever it comes from, its hash says whether it is the one."""
 
 
 def task_body(task: Task) -> bytes:

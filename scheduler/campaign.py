@@ -6,7 +6,6 @@ bytes ──▶ yamlfile ──▶ plain values + lines ──▶ campaign_form 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +16,7 @@ from protocol.steps import POST, PRE, problem
 from scheduler.campaign_errors import Problem, did_you_mean, first_found, first_of
 from scheduler.campaign_form import (
     UNITS,
+    URL_SCHEMES,
     Campaign,
     Devices,
     Job,
@@ -28,6 +28,7 @@ from scheduler.campaign_form import (
 from scheduler.campaign_plain import is_plain, read_plain
 from scheduler.safe import is_safe, safe_text
 from scheduler.yamlfile import Document, parse_document, read_document
+from swarm.urls import scheme_of
 
 __all__ = [
     "MAX_CELLS",
@@ -199,25 +200,22 @@ def _cross_problems(campaign: Campaign) -> list[Problem]:
 
 
 def _source_problems(entry: ModelEntry, index: int) -> list[Problem]:
-    """A model comes from exactly one place that this version can read."""
+    """A model comes from one place, a URL beside a path only says where else it lies."""
     where = ("models", index)
-    if entry.url is not None or re.match(r"(?i)https?://", entry.path or ""):
-        key = "path" if entry.url is None else "url"
+    if entry.path and scheme_of(entry.path) in URL_SCHEMES:
+        return [Problem((*where, "path"), "this path is a URL", "write url: instead of path:")]
+    if entry.package and entry.url:
         return [
-            Problem(
-                (*where, key),
-                "models by URL are not supported in this version",
-                "download the file and give its path:",
-            )
+            Problem((*where, "url"), "a model comes from a package or from a URL", "remove one of the two")
         ]
-    if not entry.path:
-        also = " inside the package" if entry.package else ""
+    if not entry.path and (entry.package or not entry.url):
+        also = " inside the package" if entry.package else ", or url:"
         return [Problem(where, "a model needs a path", f"add path: with the model's file{also}")]
     if entry.label in ("", ".", "..") or len(entry.label) > 100 or not is_safe(entry.label):
         return [
             Problem(
-                (*where, "path"),
-                "the path does not end in a file's name",
+                (*where, "path" if entry.path else "url"),
+                "the path or URL does not end in a file's name",
                 "give the model's file, or add name:",
             )
         ]

@@ -19,8 +19,8 @@ LATER: Final[dict[str, str]] = {
     "concurrency": "leave it out",
 }
 """Keys that a later version will read, and what to do meanwhile."""
-HIDDEN: Final = frozenset({"url", "jobs"})
-"""Fields not shown to people: not supported yet, or of the other form."""
+HIDDEN: Final = frozenset({"jobs"})
+"""Fields not shown to people: of the other form."""
 
 MAX_TOLD: Final = 8
 """Others beside the first that are told with their lines."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 from typing import Annotated, Any, Final, Literal
+from urllib.parse import unquote, urlsplit
+from urllib.request import url2pathname
 
 from pydantic import (
     AfterValidator,
@@ -24,10 +26,12 @@ from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
 
 from protocol.base import Name, Sha256
-from protocol.errors import CampaignError
+from protocol.errors import CampaignError, Refused
 from protocol.requirement import Clause, parse_clause
 from protocol.task import DimName
+from protocol.words import Reason
 from scheduler.safe import is_safe, safe_text
+from swarm.urls import FOR_OWNER, MAX_URL, name_in, read_hf, read_url, scheme_of, travelling
 
 UNITS: Final = (
     "CPU (ONNX)",
@@ -49,6 +53,7 @@ UNITS: Final = (
 )
 """The compute units that sark-node knows; a driver of one's own may bring others (`load_campaign(..., more_units=…)`)."""
 
+URL_SCHEMES: Final = frozenset({"https", "http", "file", "hf"})
 _DURATION: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*(ms|s|m|h|d)")
 _INPUT: Final = re.compile(r"[a-z][a-z0-9]{1,15}\[(?:\w{1,50}(?:, ?\w{1,50}){0,7})?\]", re.ASCII)
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -141,7 +146,40 @@ def _check_input(text: str) -> str:
 
 
 def _path_is_enough(value: Any) -> Any:
-    return {"path": value} if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    return {"url" if scheme_of(value) in URL_SCHEMES else "path": value}
+
+
+def _check_url(text: str) -> str:
+    """What it names is for `models.py` to find; here, whether it can be read at all."""
+    scheme = scheme_of(text)
+    try:
+        if scheme == "hf":
+            read_hf(text)
+        elif scheme in ("https", "http"):
+            read_url(text, FOR_OWNER)
+        elif scheme == "file":
+            file_of(text)
+        else:
+            raise wrong(
+                f"{safe_text(text, 60)!r} is no URL that can be fetched",
+                "write https://…, hf://ORG/REPO/FILE, or for a file of this machine path:",
+            )
+    except Refused as exc:
+        raise wrong(f"the URL {safe_text(text, 60)!r} cannot be used: {exc.what}", exc.hint) from None
+    return text
+
+
+def file_of(url: str) -> str:
+    """The path in a `file:` URL. Raises `Refused` for one of another machine."""
+    parts = urlsplit(url)
+    path = url2pathname(parts.path) if parts.path else ""
+    if parts.netloc not in ("", "localhost") or not path or "\x00" in unquote(path):
+        raise Refused(
+            "it names no file of this machine", reason=Reason.BAD_REQUEST, hint="write file:///the/path"
+        )
+    return path
 
 
 Duration = Annotated[
@@ -164,6 +202,7 @@ Percent = Annotated[
         {"type": "string", "pattern": r"^\s*[0-9]{1,2}(\.[0-9]{1,6})?\s*%\s*$", "examples": ["2%", "0.5%"]}
     ),
 ]
+UrlText = Annotated[str, StringConstraints(min_length=1, max_length=MAX_URL), AfterValidator(_check_url)]
 ClauseText = Annotated[str, StringConstraints(max_length=300), AfterValidator(_check_clause)]
 UnitName = Annotated[
     str,
@@ -186,9 +225,9 @@ class Part(BaseModel):
 
 
 class ModelEntry(Part):
-    """A model to be measured: a file, or a file inside an installed Python package."""
+    """A model to be measured: a file, a file inside an installed Python package, or one that is fetched by URL."""
 
-    model_config = ConfigDict(json_schema_extra={"required": ["path"]})
+    model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["path"]}, {"required": ["url"]}]})
 
     name: (
         Annotated[
@@ -201,11 +240,13 @@ class ModelEntry(Part):
     """What rows call it; the file's own name if left out."""
     path: Annotated[str, StringConstraints(min_length=1, max_length=4096)] | None = None
     """Path of the file, from the folder of the campaign; with `package`, from the package's folder."""
-    url: SkipJsonSchema[str | None] = None
+    url: UrlText | None = None
+    """Where it is fetched from, once, when the campaign is submitted: https:, http:, file: or hf://ORG/REPO/FILE@REVISION. Beside a path:
+    where workers may fetch it too."""
     package: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$")] | None = None
     """An installed Python package that carries the file, such as magika."""
     sha256: Sha256 | None = None
-    """Of the file, in hexadecimal; the campaign is refused when it does not match."""
+    """Of the file, in hexadecimal; the campaign is refused when it does not match. Of a URL too."""
     dims: Dims = {}
     """Sizes of dynamic dimensions by their symbol; they go before those of `measure`."""
     inputs: Annotated[dict[DimName, InputText], Field(max_length=64)] = {}
@@ -215,8 +256,15 @@ class ModelEntry(Part):
 
     @property
     def label(self) -> str:
-        """Its name, given or taken from the path."""
-        return self.name or re.split(r"[/\\]", (self.path or "").rstrip("/\\"))[-1]
+        """Its name, given or taken from the path or the URL."""
+        if self.name or not self.path:
+            return self.name or name_in(self.url or "")
+        return re.split(r"[/\\]", self.path.rstrip("/\\"))[-1]
+
+    @property
+    def public_url(self) -> str | None:
+        """What workers are told beside its hash; None: only the submitting machine can use its URL, or there is none."""
+        return travelling(self.url) if self.url is not None else None
 
     def error(self, what: str, hint: str) -> CampaignError:
         """An error that points at this model in the file it came from."""

@@ -10,8 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
-from urllib.parse import unquote, urlsplit
-from urllib.request import url2pathname
 
 from pydantic import Field, StringConstraints, ValidationError
 
@@ -19,6 +17,7 @@ from protocol.base import Name
 from scheduler.campaign_errors import Problem, first_found, first_of
 from scheduler.campaign_form import Campaign, Job, ModelEntry, Part, Runs, UnitName
 from scheduler.yamlfile import Document
+from swarm.urls import scheme_of
 
 Word = Annotated[str, StringConstraints(pattern=r"^[!-~](?:[ -~]{0,118}[!-~])?$")]
 
@@ -41,7 +40,7 @@ class PlainCampaign(Part):
     campaign: Name | None = None
     """Its name; the model's if left out."""
     model_url: Annotated[str, StringConstraints(min_length=1, max_length=4096)]
-    """Path of the model's file from this one, or a file: URL."""
+    """Path of the model's file from this one, or a URL: https:, http:, file: or hf://ORG/REPO/FILE."""
     jobs: Annotated[tuple[PlainJob, ...], Field(min_length=1, max_length=10_000, strict=False)]
 
 
@@ -59,8 +58,7 @@ def read_plain(document: Document) -> Campaign:
         plain = PlainCampaign.model_validate(document.value)
     except ValidationError as exc:
         raise first_found(exc, document, PlainCampaign, _PARTS) from None
-    path = _path(plain.model_url, document)
-    entry = ModelEntry(path=path)
+    entry = _entry(plain.model_url, document)
     jobs = tuple(_job(job) for job in plain.jobs)
     name = plain.campaign or re.sub(r"[^A-Za-z0-9._-]+", "-", entry.label).strip("-._")[:64] or "campaign"
     return Campaign(
@@ -77,28 +75,13 @@ def _job(job: PlainJob) -> Job:
     return Job(unit=job.compute_unit, runs=job.num_inference_runs, where=tuple(where))
 
 
-def _path(url: str, document: Document) -> str:
-    where = ("model_url",)
-    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):", url)  # two letters at least: C:\ is a drive
-    if scheme is None:
-        return url
-    if scheme[1].lower() in ("http", "https"):
-        problem = Problem(
-            where,
-            "downloads by URL come in a later version",
-            "download the file and give its path as model_url",
-        )
-        raise first_of([problem], document)
-    if scheme[1].lower() != "file":
-        raise first_of(
-            [Problem(where, f"model_url cannot be a {scheme[1].lower()}: URL", "give the path of a file")],
-            document,
-        )
-    parts = urlsplit(url)
-    path = url2pathname(parts.path) if parts.path else ""
-    if parts.netloc not in ("", "localhost") or not path or "\x00" in unquote(path):
-        raise first_of(
-            [Problem(where, "this file: URL names no file of this machine", "write file:///the/path")],
-            document,
-        )
-    return path
+def _entry(url: str, document: Document) -> ModelEntry:
+    if not scheme_of(url):
+        return ModelEntry(path=url)
+    try:
+        return ModelEntry(url=url)
+    except ValidationError as exc:
+        first = exc.errors(include_url=False)[0]
+        told = first.get("ctx", {})
+        problem = Problem(("model_url",), told.get("what", first["msg"]), told.get("hint", ""))
+        raise first_of([problem], document) from None

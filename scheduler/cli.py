@@ -21,6 +21,7 @@ from scheduler.cli_parts import (
     JSON,
     PANEL,
     count,
+    fetching,
     find_campaign,
     gates_of,
     keeper,
@@ -54,10 +55,11 @@ def init(
 
 @app.command(rich_help_panel=PANEL)
 def validate(
+    ctx: typer.Context,
     file: Annotated[Path, typer.Argument(help="The campaign file.")],
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Check a campaign file and its models, and say what would be measured. Needs no network."""
+    """Check a campaign file and its models, and say what would be measured. Needs no network, but for models by URL."""
     from protocol.requirement import show_size
     from scheduler.campaign import load_campaign
     from scheduler.campaign_form import show_percent
@@ -65,7 +67,7 @@ def validate(
     from scheduler.plan import derive_tasks, needs_devices
 
     campaign = load_campaign(file)
-    models = describe_models(campaign, file.absolute().parent)
+    models = describe_models(campaign, file.absolute().parent, fetching(ctx.obj))
     tasks = None
     if not needs_devices(campaign):
         tasks = derive_tasks(campaign, models, campaign_id="c-check", scheduler=_NOBODY, devices=None)
@@ -165,7 +167,7 @@ def submit(
         )
     if plan is not None:
         cli_why.check_plan(home, file, gates, plan)
-    campaign_id = submit_campaign(home, file, wait_s=wait_s)
+    campaign_id = submit_campaign(home, file, wait_s=wait_s, fetch=fetching(home))
     with contextlib.suppress(ResourceError):  # the campaign is safe; `watch` can be told the gate again
         remember_gates(home, gates)
     keep_alive = keeper(ctx, gates)

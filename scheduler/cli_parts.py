@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
 
 from protocol.errors import CampaignError
 from swarm.home import Home
+
+if TYPE_CHECKING:
+    from scheduler.models import Fetch
 
 PANEL = "For who submits"
 PIPE_WIDTH = 1000
@@ -49,6 +52,13 @@ def keeper(ctx: typer.Context, gates: tuple[str, ...]) -> Callable[[], None]:
     from scheduler.background import Keeper
 
     return Keeper(ctx.obj, ctx.meta["home_flag"], gates)
+
+
+def fetching(home: Home) -> Fetch:
+    """What brings a campaign's models by URL, telling on stderr how it goes."""
+    from scheduler.downloads import Told, downloader
+
+    return downloader(home, Told(sys.stderr))
 
 
 def find_campaign(store: Any, prefix: str) -> str:

@@ -17,6 +17,7 @@ from scheduler.cli_parts import (
     JSON,
     PANEL,
     count,
+    fetching,
     find_campaign,
     gates_of,
     keeper,
@@ -169,7 +170,7 @@ def plan(
     from scheduler.plan_view import keep_plan, plan_lines, plan_table, uncovered_lines
 
     home: Home = ctx.obj
-    made = look(home, file, gates_of(ctx, gate))
+    made = look(home, file, gates_of(ctx, gate), fetching(home))
     with contextlib.suppress(OSError):  # a plan can be read though it cannot be kept
         keep_plan(home, made)
     if as_json:
@@ -200,7 +201,8 @@ def retry(
 
     home: Home = ctx.obj
     with Store(home.store) as store:
-        made, tasks = retry_campaign(home, store, find_campaign(store, campaign), folder.absolute())
+        old = find_campaign(store, campaign)
+        made, tasks = retry_campaign(home, store, old, folder.absolute(), fetch=fetching(home))
     keeper(ctx, gates_of(ctx, gate))()
     if as_json:
         print_json({"campaign": made, "tasks": tasks})
@@ -216,7 +218,7 @@ def check_plan(home: Home, file: Path, gates: tuple[str, ...], name: str) -> Non
     from scheduler.plan_view import kept_plan
 
     kept = kept_plan(home, name)
-    now = look(home, file, gates)
+    now = look(home, file, gates, fetching(home))
     told = changes(kept, now)
     if not (kept.complete and now.complete):
         print(

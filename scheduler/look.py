@@ -13,7 +13,7 @@ from protocol.errors import RemoteProtocolError
 from protocol.task import Task, read_task
 from scheduler.campaign import load_campaign
 from scheduler.live_plan import LivePlan, make_plan
-from scheduler.models import describe_models
+from scheduler.models import Fetch, describe_models, no_fetch
 from scheduler.plan import derive_cells, requirements
 from scheduler.store import Store
 from scheduler.visit import VISIT, visit
@@ -21,10 +21,10 @@ from swarm.home import Home
 from swarm.identity import load_or_create
 
 
-def look(home: Home, file: Path, gates: Sequence[str]) -> LivePlan:
+def look(home: Home, file: Path, gates: Sequence[str], fetch: Fetch = no_fetch) -> LivePlan:
     """The plan of the campaign in `file`. Raises `CampaignError` for a bad file or model, `Unreachable` when no gate answers. Blocking."""
     campaign = load_campaign(file)
-    models = describe_models(campaign, file.absolute().parent)
+    models = describe_models(campaign, file.absolute().parent, fetch)
     scheduler = load_or_create(home.key("scheduler")).peer_id
 
     def cells_on(devices: Sequence[Advert]) -> tuple[Task, ...]:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import zipfile
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Final
 
 from protocol.errors import CampaignError
 from protocol.task import Model
-from scheduler.campaign_form import Campaign, ModelEntry
+from scheduler.campaign_form import Campaign, ModelEntry, file_of
 from scheduler.safe import safe_text
 from swarm.bundles import contents
+from swarm.urls import scheme_of
 
 Models = Mapping[str, tuple[Path, Model]]
 """By name, as `ModelEntry.label` has it: the file or folder, and what the protocol calls it."""
@@ -56,18 +57,32 @@ _SIGNS: Final[tuple[tuple[int, bytes, str, str], ...]] = (
 """Where in the file, which bytes, what it is, what to do."""
 
 
-def describe_models(campaign: Campaign, base_dir: Path) -> dict[str, tuple[Path, Model]]:
-    """Each model's file and its content's name, size and sha256; relative paths start at `base_dir`, the campaign file's folder.
+Fetch = Callable[[ModelEntry], Path]
+"""Brings the model of an entry that has a URL alone, and gives the file it is in. Raises `CampaignError`."""
+
+
+def no_fetch(entry: ModelEntry) -> Path:
+    """Where nothing is fetched."""
+    raise entry.error("a model by URL cannot be fetched here", "give its path")
+
+
+def describe_models(
+    campaign: Campaign, base_dir: Path, fetch: Fetch = no_fetch
+) -> dict[str, tuple[Path, Model]]:
+    """Each model's file and its content's name, size and sha256; relative paths start at `base_dir`, the campaign file's folder. `fetch`
+    brings those that are given by URL alone.
 
     Raises `CampaignError`, with the line of the model, for one that is missing, unreadable, empty, plainly not a model, or of another
     sha256 than the campaign says. Blocking, and reads every byte: call it in a thread.
     """
     units = {line.unit for line in campaign.lines()}
-    return {entry.label: _describe(entry, base_dir, units) for entry in campaign.models}
+    return {entry.label: _describe(entry, base_dir, units, fetch) for entry in campaign.models}
 
 
-def find_model(entry: ModelEntry, base_dir: Path) -> Path:
-    """Where the file of `entry` should be; not looked at yet. Raises `CampaignError` for a package that is not installed."""
+def find_model(entry: ModelEntry, base_dir: Path, fetch: Fetch = no_fetch) -> Path:
+    """Where the file of `entry` should be; not looked at yet. Raises `CampaignError`, as for a package that is not installed."""
+    if entry.path is None and entry.url is not None:
+        return Path(file_of(entry.url)) if scheme_of(entry.url) == "file" else fetch(entry)
     path = entry.path or ""
     if entry.package is None:
         return base_dir / Path(path).expanduser()
@@ -87,10 +102,10 @@ def find_model(entry: ModelEntry, base_dir: Path) -> Path:
     return next((file for file in found if file.exists()), found[0])
 
 
-def _describe(entry: ModelEntry, base_dir: Path, units: Collection[str]) -> tuple[Path, Model]:
+def _describe(entry: ModelEntry, base_dir: Path, units: Collection[str], fetch: Fetch) -> tuple[Path, Model]:
     label = safe_text(entry.label, 60)
     try:
-        path = find_model(entry, base_dir)
+        path = find_model(entry, base_dir, fetch)
         shown = safe_text(str(path))
         if not path.exists():
             where = (
@@ -108,7 +123,7 @@ def _describe(entry: ModelEntry, base_dir: Path, units: Collection[str]) -> tupl
     if entry.sha256 is not None and digest != entry.sha256:
         raise entry.error(
             f"model {label!r} has the sha256 {digest}, not the one in the campaign",
-            "the file has changed, or is another one: correct sha256, or take it out",
+            f"the {'URL' if entry.path is None else 'file'} has changed, or is another one: correct sha256, or take it out",
         )
     return path, Model(name=entry.label, sha256=digest, size=size)
 
@@ -166,4 +181,12 @@ def refuse_other_files(entry: ModelEntry, head: bytes) -> None:
         raise entry.error(f"model {label!r} is JSON text, not a model", "give the model's file")
 
 
-__all__ = ["CampaignError", "Models", "describe_models", "find_model", "refuse_other_files"]
+__all__ = [
+    "CampaignError",
+    "Fetch",
+    "Models",
+    "describe_models",
+    "find_model",
+    "no_fetch",
+    "refuse_other_files",
+]

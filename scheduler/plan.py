@@ -173,6 +173,7 @@ def _task(
         memory=max(4 * GIB, 4 * model.size + GIB),
         note=pin.note,
         replica=pin.replica,
+        model_url=cell.model.public_url,
     )
     if len(task_body(task)) > MAX_TASK:
         raise cell.model.error(

@@ -11,7 +11,7 @@ from protocol.attempt import TaskState
 from protocol.errors import CampaignError
 from protocol.task import Model, Task, read_task
 from scheduler.campaign_form import Campaign
-from scheduler.models import find_model
+from scheduler.models import Fetch, find_model, no_fetch
 from scheduler.progress import ADOPTED
 from scheduler.safe import safe_text
 from scheduler.spool import spool
@@ -25,12 +25,18 @@ AGAIN = (TaskState.FAILED, TaskState.CANCELLED)
 
 
 def retry_campaign(
-    home: Home, store: Store, campaign: str, folder: Path, *, campaign_id: str | None = None
+    home: Home,
+    store: Store,
+    campaign: str,
+    folder: Path,
+    *,
+    campaign_id: str | None = None,
+    fetch: Fetch = no_fetch,
 ) -> tuple[str, int]:
     """Store a new campaign with the tasks of `campaign` that failed or were cancelled; gives its id and how many they are.
 
-    A model that is no longer in the spool is taken again from where the file said, paths read from `folder`. Raises `CampaignError` when
-    the campaign goes on, has none such, or a model is gone or another one; then nothing was stored.
+    A model that is no longer in the spool is taken again from where the file said, paths read from `folder`, URLs by `fetch`.
+    Raises `CampaignError` when the campaign goes on, has none such, or a model is gone or another one; then nothing was stored.
     """
     row = store.campaign(campaign)
     if row is None or row.ended is None:
@@ -55,7 +61,7 @@ def retry_campaign(
     tasks = again(wanted, olds, whole_groups(rows, olds), new_id, scheduler)
     hashes = {task.model.sha256 for task in tasks}
     models = [model for model in store.models(campaign) if model.sha256 in hashes]
-    _bring_back(home, row, {task.model.sha256: task.model for task in tasks}, models, folder)
+    _bring_back(home, row, {task.model.sha256: task.model for task in tasks}, models, folder, fetch)
     store.create_campaign(
         NewCampaign(
             id=new_id,
@@ -107,7 +113,12 @@ def whole_groups(rows: Sequence[TaskRow], olds: Mapping[str, Task]) -> frozenset
 
 
 def _bring_back(
-    home: Home, row: CampaignRow, needed: Mapping[str, Model], models: Sequence[NewModel], folder: Path
+    home: Home,
+    row: CampaignRow,
+    needed: Mapping[str, Model],
+    models: Sequence[NewModel],
+    folder: Path,
+    fetch: Fetch,
 ) -> None:
     """Have the models in the spool again."""
     try:
@@ -120,7 +131,7 @@ def _bring_back(
         entry = entries.get(kept.name)
         source = home.spool / kept.sha256
         if not source.is_file() and entry is not None:
-            source = find_model(entry, folder)
+            source = find_model(entry, folder, fetch)
             if not source.exists():
                 raise CampaignError(
                     f"model {safe_text(kept.name, 60)!r}: no such file: {safe_text(str(source))}",
@@ -129,7 +140,8 @@ def _bring_back(
         try:
             spool(source, needed[kept.sha256], home.spool)
         except CampaignError:
+            there = "what its URL holds" if entry is not None and entry.path is None else safe_text(str(source))
             raise CampaignError(
-                f"model {safe_text(kept.name, 60)!r}: {safe_text(str(source))} is not the file it was",
+                f"model {safe_text(kept.name, 60)!r}: {there} is not the file it was",
                 hint="submit the campaign again",
             ) from None

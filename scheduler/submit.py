@@ -9,7 +9,7 @@ from typing import Final
 
 from scheduler.campaign import load_campaign
 from scheduler.campaign_form import Campaign
-from scheduler.models import describe_models
+from scheduler.models import Fetch, describe_models, no_fetch
 from scheduler.plan import derive_tasks, needs_devices
 from scheduler.spool import spool
 from scheduler.store import Store
@@ -25,13 +25,15 @@ def new_campaign_id(choose: Callable[[str], str] = secrets.choice) -> str:
     return "c-" + "".join(choose(_ALPHABET) for _ in range(8))
 
 
-def submit_campaign(home: Home, file: Path, *, wait_s: float, campaign_id: str | None = None) -> str:
-    """Store the campaign in `file`; gives its id. When this returns, everything it needs is on disk.
+def submit_campaign(
+    home: Home, file: Path, *, wait_s: float, campaign_id: str | None = None, fetch: Fetch = no_fetch
+) -> str:
+    """Store the campaign in `file`; gives its id. When this returns, everything it needs is on disk. `fetch`: brings models by URL.
 
     Raises `CampaignError` for a bad file or model, `ResourceError` for a full disk; then nothing was stored.
     """
     campaign = load_campaign(file)
-    models = describe_models(campaign, file.absolute().parent)
+    models = describe_models(campaign, file.absolute().parent, fetch)
     identity = load_or_create(home.key("scheduler"))
     campaign_id = campaign_id or new_campaign_id()
     tasks = None

@@ -158,13 +158,39 @@ def test_a_campaign_survives_being_stored() -> None:
             "replicas have no meaning with spread: device, which runs each task on every device",
             "take spread: class (or any), or remove replicas",
         ),
+        # models by URL
         (
-            "campaign: t\nmodels:\n  - url: https://x.org/a.onnx\nunits: [CPU (ONNX)]\n",
+            "campaign: t\nmodels:\n  - url: ftp://x.org/a.onnx\nunits: [CPU (ONNX)]\n",
             3,
-            "models by URL are not supported in this version",
-            "download",
+            "no URL that can be",
+            "hf",
         ),
-        ("campaign: t\nmodels: ['http://x.org/a']\nunits: [CPU (ONNX)]\n", 2, "models by URL", "download"),
+        (
+            "campaign: t\nmodels: ['http://me:pw@x.org/a']\nunits: [CPU (ONNX)]\n",
+            2,
+            "a password before @",
+            "",
+        ),
+        ("campaign: t\nmodels: ['https://0x7f.1/a']\nunits: [CPU (ONNX)]\n", 2, "unusual spelling", ""),
+        ("campaign: t\nmodels: ['hf://a/b']\nunits: [CPU (ONNX)]\n", 2, "hf://ORG/REPO", ""),
+        (
+            "campaign: t\nmodels: ['https://x.org']\nunits: [CPU (ONNX)]\n",
+            2,
+            "does not end in a file's name",
+            "name",
+        ),
+        (
+            "campaign: t\nmodels:\n  - {path: 'https://x.org/a'}\nunits: [CPU (ONNX)]\n",
+            3,
+            "this path is a URL",
+            "write url:",
+        ),
+        (
+            "campaign: t\nmodels:\n  - {package: magika, url: 'https://x.org/a'}\nunits: [CPU (ONNX)]\n",
+            3,
+            "from a package or from a URL",
+            "remove one",
+        ),
         # sorts of values
         (
             "campaign: 2024\nmodels: [a]\nunits: [CPU (ONNX)]\n",
@@ -404,7 +430,25 @@ def test_the_schema_tells_of_both_forms_and_of_no_hidden_key() -> None:
     assert {"campaign", "models", "units", "devices", "measure"} <= set(shared["Campaign"]["properties"])
     assert set(shared["PlainCampaign"]["properties"]) == {"campaign", "model_url", "jobs"}
     assert "jobs" not in set(shared["Campaign"]["properties"])
-    assert "url" not in shared["ModelEntry"]["properties"]
+    assert {"path", "url", "sha256"} <= set(shared["ModelEntry"]["properties"])
+
+
+def test_a_model_by_url_is_called_as_its_file_and_workers_are_told_what_they_can_use() -> None:
+    text = (
+        "campaign: t\nunits: [CPU (ONNX)]\nmodels:\n"
+        "  - https://x.org/m/a%20b.onnx?key=1\n"
+        "  - {url: 'file:///m/c.onnx'}\n"
+        "  - hf://org/repo/onnx/d.onnx@v1\n"
+        "  - {name: e, path: e.onnx, url: 'https://x.org/e.onnx'}\n"
+    )
+    models = parse_campaign(text.encode(), "c.yaml").models
+    assert [entry.label for entry in models] == ["a b.onnx", "c.onnx", "d.onnx", "e"]
+    assert [entry.public_url for entry in models] == [
+        "https://x.org/m/a%20b.onnx?key=1",
+        None,
+        "https://huggingface.co/org/repo/resolve/v1/onnx/d.onnx",
+        "https://x.org/e.onnx",
+    ]
 
 
 def test_the_starter_is_a_campaign_and_so_are_all_of_its_commented_keys() -> None:

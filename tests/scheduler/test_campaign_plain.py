@@ -9,6 +9,7 @@ import pytest
 
 from protocol.errors import CampaignError
 from scheduler.campaign import Campaign, parse_campaign
+from scheduler.models import find_model
 
 
 def good(text: str, file: str = "c.yaml") -> Campaign:
@@ -48,19 +49,32 @@ def test_the_plain_form_is_read_from_yaml_and_from_json_alike() -> None:
 
 def test_a_file_url_is_a_path() -> None:
     text = '{"model_url": "file:///models/a%20b.onnx", "jobs": [{"compute_unit": "CPU (ONNX)"}]}'
-    assert Path(good(text).models[0].path or "").as_posix().endswith("/models/a b.onnx")
+    model = good(text).models[0]
+    assert find_model(model, Path("elsewhere")).as_posix().endswith("/models/a b.onnx")
+    assert (model.label, model.public_url) == ("a b.onnx", None)
+
+
+def test_a_web_url_is_kept_for_fetching() -> None:
+    text = '{"model_url": "https://x.org/m/a.onnx", "jobs": [{"compute_unit": "CPU (ONNX)"}]}'
+    model = good(text).models[0]
+    assert (model.url, model.path, model.label) == ("https://x.org/m/a.onnx", None, "a.onnx")
 
 
 @pytest.mark.parametrize(
     ("text", "line", "what", "hint"),
     [
         (
-            "model_url: https://x.org/a.onnx\njobs: [{compute_unit: CPU (ONNX)}]\n",
+            "model_url: s3://x/a.onnx\njobs: [{compute_unit: CPU (ONNX)}]\n",
             1,
-            "later version",
-            "download the file",
+            "is no URL that can be",
+            "path",
         ),
-        ("model_url: s3://x/a.onnx\njobs: [{compute_unit: CPU (ONNX)}]\n", 1, "cannot be a s3: URL", "path"),
+        (
+            "model_url: https://me:pw@x.org/a.onnx\njobs: [{compute_unit: CPU (ONNX)}]\n",
+            1,
+            "a name or a password before @",
+            "",
+        ),
         (
             "model_url: file://host/a\njobs: [{compute_unit: CPU (ONNX)}]\n",
             1,

@@ -14,7 +14,8 @@ from trio.testing import MockClock
 
 from protocol.errors import Refused, Unreachable
 from protocol.words import Reason
-from swarm.downloading import EDGE, Changed, Edge, Head, download
+from swarm.download_answers import Changed, Head
+from swarm.downloading import EDGE, Edge, download
 from swarm.urls import FOR_OTHERS, FOR_OWNER, Reach
 from tests.swarm.web_parts import PUBLIC, Asked, Net, Papers, Web, papers, reply, web
 

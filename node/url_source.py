@@ -1,0 +1,123 @@
+"""A model from the URL that its task names: one more source beside those that the swarm has.
+
+Whose task it is says where the URL may lead: for the device's owner anywhere the device reaches, for all others to the public internet by
+https (`swarm/urls.py`). Whatever comes is nothing until it has the task's hash; a URL that holds another file by now is told as such.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+import trio
+
+from node.cache import Progress, Source
+from protocol.errors import Refused, RunError, Unreachable
+from protocol.task import Model
+from protocol.words import Reason
+from swarm.download_answers import Changed, Head
+from swarm.downloading import EDGE, Edge, download
+from swarm.urls import FOR_OTHERS, FOR_OWNER, read_url
+
+TRIES: Final = 3
+"""At one go; whoever has another source asks that before it comes back."""
+AGAIN_S: Final = 2.0
+
+log = structlog.get_logger("sark.urls")
+
+
+def url_source(url: str, model: Model, *, owner: bool, edge: Edge = EDGE) -> Source:
+    """Brings `model` from `url`. `owner`: the task is the device's owner's.
+
+    Raises `Refused` where the URL or a redirect is not followed, or there is no such file; `RunError` (wrong-hash) where it is not the
+    file that the campaign means any more; `Unreachable` where it may do better later.
+    """
+    reach = FOR_OWNER if owner else FOR_OTHERS
+
+    async def fetch(offset: int, sink: Callable[[bytearray], object], progress: Progress) -> None:
+        place = read_url(url, reach)
+        # of a file that goes on the cache alone knows the beginning
+        digest = hashlib.sha256() if offset == 0 else None
+        done, tag = offset, ""
+
+        def store(data: bytearray) -> None:
+            nonlocal done
+            sink(data)
+            if digest is not None:
+                digest.update(data)
+            done += len(data)
+
+        def heard(head: Head) -> None:
+            nonlocal tag
+            tag = head.tag
+
+        for last in (*(False,) * (TRIES - 1), True):
+            try:
+                await download(
+                    url,
+                    reach,
+                    sink=store,
+                    offset=done,
+                    tag=tag,
+                    size=model.size,
+                    progress=progress,
+                    on_head=heard,
+                    edge=edge,
+                )
+            except Unreachable as exc:
+                log.info("url.interrupted", model=model.name, url=place.shown, at=done, why=exc.what)
+                if last:
+                    raise
+                await trio.sleep(AGAIN_S)
+            except Changed as exc:
+                raise _changed(model, exc.what) from None
+            else:
+                break
+        if digest is not None and digest.hexdigest() != model.sha256:
+            raise _changed(model, f"{place.shown} holds another file of the same size now")
+
+    return fetch
+
+
+def _changed(model: Model, why: str) -> RunError:
+    return RunError(
+        f"{model.name}: the URL has changed since the campaign was submitted: {why}",
+        reason=Reason.WRONG_HASH,
+        permanent=False,
+        hint="submit the campaign again, or put the file back",
+    )
+
+
+def with_url(first: Source, url: Source) -> Source:
+    """`first`, which gives up at once; the URL where that has nothing or cannot be reached for now; and so on, until one has it all.
+
+    What refuses is not asked again; the last refusal is raised.
+    """
+
+    async def fetch(offset: int, sink: Callable[[bytearray], object], progress: Progress) -> None:
+        done = offset
+        left = [first, url]
+
+        def store(data: bytearray) -> None:
+            nonlocal done
+            sink(data)
+            done += len(data)
+
+        while True:
+            for source in tuple(left):
+                try:
+                    await source(done, store, progress)
+                except Unreachable as exc:
+                    log.info("source.unreachable", at=done, why=exc.what)
+                except Refused as exc:
+                    left.remove(source)
+                    if not left:
+                        raise
+                    log.info("source.has_none", why=exc.what)
+                else:
+                    return
+            await trio.sleep(AGAIN_S)
+
+    return fetch
