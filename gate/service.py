@@ -59,7 +59,7 @@ async def run_gate(
     ):
         pools = _pools(here, settings, reception)
         reception.served = pools.shelf.manifest
-        relay: RelayDesk | None = None
+        relay = _relay(here, settings, reception)
         await nursery.start(reception.run)
         await nursery.start(pools.run)
         await _show(here, settings, reception, pools, relay, stops, nursery)
@@ -113,6 +113,16 @@ def _pools(here: Here, settings: GateSettings, reception: Reception) -> PoolNode
     )
     node.serve()
     return node
+
+
+def _relay(here: Here, settings: GateSettings, reception: Reception) -> RelayDesk | None:
+    """The desk that lends places and circuits, unless the operator wants none."""
+    limits = settings.relay_limits
+    if limits is None:
+        return None
+    desk = RelayDesk(limits, reception.lets_in)
+    here.network.serve_relay(desk)
+    return desk
 
 
 async def _show(

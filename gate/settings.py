@@ -90,6 +90,8 @@ class GateSettings(RoleSettings):
     """What one of them may carry, both ways together: `1 GiB`."""
     relay_circuit_s: Annotated[float, Field(ge=1, le=604_800)] = LIMITS.circuit_s
     """And how long it may last."""
+    relay_bytes_per_s: Size = 0
+    """What all of them may carry in a second: `20 MiB`; 0: as fast as they go."""
 
     @property
     def relay_limits(self) -> RelayLimits | None:
@@ -106,4 +108,5 @@ class GateSettings(RoleSettings):
             circuits_from_network=self.relay_circuits_from_network,
             circuit_bytes=self.relay_circuit_bytes,
             circuit_s=self.relay_circuit_s,
+            bytes_per_s=self.relay_bytes_per_s or None,
         )

@@ -64,7 +64,7 @@ def _lines(gate: str, now: GateStanding, before: GateStanding | None) -> list[tu
         lines += [
             ("places", Text(f"{places}; {now.places_given} given so far")),
             ("circuits", Text(f"{now.circuits} of {caps.circuits}, {each}; {now.circuits_begun} so far")),
-            ("relayed", Text(show_size(now.relayed_bytes) + (f", {show_size(int(rate))}/s" if rate else ""))),
+            ("relayed", Text(show_size(now.relayed_bytes) + _speed(rate, caps.bytes_per_s))),
         ]
         if now.circuits_ended:
             lines.append(("ended", Text(_counts(now.circuits_ended))))
@@ -91,6 +91,11 @@ def _rate(
     if earlier is None or before is None or now.uptime_s - before.uptime_s < 0.2 or value < earlier:
         return None  # it was asked twice in a moment, or has started anew
     return (value - earlier) / (now.uptime_s - before.uptime_s)
+
+
+def _speed(rate: float | None, most: int | None) -> str:
+    now = f", {show_size(int(rate))}/s now" if rate else ""
+    return now + (f", {show_size(most)}/s at most" if most else "")
 
 
 def _counts(counts: Mapping[str, int]) -> str:

@@ -63,6 +63,8 @@ class RelayCaps(Message):
     circuits_from_network: Count
     circuit_bytes: Count
     circuit_s: Seconds
+    bytes_per_s: Count | None = None
+    """Of all circuits together; None: as fast as they go."""
 
 
 class GateStanding(Message):

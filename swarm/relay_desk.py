@@ -20,6 +20,7 @@ PeerId = str
 MAX_PACED: Final = 8192
 """Peers whose pace is remembered; the one that was seen least lately makes room."""
 PURGE_EVERY_S: Final = 1.0
+BURST_S: Final = 1.0
 
 
 class Decline(StrEnum):
@@ -98,6 +99,8 @@ class RelayLimits:
     circuit_bytes: int = 1 << 30
     """Both ways together."""
     circuit_s: float = 7200.0
+    bytes_per_s: int | None = None
+    """Of all circuits together; None: as fast as they go."""
     reserve_burst: int = 10
     """Reservations that one peer may ask for at once; each comes back after `reserve_every_s`."""
     reserve_every_s: float = 5.0
@@ -196,6 +199,7 @@ class RelayDesk:
         self._reserve_pace = _Pace(self.limits.reserve_burst, self.limits.reserve_every_s)
         self._connect_pace = _Pace(self.limits.connect_burst, self.limits.connect_every_s)
         self._purged_at = float("-inf")
+        self._road_free_at = float("-inf")
         self._draining = False
         self._reserved = self._renewed = self._connected = self._bytes = 0
         self._declined: Counter[Decline] = Counter()
@@ -272,6 +276,14 @@ class RelayDesk:
         passage.carried += size
         self._bytes += size
         return True
+
+    def pace(self, size: int, now: float) -> float:
+        """Seconds that who passes these bytes on has to wait, so that all together keep to `bytes_per_s`; up to a second's worth goes
+        at once. Those who wait are served in the order in which they came."""
+        if self.limits.bytes_per_s is None:
+            return 0.0
+        self._road_free_at = max(self._road_free_at, now - BURST_S) + size / self.limits.bytes_per_s
+        return max(0.0, self._road_free_at - now)
 
     def end(self, passage: Passage, why: Ended | None) -> None:
         """The circuit is over; None for one that never came about. Safe to call again."""

@@ -174,6 +174,7 @@ class RelayHop:
                             break
                         if not self._desk.carry(passage, len(data)):
                             return over(Ended.BYTES)
+                        await trio.sleep(self._desk.pace(len(data), trio.current_time()))
                         with trio.fail_after(SEND_WITHIN_S):
                             await sink.send_all(data)
                     await sink.send_eof()

@@ -22,6 +22,7 @@ CAPS = RelayCaps(
     circuits_from_network=512,
     circuit_bytes=1 << 30,
     circuit_s=7200.0,
+    bytes_per_s=20 << 20,
 )
 BUSY = GateStanding(
     version="1.2.3",
@@ -96,7 +97,7 @@ def test_between_two_looks_it_tells_the_speed_and_the_load() -> None:
         }
     )
     page = shown(later, BUSY)
-    assert "3 MiB/s" in page
+    assert "3 MiB/s now, 20 MiB/s at most" in page
     assert "25 % of a core now" in page
 
 

@@ -149,6 +149,7 @@ EVERY: tuple[tuple[Vocabulary, Message], ...] = (
             shards=40,
             advert_bytes=1_800,
             memory_bytes=93_000_000,
+                bytes_per_s=1 << 24,
             cpu_s=1.5,
             lag_s=0.25,
         ),
