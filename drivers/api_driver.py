@@ -19,6 +19,7 @@ import os
 import time
 from collections.abc import Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 
 from drivers import api_figures, api_prompts, summaries
@@ -332,7 +333,10 @@ def refuse_bad(sweep: Sweep, wanted: int) -> None:
 
 def saturated(sweep: Sweep) -> str:
     """Why the server does not keep up; empty: it does."""
-    sent = sorted((one.sent_ns, one.ttft_ns or one.e2e_ns) for one in sweep.in_order if not one.why)
+    latest = islice(
+        (sweep.answers[number] for number in sorted(sweep.answers, reverse=True)), 2 * api_figures.LOOKED_AT
+    )
+    sent = sorted((one.sent_ns, one.ttft_ns or one.e2e_ns) for one in latest if not one.why)
     if api_figures.rising([time for _, time in sent if time is not None]):
         return "the wait for the first text keeps rising"
     return ""

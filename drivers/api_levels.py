@@ -9,9 +9,13 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from drivers.api_answer import Answered, Ended
 from drivers.api_client import Clock
+
+LOOK_NS: Final = 100_000_000
+"""Between two looks at whether the server keeps up."""
 
 Ask = Callable[[int], Awaitable[Answered]]
 """Sends the request of that number."""
@@ -100,20 +104,24 @@ async def open_loop(
     most: int,
     full: Callable[[Sweep], str],
 ) -> None:
-    """Send request k at `arrivals[k]` seconds whatever is still in flight, until `full` says why not (asked before each)."""
+    """Send request k at `arrivals[k]` seconds whatever is still in flight, until `full` says why not (asked before a request, ten times a
+    second at most: it looks through what came, and meanwhile nothing is sent or stamped).
+    """
 
     async def one(number: int, due_ns: int) -> None:
         answered = await ask(number)
         sweep.put(number, replace(answered, lag_ns=max(0, answered.sent_ns - due_ns)))
 
-    sweep.began_ns = clock()
+    sweep.began_ns = looked_ns = clock()
     async with asyncio.TaskGroup() as group:
         for number, arrival in enumerate(arrivals):
             due_ns = sweep.began_ns + round(arrival * 1e9)
             await asyncio.sleep(max(0.0, (due_ns - clock()) / 1e9))
-            sweep.cut = (
-                "more requests were in flight than this client holds" if sweep.flying >= most else full(sweep)
-            )
+            if sweep.flying >= most:
+                sweep.cut = "more requests were in flight than this client holds"
+            elif clock() - looked_ns >= LOOK_NS:
+                sweep.cut = full(sweep)
+                looked_ns = clock()
             if sweep.cut:
                 break
             sweep.send()
