@@ -30,6 +30,10 @@ LOOK_EVERY_S: Final = 2.0
 RETRY_LOOKED_UP_S: Final = 5.0
 """The longest pause where they are looked up: such a gate is mostly on this very host."""
 
+MAX_SPARE: Final = 32
+HEAD_START_S: Final = 1.0
+"""Of gates over peers that were there lately."""
+
 Gates = Sequence[str] | Callable[[], Sequence[str]]
 """`/ip4/…/tcp/…/p2p/12D3Koo…` each, or how to look them up."""
 
@@ -64,10 +68,20 @@ def gate_contacts(gates: Sequence[str]) -> tuple[Contact, ...]:
 
 
 class BootstrapKeeper(INotifee):
-    """Keeps a connection with at least one gate: a restarted gate gets its nodes back within seconds."""
+    """Keeps a connection with at least one gate: a restarted gate gets its nodes back within seconds.
 
-    def __init__(self, network: Network, gates: Gates, rng: random.Random) -> None:
-        """ResourceError when gates are given and one of them makes no sense."""
+    Where no gate answers, or none is known, peers that were there lately are ways in as well.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        gates: Gates,
+        rng: random.Random,
+        spare: Callable[[], Sequence[str]] | None = None,
+    ) -> None:
+        """`spare`: gives such peers, as gates are given. ResourceError when gates are given and one of them makes no sense."""
+        self._spare = spare
         self._network = network
         self._look = gates if callable(gates) else None
         self._contacts: tuple[Contact, ...] = () if callable(gates) else gate_contacts(gates)
@@ -79,14 +93,14 @@ class BootstrapKeeper(INotifee):
     async def join_first(self) -> None:
         """Try all of them once, before Kademlia starts, so that its first look around finds somebody."""
         self._news()
-        if self._contacts:
+        if self._contacts or self._spare:
             with trio.move_on_after(JOIN_WITHIN_S):
                 await self._try_all()
 
     async def run(self) -> None:
         """Find them, and find them again, for ever; returns at once where there are none and never will be."""
         pause, most = RETRY_FIRST_S, RETRY_LOOKED_UP_S if self._look else RETRY_MOST_S
-        while self._contacts or self._look:
+        while self._contacts or self._look or self._spare:
             if self._linked():
                 pause = RETRY_FIRST_S
                 self._lost = trio.Event()
@@ -127,10 +141,52 @@ class BootstrapKeeper(INotifee):
         return any(contact.peer in live for contact in self._contacts)
 
     async def _try_all(self) -> bool:
+        """Gives whether there is a way in that there was not before. Gates have a head start."""
+        over, spare = trio.Event(), False
+
+        async def beside() -> None:
+            nonlocal spare
+            with trio.move_on_after(HEAD_START_S):
+                await over.wait()
+            if not self._linked():
+                spare = await self._try_spare()
+
         async with trio.open_nursery() as nursery:
-            for contact in self._contacts:
-                nursery.start_soon(self._try, contact)
-        return self._linked()
+            nursery.start_soon(beside)
+            async with trio.open_nursery() as trying:
+                for contact in self._contacts:
+                    trying.start_soon(self._try, contact)
+            over.set()
+        return self._linked() or spare
+
+    async def _try_spare(self) -> bool:
+        """Those who were there lately, unless one of them is connected already."""
+        spare = self._spare_contacts()
+        live = set(self._network.connected())
+        if any(contact.peer in live for contact in spare):
+            return False
+        async with trio.open_nursery() as nursery:
+            for contact in spare:
+                nursery.start_soon(self._try_quietly, contact)
+        live = set(self._network.connected())
+        found = [contact.peer for contact in spare if contact.peer in live]
+        if found:
+            log.info("gate.none", instead=found)
+        return bool(found)
+
+    def _spare_contacts(self) -> tuple[Contact, ...]:
+        try:
+            return gate_contacts(self._spare() if self._spare is not None else ())[:MAX_SPARE]
+        except ResourceError:
+            return ()
+
+    async def _try_quietly(self, contact: Contact) -> None:
+        try:
+            await self._network.connect(contact.peer, contact.addresses)
+        except Unreachable as error:
+            log.debug("neighbour.unreachable", peer=contact.peer, why=error.what)
+        else:
+            self._network.learn(contact)
 
     async def _try(self, contact: Contact) -> None:
         try:

@@ -37,6 +37,10 @@ class Home:
         """What that role alone writes: its lock, its incarnation, its state."""
         return self.data / role
 
+    def peers_file(self, role: Role) -> Path:
+        """Peers that were there lately, as ways in without a gate."""
+        return self.folder(role) / "peers"
+
     @property
     def config_file(self) -> Path:
         """Settings by hand, read if it is there."""

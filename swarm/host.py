@@ -194,6 +194,7 @@ async def open_host(
     listen: Sequence[Address] = (),
     announce: Sequence[Address] = (),
     bootstrap: Gates = (),
+    spare: Callable[[], Sequence[str]] | None = None,
     server: bool,
     rng: random.Random | None = None,
 ) -> AsyncIterator[HostNetwork]:
@@ -201,7 +202,7 @@ async def open_host(
 
     `listen`: multiaddrs such as `/ip4/0.0.0.0/tcp/4001`, or none for a node that only dials; `announce`: told to others
     instead of the interfaces' addresses (a forwarded port); `bootstrap`: `/ip4/…/tcp/…/p2p/12D3Koo…`, or how
-    to look them up, kept connected to;
+    to look them up, kept connected to; `spare`: gives peers, in the same form, for when none of those answers;
     `server`: others may route through this node. ResourceError when a port cannot be had or an address makes no sense.
     """
     plan = _Plan(
@@ -209,6 +210,7 @@ async def open_host(
         check_listen(listen),
         tuple(announce),
         bootstrap if callable(bootstrap) else tuple(bootstrap),
+        spare,
         server,
         rng or random.Random(),
     )
@@ -237,6 +239,7 @@ class _Plan:
     listen: list[Multiaddr]
     announce: tuple[Address, ...]
     bootstrap: Gates
+    spare: Callable[[], Sequence[str]] | None
     server: bool
     rng: random.Random
 
@@ -269,7 +272,7 @@ async def _run(plan: _Plan, stop: trio.Event, *, task_status: trio.TaskStatus[Ho
                 _check_listening(swarm, plan.listen)
                 kad = OwnKad(host, server=plan.server)
                 network = HostNetwork(plan.identity, host, swarm, kad)
-                keeper = BootstrapKeeper(network, plan.bootstrap, plan.rng)
+                keeper = BootstrapKeeper(network, plan.bootstrap, plan.rng, plan.spare)
                 swarm.register_notifee(keeper)
                 await keeper.join_first()
                 async with background_trio_service(kad), trio.open_nursery() as nursery:

@@ -124,3 +124,51 @@ async def test_a_damaged_gate_file_is_no_gate_and_a_damaged_setting_is_told(
     assert swarm.live == set()
     with pytest.raises(ResourceError, match="makes no sense"):
         keeper(swarm, ["no address"])
+
+
+LATELY = f"/ip4/192.0.2.8/tcp/4002/p2p/{OTHER}"
+
+
+@pytest.mark.parametrize("gates", [[], [HERE]])
+async def test_without_a_gate_that_answers_peers_that_were_there_lately_are_the_way_in(
+    autojump_clock: trio.testing.MockClock, gates: list[str]
+) -> None:
+    swarm = Swarm()
+    swarm.up["/ip4/192.0.2.8/tcp/4002"] = OTHER
+    kept = BootstrapKeeper(swarm, gates, random.Random(1), lambda: [LATELY])
+    await kept.join_first()
+    assert swarm.live == {OTHER}
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(kept.run)
+        await trio.sleep(100)
+        swarm.up["/ip4/192.0.2.7/tcp/4101"] = GATE
+        await trio.sleep(31)
+        assert swarm.live == ({GATE, OTHER} if gates else {OTHER})
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_gate_that_answers_is_enough(autojump_clock: trio.testing.MockClock) -> None:
+    swarm = Swarm()
+    swarm.up = {"/ip4/192.0.2.8/tcp/4002": OTHER, "/ip4/192.0.2.7/tcp/4101": GATE}
+    kept = BootstrapKeeper(swarm, [HERE], random.Random(1), lambda: [LATELY])
+    await kept.join_first()
+    assert swarm.live == {GATE}
+
+
+async def test_when_the_last_gate_is_gone_peers_that_were_there_lately_take_its_place_within_seconds(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    swarm = Swarm()
+    swarm.up = {"/ip4/192.0.2.8/tcp/4002": OTHER, "/ip4/192.0.2.7/tcp/4101": GATE}
+    kept = BootstrapKeeper(swarm, [HERE], random.Random(1), lambda: [LATELY, "nonsense"][:1])
+    await kept.join_first()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(kept.run)
+        await trio.sleep(10)
+        del swarm.up["/ip4/192.0.2.7/tcp/4101"]
+        swarm.live.clear()
+        await kept.disconnected(None, None)  # type: ignore[arg-type]
+        await trio.sleep(3)
+        assert swarm.live == {OTHER}
+        assert swarm.refreshed == 1
+        nursery.cancel_scope.cancel()
