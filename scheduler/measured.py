@@ -12,6 +12,8 @@ from scheduler.stats import centre, median, outliers, summarise
 from scheduler.verdict import judge, mean_share, stall_share
 
 MB: Final = 1024 * 1024
+TICKS_S: Final = 0.2
+"""A process whose processor time has a limit, as a run has, is told of it in ticks of up to 10 ms: over less than this they tell nothing."""
 
 FIGURES: Final[dict[str, str]] = {
     "output_tokens_per_s": "tokens_per_second",
@@ -175,10 +177,11 @@ def _accelerator(facts: Accelerator, inferences: int) -> dict[str, object]:
 
 
 def _cpu_percent(record: Record) -> float | None:
-    """Of the process that ran the model; the client of a server says nothing of that."""
-    if record.ran is not None and record.ran.driver == "api":
+    """Of the process that ran the model; the client of a server says nothing of that. Not of so little time that ticks tell nothing."""
+    wall_s = sum(one.wall_s for one in record.timings)
+    if wall_s < TICKS_S or (record.ran is not None and record.ran.driver == "api"):
         return None
-    return _percent(sum(one.cpu_s for one in record.timings), sum(one.wall_s for one in record.timings))
+    return _percent(sum(one.cpu_s for one in record.timings), wall_s)
 
 
 def _beside(record: Record, observed: Observed) -> dict[str, object]:

@@ -130,7 +130,7 @@ class Row(BaseModel):
     warmups: int | None = None
     """Inferences before them."""
     cpu_percent: float | None = None
-    """CPU time over wall time of the timed inferences; 100 is one core."""
+    """CPU time over wall time of the timed inferences; 100 is one core. Empty where they take less than 0.2 s."""
     peak_load_ram_total: float | None = None
     """As PeakLoadRamUsage, with what the process held before."""
     peak_inference_ram_total: float | None = None

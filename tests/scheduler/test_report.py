@@ -202,7 +202,7 @@ def test_a_failed_row_keeps_model_device_and_reason_and_no_number() -> None:
 
 
 def test_a_share_of_processor_time_that_is_no_number_is_not_told() -> None:
-    for cpu, wall in ((3e7, 1e-308), (1.0, 0.0), (0.0, 0.0)):
+    for cpu, wall in ((3e7, 1e-308), (1.0, 0.0), (0.0, 0.0), (0.0, 0.19), (0.19, 0.19)):  # too short for ticks
         row = make_row(TASK, TaskState.SUCCEEDED, record(timings=(timing([1] * 6, cpu_s=cpu, wall_s=wall),)))
         assert row.cpu_percent is None
         assert Row.model_validate_json(row.model_dump_json()) == row
