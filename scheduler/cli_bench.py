@@ -106,11 +106,11 @@ def add_bench(app: typer.Typer, opened: Open) -> None:
             if against:
                 code = _compare(on, models, unit, how, console, as_json=as_json)
                 raise typer.Exit(code)
-            found: list[Measurement] = [
-                on.measure(model, name, **how)
-                for model in models
-                for name in _units(unit, on.units) or [unit_for(model)]
-            ]
+            found: list[Measurement] = []
+            for model in models:
+                for name in _units(unit, on.units) or [unit_for(model)]:
+                    _begin(f"{model.name} on {name}", as_json)
+                    found.append(on.measure(model, name, **how))
         _clear(as_json)
         if csv is not None:
             write_csv(csv, rows_of(found))
@@ -140,6 +140,7 @@ def _compare(
         raise CampaignError(
             "--compare chooses its own runs and launches", hint="leave out --runs, --loads and --precision"
         )
+    _begin(f"{models[0].name} and {models[1].name} in turns", as_json)
     comparison, first, second = on.compare(models[0], models[1], unit[0] if unit else None, **how)
     _clear(as_json)
     if as_json:
@@ -240,7 +241,7 @@ def progress_line(phase: Phase, done: int, total: int | None, median_ms: float |
 
 
 def _progress(as_json: bool) -> Callable[[Phase, int, int | None, float | None], None] | None:
-    """One line on a terminal that tells where it stands; nothing into a pipe."""
+    """One line on a terminal that tells where it stands; a pipe hears what begins (`_begin`)."""
     if as_json or not sys.stderr.isatty():
         return None
 
@@ -249,6 +250,12 @@ def _progress(as_json: bool) -> Callable[[Phase, int, int | None, float | None],
         sys.stderr.flush()
 
     return told
+
+
+def _begin(what: str, as_json: bool) -> None:
+    if not as_json:
+        _clear(as_json)
+        sys.stderr.write(f"measuring {what} …\n")
 
 
 def _clear(as_json: bool) -> None:

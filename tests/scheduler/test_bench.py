@@ -213,3 +213,15 @@ def test_a_precision_is_written_in_percent(text: str, value: float) -> None:
 def test_a_precision_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(CampaignError, match="precision"):
         share(text)
+
+
+def test_what_begins_is_told_beside_the_table(tmp_path: Path) -> None:
+    app = typer.Typer()
+    add_bench(app, lambda home, simulate: Scripted({"a.onnx": 500}))
+    model = tmp_path / "a.onnx"
+    model.touch()
+    done = CliRunner().invoke(app, [str(model), "--runs", "20", "--loads", "1"])
+    assert done.exit_code == 0
+    assert done.stderr == "measuring a.onnx on CPU (ONNX) …\n"
+    assert "a.onnx" in done.stdout
+    assert CliRunner().invoke(app, [str(model), "--runs", "20", "--loads", "1", "--json"]).stderr == ""
