@@ -13,7 +13,7 @@ from scheduler.verdict import judge, mean_share, stall_share
 
 MB: Final = 1024 * 1024
 TICKS_S: Final = 0.2
-"""A process whose processor time has a limit, as a run has, is told of it in ticks of up to 10 ms: over less than this they tell nothing."""
+"""A process whose processor time has a limit, as a run has, is told of it in ticks of up to 10 ms: over less they tell nothing."""
 
 FIGURES: Final[dict[str, str]] = {
     "output_tokens_per_s": "tokens_per_second",
