@@ -80,7 +80,7 @@ def compare(name: str, got: Any, reference: Any, tolerance: float | None = None)
 def _compare_floats(
     name: str, got: np.ndarray[Any, Any], reference: np.ndarray[Any, Any], tolerance: float
 ) -> Difference:
-    wide, plain = got.astype(np.float64), reference.astype(np.float64)
+    wide, plain = _real(got), _real(reference)
     finite = np.isfinite(plain)
     broken = ~np.isfinite(wide) & finite
     if broken.any():
@@ -89,6 +89,10 @@ def _compare_floats(
             None,
             tolerance,
             f"output {name!r} has {int(broken.sum())} NaN or infinite values where the reference has none",
+        )
+    if (np.isinf(wide) & (wide == -plain)).any():
+        return Difference(
+            False, None, tolerance, f"output {name!r} is infinite the other way than the reference"
         )
     both = finite & np.isfinite(wide)
     note = (
@@ -111,6 +115,13 @@ def _compare_floats(
     lengths = float(np.linalg.norm(a) * np.linalg.norm(b))
     cosine = float(a @ b) / lengths if lengths else 0.0
     return Difference(cosine >= COSINE, error, tolerance, f"{told}, cosine {cosine:.5f}")
+
+
+def _real(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """As float64; complex numbers as two of them each."""
+    if values.dtype.kind == "c":
+        return np.stack((values.real, values.imag)).astype(np.float64)
+    return values.astype(np.float64)
 
 
 def check(

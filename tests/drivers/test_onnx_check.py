@@ -127,3 +127,15 @@ def test_the_digest_knows_names_types_shapes_and_values() -> None:
 def test_answers_that_change_from_run_to_run_are_unstable() -> None:
     assert unstable({"y": REFERENCE}, {"y": REFERENCE[::-1]})
     assert not unstable({"y": REFERENCE}, {"y": REFERENCE})
+
+
+def test_both_parts_of_complex_numbers_count() -> None:
+    one, other = np.array([1 + 1j, 2], np.complex64), np.array([1 + 9j, 2], np.complex64)
+    assert compare("y", one, one).agrees
+    assert not compare("y", one, other).agrees
+
+
+def test_an_infinity_the_other_way_is_another_answer() -> None:
+    up, down = np.array([1, np.inf], np.float32), np.array([1, -np.inf], np.float32)
+    assert compare("y", up, up).agrees
+    assert compare("y", up, down).note == "output 'y' is infinite the other way than the reference"
