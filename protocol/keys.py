@@ -53,6 +53,11 @@ def campaign_attribute(campaign: str) -> str:
     return f"campaign:{campaign}"
 
 
+def model_attribute(sha256: str) -> str:
+    """Where the devices are found that say that they have a model."""
+    return f"model:{sha256}"
+
+
 def attributes_of(advert: Advert) -> tuple[str, ...]:
     """Every attribute the advert says of itself, without repeats, `node` first."""
     units = [offer.unit for offer in advert.units]
@@ -62,7 +67,7 @@ def attributes_of(advert: Advert) -> tuple[str, ...]:
         found += [f"ram:{ram_bucket(advert.ram)}:{unit}" for unit in units]
     found += [f"gpu:{gpu.name}" for gpu in advert.gpus if gpu.name]
     found += [f"label:{name}={value}" for name, value in sorted(advert.labels.items())]
-    found += [f"model:{model}" for model in advert.models]
+    found += [model_attribute(model) for model in advert.models]
     found += [f"pool:{pool}" for pool in advert.pools]
     return tuple(dict.fromkeys(found))
 
