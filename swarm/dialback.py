@@ -21,11 +21,12 @@ from protocol.index_messages import ContactInfo
 from protocol.index_messages import Refused as RefusedMessage
 from protocol.reach_messages import MAX_GATES, MAX_PORTS, REACH, DialBack, DialledBack
 from protocol.words import Family, Reason
-from swarm.addresses import parse_tcp
+from swarm.addresses import parse_tcp, usable
 from swarm.index_caller import told
 from swarm.index_gather import public_network
 from swarm.link import Link, serve_links
 from swarm.network import Address, Contact, Network, PeerId
+from swarm.reachability import is_private
 
 KNOCK_WITHIN_S: Final = 2.5
 KNOCKS: Final = 16
@@ -36,6 +37,8 @@ PER_NETWORK: Final = (32, 2.0)
 """The same for each public network."""
 REMEMBERED: Final = 4_096
 ANSWER_WITHIN_S: Final = 6.0
+MAX_TRIED: Final = 4
+"""Addresses of a gate that is named."""
 WHOLE_MS: Final = 1000
 
 log = structlog.get_logger("sark.reach")
@@ -102,7 +105,8 @@ class DialBackDesk:
             self.refused += 1
             return refusal
         for contact in told(message.gates[:MAX_GATES]):
-            self._meet(contact)
+            if addresses := _decent(contact.addresses, refusal):
+                self._meet(Contact(contact.peer, addresses))
         reached = await self._dial(link.peer, refusal, message.ports)
         self.answered += 1
         return DialledBack(observed=refusal, reached=reached, wall_ms=math.floor(self._wall() * WHOLE_MS))
@@ -151,6 +155,12 @@ class DialBackDesk:
         finally:
             self._free += len(wanted)
         return tuple(port for port in wanted if port in reached)
+
+
+def _decent(addresses: Sequence[Address], observed: Address) -> tuple[Address, ...]:
+    """Where a gate that somebody names may be tried: few addresses, and none of our own LAN if he is not of it."""
+    from_afar = not is_private(observed)
+    return tuple(each for each in usable(addresses) if not (from_afar and is_private(each)))[:MAX_TRIED]
 
 
 @dataclass(frozen=True, slots=True)

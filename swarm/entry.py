@@ -32,6 +32,8 @@ from swarm.index import Index
 from swarm.index_desk import Admit, admit_all
 from swarm.link import Link, serve_links
 from swarm.network import Address, Network
+from swarm.presence import Ways, be_present, keeper_for
+from swarm.reach_keeper import ReachKeeper
 from swarm.settings import RoleSettings
 
 log = structlog.get_logger("sark.node")
@@ -53,6 +55,13 @@ class Here:
     index: Index
     gates: tuple[str, ...]
     rng: random.Random
+    reach: ReachKeeper | None = None
+    """Whether it can be dialled; None for a scheduler, which nobody has to dial."""
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        """Where others reach this node now: directly, or through gates."""
+        return self.network.addresses if self.reach is None else self.reach.addresses
 
 
 @asynccontextmanager
@@ -64,11 +73,13 @@ async def enter(
     holder: bool,
     health: bool = True,
     admit: Admit = admit_all,
+    tell: Callable[[str], None] = lambda line: None,
 ) -> AsyncIterator[Here]:
     """Be on the network as `role` for as long as the context lasts; on leaving, tell the index and close within about a second.
 
     `holder`: keep adverts for others and route for them, if this node can be dialled. `health`: answer pings here, for a role that
-    has no more to say than that it is there. `admit`: whose adverts are kept. Raises `ResourceError` when the folder is
+    has no more to say than that it is there. `admit`: whose adverts are kept. `tell`: a line for people
+    when it turns out whether this node can be dialled. Raises `ResourceError` when the folder is
     in use by another node, the key is damaged or open to others, or a port cannot be had; `Unreachable` never: a gate that is
     not there yet is tried again and again.
     """
@@ -85,15 +96,19 @@ async def enter(
                 found = (*(found or remembered_gates(home)), *own_worker(home))
             return tuple(gate for gate in found if identity.peer_id not in gate)
 
+        ways = Ways(home, role)
+        listen = settings.listen or ANYWHERE
         given = tuple(gate for gate in settings.gates if identity.peer_id not in gate)
         async with open_host(
             identity,
-            listen=settings.listen or ANYWHERE,
+            listen=listen,
             announce=settings.announce,
             bootstrap=given if given and role != "scheduler" else gates,
+            spare=ways,
             server=holder,
             rng=rng,
         ) as network:
+            keeper = keeper_for(role, network, gates, settings, rng, tell)
             index = Index(
                 network,
                 rng=rng,
@@ -101,12 +116,17 @@ async def enter(
                 serve=holder,
                 remote_address=network.remote_address,
                 admit=admit,
+                reach=None if role == "gate" else keeper,
             )
             if health:
                 _answer_health(network, Pong(role=role, incarnation=incarnation))
             async with trio.open_nursery() as nursery:
                 await nursery.start(index.run)
-                yield Here(home, role, identity, incarnation, network, index, settings.gates or gates(), rng)
+                nursery.start_soon(
+                    be_present, role, home, settings, listen, network, index, keeper, ways, rng, tell
+                )
+                known = settings.gates or gates()
+                yield Here(home, role, identity, incarnation, network, index, known, rng, keeper)
                 with trio.move_on_after(1.5, shield=True):
                     await index.withdraw()
                 nursery.cancel_scope.cancel()

@@ -41,6 +41,8 @@ ALONE_S: Final = 20.0
 """Without any gate for so long, a node behind a router serves its LAN, which is all that is left."""
 MOST_PORTS: Final = 4
 
+BEHIND_LINE: Final = "this device cannot be dialled from outside; others reach it through a gate"
+
 log = structlog.get_logger("sark.reach")
 
 
@@ -69,18 +71,18 @@ class ReachKeeper:
         *,
         rng: random.Random,
         wall: Callable[[], float],
-        reserve: bool = True,
+        gate: bool = False,
         fixed: Sequence[Address] = (),
         ips: Callable[[], Collection[str]] = own_ips,
         tell: Callable[[str], None] = lambda line: None,
     ) -> None:
-        """`gates`: those known now; `reserve`: take places where this node cannot be dialled; `fixed`: addresses that the user wants told;
-        `ips`: of this machine's interfaces; `tell`: a line for people when something changes."""
+        """`gates`: those known now; `gate`: this node is one itself, so it takes no places and serves in any case;
+        `fixed`: addresses that the user wants told; `ips`: of this machine's interfaces; `tell`: gets a line for people at changes."""
         self._network = network
         self._gates = gates
         self._rng = rng
         self._wall = wall
-        self._reserve = reserve
+        self._gate = gate
         self._fixed = tuple(fixed)
         self._ips = ips
         self._tell = tell
@@ -108,7 +110,7 @@ class ReachKeeper:
     @property
     def holder(self) -> bool:
         """Whether this node may keep adverts and route for others now."""
-        if self.standing.holder:
+        if self._gate or self.standing.holder:
             return True
         return self._linked_at is not None and trio.current_time() >= self._linked_at + ALONE_S
 
@@ -224,9 +226,8 @@ class ReachKeeper:
     def _say(self) -> None:
         log.info("reach.changed", reach=str(self.reach), reached=list(self.standing.reached))
         if self.reach is Reach.BEHIND:
-            self._tell(
-                "this device cannot be dialled from outside; others reach it through a gate (see: sark-node doctor)"
-            )
+            what = "this gate cannot be dialled from outside" if self._gate else BEHIND_LINE
+            self._tell(f"{what} (see: sark-node doctor)")
         elif self.reach is Reach.DIRECT and self.standing.far_at is not None:
             self._tell(f"this device can be dialled: {', '.join(self.standing.reached)}")
 
@@ -234,7 +235,7 @@ class ReachKeeper:
 
     def _hold(self, now: float, nursery: trio.Nursery) -> None:
         """Begin what is needed to hold places at as many gates as there should be."""
-        if not self._reserve or self.reach is not Reach.BEHIND:
+        if self._gate or self.reach is not Reach.BEHIND:
             return
         held = {place.gate for place in self._network.reservations()}
         wanted = PLACES

@@ -71,6 +71,11 @@ class RoleSettings(BaseModel):
     announce: tuple[AddressText, ...] = ()
     """What to tell others instead of the interfaces' addresses, such as a forwarded port."""
 
+    lan: bool = True
+    """Find neighbours on the LAN, and be found by them, without a gate. A node that listens on loopback alone never does."""
+    upnp: bool = False
+    """Ask the router of this LAN for a port, so that others can dial this node."""
+
     @classmethod
     def load(cls, config_file: Path, environment: Mapping[str, str], flags: Mapping[str, Any]) -> Self:
         """The settings for this start. Flags that are None count as not given. Raises `SettingsError`, `ResourceError`."""

@@ -166,6 +166,19 @@ async def test_gates_that_the_asker_names_are_met_and_at_most_two_of_them(
         assert met == [other]
 
 
+async def test_a_stranger_from_afar_cannot_have_a_gate_dial_around_in_its_own_lan(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    inside = Contact(OTHER.peer_id, ("/ip4/192.168.1.1/tcp/80", "/ip4/127.0.0.1/tcp/22"))
+    many = Contact(NODE.peer_id, tuple(f"/ip4/1.1.1.{n}/tcp/4101" for n in range(1, 9)))
+    async with desk(Dialled()) as (swarm, gate, met):
+        await ask(swarm.node(Identity.from_seed(9)), gate, [], [inside, many], wall=clock)
+        assert met == [Contact(NODE.peer_id, many.addresses[:4])]
+    async with desk(Dialled(), seen_at="/ip4/192.168.1.7/tcp/51034") as (swarm, gate, met):
+        await ask(swarm.node(Identity.from_seed(9)), gate, [], [inside], wall=clock)
+        assert met == [inside]
+
+
 async def test_more_ports_or_gates_than_allowed_and_answers_instead_of_calls_break_the_link(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
