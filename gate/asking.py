@@ -14,7 +14,7 @@ from protocol.errors import NotPermitted, RemoteProtocolError, Unreachable
 from protocol.gate_messages import GATE, GateStanding, GateStatus
 from protocol.index_messages import Refused
 from protocol.messages import Present, Presented
-from protocol.words import Family, Right
+from protocol.words import Family, Reason, Right
 from swarm.bootstrap import gate_contacts
 from swarm.home import Home
 from swarm.host import open_host
@@ -68,8 +68,10 @@ class Asked:
 def _no(answer: Message, signer: Identity) -> NotPermitted | RemoteProtocolError:
     if not isinstance(answer, Refused):
         return RemoteProtocolError(f"answered with {type(answer).__name__}, which is no answer to that")
+    if answer.reason is not Reason.NOT_ALLOWED:
+        return NotPermitted(f"the gate says no: {answer.detail or answer.reason}")
     return NotPermitted(
-        f"the gate says no: {answer.detail or answer.reason}",
+        "how this gate stands is told to its operators, and this home is none of them",
         hint=f"its operator lets you: sark-node gate --operator {signer.peer_id}",
     )
 

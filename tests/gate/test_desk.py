@@ -154,7 +154,7 @@ async def test_how_a_gate_stands_is_told_to_nobody_else(
     async with gate(tmp_path, Admit.LIST) as here:
         visitor = here.visitor("visitor")
         for signer in (Identity.from_seed("stranger"), FRIEND):
-            with pytest.raises(NotPermitted, match="says no") as caught:
+            with pytest.raises(NotPermitted, match="told to its operators") as caught:
                 await here.asked(visitor, signer).standing()
             assert f"--operator {signer.peer_id}" in caught.value.hint
         answer = await here.say(here.visitor("bare"), Family.GATE, GateStatus())
@@ -243,7 +243,6 @@ async def test_nobody_hands_a_closed_gate_the_adverts_of_strangers(
             signed[node] = index._sign(advert_of(node))
         attribute = attributes_of(advert_of(friend))[0]
         hand = Hand(
-            pool="",
             attribute=attribute,
             depth=0,
             adverts=tuple(Listed(advert=each, age_s=1.0) for each in signed.values()),
