@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -223,6 +223,15 @@ def join(
         list[str] | None,
         typer.Option(help="Tell others this address instead, such as a forwarded port. Repeatable."),
     ] = None,
+    no_lan: Annotated[
+        bool, typer.Option("--no-lan", help="Do not look for neighbours on the LAN, nor be seen by them.")
+    ] = False,
+    upnp: Annotated[
+        bool,
+        typer.Option(
+            "--upnp", help="Ask the router of this LAN for a port (UPnP), so that others can dial this device."
+        ),
+    ] = False,
     api: Annotated[
         str | None,
         typer.Option(
@@ -245,6 +254,17 @@ def join(
         bool,
         typer.Option("--no-enroll", help="Do not look into what this device can do before the first work."),
     ] = False,
+    install: Annotated[
+        bool,
+        typer.Option(
+            "--install",
+            help="Do not run here: write a service for this user that joins with these very arguments, now and after"
+            " each reboot. The ticket is used now and not kept.",
+        ),
+    ] = False,
+    uninstall: Annotated[
+        bool, typer.Option("--uninstall", help="Stop that service and remove it. Keys and pools stay.")
+    ] = False,
     stop_with_stdin: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
     """Make this device a worker: tell the swarm what it is, and run what those it serves ask for. Runs until Ctrl-C.
@@ -261,6 +281,10 @@ def join(
     from swarm.pool_files import secret_text
 
     home: Home = ctx.obj
+    if install and uninstall:
+        raise SettingsError("--install and --uninstall at once", hint="give one of the two")
+    if uninstall:
+        _uninstall(ctx)
     settings = WorkerSettings.load(
         home.config_file,
         ctx.meta["environment"],
@@ -278,6 +302,8 @@ def join(
             "accept_anyone": accept_anyone or None,
             "listen": _tuple(listen),
             "announce": _tuple(announce),
+            "lan": False if no_lan else None,
+            "upnp": upnp or None,
             "api": api,
             "api_watch": api_watch or None,
             "simulate": simulate or None,
@@ -290,9 +316,13 @@ def join(
         ticket = secret_text(ticket, sys.stdin)
     pools = pool_changes(home, ticket, leave_pool or ())
     if not settings.gates and not local_gates(home) and not any(pool.gates for pool in pools):
-        print("No gate is known here: nobody will find this device until one is.", file=sys.stderr)
+        who = "only devices of this LAN" if settings.lan else "nobody"
+        print(f"No gate is known here: {who} will find this device until one is.", file=sys.stderr)
         print("  start one, it is found by itself: sark-node gate", file=sys.stderr)
         print("  or name one: --gate /ip4/…/tcp/4101/p2p/12D3Koo…", file=sys.stderr)
+
+    if install:
+        _install(ctx)
 
     def joined(here: Here, profile: Profile, worker: Worker) -> None:
         units = ", ".join(unit.unit for unit in profile.units)
@@ -309,6 +339,49 @@ def join(
 
 
 app.command("start", hidden=True)(join)
+
+ONCE = frozenset({"ticket", "leave_pool", "install", "uninstall", "stop_with_stdin"})
+"""What is for this start alone, and not for a service."""
+
+
+def _install(ctx: typer.Context) -> NoReturn:
+    """Have the system join with the same arguments; exit code 6 where it does not take it up."""
+    from node.installing import install, not_carried, run_command, setting_here, worker_command
+
+    flag = ctx.meta["home_flag"]
+    setting = setting_here(ctx.obj, flag, ctx.meta["environment"])
+    well = install(setting, worker_command(flag, same_again(ctx)), run_command, print)
+    lost = not_carried(ctx.meta["environment"])
+    if lost:
+        print(
+            f"The service does not hear of {', '.join(lost)}: these hold in this shell alone.",
+            file=sys.stderr,
+        )
+        print(f"  what is no secret can stand in {ctx.obj.config_file}", file=sys.stderr)
+    raise SystemExit(0 if well else 6)
+
+
+def _uninstall(ctx: typer.Context) -> NoReturn:
+    from node.installing import run_command, setting_here, uninstall
+
+    setting = setting_here(ctx.obj, ctx.meta["home_flag"], ctx.meta["environment"])
+    raise SystemExit(0 if uninstall(setting, run_command, print) else 1)
+
+
+def same_again(ctx: typer.Context) -> list[str]:
+    """The options that this command was given, as they could be typed again, less those for once."""
+    words: list[str] = []
+    for parameter in ctx.command.params:
+        name, value = parameter.name or "", ctx.params.get(parameter.name or "")
+        if name in ONCE or not value:
+            continue
+        option = max(parameter.opts, key=len)
+        if value is True:
+            words.append(option)
+        else:
+            for each in value if isinstance(value, (list, tuple)) else (value,):
+                words += [option, str(each)]
+    return words
 
 
 def serves(settings: WorkerSettings, pools: Sequence[str]) -> str:
