@@ -47,6 +47,8 @@ __all__ = [
 MAX_CELLS: Final = 10_000
 """Models × units × threads in one campaign."""
 MAX_DIMS: Final = 64
+_SERVED: Final = "API "
+"""How units begin whose model is in a server."""
 _STEPS_HINT: Final = {
     "pre": "such as {step: normalise, of: x, mean: 127.5, std: 127.5}; examples/README.md has them all",
     "post": "such as {step: softmax, axis: -1}; examples/README.md has them all",
@@ -124,8 +126,19 @@ def _unit_problems(campaign: Campaign, more: Collection[str], where: tuple[str, 
     return problems
 
 
-def _precision_problems(measure: Measuring) -> list[Problem]:
-    """A precision says itself when to stop."""
+def _precision_problems(campaign: Campaign) -> list[Problem]:
+    """A precision says itself when to stop, and is for models that run here."""
+    measure = campaign.measure
+    servers = [
+        unit for unit in (*campaign.units, *(job.unit for job in campaign.jobs)) if unit.startswith(_SERVED)
+    ]
+    if measure.precision is not None and servers:
+        what = f"measure.precision is not for {servers[0]}: a server is measured with a number of requests"
+        return [
+            Problem(
+                ("measure", "precision"), what, "say runs: 100 in its place, or give it a campaign of its own"
+            )
+        ]
     both = [name for name in ("runs", "loads") if name in measure.model_fields_set]
     if measure.precision is None or not both:
         return []
@@ -169,7 +182,7 @@ def _cross_problems(campaign: Campaign) -> list[Problem]:
         for index, count in enumerate(threads)
         if count in threads[:index]
     ]
-    problems += [*_precision_problems(campaign.measure), *_step_problems(campaign.measure)]
+    problems += [*_precision_problems(campaign), *_step_problems(campaign.measure)]
     if campaign.devices.limit is not None and campaign.devices.spread == "any":
         problems.append(
             Problem(

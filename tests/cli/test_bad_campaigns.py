@@ -18,6 +18,12 @@ BAD = {
     "a missing key": ("campaign: c\nunits: [CPU (ONNX)]\n", None, "models", ""),
     "a missing model": (START.replace("m.onnx", "none.onnx"), 2, "none.onnx", "paths are read from"),
     "an empty folder as model": (START.replace("m.onnx", "folder"), 2, "the folder is empty", ""),
+    "a precision of a server": (
+        START.replace("CPU (ONNX)", "API (OpenAI)") + "measure: {precision: 2%}\n",
+        4,
+        "not for API (OpenAI)",
+        "runs: 100",
+    ),
     "an empty model": (START.replace("m.onnx", "empty.onnx"), 2, "empty", ""),
     "the same name twice": (START.replace("[m.onnx]", "\n  - m.onnx\n  - m.onnx"), 4, "m.onnx", ""),
     "a key twice": (START + "campaign: d\n", 4, "campaign", ""),
