@@ -18,6 +18,7 @@ from swarm.identity import Identity, distance, verify
 from swarm.memory import MemoryNetwork, MemorySwarm
 from swarm.memory_streams import MemoryStream
 from swarm.network import Contact, Network, Stream
+from swarm.relay_desk import RelayDesk
 
 ECHO = "/test/echo/1"
 Start = Callable[[int], Awaitable[Network]]
@@ -300,6 +301,40 @@ async def test_a_node_does_not_dial_itself(start: Start) -> None:
     node = await start(1)
     with pytest.raises(Unreachable, match="itself"):
         await node.connect(node.peer_id, node.addresses)
+
+
+async def test_the_path_to_a_peer_is_direct_or_through_a_gate_or_none(start: Start) -> None:
+    gate, node = await pair(start)
+    caller = await start(3)
+    gate.serve_relay(RelayDesk())
+    with pytest.raises(LocalProtocolError):
+        gate.serve_relay(RelayDesk())
+    node.handle("/sark/echo/1", echo)
+    assert node.path(gate.peer_id) is None
+    assert node.reservations() == ()
+    caller.handle("/sark/echo/1", echo)
+    place = await node.reserve(gate.peer_id, gate.addresses)
+    assert (place.gate, node.reservations()) == (gate.peer_id, (place,))
+    assert place.address.startswith(gate.addresses[0])
+    direct = node.path(gate.peer_id)
+    assert direct is not None
+    assert (direct.direct, direct.via) == (True, None)
+    stream = await caller.open(node.peer_id, "/sark/echo/1", [place.address])
+    await stream.send_all(b"ping")
+    assert await stream.receive_some() == b"ping"
+    relayed = caller.path(node.peer_id)
+    assert relayed is not None
+    assert (relayed.direct, relayed.via) == (False, gate.peer_id)
+    assert caller.remote_address(node.peer_id) is None
+    assert caller.remote_address(gate.peer_id) is not None
+    await caller.disconnect(node.peer_id)
+    assert caller.path(node.peer_id) is None
+
+
+async def test_a_place_at_a_node_that_lends_none_is_out_of_reach(start: Start) -> None:
+    plain, node = await pair(start)
+    with pytest.raises(Unreachable):
+        await node.reserve(plain.peer_id, plain.addresses)
 
 
 async def test_many_callers_share_one_connection(start: Start) -> None:
