@@ -54,7 +54,7 @@ async def run_gate(
     reception, stops = Reception(home, settings), Stops()
     admit = partial(reception.refusal, wanted="index")
     async with (
-        enter("gate", home, settings, holder=True, admit=admit) as here,
+        enter("gate", home, settings, holder=True, admit=admit, tell=say) as here,
         trio.open_nursery() as nursery,
     ):
         pools = _pools(here, settings, reception)
