@@ -4,7 +4,8 @@
     path = await cache.get(model, source)                 there and verified now; it may be evicted later
 
 One download for all who ask at once; what was fetched before a crash is kept and resumed; the whole is verified by its hash before
-it gets its name; the least recently used go first when space is short. A file that was touched since it was verified is hashed again.
+it gets its name; the least recently used go first when space is short, but for those that are in use or that the owner pinned. A file that
+was touched since it was verified is hashed again. What lies beside the models, and what the owner does there, is in `node/shelf.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -24,7 +25,8 @@ from typing import Final
 import structlog
 import trio
 
-from node import bundles
+from node import bundles, shelf
+from node.partial import Partial, remove_partial
 from node.whose import Whose
 from protocol.errors import ProtocolError, Refused, RemoteProtocolError, ResourceError, RunError, Unreachable
 from protocol.requirement import show_size
@@ -34,14 +36,14 @@ from protocol.words import Reason
 DEFAULT_CAP: Final = 20 * 1024**3
 MARGIN: Final = 64 * 1024**2
 """Bytes of disk that are left to others."""
-READ_SIZE: Final = 4 * 1024**2
 _HEX: Final = frozenset("0123456789abcdef")
 
 log = structlog.get_logger("sark.cache")
 
 Progress = Callable[[int, int], None]
-Source = Callable[[int, Callable[[bytearray], object], Progress], Awaitable[object]]
-"""Brings the model's bytes from `offset` on to a sink, which is called in a worker thread: (offset, sink, progress)."""
+Source = Callable[[int, Partial, Progress], Awaitable[object]]
+"""Brings what is lacking of a model: (offset, partial, progress). A plain one calls `partial`, in a worker thread, with the bytes from
+`offset` on; one that brings pieces puts them there in any order."""
 
 
 def default_cap(available: int) -> int:
@@ -72,6 +74,9 @@ class ModelCache:
         self._free = free or (lambda path: shutil.disk_usage(path).free)
         self._locks: dict[str, trio.Lock] = {}
         self._pins: Counter[str] = Counter()
+        self._coming: dict[str, Partial] = {}
+        self._brought: dict[str, str] = {}
+        """By model that came in this life: for whom all of it was brought."""
         self.whose = Whose(folder / "whose.json", self.has)
         """Who is known to have what is here."""
         try:
@@ -94,6 +99,15 @@ class ModelCache:
     def find(self, sha256: str) -> Path | None:
         """The file, for a peer to be given; None unless `has` it. It may be evicted meanwhile: who has it open keeps it."""
         return self._path(sha256) if self.has(sha256) else None
+
+    def coming(self, sha256: str) -> Partial | None:
+        """A model that is being fetched."""
+        return self._coming.get(sha256)
+
+    def brought_for(self, sha256: str) -> str | None:
+        """The principal for whom alone every piece of a model was brought, in this life."""
+        partial = self._coming.get(sha256)
+        return partial.principal if partial is not None else self._brought.get(sha256)
 
     def recent(self, count: int) -> tuple[str, ...]:
         """Hashes of models that are here, most recently used first."""
@@ -130,14 +144,26 @@ class ModelCache:
             lock = self._locks.setdefault(model.sha256, trio.Lock())
             async with lock:  # who waits here finds it ready, or carries on where the first one was stopped
                 path = await self._provide(model, source, progress or _nothing)
-                if await trio.to_thread.run_sync(bundles.is_bundle, path):
-                    path = await self._unpack(model, path)
-            yield path
+                with contextlib.ExitStack() as held:
+                    held.enter_context(self._held(model, path))
+                    if await trio.to_thread.run_sync(bundles.is_bundle, path):
+                        path = await self._unpack(model, path)
+                    holding = held.pop_all()
+            with holding:
+                yield path
         finally:
             self._pins[model.sha256] -= 1
             if not self._pins[model.sha256]:
                 del self._pins[model.sha256]
                 self._locks.pop(model.sha256, None)
+
+    @contextlib.contextmanager
+    def _held(self, model: Model, path: Path) -> Iterator[None]:
+        try:
+            with shelf.in_use(path):
+                yield
+        except FileNotFoundError as exc:
+            raise self._unwritable(model, exc) from exc
 
     # -- getting ---------------------------------------------------------------------------------------------------------
 
@@ -184,30 +210,37 @@ class ModelCache:
 
     async def _download(self, model: Model, source: Source, progress: Progress) -> bool:
         """Fetch what is missing and give the file its name. False: the content was wrong and is thrown away."""
-        partial = self._path(model.sha256).with_suffix(".part")
+        half = shelf.half_file(self._folder, model.sha256)
         try:
-            have = await trio.to_thread.run_sync(_open_partial, partial, model.size)
+            have = await trio.to_thread.run_sync(Partial, half, model.size)
+            self._coming[model.sha256] = have
             try:
                 await self._make_room(model, have.size)
                 if have.size < model.size:
-                    await source(have.size, have.write, progress)
+                    await source(have.offset, have, progress)
                 if have.size != model.size:
                     raise RunError(
                         f"{model.name}: {have.size} of {model.size} bytes came",
                         reason=Reason.FETCH_FAILED,
                         permanent=False,
                     )
-                if have.digest() != model.sha256:
-                    await trio.to_thread.run_sync(_unlink, partial)
+                if await trio.to_thread.run_sync(have.digest) != model.sha256:
+                    await trio.to_thread.run_sync(remove_partial, half)
                     return False
                 await trio.to_thread.run_sync(have.keep, self._path(model.sha256))
+                if have.principal is not None:
+                    self._brought[model.sha256] = have.principal
+                await trio.to_thread.run_sync(
+                    shelf.describe, self._folder, model.sha256, model.name, have.origin
+                )
                 return True
             finally:
+                del self._coming[model.sha256]
                 have.close()
         except OSError as exc:
             if exc.errno in (errno.ENOSPC, errno.EDQUOT):
                 with trio.CancelScope(shield=True):
-                    await trio.to_thread.run_sync(_unlink, partial)
+                    await trio.to_thread.run_sync(remove_partial, half)
                 raise _disk_full(model, f"the disk of {self._folder} is full") from exc
             raise self._unwritable(model, exc) from exc
         except (Unreachable, Refused, ProtocolError) as exc:
@@ -226,42 +259,67 @@ class ModelCache:
             raise _disk_full(
                 model, f"it is larger ({show_size(model.size)}) than the model cache ({show_size(self._cap)})"
             )
-        await trio.to_thread.run_sync(self._drop_halves, model.sha256)
+        self._look_around()
+        await trio.to_thread.run_sync(shelf.tidy, self._folder, [model.sha256, *self._pins])
         need = model.size - have
         while True:
             over = self.used_bytes + model.size - self._cap
             short = need + MARGIN - self._free(self._folder)
             if over <= 0 and short <= 0:
                 return
-            idle = [sha for sha in self._seen if not self._pins[sha]]
-            if not idle:
-                short_of = (
-                    "models in use fill the cache" if over > 0 else f"{show_size(short)} more are needed"
+            if not await self._evict_one():
+                kept = any(shelf.pinned(self._folder, sha) for sha in self._seen)
+                fill = "models in use or pinned fill the cache" if kept else "models in use fill the cache"
+                raise _disk_full(
+                    model,
+                    f"no room in {self._folder}: {fill if over > 0 else f'{show_size(short)} more are needed'}",
                 )
-                raise _disk_full(model, f"no room in {self._folder}: {short_of}")
-            oldest = min(idle, key=lambda sha: self._seen[sha].used)
-            log.info("model.evicted", sha256=oldest, bytes=self._seen[oldest].size)
-            del self._seen[oldest]
-            await trio.to_thread.run_sync(_unlink, self._path(oldest))
-            await trio.to_thread.run_sync(bundles.remove, self._folder_of(oldest))
-            self._write_index()
 
-    def _drop_halves(self, but: str) -> None:
-        """Halves of downloads that nobody is at: their space is worth more than the time they would save."""
-        for part in self._folder.glob("*.part"):
-            if part.stem != but and not self._pins[part.stem]:
-                _unlink(part)
-        for folder in (*self._folder.glob("*.folder"), *self._folder.glob("*.unpacking")):
-            if folder.stem not in self._seen and not self._pins[folder.stem]:
-                bundles.remove(folder)
+    async def _evict_one(self, but: Collection[str] = ()) -> bool:
+        """The least recently used that nobody needs; False: there is none."""
+        idle = [
+            sha
+            for sha in self._seen
+            if not self._pins[sha] and sha not in but and not shelf.pinned(self._folder, sha)
+        ]
+        if not idle:
+            return False
+        oldest = min(idle, key=lambda sha: self._seen[sha].used)
+        log.info("model.evicted", sha256=oldest, bytes=self._seen[oldest].size)
+        del self._seen[oldest]
+        await trio.to_thread.run_sync(shelf.forget, self._folder, oldest)
+        self._write_index()
+        return True
+
+    # -- what the owner does -----------------------------------------------------------------------------------------------
+
+    def changed(self) -> bool:
+        """Whether the owner has added a model that was not looked at yet. Quick."""
+        self._look_around()
+        return any(seen.inode < 0 and not self._pins[sha] for sha, seen in self._seen.items())
+
+    async def take_up(self) -> None:
+        """Verify what the owner has added, so that it counts as here; and make room where it came to too much."""
+        added = [sha for sha, seen in self._seen.items() if seen.inode < 0 and not self._pins[sha]]
+        for sha in added:
+            if await trio.to_thread.run_sync(_hash_file, self._path(sha)) == sha:
+                self._touch(sha)
+                log.info("model.taken_up", sha256=sha)
+            else:
+                log.warning("model.damaged", sha256=sha, action="removed")
+                self._seen.pop(sha, None)
+                with contextlib.suppress(OSError):
+                    await trio.to_thread.run_sync(shelf.forget, self._folder, sha)
+        while self.used_bytes > self._cap and await self._evict_one(added):
+            pass
 
     # -- what is known ---------------------------------------------------------------------------------------------------
 
     def _path(self, sha256: str) -> Path:
-        return self._folder / f"{sha256}.model"
+        return shelf.model_file(self._folder, sha256)
 
     def _folder_of(self, sha256: str) -> Path:
-        return self._folder / f"{sha256}.folder"
+        return shelf.bundle_folder(self._folder, sha256)
 
     def _touch(self, sha256: str) -> None:
         used = 1 + max((seen.used for seen in self._seen.values()), default=0)
@@ -269,6 +327,7 @@ class ModelCache:
         if seen is not None:
             self._seen[sha256] = seen
             self._write_index()
+            shelf.used(self._folder, sha256)
 
     def _read_index(self) -> dict[str, _Seen]:
         """What was verified in earlier lives. Whatever does not read well is verified again when it is asked for."""
@@ -277,10 +336,19 @@ class ModelCache:
             seen = {sha: _Seen(**entry) for sha, entry in told.items()}
         except (FileNotFoundError, ValueError, TypeError, AttributeError):
             seen = {}
-        for path in self._folder.glob("*.model"):
-            if path.stem not in seen:  # counts against the cap; its odd inode makes the first use hash it
-                seen[path.stem] = _Seen(path.stat().st_size, 0, 0, -1, 0)
-        return {sha: entry for sha, entry in seen.items() if self._path(sha).exists()}
+        return self._as_there_is(seen)
+
+    def _look_around(self) -> None:
+        """Models that were added, and that were removed, by others than us."""
+        self._seen = self._as_there_is(self._seen)
+
+    def _as_there_is(self, seen: dict[str, _Seen]) -> dict[str, _Seen]:
+        here = {path.stem: path for path in self._folder.glob("*.model") if len(path.stem) == 64}
+        for sha, path in here.items():
+            if sha not in seen:  # counts against the cap; its odd inode makes the first use hash it
+                with contextlib.suppress(FileNotFoundError):
+                    seen[sha] = _Seen(path.stat().st_size, 0, 0, -1, 0)
+        return {sha: entry for sha, entry in seen.items() if sha in here}
 
     def _write_index(self) -> None:
         """Lost in a crash it costs a hashing, so it is not forced to the disk."""
@@ -291,55 +359,6 @@ class ModelCache:
             temporary.replace(path)
         except OSError as exc:
             log.warning("cache.index_not_written", why=exc.strerror or str(exc))
-
-
-class _Partial:
-    """The half of a download: appended to, and hashed on the way."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file = path.open("r+b", buffering=0)
-        self._hash = hashlib.sha256()
-        self.size = 0
-        while data := self._file.read(READ_SIZE):
-            self._hash.update(data)
-            self.size += len(data)
-
-    def write(self, data: bytearray) -> None:
-        """Append; blocking."""
-        view = memoryview(data)
-        while view:
-            view = view[self._file.write(view) or 0 :]
-        self._hash.update(data)
-        self.size += len(data)
-
-    def digest(self) -> str:
-        return self._hash.hexdigest()
-
-    def keep(self, path: Path) -> None:
-        """To the disk, read-only, then under its name."""
-        os.fsync(self._file.fileno())
-        self.close()
-        self._path.chmod(0o400)
-        self._path.replace(path)
-        if os.name == "posix":
-            folder = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
-
-    def close(self) -> None:
-        self._file.close()
-
-
-def _open_partial(path: Path, size: int) -> _Partial:
-    """The half that is there, hashed; an empty one where there is none, or where it is larger than the whole."""
-    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-    os.close(os.open(path, flags, 0o600))
-    if path.stat().st_size > size:
-        os.truncate(path, 0)
-    return _Partial(path)
 
 
 def _look(path: Path, used: int) -> _Seen | None:

@@ -2,11 +2,12 @@
 
 Look, Adopt ─▶ leases, deed      what there is          Adopt ─▶ hand_over      its results go to who adopts it
 blob ─▶ find                     deeds, and models that are cached here, for who has to do with them
+     ─▶ shared                   models, also while they come, for workers that show a scheduler's slip
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -23,8 +24,12 @@ from protocol.errors import ProtocolError, Refused, ResourceError, Unreachable
 from protocol.lease import Fence
 from protocol.messages import MAX_BATCH, Adopt, Adopted, Commit, Denied, LiveLease, Look
 from protocol.permission import Permit
+from protocol.slip import Slip
 from protocol.task import Model, Task
+from swarm.blob_holder import Partly
+from swarm.identity import verify
 from swarm.network import PeerId
+from swarm.tokens import LEEWAY_S
 
 KEPT: Final = 2**52
 """Cursors from here on go through what is in the outbox, by rising fence; no fence's number comes near."""
@@ -118,6 +123,31 @@ class Estate:
             return
         if await trio.to_thread.run_sync(is_end_of, path, bytes(data)):
             self.whose.note(model.sha256, principal)
+
+    # -- for another worker ----------------------------------------------------------------------------------------------
+
+    def shared(
+        self,
+        peer: PeerId,
+        sha256: str,
+        slip: Slip,
+        principals: Callable[[PeerId], Collection[str]],
+        now: float,
+    ) -> Path | Partly | None:
+        """A model for another worker, on the word of a scheduler that could have it from us itself. None: it is not for that peer.
+
+        `principals`: for whom a scheduler may have tasks run here; `now`: wall seconds. A model that is still coming is given for the
+        principal alone for whom every piece of it was brought: so nobody gets at bytes through a task that merely names their hash.
+        """
+        if (slip.taker, slip.sha256) != (peer, sha256) or now > slip.until + LEEWAY_S:
+            return None
+        whose = principals(slip.giver)
+        model, coming = self.cache.find(sha256), self.cache.coming(sha256)
+        brought = self.cache.brought_for(sha256) in whose
+        may = brought or (model is not None and any(self.whose.knows(sha256, each) for each in whose))
+        if not may or not verify(slip.giver, slip.message, slip.signature):
+            return None
+        return model if model is not None else coming if brought else None
 
     # -- for the taker of a blob -----------------------------------------------------------------------------------------
 

@@ -1,70 +1,62 @@
-"""Where a run's model comes from when it is not in the cache: the scheduler that speaks for the run, over the connection it made.
-
-Where that has none, or cannot be reached: the URL that the task names, if it names one.
+"""Where a run's model comes from when it is not in the cache: the scheduler that speaks for the run and the workers that it names, and
+the URL that the task names, if it names one, where those have none or cannot be reached.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
-from typing import Final
 
-import structlog
 import trio
 
 from node.cache import Progress, Source
+from node.partial import Partial
 from node.url_source import url_source, with_url
-from protocol.errors import Unreachable
-from protocol.task import Task
-from swarm.blobs import fetch_blob
+from protocol.task import Model, Task
 from swarm.downloading import EDGE, Edge
 from swarm.network import Network, PeerId
-
-FETCH_AGAIN_S: Final = 1.0
-
-log = structlog.get_logger("sark.worker")
+from swarm.pulling import Wanted, pull
 
 
 def task_source(
-    network: Network, task: Task, speaker: Callable[[], PeerId], *, owner: bool, edge: Edge = EDGE
+    network: Network,
+    task: Task,
+    speaker: Callable[[], PeerId],
+    *,
+    principal: str,
+    owner: bool,
+    rng: random.Random,
+    edge: Edge = EDGE,
 ) -> Source:
-    """All there is for a task's model. `owner`: the task is the device's owner's, whose URLs may lead anywhere."""
+    """All there is for the model of a task of `principal`. `owner`: that is the device's owner, whose URLs may lead anywhere."""
     if task.model_url is None:
-        return model_source(network, task, speaker)
-    spoken = model_source(network, task, speaker, again=False)
+        return model_source(network, task.model, speaker, principal=principal, rng=rng)
+    spoken = model_source(network, task.model, speaker, principal=principal, rng=rng, patient=False)
     return with_url(spoken, url_source(task.model_url, task.model, owner=owner, edge=edge))
 
 
 def model_source(
-    network: Network, task: Task, speaker: Callable[[], PeerId], *, again: bool = True
+    network: Network,
+    model: Model,
+    speaker: Callable[[], PeerId],
+    *,
+    principal: str,
+    rng: random.Random,
+    patient: bool = True,
 ) -> Source:
-    """The task's model from who speaks for it at that moment. `again`: tried until the fetch's time is over, where it cannot be reached."""
+    """`model` for a task of `principal`, for whom `speaker` speaks at that moment: as far as it is here, others of theirs can have it too.
 
-    async def fetch(offset: int, sink: Callable[[bytearray], object], progress: Progress) -> None:
-        got = offset
+    `patient`: tried until the fetch's time is over, where nobody can be reached.
+    """
 
-        def store(data: bytearray) -> None:
-            nonlocal got
-            sink(data)
-            got += len(data)
+    def relayed(peer: PeerId) -> bool:
+        path = network.path(peer)
+        return path is not None and not path.direct
 
-        while True:
-            try:
-                await fetch_blob(
-                    network,
-                    speaker(),
-                    (),
-                    task.model.sha256,
-                    offset=got,
-                    sink=store,
-                    size=task.model.size,
-                    progress=progress,
-                )
-            except Unreachable as exc:
-                log.info("fetch.interrupted", model=task.model.name, at=got, why=exc.what)
-                if not again:
-                    raise
-                await trio.sleep(FETCH_AGAIN_S)
-            else:
-                return
+    async def fetch(offset: int, target: Partial, progress: Progress) -> None:
+        await trio.to_thread.run_sync(target.begin, principal)
+        target.origin = f"scheduler …{principal[-8:]}"
+        wanted = Wanted(model.sha256, model.size, speaker, relayed, patient)
+        await pull(network, target, wanted, rng=rng, progress=progress)
 
     return fetch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -60,5 +60,7 @@ class Parts:
     """A device that was found not to work is examined again so often."""
     web: Edge = EDGE
     """Where models that tasks name by URL come from."""
+    addresses: Callable[[], Sequence[str]] = tuple
+    """Where others reach this node now, best first; empty: where it listens."""
     leave: trio.Event = field(default_factory=trio.Event)
     """Set it to make the worker leave in good order: runs are ended and reported, the advert is withdrawn."""

@@ -138,6 +138,10 @@ class Permits:
         permits = self._permits(peer)
         return permits[0] if permits else None
 
+    def principals_of(self, peer: PeerId) -> frozenset[str]:
+        """On whose behalf `peer` may have tasks run here now."""
+        return frozenset(each.principal for each in self._permits(peer) if Right.SUBMIT in each.rights)
+
     def _covers(self, permit: Permit, verb: Message, campaign: str | None) -> bool:
         return permit.may(verb) is None and (campaign is None or permit.speaks_of(campaign) is None)
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import hashlib
 import math
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 import structlog
@@ -37,6 +37,7 @@ from node.permits import Permits
 from node.places import Kill, Offer, Place, Run, Warn
 from node.probe import build_advert, device_facts, memory_cap
 from node.settings import WorkerSettings
+from node.sharing import Sharing
 from protocol.advert import Advert
 from protocol.base import Message
 from protocol.errors import RemoteProtocolError, ResourceError
@@ -47,7 +48,7 @@ from protocol.messages import Progress as ProgressNote
 from protocol.pool_messages import PoolManifest
 from protocol.record import Record, record_body, record_message
 from protocol.words import Family, Phase, Reason, WorkerState
-from swarm.blobs import fetch_blob, serve_blobs
+from swarm.blobs import fetch_blob
 from swarm.link import Link, serve_links
 from swarm.network import Network, PeerId
 from swarm.tokens import prove
@@ -73,13 +74,14 @@ async def run_worker(
         worker.nursery = nursery
         serve_links(network, Family.WORK, WORK, worker.desk.answer, opened=worker.opened)
         serve_links(network, Family.HEALTH, HEALTH, worker.health)
-        serve_blobs(network, worker.find_blob)
+        worker.sharing.serve(network)
         nursery.start_soon(worker.keep_time)
         nursery.start_soon(worker.keep_well)
         nursery.start_soon(worker.hand.keep)
         nursery.start_soon(worker.hand.keep_draining)
         nursery.start_soon(worker.door.keep)
         nursery.start_soon(worker.publish, index)
+        nursery.start_soon(worker.sharing.keep, worker.moved)
         task_status.started(worker)
         await parts.leave.wait()
         with trio.move_on_after(LEAVE_S):
@@ -144,6 +146,7 @@ class Worker:
         self.delivery = Delivery(self.links, parts.outbox, self._settled)
         deeds = Deeds(parts.outbox.folder.with_name("deeds"), self._take)
         self.estate = Estate(parts.outbox, deeds, parts.cache, parts.cache.whose)
+        self.sharing = Sharing(self.estate, self.permits, self.ledger.places, parts.wall)
         self.desk = Desk(
             ledger=self.ledger,
             advert=self.advert,
@@ -168,10 +171,12 @@ class Worker:
             launch=parts.launch,
             memory_cap=memory_cap(parts.profile, settings.memory_share),
             quiet=self._quiet,
+            still=self.sharing.still,
             beside=self._beside,
             warmup_floor=parts.warmup_floor,
         )
         self._runs: dict[str, _Running] = {}
+        self._rng = random.Random()
         self._disk = trio.Lock()
         self._broke = trio.Event()
         self._changed = trio.Event()
@@ -188,12 +193,16 @@ class Worker:
         return build_advert(
             self._parts.profile,
             self._network.peer_id,
-            addresses=self._network.addresses,
+            addresses=self._parts.addresses() or self._network.addresses,
             labels=self._settings.labels,
             models=self._parts.cache.recent(4),
             version=self._parts.version,
             pools=sorted(set(self._parts.pools.values())),
         )
+
+    def moved(self) -> None:
+        """Others reach this node elsewhere now, or it has other models: its advert is made anew."""
+        self._advert_old.set()
 
     async def publish(self, index: AdvertIndex) -> None:
         """Keep the advert in the index as it should be."""
@@ -224,13 +233,6 @@ class Worker:
             running=ledger.running,
             queue=ledger.queue,
         )
-
-    def find_blob(self, peer: PeerId, sha256: str) -> Path | bytes | Reason | None:
-        """Large records for their schedulers; deeds and models for who has to do with them."""
-        if self.permits.permit_of(peer) is None:
-            return Reason.NOT_ALLOWED
-        record = self._parts.outbox.find(peer, sha256)
-        return record or self.estate.find(peer, sha256, self.permits.check, self.ledger.places())
 
     async def opened(self, link: Link) -> None:
         """Beside each scheduler's link: what waits for it goes out."""
@@ -360,10 +362,12 @@ class Worker:
             self.delivery.tell(place.peer, wanted.about, note)
 
         def timing(on: bool) -> None:
+            self.sharing.times(lease, on)
             self.ledger.timing(lease, on, trio.current_time())
             self.carry_out()
 
         record = await runner.run(job, self._bench, running.stop, report, timing)
+        self.sharing.times(lease, False)
         condition.end(record.outcome, record.reason, record.permanent, record.model_sha256)
         running.gone.set()
         log.info(
@@ -424,8 +428,15 @@ class Worker:
             return place.peer if place is not None else job.task.scheduler
 
         place = self.ledger.place(job.lease)
-        owner = place is not None and place.wanted.owner
-        return task_source(self._network, job.task, speaker, owner=owner, edge=self._parts.web)
+        return task_source(
+            self._network,
+            job.task,
+            speaker,
+            principal=place.wanted.principal if place is not None else job.task.scheduler,
+            owner=place is not None and place.wanted.owner,
+            rng=self._rng,
+            edge=self._parts.web,
+        )
 
     async def _take(self, peer: PeerId, sha256: str, size: int, sink: Callable[[bytearray], object]) -> None:
         await fetch_blob(self._network, peer, (), sha256, sink=sink, size=size)

@@ -14,6 +14,7 @@ import structlog
 import trio
 
 from node.cache import Progress, Source
+from node.partial import Partial
 from protocol.errors import Refused, RunError, Unreachable
 from protocol.task import Model
 from protocol.words import Reason
@@ -96,21 +97,14 @@ def with_url(first: Source, url: Source) -> Source:
     What refuses is not asked again; the last refusal is raised.
     """
 
-    async def fetch(offset: int, sink: Callable[[bytearray], object], progress: Progress) -> None:
-        done = offset
+    async def fetch(offset: int, target: Partial, progress: Progress) -> None:
         left = [first, url]
-
-        def store(data: bytearray) -> None:
-            nonlocal done
-            sink(data)
-            done += len(data)
-
         while True:
             for source in tuple(left):
                 try:
-                    await source(done, store, progress)
+                    await source(target.offset, target, progress)
                 except Unreachable as exc:
-                    log.info("source.unreachable", at=done, why=exc.what)
+                    log.info("source.unreachable", at=target.offset, why=exc.what)
                 except Refused as exc:
                     left.remove(source)
                     if not left:

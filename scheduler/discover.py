@@ -33,6 +33,8 @@ class Finder(Protocol):
 
     async def survey(self, requirement: Requirement, limit: int = 256) -> QueryResult: ...
 
+    async def model(self, sha256: str, limit: int = 32) -> QueryResult: ...
+
 
 async def find(index: Finder, requirement: Requirement, want: int) -> tuple[Advert, ...]:
     """Adverts of devices that fit; none when the index cannot be reached now, which is logged and tried again by the book."""

@@ -30,6 +30,7 @@ from scheduler.deed import deeds_in
 from scheduler.discover import Finder, find, survey
 from scheduler.entries import Entry, Terms
 from scheduler.explain import LACKS_SIBLING, why_none
+from scheduler.holders import Holders
 from scheduler.keeping import Keeper
 from scheduler.lacking import Lacking
 from scheduler.negotiate import commit_message
@@ -104,7 +105,7 @@ async def run_scheduler(
                 aside,
                 nursery,
             )
-            serve_blobs(network, service.find_model)
+            serve_blobs(network, service.find_model, where=service.holders.where)
             service.load()
             task_status.started()
             await service.beat(stop_when_idle)
@@ -153,6 +154,9 @@ class _Service:
             claims=self._claims,
             reached=self._remember,
             presenting=Presenting(credentials, wall, self._epochs.keys),
+        )
+        self.holders = Holders(
+            self._book, index, identity, nursery=nursery, carry_out=self._carry_out, wall=wall, rng=rng
         )
         self._deeds, self._lacking = deeds_in(spool), Lacking(spool)
         self._deeds.tidy([row.id for row in store.unfinished_campaigns()])

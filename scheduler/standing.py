@@ -78,6 +78,7 @@ class Standing(Limits):
         """A worker told how it stands, and for each shape it was asked about whether it fits and the model is there."""
         view = self.view(peer)
         told = tuple(zip(asked, quote.shapes, strict=False))
+        view.warm.difference_update(shape.model for shape, _ in told)
         view.warm.update(shape.model for shape, answer in told if answer.warm)
         fitting = [shape.requirement for shape, answer in told if answer.fits]
         for shape, answer in told:

@@ -49,6 +49,10 @@ class Vouched:
         """As of the index."""
         return self._seen(await self._index.survey(requirement, limit))
 
+    async def model(self, sha256: str, limit: int = 32) -> QueryResult:
+        """As of the index."""
+        return self._seen(await self._index.model(sha256, limit))
+
     def _seen(self, result: QueryResult) -> QueryResult:
         if not any(sighting.advert.pools for sighting in result.found):
             return result

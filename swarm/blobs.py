@@ -3,143 +3,40 @@
     serve_blobs(network, find)                                 find(peer, sha256) -> Path | bytes | Reason | None
     await fetch_blob(network, peer, addresses, sha256, offset=0, sink=file.write)
 
-The next piece is asked for before the last one is stored, so neither side waits for the other; files are read, and the sink is
-called, in worker threads. At most three pieces are in memory at once. Whether the whole is what its name says is for the taker
-to check: it hashes what the sink got, and a resumed file from its first byte.
+Here one taker pulls a file in order from one peer: records, deeds, and models where they are wanted whole. `swarm/pulling.py` brings a
+model from several at once; `swarm/blob_holder.py` is the other side.
+
+The next piece is asked for before the last one is stored, so neither side waits for the other; the sink is called in worker threads.
+At most three pieces are in memory at once. Whether the whole is what its name says is for the taker to check: it hashes what the sink
+got, and a resumed file from its first byte.
 """
 
 from __future__ import annotations
 
-import contextlib
-import io
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
-import structlog
 import trio
 
-from protocol.base import MAX_FRAME, Message
-from protocol.blob_messages import BLOB, MAX_PIECE, WRITE_SIZE, Absent, Fetch, Sending
-from protocol.codec import PREFIX, Frame, Kind
+from protocol.blob_messages import BLOB, MAX_PIECE, Absent, Fetch, Sending
+from protocol.codec import Frame, Kind
 from protocol.errors import Refused, RemoteProtocolError, Unreachable
-from protocol.words import Family, Reason
+from protocol.words import Family
+from swarm.blob_holder import Find, serve_blobs
+from swarm.blob_wire import STALL_S, Reader
 from swarm.network import Address, Network, PeerId, Stream
+
+__all__ = ["PIECE", "PIECE_S", "STALL_S", "Find", "Progress", "Sink", "fetch_blob", "serve_blobs"]
 
 PIECE: Final = 2 * 1024 * 1024
 """Bytes asked for at once: large against a round trip, small against memory."""
-STALL_S: Final = 10.0
-"""A peer that sends, or takes, no byte for so long is given up."""
-BURST: Final = 8 * WRITE_SIZE
-"""Bytes handed to the stream under one deadline: whole frames, and few timers."""
 PIECE_S: Final = 120.0
 """A whole piece, however slow the link."""
-IDLE_S: Final = 60.0
-"""A taker may think for so long between two pieces."""
 
-Find = Callable[[PeerId, str], Path | bytes | Reason | None]
-"""The content for a peer that may have it, or why not; None is `unknown`. Must not block."""
 Sink = Callable[[bytearray], object]
 """Stores the next bytes, in order. Called in a worker thread; what it raises goes to the caller of `fetch_blob`."""
 Progress = Callable[[int, int], None]
 """(bytes so far, bytes in all)"""
-
-log = structlog.get_logger("sark.blobs")
-
-
-# -- the holder ----------------------------------------------------------------------------------------------------------
-
-
-def serve_blobs(network: Network, find: Find) -> None:
-    """Answer everybody who asks for files that `find` gives them."""
-
-    async def handler(stream: Stream) -> None:
-        try:
-            await _serve(stream, find)
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            log.debug("blob.gone", peer=stream.peer)
-        except trio.TooSlowError:
-            log.info("blob.stalled", peer=stream.peer)
-            await stream.reset()
-        except RemoteProtocolError as exc:
-            log.warning("blob.broken", peer=stream.peer, why=exc.what)
-            await stream.reset()
-
-    network.handle(Family.BLOB, handler)
-
-
-async def _serve(stream: Stream, find: Find) -> None:
-    reader = _Reader(stream)
-    opened: tuple[str, BinaryIO, int] | None = None
-    try:
-        while True:
-            with trio.fail_after(IDLE_S):
-                frame = await reader.frame()
-            if frame is None:
-                return
-            if frame.kind is not Kind.CALL or not isinstance(frame.message, Fetch):
-                raise RemoteProtocolError(f"a {type(frame.message).__name__} where only Fetch is for us")
-            ask = frame.message
-            if opened is None or opened[0] != ask.sha256:
-                if opened is not None:
-                    opened[1].close()
-                    opened = None
-                found = find(stream.peer, ask.sha256)
-                if isinstance(found, Reason):
-                    await _say(stream, frame.id, Absent(reason=found, detail="not served to this peer"))
-                    continue
-                opened = await _open(found, ask.sha256)
-            if opened is None:
-                await _say(stream, frame.id, Absent(reason=Reason.UNKNOWN, detail="no such file here"))
-                continue
-            _, file, size = opened
-            try:
-                data = await trio.to_thread.run_sync(_read, file, size, ask.offset, ask.length)
-            except OSError as exc:
-                log.warning("blob.unreadable", sha256=ask.sha256, why=str(exc))
-                await _say(stream, frame.id, Absent(reason=Reason.UNKNOWN, detail="it cannot be read here"))
-                continue
-            await _say(stream, frame.id, Sending(size=size, length=len(data)))
-            view = memoryview(data)
-            for start in range(0, len(view), BURST):
-                with trio.fail_after(STALL_S):
-                    await stream.send_all(view[start : start + BURST])
-    finally:
-        if opened is not None:
-            opened[1].close()
-
-
-async def _open(content: Path | bytes | None, sha256: str) -> tuple[str, BinaryIO, int] | None:
-    if content is None:
-        return None
-    if isinstance(content, bytes):
-        return sha256, io.BytesIO(content), len(content)
-    try:
-        file, size = await trio.to_thread.run_sync(_open_file, content)
-    except OSError as exc:
-        log.warning("blob.unreadable", path=str(content), why=str(exc))
-        return None
-    return sha256, file, size
-
-
-def _open_file(path: Path) -> tuple[BinaryIO, int]:
-    with contextlib.ExitStack() as undo:
-        file = undo.enter_context(path.open("rb", buffering=0))
-        size = file.seek(0, io.SEEK_END)
-        undo.pop_all()
-    return file, size
-
-
-def _read(file: BinaryIO, size: int, offset: int, length: int) -> bytes:
-    if offset >= size:  # an offset may be larger than any file: the system would refuse to go there
-        return b""
-    file.seek(offset)
-    return file.read(length)
-
-
-async def _say(stream: Stream, call: int, message: Message) -> None:
-    with trio.fail_after(STALL_S):
-        await stream.send_all(BLOB.encode(Frame(Kind.ANSWER, call, message)))
 
 
 # -- the taker -----------------------------------------------------------------------------------------------------------
@@ -237,7 +134,7 @@ class _Taker:
     def __init__(self, stream: Stream, sha256: str, piece: int, size: int | None) -> None:
         self.total = size or 0
         self._stream = stream
-        self._reader = _Reader(stream)
+        self._reader = Reader(stream)
         self._sha256 = sha256
         self._piece = piece
         self._size = size
@@ -294,51 +191,3 @@ class _Taker:
                 raise RemoteProtocolError(f"{peer} sent {head.length} bytes where {expected} were asked for")
             self._size = self.total = head.size
             return await self._reader.raw(head.length)
-
-
-class _Reader:
-    """Frames and raw bytes, in turns, from one stream."""
-
-    def __init__(self, stream: Stream) -> None:
-        self._stream = stream
-        self._buffer = bytearray()
-
-    async def frame(self) -> Frame | None:
-        """The next frame; None when the peer has finished."""
-        if not await self._have(PREFIX):
-            if self._buffer:
-                raise RemoteProtocolError("the stream ended in the middle of a frame")
-            return None
-        size = int.from_bytes(self._buffer[:PREFIX], "big")
-        if size > MAX_FRAME:
-            raise RemoteProtocolError(f"a frame of {size} bytes is above the cap of {MAX_FRAME}")
-        if not await self._have(PREFIX + size):
-            raise RemoteProtocolError("the stream ended in the middle of a frame")
-        body = bytes(self._buffer[PREFIX : PREFIX + size])
-        del self._buffer[: PREFIX + size]
-        return BLOB.decode(body)
-
-    async def raw(self, count: int) -> bytearray:
-        """Exactly `count` bytes. Each read may wait `STALL_S`."""
-        data = bytearray(count)
-        filled = min(count, len(self._buffer))
-        data[:filled] = self._buffer[:filled]
-        del self._buffer[:filled]
-        view = memoryview(data)
-        with trio.fail_after(STALL_S) as patience:
-            while filled < count:
-                part = await self._stream.receive_some(count - filled)
-                if not part:
-                    raise trio.BrokenResourceError
-                view[filled : filled + len(part)] = part
-                filled += len(part)
-                patience.deadline = trio.current_time() + STALL_S
-        return data
-
-    async def _have(self, count: int) -> bool:
-        while len(self._buffer) < count:
-            part = await self._stream.receive_some(PREFIX + MAX_FRAME)
-            if not part:
-                return False
-            self._buffer += part
-        return True

@@ -80,25 +80,25 @@ async def test_whoever_only_knows_the_hash_of_anothers_model_is_not_given_it(wor
         MODEL, world.ann.identity.peer_id
     ):
         await trio.testing.wait_all_tasks_blocked(0.01)
-    assert isinstance(worker.find_blob(world.ann.identity.peer_id, MODEL), Path), (
+    assert isinstance(worker.sharing.find(world.ann.identity.peer_id, MODEL), Path), (
         "who brought it may have it back"
     )
     world.device.go.set()
     await world.ann.record()
     guest, theirs = await guest_of(world)
     guest.content = None
-    assert worker.find_blob(guest.identity.peer_id, MODEL) is None
+    assert worker.sharing.find(guest.identity.peer_id, MODEL) is None
     await theirs.ask(guest.commit(guest.task(1, campaign="c-guest", task="c-guest/1")), Granted)
-    assert worker.find_blob(guest.identity.peer_id, MODEL) is None, "a task that names it"
+    assert worker.sharing.find(guest.identity.peer_id, MODEL) is None, "a task that names it"
     await guest.wait_for(Result)
-    assert worker.find_blob(guest.identity.peer_id, MODEL) is None, "nor once it ran here"
+    assert worker.sharing.find(guest.identity.peer_id, MODEL) is None, "nor once it ran here"
     honest, again = await guest_of(world)
     world.device.go.clear()
     await again.ask(honest.commit(honest.task(1, campaign="c-h", task="c-h/1")), Granted)
     await honest.wait_for(Progress, 2)
     while not worker.estate.whose.knows(MODEL, honest.identity.peer_id):
         await trio.testing.wait_all_tasks_blocked(0.01)
-    assert isinstance(worker.find_blob(honest.identity.peer_id, MODEL), Path), "who shows that it has it may"
+    assert isinstance(worker.sharing.find(honest.identity.peer_id, MODEL), Path), "who shows that it has it may"
 
 
 async def test_what_somebody_shows_of_a_model_must_be_its_end(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ async def test_nobody_keeps_or_ends_anothers_lease_or_gets_its_record(world: Any
         assert str(worker.ledger.places()[0].state) == "running"
     world.device.go.set()
     result = await world.ann.wait_for(Result)
-    assert worker.find_blob(guest.identity.peer_id, result.sha256) is None
+    assert worker.sharing.find(guest.identity.peer_id, result.sha256) is None
 
 
 async def test_a_task_of_others_that_could_go_on_for_longer_than_the_owner_lets_it_does_not_fit(

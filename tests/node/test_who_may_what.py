@@ -174,7 +174,7 @@ async def test_each_kind_of_caller_is_answered_what_it_may_say_and_nothing_else(
             assert answer.detail, verb
             assert worker.ledger.version == before, verb
         said[verb] = "-" if refused else "y"
-    blob = worker.find_blob(me.peer_id, "b" * 64)
+    blob = worker.sharing.find(me.peer_id, "b" * 64)
     said["blob"] = "-" if blob is Reason.NOT_ALLOWED else "y"
     assert said == dict(zip(HEADS, ROWS[kind], strict=True))
     assert bool(worker.ledger.places()) is (said["commit"] == "y")

@@ -11,7 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.base import MAX_FRAME, Message
-from protocol.blob_messages import BLOB, Absent, Fetch, Sending
+from protocol.blob_messages import (
+    BLOB,
+    Absent,
+    Fetch,
+    Have,
+    Other,
+    Others,
+    Pieces,
+    Sending,
+    Where,
+    Which,
+)
 from protocol.codec import Decoder, Frame, Kind, Vocabulary, pack, unpack
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.gate_messages import GATE, CircuitSeen, GateStanding, GateStatus, PeerSeen, RelayCaps
@@ -68,8 +79,10 @@ from protocol.pool_messages import (
 )
 from protocol.reach_messages import REACH, DialBack, DialledBack
 from protocol.requirement import Requirement, parse_clause
+from protocol.slip import Slip
 from protocol.words import Phase, Reason, Right, Role, WorkerState
 
+SLIP = Slip(giver="1" * 52, taker="2" * 52, sha256="a" * 64, until=1_800_000_000, signature=b"s" * 64)
 FENCE = Fence(incarnation=3, number=7)
 HELD = Held(lease="l-7", fence=FENCE)
 REQUIREMENT = Requirement(clauses=(parse_clause("ram >= 8 GiB"), parse_clause("os in Linux, Darwin")))
@@ -136,6 +149,7 @@ EVERY: tuple[tuple[Vocabulary, Message], ...] = (
                 circuits_from_network=512,
                 circuit_bytes=1 << 30,
                 circuit_s=7200.0,
+                bytes_per_s=1 << 24,
             ),
             places=1,
             places_given=4,
@@ -149,7 +163,6 @@ EVERY: tuple[tuple[Vocabulary, Message], ...] = (
             shards=40,
             advert_bytes=1_800,
             memory_bytes=93_000_000,
-                bytes_per_s=1 << 24,
             cpu_s=1.5,
             lag_s=0.25,
         ),
@@ -236,6 +249,11 @@ EVERY: tuple[tuple[Vocabulary, Message], ...] = (
     (BLOB, Fetch(sha256="a" * 64, offset=65_507, length=1_048_576)),
     (BLOB, Sending(size=3_160_000, length=1_048_576)),
     (BLOB, Absent(reason=Reason.NOT_ALLOWED, detail="no lease of yours needs it")),
+    (BLOB, Which(sha256="a" * 64, slip=SLIP)),
+    (BLOB, Have(size=3_160_000, pieces=b"\x01", fresh=b"\x00")),
+    (BLOB, Pieces(sha256="a" * 64)),
+    (BLOB, Where(sha256="a" * 64)),
+    (BLOB, Others(slip=SLIP, others=(Other(peer="1" * 52, addresses=("/ip4/192.0.2.7/tcp/4102",)),))),
     (HEALTH, Ping()),
     (HEALTH, Pong(role="worker", incarnation=3, state=WorkerState.FAULTY, why="3 crashes in a row")),
 )

@@ -1,0 +1,434 @@
+"""A model from several sources at once: the scheduler that speaks for the task, and the workers that it names.
+
+    await pull(network, store, sha256, size, speaker=…, rng=…)
+
+    learn   Pieces: the hash of each piece, of the speaker alone ─▶ Where: who else has it, again and again
+    draw    one for each source: Which, Fetch, Fetch, …; each piece is verified and stored as it arrives, in any order
+
+The hashes come from whom the task came from, that named the model by its hash: it could as well have named another. A piece that does
+not have its hash shows a liar, who is dropped. Until they are known only the speaker is asked. The whole is for the caller to verify.
+What is not stored yet is bounded: `DEPTH` pieces of each of at most `MAX_SOURCES` are on their way, one of each being read and
+`STORING` waiting for the disk. `pull_plan.py` decides who is asked for what.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+import structlog
+import trio
+
+from protocol.base import Message
+from protocol.blob_messages import (
+    BLOB,
+    HASH_SIZE,
+    PIECE_SIZE,
+    Absent,
+    Fetch,
+    Have,
+    Others,
+    Pieces,
+    Sending,
+    Where,
+    Which,
+)
+from protocol.codec import Frame, Kind
+from protocol.errors import Refused, RemoteProtocolError, SarkError, Unreachable
+from protocol.slip import Slip
+from protocol.words import Family, Reason
+from swarm.blob_wire import STALL_S, Reader
+from swarm.network import Network, PeerId, Stream
+from swarm.pieces import Hashes, count_of, divides, from_bits, parted, span, to_bits
+from swarm.pull_plan import Plan, Source
+
+MAX_SOURCES: Final = 8
+STORING: Final = 4
+PIECE_S: Final = 300.0
+"""A whole piece, however slow the link."""
+HASHES_S: Final = 120.0
+"""The speaker may have to read a file of many GB before it can tell."""
+SPEAKER_AGAIN_S: Final = 1.0
+LOOK_S: Final = (0.25, 5.0)
+"""Between two questions to the speaker for others: twice as long each time, up to the second figure."""
+IDLE_S: Final = 0.25
+"""A source that had nothing to be asked for is looked at again after so long."""
+FIRST_LOOK_S: Final = 1.0
+"""The speaker is asked for no piece before it has said who else is there, or this time has passed: so not all begin with the same."""
+TRIES: Final = 6
+"""A worker that failed so often in a row is not asked any more."""
+
+log = structlog.get_logger("sark.blobs")
+
+Progress = Callable[[int, int], None]
+
+
+class Store(Protocol):
+    """Where the pieces go. The methods block and are called in worker threads, `put` in several at once. They raise `OSError`."""
+
+    def lacking(self) -> Collection[int]:
+        """The pieces that are not here yet."""
+        ...
+
+    def know(self, hashes: Hashes) -> Collection[int]:
+        """What each piece must be from now on. Gives the pieces that were here and are not that: they are lacking now."""
+        ...
+
+    def put(self, index: int, data: bytearray) -> bool:
+        """Keep a piece; False when it has not the hash that is known of it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be brought, and with whose help."""
+
+    sha256: str
+    size: int
+    speaker: Callable[[], PeerId]
+    """Who speaks for the task at the moment; there is a connection with it."""
+    relayed: Callable[[PeerId], bool] = lambda peer: False
+    """Whether a connected peer is reached through a gate only."""
+    patient: bool = True
+    """A speaker that cannot be reached is tried again for ever: the caller has a deadline. Else that is an end where nobody else gives."""
+
+
+async def pull(
+    network: Network,
+    store: Store,
+    wanted: Wanted,
+    *,
+    rng: random.Random,
+    progress: Progress = lambda done, total: None,
+) -> None:
+    """Bring all that is lacking.
+
+    Raises `Refused` when the speaker gives it to us no more and nobody else has it, `RemoteProtocolError` when the speaker breaks the
+    rules, `Unreachable` when it cannot be reached and we are not `patient`, `OSError` of the store.
+    """
+    lacking = await trio.to_thread.run_sync(store.lacking)
+    await _Pull(network, store, wanted, Plan(lacking, rng), progress).run()
+
+
+@dataclass
+class _Pull:
+    network: Network
+    store: Store
+    wanted: Wanted
+    plan: Plan
+    progress: Progress
+    slip: Slip | None = None
+    ended: trio.Event = field(default_factory=trio.Event)
+    failure: Exception | None = None
+    moved: trio.Event = field(default_factory=trio.Event)
+    """Set, and replaced, when there may be something to ask for that there was not before."""
+    looked: trio.Event = field(default_factory=trio.Event)
+    """The speaker has said who else is there, or will not."""
+    room: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(STORING))
+    spoke: SarkError | None = None
+    """Why the speaker gives nothing more."""
+
+    async def run(self) -> None:
+        if self.plan.over:
+            return
+        async with trio.open_nursery() as self.nursery:
+            speaker = Source(self.wanted.speaker(), speaker=True)
+            self.plan.add(speaker, trio.current_time())
+            self.nursery.start_soon(self._draw, speaker)
+            if divides(self.wanted.size):
+                self.nursery.start_soon(self._learn)
+            await self.ended.wait()
+            self.nursery.cancel_scope.cancel()
+        if self.failure is not None:
+            raise self.failure
+
+    def _stir(self) -> None:
+        self.moved.set()
+        self.moved = trio.Event()
+
+    def _fail(self, why: Exception) -> None:
+        if self.failure is None and not self.plan.over:
+            self.failure = why
+            self.ended.set()
+
+    def _told(self) -> None:
+        count = count_of(self.wanted.size) - len(self.plan.lacking)
+        done = self.wanted.size if self.plan.over else count * span(0, self.wanted.size)[1]
+        self.progress(done, self.wanted.size)
+
+    # -- who has it, and what it must be ---------------------------------------------------------------------------------
+
+    async def _learn(self) -> None:
+        await self._look()
+        self.looked.set()
+        hashes = await self._hashes()
+        if hashes is None:
+            return
+        try:
+            wrong = await trio.to_thread.run_sync(self.store.know, hashes)
+        except OSError as exc:
+            self._fail(exc)
+            return
+        self.plan.hashed = True
+        self.plan.lost(wrong)
+        self._stir()
+        pause, most = LOOK_S
+        while True:
+            await trio.sleep(pause)
+            pause = min(2 * pause, most)
+            await self._look()
+
+    async def _look(self) -> None:
+        """Who else has it, by the speaker's word."""
+        try:
+            answer, _ = await self._ask(Where(sha256=self.wanted.sha256), STALL_S)
+        except (Unreachable, Refused, RemoteProtocolError) as exc:
+            log.debug("model.others_not_told", sha256=self.wanted.sha256, why=exc.what)
+            return
+        if isinstance(answer, Others) and answer.slip is not None:
+            self._meet(answer, answer.slip)
+
+    async def _hashes(self) -> Hashes | None:
+        count = count_of(self.wanted.size)
+        while True:
+            try:
+                head, data = await self._ask(Pieces(sha256=self.wanted.sha256), HASHES_S)
+            except Unreachable:
+                await trio.sleep(SPEAKER_AGAIN_S)
+                continue
+            except (Refused, RemoteProtocolError) as exc:  # an older one does not know the question
+                log.info("model.pieces_not_told", sha256=self.wanted.sha256, why=exc.what)
+                return None
+            if not isinstance(head, Sending) or (head.size, len(data)) != (
+                self.wanted.size,
+                count * HASH_SIZE,
+            ):
+                log.warning("model.pieces_odd", sha256=self.wanted.sha256, bytes=len(data))
+                return None
+            return parted(bytes(data))
+
+    def _meet(self, told: Others, slip: Slip) -> None:
+        """Begin with those that are new, as many as there is room for."""
+        self.slip = slip
+        for other in told.others:
+            known = self.plan.sources.get(other.peer)
+            if known is not None or other.peer == self.network.peer_id:
+                continue
+            if len(self.plan.alive()) >= MAX_SOURCES:
+                return
+            source = Source(other.peer, other.addresses)
+            self.plan.add(source, trio.current_time())
+            self.nursery.start_soon(self._draw, source)
+
+    async def _ask(self, message: Message, patience_s: float) -> tuple[Message, bytearray]:
+        """One question to the speaker, on a stream of its own."""
+        peer = self.wanted.speaker()
+        stream = await self.network.open(peer, Family.BLOB, ())
+        try:
+            with trio.fail_after(patience_s):
+                await stream.send_all(BLOB.encode(Frame(Kind.CALL, 1, message)))
+                reader = Reader(stream)
+                frame = await reader.frame()
+                if frame is None:
+                    raise Unreachable(f"{peer} hung up")
+                answer = frame.message
+                if isinstance(answer, Absent):
+                    raise Refused(answer.detail or str(answer.reason), reason=answer.reason)
+                return answer, await reader.raw(answer.length if isinstance(answer, Sending) else 0)
+        except (trio.TooSlowError, trio.BrokenResourceError, trio.ClosedResourceError) as exc:
+            raise Unreachable(f"{peer} did not answer") from exc
+        finally:
+            with trio.CancelScope(shield=True):
+                await stream.reset()
+
+    # -- from one source -------------------------------------------------------------------------------------------------
+
+    async def _draw(self, source: Source) -> None:
+        """Ask it for what is lacking, until all is here or it is dropped."""
+        if source.speaker and divides(self.wanted.size):
+            with trio.move_on_after(FIRST_LOOK_S):
+                await self.looked.wait()
+        while not source.dropped:
+            try:
+                await self._visit(source)
+                return
+            except Unreachable as exc:
+                pause = self._failed(source, exc.what)
+                self._stir()
+            except Refused as exc:
+                pause = self._refused(source, exc)
+            except RemoteProtocolError as exc:
+                self._drop(source, exc)
+                return
+            await trio.sleep(pause)
+
+    def _failed(self, source: Source, why: str) -> float:
+        log.info("model.source_failed", sha256=self.wanted.sha256, peer=source.peer, why=why)
+        pause = self.plan.rests(source, trio.current_time())
+        if source.speaker:
+            source.rests_until = trio.current_time() + min(pause, SPEAKER_AGAIN_S)
+            if not self.wanted.patient and not any(
+                each.got and not each.failures for each in self.plan.others()
+            ):
+                self._fail(Unreachable(why))
+            return min(pause, SPEAKER_AGAIN_S)
+        if source.failures >= TRIES:
+            self._drop(source, Unreachable(why))
+        return pause
+
+    def _refused(self, source: Source, why: Refused) -> float:
+        """A worker may only now be bringing it, or be timing a run."""
+        if source.speaker or why.reason not in (Reason.UNKNOWN, Reason.BUSY):
+            self._drop(source, why)
+            return 0.0
+        self._stir()
+        return self.plan.rests(source, trio.current_time())
+
+    def _drop(self, source: Source, why: SarkError) -> None:
+        log.warning("model.source_dropped", sha256=self.wanted.sha256, peer=source.peer, why=why.what)
+        self.plan.drop(source, why.what)
+        if source.speaker:
+            self.spoke = why
+        if self.spoke is not None and not self.plan.alive():
+            self._fail(self.spoke)
+        self._stir()
+
+    async def _visit(self, source: Source) -> None:
+        """One stream with it. Raises `Unreachable`, `Refused`, `RemoteProtocolError`."""
+        if source.speaker:
+            source.peer = self.wanted.speaker()
+        stream = await self.network.open(source.peer, Family.BLOB, source.addresses)
+        source.relayed = self.wanted.relayed(source.peer)
+        asker = _Asker(stream, self.wanted.sha256, self.wanted.size, None if source.speaker else self.slip)
+        try:
+            if not source.speaker:
+                await asker.which()
+            while not self.plan.over and not source.dropped:
+                await self._exchange(source, asker)
+        except trio.TooSlowError:
+            raise Unreachable(
+                f"{source.peer} stopped sending {self.wanted.sha256[:12]}… (no byte for {STALL_S:g} s)"
+            ) from None
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            raise Unreachable(
+                f"the link with {source.peer} broke while {self.wanted.sha256[:12]}… was being fetched"
+            ) from None
+        finally:
+            self.plan.released(source)
+            with trio.CancelScope(shield=True):
+                await stream.reset()
+
+    async def _exchange(self, source: Source, asker: _Asker) -> None:
+        """Ask for what there is to ask for, then take one answer."""
+        while (index := self.plan.next(source, trio.current_time())) is not None:
+            await asker.fetch(index, self.plan.would_do(source, index))
+            if self.plan.others():  # what it has by then comes along
+                await asker.which()
+        if not asker.pending:
+            with trio.move_on_after(IDLE_S):
+                await self.moved.wait()
+            if self.plan.others() and trio.current_time() >= asker.looked_at + IDLE_S:
+                await asker.which()
+            return
+        answer = await asker.answer()
+        if isinstance(answer, Have):
+            count = count_of(self.wanted.size)
+            have = None if answer.pieces is None else from_bits(answer.pieces, count)
+            fresh = None if answer.fresh is None else from_bits(answer.fresh, count)
+            self.plan.heard(source, have, fresh)
+            return
+        index, named, data = answer
+        if index != named:
+            self.plan.instead(source, named, index)
+        self.plan.arrived(source, index, trio.current_time())
+        await self.room.acquire()
+        self.nursery.start_soon(self._keep, source, index, data)
+
+    async def _keep(self, source: Source, index: int, data: bytearray) -> None:
+        try:
+            good = await trio.to_thread.run_sync(self.store.put, index, data)
+        except OSError as exc:
+            self._fail(exc)
+            return
+        finally:
+            self.room.release()
+        if not good:
+            self.plan.bad(index)
+            self._drop(source, RemoteProtocolError(f"{source.peer} sent a piece that is not the model's"))
+            return
+        before = len(self.plan.lacking)
+        self.plan.came(source, index, trio.current_time())
+        if len(self.plan.lacking) < before:
+            self._told()
+        self._stir()
+        if self.plan.over:
+            self.ended.set()
+
+
+class _Asker:
+    """Questions about one file on one stream, and their answers in order."""
+
+    def __init__(self, stream: Stream, sha256: str, size: int, slip: Slip | None) -> None:
+        self.pending: deque[int | None] = deque()
+        """What was asked: a piece, or None for which there are."""
+        self.looked_at = trio.current_time()
+        self._would_do: frozenset[int] = frozenset()
+        self._stream = stream
+        self._reader = Reader(stream)
+        self._sha256, self._size, self._slip = sha256, size, slip
+        self._call = 0
+
+    async def fetch(self, index: int, would_do: Collection[int] | None) -> None:
+        offset, length = span(index, self._size)
+        bits = None if would_do is None else to_bits(would_do, count_of(self._size))
+        await self._say(
+            Fetch(sha256=self._sha256, offset=offset, length=length, slip=self._slip, lacking=bits)
+        )
+        self._would_do = frozenset(would_do or ())
+        self.pending.append(index)
+
+    async def which(self) -> None:
+        self.looked_at = trio.current_time()
+        await self._say(Which(sha256=self._sha256, slip=self._slip))
+        self.pending.append(None)
+
+    async def _say(self, message: Message) -> None:
+        self._call += 1
+        with trio.fail_after(STALL_S):
+            await self._stream.send_all(BLOB.encode(Frame(Kind.CALL, self._call, message)))
+
+    async def answer(self) -> tuple[int, int, bytearray] | Have:
+        """The next one: the piece that comes, the one that was named, its bytes.
+
+        Raises `Refused`, `RemoteProtocolError`, and as streams do.
+        """
+        peer = self._stream.peer
+        call = self._call - len(self.pending) + 1
+        index = self.pending.popleft()
+        with trio.fail_after(PIECE_S):
+            with trio.fail_after(STALL_S):
+                frame = await self._reader.frame()
+            if frame is None:
+                raise trio.BrokenResourceError
+            match frame.message:
+                case Absent() as no:
+                    raise Refused(f"{peer} does not give {self._sha256[:12]}…: {no.detail}", reason=no.reason)
+                case Sending(size=size) | Have(size=size) if size != self._size:
+                    raise RemoteProtocolError(f"{peer} has {size} bytes under this hash, not {self._size}")
+                case Have() as held if index is None and frame.id == call:
+                    return held
+                case Sending() as head if index is not None and frame.id == call:
+                    sent = index if head.offset is None else head.offset // PIECE_SIZE
+                    if sent != index and sent not in self._would_do:
+                        raise RemoteProtocolError(f"{peer} sent another piece than was asked for")
+                    expected = span(sent, self._size)[1]
+                    if head.length != expected:
+                        raise RemoteProtocolError(
+                            f"{peer} sent {head.length} bytes where {expected} were asked for"
+                        )
+                    return sent, index, await self._reader.raw(head.length)
+                case message:
+                    raise RemoteProtocolError(f"{peer} sent a {type(message).__name__} out of turn")
