@@ -121,3 +121,27 @@ def test_a_view_that_waits_for_its_launch_holds_no_disk_that_is_taken_out(
         [sys.executable, "-P", "-c", TAKEN_OUT, str(tmp_path)], capture_output=True, text=True, check=False
     )
     assert told.stdout.split()[1:] == ["0"], told.stderr
+
+
+def test_the_processor_time_of_launches_that_have_ended_is_still_ours(
+    tmp_path: Path, reached: sandbox.Probe
+) -> None:
+    model = tmp_path / "script.json"
+    model.write_text('{"eat_mib": 64, "latencies_ms": [1]}')  # filling memory takes time
+    order = WorkOrder(str(model), UNIT, 4, 3)
+    with Zygote("fake", simulate=True, tier=reached.tier).start() as zygote:
+        process = psutil.Process(zygote.pids[0])
+
+        def ended_s() -> float:
+            told = process.cpu_times()
+            return float(told.children_user + told.children_system)
+
+        def zombies() -> list[psutil.Process]:
+            return [child for child in below(zygote) if child.status() == psutil.STATUS_ZOMBIE]
+
+        list(measure(order, Limits(load_s=20, run_s=20), zygote))
+        until = time.monotonic() + 10
+        while (zombies() or not ended_s()) and time.monotonic() < until:
+            threading.Event().wait(0.01)
+        assert ended_s() > 0
+        assert not zombies()
