@@ -102,7 +102,7 @@ def _say(
     from node.settings import WorkerSettings
     from node.standing import jobs_table, still_held, told_json, told_line
     from protocol.words import Role
-    from swarm.gates import local_gates, own_worker, remembered_gates
+    from swarm.gates import answers, local_gates, own_worker, remembered_gates
     from swarm.identity import load_or_create
     from swarm.membership import joined_pools
 
@@ -113,6 +113,10 @@ def _say(
     of_pools = [address for pool in joined_pools(home, Role.WORKER) for address in pool.gates]
     known = settings.gates or local_gates(home) or remembered_gates(home) or tuple(of_pools)
     gates = known if gate else tuple(dict.fromkeys((*known, *own_worker(home))))
+    if device and not gate and settings.lan and not (gates and answers(gates)):
+        from swarm.lan import ways_on_lan
+
+        gates = (*gates, *ways_on_lan())
     told = trio.run(tell_devices, home, tuple(device or ()), gates, message)
     if as_json:
         json.dump({"devices": [told_json(item) for item in told]}, sys.stdout, indent=2, ensure_ascii=False)

@@ -294,8 +294,16 @@ def _diets(advert: Advert) -> list[Advert]:
     without(units=tuple(unit.model_copy(update={"runtime": unit.runtime[:20]}) for unit in advert.units))
     without(gpus=diets[-1].gpus[:1])
     for count in (4, 2, 1):
-        without(addresses=advert.addresses[:count])
+        without(addresses=_fewer(advert.addresses, count))
     return diets
+
+
+def _fewer(addresses: Sequence[str], count: int) -> tuple[str, ...]:
+    """The best of them; where nobody can dial the node but through gates, that way is among them."""
+    through = [address for address in addresses if address.endswith("/p2p-circuit")]
+    direct = [address for address in addresses if address not in through]
+    gates = through[: max(1, count // 2)]
+    return (*direct[: count - len(gates)], *gates)
 
 
 def device_facts(profile: Profile, version: str) -> DeviceFacts:

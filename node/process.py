@@ -74,7 +74,7 @@ async def run_process(
         tell(warning)
     pools = joined_pools(home, Role.WORKER)
     settings = with_gates_of(settings, pools, local_gates(home))
-    async with enter("worker", home, settings, holder=True, health=False) as here:
+    async with enter("worker", home, settings, holder=True, health=False, tell=tell) as here:
         profile = await trio.to_thread.run_sync(
             partial(
                 probe_device,
@@ -139,6 +139,7 @@ async def run_process(
                 wall=time.time,
                 tell=tell,
                 version=version("sark-node"),
+                addresses=lambda: here.addresses,
             )
             async with trio.open_nursery() as nursery:
 
@@ -150,6 +151,7 @@ async def run_process(
 
                 nursery.start_soon(signals)
                 worker: Worker = await nursery.start(partial(_serve, settings, here, parts, nursery))
+                nursery.start_soon(_follow, here, worker)
                 node = PoolNode(
                     here.network,
                     here.index,
@@ -230,6 +232,13 @@ def near_addresses(listen: Sequence[str], told: Sequence[str]) -> tuple[str, ...
 def _kept_manifests(home: Home, pools: Sequence[Joined]) -> tuple[PoolManifest, ...]:
     kept = [kept_manifest(home, pool.pool) for pool in pools]
     return tuple(verified(one.body, one.signature) for one in kept if one is not None)
+
+
+async def _follow(here: Here, worker: Worker) -> None:
+    """Whenever others reach this node elsewhere, the swarm is told."""
+    while here.reach is not None:
+        await here.reach.changed()
+        worker.moved()
 
 
 async def _serve(

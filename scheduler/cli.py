@@ -155,7 +155,7 @@ def submit(
     if csv is not None:
         check_folder(csv)
     load_campaign(file)  # what is wrong with the file is told before what is wrong with the swarm
-    gates = gates_of(ctx, gate)
+    gates = gates_of(ctx, gate, surely=True)
     if not gates:
         raise Unreachable(
             "no gate is known here",
@@ -169,7 +169,8 @@ def submit(
         cli_why.check_plan(home, file, gates, plan)
     campaign_id = submit_campaign(home, file, wait_s=wait_s, fetch=fetching(home))
     with contextlib.suppress(ResourceError):  # the campaign is safe; `watch` can be told the gate again
-        remember_gates(home, gates)
+        near = ctx.meta.get("neighbours", ())  # found anew each time: their ports are of the moment
+        remember_gates(home, [gate for gate in gates if gate not in near])
     keep_alive = keeper(ctx, gates)
     keep_alive()
     if detach:
@@ -323,7 +324,7 @@ def peers(
     from scheduler.summary import peer_json, peer_remarks, peers_table
 
     requirement = Requirement(clauses=tuple(parse_clause(text) for text in where or ()))
-    seen = trio.run(look_around, gates_of(ctx, gate), requirement)
+    seen = trio.run(look_around, gates_of(ctx, gate, surely=True), requirement)
     if as_json:
         print_json({"count": len(seen), "peers": [peer_json(item) for item in seen]})
     elif not seen:

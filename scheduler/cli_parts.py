@@ -20,7 +20,7 @@ PANEL = "For who submits"
 PIPE_WIDTH = 1000
 GATE = typer.Option(
     "--gate",
-    help="A way into the swarm. Repeatable.  \\[default: the gate on this --home, else those used last]",
+    help="A way into the swarm. Repeatable.  \\[default: the gate on this --home, else those used last, else neighbours on the LAN]",
     metavar="ADDRESS",
 )
 JSON = typer.Option("--json", help="For programs.")
@@ -31,20 +31,29 @@ def new_console() -> Console:
     return Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
 
 
-def gates_of(ctx: typer.Context, flags: list[str] | None) -> tuple[str, ...]:
+def gates_of(ctx: typer.Context, flags: list[str] | None, *, surely: bool = False) -> tuple[str, ...]:
     """The ways into the swarm: those given, else those set, else this home's own gate, else those that worked last.
 
-    Unless they are given, this home's own worker is one more, while it runs: a gate may be gone.
+    Unless they are given, this home's own worker is one more, while it runs: a gate may be gone. Where none is known (`surely`:
+    where none answers), neighbours on the LAN are looked for; `ctx.meta["neighbours"]` tells which they are.
     """
     from scheduler.settings import SchedulerSettings
-    from swarm.gates import local_gates, own_worker, remembered_gates
+    from swarm.gates import answers, local_gates, own_worker, remembered_gates
 
     home: Home = ctx.obj
     settings = SchedulerSettings.load(
         home.config_file, ctx.meta["environment"], {"gates": tuple(flags) if flags else None}
     )
     known = settings.gates or local_gates(home) or remembered_gates(home)
-    return known if flags else tuple(dict.fromkeys((*known, *own_worker(home))))
+    if flags:
+        return known
+    ways = tuple(dict.fromkeys((*known, *own_worker(home))))
+    if settings.lan and not (ways and (not surely or answers(ways))):
+        from swarm.lan import ways_on_lan
+
+        near = ctx.meta["neighbours"] = ways_on_lan()
+        ways = (*ways, *near)
+    return ways
 
 
 def keeper(ctx: typer.Context, gates: tuple[str, ...]) -> Callable[[], None]:

@@ -170,7 +170,7 @@ def plan(
     from scheduler.plan_view import keep_plan, plan_lines, plan_table, uncovered_lines
 
     home: Home = ctx.obj
-    made = look(home, file, gates_of(ctx, gate), fetching(home))
+    made = look(home, file, gates_of(ctx, gate, surely=True), fetching(home))
     with contextlib.suppress(OSError):  # a plan can be read though it cannot be kept
         keep_plan(home, made)
     if as_json:

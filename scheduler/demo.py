@@ -6,6 +6,7 @@ They are started as a user would start them, by the command line, and all end wi
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -48,8 +49,9 @@ class Swarm:
         command = [sys.executable, "-P", "-m", "sark", "--log-level", "info", "--home", str(home), *arguments]
         with (home / "output.log").open("ab") as out:
             self.processes[name] = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=out, stderr=out, cwd=home
-            )
+                command, stdin=subprocess.PIPE, stdout=out, stderr=out, cwd=home,
+                env={**os.environ, "SARK_LAN": "false"},  # a swarm of this machine alone
+            )  # fmt: skip
 
     def check(self) -> None:
         """Raise `ResourceError` with the last words of a process that has ended by itself."""

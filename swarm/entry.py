@@ -73,7 +73,7 @@ async def enter(
     holder: bool,
     health: bool = True,
     admit: Admit = admit_all,
-    tell: Callable[[str], None] = lambda line: None,
+    tell: Callable[[str], object] = lambda line: None,
 ) -> AsyncIterator[Here]:
     """Be on the network as `role` for as long as the context lasts; on leaving, tell the index and close within about a second.
 

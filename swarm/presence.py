@@ -84,7 +84,7 @@ def keeper_for(
     gates: Callable[[], Sequence[str]],
     settings: RoleSettings,
     rng: random.Random,
-    tell: Callable[[str], None],
+    tell: Callable[[str], object],
 ) -> ReachKeeper | None:
     """What keeps the node reachable; None for a scheduler, which nobody has to dial."""
     if role == "scheduler":
@@ -110,7 +110,7 @@ async def be_present(
     keeper: ReachKeeper | None,
     ways: Ways,
     rng: random.Random,
-    tell: Callable[[str], None],
+    tell: Callable[[str], object],
 ) -> None:
     """All of it, for as long as this runs. `index.run` must be running. Nothing here keeps the node from its work or ends it."""
     async with trio.open_nursery() as nursery:

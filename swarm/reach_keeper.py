@@ -74,7 +74,7 @@ class ReachKeeper:
         gate: bool = False,
         fixed: Sequence[Address] = (),
         ips: Callable[[], Collection[str]] = own_ips,
-        tell: Callable[[str], None] = lambda line: None,
+        tell: Callable[[str], object] = lambda line: None,
     ) -> None:
         """`gates`: those known now; `gate`: this node is one itself, so it takes no places and serves in any case;
         `fixed`: addresses that the user wants told; `ips`: of this machine's interfaces; `tell`: gets a line for people at changes."""

@@ -115,7 +115,7 @@ def _asked(question: Callable[..., Any], *args: object) -> Any:
 async def keep_port_open(
     port: int,
     mapped: Callable[[Address | None], None],
-    tell: Callable[[str], None],
+    tell: Callable[[str], object],
     *,
     router: Router | None = None,
 ) -> None:

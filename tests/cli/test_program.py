@@ -49,6 +49,7 @@ BROAD = {
     "sark.py": "the outermost edge: sorts bugs from what can be told in a line",
     "swarm/dialling.py": "a handler's bug costs the stranger's stream, not the node",
     "swarm/memory_node.py": "the same in the simulated network",
+    "swarm/upnp.py": "the library raises plain exceptions; each is told as an error of ours",
 }
 
 

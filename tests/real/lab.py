@@ -133,6 +133,7 @@ class Lab:
             "SARK_TEST_NODE": self.mark_of(name),
             "SARK_PATIENCE_S": "0",  # the tests' host is busy with the tests
             "ORT_DISABLE_TELEMETRY": "1",
+            "SARK_LAN": "false",  # neighbours of the tests' host are none of theirs
         }
 
     def mark_of(self, name: str) -> str:
