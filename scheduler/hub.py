@@ -37,7 +37,7 @@ def from_hub(file: HfFile, library: Callable[[], Library | None] = installed) ->
         raise Refused("hf:// needs the package huggingface_hub", reason=Reason.UNKNOWN, hint=INSTALL)
     try:
         return Path(hub.hf_hub_download(file.repo, file.file, revision=file.revision))
-    except (OSError, ValueError) as exc:  # all of its errors of network, rights and names are one of these
+    except (OSError, ValueError, RuntimeError) as exc:  # its errors of network, rights and names are of these
         told = str(exc).strip() or type(exc).__name__
         raise Refused(
             f"{file.repo} at Hugging Face: {told.splitlines()[0][:300]}",

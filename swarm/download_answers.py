@@ -36,6 +36,8 @@ class Asked:
     """What the whole must have; None: not known."""
     limit: int
     """What the whole may have at most."""
+    end: int | None = None
+    """Only up to this byte of it, not included; None: all that follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,16 +117,20 @@ def _extent(place: Place, status: int, headers: Mapping[str, str], asked: Asked)
     length = headers.get("content-length")
     if length is not None and not _LENGTH.fullmatch(length):
         raise Refused(f"{place.shown}: a length that is no number", reason=Reason.BAD_REQUEST)
-    if status == 200:
+    if status == 200 and asked.end is None:
         return 0, None if length is None else int(length)
+    if status == 200:
+        raise Refused(f"{place.shown}: the server sends no parts of files", reason=Reason.BAD_REQUEST)
     found = _CONTENT_RANGE.fullmatch(headers.get("content-range", "").strip())
-    if not asked.offset or found is None or int(found[1]) != asked.offset:
+    part = asked.offset > 0 or asked.end is not None
+    if not part or found is None or int(found[1]) != asked.offset:
         raise Refused(
             f"{place.shown}: another part of the file than was asked for", reason=Reason.BAD_REQUEST
         )
     total = None if found[3] == "*" else int(found[3])
+    end = asked.end if asked.end is not None else total
     if (length is not None and int(length) != int(found[2]) - int(found[1]) + 1) or (
-        total is not None and int(found[2]) + 1 != total
+        end is not None and int(found[2]) + 1 != end
     ):
         raise Refused(f"{place.shown}: a part of another length than it says", reason=Reason.BAD_REQUEST)
     return asked.offset, total

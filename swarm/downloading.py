@@ -87,6 +87,7 @@ class _Want:
     """One request's side of it."""
 
     offset: int
+    end: int | None
     tag: str
     size: int | None
     limit: int
@@ -105,6 +106,7 @@ async def download(
     *,
     sink: Sink,
     offset: int = 0,
+    end: int | None = None,
     tag: str = "",
     size: int | None = None,
     limit: int = MAX_SIZE,
@@ -112,14 +114,15 @@ async def download(
     on_head: Callable[[Head], object] | None = None,
     edge: Edge = EDGE,
 ) -> Head:
-    """Bring the file at `url` from byte `offset` on into `sink`. `tag`: what an earlier `Head` had, so that parts of two versions never
-    meet; `size`: what the whole must have; `limit`: what it may have at most; `on_head` hears of the answer before the first byte, and what
-    it raises ends the download.
+    """Bring the file at `url` from byte `offset` on into `sink`, all of it or up to byte `end`.
+
+    `tag`: what an earlier `Head` had, so that parts of two versions never meet; `size`: what the whole must have; `limit`: what it may
+    have at most; `on_head` hears of the answer before the first byte, and what it raises ends the download.
 
     Raises `Refused` (a URL or a redirect that is not allowed, no such file, too large; `Changed` where it is not the file it was) and
     `Unreachable` where trying again, from where the sink is, may help. The caller says how long all of it may take.
     """
-    want = _Want(offset, tag, size, limit, sink, progress, on_head)
+    want = _Want(offset, end, tag, size, limit, sink, progress, on_head)
     place = read_url(url, reach)
     for _ in range(MAX_HOPS + 1):
         addresses, proxy = await _way(place, reach, edge)
@@ -234,8 +237,8 @@ def _request(place: Place, address: str, want: _Want) -> httpx.Request:
         "Accept-Encoding": "identity",
         "Connection": "close",
     }
-    if want.done:
-        headers["Range"] = f"bytes={want.done}-"
+    if want.done or want.end is not None:
+        headers["Range"] = f"bytes={want.done}-{'' if want.end is None else want.end - 1}"
         if want.tag:
             headers["If-Range"] = want.tag
     target = httpx.URL(
@@ -271,25 +274,22 @@ def _certificate(exc: BaseException | None) -> str | None:
 
 async def _take(place: Place, response: httpx.Response, want: _Want) -> Head:
     """Check the answer and pass its body on."""
-    asked = Asked(want.done, want.tag, want.size, want.limit)
+    asked = Asked(want.done, want.tag, want.size, want.limit, want.end)
     answer = read_answer(place, response.status_code, response.headers, asked)
     if want.on_head is not None:
         want.on_head(answer.head)
     await _pour(place, response, want, skip=want.done - answer.begins, total=answer.head.total)
-    if want.size is not None and want.done != want.size:
-        if not answer.counted:
+    aim = want.end if want.end is not None else want.size
+    if aim is not None and want.done != aim:
+        if not answer.counted or want.end is not None:
             raise Unreachable(f"{place.shown}: the link ended at byte {want.done:,}")
-        raise Changed(f"{place.shown} holds {want.done:,} bytes now, not the {want.size:,} of the model")
-    return replace(answer.head, total=want.done)
+        raise Changed(f"{place.shown} holds {want.done:,} bytes now, not the {aim:,} of the model")
+    return answer.head if want.end is not None else replace(answer.head, total=want.done)
 
 
 async def _pour(place: Place, response: httpx.Response, want: _Want, *, skip: int, total: int | None) -> None:
     """The body into the sink, less its first `skip` bytes, in blocks; never more than was announced or allowed."""
-    most = min(
-        want.limit,
-        total if total is not None else want.limit,
-        want.size if want.size is not None else want.limit,
-    )
+    most = min(each for each in (want.limit, total, want.size, want.end) if each is not None)
     block = bytearray()
     pace_from, came = trio.current_time(), 0
 

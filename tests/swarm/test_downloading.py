@@ -248,6 +248,31 @@ async def test_a_download_goes_on_where_it_was(good: Papers) -> None:
         assert (asked["range"], asked["if-range"]) == ("bytes=2000000-", '"one"')
 
 
+@pytest.mark.parametrize(("offset", "end"), [(0, 1000), (1000, 2_000_000), (2_000_000, len(DATA))])
+async def test_a_part_of_a_file_comes_alone(good: Papers, offset: int, end: int) -> None:
+    async with internet(good) as net:
+        net.site.file("/m.onnx", DATA)
+        assert await fetched(net, offset=offset, end=end, size=len(DATA)) == DATA[offset:end]
+        assert net.site.asked[0].headers["range"] == f"bytes={offset}-{end - 1}"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        reply(body=DATA),
+        reply(206, DATA[1000:3000], content_range=f"bytes 1000-2999/{len(DATA)}"),
+        reply(206, DATA[1000:1500], content_range=f"bytes 1000-1499/{len(DATA)}"),
+        reply(206, DATA[:1000], content_range=f"bytes 0-999/{len(DATA)}"),
+        reply(206, DATA[1000:2000], content_range="bytes 1000-1999/2000"),
+    ],
+)
+async def test_another_part_than_the_one_asked_for_is_refused(good: Papers, answer: bytes) -> None:
+    async with internet(good) as net:
+        net.site.pages["/m.onnx"] = answer
+        with pytest.raises(Refused):
+            await fetched(net, offset=1000, end=2000, size=len(DATA))
+
+
 async def test_a_server_without_ranges_sends_all_and_the_first_part_is_left_out(good: Papers) -> None:
     async with internet(good) as net:
         net.site.file("/m.onnx", DATA, ranges=False)

@@ -59,9 +59,10 @@ class Web:
             if not (ranges and wanted and same):
                 await stream.send_all(reply(body=data, etag=tag))
                 return
-            begin = int(wanted.removeprefix("bytes=").removesuffix("-"))
-            extent = f"bytes {begin}-{len(data) - 1}/{len(data)}"
-            await stream.send_all(reply(206, data[begin:], etag=tag, content_range=extent))
+            first, _, last = wanted.removeprefix("bytes=").partition("-")
+            begin, end = int(first), min(len(data), int(last or len(data)) + 1)
+            extent = f"bytes {begin}-{end - 1}/{len(data)}"
+            await stream.send_all(reply(206, data[begin:end], etag=tag, content_range=extent))
 
         self.pages[target] = answer
 
