@@ -19,7 +19,7 @@ from scheduler.verdict import Verdict
 HEADS: Final = ("Task", "Model", "Unit", "Device", "Load ms", "Inference ms", "RAM MB", "Result")
 VERDICT: Final = "Verdict"
 """What the last column is called when every row has one."""
-LEGEND: Final = "Load and inference in ms: median ± standard deviation."
+LEGEND: Final = "Medians in ms; ±: half of the 95 % interval of the median."
 MAX_REMARKS: Final = 12
 _TOLD_NOTES: Final = ("not given", "names no dynamic dimension")
 _RIGHT: Final = frozenset({"Load ms", "Inference ms", "RAM MB"})
@@ -146,7 +146,7 @@ def _cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
 
 
 def result_cells(row: Row, *, threads: bool = False) -> tuple[str, ...]:
-    """One row in words: the task by its number, times as median ± deviation; why it failed is told elsewhere."""
+    """One row in words: the task by its number, times as medians, ± how well they are known; why it failed is told elsewhere."""
     complete = row.status is Status.COMPLETE and row.verdict
     return (
         row.job_id.rpartition("/")[2],
@@ -155,15 +155,17 @@ def result_cells(row: Row, *, threads: bool = False) -> tuple[str, ...]:
         + (f" ×{row.threads}" if threads and row.threads is not None else ""),
         safe_text(row.device_name, 40) or "-",
         _time(row.load_ms_median, None),
-        _time(row.inference_ms_median, row.inference_ms_std_dev),
+        _time(row.inference_ms_median, row.half_width_percent),
         "" if row.peak_inference_ram_usage is None else f"{row.peak_inference_ram_usage:.1f}",
         row.verdict if complete else str(row.status).lower(),
     )
 
 
-def _time(median: float | None, deviation: float | None) -> str:
-    """Three digits that mean something."""
+def _time(median: float | None, percent: float | None) -> str:
+    """Three digits that mean something; `percent` of it is how far the truth may be away."""
     if median is None:
         return ""
     digits = 3 if median < 10 else 2 if median < 100 else 1
-    return f"{median:.{digits}f}" + ("" if deviation is None else f" ±{deviation:.{digits}f}")
+    return f"{median:.{digits}f}" + (
+        "" if percent is None else f" ±{percent:.{0 if percent >= 9.95 else 1}f}%"
+    )
