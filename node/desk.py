@@ -102,6 +102,8 @@ class Desk:
     now: Callable[[], float]
     longest_s: float = math.inf
     """The most that a task of others than the owner may take by its own limits, and may wait in the queue."""
+    reach: Callable[[], str] = str
+    """How others reach this node, in words."""
     _epochs: WeakKeyDictionary[Link, dict[str, int]] = field(default_factory=WeakKeyDictionary)
     """Campaign → the highest epoch that a link has spoken under, for verbs that name leases without one."""
 
@@ -336,6 +338,7 @@ class Desk:
             jobs=tuple(self._job(place, now) for place in shown[:MAX_BATCH]),
             running=self.ledger.running,
             queue=self.ledger.queue,
+            reach=line(self.reach()) or None,
         )
 
     def _job(self, place: Place, now: float) -> Job:

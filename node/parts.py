@@ -62,5 +62,7 @@ class Parts:
     """Where models that tasks name by URL come from."""
     addresses: Callable[[], Sequence[str]] = tuple
     """Where others reach this node now, best first; empty: where it listens."""
+    reach: Callable[[], str] = str
+    """How they do, in words; empty: not known."""
     leave: trio.Event = field(default_factory=trio.Event)
     """Set it to make the worker leave in good order: runs are ended and reported, the advert is withdrawn."""

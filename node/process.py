@@ -140,6 +140,7 @@ async def run_process(
                 tell=tell,
                 version=version("sark-node"),
                 addresses=lambda: here.addresses,
+                reach=lambda: here.reach.words if here.reach is not None else "",
             )
             async with trio.open_nursery() as nursery:
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import trio
@@ -24,7 +24,7 @@ from swarm.host import open_host
 from swarm.identity import Identity, load_or_create
 from swarm.index import Index
 from swarm.link import Links
-from swarm.network import Network
+from swarm.network import Network, Path
 from swarm.tokens import Grant, issue
 
 LASTS_S: Final = 60.0
@@ -55,6 +55,9 @@ class Told:
     peer: str
     standing: Standing | None
     error: SarkError | None = None
+    path: Path | None = None
+    """By which way it was spoken with."""
+    addresses: tuple[str, ...] = ()
 
 
 async def tell_devices(
@@ -85,8 +88,12 @@ async def tell_devices(
 
         async def tell(target: Target) -> None:
             try:
-                standing = await _say(links, target, present, message)
-                answers[target.peer] = Told(target.name, target.peer, standing)
+                standing, took_ms = await _say(links, target, present, message)
+                path = network.path(target.peer)
+                path = None if path is None else replace(path, rtt_ms=took_ms)
+                answers[target.peer] = Told(
+                    target.name, target.peer, standing, path=path, addresses=target.addresses
+                )
             except SarkError as exc:
                 answers[target.peer] = Told(target.name, target.peer, None, exc)
 
@@ -153,7 +160,10 @@ def means(word: str, advert: Advert) -> bool:
     return word in (advert.name, advert.device) or (len(tail) >= SHORTEST and advert.peer.endswith(tail))
 
 
-async def _say(links: Links, target: Target, present: Present, message: Control | Status) -> Standing:
+async def _say(
+    links: Links, target: Target, present: Present, message: Control | Status
+) -> tuple[Standing, float]:
+    """How it stands, and how many ms the first answer took."""
     if not target.addresses:
         raise Unreachable(
             "no worker of this home runs" if target.name == HERE else f"{target.name} cannot be dialled",
@@ -167,7 +177,9 @@ async def _say(links: Links, target: Target, present: Present, message: Control 
         raise Unreachable(
             "the worker of this home does not answer", hint="is it running? start it: sark-node join"
         ) from exc
+    began = trio.current_time()
     answer = await link.call(present, patience_s=ANSWER_S)
+    took_ms = (trio.current_time() - began) * 1000
     if not isinstance(answer, Denied):
         answer = await link.call(message, patience_s=EXAMINED_S)
     if isinstance(answer, Denied):
@@ -180,4 +192,4 @@ async def _say(links: Links, target: Target, present: Present, message: Control 
         )
     if not isinstance(answer, Standing):
         raise RemoteProtocolError(f"answered with {type(answer).__name__}, which is no answer to that")
-    return answer
+    return answer, took_ms

@@ -161,6 +161,7 @@ class Worker:
             dead=self._dead,
             now=trio.current_time,
             longest_s=settings.longest_s,
+            reach=parts.reach,
         )
         self._bench = runner.Bench(
             worker=network.peer_id,

@@ -11,6 +11,7 @@ from node.reach import HERE, Told
 from protocol.messages import Job
 from protocol.words import WorkerState
 from swarm.logs import safe
+from swarm.paths import path_json, path_words
 
 
 def told_line(told: Told) -> str:
@@ -27,7 +28,12 @@ def told_line(told: Told) -> str:
     runs = f"{here.running} run{' goes' if here.running == 1 else 's go'} on"
     waits = f"{here.queue} ticket{' waits' if here.queue == 1 else 's wait'}"
     work = "; ".join([", ".join([runs, waits])] if here.running or here.queue else [])
-    return f"{who}: {state}{why}{f'; {work}' if work else ''}"
+    told_so = [
+        work,
+        safe(here.reach or ""),
+        path_words(told.path, told.addresses) if told.name != HERE else "",
+    ]
+    return "; ".join([f"{who}: {state}{why}", *filter(None, told_so)])
 
 
 def _who(told: Told) -> str:
@@ -83,4 +89,5 @@ def told_json(told: Told) -> dict[str, Any]:
     document: dict[str, Any] = {"device": told.name, "peer": told.peer or None}
     if told.standing is None:
         return {**document, "error": told.error.what if told.error else None}
-    return {**document, **told.standing.model_dump(mode="json", exclude={"type"})}
+    path = path_json(told.path) if told.name != HERE else None
+    return {**document, **told.standing.model_dump(mode="json", exclude={"type"}), "path": path}

@@ -500,6 +500,8 @@ class Standing(Message):
     jobs: Annotated[tuple[Job, ...], Field(max_length=MAX_BATCH)] = ()
     running: Count = 0
     queue: Count = 0
+    reach: Line | None = None
+    """How others reach it, in words; None where that is not known."""
 
 
 WORK: Final = Vocabulary(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import trio
 
@@ -18,6 +18,7 @@ from swarm.host import open_host
 from swarm.identity import Identity
 from swarm.index import Index
 from swarm.link import Links
+from swarm.network import Path
 
 MAX_ASKED_AT_ONCE = 32
 
@@ -30,6 +31,8 @@ class Seen:
     pong: Pong | None
     why_silent: str
     verdict: Verdict
+    path: Path | None = None
+    """By which way it answered."""
 
 
 async def look_around(gates: Sequence[str], requirement: Requirement, limit: int = 256) -> tuple[Seen, ...]:
@@ -56,14 +59,20 @@ async def look_around(gates: Sequence[str], requirement: Requirement, limit: int
         seen: dict[str, Seen] = {}
 
         async def ask(advert: Advert) -> None:
-            pong, why = None, ""
+            pong, why, path = None, "", None
             async with slots:
                 try:
                     link = await links.get(advert.peer, advert.addresses, patience_s=3.0)
+                    began = trio.current_time()
                     pong = await link.ask(Ping(), Pong, patience_s=3.0)
+                    took_ms = (trio.current_time() - began) * 1000
+                    if (path := network.path(advert.peer)) is not None:
+                        path = replace(
+                            path, rtt_ms=took_ms
+                        )  # of this very answer: a visitor has no other yet
                 except SarkError as exc:
                     why = exc.what
-            seen[advert.peer] = Seen(advert, pong, why, match(requirement, advert))
+            seen[advert.peer] = Seen(advert, pong, why, match(requirement, advert), path)
 
         async with trio.open_nursery() as asking:
             for sighting in found.found:

@@ -29,6 +29,7 @@ from scheduler.safe import safe_text
 from scheduler.show import show_results
 from scheduler.store import Store
 from scheduler.stored import CampaignRow, Outcome, ResultRow, Summary
+from swarm.paths import path_json, path_words
 
 
 def campaign_rows(stored: Sequence[ResultRow]) -> list[Row]:
@@ -193,6 +194,7 @@ def peer_json(seen: Seen) -> dict[str, Any]:
         "running": seen.pong.running if seen.pong else None,
         "queue": seen.pong.queue if seen.pong else None,
         "unreachable": seen.why_silent or None,
+        "path": path_json(seen.path),
         "fits": seen.verdict.fits,
         "unmet": [str(item) for item in seen.verdict.missing],
     }
@@ -207,8 +209,8 @@ def peers_table(seen: Sequence[Seen], width: int = 80) -> Table:
     roomy = width >= ROOMY
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     heads = ("device", "peer", *(("id",) if roomy else ()), "state", *(("soc",) if roomy else ()))
-    for column in (*heads, "cores", "ram", "units"):
-        wraps = column in ("device", "state", "soc", "units")
+    for column in (*heads, "cores", "ram", "units", "path"):
+        wraps = column in ("device", "state", "soc", "units", "path")
         table.add_column(
             column,
             no_wrap=not wraps,
@@ -231,6 +233,10 @@ def peers_table(seen: Sequence[Seen], width: int = 80) -> Table:
             "" if advert.cores is None else str(advert.cores),
             "" if advert.ram is None else show_size(advert.ram),
             Text(units),
+            Text(
+                path_words(item.path, advert.addresses),
+                style="" if item.path is None or item.path.direct else "yellow",
+            ),
         )
     return table
 

@@ -22,6 +22,7 @@ from swarm import reachability
 from swarm.addresses import own_ips, parse_tcp
 from swarm.dialback import Reply, ask
 from swarm.network import Address, Contact, Network, PeerId
+from swarm.paths import gate_name
 from swarm.reachability import Reach, Standing
 
 LOOK_S: Final = 1.0
@@ -118,6 +119,19 @@ class ReachKeeper:
     def addresses(self) -> tuple[Address, ...]:
         """What goes into the advert, best first."""
         return reachability.told(self.standing, self._network.addresses, self._circuits(), self._fixed)
+
+    @property
+    def words(self) -> str:
+        """How others reach this node, for people; empty where that is not known, or plain."""
+        match self.reach:
+            case Reach.BEHIND:
+                gates = [gate_name(place.gate, [place.address]) for place in self._network.reservations()]
+                through = f"gate {' and '.join(gates)}" if gates else "no gate now"
+                return f"cannot be dialled from outside; reached through {through}"
+            case Reach.DIRECT if self.standing.far_at is not None:
+                return "can be dialled from outside"
+            case _:
+                return ""
 
     async def changed(self) -> None:
         """Wait until `addresses` or `holder` are others."""

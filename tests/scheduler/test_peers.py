@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 from rich.console import Console
 
@@ -10,8 +11,9 @@ from protocol.advert import Advert, UnitOffer
 from protocol.match import match
 from protocol.requirement import Requirement, parse_clause
 from scheduler.peers import Seen
-from scheduler.summary import peer_remarks, peers_table
+from scheduler.summary import peer_json, peer_remarks, peers_table
 from swarm.identity import Identity
+from swarm.network import Path
 
 
 def seen(name: str, device: str, *clauses: str) -> Seen:
@@ -38,6 +40,18 @@ def test_a_device_that_does_not_fit_keeps_its_units_and_is_told_every_clause_it_
     assert peer_remarks([item]) == [
         "bench-1 does not fit: ram: has 4 GiB, needs >= 8 GiB; cores: has 2, needs >= 4"
     ]
+
+
+def test_each_device_is_shown_with_the_way_it_answered_by() -> None:
+    gate = Identity.from_seed("gate").peer_id
+    near = replace(seen("near", "d-1"), path=Path(True, None, 2.04))
+    far = replace(seen("far", "d-2"), path=Path(False, gate, 41.0))
+    out = io.StringIO()
+    Console(file=out, width=200).print(peers_table([near, far], 200))
+    assert "direct, 2.0 ms" in out.getvalue()
+    assert f"via gate …{gate[-8:]}, 41 ms" in out.getvalue()
+    assert peer_json(far)["path"] == {"direct": False, "gate": gate, "rtt_ms": 41.0}
+    assert peer_json(seen("silent", "d-3"))["path"] is None
 
 
 def test_workers_that_share_a_device_are_told_to_be_measured_once() -> None:
