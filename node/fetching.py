@@ -1,5 +1,6 @@
 """Where a run's model comes from when it is not in the cache: the scheduler that speaks for the run and the workers that it names, and
-the URL that the task names, if it names one, where those have none or cannot be reached.
+the URL that the task names, if it names one: for the device's owner side by side with them, else where those have none or cannot be
+reached. For what is brought for somebody in pieces counts as theirs, and others of theirs are given it: a URL shows no such thing.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ import trio
 
 from node.cache import Progress, Source
 from node.partial import Partial
-from node.url_source import url_source, with_url
+from node.url_source import url_pieces, url_source, with_url
 from protocol.task import Model, Task
 from swarm.downloading import EDGE, Edge
 from swarm.network import Network, PeerId
-from swarm.pulling import Wanted, pull
+from swarm.pulling import Elsewhere, Wanted, pull
 
 
 def task_source(
@@ -31,7 +32,10 @@ def task_source(
     """All there is for the model of a task of `principal`. `owner`: that is the device's owner, whose URLs may lead anywhere."""
     if task.model_url is None:
         return model_source(network, task.model, speaker, principal=principal, rng=rng)
-    spoken = model_source(network, task.model, speaker, principal=principal, rng=rng, patient=False)
+    beside = url_pieces(task.model_url, task.model, owner=True, edge=edge) if owner else None
+    spoken = model_source(
+        network, task.model, speaker, principal=principal, rng=rng, patient=False, beside=beside
+    )
     return with_url(spoken, url_source(task.model_url, task.model, owner=owner, edge=edge))
 
 
@@ -43,6 +47,7 @@ def model_source(
     principal: str,
     rng: random.Random,
     patient: bool = True,
+    beside: Elsewhere | None = None,
 ) -> Source:
     """`model` for a task of `principal`, for whom `speaker` speaks at that moment: as far as it is here, others of theirs can have it too.
 
@@ -56,7 +61,7 @@ def model_source(
     async def fetch(offset: int, target: Partial, progress: Progress) -> None:
         await trio.to_thread.run_sync(target.begin, principal)
         target.origin = f"scheduler …{principal[-8:]}"
-        wanted = Wanted(model.sha256, model.size, speaker, relayed, patient)
+        wanted = Wanted(model.sha256, model.size, speaker, relayed, patient, beside)
         await pull(network, target, wanted, rng=rng, progress=progress)
 
     return fetch

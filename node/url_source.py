@@ -20,6 +20,7 @@ from protocol.task import Model
 from protocol.words import Reason
 from swarm.download_answers import Changed, Head
 from swarm.downloading import EDGE, Edge, download
+from swarm.pulling import Elsewhere
 from swarm.urls import FOR_OTHERS, FOR_OWNER, read_url
 
 TRIES: Final = 3
@@ -80,6 +81,29 @@ def url_source(url: str, model: Model, *, owner: bool, edge: Edge = EDGE) -> Sou
             raise _changed(model, f"{place.shown} holds another file of the same size now")
 
     return fetch
+
+
+def url_pieces(url: str, model: Model, *, owner: bool, edge: Edge = EDGE) -> Elsewhere:
+    """The same in pieces, beside the swarm's sources; what each must be is the caller's to know."""
+    reach, tag = FOR_OWNER if owner else FOR_OTHERS, ""
+
+    async def piece(offset: int, length: int) -> bytearray:
+        nonlocal tag
+        data = bytearray()
+        head = await download(
+            url,
+            reach,
+            sink=data.extend,
+            offset=offset,
+            end=offset + length,
+            tag=tag,
+            size=model.size,
+            edge=edge,
+        )
+        tag = head.tag
+        return data
+
+    return Elsewhere(f"the URL of {model.name}", piece)
 
 
 def _changed(model: Model, why: str) -> RunError:

@@ -4,6 +4,7 @@
 
     learn   Pieces: the hash of each piece, of the speaker alone ─▶ Where: who else has it, again and again
     draw    one for each source: Which, Fetch, Fetch, …; each piece is verified and stored as it arrives, in any order
+    beside  one that is no peer, such as a URL: asked for pieces once it is known what each must be
 
 The hashes come from whom the task came from, that named the model by its hash: it could as well have named another. A piece that does
 not have its hash shows a liar, who is dropped. Until they are known only the speaker is asked. The whole is for the caller to verify.
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -83,6 +84,16 @@ class Store(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """A place that is no peer and has the file, it is said."""
+
+    name: str
+    """For people."""
+    piece: Callable[[int, int], Awaitable[bytearray]]
+    """(offset, length). Raises `Refused` and `Unreachable`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Wanted:
     """What is to be brought, and with whose help."""
 
@@ -94,6 +105,7 @@ class Wanted:
     """Whether a connected peer is reached through a gate only."""
     patient: bool = True
     """A speaker that cannot be reached is tried again for ever: the caller has a deadline. Else that is an end where nobody else gives."""
+    beside: Elsewhere | None = None
 
 
 async def pull(
@@ -140,6 +152,8 @@ class _Pull:
             self.nursery.start_soon(self._draw, speaker)
             if divides(self.wanted.size):
                 self.nursery.start_soon(self._learn)
+                if self.wanted.beside is not None:
+                    self.nursery.start_soon(self._draw_beside, self.wanted.beside)
             await self.ended.wait()
             self.nursery.cancel_scope.cancel()
         if self.failure is not None:
@@ -265,6 +279,30 @@ class _Pull:
                 return
             await trio.sleep(pause)
 
+    async def _draw_beside(self, place: Elsewhere) -> None:
+        """The same from a place that is no peer."""
+        while not self.plan.hashed:
+            await self.moved.wait()
+        source = Source(place.name, known=True)
+        self.plan.add(source, trio.current_time())
+        while not source.dropped:
+            index = self.plan.next(source, trio.current_time())
+            if index is None:
+                with trio.move_on_after(IDLE_S):
+                    await self.moved.wait()
+                continue
+            try:
+                with trio.fail_after(PIECE_S):
+                    data = await place.piece(*span(index, self.wanted.size))
+            except Refused as exc:
+                self._drop(source, exc)
+            except (Unreachable, trio.TooSlowError) as exc:
+                pause = self._failed(source, str(exc) or "too slow")
+                self._stir()
+                await trio.sleep(pause)
+            else:
+                await self._arrived(source, index, data)
+
     def _failed(self, source: Source, why: str) -> float:
         log.info("model.source_failed", sha256=self.wanted.sha256, peer=source.peer, why=why)
         pause = self.plan.rests(source, trio.current_time())
@@ -343,6 +381,9 @@ class _Pull:
         index, named, data = answer
         if index != named:
             self.plan.instead(source, named, index)
+        await self._arrived(source, index, data)
+
+    async def _arrived(self, source: Source, index: int, data: bytearray) -> None:
         self.plan.arrived(source, index, trio.current_time())
         await self.room.acquire()
         self.nursery.start_soon(self._keep, source, index, data)

@@ -11,7 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from node.cache import ModelCache, Progress, Source
-from node.url_source import url_source, with_url
+from node.url_source import url_pieces, url_source, with_url
 from protocol.errors import Refused, RunError, Unreachable
 from protocol.task import Model
 from protocol.words import Reason
@@ -180,3 +180,23 @@ async def test_where_both_have_none_the_last_refusal_is_told() -> None:
     last = Refused("404", reason=Reason.UNKNOWN)
     with pytest.raises(Refused, match="404"):
         await with_url(failing(NONE), failing(last))(0, Half(), nothing)
+
+
+async def test_in_pieces_it_comes_from_one_version_alone() -> None:
+    async with web() as site:
+        site.file("/m", DATA)
+        place = url_pieces(f"http://127.0.0.1:{site.port}/m", MODEL, owner=True)
+        assert await place.piece(0, 1000) == DATA[:1000]
+        assert await place.piece(2_000_000, 560_000) == DATA[2_000_000:]
+        assert site.asked[1].headers["if-range"] == '"one"'
+        site.file("/m", DATA[::-1], tag='"two"')
+        with pytest.raises(Refused):
+            await place.piece(1000, 1000)
+
+
+async def test_in_pieces_others_reach_no_more_than_whole() -> None:
+    async with web() as site:
+        site.file("/m", DATA)
+        with pytest.raises(Refused):
+            await url_pieces(f"http://127.0.0.1:{site.port}/m", MODEL, owner=False).piece(0, 1000)
+        assert site.asked == []
