@@ -127,6 +127,17 @@ def usable(addresses: Iterable[object]) -> tuple[Address, ...]:
     return tuple(seen)[:16]
 
 
+def from_wire(raw: Sequence[bytes]) -> tuple[Address, ...]:
+    """What of the multiaddrs in another's message can be dialled directly."""
+    found: list[str] = []
+    for body in raw[:16]:
+        try:
+            found.append(str(Multiaddr(body)))
+        except (MultiaddrError, ValueError):
+            continue
+    return usable(found)
+
+
 def circuits(addresses: Iterable[object]) -> tuple[Circuit, ...]:
     """What of a peer's addresses goes through a gate, each once, at most MAX_CIRCUITS."""
     found = (parse_circuit(str(item)) for item in addresses)

@@ -37,7 +37,7 @@ from protocol.errors import SarkError
 from swarm.addresses import Circuit, parse_circuit, ways
 from swarm.limits import InboundLimits
 from swarm.muxer import BoundedYamux
-from swarm.network import Address, PeerId
+from swarm.network import Address, PeerId, Stream
 
 DIAL_WITHIN_S: Final = 10.0
 """One address, from the first packet to a secured connection."""
@@ -53,6 +53,9 @@ MAX_PENDING_PER_IP: Final = 128
 
 ORDINARY: Final = (BaseLibp2pError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError)
 """How streams end when peers go away; nothing to write home about."""
+
+OpenOn = Callable[[SwarmConn, str], Awaitable[Stream]]
+"""A stream of a protocol on this very connection. Raises libp2p's errors."""
 
 log = structlog.get_logger(__name__)
 
@@ -230,6 +233,20 @@ class NodeSwarm(Swarm):
         if self.through is None:
             raise SwarmException("this node does not go through gates")
         return await self.through(circuit, peer)
+
+    async def punch(
+        self, peer: ID, address: Address, source: tuple[str, int] | None, *, as_responder: bool
+    ) -> None:
+        """One more direct connection with `peer`, dialled from `source`, whatever connections there are. SwarmException.
+
+        `as_responder`: the peer dials us at this very moment, so the two dials may be one connection, on which it begins.
+        """
+        if self._stopping:
+            raise SwarmException("this node is closing")
+        if as_responder:
+            await self.dial_addr_as_responder(Multiaddr(address), peer, source)
+        else:
+            await self.dial_addr(Multiaddr(address), peer, source)
 
     async def knock(self, peer: ID, address: Address) -> None:
         """See that `peer` answers there and shows its key, by a connection that nothing else uses. SwarmException when not."""

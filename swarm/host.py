@@ -59,7 +59,7 @@ class HostNetwork:
         self._host = host
         self._swarm = swarm
         self._kad = kad
-        self._relays = Relays(identity.peer_id, host, swarm, self.handle)
+        self._relays = Relays(identity.peer_id, host, swarm, self.handle, lambda: self.addresses)
         self._forgotten: dict[PeerId, float] = {}
 
     @property

@@ -14,6 +14,7 @@ from typing import Final
 import trio
 from libp2p.exceptions import BaseLibp2pError
 from libp2p.network.stream.net_stream import NetStream
+from libp2p.peer.id import ID
 from libp2p.stream_muxer.exceptions import MuxedStreamEOF
 
 from swarm.muxer import PatientStream
@@ -44,6 +45,16 @@ class NodeStream:
     @property
     def protocol(self) -> str:
         return self._protocol
+
+    @property
+    def peer_id(self) -> ID:
+        """The peer as libp2p names it."""
+        return self._muxed.conn.peer_id
+
+    @property
+    def relayed(self) -> bool:
+        """Does its connection go through a gate?"""
+        return self._muxed.conn.relayed
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Send all of it; waits while the peer's window is full."""

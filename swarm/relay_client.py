@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,13 +19,11 @@ from libp2p.peer.id import ID
 from libp2p.rcmgr import Direction
 from libp2p.relay.circuit_v2.pb.circuit_pb2 import OK, HopMessage
 from libp2p.relay.circuit_v2.pb.circuit_pb2 import PeerId as PeerMessage
-from multiaddr import Multiaddr
-from multiaddr.exceptions import Error as MultiaddrError
 
 from protocol.errors import Refused, RemoteProtocolError
 from protocol.words import Reason
-from swarm.addresses import Circuit, parse_tcp, usable
-from swarm.dialling import NodeSwarm
+from swarm.addresses import Circuit, from_wire, parse_tcp, usable
+from swarm.dialling import NodeSwarm, OpenOn
 from swarm.identity import peer_id_bytes
 from swarm.muxer import BoundedYamux
 from swarm.network import Address, PeerId, Reservation, Stream
@@ -40,9 +38,6 @@ MOST_TTL_S: Final = 86_400.0
 MAX_OTHERS: Final = 2
 
 log = structlog.get_logger("sark.relay")
-
-OpenOn = Callable[[SwarmConn, str], Awaitable[Stream]]
-"""A stream of a protocol on this very connection. Raises libp2p's errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +158,7 @@ class RelayClient:
         if answer.status != OK:
             reason, words = REASONS.get(answer.status, (Reason.NOT_SERVING, f"status {answer.status}"))
             raise Refused(f"the gate …{gate[-8:]} says no: {words}", reason=reason)
-        seen = _tcp(answer.peer.addrs)
+        seen = from_wire(answer.peer.addrs)
         if seen:
             self.observed.pop(gate, None)
             self.observed[gate] = seen[0]
@@ -178,19 +173,8 @@ class RelayClient:
         dialled = (
             usable(connection.get_transport_addresses()) if connection.direction is Direction.OUTBOUND else ()
         )
-        told = sorted(_tcp(answer.reservation.addrs), key=_is_private)
+        told = sorted(from_wire(answer.reservation.addrs), key=_is_private)
         return tuple(dict.fromkeys((*dialled, *told, *usable(given))))
-
-
-def _tcp(raw: Sequence[bytes]) -> tuple[Address, ...]:
-    """What of the addresses in a message can be dialled."""
-    found: list[str] = []
-    for body in raw[:16]:
-        try:
-            found.append(str(Multiaddr(body)))
-        except (MultiaddrError, ValueError):
-            continue
-    return usable(found)
 
 
 def _is_private(address: Address) -> bool:

@@ -16,17 +16,18 @@ from libp2p.peer.id import ID
 from multiaddr import Multiaddr
 
 from protocol.errors import LocalProtocolError, RemoteProtocolError, Unreachable
-from swarm.addresses import Circuit, circuits
+from swarm.addresses import Circuit, circuits, usable
 from swarm.dialling import NodeHost, NodeSwarm, is_relayed
 from swarm.host_streams import NodeStream
 from swarm.identity import peer_id_bytes
 from swarm.muxer import BoundedYamux
 from swarm.network import Address, Handler, Path, PeerId, Reservation, Stream
+from swarm.punch import Puncher
 from swarm.relay_client import RelayClient
 from swarm.relay_desk import RelayDesk
 from swarm.relay_hop import RelayHop
 from swarm.relay_stop import StopDesk
-from swarm.relay_wire import HOP, STOP
+from swarm.relay_wire import DCUTR, HOP, STOP
 
 OWN_PROTOCOLS: Final = "/sark/"
 LOOKS: Final = 40
@@ -44,6 +45,7 @@ class Relays(INotifee):
         host: NodeHost,
         swarm: NodeSwarm,
         handle: Callable[[str, Handler], None],
+        listening: Callable[[], Sequence[Address]],
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._me = me
@@ -55,7 +57,11 @@ class Relays(INotifee):
         self._answering = False
         self._desk: RelayDesk | None = None
         self._known: OrderedDict[ID, tuple[Circuit, ...]] = OrderedDict()
+        self._puncher = Puncher(
+            swarm, self._open_on, observed=self.observed, listening=listening, known=self._direct_addresses
+        )
         swarm.through = self._client.call
+        handle(DCUTR, self._puncher.serve)
         swarm.register_notifee(self)
 
     # -- as a node -----------------------------------------------------------------------------------------------------
@@ -121,6 +127,10 @@ class Relays(INotifee):
         )
         self._handle(HOP, hop.serve)
 
+    def _direct_addresses(self, peer: ID) -> tuple[Address, ...]:
+        store = self._host.get_peerstore()
+        return usable(store.addrs(peer)) if store.has_peer(peer) else ()
+
     async def _ring(self, peer: PeerId) -> Stream:
         conn = self._swarm.direct(ID(peer_id_bytes(peer)))
         if conn is None:
@@ -156,7 +166,9 @@ class Relays(INotifee):
             self._desk.release(str(peer))
 
     async def connected(self, network: INetwork, conn: INetConn) -> None:
-        """Of no interest."""
+        """A circuit is to become a direct connection."""
+        if isinstance(conn, SwarmConn):
+            self._puncher.connected(conn)
 
     async def opened_stream(self, network: INetwork, stream: INetStream) -> None:
         """Of no interest."""

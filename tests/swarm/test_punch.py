@@ -1,0 +1,117 @@
+"""From a circuit to a direct connection: what is told, what is dialled, and the whole of it on loopback."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+
+import pytest
+import trio
+from libp2p.relay.circuit_v2.pb.dcutr_pb2 import HolePunch
+from multiaddr import Multiaddr
+
+from swarm.host import HostNetwork, open_host
+from swarm.identity import Identity
+from swarm.network import Stream
+from swarm.punch import MAX_TARGETS, targets, told
+from swarm.relay_desk import RelayDesk
+from swarm.relay_wire import DCUTR, write_message
+
+ECHO = "/sark/echo/1"
+SEEN = "/ip4/203.0.113.7/tcp/51034"
+LAN = "/ip4/192.168.1.5/tcp/4001"
+
+
+def test_a_node_tells_the_address_that_gates_see_with_the_port_it_listens_on() -> None:
+    assert told([SEEN], [LAN]) == ("/ip4/203.0.113.7/tcp/4001", LAN)
+    assert told(["/ip6/2001:db8::7/tcp/5", SEEN], [LAN]) == ("/ip4/203.0.113.7/tcp/4001", LAN)
+    assert told([SEEN], []) == ()
+    assert told([], [LAN]) == (LAN,)
+
+
+PUBLIC = "/ip4/8.8.4.4/tcp/4001"
+OURS = "/ip4/8.8.8.8/tcp/51034"
+
+
+@pytest.mark.parametrize(
+    ("said", "observed", "dialled"),
+    [
+        ((PUBLIC, LAN), (OURS,), (PUBLIC,)),
+        (("/ip4/8.8.8.8/tcp/4001", LAN), (OURS,), ("/ip4/8.8.8.8/tcp/4001", LAN)),
+        ((LAN, "/ip4/127.0.0.1/tcp/22"), ("/ip4/10.9.0.2/tcp/4",), (LAN,)),
+        ((LAN, "/ip4/127.0.0.1/tcp/22"), ("/ip4/127.0.0.1/tcp/4",), (LAN, "/ip4/127.0.0.1/tcp/22")),
+        (("/ip4/224.0.0.1/tcp/4001", "/dns4/inside.example/tcp/80", "nonsense"), (OURS,), ()),
+        (tuple(f"/ip4/8.8.4.{n}/tcp/4001" for n in range(1, 20)), (OURS,), None),
+    ],
+    ids=["a stranger's private one", "a neighbour's", "a private internet", "one machine", "others", "many"],
+)
+def test_nobody_has_us_knock_at_doors_of_our_own_network(
+    said: tuple[str, ...], observed: tuple[str, ...], dialled: tuple[str, ...] | None
+) -> None:
+    assert targets(said, observed) == (said[:MAX_TARGETS] if dialled is None else dialled)
+
+
+async def echo(stream: Stream) -> None:
+    while data := await stream.receive_some():
+        await stream.send_all(data)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await trio.sleep(0.01)
+
+
+Start = tuple[HostNetwork, HostNetwork, HostNetwork]
+
+
+@pytest.fixture
+async def three() -> AsyncIterator[Start]:
+    """A gate, a node with a place there, and a caller."""
+    async with AsyncExitStack() as stack:
+        stack.enter_context(trio.fail_after(15))
+        gate, node, caller = [
+            await stack.enter_async_context(
+                open_host(
+                    Identity.from_seed(name),
+                    listen=["/ip4/127.0.0.1/tcp/0"],
+                    server=name == "gate",
+                    rng=random.Random(1),
+                )
+            )
+            for name in ("gate", "node", "caller")
+        ]
+        gate.serve_relay(RelayDesk())
+        for one in (node, caller):
+            one.handle(ECHO, echo)
+        yield gate, node, caller
+
+
+async def test_a_circuit_gives_way_to_a_direct_connection_and_streams_stay_where_they_are(
+    three: Start,
+) -> None:
+    gate, node, caller = three
+    place = await node.reserve(gate.peer_id, gate.addresses)
+    old = await caller.open(node.peer_id, ECHO, [place.address])
+    await until(lambda: bool((path := caller.path(node.peer_id)) and path.direct))
+    await until(lambda: bool((path := node.path(caller.peer_id)) and path.direct))
+    new = await caller.open(node.peer_id, ECHO)
+    back = await node.open(caller.peer_id, ECHO)
+    for stream in (old, new, back):
+        await stream.send_all(b"still here")
+        assert await stream.receive_some() == b"still here"
+    assert caller.remote_address(node.peer_id) == node.addresses[0]
+    await node.disconnect(gate.peer_id)  # the circuit goes with it, the direct connection stays
+    with pytest.raises(trio.BrokenResourceError):
+        await old.receive_some()
+    await new.send_all(b"and on")
+    assert await new.receive_some() == b"and on"
+
+
+async def test_hole_punching_is_not_spoken_on_a_direct_connection(three: Start) -> None:
+    _, node, caller = three
+    stream = await caller.open(node.peer_id, DCUTR, node.addresses)
+    victim = Multiaddr("/ip4/127.0.0.1/tcp/1").to_bytes()
+    await write_message(stream, HolePunch(type=HolePunch.CONNECT, ObsAddrs=[victim]))
+    with pytest.raises(trio.BrokenResourceError):
+        await stream.receive_some()
