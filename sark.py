@@ -59,6 +59,7 @@ try:
     import gate.cli
     import node.cli
     import node.cli_device
+    import node.cli_models
     import node.cli_owner
     import scheduler.cli
     import scheduler.cli_bench
@@ -131,6 +132,7 @@ app = typer.Typer(
 app.add_typer(scheduler.cli.app)
 app.add_typer(node.cli.app)
 app.add_typer(node.cli_device.app)
+app.add_typer(node.cli_models.app)
 app.add_typer(node.cli_owner.app)
 app.add_typer(gate.cli.app)
 scheduler.cli_bench.add_bench(app, _this_device)

@@ -213,8 +213,8 @@ class _Holder:
             self._count(opened.sha256, offset // PIECE_SIZE)
         begun = False
         for start in range(0, max(length, 1), READ_SIZE):
+            want = min(READ_SIZE, length - start)
             try:
-                want = min(READ_SIZE, length - start)
                 data = await trio.to_thread.run_sync(_read, opened.file, offset + start, want)
             except OSError as exc:
                 log.warning("blob.unreadable", sha256=ask.sha256, why=str(exc))

@@ -1,0 +1,195 @@
+"""How fast one uploader's model reaches several workers, and how often it leaves the uploader.
+
+    python benchmarks/spread.py [--mib 64] [--workers 1,3,8] [--upload MIB_PER_S]
+
+Every node is a process of its own with a libp2p host on loopback, a model cache on disk and the worker's own way of fetching; the uploader
+answers as a scheduler does. `--upload` holds the uploader's line to so many MiB a second, as a home's is: on loopback all nodes share one
+machine's processors, which is what is measured without it. One copy to one worker, measured first, is what the times are told against.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import logging
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from node.cache import ModelCache
+from node.fetching import model_source
+from protocol.blob_messages import Other, Others
+from protocol.slip import Slip
+from protocol.task import Model
+from swarm.blobs import serve_blobs
+from swarm.host import open_host
+from swarm.identity import Identity
+from swarm.logs import set_up_logs
+
+MIB = 1024 * 1024
+
+
+class Counted:
+    """A network whose inbound streams count what is sent over them, and send no faster than they may."""
+
+    def __init__(self, network: Any, rate: float | None) -> None:
+        self.network, self.rate, self.sent, self.free_at = network, rate, 0, 0.0
+
+    def handle(self, protocol: str, handler: Any) -> None:
+        async def counting(stream: Any) -> None:
+            send_all = stream.send_all
+
+            async def send(data: Any) -> None:
+                self.sent += len(data)
+                if self.rate is not None:
+                    now = trio.current_time()
+                    self.free_at = max(now, self.free_at) + len(data) / self.rate
+                    await trio.sleep(self.free_at - now)
+                await send_all(data)
+
+            await handler(_Sending(stream, send))
+
+        self.network.handle(protocol, counting)
+
+
+class _Sending:
+    def __init__(self, stream: Any, send: Any) -> None:
+        self._stream, self.send_all = stream, send
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+async def ask() -> Any:
+    """The next line of standard input."""
+    line = await trio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True)
+    return json.loads(line) if line else None
+
+
+async def upload(path: Path, rate: float | None) -> None:
+    """The scheduler's part."""
+    others: dict[str, list[str]] = {}
+
+    async def where(peer: str, sha256: str) -> Others:
+        slip = Slip(giver=network.peer_id, taker=peer, sha256=sha256, until=1, signature=b"s" * 64)
+        found = [Other(peer=each, addresses=tuple(at)) for each, at in others.items() if each != peer]
+        random.shuffle(found)
+        return Others(slip=slip, others=tuple(found[:16]))
+
+    async with open_host(Identity.fresh(), listen=["/ip4/127.0.0.1/tcp/0"], server=True) as network:
+        counted = Counted(network, rate)
+        serve_blobs(counted, lambda peer, sha256: path, where=where)  # type: ignore[arg-type]
+        print(json.dumps([network.peer_id, [a for a in network.addresses if "127.0.0.1" in a]]), flush=True)
+        others.update(await ask())
+        await ask()
+        print(json.dumps(counted.sent), flush=True)
+
+
+async def work(folder: Path, speaker: str, addresses: list[str], model: Model) -> None:
+    """A worker's part."""
+    cache = ModelCache(folder, 10**12)
+    async with open_host(Identity.fresh(), listen=["/ip4/127.0.0.1/tcp/0"], server=True) as network:
+        serve_blobs(
+            network,
+            lambda peer, sha256: None,
+            shared=lambda peer, sha256, slip: cache.find(sha256) or cache.coming(sha256),
+        )
+        print(json.dumps([network.peer_id, [a for a in network.addresses if "127.0.0.1" in a]]), flush=True)
+        await ask()
+        begin = time.perf_counter()
+        await network.connect(speaker, addresses)
+        source = model_source(network, model, lambda: speaker, principal=speaker, rng=random.Random())
+        await cache.get(model, source)
+        print(json.dumps(time.perf_counter() - begin), flush=True)
+        await ask()  # serves on until all have it
+
+
+class Child:
+    """A process that is spoken with in lines of JSON."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def hear(self) -> Any:
+        assert self.process.stdout is not None
+        return json.loads(self.process.stdout.readline())
+
+    def say(self, value: Any) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(value) + "\n")
+        self.process.stdin.flush()
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+def spread(path: Path, sha256: str, size: int, workers: int, rate: float | None) -> tuple[list[float], int]:
+    """Seconds of each worker, and bytes that the uploader sent."""
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        uploader = Child("--serve", str(path), "--upload", str(rate or 0))
+        children = [uploader]
+        try:
+            peer, addresses = uploader.hear()
+            for number in range(workers):
+                told = json.dumps([f"{folder}/{number}", peer, addresses, sha256, size])
+                children.append(Child("--work", told))
+            crowd = children[1:]
+            uploader.say(dict(child.hear() for child in crowd))
+            for child in crowd:
+                child.say("go")
+            seconds = [child.hear() for child in crowd]
+            uploader.say("count")
+            return seconds, uploader.hear()
+        finally:
+            for child in children:
+                child.end()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--mib", type=int, default=64)
+    parser.add_argument("--workers", default="1,3,8")
+    parser.add_argument("--upload", type=float, default=0.0, help="MiB a second; 0: no limit")
+    parser.add_argument("--serve", type=Path)
+    parser.add_argument("--work")
+    told = parser.parse_args()
+    rate = told.upload * MIB or None
+    set_up_logs(sys.stderr, level=logging.ERROR, plain=True)
+    if told.serve:
+        trio.run(upload, told.serve, rate)
+        return
+    if told.work:
+        folder, peer, addresses, sha256, size = json.loads(told.work)
+        trio.run(work, Path(folder), peer, addresses, Model(name="model", sha256=sha256, size=size))
+        return
+    size = told.mib * MIB
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model"
+        path.write_bytes(os.urandom(size))
+        with path.open("rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        one: float | None = None
+        for workers in map(int, told.workers.split(",")):
+            seconds, sent = spread(path, sha256, size, workers, told.upload or None)
+            last = max(seconds)
+            one = one or last
+            print(
+                f"{workers} workers: all have {told.mib} MiB after {last:6.2f} s, {last / one:5.2f} × one copy "
+                f"({size * workers / MIB / last:6.1f} MiB/s in all); the uploader sent {sent / size:5.2f} copies",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()
