@@ -1,0 +1,38 @@
+"""models: list, add, pin, remove."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+from tests.cli.conftest import Typed
+
+
+def test_models_are_added_listed_pinned_and_removed(typed: Typed, tmp_path: Path) -> None:
+    assert "No model is kept here" in typed("models").out
+    file = tmp_path / "mine.onnx"
+    file.write_bytes(b"weights")
+    sha = hashlib.sha256(b"weights").hexdigest()
+    assert sha in typed("models", "add", str(file)).out
+    assert "pinned: mine.onnx" in typed("models", "pin", sha[:8]).out
+    (shown,) = json.loads(typed("models", "--json").out)["models"]
+    assert (shown["sha256"], shown["name"], shown["size"], shown["pinned"]) == (sha, "mine.onnx", 7, True)
+    table = typed("models").out
+    assert "mine.onnx" in table
+    assert "pinned" in table
+    assert f"{sha[:16]}…" in table
+    assert "not pinned any more" in typed("models", "unpin", "mine.onnx").out
+    assert "removed mine.onnx" in typed("models", "remove", sha).out
+    assert json.loads(typed("models", "--json").out)["models"] == []
+    assert file.read_bytes() == b"weights"
+
+
+def test_what_is_not_there_is_told_in_a_line_and_nothing_is_done(typed: Typed, tmp_path: Path) -> None:
+    for words in (("remove", "abcdef"), ("pin", "x.onnx"), ("unpin", "12345")):
+        done = typed("models", *words)
+        assert (done.code, done.out) == (2, "")
+        assert f"no model {words[1]!r} here" in done.err
+    missing = typed("models", "add", str(tmp_path / "none.onnx"))
+    assert missing.code == 6
+    assert "No such file" in missing.err
