@@ -26,6 +26,7 @@ from swarm.index import Index
 from swarm.link import Links
 from swarm.network import Network, Path
 from swarm.tokens import Grant, issue
+from swarm.visiting import Visitor
 
 LASTS_S: Final = 60.0
 ANSWER_S: Final = 5.0
@@ -84,6 +85,8 @@ async def tell_devices(
         grant = Grant(frozenset({Right.CONTROL, Right.STATUS}), lasts_s=LASTS_S)
         present = Present(issuer=owner.peer_id, token=issue(owner, me.peer_id, grant, now=wall()))
         links = Links(network, Family.WORK, WORK, nursery)
+        visitor = Visitor(network, owner, wall=wall)
+        await visitor.announce(address for target in targets for address in target.addresses)
         answers: dict[str, Told] = {}
 
         async def tell(target: Target) -> None:

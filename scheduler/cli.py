@@ -317,14 +317,18 @@ def peers(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """List the devices of the swarm, how they are, and whether they fit. Exit code 3: none meets the clauses."""
+    from functools import partial
+
     import trio
 
     from protocol.requirement import Requirement, parse_clause
     from scheduler.peers import look_around
     from scheduler.summary import peer_json, peer_remarks, peers_table
+    from swarm.identity import load_or_create
 
     requirement = Requirement(clauses=tuple(parse_clause(text) for text in where or ()))
-    seen = trio.run(look_around, gates_of(ctx, gate, surely=True), requirement)
+    me = load_or_create(ctx.obj.key("scheduler"))
+    seen = trio.run(partial(look_around, gates_of(ctx, gate, surely=True), requirement, signer=me))
     if as_json:
         print_json({"count": len(seen), "peers": [peer_json(item) for item in seen]})
     elif not seen:

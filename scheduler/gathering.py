@@ -32,7 +32,7 @@ from swarm.blobs import fetch_blob
 from swarm.identity import verify
 from swarm.index_query import QueryResult
 from swarm.link import Link, Links
-from swarm.network import Network
+from swarm.network import Address, Network
 
 ROUNDS: Final = 8
 PATIENT_ROUNDS: Final = 3
@@ -149,11 +149,14 @@ class Gatherer:
         round_s: float = ROUND_S,
         next_s: float = NEXT_S,
         pace_s: float = PACE_S,
+        announce: Callable[[Iterable[Address]], Awaitable[None]] | None = None,
     ) -> None:
+        """`announce`: makes a visitor known at the gates on the way to these addresses."""
         self._network = network
         self._index = index
         self._links = links
         self._introduce = introduce
+        self._announce = announce
         self._campaign = campaign
         self._round_s, self._next_s, self._pace_s = round_s, next_s, pace_s
         self.adverts: dict[str, Advert] = {}
@@ -193,6 +196,9 @@ class Gatherer:
     async def look(self, peers: Iterable[str], gathered: Gathered) -> None:
         """Ask these, beside each other, and keep what they tell."""
         slots = trio.CapacityLimiter(AT_ONCE)
+        peers = tuple(peers)
+        if self._announce is not None:
+            await self._announce(address for peer in peers for address in self.adverts[peer].addresses)
 
         async def ask(advert: Advert) -> None:
             async with slots:

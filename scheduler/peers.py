@@ -19,6 +19,7 @@ from swarm.identity import Identity
 from swarm.index import Index
 from swarm.link import Links
 from swarm.network import Path
+from swarm.visiting import Visitor
 
 MAX_ASKED_AT_ONCE = 32
 
@@ -35,8 +36,13 @@ class Seen:
     """By which way it answered."""
 
 
-async def look_around(gates: Sequence[str], requirement: Requirement, limit: int = 256) -> tuple[Seen, ...]:
-    """Every device that can be found, those that fit first. Raises `Unreachable` when no gate answers."""
+async def look_around(
+    gates: Sequence[str], requirement: Requirement, limit: int = 256, *, signer: Identity | None = None
+) -> tuple[Seen, ...]:
+    """Every device that can be found, those that fit first. `signer`: vouches for us at gates on the way.
+
+    Raises `Unreachable` when no gate answers.
+    """
     if not gates:
         raise Unreachable(
             "no gate is known here",
@@ -55,6 +61,9 @@ async def look_around(gates: Sequence[str], requirement: Requirement, limit: int
         await nursery.start(index.run)
         found = await index.everybody(limit)
         links = Links(network, Family.HEALTH, HEALTH, nursery)
+        if signer is not None:
+            visitor = Visitor(network, signer)
+            await visitor.announce(a for sighting in found.found for a in sighting.advert.addresses)
         slots = trio.CapacityLimiter(MAX_ASKED_AT_ONCE)
         seen: dict[str, Seen] = {}
 

@@ -27,6 +27,7 @@ from swarm.identity import Identity
 from swarm.index import Index
 from swarm.link import Link, Links
 from swarm.membership import Credential
+from swarm.visiting import Visitor
 
 VISIT_S: Final = 900.0
 """How long the visitor's tokens last; a longer look makes new ones."""
@@ -76,7 +77,8 @@ async def visiting(gates: Sequence[str], campaign: str, speaks: Speaks) -> Async
         index = Index(network, rng=rng, serve=False)
         await nursery.start(index.run)
         links = Links(network, Family.WORK, WORK, nursery)
-        yield Gatherer(network, index, links, introduce, campaign)
+        announce = Visitor(network, speaks.key).announce
+        yield Gatherer(network, index, links, introduce, campaign, announce=announce)
         nursery.cancel_scope.cancel()
 
 

@@ -33,6 +33,7 @@ from swarm.link import Link, Links
 from swarm.membership import Credential, credentials
 from swarm.network import Network
 from swarm.tokens import Grant, delegate, issue
+from swarm.visiting import Visitor
 
 EVERYBODY: Final = 256
 """Devices that are looked for: in all, and when there are more, again for each need."""
@@ -104,6 +105,8 @@ async def visit(
     async with _inside(gates, visitor) as (network, index):
         adverts, complete = await see(index, needs)
         tasks = tuple(tasks_on(adverts))
+        known = Visitor(network, scheduler)
+        await known.announce(address for advert in adverts for address in advert.addresses)
         told = await ask_everybody(network, adverts, tasks, tokens, priority=priority)
     return Visit(adverts, tasks, told, complete)
 

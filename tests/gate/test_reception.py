@@ -181,7 +181,7 @@ def test_a_visitor_cannot_vouch_for_the_next_one(home: Home) -> None:
 
 
 def test_permissions_in_a_flood_are_not_even_looked_at(home: Home) -> None:
-    desk = reception(home, Admit.OPEN, operators=(ANN.peer_id,))
+    desk = reception(home, Admit.LIST, operators=(ANN.peer_id,))
     reasons = [desk.present(EVE.peer_id, word(BEN, EVE), 0.0) for _ in range(6)]
     assert [answer.reason for answer in reasons if isinstance(answer, Refused)] == [
         *[Reason.NOT_ALLOWED] * 4,

@@ -1,0 +1,74 @@
+"""A passing visitor on its way through gates that are not for anybody: somebody whom they let in vouches for its fresh key.
+
+Commands come under fresh keys, for the scheduler's own place on the network may be taken by its process. A device that cannot be dialled
+is called through its gate; a gate for members alone lets a visitor call there on the word of one: a permission that the member's key
+signed, for some minutes. Gates that let in anybody do not look at it.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import structlog
+import trio
+
+from protocol.errors import RemoteProtocolError, Unreachable
+from protocol.gate_messages import GATE
+from protocol.messages import Present
+from protocol.words import Family, Right
+from swarm.addresses import Circuit, parse_circuit
+from swarm.identity import Identity
+from swarm.link import Links
+from swarm.network import Address, Network, PeerId
+from swarm.tokens import Grant, issue
+
+LASTS_S: Final = 600.0
+ANSWER_S: Final = 3.0
+MAX_GATES: Final = 16
+"""Addresses come from adverts: nobody can have us dial more."""
+
+log = structlog.get_logger("sark.node")
+
+
+class Visitor:
+    """This process as somebody's visitor."""
+
+    def __init__(self, network: Network, signer: Identity, *, wall: Callable[[], float] = time.time) -> None:
+        """`signer`: the key that vouches."""
+        self._network = network
+        self._signer = signer
+        self._wall = wall
+        self._shown: dict[PeerId, float] = {}
+
+    async def announce(self, addresses: Iterable[Address]) -> None:
+        """Show the gates on the way to these addresses whose visitor this is, unless they know it. No gate's silence or refusal is an
+        error: what it means shows when it is called through."""
+        now = trio.current_time()
+        on_the_way: dict[PeerId, Circuit] = {}
+        for address in addresses:
+            circuit = parse_circuit(address)
+            if circuit is not None and now - self._shown.get(circuit.gate, -math.inf) > LASTS_S / 2:
+                on_the_way.setdefault(circuit.gate, circuit)
+        if not on_the_way:
+            return
+        grant = Grant(frozenset({Right.STATUS}), lasts_s=LASTS_S)
+        token = issue(self._signer, self._network.peer_id, grant, now=self._wall())
+        present = Present(issuer=self._signer.peer_id, token=token)
+        async with trio.open_nursery() as nursery:
+            links = Links(self._network, Family.GATE, GATE, nursery)
+            async with trio.open_nursery() as showing:
+                for circuit in list(on_the_way.values())[:MAX_GATES]:
+                    showing.start_soon(self._show, links, circuit, present)
+            nursery.cancel_scope.cancel()
+
+    async def _show(self, links: Links, circuit: Circuit, present: Present) -> None:
+        self._shown[circuit.gate] = trio.current_time()
+        try:
+            answer = await links.call(circuit.gate, (circuit.address,), present, patience_s=ANSWER_S)
+        except (Unreachable, RemoteProtocolError) as exc:
+            log.debug("gate.silent", gate=circuit.gate, why=exc.what)
+        else:
+            log.debug("gate.answered", gate=circuit.gate, answer=type(answer).__name__)
