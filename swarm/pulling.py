@@ -44,7 +44,7 @@ from protocol.words import Family, Reason
 from swarm.blob_wire import STALL_S, Reader
 from swarm.network import Network, PeerId, Stream
 from swarm.pieces import Hashes, count_of, divides, from_bits, parted, span, to_bits
-from swarm.pull_plan import Plan, Source
+from swarm.pull_plan import DEPTH, Plan, Source
 
 MAX_SOURCES: Final = 8
 STORING: Final = 4
@@ -285,6 +285,10 @@ class _Pull:
             await self.moved.wait()
         source = Source(place.name, known=True)
         self.plan.add(source, trio.current_time())
+        for _ in range(DEPTH):  # each piece is an exchange of its own: one sets out while another comes
+            self.nursery.start_soon(self._bring, source, place)
+
+    async def _bring(self, source: Source, place: Elsewhere) -> None:
         while not source.dropped:
             index = self.plan.next(source, trio.current_time())
             if index is None:
