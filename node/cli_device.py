@@ -21,6 +21,7 @@ from swarm.settings import SettingsError
 if TYPE_CHECKING:
     from drivers.base import Limits, WorkOrder
     from node.doctor import Check
+    from node.doctor_net import NetSigns
     from node.enrolling import Launcher
     from node.enrolment import Enrolment
     from node.probe import Profile
@@ -139,17 +140,25 @@ def _percent(share: float | None) -> str:
 @app.command(rich_help_panel=PANEL)
 def doctor(
     ctx: typer.Context,
+    gate: Annotated[
+        list[str] | None,
+        typer.Option(help="Try this gate. Repeatable.  \\[default: those that join uses]", metavar="ADDRESS"),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """Look for what stands in the way of good figures on this device, and say what to do. Ends with 6 if something is bad."""
+    """Look for what stands in the way of good figures on this device and of being reached, and say what to do. Ends with 6 if something
+    is bad."""
     from drivers.launch import probe_units
     from drivers.sandbox import probe
     from node.doctor import State, checks, gather
+    from node.doctor_net import net_checks
     from node.probe import probe_device
 
     home: Home = ctx.obj
     folder = home.folder("worker")
+    seen = _look_at_the_network(ctx, gate)  # first: what is wrong with the settings is told at once
     found = checks(gather(probe_device(folder, probe_units, sandbox=probe()), folder, home.cache))
+    found += net_checks(seen)
     if as_json:
         json.dump([asdict(check) for check in found], sys.stdout, indent=2)
         sys.stdout.write("\n")
@@ -157,6 +166,46 @@ def doctor(
         show_checks(found)
     if any(check.state is State.BAD for check in found):
         raise typer.Exit(6)
+
+
+def _look_at_the_network(ctx: typer.Context, gate: list[str] | None) -> NetSigns:
+    """As the worker of this home, or beside it if one runs."""
+    import trio
+
+    from node.doctor_net import ANYWHERE, look, usable_gates
+    from node.reach import tell_devices
+    from node.settings import WorkerSettings
+    from protocol.errors import ResourceError
+    from protocol.messages import Status
+    from protocol.words import Role
+    from swarm.gates import local_gates, remembered_gates
+    from swarm.identity import Identity, load_or_create, lock_folder
+    from swarm.lan import ways_on_lan
+    from swarm.membership import joined_pools
+
+    home: Home = ctx.obj
+    settings = WorkerSettings.load(
+        home.config_file, ctx.meta["environment"], {"gates": tuple(gate) if gate else None}
+    )
+    of_pools = [address for pool in joined_pools(home, Role.WORKER) for address in pool.gates]
+    gates = settings.gates or (*(local_gates(home) or remembered_gates(home)), *of_pools)
+    near = len({way.rpartition("/")[2] for way in ways_on_lan()}) if settings.lan else None
+    fixed = any(not address.endswith("/tcp/0") for address in settings.listen)
+    worker: str | None = None
+    listen: tuple[str, ...] = settings.listen or ANYWHERE
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(lock_folder(home.folder("worker")))
+        except ResourceError:  # a worker runs
+            told = trio.run(tell_devices, home, (), (), Status())
+            worker = next((item.standing.reach or "" for item in told if item.standing is not None), "")
+            me, fixed = Identity.fresh(), False
+            listen = tuple(f"{address.rpartition('/')[0]}/0" for address in listen)
+        else:
+            me = load_or_create(home.key("worker"))
+        return trio.run(
+            partial(look, usable_gates(gates), me, listen, neighbours=near, worker=worker, fixed=fixed)
+        )
 
 
 def show_checks(found: Sequence[Check]) -> None:
