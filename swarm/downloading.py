@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from typing import Final
@@ -64,10 +64,15 @@ def transport(proxy: str | None) -> httpx.AsyncBaseTransport:
     return httpx.AsyncHTTPTransport(verify=httpx.create_ssl_context(), trust_env=False, proxy=proxy)
 
 
-def proxy_for(place: Place) -> str | None:
-    """The proxy that this machine's environment names for a place."""
-    proxy = getproxies().get(place.scheme)
-    return proxy if proxy and not proxy_bypass(place.host) else None
+def proxy_for(
+    place: Place,
+    proxies: Callable[[], Mapping[str, str]] = getproxies,
+    bypass: Callable[[str], object] = proxy_bypass,
+) -> str | None:
+    """The proxy that this machine's environment names for a place, if it is one that speaks HTTP."""
+    named = proxies().get(place.scheme, "")
+    proxy = named if "://" in named or not named else f"http://{named}"
+    return proxy if proxy.startswith(("http://", "https://")) and not bypass(place.host) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from trio.testing import MockClock
 from protocol.errors import Refused, Unreachable
 from protocol.words import Reason
 from swarm.download_answers import Changed, Head
-from swarm.downloading import EDGE, Edge, download
-from swarm.urls import FOR_OTHERS, FOR_OWNER, Reach
+from swarm.downloading import EDGE, Edge, download, proxy_for
+from swarm.urls import FOR_OTHERS, FOR_OWNER, Reach, read_url
 from tests.swarm.web_parts import PUBLIC, Asked, Net, Papers, Web, papers, reply, web
 
 DATA = bytes(range(256)) * 12_000
@@ -200,6 +200,22 @@ async def test_the_owner_goes_through_the_proxy_that_the_environment_names_and_n
                 edge=Edge(net.edge().resolve, net.edge().transport, lambda place: proxy),
             )
         assert len(site.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("named", "proxy"),
+    [
+        ({"http": "http://proxy:3128"}, "http://proxy:3128"),
+        ({"http": "proxy:3128"}, "http://proxy:3128"),
+        ({"https": "http://proxy:3128"}, None),
+        ({"http": "socks5://proxy:1080"}, None),
+        ({}, None),
+    ],
+)
+def test_only_a_proxy_that_speaks_http_is_one(named: dict[str, str], proxy: str | None) -> None:
+    place = read_url("http://models.example.org/m", FOR_OWNER)
+    assert proxy_for(place, lambda: named, lambda host: False) == proxy
+    assert proxy_for(place, lambda: named, lambda host: True) is None
 
 
 # -- certificates --------------------------------------------------------------------------------------------------------
