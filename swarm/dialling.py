@@ -54,8 +54,8 @@ MAX_PENDING_PER_IP: Final = 128
 ORDINARY: Final = (BaseLibp2pError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError)
 """How streams end when peers go away; nothing to write home about."""
 
-OpenOn = Callable[[SwarmConn, str], Awaitable[Stream]]
-"""A stream of a protocol on this very connection. Raises libp2p's errors."""
+OpenOn = Callable[[SwarmConn, Sequence[str]], Awaitable[Stream]]
+"""A stream on this very connection, of the first of the protocols that the peer knows. Raises libp2p's errors."""
 
 log = structlog.get_logger(__name__)
 

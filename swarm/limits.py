@@ -15,6 +15,7 @@ MAX_INBOUND_OF_PROTOCOL: Final = 8
 """Of those, streams of one protocol."""
 
 APART: Final[Mapping[str, int]] = {
+    "/sark/hop/1": 320,
     "/libp2p/circuit/relay/0.2.0/hop": 320,
     "/libp2p/circuit/relay/0.2.0/stop": 64,
 }

@@ -169,7 +169,7 @@ class Puncher:
                     nursery.start_soon(self._dial_once, peer, address, None, False)
 
     async def _try(self, peer: ID, conn: SwarmConn) -> bool:
-        stream = await self._open_on(conn, DCUTR)
+        stream = await self._open_on(conn, [DCUTR])
         try:
             with trio.fail_after(ANSWER_WITHIN_S):
                 asked = trio.current_time()

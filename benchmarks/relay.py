@@ -1,0 +1,225 @@
+"""What a gate in between costs: round trips and MiB/s of a direct connection and of a circuit, and the gate's own processor time.
+
+    python benchmarks/relay.py [--mib 256] [--rounds 3] [--trips 400] [--places 0]
+
+Four processes on loopback: a gate, a node with a port, a node without one, and this one, which calls both. `--places N`: N more
+nodes hold places at the gate, for what that takes of its memory and, while nothing else happens, of its processor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import time
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+import psutil
+import trio
+
+from swarm.host import HostNetwork, open_host
+from swarm.identity import Identity
+from swarm.network import Address, PeerId, Stream
+from swarm.relay_desk import RelayDesk, RelayLimits
+
+ECHO = "/sark/bench/echo/1"
+SINK = "/sark/bench/sink/1"
+LOOPBACK = "/ip4/127.0.0.1/tcp/0"
+MIB = 1024 * 1024
+IDLE_S = 20.0
+
+
+async def echo(stream: Stream) -> None:
+    while data := await stream.receive_some():
+        await stream.send_all(data)
+
+
+async def sink(stream: Stream) -> None:
+    """Take it all, then say so."""
+    while await stream.receive_some():
+        pass
+    await stream.send_all(b"!")
+
+
+async def be_gate() -> None:
+    """Lend; print where it is."""
+    limits = RelayLimits(circuit_bytes=1 << 40, reservations_per_network=4096, reservations=4096)
+    async with open_host(Identity.fresh(), listen=[LOOPBACK], server=True) as network:
+        network.serve_relay(RelayDesk(limits))
+        print(network.peer_id, network.addresses[0], flush=True)
+        await trio.sleep_forever()
+
+
+async def be_node(gate: PeerId, at: Address, port: bool) -> None:
+    """Echo and take, with a port or with a place at the gate; print where it is."""
+    async with open_host(Identity.fresh(), listen=[LOOPBACK] if port else [], server=False) as network:
+        network.handle(ECHO, echo)
+        network.handle(SINK, sink)
+        where = network.addresses[0] if port else (await network.reserve(gate, [at])).address
+        print(network.peer_id, where, flush=True)
+        await trio.sleep_forever()
+
+
+async def hold_places(gate: PeerId, at: Address, count: int) -> None:
+    """So many nodes in one process, each with a place."""
+    async with AsyncExitStack() as stack:
+        for _ in range(count):
+            network = await stack.enter_async_context(open_host(Identity.fresh(), server=False))
+            network.handle(ECHO, echo)
+            await network.reserve(gate, [at], patience_s=30)
+        print(count, "places", flush=True)
+        await trio.sleep_forever()
+
+
+class Child:
+    """A process of ours: what it printed first, and what it has used of the machine."""
+
+    def __init__(self, *role: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, "--role", *role], stdout=subprocess.PIPE, text=True
+        )
+        assert self._process.stdout is not None
+        self.peer, self.address = self._process.stdout.readline().split()
+
+    def cpu_s(self) -> float:
+        """Processor seconds so far."""
+        times = psutil.Process(self._process.pid).cpu_times()
+        return times.user + times.system
+
+    def mib(self) -> float:
+        """Resident memory."""
+        return float(psutil.Process(self._process.pid).memory_info().rss) / MIB
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+@dataclass
+class Measured:
+    """Of one way: seconds."""
+
+    connect_s: float
+    trips: list[float]
+    streams: list[float]
+    bulk: list[float]
+
+
+async def measure(network: HostNetwork, node: Child, size: int, rounds: int, trips: int) -> Measured:
+    """Connect, ask and send."""
+    begin = time.perf_counter()
+    await network.connect(node.peer, [node.address])
+    found = Measured(time.perf_counter() - begin, [], [], [])
+    stream = await network.open(node.peer, ECHO)
+    for _ in range(trips):
+        begin = time.perf_counter()
+        await stream.send_all(b"x" * 1024)
+        await _exactly(stream, 1024)
+        found.trips.append(time.perf_counter() - begin)
+    await stream.aclose()
+    for _ in range(trips // 4):
+        begin = time.perf_counter()
+        stream = await network.open(node.peer, ECHO)
+        await stream.send_all(b"x" * 1024)
+        await _exactly(stream, 1024)
+        found.streams.append(time.perf_counter() - begin)
+        await stream.aclose()
+    body = bytes(MIB)
+    for _ in range(rounds):
+        stream = await network.open(node.peer, SINK)
+        begin = time.perf_counter()
+        for _ in range(size // MIB):
+            await stream.send_all(body)
+        await stream.send_eof()
+        await _exactly(stream, 1)
+        found.bulk.append(time.perf_counter() - begin)
+        await stream.aclose()
+    return found
+
+
+async def _exactly(stream: Stream, size: int) -> None:
+    while size > 0:
+        data = await stream.receive_some()
+        assert data
+        size -= len(data)
+
+
+def tell(way: str, found: Measured, size: int) -> None:
+    """One line."""
+
+    def ms(seconds: list[float], share: float) -> float:
+        return sorted(seconds)[int(len(seconds) * share)] * 1000
+
+    speed = size / MIB / statistics.median(found.bulk)
+    print(
+        f"{way:8} connect {found.connect_s * 1000:6.1f} ms   1 KiB there and back p50 {ms(found.trips, 0.5):5.2f} "
+        f"p95 {ms(found.trips, 0.95):5.2f} ms   on a new stream p50 {ms(found.streams, 0.5):5.2f} "
+        f"p95 {ms(found.streams, 0.95):5.2f} ms   {speed:6.1f} MiB/s"
+    )
+
+
+async def compare(gate: Child, direct: Child, relayed: Child, size: int, rounds: int, trips: int) -> None:
+    """Measure both ways and print."""
+    async with open_host(Identity.fresh(), server=False) as network:
+        network.handle(ECHO, echo)
+        tell("direct", await measure(network, direct, size, rounds, trips), size)
+        before = gate.cpu_s()
+        found = await measure(network, relayed, size, rounds, trips)
+        path = network.path(relayed.peer)
+        assert path is not None
+        assert path.via == gate.peer
+        tell("relayed", found, size)
+        used = gate.cpu_s() - before
+        print(
+            f"gate     {used / (size * rounds / 1e9):.2f} processor seconds for each GB passed on; {gate.mib():.0f} MiB"
+        )
+
+
+def places(gate: Child, count: int) -> None:
+    """What places take of the gate."""
+    before, cpu_before = gate.mib(), gate.cpu_s()
+    holders = Child("places", gate.peer, gate.address, str(count))
+    try:
+        taken = gate.cpu_s() - cpu_before
+        cpu_before = gate.cpu_s()
+        time.sleep(IDLE_S)
+        idle = (gate.cpu_s() - cpu_before) / IDLE_S
+        print(
+            f"gate     {count} places: {before:.0f} MiB → {gate.mib():.0f} MiB, {taken:.1f} processor seconds to give them, "
+            f"{100 * idle:.1f} % of a processor while nothing else happens"
+        )
+    finally:
+        holders.stop()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--mib", type=int, default=256)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--trips", type=int, default=400)
+    parser.add_argument("--places", type=int, default=0)
+    parser.add_argument("--role", nargs="+")
+    asked = parser.parse_args()
+    match asked.role:
+        case ["gate"]:
+            trio.run(be_gate)
+        case ["node", peer, address, port]:
+            trio.run(be_node, peer, address, port == "port")
+        case ["places", peer, address, count]:
+            trio.run(hold_places, peer, address, int(count))
+        case _:
+            children = [gate := Child("gate")]
+            try:
+                children += [Child("node", gate.peer, gate.address, port) for port in ("port", "none")]
+                trio.run(compare, *children, asked.mib * MIB, asked.rounds, asked.trips)  # type: ignore[arg-type]
+                if asked.places:
+                    places(gate, asked.places)
+            finally:
+                for child in children:
+                    child.stop()
+
+
+if __name__ == "__main__":
+    main()
