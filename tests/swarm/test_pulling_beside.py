@@ -20,8 +20,8 @@ Piece = Callable[[int, int], Awaitable[bytearray]]
 
 @pytest.fixture
 async def slow() -> AsyncIterator[Field]:
-    """The scheduler's link takes a third of a second for a piece."""
-    async with MemorySwarm(random.Random(1), latency_s=0.005, bytes_per_s=12e6) as swarm:
+    """The scheduler's link takes a tenth of a second for a piece."""
+    async with MemorySwarm(random.Random(1), latency_s=0.005, bytes_per_s=40e6) as swarm:
         yield Field(swarm)
 
 
@@ -37,7 +37,7 @@ async def takes(field: Field, piece: Piece, *, patient: bool = True) -> Kept:
 
 
 async def good(offset: int, length: int) -> bytearray:
-    await trio.sleep(0.02)
+    await trio.lowlevel.checkpoint()
     return bytearray(CONTENT[offset : offset + length])
 
 
