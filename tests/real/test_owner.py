@@ -42,7 +42,7 @@ def test_an_owner_pauses_a_device_and_has_it_go_on_without_and_with_a_gate(lab: 
     assert paused.out == "this device: paused by its owner\n"
     resumed = lab.run("one", "resume", "one", "--gate", lab.gate)
     assert resumed.code == 0, resumed
-    assert re.fullmatch(r"one …\w{8}: active\n", resumed.out), resumed
+    assert re.fullmatch(r"one …\w{8}: active; direct, [0-9.]+ ms\n", resumed.out), resumed
 
 
 def test_another_homes_owner_may_not_and_is_told_what_would_let_it(lab: Lab) -> None:
