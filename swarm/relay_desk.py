@@ -95,6 +95,8 @@ class RelayLimits:
     circuits_from_peer: int = 256
     """A scheduler calls all its workers; a worker is called by few."""
     circuits_to_peer: int = 32
+    circuits_of_pair: int = 4
+    """Two peers need one; more are there for a moment, when one of them has come back before the other noticed that it was gone."""
     circuits_from_network: int = 512
     circuit_bytes: int = 1 << 30
     """Both ways together."""
@@ -195,6 +197,7 @@ class RelayDesk:
         self._passages: dict[int, Passage] = {}
         self._from_peer: Counter[PeerId] = Counter()
         self._to_peer: Counter[PeerId] = Counter()
+        self._of_pair: Counter[str] = Counter()
         self._from_network: Counter[str] = Counter()
         self._reserve_pace = _Pace(self.limits.reserve_burst, self.limits.reserve_every_s)
         self._connect_pace = _Pace(self.limits.connect_burst, self.limits.connect_every_s)
@@ -254,6 +257,7 @@ class RelayDesk:
         if (
             self._from_peer[source] >= limits.circuits_from_peer
             or self._to_peer[target] >= limits.circuits_to_peer
+            or self._of_pair[f"{source} {target}"] >= limits.circuits_of_pair
         ):
             raise self.decline(Decline.PEER_SHARE)
         if self._from_network[network] >= limits.circuits_from_network:
@@ -265,6 +269,7 @@ class RelayDesk:
         self._passages[passage.number] = passage
         self._from_peer[source] += 1
         self._to_peer[target] += 1
+        self._of_pair[f"{source} {target}"] += 1
         self._from_network[network] += 1
         return passage
 
@@ -291,6 +296,7 @@ class RelayDesk:
             return
         _less(self._from_peer, passage.source)
         _less(self._to_peer, passage.target)
+        _less(self._of_pair, f"{passage.source} {passage.target}")
         _less(self._from_network, passage.network)
         if why is None:
             self._connected -= 1

@@ -82,7 +82,7 @@ class RelayHop:
             else:
                 raise self._desk.decline(Decline.MALFORMED)
         except Declined as declined:
-            log.info("relay.declined", peer=stream.peer, why=declined.reason.value, asked=_name(asked))
+            log.debug("relay.declined", peer=stream.peer, why=declined.reason.value, asked=_name(asked))
             await self._tell(stream, HopMessage(type=HopMessage.STATUS, status=STATUS[declined.reason]))
 
     async def _lend(self, stream: Stream) -> None:
@@ -174,7 +174,9 @@ class RelayHop:
                             break
                         if not self._desk.carry(passage, len(data)):
                             return over(Ended.BYTES)
-                        await trio.sleep(self._desk.pace(len(data), trio.current_time()))
+                        wait_s = self._desk.pace(len(data), trio.current_time())
+                        if wait_s > 0:
+                            await trio.sleep(wait_s)
                         with trio.fail_after(SEND_WITHIN_S):
                             await sink.send_all(data)
                     await sink.send_eof()

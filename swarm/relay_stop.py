@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -28,7 +29,9 @@ from swarm.relay_wire import read_message, write_message
 
 ASK_WITHIN_S: Final = 5.0
 MAX_RINGING: Final = 16
-"""Calls being secured at a time; who calls is not proved before."""
+"""Calls being secured at a time."""
+MAX_RINGING_OF_CALLER: Final = 2
+"""Of these, calls of one peer, by the name that the gate gives."""
 READ: Final = 65_536
 
 
@@ -84,7 +87,7 @@ class StopDesk:
         that it is who the gate says, and give what is set when it has ended."""
         self._holds = holds
         self._take = take
-        self._ringing = 0
+        self._ringing: Counter[PeerId] = Counter()
 
     async def serve(self, stream: Stream) -> None:
         """One call, for as long as its connection lives."""
@@ -99,15 +102,17 @@ class StopDesk:
         if not self._holds(stream.peer):
             await _answer(stream, PERMISSION_DENIED)
             return
-        if self._ringing >= MAX_RINGING:
+        if self._ringing.total() >= MAX_RINGING or self._ringing[caller] >= MAX_RINGING_OF_CALLER:
             await _answer(stream, RESOURCE_LIMIT_EXCEEDED)
             return
-        self._ringing += 1
+        self._ringing[caller] += 1
         try:
             await _answer(stream, OK)
             ended = await self._take(CircuitConn(stream, initiator=False), caller)
         finally:
-            self._ringing -= 1
+            self._ringing[caller] -= 1
+            if not self._ringing[caller]:
+                del self._ringing[caller]
         await ended.wait()
 
 

@@ -114,6 +114,18 @@ def test_circuits_have_shares_too() -> None:
     assert why_not_connected(desk, "d", "z") is Decline.FULL
 
 
+def test_two_peers_have_few_circuits_between_them() -> None:
+    desk = RelayDesk(RelayLimits(circuits_of_pair=2))
+    desk.reserve("x", HOME, 0)
+    desk.reserve("y", HOME, 0)
+    first = desk.begin("a", HOME, "x", 0)
+    assert [why_not_connected(desk, "a", "x") for _ in range(2)] == [None, Decline.PEER_SHARE]
+    assert why_not_connected(desk, "a", "y") is None
+    assert why_not_connected(desk, "b", "x") is None
+    desk.end(first, Ended.CLOSED)
+    assert why_not_connected(desk, "a", "x") is None
+
+
 def test_a_circuit_carries_what_it_may_and_not_a_byte_more() -> None:
     desk = RelayDesk(RelayLimits(circuit_bytes=100, circuit_s=60))
     desk.reserve("x", HOME, 0)
