@@ -20,6 +20,8 @@ models:
 # - name: magika                       # a model that an installed Python package carries
 #   package: magika
 #   path: models/standard_v3_3/model.onnx
+# - name: resnet                       # fetched once, when it is submitted; or hf://ORG/REPO/FILE@REVISION
+#   url: https://example.org/resnet50.onnx
 
 units:                                 # each model runs on each of these
   - CPU (ONNX)
