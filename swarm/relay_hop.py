@@ -34,7 +34,8 @@ QUIET_S: Final = 90.0
 """So has one where nothing is said for so long; the two ends ask each other every few seconds whether they are there."""
 LAST_WORDS_S: Final = 10.0
 """After one of the two has finished."""
-CHUNK: Final = 262_144
+CHUNK: Final = 65_507
+"""One frame in, one frame out; and where the gate's bytes a second are limited, nobody waits long for another's turn."""
 
 log = structlog.get_logger("sark.relay")
 
