@@ -97,8 +97,9 @@ async def work(folder: Path, speaker: str, addresses: list[str], model: Model) -
     """A worker's part."""
     cache = ModelCache(folder, 10**12)
     async with open_host(Identity.fresh(), listen=["/ip4/127.0.0.1/tcp/0"], server=True) as network:
+        counted = Counted(network, None)
         serve_blobs(
-            network,
+            counted,  # type: ignore[arg-type]
             lambda peer, sha256: None,
             shared=lambda peer, sha256, slip: cache.find(sha256) or cache.coming(sha256),
         )
@@ -110,6 +111,7 @@ async def work(folder: Path, speaker: str, addresses: list[str], model: Model) -
         await cache.get(model, source)
         print(json.dumps(time.perf_counter() - begin), flush=True)
         await ask()  # serves on until all have it
+        print(json.dumps(counted.sent), flush=True)
 
 
 class Child:
@@ -134,8 +136,10 @@ class Child:
         self.process.communicate()
 
 
-def spread(path: Path, sha256: str, size: int, workers: int, rate: float | None) -> tuple[list[float], int]:
-    """Seconds of each worker, and bytes that the uploader sent."""
+def spread(
+    path: Path, sha256: str, size: int, workers: int, rate: float | None
+) -> tuple[list[float], int, int]:
+    """Seconds of each worker, bytes that the uploader sent, and bytes that the workers sent each other."""
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         uploader = Child("--serve", str(path), "--upload", str(rate or 0))
         children = [uploader]
@@ -149,8 +153,10 @@ def spread(path: Path, sha256: str, size: int, workers: int, rate: float | None)
             for child in crowd:
                 child.say("go")
             seconds = [child.hear() for child in crowd]
-            uploader.say("count")
-            return seconds, uploader.hear()
+            for child in children:
+                child.say("count")
+            sent = [child.hear() for child in children]
+            return seconds, sent[0], sum(sent[1:])
         finally:
             for child in children:
                 child.end()
@@ -181,12 +187,13 @@ def main() -> None:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         one: float | None = None
         for workers in map(int, told.workers.split(",")):
-            seconds, sent = spread(path, sha256, size, workers, told.upload or None)
+            seconds, sent, among = spread(path, sha256, size, workers, told.upload or None)
             last = max(seconds)
             one = one or last
             print(
                 f"{workers} workers: all have {told.mib} MiB after {last:6.2f} s, {last / one:5.2f} × one copy "
-                f"({size * workers / MIB / last:6.1f} MiB/s in all); the uploader sent {sent / size:5.2f} copies",
+                f"({size * workers / MIB / last:6.1f} MiB/s in all); the uploader sent {sent / size:5.2f} copies, "
+                f"the workers each other {among / size:5.2f}",
                 flush=True,
             )
 

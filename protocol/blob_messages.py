@@ -9,7 +9,7 @@
         │ Which ──────────────────────────────▶ │   what of it have you?
         │ ◀─────────────────────── Have, Absent │
         │ Fetch ──────────────────────────────▶ │
-        │ ◀──────────────────── Sending, Absent │
+        │ ◀────────────── Sending, Have, Absent │
         │ ◀═══════════ length bytes, no framing │   then the next Fetch on the same stream
 
 The taker asks for as much as it can store; the holder sends nothing unasked, so nothing piles up. The whole is verified by its hash.
@@ -51,7 +51,7 @@ class Fetch(Message):
     slip: Slip | None = None
     """Why I may have it, where you do not know me."""
     lacking: Bits | None = None
-    """Or rather whichever of these pieces you have sent least often; then the answer says where it lies."""
+    """Or rather one of these pieces that you have sent nobody yet: the answer says where it lies; where there is none, it is `Have`."""
 
 
 class Sending(Message):

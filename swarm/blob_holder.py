@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -121,8 +121,8 @@ class _Holder:
     shared: Shared | None
     where: Knows | None
     resting: Callable[[], bool]
-    _sent: OrderedDict[str, Counter[int]] = field(default_factory=OrderedDict)
-    """By file: how often each piece was sent."""
+    _sent: OrderedDict[str, set[int]] = field(default_factory=OrderedDict)
+    """By file: pieces that somebody was sent."""
     _hashes: OrderedDict[str, bytes] = field(default_factory=OrderedDict)
     _hashing: trio.Lock = field(default_factory=trio.Lock)
 
@@ -191,7 +191,7 @@ class _Holder:
     def _held(self, opened: _Open) -> Have:
         count = count_of(opened.size)
         have = None if opened.partly is None else to_bits(opened.partly.held(), count)
-        sent = self._sent.get(opened.sha256, Counter())
+        sent = self._sent.get(opened.sha256, set())
         fresh = to_bits(set(range(count)).difference(sent), count) if opened.partly is None else None
         return Have(size=opened.size, pieces=have, fresh=fresh)
 
@@ -202,7 +202,10 @@ class _Holder:
     # -- sending ---------------------------------------------------------------------------------------------------------
 
     async def _send(self, stream: Stream, call: int, opened: _Open, ask: Fetch) -> None:
-        chosen = self._least_sent(opened, ask.lacking) if ask.lacking is not None else None
+        chosen = self._unsent(opened, ask.lacking) if ask.lacking is not None else None
+        if ask.lacking is not None and chosen is None:
+            await _say(stream, call, self._held(opened))
+            return
         offset, length = (ask.offset, ask.length) if chosen is None else span(chosen, opened.size)
         length = max(0, min(length, opened.size - offset))
         partly = opened.partly
@@ -233,17 +236,17 @@ class _Holder:
                 with trio.fail_after(STALL_S):
                     await stream.send_all(view[at : at + BURST])
 
-    def _least_sent(self, opened: _Open, lacking: bytes) -> int | None:
-        """Of these pieces, the first of those that were sent least often. None: there is none of them here."""
-        sent = self._sent.get(opened.sha256, Counter())
-        wanted = from_bits(lacking, count_of(opened.size))
-        here = [index for index in wanted if opened.partly is None or opened.partly.has(index)]
-        return min(here, key=lambda index: (sent[index], index), default=None)
+    def _unsent(self, opened: _Open, lacking: bytes) -> int | None:
+        """The first of these pieces that nobody was sent yet. None: there is none of them here."""
+        sent = self._sent.get(opened.sha256, set())
+        wanted = from_bits(lacking, count_of(opened.size)).difference(sent)
+        here = (index for index in wanted if opened.partly is None or opened.partly.has(index))
+        return min(here, default=None)
 
     def _count(self, sha256: str, index: int) -> None:
-        sent = self._sent.setdefault(sha256, Counter())
+        sent = self._sent.setdefault(sha256, set())
         self._sent.move_to_end(sha256)
-        sent[index] += 1
+        sent.add(index)
         while len(self._sent) > MAX_COUNTED:
             self._sent.popitem(last=False)
 

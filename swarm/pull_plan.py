@@ -27,7 +27,7 @@ AGAIN_S: Final = (0.5, 16.0)
 HUNGRY_S: Final = 1.0
 """When nothing came from others for so long, and for half as long again as a piece takes, the scheduler gives more than that."""
 LATE_S: Final = 3.0
-"""A piece that was asked for so long ago may be asked of one other source beside."""
+"""A piece that was asked for so long ago, and thrice as long as a piece takes, may be asked of one other source beside."""
 LOOKED_AT: Final = 64
 """Pieces that are weighed against each other at most."""
 
@@ -138,7 +138,7 @@ class Plan:
         return min(some, key=lambda i: (sum(each.has(i) for each in weighed), self._rng.random()))
 
     def would_do(self, source: Source, index: int) -> set[int] | None:
-        """The pieces of which the speaker may send whichever it sent least often, instead of this one; None: it is to be this one."""
+        """The pieces of which the speaker is to send one that it sent nobody yet, instead of this one; None: it is to be this one."""
         if not source.speaker or not self.others() or (source.known and not source.fresh):
             return None
         return self.lacking - self._storing.union(*(each.asked for each in self.sources.values())) | {index}
@@ -155,7 +155,7 @@ class Plan:
             for each in self.sources.values()
             if each is not source
             for index, at in each.asked.items()
-            if now - at >= LATE_S and index in waited and source.has(index)
+            if now - at >= max(LATE_S, 3 * self._pace_s) and index in waited and source.has(index)
         ]
         for _, index in sorted(late):
             if sum(index in each.asked for each in self.sources.values()) == 1:
@@ -188,6 +188,10 @@ class Plan:
         source.got += 1
         if not source.speaker:
             self._others_gave_at = now
+
+    def declined(self, source: Source, index: int) -> None:
+        """It does not send that, for others can."""
+        source.asked.pop(index, None)
 
     def released(self, source: Source) -> None:
         """What was asked of it will not come."""

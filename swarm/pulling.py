@@ -376,6 +376,9 @@ class _Pull:
                 await asker.which()
             return
         answer = await asker.answer()
+        if isinstance(answer, _Declined):
+            self.plan.declined(source, answer.index)
+            answer = answer.have
         if isinstance(answer, Have):
             count = count_of(self.wanted.size)
             have = None if answer.pieces is None else from_bits(answer.pieces, count)
@@ -413,6 +416,14 @@ class _Pull:
             self.ended.set()
 
 
+@dataclass(frozen=True, slots=True)
+class _Declined:
+    """No piece comes, for others have been sent all that we lack; what there is."""
+
+    index: int
+    have: Have
+
+
 class _Asker:
     """Questions about one file on one stream, and their answers in order."""
 
@@ -445,7 +456,7 @@ class _Asker:
         with trio.fail_after(STALL_S):
             await self._stream.send_all(BLOB.encode(Frame(Kind.CALL, self._call, message)))
 
-    async def answer(self) -> tuple[int, int, bytearray] | Have:
+    async def answer(self) -> tuple[int, int, bytearray] | Have | _Declined:
         """The next one: the piece that comes, the one that was named, its bytes.
 
         Raises `Refused`, `RemoteProtocolError`, and as streams do.
@@ -463,8 +474,8 @@ class _Asker:
                     raise Refused(f"{peer} does not give {self._sha256[:12]}…: {no.detail}", reason=no.reason)
                 case Sending(size=size) | Have(size=size) if size != self._size:
                     raise RemoteProtocolError(f"{peer} has {size} bytes under this hash, not {self._size}")
-                case Have() as held if index is None and frame.id == call:
-                    return held
+                case Have() as held if frame.id == call and (index is None or self._would_do):
+                    return held if index is None else _Declined(index, held)
                 case Sending() as head if index is not None and frame.id == call:
                     sent = index if head.offset is None else head.offset // PIECE_SIZE
                     if sent != index and sent not in self._would_do:
