@@ -140,7 +140,9 @@ def _bring_back(
         try:
             spool(source, needed[kept.sha256], home.spool)
         except CampaignError:
-            there = "what its URL holds" if entry is not None and entry.path is None else safe_text(str(source))
+            there = (
+                "what its URL holds" if entry is not None and entry.path is None else safe_text(str(source))
+            )
             raise CampaignError(
                 f"model {safe_text(kept.name, 60)!r}: {there} is not the file it was",
                 hint="submit the campaign again",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from scheduler.store import Store
 from scheduler.submit import submit_campaign
 from swarm.home import Home
 from swarm.urls import HfFile
-from tests.swarm.web_parts import Web, reply, web
+from tests.swarm.web_parts import Web, reply, web_beside
 
 DATA = b"\x08\x07 this is a model " * 200_000
 SHA = hashlib.sha256(DATA).hexdigest()
@@ -35,27 +34,8 @@ def home(tmp_path: Path) -> Home:
 
 @pytest.fixture
 def site() -> Iterator[Web]:
-    """A server on a thread of its own: submitting blocks."""
-    ready: trio.CancelScope | None = None
-    found: list[Web] = []
-    up, token = threading.Event(), []
-
-    async def serve() -> None:
-        nonlocal ready
-        async with web() as made:
-            found.append(made)
-            token.append(trio.lowlevel.current_trio_token())
-            with trio.CancelScope() as ready:
-                up.set()
-                await trio.sleep_forever()
-
-    thread = threading.Thread(target=trio.run, args=(serve,))
-    thread.start()
-    up.wait(10)
-    yield found[0]
-    assert ready is not None
-    token[0].run_sync_soon(ready.cancel)
-    thread.join(10)
+    with web_beside() as made:
+        yield made
 
 
 def campaign_of(site: Web, more: str = "") -> str:

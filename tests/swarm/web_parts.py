@@ -5,8 +5,9 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -151,6 +152,30 @@ async def web(tls: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> Asy
         nursery.start_soon(trio.serve_listeners, one, listeners)
         yield site
         nursery.cancel_scope.cancel()
+
+
+@contextmanager
+def web_beside() -> Iterator[Web]:
+    """A server on a thread of its own, for what blocks."""
+    up = threading.Event()
+    found: list[tuple[Web, trio.lowlevel.TrioToken, trio.CancelScope]] = []
+
+    async def serve() -> None:
+        async with web() as made:
+            with trio.CancelScope() as scope:
+                found.append((made, trio.lowlevel.current_trio_token(), scope))
+                up.set()
+                await trio.sleep_forever()
+
+    thread = threading.Thread(target=trio.run, args=(serve,))
+    thread.start()
+    up.wait(10)
+    site, token, scope = found[0]
+    try:
+        yield site
+    finally:
+        token.run_sync_soon(scope.cancel)
+        thread.join(10)
 
 
 @dataclass
