@@ -87,6 +87,8 @@ class Found(Message):
 
     type: Literal["found"] = "found"
     contacts: Contacts = ()
+    client: bool | None = None
+    """True: who answers keeps no adverts and can be dialled by few; ask those it names."""
 
 
 class StoreItem(Message):

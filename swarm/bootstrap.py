@@ -108,7 +108,10 @@ class BootstrapKeeper(INotifee):
                 log.info("gate.lost", gates=[contact.peer for contact in self._contacts])
             news = await self._pause(pause * self._rng.uniform(0.5, 1.0))
             pause = RETRY_FIRST_S if news else min(pause * 2, most)
-            if not self._linked() and await self._try_all():
+            if self._linked():
+                self._learn()  # somebody else has connected with it meanwhile
+                await self._network.refresh()
+            elif await self._try_all():
                 await self._network.refresh()
 
     async def _pause(self, seconds: float) -> bool:
@@ -139,6 +142,12 @@ class BootstrapKeeper(INotifee):
     def _linked(self) -> bool:
         live = set(self._network.connected())
         return any(contact.peer in live for contact in self._contacts)
+
+    def _learn(self) -> None:
+        live = set(self._network.connected())
+        for contact in self._contacts:
+            if contact.peer in live:
+                self._network.learn(contact)
 
     async def _try_all(self) -> bool:
         """Gives whether there is a way in that there was not before. Gates have a head start."""

@@ -46,6 +46,8 @@ class Caller:
         self._network = network
         self._links = links
         self._silent: dict[PeerId, float] = {}
+        self._gone: set[PeerId] = set()
+        """Of those, who was not even connected any more: asked again as soon as it is."""
         self._round_trips: deque[float] = deque(maxlen=31)
         self._hedge = HEDGE_S[1]
         self._lost: OrderedDict[PeerId, Contact] = OrderedDict()
@@ -65,9 +67,10 @@ class Caller:
         until = self._silent.get(peer)
         if until is None:
             return True
-        if until > trio.current_time():
+        if until > trio.current_time() and not (peer in self._gone and peer in self._network.connected()):
             return False
         del self._silent[peer]
+        self._gone.discard(peer)
         return True
 
     def knows(self, peer: PeerId) -> bool:
@@ -117,9 +120,7 @@ class Caller:
             raise Unreachable(f"{contact.peer} did not answer: {exc}") from exc
         if isinstance(answer, say.Refused):
             if answer.reason is Reason.NOT_A_HOLDER:
-                self._silent[contact.peer] = trio.current_time() + NO_HOLDER_S
-                self._table.pop(contact.peer, None)
-                self._network.forget(contact.peer)  # perhaps it was one, and can no longer be dialled
+                self._no_holder(contact.peer)
             raise Refused(
                 f"{contact.peer} refused: {answer.detail or answer.reason}",
                 reason=answer.reason,
@@ -130,8 +131,18 @@ class Caller:
             raise Unreachable(
                 f"{contact.peer} answered {type(message).__name__} with {type(answer).__name__}"
             )
-        self._answered(contact, trio.current_time() - began if warm else None)
+        if isinstance(answer, say.Found) and answer.client:
+            self._no_holder(contact.peer)
+        else:
+            self._answered(contact, trio.current_time() - began if warm else None)
         return answer
+
+    def _no_holder(self, peer: PeerId) -> None:
+        """Leave it alone for a while; perhaps it was one, and can no longer be dialled."""
+        self._silent[peer] = trio.current_time() + NO_HOLDER_S
+        self._lost.pop(peer, None)
+        self._table.pop(peer, None)
+        self._network.forget(peer)
 
     def _answered(self, contact: Contact, round_trip: float | None) -> None:
         self._silent.pop(contact.peer, None)
@@ -147,6 +158,8 @@ class Caller:
 
     async def _failed(self, contact: Contact) -> None:
         self._silent[contact.peer] = trio.current_time() + SILENT_S
+        if contact.peer not in self._network.connected():
+            self._gone.add(contact.peer)
         if contact.holder:
             self._lost[contact.peer] = contact
             self._lost.move_to_end(contact.peer)

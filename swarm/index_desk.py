@@ -24,6 +24,8 @@ from swarm.network import Address, Contact, PeerId
 CALLS_PER_S: Final = 200.0
 """What one peer may ask of us, on average; bursts up to twice that."""
 MAX_BUCKETS: Final = 4_096
+HANDED_ON: Final = 4
+"""Of those that somebody names who is no holder himself, so many are asked."""
 INTRODUCTIONS: Final = 8
 """Strangers that are asked back at a time before they count as holders."""
 
@@ -133,18 +135,17 @@ class Desk:
         """Read our own store."""
         return self._holder.page(trio.current_time(), message)
 
-    def _find(self, asker: PeerId, message: say.Find) -> say.Found | say.Refused:
+    def _find(self, asker: PeerId, message: say.Find) -> say.Found:
         if message.sender is not None and message.sender.peer == asker:
             for contact in told((message.sender,)):
                 self.introduce(contact)
-        if self._me() is None:
-            return say.Refused(reason=Reason.NOT_A_HOLDER, detail="this node is no way to others")
         near = [
             contact
             for contact in self._caller.nearest(message.key, message.count + 1)
             if contact.peer != asker
         ]
-        return say.Found(contacts=tell(near[: message.count]))
+        client = True if self._me() is None else None
+        return say.Found(contacts=tell(near[: message.count]), client=client)
 
     def _store(self, now: float, sender: PeerId, message: say.Store) -> say.Stored:
         try:
@@ -199,9 +200,13 @@ class Desk:
 
     async def _meet(self, contact: Contact) -> None:
         question = say.Find(key=routing_key(self._own_peer), sender=sender_of(self._me()))
+        named: list[Contact] = []
         try:
-            await self._caller.ask(contact, question, say.Found)
+            answer = await self._caller.ask(contact, question, say.Found)
+            named = told(answer.contacts)[:HANDED_ON] if answer.client else []
         except (Unreachable, Refused):
             pass
         finally:
             self._meeting.discard(contact.peer)
+        for other in named:
+            self.introduce(other)

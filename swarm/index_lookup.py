@@ -167,7 +167,7 @@ class Lookups:
                 wake = min(waiting) + self._caller.hedge_s if waiting and not patient else math.inf
                 with trio.move_on_at(wake):
                     contact, answer = await hear.receive()
-                    shortlist.heard(contact.peer, answered=answer is not None)
+                    shortlist.heard(contact.peer, answered=answer is not None and not answer.client)
                     self._add_named(shortlist, answer)
         return shortlist.answered()
 

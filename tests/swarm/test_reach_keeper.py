@@ -292,6 +292,43 @@ async def test_two_gates_without_a_link_make_one_swarm_through_nodes_that_nobody
         assert [sighting.advert.name for sighting in result.found] == ["left"]
 
 
+async def test_a_neighbour_that_knows_no_gate_finds_the_swarm_through_a_node_that_cannot_be_dialled_from_outside(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with playing() as play:
+        await play.gate("gate")
+        node, keeper = await play.node("node", "gate", behind="home")
+        far, _ = await play.node("far", "gate", behind="office")
+        for name, network in (("node", node), ("far", far)):
+            await play.indices[name].publish(Advert(peer=network.peer_id, seq=0, device=name, name=name))
+        await within(8, lambda: not keeper.holder)
+        await trio.sleep(10)
+        neighbour, _ = await play.node("neighbour", behind="home")
+        await neighbour.connect(node.peer_id, node.addresses)
+        play.indices["neighbour"].introduce(Contact(node.peer_id, node.addresses))
+        await trio.sleep(2)
+        result = await play.indices["neighbour"].everybody()
+        assert {sighting.advert.name for sighting in result.found} == {"node", "far"}
+
+
+async def test_adverts_are_back_at_a_restarted_gate_within_seconds(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with playing() as play:
+        gate = await play.gate("gate")
+        node, keeper = await play.node("node", "gate", behind="home")
+        await play.indices["node"].publish(Advert(peer=node.peer_id, seq=0, device="d", name="node"))
+        await within(8, lambda: not keeper.holder)
+        await trio.sleep(100)
+        play.swarm.kill(gate.peer_id)
+        await trio.sleep(7)
+        await play.gate("gate")
+        # in the real network `bootstrap` does this
+        await within(12, lambda: gate.peer_id in node.connected())
+        node.learn(play.gates["gate"])
+        await within(12, lambda: play.indices["gate"].holder.nodes == 1)
+
+
 @pytest.mark.parametrize("seed", range(2))
 async def test_whatever_happens_to_gates_and_links_a_node_is_reachable_again_within_half_a_minute(
     autojump_clock: trio.testing.MockClock, seed: int
