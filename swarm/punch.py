@@ -14,7 +14,7 @@ one connection that nobody accepted; so the called node is the one who begins No
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -104,7 +104,6 @@ class Puncher:
         self._known = known
         self._busy: set[ID] = set()
         self._direct: dict[ID, trio.Event] = {}
-        self._quiet_until: OrderedDict[ID, float] = OrderedDict()
         self._answered: Counter[ID] = Counter()
         self._count_from = 0.0
 
@@ -117,22 +116,27 @@ class Puncher:
             if peer in self._direct:
                 self._direct[peer].set()
         elif conn.muxed_conn.is_initiator and self._swarm.background_nursery is not None:
-            self._swarm.background_nursery.start_soon(self._upgrade, peer, conn)
+            self._swarm.background_nursery.start_soon(self._upgrade, peer)
 
-    async def _upgrade(self, peer: ID, conn: SwarmConn) -> None:
-        """Try for a direct connection; then wait until the circuit is not used any more, and close it."""
-        if peer in self._busy or self._quiet_until.get(peer, 0.0) > trio.current_time():
+    async def _upgrade(self, peer: ID) -> None:
+        """As long as there is a circuit that we dialled: try for a direct connection, and close the circuit once nobody uses it."""
+        if peer in self._busy:
             return
         self._busy.add(peer)
         try:
-            if not await self._try_all(peer, conn):
-                return
-            while self._swarm.lives(conn) and self._swarm.direct(peer) is not None:
+            while (conn := self._dialled(peer)) is not None:
+                if self._swarm.direct(peer) is None:
+                    if not await self._try_all(peer, conn):
+                        await trio.sleep(PAUSE_S)
+                    continue
                 await trio.sleep(IDLE_LOOK_S)
                 if not conn.get_streams() and self._swarm.direct(peer) is not None:
                     await conn.close()
         finally:
             self._busy.discard(peer)
+
+    def _dialled(self, peer: ID) -> SwarmConn | None:
+        return next((conn for conn in self._swarm.relayed(peer) if conn.muxed_conn.is_initiator), None)
 
     async def _try_all(self, peer: ID, conn: SwarmConn) -> bool:
         began = trio.current_time()
@@ -154,10 +158,6 @@ class Puncher:
             took_s = round(trio.current_time() - began, 2)
             log.info("path.direct", peer=str(peer), tries=tries, took_s=took_s)
         elif self._swarm.lives(conn):
-            self._quiet_until.pop(peer, None)
-            self._quiet_until[peer] = trio.current_time() + PAUSE_S
-            if len(self._quiet_until) > MAX_REMEMBERED:
-                self._quiet_until.popitem(last=False)
             log.info("path.stays_relayed", peer=str(peer), tries=tries, again_in_s=PAUSE_S)
         return reached
 
