@@ -86,6 +86,11 @@ class Reception:
         visitor = self._visitor(peer)
         return visitor is not None and self.admission.lets_in(visitor.by)
 
+    def knows(self, peer: PeerId) -> bool:
+        """Whether the operator knows that peer, also where anybody is let in: the last places are kept for those."""
+        admission = self.admission
+        return peer in admission.always or peer in admission.allow or peer in admission.members
+
     def refusal(self, peer: PeerId, wanted: str) -> Refused | None:
         """The answer for somebody who is not let in; None: it is. `wanted`: `index`, `pool` or `relay`, for the count."""
         if self.lets_in(peer):
@@ -174,7 +179,7 @@ class Reception:
             if path.exists()
         )
         members: frozenset[PeerId] = frozenset()
-        if self.admission.admit is Admit.TICKET:
+        if self.admission.admit is not Admit.LIST:
             now = self._wall()
             for pool in own_pools(self._home, _damaged):
                 try:

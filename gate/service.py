@@ -7,7 +7,7 @@ nothing for anybody.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -27,6 +27,7 @@ from gate.settings import GateSettings
 from protocol.errors import ResourceError
 from protocol.index_messages import Refused
 from protocol.pool_messages import Enrol, Enrolled
+from swarm.arrivals import Arrivals
 from swarm.entry import Here, enter, hear_stops
 from swarm.home import Home
 from swarm.network import PeerId
@@ -53,8 +54,9 @@ async def run_gate(
     """
     reception, stops = Reception(home, settings), Stops()
     admit = partial(reception.refusal, wanted="index")
+    arrivals = Arrivals(settings.arrival_limits, reception.knows)
     async with (
-        enter("gate", home, settings, holder=True, admit=admit, tell=say) as here,
+        enter("gate", home, settings, holder=True, admit=admit, arrivals=arrivals, tell=say) as here,
         trio.open_nursery() as nursery,
     ):
         pools = _pools(here, settings, reception)
@@ -62,7 +64,12 @@ async def run_gate(
         relay = _relay(here, settings, reception)
         await nursery.start(reception.run)
         await nursery.start(pools.run)
-        await _show(here, settings, reception, pools, relay, stops, nursery)
+        refused = {
+            "connection": lambda: arrivals.refused,
+            "index": lambda: here.index.refused,
+            "pool": lambda: pools.refused,
+        }
+        await _show(here, settings, reception, relay, refused, stops, nursery)
         await nursery.start(partial(hear_stops, stops.asked, with_stdin=with_stdin))
         addresses = full_addresses(here)
         _tell_this_home(home.gate_file, addresses)
@@ -129,18 +136,13 @@ async def _show(
     here: Here,
     settings: GateSettings,
     reception: Reception,
-    pools: PoolNode,
     relay: RelayDesk | None,
+    refused: Mapping[str, Callable[[], Mapping[str, int]]],
     stops: Stops,
     nursery: trio.Nursery,
 ) -> None:
     """What operators see: status, log and metrics."""
     desk = GateDesk(reception)
-    refused = {
-        "index": lambda: here.index.refused,
-        "pool": lambda: pools.refused,
-        "gate": lambda: desk.refused,
-    }
     census = Census(
         here.network,
         here.index.holder,
@@ -148,7 +150,7 @@ async def _show(
         settings.admit,
         version("sark-node"),
         here.incarnation,
-        refused,
+        {**refused, "gate": lambda: desk.refused},
         draining=stops.first.is_set,
     )
     desk.serve(here.network, census.take)

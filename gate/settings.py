@@ -10,12 +10,14 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from gate.admission import Admit
 from protocol.base import AddressText
 from protocol.requirement import parse_size
+from swarm.arrivals import ArrivalLimits
 from swarm.identity import peer_id_bytes
 from swarm.relay_desk import RelayLimits
 from swarm.settings import RoleSettings
 
 DEFAULT_PORT: Final = 4101
 LIMITS: Final = RelayLimits()
+ARRIVALS: Final = ArrivalLimits()
 
 
 def _is_a_peer(text: str) -> str:
@@ -74,6 +76,10 @@ class GateSettings(RoleSettings):
     """Where Prometheus finds its numbers, such as `127.0.0.1:9464`; empty: nowhere."""
     drain_s: Annotated[float, Field(ge=0, le=3_600)] = 30.0
     """How long relayed connections may go on after it was told to stop."""
+    connections_per_network: Annotated[int, Field(ge=1)] = ARRIVALS.per_network
+    """Connections from one network: an IPv4 /24, an IPv6 /48."""
+    connections_per_s: Annotated[float, Field(gt=0)] = ARRIVALS.per_s
+    """New ones from one network each second, after 256 at once."""
     relay: bool = True
     """Lend places and circuits to nodes that nobody can dial."""
     relay_reservations: Annotated[int, Field(ge=1, le=65_536)] = LIMITS.reservations
@@ -92,6 +98,11 @@ class GateSettings(RoleSettings):
     """And how long it may last."""
     relay_bytes_per_s: Size = 0
     """What all of them may carry in a second: `20 MiB`; 0: as fast as they go."""
+
+    @property
+    def arrival_limits(self) -> ArrivalLimits:
+        """Who may connect."""
+        return replace(ARRIVALS, per_network=self.connections_per_network, per_s=self.connections_per_s)
 
     @property
     def relay_limits(self) -> RelayLimits | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Final
 
@@ -35,6 +35,7 @@ from multiaddr import Multiaddr
 
 from protocol.errors import SarkError
 from swarm.addresses import Circuit, parse_circuit, ways
+from swarm.arrivals import Arrivals
 from swarm.limits import InboundLimits
 from swarm.muxer import BoundedYamux
 from swarm.network import Address, PeerId, Stream
@@ -47,9 +48,6 @@ HEAD_START_S: Final = 0.25
 """Of direct addresses over circuits."""
 NEGOTIATE_WITHIN_S: Final = 5
 MAX_HEARD: Final = 4096
-MAX_PENDING: Final = 512
-MAX_PENDING_PER_IP: Final = 128
-"""Inbound connections that have not proved who they are."""
 
 ORDINARY: Final = (BaseLibp2pError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError)
 """How streams end when peers go away; nothing to write home about."""
@@ -105,11 +103,11 @@ class NoAutoConnector(AutoConnector):
 class NodeSwarm(Swarm):
     """libp2p's swarm, whose every dial is `reach`, whoever asks: the roles, Kademlia or libp2p's own services."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, arrivals: Arrivals | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._arrivals = arrivals or Arrivals()
         self.auto_connector = NoAutoConnector(self)
         self._dials: dict[ID, _Dial] = {}
-        self._pending: Counter[str] = Counter()
         self._stopping = False
         self.through: Callable[[Circuit, ID], Awaitable[INetConn]] | None = None
         """How a circuit is dialled."""
@@ -278,22 +276,21 @@ class NodeSwarm(Swarm):
         raw = RawConnection(read_write_closer, False)
         remote = read_write_closer.get_remote_address()
         ip = remote[0] if remote else ""
+        arrival = self._arrivals.arrive(ip, trio.current_time())
         try:
-            if self._pending[ip] >= MAX_PENDING_PER_IP or self._pending.total() >= MAX_PENDING:
+            if arrival is None:
                 return
-            self._pending[ip] += 1
-            try:
-                muxed = await self.upgrade_inbound_raw_conn(raw, maddr)
-            finally:
-                self._pending[ip] -= 1
-                if not self._pending[ip]:
-                    del self._pending[ip]
+            muxed = await self.upgrade_inbound_raw_conn(raw, maddr)
             self.called_at = trio.current_time()
-            if isinstance(muxed, BoundedYamux):
+            if not self._arrivals.stays(arrival, str(muxed.peer_id), len(self.get_connections())):
+                await muxed.close()
+            elif isinstance(muxed, BoundedYamux):
                 await muxed.event_closed.wait()
         except BaseLibp2pError as error:
             log.debug("inbound connection refused", ip=ip, why=_reason(error))
         finally:
+            if arrival is not None:
+                self._arrivals.leave(arrival)
             with trio.move_on_after(1.0, shield=True):
                 await raw.close()
 

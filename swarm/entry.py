@@ -24,6 +24,7 @@ from protocol.base import Message
 from protocol.errors import RemoteProtocolError
 from protocol.health_messages import HEALTH, Ping, Pong
 from protocol.words import Family
+from swarm.arrivals import Arrivals
 from swarm.gates import local_gates, own_worker, remembered_gates
 from swarm.home import Home, Role
 from swarm.host import open_host
@@ -73,12 +74,13 @@ async def enter(
     holder: bool,
     health: bool = True,
     admit: Admit = admit_all,
+    arrivals: Arrivals | None = None,
     tell: Callable[[str], object] = lambda line: None,
 ) -> AsyncIterator[Here]:
     """Be on the network as `role` for as long as the context lasts; on leaving, tell the index and close within about a second.
 
     `holder`: keep adverts for others and route for them, if this node can be dialled. `health`: answer pings here, for a role that
-    has no more to say than that it is there. `admit`: whose adverts are kept. `tell`: a line for people
+    has no more to say than that it is there. `admit`: whose adverts are kept; `arrivals`: who may connect. `tell`: a line for people
     when it turns out whether this node can be dialled. Raises `ResourceError` when the folder is
     in use by another node, the key is damaged or open to others, or a port cannot be had; `Unreachable` never: a gate that is
     not there yet is tried again and again.
@@ -107,6 +109,7 @@ async def enter(
             spare=ways,
             server=holder,
             rng=rng,
+            arrivals=arrivals,
         ) as network:
             keeper = keeper_for(role, network, gates, settings, rng, tell)
             index = Index(

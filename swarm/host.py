@@ -33,6 +33,7 @@ from multiaddr import Multiaddr
 from protocol.errors import LocalProtocolError, ResourceError, Unreachable
 from swarm import hardening
 from swarm.addresses import TcpAddress, check_listen, concrete, parse_tcp, usable
+from swarm.arrivals import Arrivals
 from swarm.bootstrap import BootstrapKeeper, Gates, gate_contacts
 from swarm.dialling import ORDINARY, NobodyListens, NodeHost, NodeSwarm
 from swarm.host_streams import NodeStream
@@ -197,13 +198,16 @@ async def open_host(
     spare: Callable[[], Sequence[str]] | None = None,
     server: bool,
     rng: random.Random | None = None,
+    arrivals: Arrivals | None = None,
 ) -> AsyncIterator[HostNetwork]:
     """Start a node and yield it, listening; leave the context to stop it (under a second).
 
     `listen`: multiaddrs such as `/ip4/0.0.0.0/tcp/4001`, or none for a node that only dials; `announce`: told to others
     instead of the interfaces' addresses (a forwarded port); `bootstrap`: `/ip4/…/tcp/…/p2p/12D3Koo…`, or how
     to look them up, kept connected to; `spare`: gives peers, in the same form, for when none of those answers;
-    `server`: others may route through this node. ResourceError when a port cannot be had or an address makes no sense.
+    `server`: others may route through this node; `arrivals`: who may connect, and its counts.
+
+    ResourceError when a port cannot be had or an address makes no sense.
     """
     plan = _Plan(
         identity,
@@ -213,6 +217,7 @@ async def open_host(
         spare,
         server,
         rng or random.Random(),
+        arrivals,
     )
     if not callable(bootstrap):
         gate_contacts(bootstrap)  # a wrong one is told before anything is started
@@ -242,6 +247,7 @@ class _Plan:
     spare: Callable[[], Sequence[str]] | None
     server: bool
     rng: random.Random
+    arrivals: Arrivals | None
 
 
 async def _run(plan: _Plan, stop: trio.Event, *, task_status: trio.TaskStatus[HostNetwork]) -> None:
@@ -259,6 +265,7 @@ async def _run(plan: _Plan, stop: trio.Event, *, task_status: trio.TaskStatus[Ho
         transports=[TCP()],
         retry_config=hardening.no_retries(),
         connection_config=hardening.connection_config(),
+        arrivals=plan.arrivals,
     )
     host = NodeHost(
         swarm,

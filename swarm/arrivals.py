@@ -1,0 +1,121 @@
+"""Who may connect with this node: how many that have not proved who they are, how many from one network, how fast. Pure.
+
+    a connection comes in ─▶ `arrive`: its network's pace and share, the unproven ones' limit ─▶ Noise ─▶ `stays`: is there room for it?
+
+The last places are for peers that the node's owner knows: a flood of fresh keys cannot lock those out. Loopback has no share and no
+pace: what comes from there is this machine, or a proxy on it that speaks for everybody.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from swarm.network import PeerId
+from swarm.relay_desk import network_of
+
+MAX_PACED: Final = 8_192
+"""Networks whose pace is remembered; the one that was seen least lately makes room."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArrivalLimits:
+    """A network is an IPv4 /24 or an IPv6 /48."""
+
+    pending: int = 512
+    """Inbound connections that have not proved who they are."""
+    pending_per_ip: int = 128
+    per_network: int = 512
+    """Inbound connections from one network, proved or not."""
+    burst: int = 256
+    """New ones of a network at once; `per_s` more each second."""
+    per_s: float = 20.0
+    strangers: int = 960
+    """Connections in all above which only peers that are known here are kept; 1,024 is where libp2p takes no more at all."""
+
+
+@dataclass(slots=True, eq=False)
+class Arrival:
+    """An inbound connection, from its first packet on."""
+
+    ip: str
+    network: str
+    """Empty for loopback."""
+    proved: bool = False
+
+
+@dataclass
+class Arrivals:
+    """Counts inbound connections. `knows`: whether a peer is one for whom the last places are kept."""
+
+    limits: ArrivalLimits = field(default_factory=ArrivalLimits)
+    knows: Callable[[PeerId], bool] = lambda peer: False
+    refused: Counter[str] = field(default_factory=Counter)
+    """Connections that were closed at once, by reason."""
+    _pending: Counter[str] = field(default_factory=Counter)
+    _held: Counter[str] = field(default_factory=Counter)
+    _pace: OrderedDict[str, tuple[float, float]] = field(default_factory=OrderedDict)
+
+    def arrive(self, ip: str, now: float) -> Arrival | None:
+        """A connection from that address has come in; None: it is to be closed. What is given must be ended by `leave`."""
+        limits, arrival = self.limits, Arrival(ip, _network(ip))
+        network = arrival.network
+        why = ""
+        if self._pending[ip] >= limits.pending_per_ip or self._pending.total() >= limits.pending:
+            why = "pending"
+        elif network and self._held[network] >= limits.per_network:
+            why = "network-share"
+        elif network and not self._in_pace(network, now):
+            why = "too-fast"
+        if why:
+            self.refused[why] += 1
+            return None
+        self._pending[ip] += 1
+        self._held[network] += 1
+        return arrival
+
+    def stays(self, arrival: Arrival, peer: PeerId, connections: int) -> bool:
+        """It has proved to be `peer`; gives whether it is kept. `connections`: of this node, all together."""
+        self._prove(arrival)
+        if connections > self.limits.strangers and not self.knows(peer):
+            self.refused["full"] += 1
+            return False
+        return True
+
+    def leave(self, arrival: Arrival) -> None:
+        """It has ended."""
+        self._prove(arrival)
+        _less(self._held, arrival.network)
+
+    def _prove(self, arrival: Arrival) -> None:
+        if not arrival.proved:
+            arrival.proved = True
+            _less(self._pending, arrival.ip)
+
+    def _in_pace(self, network: str, now: float) -> bool:
+        left, at = self._pace.pop(network, (float(self.limits.burst), now))
+        left = min(float(self.limits.burst), left + max(0.0, now - at) * self.limits.per_s)
+        granted = left >= 1.0
+        self._pace[network] = (left - 1.0 if granted else left, now)
+        if len(self._pace) > MAX_PACED:
+            self._pace.popitem(last=False)
+        return granted
+
+
+def _network(ip: str) -> str:
+    try:
+        address = ipaddress.ip_address(ip.partition("%")[0])
+    except ValueError:
+        return "unknown"
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return "" if address.is_loopback else network_of(ip)
+
+
+def _less(counts: Counter[str], key: str) -> None:
+    counts[key] -= 1
+    if not counts[key]:
+        del counts[key]
