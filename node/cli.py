@@ -346,11 +346,19 @@ ONCE = frozenset({"ticket", "leave_pool", "install", "uninstall", "stop_with_std
 
 def _install(ctx: typer.Context) -> NoReturn:
     """Have the system join with the same arguments; exit code 6 where it does not take it up."""
-    from node.installing import install, not_carried, run_command, setting_here, worker_command
+    from node.installing import (
+        install,
+        not_carried,
+        run_command,
+        setting_here,
+        worker_command,
+        works_here,
+    )
 
     flag = ctx.meta["home_flag"]
     setting = setting_here(ctx.obj, flag, ctx.meta["environment"])
-    well = install(setting, worker_command(flag, same_again(ctx)), run_command, print)
+    command = worker_command(flag, same_again(ctx))
+    well = install(setting, command, run_command, print, busy=lambda: works_here(ctx.obj))
     lost = not_carried(ctx.meta["environment"])
     if lost:
         print(

@@ -13,6 +13,7 @@ from typing import Final
 from node.service_files import Service, Setting, Step, System, is_ours, service_for, windows_user
 from protocol.errors import ResourceError
 from swarm.home import Home
+from swarm.identity import lock_folder
 
 STEP_S: Final = 60.0
 
@@ -103,13 +104,26 @@ def not_carried(environment: Mapping[str, str]) -> tuple[str, ...]:
 _SAID_OTHERWISE: Final = frozenset({"SARK_HOME", "SARK_LOG_LEVEL"})
 
 
-def install(setting: Setting, command: Sequence[str], run: Run, say: Say) -> bool:
-    """Write the service and have it started, now and after each reboot. False: it is written, but not at work yet.
+def works_here(home: Home) -> bool:
+    """Whether a worker has this home now."""
+    try:
+        with lock_folder(home.folder("worker")):
+            return False
+    except ResourceError:
+        return True
+
+
+def install(
+    setting: Setting, command: Sequence[str], run: Run, say: Say, *, busy: Callable[[], bool] = lambda: False
+) -> bool:
+    """Write the service and have it started, now and after each reboot. False: it is written, but not at work yet. `busy`: whether a worker
+    has this home now.
 
     Raises `ResourceError` when the file is somebody else's or cannot be written.
     """
     service = service_for(setting, command)
     _refuse_others(service)
+    in_the_way = not service.path.exists() and busy()
     if service.taken and not service.path.exists() and run(service.taken)[0] == 0:
         raise ResourceError(
             f"there is a task {service.name} already, which was not written for this home",
@@ -135,6 +149,8 @@ def install(setting: Setting, command: Sequence[str], run: Run, say: Say) -> boo
     )
     for note in service.notes:
         say(f"  {note}")
+    if in_the_way:
+        say("  A worker runs on this home already: when that is stopped, this one begins.")
     say(f"  how it stands: {service.state}")
     say(f"  its log:       {service.log}")
     say("  take it away:  the same command with --uninstall")

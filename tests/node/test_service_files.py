@@ -17,10 +17,19 @@ import typer.main
 
 import node.cli
 from node.cli import same_again
-from node.installing import install, not_carried, run_command, setting_here, uninstall, worker_command
+from node.installing import (
+    install,
+    not_carried,
+    run_command,
+    setting_here,
+    uninstall,
+    worker_command,
+    works_here,
+)
 from node.service_files import Setting, System, name_for, service_for
 from protocol.errors import ResourceError
 from swarm.home import Home
+from swarm.identity import lock_folder
 
 COMMAND = (sys.executable, "-P", "-m", "sark", "join", "--name", 'lab "3" at 50 % of $HOME', "--quiet", "Sat")
 TASK = "{http://schemas.microsoft.com/windows/2004/02/mit/task}"
@@ -236,6 +245,18 @@ def test_lingering_that_is_not_allowed_is_a_hint_and_no_failure(tmp_path: Path) 
     said: list[str] = []
     assert install(setting(tmp_path), ("python",), Commands(**{"enable-linger": 1}), said.append)
     assert any("sudo loginctl enable-linger ann" in line for line in said)
+
+
+def test_a_worker_that_is_in_the_way_is_told_at_the_first_install_alone(tmp_path: Path) -> None:
+    home = Home.at(tmp_path / "home")
+    assert not works_here(home)
+    for told in (True, False):
+        said: list[str] = []
+        with lock_folder(home.folder("worker")):
+            assert install(
+                setting(tmp_path), ("python",), Commands(), said.append, busy=lambda: works_here(home)
+            )
+        assert any("already: when that is stopped" in line for line in said) is told
 
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
