@@ -15,7 +15,7 @@ from protocol.messages import MAX_PREEMPTIONS
 from scheduler.entries import Entry, Need, Ticket
 from scheduler.moving import Moving
 from scheduler.orders import CommitTo, Discover, Note, Order, ProbeWorker
-from scheduler.rank import WorkerView, choose
+from scheduler.rank import FETCH_RATE, WorkerView, choose
 
 SEEK_S: Final = 2.0
 """How often the index is asked while nobody that fits can be had."""
@@ -26,6 +26,8 @@ AGAIN_S: Final = 2.0
 """While tasks wait, a worker that was busy with others' work is asked how it stands so often."""
 ELSEWHERE_S: Final = 30.0
 """How long after its backoff a task waits for a worker that has not tried it, while one that has would take it."""
+WORTH_WAITING: Final = 3 * int(FETCH_RATE)
+"""Bytes of a model from which on a fetch is guessed to take longer than a probe's answer."""
 MAX_SKIPPED: Final = 64
 """Tasks that are looked at in one go though nobody may have them yet."""
 FEW: Final = 8
@@ -78,6 +80,8 @@ class Assigning(Moving):
                 orders += self._look(need, restless, now)
         self.touched.clear()
         self.stirred.clear()
+        self.stirred.update(self.warming)  # when the answer comes, all are looked at again
+        self.warming.clear()
         return orders + self._seconds(now, whole=whole)
 
     def _seconds(self, now: float, *, whole: bool) -> list[Order]:
@@ -182,7 +186,9 @@ class Assigning(Moving):
                 size=entry.task.model.size,
                 rng=self.rng,
             )
-            if view is None:
+            if view is None or self._comes_warm(entry, view, need):
+                if view is not None:
+                    self.warming[need.id] = None
                 skipped.append(task)
                 continue
             orders.append(self._commit(entry, view, now))
@@ -191,6 +197,17 @@ class Assigning(Moving):
             for task in skipped:
                 need.pending.move_to_end(task)
         return orders
+
+    def _comes_warm(self, entry: Entry, view: WorkerView, need: Need) -> bool:
+        """Whether a device that has a large model is just being asked how it stands: to wait for its answer is sooner than a fetch."""
+        sha256 = entry.task.model.sha256
+        if sha256 in view.warm or entry.task.model.size < WORTH_WAITING:
+            return False
+        near = (self.views[peer] for peer in need.fits)
+        return any(
+            each.probing and not each.quoted and sha256 in each.warm and each.hopeful() and not each.held
+            for each in near
+        )
 
     def _candidates(
         self, entry: Entry, need: Need, serving: list[WorkerView], now: float

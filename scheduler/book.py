@@ -52,6 +52,7 @@ class Book(Answers):
         self.free: dict[str, None] = {}
         self.touched: dict[str, None] = {}
         self.stirred: dict[str, None] = {}
+        self.warming: dict[str, None] = {}
         self.places: dict[str, Place] = {}
 
     # -- campaigns ----------------------------------------------------------------------------------------------------------------------

@@ -36,6 +36,8 @@ class Moving:
     """Workers that are known otherwise than when it was last decided who gets what."""
     stirred: dict[str, None]
     """Needs with a task that came back since then."""
+    warming: dict[str, None]
+    """Needs with a task that waits for the answer of a device that has its model."""
 
     # -- workers ------------------------------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ import pytest
 from protocol.attempt import TaskEvent, TaskState
 from protocol.lease import Fence
 from protocol.messages import Conflict, Denied, LiveLease
+from protocol.task import Model
 from protocol.words import Reason, WorkerState
 from scheduler.book import Book
 from scheduler.entries import Entry, Terms
@@ -24,7 +25,7 @@ from scheduler.orders import (
     ProbeWorker,
     SetAside,
 )
-from tests.scheduler.book_parts import PEERS, Story, a_record, a_task, advert, of, quote
+from tests.scheduler.book_parts import PEERS, SHA, Story, a_record, a_task, advert, of, quote
 
 
 def test_a_worker_is_found_probed_and_asked() -> None:
@@ -49,6 +50,24 @@ def test_idle_workers_get_a_task_each_before_any_gets_a_second() -> None:
     held = [len(story.book.view(peer).held) for peer in PEERS[:3]]
     assert max(held) <= 2
     assert sum(held) == 3
+
+
+def test_a_large_model_waits_for_the_answer_of_the_device_that_has_it_and_for_nobody_else() -> None:
+    large = a_task(1).model_copy(update={"model": Model(name="m.onnx", sha256=SHA, size=10**9)})
+    for says in ("free", "busy", "gone"):
+        book, now = Book(random.Random(1)), 100.0
+        need = of(book.add(Terms("c-one"), [Entry(large)], now), Discover)[0].need
+        warm = advert(1).model_copy(update={"models": (SHA,)})
+        book.found(need, [advert(0), warm], now)
+        assert of(book.quoted(PEERS[0], quote(), now), CommitTo) == [], "the other one has it"
+        if says == "gone":
+            orders = book.unreachable(PEERS[1], "no answer", now + 1)
+        else:
+            free = says == "free"
+            orders = book.quoted(PEERS[1], quote(free=int(free), queue=0 if free else 3), now + 1)
+        orders += book.tick(now + 1.2)
+        (commit,) = of(orders, CommitTo)
+        assert commit.peer == PEERS[1 if says == "free" else 0]
 
 
 def test_two_tickets_are_kept_at_a_worker_and_more_when_its_tasks_are_short() -> None:
