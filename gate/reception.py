@@ -154,7 +154,7 @@ class Reception:
         """Look at the home's keys and pools again and again, for ever; started once they were looked at."""
         while True:
             known = self.admission.members
-            own, members = await trio.to_thread.run_sync(self._look)
+            own, members = await trio.to_thread.run_sync(self._look, self._wall())
             self._operators |= own
             fresh = self.admission.members - known  # enrolled while the disk was read
             served = (self.served(pool) for pool in self._served_pools)
@@ -171,7 +171,7 @@ class Reception:
             task_status = trio.TASK_STATUS_IGNORED
             await trio.sleep(LOOK_S)
 
-    def _look(self) -> tuple[frozenset[PeerId], frozenset[PeerId]]:
+    def _look(self, now: float) -> tuple[frozenset[PeerId], frozenset[PeerId]]:
         """The ids of this home's roles, and the members of its own pools. Blocking."""
         own = frozenset(
             load_or_create(path).peer_id
@@ -180,7 +180,6 @@ class Reception:
         )
         members: frozenset[PeerId] = frozenset()
         if self.admission.admit is not Admit.LIST:
-            now = self._wall()
             for pool in own_pools(self._home, _damaged):
                 try:
                     ends = {end.peer: float(end.until) for end in pool.notes.ends() if end.peer is not None}
