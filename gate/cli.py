@@ -85,6 +85,15 @@ def gate(
             show_default=False,
         ),
     ] = None,
+    no_lan: Annotated[
+        bool, typer.Option("--no-lan", help="Do not look for neighbours on the LAN, nor be seen by them.")
+    ] = False,
+    upnp: Annotated[
+        bool, typer.Option("--upnp", help="Ask the router of this LAN for the port (UPnP).")
+    ] = False,
+    no_lan: Annotated[
+        bool, typer.Option("--no-lan", help="Do not look for neighbours on the LAN, nor be seen by them.")
+    ] = False,
     stop_with_stdin: Annotated[
         bool, typer.Option(hidden=True, help="Stop when standard input ends.")
     ] = False,
@@ -102,6 +111,8 @@ def gate(
         "listen": _tuple(listen),
         "announce": _tuple(announce),
         "gates": _tuple(gate),
+        "lan": False if no_lan else None,
+        "upnp": upnp or None,
         "admit": admit,
         "allow": _tuple(allow),
         "pools": _tuple(pool),
@@ -109,6 +120,7 @@ def gate(
         "metrics": metrics,
         "drain_s": drain,
         "relay": relay,
+        "lan": False if no_lan else None,
     }
     home: Home = ctx.obj
     _run(home, GateSettings.load(home.config_file, ctx.meta["environment"], flags), stop_with_stdin)
