@@ -22,12 +22,14 @@ from protocol.deed import Deed, Opened
 from protocol.errors import CampaignError, ResourceError
 from protocol.messages import MAX_EPOCH
 from protocol.task import Model, Task
+from scheduler.by_url import bring_by_url
 from scheduler.deed import deeds_in
 from scheduler.gathering import Gatherer
 from scheduler.spool import spool as copy_in
 from scheduler.store import Store
 from scheduler.stored import NewCampaign, NewModel
 from scheduler.takeover import Found
+from swarm.downloading import EDGE, Edge
 
 LEAP: Final = 1_000
 """Epochs left to the scheduler before us, which may be started again with the same key: it must not reach ours."""
@@ -161,7 +163,12 @@ def _new(deed: Deed) -> NewCampaign:
 
 
 async def _bring_models(
-    gatherer: Gatherer, opened: Opened, found: Mapping[str, Found], spool: Path, folder: Path | None
+    gatherer: Gatherer,
+    opened: Opened,
+    found: Mapping[str, Found],
+    spool: Path,
+    folder: Path | None,
+    edge: Edge = EDGE,
 ) -> tuple[str, ...]:
     """Have every model that may still be needed in the spool, under its hash.
 
@@ -185,10 +192,23 @@ async def _bring_models(
         likely = [found[task.task].worker for task in tasks if task.task in found]
         if await gatherer.model(sha256, model.size, spool / sha256, likely):
             continue
+        url = next((task.model_url for task in tasks if task.model_url is not None), None)
+        if url is not None and await _by_url(url, model, spool / sha256, edge):
+            continue
         log.warning("model.lacking", model=model.name, sha256=sha256)
         if any(task.task not in found or found[task.task].queued for task in tasks):
             lacking.append(model.name)
     return tuple(lacking)
+
+
+async def _by_url(url: str, model: Model, target: Path, edge: Edge) -> bool:
+    try:
+        return await bring_by_url(url, model, target, edge)
+    except OSError as exc:
+        raise ResourceError(
+            f"cannot write a model to {target.parent}: {exc.strerror or exc}",
+            hint="make room there, or check its rights; then adopt again",
+        ) from None
 
 
 def _has(path: Path, model: Model) -> bool:
