@@ -91,9 +91,6 @@ def gate(
     upnp: Annotated[
         bool, typer.Option("--upnp", help="Ask the router of this LAN for the port (UPnP).")
     ] = False,
-    no_lan: Annotated[
-        bool, typer.Option("--no-lan", help="Do not look for neighbours on the LAN, nor be seen by them.")
-    ] = False,
     stop_with_stdin: Annotated[
         bool, typer.Option(hidden=True, help="Stop when standard input ends.")
     ] = False,
@@ -111,7 +108,6 @@ def gate(
         "listen": _tuple(listen),
         "announce": _tuple(announce),
         "gates": _tuple(gate),
-        "lan": False if no_lan else None,
         "upnp": upnp or None,
         "admit": admit,
         "allow": _tuple(allow),

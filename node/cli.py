@@ -229,7 +229,8 @@ def join(
     upnp: Annotated[
         bool,
         typer.Option(
-            "--upnp", help="Ask the router of this LAN for a port (UPnP), so that others can dial this device."
+            "--upnp",
+            help="Ask the router of this LAN for a port (UPnP), so that others can dial this device.",
         ),
     ] = False,
     api: Annotated[
@@ -277,7 +278,7 @@ def join(
     from node.owned import private_of
     from node.process import check_anyone, pool_changes, run_process
     from node.settings import WorkerSettings
-    from swarm.gates import local_gates
+    from swarm.gates import local_gates, remembered_gates
     from swarm.pool_files import secret_text
 
     home: Home = ctx.obj
@@ -315,7 +316,8 @@ def join(
     if ticket is not None:
         ticket = secret_text(ticket, sys.stdin)
     pools = pool_changes(home, ticket, leave_pool or ())
-    if not settings.gates and not local_gates(home) and not any(pool.gates for pool in pools):
+    known = settings.gates or local_gates(home) or remembered_gates(home, ("worker",))
+    if not known and not any(pool.gates for pool in pools):
         who = "only devices of this LAN" if settings.lan else "nobody"
         print(f"No gate is known here: {who} will find this device until one is.", file=sys.stderr)
         print("  start one, it is found by itself: sark-node gate", file=sys.stderr)

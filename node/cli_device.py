@@ -179,6 +179,7 @@ def _look_at_the_network(ctx: typer.Context, gate: list[str] | None) -> NetSigns
     from protocol.messages import Status
     from protocol.words import Role
     from swarm.gates import local_gates, remembered_gates
+    from swarm.home import Role as HomeRole
     from swarm.identity import Identity, load_or_create, lock_folder
     from swarm.lan import ways_on_lan
     from swarm.membership import joined_pools
@@ -189,7 +190,11 @@ def _look_at_the_network(ctx: typer.Context, gate: list[str] | None) -> NetSigns
     )
     of_pools = [address for pool in joined_pools(home, Role.WORKER) for address in pool.gates]
     gates = settings.gates or (*(local_gates(home) or remembered_gates(home)), *of_pools)
-    near = len({way.rpartition("/")[2] for way in ways_on_lan()}) if settings.lan else None
+    near = None
+    if settings.lan:
+        roles: tuple[HomeRole, ...] = ("worker", "gate")
+        own = {load_or_create(home.key(role)).peer_id for role in roles if home.key(role).exists()}
+        near = len({way.rpartition("/")[2] for way in ways_on_lan()} - own)
     fixed = any(not address.endswith("/tcp/0") for address in settings.listen)
     worker: str | None = None
     listen: tuple[str, ...] = settings.listen or ANYWHERE

@@ -92,8 +92,11 @@ async def enter(
         rng = random.Random()
 
         def gates() -> tuple[str, ...]:
-            """Those that are set, else this home's own, as of now: a gate may be started later, or come back on another port."""
+            """Those that are set, else this home's own, as of now, else those it joined by: a gate may be started later, or come back
+            on another port."""
             found = settings.gates or local_gates(home)
+            if role == "worker":
+                found = found or remembered_gates(home, ("worker",))
             if role == "scheduler":  # its home's worker is a way in as well, should the gate be gone
                 found = (*(found or remembered_gates(home)), *own_worker(home))
             return tuple(gate for gate in found if identity.peer_id not in gate)

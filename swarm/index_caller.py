@@ -131,7 +131,7 @@ class Caller:
             raise Unreachable(
                 f"{contact.peer} answered {type(message).__name__} with {type(answer).__name__}"
             )
-        if isinstance(answer, say.Found) and answer.client:
+        if getattr(answer, "client", None):  # only a Found can say so
             self._no_holder(contact.peer)
         else:
             self._answered(contact, trio.current_time() - began if warm else None)

@@ -66,3 +66,17 @@ def test_a_wrong_setting_is_told_with_its_place(
 def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     with pytest.raises(ResourceError, match="cannot read"):
         Example.load(tmp_path, {}, {})
+
+
+def test_the_lan_is_looked_at_unless_file_environment_or_flag_say_no_and_upnp_is_asked_for(
+    file: Path,
+) -> None:
+    file.write_text("")
+    plain = Example.load(file, {}, {})
+    assert (plain.lan, plain.upnp) == (True, False)
+    assert not Example.load(file, {"SARK_LAN": "false"}, {}).lan
+    assert not Example.load(file, {}, {"lan": False}).lan
+    assert Example.load(file, {"SARK_UPNP": "true"}, {}).upnp
+    file.write_text("lan = false\n[worker]\nupnp = true\n")
+    written = Example.load(file, {}, {})
+    assert (written.lan, written.upnp) == (False, True)
