@@ -90,7 +90,7 @@ def test_the_example_config_is_what_a_gate_has_without_any(tmp_path: Path) -> No
 def test_every_setting_of_a_gate_stands_in_the_example_config() -> None:
     text = (EXAMPLES / "config.toml").read_text(encoding="utf-8")
     for name in set(GateSettings.model_fields) - (
-        set(RoleSettings.model_fields) - {"gates", "lan", "listen", "announce"}
+        set(RoleSettings.model_fields) - {"gates", "lan", "upnp", "listen", "announce"}
     ):
         assert re.search(rf"(?m)^(# )?{name} = ", text), name
 
