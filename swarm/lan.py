@@ -46,7 +46,14 @@ CLOSE_WITHIN_S: Final = 1.0
 GLANCE_S: Final = 2.0
 SETTLE_S: Final = 0.4
 """A glance ends when nobody new has answered for so long."""
-_FAILURES: Final = (OSError, ZeroconfError, BadTypeInNameException, NonUniqueNameException, TimeoutError)
+_FAILURES: Final = (
+    OSError,
+    ZeroconfError,
+    BadTypeInNameException,
+    NonUniqueNameException,
+    TimeoutError,
+    RuntimeError,
+)
 
 log = structlog.get_logger("sark.lan")
 

@@ -203,7 +203,8 @@ class ReachKeeper:
     def ports(self) -> tuple[int, ...]:
         """The ports at which this node might be dialled."""
         found = (parse_tcp(address) for address in (*self._mapped, *self._fixed, *self._network.addresses))
-        return tuple(dict.fromkeys(address.port for address in found if address is not None))[:MOST_PORTS]
+        ports = (address.port for address in found if address is not None and 0 < address.port < 65_536)
+        return tuple(dict.fromkeys(ports))[:MOST_PORTS]
 
     def _first(self, gates: Sequence[Contact]) -> list[Contact]:
         """Those that are connected first; among the others chance decides, so that not all nodes ask the same two."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final
 
 from protocol.table import Table, step
@@ -124,9 +125,10 @@ def heard(standing: Standing, verdict: Verdict, now: float) -> Standing:
         return standing
     first_from_afar = not verdict.near and standing.far_at is None
     far_at = standing.far_at if verdict.near else now
-    where = parse_tcp(verdict.observed)
-    if verdict.reached and where is not None:
-        fresh = tuple(f"/{where.family}/{where.host}/tcp/{port}" for port in verdict.reached)
+    if verdict.reached:
+        fresh = tuple(
+            _at(verdict.observed, port) for port in verdict.reached if _is_somewhere(verdict.observed)
+        )
         known = () if first_from_afar else standing.reached
         return Standing(
             reach=step(REACHABILITY, standing.reach, Heard.REACHED),
@@ -147,9 +149,24 @@ def heard(standing: Standing, verdict: Verdict, now: float) -> Standing:
     )
 
 
+def _at(observed: Address, port: int) -> Address:
+    where = parse_tcp(observed)
+    assert where is not None
+    return f"/{where.family}/{where.host}/tcp/{port}"
+
+
+def _is_somewhere(observed: Address) -> bool:
+    """A gate tells an IP address: a name, or an address of many, would send others anywhere in our name."""
+    where = parse_tcp(observed)
+    ip = where.ip if where is not None else None
+    return ip is not None and not (ip.is_unspecified or ip.is_multicast)
+
+
 def moved(standing: Standing, now: float) -> Standing:
     """This machine has other addresses than before: what gates said of the old ones counts no more."""
-    return Standing(reach=step(REACHABILITY, standing.reach, Heard.MOVED), ask_at=now, asked_at=standing.asked_at)
+    return Standing(
+        reach=step(REACHABILITY, standing.reach, Heard.MOVED), ask_at=now, asked_at=standing.asked_at
+    )
 
 
 def called(standing: Standing, now: float) -> Standing:
@@ -201,12 +218,14 @@ def told(
     return (*tuple(dict.fromkeys(direct))[:most], *kept)
 
 
+@lru_cache(maxsize=4096)
 def is_private(address: Address) -> bool:
     """Whether it leads nowhere but within this machine, its LAN or its provider's network."""
     where = parse_tcp(address)
     return where is not None and where.ip is not None and not where.ip.is_global
 
 
+@lru_cache(maxsize=4096)
 def is_loopback(address: Address) -> bool:
     """Whether it leads nowhere but within this machine."""
     where = parse_tcp(address)

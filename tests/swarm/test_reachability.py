@@ -183,3 +183,12 @@ def test_another_network_makes_a_direct_node_unknown_and_one_behind_stays_so_unt
 )
 def test_private_is_what_leads_nowhere_beyond_the_lan(address: str, private: bool) -> None:
     assert is_private(address) is private
+
+
+@pytest.mark.parametrize(
+    "observed", ["/dns4/victim.example/tcp/1", "/ip4/0.0.0.0/tcp/1", "/ip4/224.0.0.1/tcp/1", "nonsense"]
+)
+def test_a_gate_that_lies_about_where_it_sees_us_cannot_send_others_anywhere(observed: str) -> None:
+    standing = heard(Standing(), verdict_of(GATE, observed, [4001], OWN), 1.0)
+    assert standing.reached == ()
+    assert told(standing, [HOME], ()) == (HOME,)
