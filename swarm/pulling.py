@@ -15,7 +15,6 @@ What is not stored yet is bounded: `DEPTH` pieces of each of at most `MAX_SOURCE
 from __future__ import annotations
 
 import random
-from collections import deque
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from typing import Final, Protocol
@@ -27,29 +26,25 @@ from protocol.base import Message
 from protocol.blob_messages import (
     BLOB,
     HASH_SIZE,
-    PIECE_SIZE,
     Absent,
-    Fetch,
     Have,
     Others,
     Pieces,
     Sending,
     Where,
-    Which,
 )
 from protocol.codec import Frame, Kind
 from protocol.errors import Refused, RemoteProtocolError, SarkError, Unreachable
 from protocol.slip import Slip
 from protocol.words import Family, Reason
 from swarm.blob_wire import STALL_S, Reader
-from swarm.network import Network, PeerId, Stream
-from swarm.pieces import Hashes, count_of, divides, from_bits, parted, span, to_bits
+from swarm.network import Network, PeerId
+from swarm.pieces import Hashes, count_of, divides, from_bits, parted, span
+from swarm.pull_asker import PIECE_S, Asker, Declined
 from swarm.pull_plan import DEPTH, Plan, Source
 
 MAX_SOURCES: Final = 8
 STORING: Final = 4
-PIECE_S: Final = 300.0
-"""A whole piece, however slow the link."""
 HASHES_S: Final = 120.0
 """The speaker may have to read a file of many GB before it can tell."""
 SPEAKER_AGAIN_S: Final = 1.0
@@ -344,7 +339,7 @@ class _Pull:
             source.peer = self.wanted.speaker()
         stream = await self.network.open(source.peer, Family.BLOB, source.addresses)
         source.relayed = self.wanted.relayed(source.peer)
-        asker = _Asker(stream, self.wanted.sha256, self.wanted.size, None if source.speaker else self.slip)
+        asker = Asker(stream, self.wanted.sha256, self.wanted.size, None if source.speaker else self.slip)
         try:
             if not source.speaker:
                 await asker.which()
@@ -363,7 +358,7 @@ class _Pull:
             with trio.CancelScope(shield=True):
                 await stream.reset()
 
-    async def _exchange(self, source: Source, asker: _Asker) -> None:
+    async def _exchange(self, source: Source, asker: Asker) -> None:
         """Ask for what there is to ask for, then take one answer."""
         while (index := self.plan.next(source, trio.current_time())) is not None:
             await asker.fetch(index, self.plan.would_do(source, index))
@@ -376,7 +371,7 @@ class _Pull:
                 await asker.which()
             return
         answer = await asker.answer()
-        if isinstance(answer, _Declined):
+        if isinstance(answer, Declined):
             self.plan.declined(source, answer.index)
             answer = answer.have
         if isinstance(answer, Have):
@@ -414,77 +409,3 @@ class _Pull:
         self._stir()
         if self.plan.over:
             self.ended.set()
-
-
-@dataclass(frozen=True, slots=True)
-class _Declined:
-    """No piece comes, for others have been sent all that we lack; what there is."""
-
-    index: int
-    have: Have
-
-
-class _Asker:
-    """Questions about one file on one stream, and their answers in order."""
-
-    def __init__(self, stream: Stream, sha256: str, size: int, slip: Slip | None) -> None:
-        self.pending: deque[int | None] = deque()
-        """What was asked: a piece, or None for which there are."""
-        self.looked_at = trio.current_time()
-        self._would_do: frozenset[int] = frozenset()
-        self._stream = stream
-        self._reader = Reader(stream)
-        self._sha256, self._size, self._slip = sha256, size, slip
-        self._call = 0
-
-    async def fetch(self, index: int, would_do: Collection[int] | None) -> None:
-        offset, length = span(index, self._size)
-        bits = None if would_do is None else to_bits(would_do, count_of(self._size))
-        await self._say(
-            Fetch(sha256=self._sha256, offset=offset, length=length, slip=self._slip, lacking=bits)
-        )
-        self._would_do = frozenset(would_do or ())
-        self.pending.append(index)
-
-    async def which(self) -> None:
-        self.looked_at = trio.current_time()
-        await self._say(Which(sha256=self._sha256, slip=self._slip))
-        self.pending.append(None)
-
-    async def _say(self, message: Message) -> None:
-        self._call += 1
-        with trio.fail_after(STALL_S):
-            await self._stream.send_all(BLOB.encode(Frame(Kind.CALL, self._call, message)))
-
-    async def answer(self) -> tuple[int, int, bytearray] | Have | _Declined:
-        """The next one: the piece that comes, the one that was named, its bytes.
-
-        Raises `Refused`, `RemoteProtocolError`, and as streams do.
-        """
-        peer = self._stream.peer
-        call = self._call - len(self.pending) + 1
-        index = self.pending.popleft()
-        with trio.fail_after(PIECE_S):
-            with trio.fail_after(STALL_S):
-                frame = await self._reader.frame()
-            if frame is None:
-                raise trio.BrokenResourceError
-            match frame.message:
-                case Absent() as no:
-                    raise Refused(f"{peer} does not give {self._sha256[:12]}…: {no.detail}", reason=no.reason)
-                case Sending(size=size) | Have(size=size) if size != self._size:
-                    raise RemoteProtocolError(f"{peer} has {size} bytes under this hash, not {self._size}")
-                case Have() as held if frame.id == call and (index is None or self._would_do):
-                    return held if index is None else _Declined(index, held)
-                case Sending() as head if index is not None and frame.id == call:
-                    sent = index if head.offset is None else head.offset // PIECE_SIZE
-                    if sent != index and sent not in self._would_do:
-                        raise RemoteProtocolError(f"{peer} sent another piece than was asked for")
-                    expected = span(sent, self._size)[1]
-                    if head.length != expected:
-                        raise RemoteProtocolError(
-                            f"{peer} sent {head.length} bytes where {expected} were asked for"
-                        )
-                    return sent, index, await self._reader.raw(head.length)
-                case message:
-                    raise RemoteProtocolError(f"{peer} sent a {type(message).__name__} out of turn")

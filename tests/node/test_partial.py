@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import random
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -54,6 +58,32 @@ def test_what_a_kill_left_is_carried_on_and_the_whole_is_right(tmp_path: Path) -
     half.keep(tmp_path / f"{SHA}.model")
     assert (tmp_path / f"{SHA}.model").read_bytes() == CONTENT
     assert [path.name for path in tmp_path.iterdir()] == [f"{SHA}.model"]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from node.partial import Partial
+content = Path(sys.argv[1]).read_bytes()
+half = Partial(Path(sys.argv[2]), len(content))
+half.begin("ann")
+for index in (2, 0):
+    half.put(index, bytearray(content[index * 4194304 : (index + 1) * 4194304]))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no such signal")
+def test_a_process_that_is_killed_leaves_what_it_had(tmp_path: Path) -> None:
+    source, path = tmp_path / "model", tmp_path / f"{SHA}.part"
+    source.write_bytes(CONTENT)
+    done = subprocess.run([sys.executable, "-c", KILLED, str(source), str(path)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    half = Partial(path, len(CONTENT))
+    half.begin("ann")
+    assert half.lacking() == {1, 3}
+    assert half.principal == "ann"
+    half.close()
 
 
 def test_a_piece_that_was_damaged_on_the_disk_is_not_believed(tmp_path: Path) -> None:
@@ -176,3 +206,16 @@ async def test_pieces_that_come_to_something_else_are_thrown_away(tmp_path: Path
     assert told.value.reason is Reason.WRONG_HASH
     assert shelf.listing(tmp_path) == ()
     assert not (tmp_path / f"{other.sha256}.pieces").exists()
+
+
+async def test_a_disk_that_fills_up_ends_in_a_clear_error_and_leaves_nothing(tmp_path: Path) -> None:
+    async def bring(offset: int, target: Partial, progress: Progress) -> None:
+        target.begin("ann")
+        target.put(0, piece(0))
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(RunError, match="is full") as told:
+        await ModelCache(tmp_path, 10**9, free=lambda path: 10**12).get(MODEL, bring)
+    assert told.value.reason is Reason.DISK_FULL
+    assert shelf.listing(tmp_path) == ()
+    assert not (tmp_path / f"{SHA}.pieces").exists()
