@@ -7,13 +7,14 @@ import io
 import pytest
 from rich.console import Console
 
-from node.reach import Told, means
+from node.reach import HERE, Told, means
 from node.standing import jobs_table, show_since, told_json, told_line
 from protocol.advert import Advert
 from protocol.errors import Unreachable
 from protocol.messages import Job, Standing
 from protocol.words import Phase, WorkerState
 from swarm.identity import Identity
+from swarm.network import Path
 
 PEER = Identity.from_seed("worker").peer_id
 ME = Identity.from_seed("me").peer_id
@@ -44,6 +45,19 @@ def test_a_device_that_could_not_be_told_says_why_and_programs_read_it_too() -> 
     assert told_line(told) == f"lab-1 …{PEER[-8:]}: no way to lab-1"
     assert told_json(told) == {"device": "lab-1", "peer": PEER, "error": "no way to lab-1"}
     assert told_json(Told("lab-1", PEER, standing()))["state"] == str(WorkerState.ACTIVE)
+
+
+def test_the_way_to_a_device_and_how_others_reach_it_stand_behind_its_state() -> None:
+    behind = standing(reach="cannot be dialled from outside; reached through gate 192.0.2.7:4101")
+    far = Told("lab-1", PEER, behind, path=Path(False, ME, 41.0))
+    assert told_line(far) == (
+        f"lab-1 …{PEER[-8:]}: active; cannot be dialled from outside; reached through gate 192.0.2.7:4101;"
+        f" via gate …{ME[-8:]}, 41 ms"
+    )
+    assert told_json(far)["path"] == {"direct": False, "gate": ME, "rtt_ms": 41.0}
+    assert told_json(far)["reach"] == behind.reach
+    own = Told(HERE, PEER, standing(), path=Path(True, None, 0.5))
+    assert told_line(own) == f"{HERE}: active"
 
 
 def test_jobs_stand_in_80_columns_with_who_has_them_done() -> None:

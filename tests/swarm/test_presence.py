@@ -18,7 +18,7 @@ from protocol.words import Family
 from swarm.entry import Here, enter
 from swarm.gates import leave_addresses
 from swarm.home import Home
-from swarm.identity import Identity, load_or_create
+from swarm.identity import Identity, load_or_create, routing_key
 from swarm.lan import Lan
 from swarm.link import Links
 from swarm.network import Contact
@@ -47,6 +47,12 @@ async def gate_at(home: Home, port: int) -> AsyncIterator[Here]:
         settings = GateSettings(listen=(f"/ip4/127.0.0.1/tcp/{port}",), lan=False)
         yield await nursery.start(run_gate, home, settings)
         nursery.cancel_scope.cancel()
+
+
+def knows(here: Here, other: Here) -> bool:
+    """Is the other in its routing table?"""
+    peer = other.identity.peer_id
+    return peer in {contact.peer for contact in here.network.closest(routing_key(peer), 4)}
 
 
 def circuits(here: Here) -> list[str]:
@@ -112,6 +118,24 @@ async def test_a_node_that_can_be_dialled_knows_it_at_once_and_dials_others_back
                 others = RoleSettings(gates=(beside,), listen=LOOPBACK, lan=False)
                 async with enter("worker", Home.at(tmp_path / "two"), others, holder=True) as two:
                     await until(lambda: two.reach is not None and two.reach.reach is Reach.DIRECT)
+
+
+async def test_two_gates_get_to_know_each_other_through_a_node_that_nobody_can_dial(tmp_path: Path) -> None:
+    ports = (free_port(), free_port())
+    nowhere = f"/ip4/127.0.0.1/tcp/{free_port()}"
+    with trio.fail_after(30):
+        async with (
+            gate_at(Home.at(tmp_path / "one"), ports[0]) as one,
+            gate_at(Home.at(tmp_path / "two"), ports[1]) as two,
+        ):
+            ways = tuple(
+                f"/ip4/127.0.0.1/tcp/{port}/p2p/{gate.identity.peer_id}"
+                for port, gate in zip(ports, (one, two), strict=True)
+            )
+            shut_in = RoleSettings(gates=ways, listen=LOOPBACK, announce=(nowhere,), lan=False)
+            async with enter("worker", Home.at(tmp_path / "worker"), shut_in, holder=True) as worker:
+                await until(lambda: len(circuits(worker)) == 2)
+                await until(lambda: knows(one, two) and knows(two, one))
 
 
 async def test_a_node_whose_gates_are_gone_comes_in_by_a_peer_it_knew(tmp_path: Path) -> None:
