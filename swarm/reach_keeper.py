@@ -118,7 +118,10 @@ class ReachKeeper:
     @property
     def addresses(self) -> tuple[Address, ...]:
         """What goes into the advert, best first."""
-        return reachability.told(self.standing, self._network.addresses, self._circuits(), self._fixed)
+        own = (
+            self._own[0] if self._own is not None else self._network.addresses
+        )  # a look at interfaces takes 1 ms
+        return reachability.told(self.standing, own, self._circuits(), self._fixed)
 
     @property
     def words(self) -> str:
