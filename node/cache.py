@@ -17,7 +17,7 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -145,7 +145,10 @@ class ModelCache:
             async with lock:  # who waits here finds it ready, or carries on where the first one was stopped
                 path = await self._provide(model, source, progress or _nothing)
                 with contextlib.ExitStack() as held:
-                    held.enter_context(self._held(model, path))
+                    try:
+                        held.enter_context(shelf.in_use(path))
+                    except OSError as exc:  # its owner took it away in this very moment
+                        raise self._unwritable(model, exc) from exc
                     if await trio.to_thread.run_sync(bundles.is_bundle, path):
                         path = await self._unpack(model, path)
                     holding = held.pop_all()
@@ -156,14 +159,6 @@ class ModelCache:
             if not self._pins[model.sha256]:
                 del self._pins[model.sha256]
                 self._locks.pop(model.sha256, None)
-
-    @contextlib.contextmanager
-    def _held(self, model: Model, path: Path) -> Iterator[None]:
-        try:
-            with shelf.in_use(path):
-                yield
-        except FileNotFoundError as exc:
-            raise self._unwritable(model, exc) from exc
 
     # -- getting ---------------------------------------------------------------------------------------------------------
 

@@ -54,6 +54,8 @@ class Source:
     failures: int = 0
     dropped: str = ""
     """Why it is not asked any more."""
+    absent: bool = False
+    """It was dropped because it has none for us so far, not for what it did."""
     got: int = 0
     """Pieces that came from it, and were good."""
 

@@ -55,7 +55,7 @@ IDLE_S: Final = 0.25
 FIRST_LOOK_S: Final = 1.0
 """The speaker is asked for no piece before it has said who else is there, or this time has passed: so not all begin with the same."""
 TRIES: Final = 6
-"""A worker that failed so often in a row is not asked any more."""
+"""A worker that failed so often in a row is not asked any more; one that only has nothing yet, when the scheduler names it again."""
 
 log = structlog.get_logger("sark.blobs")
 
@@ -222,10 +222,12 @@ class _Pull:
     def _meet(self, told: Others, slip: Slip) -> None:
         """Begin with those that are new, as many as there is room for."""
         self.slip = slip
-        for other in told.others:
-            known = self.plan.sources.get(other.peer)
-            if known is not None or other.peer == self.network.peer_id:
-                continue
+        known = self.plan.sources
+        fresh = [
+            other for other in told.others if other.peer not in known and other.peer != self.network.peer_id
+        ]
+        again = [other for other in told.others if other.peer in known and known[other.peer].absent]
+        for other in (*fresh, *again):
             if len(self.plan.alive()) >= MAX_SOURCES:
                 return
             source = Source(other.peer, other.addresses)
@@ -322,7 +324,11 @@ class _Pull:
             self._drop(source, why)
             return 0.0
         self._stir()
-        return self.plan.rests(source, trio.current_time())
+        pause = self.plan.rests(source, trio.current_time())
+        if source.failures >= TRIES:  # makes room for others; it may be named again
+            source.absent = True
+            self._drop(source, why)
+        return pause
 
     def _drop(self, source: Source, why: SarkError) -> None:
         log.warning("model.source_dropped", sha256=self.wanted.sha256, peer=source.peer, why=why.what)

@@ -79,7 +79,8 @@ class Field:
         self.others: list[MemoryNetwork] = []
         self.content: bytes | Reason = CONTENT
         """What the speaker gives."""
-        serve_blobs(Counted(self.speaker, self.sent), lambda *_: self.content, where=self.where)
+        self.speakers = Counted(self.speaker, self.sent)
+        serve_blobs(self.speakers, lambda *_: self.content, where=self.where)
 
     def node(self, name: str) -> MemoryNetwork:
         if name not in self.nodes:
@@ -119,12 +120,16 @@ class Counted:
 
     def __init__(self, node: MemoryNetwork, sent: Counter[str]) -> None:
         self.node, self.sent = node, sent
+        self.silent = False
+        """It answers, but sends no piece."""
 
     def handle(self, protocol: str, handler: Callable[[Stream], object]) -> None:
         async def counting(stream: Stream) -> None:
             send_all = stream.send_all
 
             async def send(data: bytes | bytearray | memoryview) -> None:
+                if self.silent and len(data) > 10_000:
+                    await trio.sleep_forever()
                 self.sent[self.node.peer_id] += len(data)
                 await send_all(data)
 
@@ -278,6 +283,20 @@ async def test_one_that_is_busy_is_asked_again_later(field_: Field) -> None:
     with trio.fail_after(60):
         kept = await field_.takes(store=store, progress=came)
     assert kept.whole() == CONTENT
+
+
+async def test_those_that_have_none_for_us_make_room_for_those_that_have(
+    field_: Field, autojump_clock: MockClock
+) -> None:
+    autojump_clock.autojump_threshold = 0.02
+    for n in range(8):
+        serve_blobs(stingy := field_.node(f"stingy {n}"), lambda *_: None, shared=lambda *_: None)
+        field_.others.append(stingy)
+    other = field_.shares("other")
+    field_.speakers.silent = True
+    with trio.fail_after(900):
+        assert (await field_.takes()).whole() == CONTENT
+    assert field_.sent[other.peer_id] > len(CONTENT) - 10
 
 
 async def test_without_hashes_only_the_speaker_is_asked(field_: Field) -> None:
