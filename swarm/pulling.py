@@ -153,6 +153,8 @@ class _Pull:
             self.nursery.cancel_scope.cancel()
         if self.failure is not None:
             raise self.failure
+        gave = {source.peer[-8:]: source.got for source in self.plan.sources.values() if source.got}
+        log.info("model.came", sha256=self.wanted.sha256, bytes=self.wanted.size, pieces=gave)
 
     def _stir(self) -> None:
         self.moved.set()
