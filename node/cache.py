@@ -100,6 +100,11 @@ class ModelCache:
         """The file, for a peer to be given; None unless `has` it. It may be evicted meanwhile: who has it open keeps it."""
         return self._path(sha256) if self.has(sha256) else None
 
+    @property
+    def fetching(self) -> bool:
+        """Whether some model is on its way."""
+        return bool(self._coming)
+
     def coming(self, sha256: str) -> Partial | None:
         """A model that is being fetched."""
         return self._coming.get(sha256)

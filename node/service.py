@@ -363,12 +363,10 @@ class Worker:
             self.delivery.tell(place.peer, wanted.about, note)
 
         def timing(on: bool) -> None:
-            self.sharing.times(lease, on)
             self.ledger.timing(lease, on, trio.current_time())
             self.carry_out()
 
         record = await runner.run(job, self._bench, running.stop, report, timing)
-        self.sharing.times(lease, False)
         condition.end(record.outcome, record.reason, record.permanent, record.model_sha256)
         running.gone.set()
         log.info(
@@ -422,6 +420,7 @@ class Worker:
     async def _quiet(self) -> None:
         async with self._disk:
             pass
+        await self.sharing.quiet()
 
     def _source(self, job: Job) -> Source:
         def speaker() -> PeerId:

@@ -14,17 +14,19 @@ from node.permits import Permits
 from node.places import Place
 from protocol.slip import Slip
 from protocol.words import Reason
-from swarm.blob_holder import Content
+from swarm.blob_holder import Content, Holder
 from swarm.blobs import serve_blobs
 from swarm.network import Network, PeerId
 
+SENT_S: Final = 2.0
+"""The longest that a measurement waits for a piece that goes to another worker."""
 LOOK_S: Final = 5.0
 """Between two looks at whether the owner has added a model."""
 
 
 @dataclass(frozen=True)
 class Sharing:
-    """Nothing is shared with other workers while a run is timed: reading and sending would be in its figures."""
+    """Nothing is shared with other workers from before a model is loaded until it was measured: it would be in the figures."""
 
     estate: Estate
     permits: Permits
@@ -34,16 +36,21 @@ class Sharing:
     """Seconds since the epoch, for the end of a slip."""
     still: trio.Lock = field(default_factory=trio.Lock)
     """Held while a model is fetched or verified, and while a run is measured: one disturbs the other."""
-    _timed: set[str] = field(default_factory=set)
-    """Leases whose runs are in a timed measurement."""
+    _served: list[Holder] = field(default_factory=list)
 
     def serve(self, network: Network) -> None:
         """Answer on `/sark/blob/1`."""
-        serve_blobs(network, self.find, shared=self.shared, resting=lambda: bool(self._timed))
+        self._served.append(serve_blobs(network, self.find, shared=self.shared, resting=self.resting))
 
-    def times(self, lease: str, on: bool) -> None:
-        """A timed measurement begins, or is over."""
-        (self._timed.add if on else self._timed.discard)(lease)
+    def resting(self) -> bool:
+        """Whether something is measured, or verified, that sharing would disturb."""
+        return self.still.locked() and not self.estate.cache.fetching
+
+    async def quiet(self) -> None:
+        """Before a measurement: wait a moment for what is just being sent."""
+        with trio.move_on_after(SENT_S):
+            for each in self._served:
+                await each.settled()
 
     def find(self, peer: PeerId, sha256: str) -> Path | bytes | Reason | None:
         """Large records for their schedulers; deeds and models for who has to do with them."""

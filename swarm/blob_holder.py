@@ -85,9 +85,9 @@ def serve_blobs(
     shared: Shared | None = None,
     where: Knows | None = None,
     resting: Callable[[], bool] = lambda: False,
-) -> None:
+) -> Holder:
     """Answer everybody who asks for files that `find`, or `shared` by a slip, gives them. `resting`: nothing is shared just now."""
-    holder = _Holder(find, shared, where, resting)
+    holder = Holder(find, shared, where, resting)
 
     async def handler(stream: Stream) -> None:
         try:
@@ -102,6 +102,7 @@ def serve_blobs(
             await stream.reset()
 
     network.handle(Family.BLOB, handler)
+    return holder
 
 
 @dataclass(slots=True)
@@ -116,7 +117,9 @@ class _Open:
 
 
 @dataclass
-class _Holder:
+class Holder:
+    """What answers."""
+
     find: Find
     shared: Shared | None
     where: Knows | None
@@ -126,7 +129,17 @@ class _Holder:
     _hashes: OrderedDict[str, bytes] = field(default_factory=OrderedDict)
     _hashing: trio.Lock = field(default_factory=trio.Lock)
 
+    _sharing: int = 0
+    """Pieces that are being sent to those that showed a slip."""
+    _settled: trio.Event = field(default_factory=trio.Event)
+
+    async def settled(self) -> None:
+        """Wait until none is: while `resting`, none begins."""
+        while self._sharing:
+            await self._settled.wait()
+
     async def serve(self, stream: Stream) -> None:
+        """One taker, until it has gone."""
         reader = Reader(stream)
         opened: _Open | None = None
         try:
@@ -150,12 +163,14 @@ class _Holder:
                             opened = found
                         if ask.slip is not None and self.resting():
                             await _say(
-                                stream, frame.id, Absent(reason=Reason.BUSY, detail="a run is timed here")
+                                stream, frame.id, Absent(reason=Reason.BUSY, detail="something is measured here")
                             )
                         elif isinstance(ask, Which):
                             await _say(stream, frame.id, self._held(opened))
-                        else:
+                        elif ask.slip is None:
                             await self._send(stream, frame.id, opened, ask)
+                        else:
+                            await self._share(stream, frame.id, opened, ask)
                     case Pieces(sha256=sha256):
                         await self._tell_hashes(stream, frame.id, sha256)
                     case Where(sha256=sha256):
@@ -200,6 +215,16 @@ class _Holder:
         return known or Absent(reason=Reason.UNKNOWN, detail="nobody else is known to have it")
 
     # -- sending ---------------------------------------------------------------------------------------------------------
+
+    async def _share(self, stream: Stream, call: int, opened: _Open, ask: Fetch) -> None:
+        self._sharing += 1
+        try:
+            await self._send(stream, call, opened, ask)
+        finally:
+            self._sharing -= 1
+            if not self._sharing:
+                self._settled.set()
+                self._settled = trio.Event()
 
     async def _send(self, stream: Stream, call: int, opened: _Open, ask: Fetch) -> None:
         chosen = self._unsent(opened, ask.lacking) if ask.lacking is not None else None

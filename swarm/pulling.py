@@ -321,7 +321,7 @@ class _Pull:
         return pause
 
     def _refused(self, source: Source, why: Refused) -> float:
-        """A worker may only now be bringing it, or be timing a run."""
+        """A worker may only now be bringing it, or be measuring."""
         if source.speaker or why.reason not in (Reason.UNKNOWN, Reason.BUSY):
             self._drop(source, why)
             return 0.0

@@ -15,17 +15,20 @@ from node.estate import Estate
 from node.fetching import model_source
 from node.outbox import Outbox
 from node.partial import Partial
+from node.permits import Permits
+from node.sharing import Sharing
 from protocol.blob_messages import PIECE_SIZE, Other, Others
 from protocol.errors import RunError
 from protocol.slip import Slip, slip_message
 from protocol.task import Model
+from protocol.words import Reason
 from swarm.blob_holder import Content
 from swarm.blobs import serve_blobs
 from swarm.identity import Identity
 from swarm.memory import MemorySwarm
 from swarm.network import PeerId
 from swarm.pieces import hashes_of
-from swarm.tokens import LEEWAY_S
+from swarm.tokens import LEEWAY_S, prove
 
 CONTENT = random.Random(9).randbytes(2 * PIECE_SIZE + 50)
 SHA = hashlib.sha256(CONTENT).hexdigest()
@@ -39,6 +42,11 @@ def slip(
 ) -> Slip:
     signature = giver.sign(slip_message(giver.peer_id, taker.peer_id, sha256, until))
     return Slip(giver=giver.peer_id, taker=taker.peer_id, sha256=sha256, until=until, signature=signature)
+
+
+def permits() -> Permits:
+    """Ann and Eve are both let in."""
+    return Permits(owners={ANN.peer_id}, allow={EVE.peer_id}, prove=prove, wall=lambda: NOW)
 
 
 async def never(*_: object) -> None:
@@ -119,6 +127,32 @@ async def test_what_is_coming_is_given_in_the_name_of_whom_it_was_brought_for_al
     assert seen[ANN.peer_id].held() <= {0, 1, 2}
     assert gives(holder, slip()), "and when it is whole"
     assert not gives(holder, slip(giver=EVE))
+
+
+async def test_nothing_is_shared_while_something_is_measured_but_while_something_is_fetched(
+    tmp_path: Path,
+) -> None:
+    made = await having(tmp_path)
+    sharing = Sharing(made, permits(), tuple, lambda: NOW)
+    assert not sharing.resting()
+    async with sharing.still:
+        assert sharing.resting()
+        await sharing.quiet()
+
+        async def bring(offset: int, target: Partial, progress: object) -> None:
+            assert not sharing.resting(), "a crowd that fetches serves itself"
+            target(bytearray(b"another"))
+
+        another = Model(name="a", sha256=hashlib.sha256(b"another").hexdigest(), size=7)
+        await made.cache.get(another, bring)
+        assert sharing.resting()
+
+
+async def test_by_a_slip_a_worker_gives_what_its_permissions_say(tmp_path: Path) -> None:
+    sharing = Sharing(await having(tmp_path), permits(), tuple, lambda: NOW)
+    assert isinstance(sharing.shared(TAKER.peer_id, SHA, slip()), Path)
+    assert sharing.shared(TAKER.peer_id, SHA, slip(giver=EVE)) is Reason.UNKNOWN
+    assert sharing.find(TAKER.peer_id, SHA) is Reason.NOT_ALLOWED, "without a slip it is a stranger"
 
 
 async def test_a_scheduler_that_knows_only_the_hash_gets_no_model_through_its_own_worker(
