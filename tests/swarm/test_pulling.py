@@ -239,12 +239,12 @@ async def test_a_speaker_with_another_size_is_told_apart(field_: Field) -> None:
 async def test_an_unreachable_speaker_is_tried_again_unless_there_is_no_patience(
     field_: Field, autojump_clock: MockClock
 ) -> None:
-    autojump_clock.autojump_threshold = 0.1  # it does not see worker threads
+    autojump_clock.autojump_threshold = 0.05  # it does not see worker threads
     node = field_.node("taker")
     field_.swarm.kill(field_.speaker.peer_id)
     for patient in (False, True):
         wanted = Wanted(SHA, len(CONTENT), lambda: field_.speaker.peer_id, patient=patient)
-        with trio.move_on_after(30) as waited:
+        with trio.move_on_after(10) as waited:
             with pytest.raises(Unreachable):
                 await pull(node, Kept(), wanted, rng=random.Random(1))
         assert waited.cancelled_caught is patient
