@@ -163,7 +163,9 @@ class Holder:
                             opened = found
                         if ask.slip is not None and self.resting():
                             await _say(
-                                stream, frame.id, Absent(reason=Reason.BUSY, detail="something is measured here")
+                                stream,
+                                frame.id,
+                                Absent(reason=Reason.BUSY, detail="something is measured here"),
                             )
                         elif isinstance(ask, Which):
                             await _say(stream, frame.id, self._held(opened))

@@ -98,7 +98,9 @@ async def test_whoever_only_knows_the_hash_of_anothers_model_is_not_given_it(wor
     await honest.wait_for(Progress, 2)
     while not worker.estate.whose.knows(MODEL, honest.identity.peer_id):
         await trio.testing.wait_all_tasks_blocked(0.01)
-    assert isinstance(worker.sharing.find(honest.identity.peer_id, MODEL), Path), "who shows that it has it may"
+    assert isinstance(worker.sharing.find(honest.identity.peer_id, MODEL), Path), (
+        "who shows that it has it may"
+    )
 
 
 async def test_what_somebody_shows_of_a_model_must_be_its_end(tmp_path: Path) -> None:

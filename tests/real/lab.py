@@ -103,6 +103,10 @@ class Lab:
     workers: Sequence[str] = ("one", "two")
     apart: bool = False
     """Each worker is a device of its own: see `tests.real.apart`."""
+    places: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """What to put before the commands of a home, so that they run elsewhere."""
+    address: str = "127.0.0.1"
+    """The gate's."""
 
     def home(self, name: str) -> Home:
         """Where that process keeps its things."""
@@ -116,7 +120,7 @@ class Lab:
     def gate(self) -> str:
         """The gate's address."""
         gate = load_or_create(self.home("gate").key("gate")).peer_id
-        return f"/ip4/127.0.0.1/tcp/{self.port}/p2p/{gate}"
+        return f"/ip4/{self.address}/tcp/{self.port}/p2p/{gate}"
 
     # -- processes ---------------------------------------------------------------------------------------------------------
 
@@ -147,7 +151,17 @@ class Lab:
         home.mkdir(parents=True, exist_ok=True)
         with (home / "output.log").open("ab") as out:
             self.running[name] = subprocess.Popen(
-                [*before, *SARK, "--log-level", "info", "--home", str(home), *arguments, "--stop-with-stdin"],
+                [
+                    *self.places.get(name, ()),
+                    *before,
+                    *SARK,
+                    "--log-level",
+                    "info",
+                    "--home",
+                    str(home),
+                    *arguments,
+                    "--stop-with-stdin",
+                ],
                 stdin=subprocess.PIPE,
                 stdout=out,
                 stderr=out,
@@ -158,7 +172,7 @@ class Lab:
 
     def start_gate(self) -> None:
         """The gate, always on the same port."""
-        self.start("gate", "gate", "--listen", f"/ip4/127.0.0.1/tcp/{self.port}")
+        self.start("gate", "gate", "--listen", f"/ip4/{self.address}/tcp/{self.port}")
 
     def start_worker(self, name: str, *arguments: str) -> None:
         """A worker that serves the lab's schedulers and offers the simulated unit besides the real ones, on any free port unless told."""
@@ -228,7 +242,7 @@ class Lab:
 
     def command(self, name: str, *arguments: str | Path) -> list[str]:
         """`sark-node --home …/name ARGUMENTS`."""
-        return [*SARK, "--home", str(self.folder / name), *map(str, arguments)]
+        return [*self.places.get(name, ()), *SARK, "--home", str(self.folder / name), *map(str, arguments)]
 
     def run(
         self,
