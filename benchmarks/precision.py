@@ -4,7 +4,7 @@
 
 time        seconds until a tiny model is known within ±2 % (target: at most 1 s on a quiet device)
 coverage    does a result's interval hold the median of 30 launches spread over the whole run? Beside it the interval that the same
-            samples would give if they were independent (target: at least 90 %, or the result says itself that it is noisy)
+            samples would give if they were independent (target: at least 90 %, or the row's verdict says that it is not to be trusted)
 spread      variation of repeated results against the naive method: one process, ten runs, the first among them
             (target: at most a third of it)
 """
@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,13 +28,14 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-from drivers.base import Limits, Measured, WorkOrder
-from drivers.launch import Launch, Zygote
+from node.local import LocalDevice
+from scheduler.bench import Bench
 from scheduler.stats import centre, launch_medians, median_interval
+from scheduler.verdict import Verdict
+from swarm.home import Home
 
 UNIT = "CPU (ONNX)"
 PRECISION = 0.02
-STALLED = 0.05
 REFERENCE = 30
 NAIVE = """
 import statistics, sys, time
@@ -70,28 +72,22 @@ def layers(path: Path, width: int, batch: int, depth: int) -> str:
 
 @dataclass(frozen=True)
 class Result:
-    """One order, measured."""
+    """One order, measured as `sark-node bench` does it."""
 
     launches: tuple[tuple[int, ...], ...]
     seconds: float
-    stalled: float
-    """Share of the timed time in which something waited for a processor."""
+    verdict: str
 
     @property
-    def noisy(self) -> bool:
-        """Whether its row would say that it is not to be trusted."""
-        width = centre(self.launches).half_width
-        return width is None or width > PRECISION or self.stalled > STALLED
+    def flagged(self) -> bool:
+        """Whether its row says that it is not to be trusted."""
+        return self.verdict != Verdict.VALID
 
 
-def measured(order: WorkOrder, zygote: Zygote) -> Result:
+def measured(bench: Bench, model: str, **how: float) -> Result:
     began = time.perf_counter()
-    found = [one for one in Launch(order, Limits(), zygote).events() if isinstance(one, Measured)]
-    took = time.perf_counter() - began
-    blocks = [block for one in found for block in one.blocks]
-    wall = sum(block.wall_ns for block in blocks)
-    stall = sum(block.stall_ns or 0 for block in blocks)
-    return Result(tuple(one.samples_ns for one in found), took, stall / wall if wall else 0.0)
+    found = bench.measure(model, UNIT, threads=1, **how)
+    return Result(found.launches_ns, time.perf_counter() - began, found.verdict)
 
 
 def holds(interval: tuple[float | None, float | None], value: float) -> bool:
@@ -104,33 +100,32 @@ def independent(result: Result) -> tuple[float | None, float | None]:
     return median_interval([float(sample) for launch in result.launches for sample in launch])
 
 
-def coverage(model: str, zygote: Zygote, results: int) -> None:
-    asked = WorkOrder(model, UNIT, precision=PRECISION, threads=1, check=False)
+def coverage(bench: Bench, model: str, results: int) -> None:
     runs = 0
     found: list[Result] = []
     reference: list[float] = []
     for number in range(results):
-        found.append(measured(asked, zygote))
+        found.append(measured(bench, model, precision=PRECISION))
         runs = max(40, min(400, len(found[0].launches[0])))
         # the reference's launches lie between the results, over the whole run
         due = REFERENCE * (number + 1) // results - len(reference)
         if due:
-            spread = WorkOrder(model, UNIT, runs=runs * due, loads=due, threads=1, check=False)
-            reference += launch_medians(measured(spread, zygote).launches)
+            reference += launch_medians(measured(bench, model, runs=runs * due, loads=due).launches)
     truth = statistics.median(reference) / 1e6
     launches = [median_interval(launch_medians(one.launches)) for one in found]
     ours = sum(holds(interval, truth) for interval in launches)
-    told = sum(holds(interval, truth) or one.noisy for interval, one in zip(launches, found, strict=True))
+    told = sum(holds(interval, truth) or one.flagged for interval, one in zip(launches, found, strict=True))
     naive = sum(holds(independent(one), truth) for one in found)
-    quick = [one.seconds for one in found if not one.noisy]
+    quick = [one.seconds for one in found if not one.flagged]
     count = len(found)
     print(
-        f"  coverage   interval of launches {ours / count:.0%}; or said to be noisy {told / count:.0%} "
-        f"({sum(one.noisy for one in found)} of {count} noisy); as if independent {naive / count:.0%}"
+        f"  coverage   interval of launches {ours / count:.0%}; or the row is flagged {told / count:.0%} "
+        f"({', '.join(f'{word} {many}' for word, many in Counter(one.verdict for one in found).items())}); "
+        f"as if independent {naive / count:.0%}"
     )
     print(
         f"  time       {statistics.median(one.seconds for one in found):.2f} s median of all, "
-        + (f"{statistics.median(quick):.2f} s of those within ±2 %" if quick else "none within ±2 %")
+        + (f"{statistics.median(quick):.2f} s of the valid ones" if quick else "none is valid")
     )
 
 
@@ -138,13 +133,12 @@ def variation(values: Sequence[float]) -> float:
     return statistics.stdev(values) / statistics.fmean(values)
 
 
-def spread(model: str, zygote: Zygote, repeats: int) -> None:
+def spread(bench: Bench, model: str, repeats: int) -> None:
     ours, naive = [], []
-    asked = WorkOrder(model, UNIT, precision=PRECISION, threads=1, check=False)
     for number in range(repeats):
         for side in ((0, 1), (1, 0))[number % 2]:
             if side:
-                ours.append(centre(measured(asked, zygote).launches).median or 0.0)
+                ours.append(centre(measured(bench, model, precision=PRECISION).launches).median or 0.0)
             else:
                 told = subprocess.run(
                     [sys.executable, "-c", NAIVE, model], capture_output=True, text=True, check=True
@@ -161,16 +155,16 @@ def main() -> None:
     parser.add_argument("--results", type=int, default=20)
     parser.add_argument("--repeats", type=int, default=9)
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, Zygote("onnx").start() as zygote:
+    with tempfile.TemporaryDirectory() as folder, Bench(LocalDevice(Home.at(Path(folder) / "home"))) as bench:
         models = {
             "tiny": layers(Path(folder) / "tiny.onnx", 64, 1, 6),
             "small": layers(Path(folder) / "small.onnx", 256, 16, 4),
         }
         for name, model in models.items():
             print(f"{name}, load average {os.getloadavg()[0]:.1f}", flush=True)
-            measured(WorkOrder(model, UNIT, runs=10, loads=1, check=False), zygote)  # its imports are done
-            coverage(model, zygote, given.results)
-            spread(model, zygote, given.repeats)
+            measured(bench, model, runs=10, loads=1)  # its imports are done
+            coverage(bench, model, given.results)
+            spread(bench, model, given.repeats)
 
 
 if __name__ == "__main__":

@@ -221,7 +221,6 @@ def measure_calls(
     blocks: list[Block] = []
     yield Progressed(Phase.RUN, 0, runs)
     gc.collect()
-    gc.freeze()
     gc.disable()
     # not before: collecting takes longer than a short window, and an accelerator's energy is taken from here on
     reported = began = time.perf_counter_ns()
@@ -238,7 +237,6 @@ def measure_calls(
                 yield Progressed(Phase.RUN, stop, runs, median(samples[start:stop]) / 1e6)
     finally:
         gc.enable()
-        gc.unfreeze()
     switches = [block.switches for block in blocks if block.switches is not None]
     yield Measured(
         samples_ns=tuple(samples),

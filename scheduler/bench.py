@@ -19,7 +19,7 @@ from protocol.errors import CampaignError
 from protocol.record import Record, SignedRecord, read_record
 from protocol.task import Measure, Task, Timeouts, task_body
 from protocol.words import Outcome, Phase
-from scheduler.compare import Comparison, compare_samples
+from scheduler.compare import Comparison, Word, compare_samples
 from scheduler.observed import Observed, observe
 from scheduler.report import RawResult, raw_result
 from scheduler.row import Row, Status, make_row
@@ -40,9 +40,9 @@ UNIT_OF: Final[Mapping[str, str]] = {
     ".json": "API (OpenAI)",
 }
 """The unit that a model of this ending is measured on when none is named."""
-ROUNDS: Final = 10
-"""Launches of each of two models that are compared."""
-LAUNCH_MS: Final = 150.0
+LOOKS: Final = (10, 20, 40)
+"""So many launches of each of two models that are compared; the next only where those before leave the answer open."""
+LAUNCH_MS: Final = 100.0
 """Timed inferences of one of these launches take about so long …"""
 LEAST: Final = 5
 """… and are at least so many."""
@@ -183,7 +183,12 @@ class Bench:
         return measurement(made.task, made.signed)
 
     def compare(
-        self, first: str | Path, second: str | Path, unit: str | None = None, rounds: int = ROUNDS, **how: Any
+        self,
+        first: str | Path,
+        second: str | Path,
+        unit: str | None = None,
+        looks: Sequence[int] = LOOKS,
+        **how: Any,
     ) -> tuple[Comparison, Measurement, Measurement]:
         """Is the second model slower or faster than the first? Launches of the two take turns, so that a host that drifts hits both.
 
@@ -191,29 +196,33 @@ class Bench:
         `CampaignError` where one of them fails, or their input shapes differ.
         """
         once: dict[str, Any] = how | {"loads": 1, "runs": LEAST}
-        looks = [self.measure(model, unit, **once) for model in (first, second)]
-        for look in looks:
-            if not look.complete:
+        firsts = [self.measure(model, unit, **once) for model in (first, second)]
+        for each in firsts:
+            if not each.complete:
                 raise CampaignError(
-                    f"{look.row.file_name} cannot be compared: {look.why}", hint="see: sark-node bench"
+                    f"{each.row.file_name} cannot be compared: {each.why}", hint="see: sark-node bench"
                 )
-        if looks[0].row.shapes != looks[1].row.shapes:
+        if firsts[0].row.shapes != firsts[1].row.shapes:
             raise CampaignError(
-                f"the two were given inputs of different shapes ({looks[0].row.shapes} and {looks[1].row.shapes})",
+                f"the two were given inputs of different shapes ({firsts[0].row.shapes} and {firsts[1].row.shapes})",
                 hint="compare models that take the same inputs; sizes of dynamic dimensions are said with --dim NAME=SIZE",
             )
-        runs = [per_launch(statistics.median(look.launches_ns[0])) for look in looks]
+        runs = [per_launch(statistics.median(each.launches_ns[0])) for each in firsts]
         times: tuple[list[tuple[int, ...]], list[tuple[int, ...]]] = ([], [])
-        for turn in range(rounds):
-            for side in (0, 1) if turn % 2 == 0 else (1, 0):
-                asked: dict[str, Any] = how | {"loads": 1, "runs": runs[side], "check": False}
-                done = self.measure((first, second)[side], unit, **asked)
-                if not done.complete:
-                    raise CampaignError(f"{done.row.file_name} failed in the middle: {done.why}")
-                times[side].append(done.launches_ns[0])
-        said = compare_samples(times[0], times[1], paired=True, seed=0)
+        said = compare_samples((), (), paired=True)
+        for enough in looks:
+            for turn in range(len(times[0]), enough):
+                for side in (0, 1) if turn % 2 == 0 else (1, 0):
+                    asked: dict[str, Any] = how | {"loads": 1, "runs": runs[side], "check": False}
+                    done = self.measure((first, second)[side], unit, **asked)
+                    if not done.complete:
+                        raise CampaignError(f"{done.row.file_name} failed in the middle: {done.why}")
+                    times[side].append(done.launches_ns[0])
+            said = compare_samples(times[0], times[1], paired=True, seed=0)
+            if said.word is not Word.AMBIGUOUS:
+                break
         one, other = (statistics.median(map(statistics.median, side)) / 1e6 for side in times)
-        return replace(said, medians_ms=(one, other)), looks[0], looks[1]
+        return replace(said, medians_ms=(one, other)), firsts[0], firsts[1]
 
 
 def _nobody(phase: Phase, done: int, total: int | None, median_ms: float | None) -> None:
