@@ -2,9 +2,9 @@
 
     python benchmarks/duet.py [trials]
 
-Each trial is a whole comparison as `sark-node bench A B --compare` makes it, ten launches of either in turn. The models are chains of
-equal dense layers: 20 beside 20 in a second file, and 20 beside 21. Printed for each: the words, the ratios of the trials
-and their median (targets: A/A within 1 %, and never called FASTER or SLOWER; the slowdown called SLOWER in at least 90 %).
+Each trial is a whole comparison as `sark-node bench A B --compare` makes it: ten launches of either in turn, or more until it can tell.
+The models are chains of equal dense layers: 20 beside 20 in a second file, and 20 beside 21. Printed for each: the words, the ratios of
+the trials and their median (targets: A/A within 1 %, and never called FASTER or SLOWER; the slowdown called SLOWER in at least 90 %).
 The two kinds alternate, so that the host is the same for both.
 """
 

@@ -40,7 +40,7 @@ UNIT_OF: Final[Mapping[str, str]] = {
     ".json": "API (OpenAI)",
 }
 """The unit that a model of this ending is measured on when none is named."""
-LOOKS: Final = (10, 20, 40)
+LOOKS: Final = (10, 20, 40, 80)
 """So many launches of each of two models that are compared; the next only where those before leave the answer open."""
 LAUNCH_MS: Final = 100.0
 """Timed inferences of one of these launches take about so long …"""
