@@ -91,17 +91,9 @@ class CoreMLDriver:
         live = made[0]
         ready = _ready(order, live)
         notes = [*ready.shapes.notes(), "a load includes what CoreML compiles", *_asked_threads(order)]
-        measured: Measured | None = None
-        for said in timing.measure_calls(
-            timing.Calls(live.model.predict, ready.fed), order, ready.first_ns, ready.resetting
-        ):
-            if isinstance(said, str):
-                notes.append(said)
-            elif isinstance(said, Progressed):
-                yield said
-            else:
-                measured = said
-        assert measured is not None
+        loop = timing.Calls(live.model.predict, ready.fed)
+        story = timing.measure_calls(loop, order, ready.first_ns, ready.resetting)
+        measured = yield from timing.gathered(story, notes)
         if order.brief:
             yield measured
             return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from drivers.base import (
@@ -80,15 +80,8 @@ class OnnxDriver:
         yield loaded
         ready = model.ready(made)
         ready.runner.settle_outputs()
-        measured, timed_notes = None, list[str]()
-        for said in _timed(order, ready):
-            if isinstance(said, str):
-                timed_notes.append(said)
-            elif isinstance(said, Progressed):
-                yield said
-            else:
-                measured = said
-        assert measured is not None
+        timed_notes: list[str] = []
+        measured = yield from _timed(order, ready, timed_notes)
         if order.brief:
             yield measured
             return
@@ -145,18 +138,23 @@ def _notes(order: WorkOrder, ready: Ready) -> list[str]:
     return notes
 
 
-def _timed(order: WorkOrder, ready: Ready) -> Iterator[Progressed | Measured | str]:
+def _timed(order: WorkOrder, ready: Ready, notes: list[str]) -> Generator[Progressed, None, Measured]:
     from drivers import onnx_session as edge
     from drivers import timing
 
+    def once() -> Generator[Progressed, None, Measured]:
+        story = timing.measure_calls(ready.runner.loop, order, ready.first_ns, ready.resetting)
+        return timing.gathered(story, notes)
+
     try:
         try:
-            yield from timing.measure_calls(ready.runner.loop, order, ready.first_ns, ready.resetting)
+            return (yield from once())
         except edge.runtime_errors():
             if not ready.runner.renew_outputs():
                 raise
             # outputs that kept to their shapes until here: all of it again, with each inference allocating its own
-            yield from timing.measure_calls(ready.runner.loop, order, ready.first_ns, ready.resetting)
+            notes.clear()
+            return (yield from once())
     except edge.runtime_errors() as why:
         raise edge.plain_words(why) from why
 

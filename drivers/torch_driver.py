@@ -80,17 +80,10 @@ class TorchDriver:
             notes = [*threads_notes(order.threads), *ready.shapes.notes(), *live.network.notes]
             if live.device != "cpu":
                 notes.append("each inference includes waiting until the device has finished it")
-            measured: Measured | None = None
             with plain_words():
                 loop = timing.Calls(ready.call, ready.fed)
-                for said in timing.measure_calls(loop, order, ready.first_ns, ready.resetting):
-                    if isinstance(said, str):
-                        notes.append(said)
-                    elif isinstance(said, Progressed):
-                        yield said
-                    else:
-                        measured = said
-            assert measured is not None
+                story = timing.measure_calls(loop, order, ready.first_ns, ready.resetting)
+                measured = yield from timing.gathered(story, notes)
             if order.brief:
                 yield measured
                 return

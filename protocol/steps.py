@@ -14,8 +14,6 @@ from typing import Any, Final
 
 MAX_LIST: Final = 4096
 """Entries in an option that is a list."""
-MAX_STEPS: Final = 32
-"""Before the run, and as many after it."""
 MAX_NAME: Final = 500
 
 

@@ -192,7 +192,8 @@ class Bench:
     ) -> tuple[Comparison, Measurement, Measurement]:
         """Is the second model slower or faster than the first? Launches of the two take turns, so that a host that drifts hits both.
 
-        Gives the comparison (ratio: second / first), with both medians, and the first launch of each, which checks outputs. Raises
+        It ends at the first of `looks` (numbers of launches of either, at least one, rising) at which the answer is not AMBIGUOUS. Gives
+        the comparison (ratio: second / first), with both medians, and the first launch of each, which checks outputs. Raises
         `CampaignError` where one of them fails, or their input shapes differ.
         """
         once: dict[str, Any] = how | {"loads": 1, "runs": LEAST}
@@ -209,8 +210,8 @@ class Bench:
             )
         runs = [per_launch(statistics.median(each.launches_ns[0])) for each in firsts]
         times: tuple[list[tuple[int, ...]], list[tuple[int, ...]]] = ([], [])
-        said = compare_samples((), (), paired=True)
-        for enough in looks:
+
+        def look(enough: int) -> Comparison:
             for turn in range(len(times[0]), enough):
                 for side in (0, 1) if turn % 2 == 0 else (1, 0):
                     asked: dict[str, Any] = how | {"loads": 1, "runs": runs[side], "check": False}
@@ -218,9 +219,13 @@ class Bench:
                     if not done.complete:
                         raise CampaignError(f"{done.row.file_name} failed in the middle: {done.why}")
                     times[side].append(done.launches_ns[0])
-            said = compare_samples(times[0], times[1], paired=True, seed=0)
+            return compare_samples(times[0], times[1], paired=True, seed=0)
+
+        said = look(looks[0])
+        for enough in looks[1:]:
             if said.word is not Word.AMBIGUOUS:
                 break
+            said = look(enough)
         one, other = (statistics.median(map(statistics.median, side)) / 1e6 for side in times)
         return replace(said, medians_ms=(one, other)), firsts[0], firsts[1]
 

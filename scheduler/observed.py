@@ -67,10 +67,6 @@ class Observed:
         """Timed inferences: more than samples where a sample is the mean of several."""
         return sum(len(launch.samples) * launch.per_sample for launch in self.launches)
 
-    def load_kinds(self, *kinds: str) -> tuple[int, ...]:
-        """Loads of these kinds."""
-        return tuple(ns for kind in kinds for ns in getattr(self, kind))
-
 
 def observe(record: Record) -> Observed:
     """The raw times in `record`.

@@ -16,7 +16,6 @@ from drivers.base import (
     Described,
     Event,
     Loaded,
-    Measured,
     Phase,
     Progressed,
     Unfit,
@@ -24,7 +23,7 @@ from drivers.base import (
     WorkOrder,
     WrongUnit,
 )
-from drivers.timing import Calls, measure_calls
+from drivers.timing import Calls, gathered, measure_calls
 
 UNIT = "CPU (Mine)"
 RUNTIME = "mine 1.0"
@@ -62,23 +61,21 @@ class MineDriver:
         answer = infer(self.model)
         first_ns = time.perf_counter_ns() - began
         notes: list[str] = []
-        for said in measure_calls(Calls(infer, self.model), order, first_ns, resetting):
-            if isinstance(said, str):  # how the warm-up went: for the record's notes
-                notes.append(said)
-                continue
-            if isinstance(said, Measured):
-                yield Described(
-                    unit=order.unit,
-                    driver=self.name,
-                    runtime=RUNTIME,
-                    providers=("plain Python",),  # what really ran it
-                    threads=1,
-                    shapes={"x": (self.model,)},
-                    dtypes={"x": "int64"},
-                    seed=order.seed,
-                    notes=tuple(notes),
-                )
-            yield said
+        measured = yield from gathered(
+            measure_calls(Calls(infer, self.model), order, first_ns, resetting), notes
+        )
+        yield Described(
+            unit=order.unit,
+            driver=self.name,
+            runtime=RUNTIME,
+            providers=("plain Python",),  # what really ran it
+            threads=1,
+            shapes={"x": (self.model,)},
+            dtypes={"x": "int64"},
+            seed=order.seed,
+            notes=tuple(notes),  # how the warm-up went is among them
+        )
+        yield measured
         yield Progressed(Phase.CHECK)
         digest = hashlib.sha256(str(answer).encode()).hexdigest()
         yield Checked(None, digest, None, None, "nothing to compare with")

@@ -27,6 +27,14 @@ def reached() -> sandbox.Probe:
     return sandbox.probe()
 
 
+def waiting_below(zygote: Zygote, reached: sandbox.Probe) -> list[psutil.Process]:
+    """A prepared keeper and its porter, once they are there; nobody where nothing is prepared."""
+    until = time.monotonic() + 10
+    while reached.tier is Tier.FULL and len(below(zygote)) < 2 and time.monotonic() < until:
+        threading.Event().wait(0.01)
+    return below(zygote)
+
+
 def below(zygote: Zygote) -> list[psutil.Process]:
     """What hangs below its process."""
     return psutil.Process(zygote.pids[0]).children(recursive=True)
@@ -39,10 +47,7 @@ def test_launches_that_were_prepared_for_are_as_good_as_others_and_end_with_the_
     model.write_text('{"latencies_ms": [1, 2]}')
     order = WorkOrder(str(model), UNIT, 8, 2)
     with Zygote("fake", simulate=True, tier=reached.tier, ahead=1).start() as zygote:
-        until = time.monotonic() + 10
-        while reached.tier is Tier.FULL and len(below(zygote)) < 2 and time.monotonic() < until:
-            threading.Event().wait(0.01)
-        waiting = below(zygote)
+        waiting = waiting_below(zygote, reached)
         assert len(waiting) == (2 if reached.tier is Tier.FULL else 0)
         events = list(measure(order, Limits(load_s=20, run_s=20), zygote))
         assert [event.samples_ns for event in events if isinstance(event, Measured)] == [
@@ -60,10 +65,7 @@ def test_a_launch_whose_prepared_keeper_was_ended_gets_another(
     model.write_text('{"latencies_ms": [1, 2]}')
     order = WorkOrder(str(model), UNIT, 2, 1)
     with Zygote("fake", simulate=True, tier=reached.tier, ahead=1).start() as zygote:
-        until = time.monotonic() + 10
-        while reached.tier is Tier.FULL and len(below(zygote)) < 2 and time.monotonic() < until:
-            threading.Event().wait(0.01)
-        waiting = below(zygote)
+        waiting = waiting_below(zygote, reached)
         for one in waiting:
             one.kill()
         psutil.wait_procs(waiting, timeout=5)
