@@ -42,7 +42,7 @@ def test_a_typing_error_is_noticed(place: int, letter: str) -> None:
     assert told.value.hint == "copy it whole, from sark1 to its last letter"
 
 
-@pytest.mark.parametrize("end", [5, 6, 9, 100, len(TEXT) - 1])
+@pytest.mark.parametrize("end", [5, 6, 9, 100, -1])  # a ticket's length differs by a letter from time to time
 def test_a_ticket_that_was_not_copied_whole_is_told(end: int) -> None:
     with pytest.raises(NotPermitted, match="this ticket is damaged"):
         read_ticket(TEXT[:end])
