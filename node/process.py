@@ -239,7 +239,7 @@ async def _follow(here: Here, worker: Worker) -> None:
     """Whenever others reach this node elsewhere, the swarm is told."""
     while here.reach is not None:
         await here.reach.changed()
-        worker.moved()
+        worker.announcer.moved()
 
 
 async def _serve(

@@ -1,61 +1,51 @@
 """The worker: one nursery, to be read from top to bottom as the list of what it does.
 
-    ledger (pure)  ◀── desk ◀── links of schedulers          what they ask changes the ledger
-        └─ orders ─▶ Run, Offer, Warn, Kill                   what the ledger orders is carried out here
-
-Nothing of another task is fetched by this worker while it times a run, however many slots it has: a download, its hashing and its
-writes would disturb the figures. A model is fetched once and stays cached, so only the first task of a model pays for it. Between
-workers of one host only the measuring is one at a time: another worker may fetch meanwhile. One worker for each host is the rule.
+ledger (pure)  ◀── desk ◀── links of schedulers          what they ask changes the ledger
+    └─ orders ─▶ Run, Offer, Warn, Kill                   what the ledger orders is carried out here; a run in `node.runs`
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
-import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
 import trio
 
-from node import runner, told
-from node.cache import Source
+from node.announcing import Announcer
 from node.control import OwnersHand
 from node.deeds import Deeds
 from node.delivery import Delivery, Links
 from node.desk import Desk
 from node.door import Door
 from node.estate import Estate
-from node.fetching import task_source
+from node.examining import Examiner
 from node.ledger import Ledger
-from node.observed import Job
 from node.outbox import Item
 from node.parts import AdvertIndex, Parts
 from node.permits import Permits
-from node.places import Kill, Offer, Place, Run, Warn
-from node.probe import build_advert, device_facts, memory_cap
+from node.places import Kill, Offer, Run, Warn
+from node.probe import build_advert
+from node.runs import Around, Runs
 from node.settings import WorkerSettings
 from node.sharing import Sharing
 from protocol.advert import Advert
 from protocol.base import Message
-from protocol.errors import RemoteProtocolError, ResourceError
+from protocol.errors import RemoteProtocolError
 from protocol.health_messages import HEALTH, Ping, Pong
-from protocol.keys import MAX_CAMPAIGNS
 from protocol.messages import WORK, Control, Denied, Preempt, Ready, Standing, Start
-from protocol.messages import Progress as ProgressNote
 from protocol.pool_messages import PoolManifest
-from protocol.record import Record, record_body, record_message
-from protocol.words import Family, Phase, Reason, WorkerState
+from protocol.words import Family, Reason
 from swarm.blobs import fetch_blob
 from swarm.link import Link, serve_links
 from swarm.network import Network, PeerId
 from swarm.tokens import prove
 
-ADVERT_SPACING_S: Final = 5.0
-ADVERT_CHECK_S: Final = 60.0
 LEAVE_S: Final = 3.0
+"""The longest that leaving waits for runs to be dead and their results on disk."""
+WITHDRAW_S: Final = 2.0
+"""And then for the swarm to be told."""
 
 log = structlog.get_logger("sark.worker")
 
@@ -76,31 +66,21 @@ async def run_worker(
         serve_links(network, Family.HEALTH, HEALTH, worker.health)
         worker.sharing.serve(network)
         nursery.start_soon(worker.keep_time)
-        nursery.start_soon(worker.keep_well)
+        nursery.start_soon(worker.examiner.keep)
         nursery.start_soon(worker.hand.keep)
         nursery.start_soon(worker.hand.keep_draining)
         nursery.start_soon(worker.door.keep)
-        nursery.start_soon(worker.publish, index)
-        nursery.start_soon(worker.sharing.keep, worker.moved)
+        announcing = trio.CancelScope()
+        nursery.start_soon(worker.announce, index, announcing)
+        nursery.start_soon(worker.sharing.keep, worker.announcer.moved)
         task_status.started(worker)
         await parts.leave.wait()
         with trio.move_on_after(LEAVE_S):
             await worker.wind_up()
+        announcing.cancel()  # nothing is to be published after it was withdrawn
+        with trio.move_on_after(WITHDRAW_S):
             await index.withdraw()
         nursery.cancel_scope.cancel()
-
-
-@dataclass(slots=True)
-class _Running:
-    """A run in this process."""
-
-    stop: runner.Stop = field(default_factory=runner.Stop)
-    gone: trio.Event = field(default_factory=trio.Event)
-    """Its processes are."""
-    filed: trio.Event = field(default_factory=trio.Event)
-    """Its result is on disk."""
-    phase: Phase = Phase.QUEUED
-    seq: int = 0
 
 
 class Worker:
@@ -130,6 +110,10 @@ class Worker:
             owner_first=settings.owner_first,
         )
         self.door = Door(self.permits, self.ledger, self.carry_out, parts.wall)
+        self.examiner = Examiner(
+            self.ledger.condition, parts.lock, parts.examine, self.carry_out, parts.examine_again_s
+        )
+        self.announcer = Announcer(self.advert, self._campaigns)
         self.hand = OwnersHand(
             ledger=self.ledger,
             rules=settings.rules,
@@ -137,8 +121,8 @@ class Worker:
             senses=parts.senses,
             leave=parts.leave,
             carry_out=self.carry_out,
-            stop_runs=self._stop_runs,
-            examine=self._examine,
+            stop_runs=lambda reason: self.runs.stop_all(reason),
+            examine=self.examiner.examine,
             unsettled=lambda: len(parts.outbox),
             tell=parts.tell,
         )
@@ -156,32 +140,16 @@ class Worker:
             control=self._control,
             has_model=parts.cache.has,
             estate=self.estate,
-            phase=self._phase,
+            phase=lambda lease: self.runs.phase(lease),
             carry_out=self.carry_out,
-            dead=self._dead,
+            dead=lambda lease: self.runs.dead(lease),
             now=trio.current_time,
             longest_s=settings.longest_s,
             reach=parts.reach,
         )
-        self._bench = runner.Bench(
-            worker=network.peer_id,
-            facts=lambda: device_facts(parts.profile, parts.version),
-            cache=parts.cache,
-            source=self._source,
-            lock=parts.lock,
-            launch=parts.launch,
-            memory_cap=memory_cap(parts.profile, settings.memory_share),
-            quiet=self._quiet,
-            still=self.sharing.still,
-            beside=self._beside,
-            warmup_floor=parts.warmup_floor,
-        )
-        self._runs: dict[str, _Running] = {}
-        self._rng = random.Random()
-        self._disk = trio.Lock()
-        self._broke = trio.Event()
+        around = Around(self.carry_out, self.announcer.moved, self.delivery.tell, self.examiner.examine)
+        self.runs = Runs(settings, network, parts, self.ledger, self.estate, self.sharing, around)
         self._changed = trio.Event()
-        self._advert_old = trio.Event()
 
     # -- what others see -------------------------------------------------------------------------------------------------
 
@@ -201,25 +169,10 @@ class Worker:
             pools=sorted(set(self._parts.pools.values())),
         )
 
-    def moved(self) -> None:
-        """Others reach this node elsewhere now, or it has other models: its advert is made anew."""
-        self._advert_old.set()
-
-    async def publish(self, index: AdvertIndex) -> None:
-        """Keep the advert in the index as it should be."""
-        last: tuple[Advert, tuple[str, ...]] | None = None
-        while True:
-            live = sorted({p.wanted.task.campaign for p in self.ledger.places()})
-            campaigns = tuple(dict.fromkeys([*live, *self._parts.outbox.campaigns()]))[:MAX_CAMPAIGNS]
-            current = (self.advert(), campaigns)
-            if current != last:
-                holders = await index.publish(current[0], campaigns)
-                log.debug("advert.published", holders=holders, models=len(current[0].models))
-                last = current
-            with trio.move_on_after(ADVERT_CHECK_S):
-                await self._advert_old.wait()
-            self._advert_old = trio.Event()
-            await trio.sleep(ADVERT_SPACING_S)
+    async def announce(self, index: AdvertIndex, scope: trio.CancelScope) -> None:
+        """Keep the advert in the index as it should be, until `scope` is cancelled."""
+        with scope:
+            await self.announcer.keep(index)
 
     async def health(self, link: Link, message: Message) -> Message:
         """Answers `Ping`."""
@@ -254,8 +207,7 @@ class Worker:
         for order in self.ledger.take_orders():
             match order:
                 case Run():
-                    self._runs[order.lease] = running = _Running()
-                    self.nursery.start_soon(self._run, order.lease, running)
+                    self.runs.begin(order.lease, self.nursery)
                 case Offer():
                     self.nursery.start_soon(self._offer, order.lease)
                 case Warn():
@@ -272,7 +224,7 @@ class Worker:
                     )
                 case Kill():
                     log.info("run.stopping", lease=order.lease, reason=order.reason)
-                    self._runs[order.lease].stop.now(order.reason)
+                    self.runs.stop(order.lease, order.reason)
         self._changed.set()
         self.hand.moved()
 
@@ -287,30 +239,6 @@ class Worker:
             if deadline is not None and deadline <= now:
                 self.ledger.expire(now)
                 self.carry_out()
-
-    async def keep_well(self) -> None:
-        """A device that did not work is examined again and again, and serves as soon as it works."""
-        while True:
-            await self._broke.wait()
-            self._broke = trio.Event()
-            while self.ledger.condition.state is WorkerState.FAULTY:
-                await trio.sleep(self._parts.examine_again_s)
-                await self._examine()
-                self.carry_out()
-
-    async def _examine(self) -> None:
-        """Run what is known to work, while nothing is measured on this device."""
-        try:
-            async with self._parts.lock.hold():
-                trouble = await trio.to_thread.run_sync(self._parts.examine, abandon_on_cancel=True)
-        except ResourceError as exc:
-            trouble = exc.what
-        condition = self.ledger.condition
-        was = condition.state
-        condition.examined(trouble)
-        log.warning("device.examined", trouble=trouble or "none", was=was, now=condition.state)
-        if condition.state is WorkerState.FAULTY:
-            self._broke.set()
 
     async def _offer(self, lease: str) -> None:
         place = self.ledger.place(lease)
@@ -329,158 +257,28 @@ class Worker:
             self.ledger.skip(lease, now)
         self.carry_out()
 
-    async def _run(self, lease: str, running: _Running) -> None:
-        place = self.ledger.place(lease)
-        assert place is not None, "the ledger ordered a run of a lease it does not hold"
-        place.began = began = trio.current_time()
-        wanted, condition = place.wanted, self.ledger.condition
-        job = Job(
-            lease,
-            place.fence,
-            wanted.attempt,
-            wanted.task,
-            wanted.task_sha256,
-            began - place.since,
-            stranger=wanted.stranger,
-        )
-        condition.begin()
-        self._advert_old.set()
-        self._parts.tell(told.began(job.task))
-        log.info("run.began", task=job.task.task, attempt=job.attempt, lease=lease, fence=job.fence.key())
-
-        def report(phase: Phase, done: int, total: int | None, median_ms: float | None) -> None:
-            running.seq += 1
-            running.phase = phase
-            note = ProgressNote(
-                lease=lease,
-                fence=job.fence,
-                seq=running.seq,
-                phase=phase,
-                done=done,
-                total=total,
-                median_ms=median_ms,
-            )
-            self.delivery.tell(place.peer, wanted.about, note)
-
-        def timing(on: bool) -> None:
-            self.ledger.timing(lease, on, trio.current_time())
-            self.carry_out()
-
-        record = await runner.run(job, self._bench, running.stop, report, timing)
-        condition.end(record.outcome, record.reason, record.permanent, record.model_sha256)
-        running.gone.set()
-        log.info(
-            "run.ended",
-            task=job.task.task,
-            attempt=job.attempt,
-            lease=lease,
-            outcome=record.outcome,
-            reason=record.reason,
-            detail=record.detail,
-            seconds=round(trio.current_time() - began, 3),
-        )
-        self._parts.tell(told.ended(record, trio.current_time() - began))
-        if condition.suspect:  # before another run begins
-            await self._examine()
-        self.ledger.finish(lease, trio.current_time())
-        del self._runs[lease]
-        async with self._disk:  # the next run is offered meanwhile, and measures nothing before this is done
-            self.carry_out()
-            await self._file(place, record)
-        running.filed.set()
-        condition.clean()
-        self.carry_out()
-
-    async def _file(self, place: Place, record: Record) -> None:
-        """Sign the record and put it where a crash does not reach it."""
-        body = record_body(record)
-        item = Item(
-            peer=place.peer,
-            owner=place.wanted.principal,
-            campaign=record.campaign,
-            task=record.task,
-            attempt=record.attempt,
-            lease=place.lease,
-            fence=record.fence,
-            sha256=hashlib.sha256(body).hexdigest(),
-            size=len(body),
-            signature=self._network.sign(record_message(body)),
-            stored=self._parts.wall(),
-        )
-        try:
-            for old in await self._parts.outbox.store(item, body):
-                self.ledger.acknowledge(old.lease)
-            while place.peer != item.peer:  # adopted while it went to disk
-                item = item.model_copy(update={"peer": place.peer})
-                await self._parts.outbox.redirect(item)
-        except ResourceError as exc:
-            log.warning("result.lost", task=record.task, attempt=record.attempt, why=exc.what, hint=exc.hint)
-            self.ledger.acknowledge(place.lease)
-
-    async def _quiet(self) -> None:
-        async with self._disk:
-            pass
-        await self.sharing.quiet()
-
-    def _source(self, job: Job) -> Source:
-        def speaker() -> PeerId:
-            place = self.ledger.place(job.lease)
-            return place.peer if place is not None else job.task.scheduler
-
-        place = self.ledger.place(job.lease)
-        return task_source(
-            self._network,
-            job.task,
-            speaker,
-            principal=place.wanted.principal if place is not None else job.task.scheduler,
-            owner=place is not None and place.wanted.owner,
-            rng=self._rng,
-            edge=self._parts.web,
-        )
-
-    async def _take(self, peer: PeerId, sha256: str, size: int, sink: Callable[[bytearray], object]) -> None:
-        await fetch_blob(self._network, peer, (), sha256, sink=sink, size=size)
-
-    async def _beside(self, job: Job) -> None:
-        """The campaign's deed comes with the first model of it. That its principal has the model is seen once."""
-        place = self.ledger.place(job.lease)
-        if place is not None:
-            model, peer = job.task.model, place.peer
-
-            async def tail(offset: int, sink: Callable[[bytearray], object]) -> None:
-                await fetch_blob(
-                    self._network, peer, (), model.sha256, offset=offset, sink=sink, size=model.size
-                )
-
-            await self.estate.ask_for_model(place.wanted.principal, model, tail)
-        here = {place.wanted.task.campaign for place in self.ledger.places()}
-        needed = here.union(self._parts.outbox.campaigns())
-        run_s = self.ledger.expect_s(job.task)
-        await self.estate.deeds.fetch(job.task.campaign, job.task.scheduler, needed, run_s)
-
     def _settled(self, item: Item) -> None:
         self.ledger.acknowledge(item.lease)
         self.hand.moved()
 
-    def _stop_runs(self, reason: Reason) -> None:
-        for running in self._runs.values():
-            running.stop.now(reason)
+    async def _take(self, peer: PeerId, sha256: str, size: int, sink: Callable[[bytearray], object]) -> None:
+        await fetch_blob(self._network, peer, (), sha256, sink=sink, size=size)
 
     async def _control(self, message: Control) -> Standing | Denied:
         return await self.hand.do(message) or self.desk.standing()
 
     async def wind_up(self) -> None:
-        """Take nothing new, end what runs, and give the results a moment to be taken."""
+        """Take nothing new, end what runs, and put the results on disk; they go out as long as the links last."""
         self.ledger.condition.drain("leaving")
         self.carry_out()
-        ending = tuple(self._runs.values())
-        self._stop_runs(Reason.NOT_SERVING)
-        for running in ending:
-            await running.filed.wait()
-        async with self._disk:
-            pass
+        await self.runs.end_all(Reason.NOT_SERVING)
 
     # -- small questions -------------------------------------------------------------------------------------------------
+
+    def _campaigns(self) -> list[str]:
+        """Those that it works for, and those whose results lie here."""
+        live = {place.wanted.task.campaign for place in self.ledger.places()}
+        return [*sorted(live), *self._parts.outbox.campaigns()]
 
     def _link_up(self, peer: PeerId) -> None:
         self.ledger.link_up(peer, trio.current_time())
@@ -489,12 +287,3 @@ class Worker:
     def _link_down(self, peer: PeerId) -> None:
         self.ledger.link_down(peer, trio.current_time())
         self.carry_out()
-
-    def _phase(self, lease: str) -> Phase | None:
-        running = self._runs.get(lease)
-        return running.phase if running is not None else None
-
-    async def _dead(self, lease: str) -> None:
-        running = self._runs.get(lease)
-        if running is not None:
-            await running.gone.wait()
