@@ -20,6 +20,7 @@ from libp2p.custom_types import TProtocol
 from libp2p.exceptions import BaseLibp2pError
 from libp2p.host.basic_host import BasicHost
 from libp2p.host.exceptions import ConnectionFailure, StreamFailure
+from libp2p.identity.identify_push.identify_push import ID_PUSH as IDENTIFY_PUSH
 from libp2p.io.abc import ReadWriteCloser
 from libp2p.network.auto_connector import AutoConnector
 from libp2p.network.connection.raw_connection import RawConnection
@@ -303,6 +304,9 @@ class NodeHost(BasicHost):
         self._swarm = network
         self._limits = InboundLimits()
         self._heard: OrderedDict[ID, str] = OrderedDict()
+        self.multiselect.remove_handler(
+            IDENTIFY_PUSH
+        )  # a peer is asked once who it is, and tells no news unasked
 
     async def connect(self, peer_info: PeerInfo) -> None:
         """libp2p's own callers come here."""

@@ -12,11 +12,12 @@ from importlib.metadata import version
 from types import ModuleType
 from typing import Any, Final
 
-from libp2p.abc import IMuxedConn, ISecureConn
+from libp2p.abc import IMuxedConn, IRawConnection, ISecureConn
 from libp2p.crypto.keys import KeyPair
 from libp2p.crypto.x25519 import create_new_key_pair as new_noise_keys
 from libp2p.custom_types import TProtocol
 from libp2p.exceptions import ParseError
+from libp2p.host import basic_host
 from libp2p.host.basic_host import BasicHost
 from libp2p.io.abc import Reader
 from libp2p.io.exceptions import IncompleteReadError
@@ -30,11 +31,14 @@ from libp2p.security.noise.transport import PROTOCOL_ID as NOISE
 from libp2p.security.noise.transport import Transport as NoiseTransport
 from libp2p.stream_muxer.muxer_multistream import MuxerMultistream
 from libp2p.stream_muxer.yamux import yamux
+from libp2p.transport.exceptions import SecurityUpgradeFailure
 from libp2p.transport.upgrader import TransportUpgrader
 
 from protocol.errors import LocalProtocolError
+from swarm.identity import peer_id_text
 from swarm.logs import tame_libraries
 from swarm.muxer import BoundedYamux, PatientStream
+from swarm.peerbook import read_identity
 from swarm.routing import KAD_PROTOCOL
 
 LIBP2P: Final = "0.8.1"
@@ -63,6 +67,7 @@ def harden() -> None:
     limit_negotiation()
     count_no_reads()
     bound_streams()
+    bound_identities()
     name_own_dht()
     tame_libraries()
 
@@ -89,6 +94,12 @@ def bound_streams() -> None:
     _replace(yamux, "YamuxStream", PatientStream, expected="YamuxStream")
 
 
+def bound_identities() -> None:
+    """What a peer says of itself is at most 16 KiB. Unpatched, it is 1 MiB of names and addresses, each looked at."""
+    name = "read_length_prefixed_protobuf"
+    _replace(basic_host, name, read_identity, expected=name)
+
+
 def name_own_dht() -> None:
     """Kademlia under our own protocol name in every module that has copied the name."""
     for name in _KAD_MODULES:
@@ -110,6 +121,7 @@ def expect_overridden_methods() -> None:
         (BasicHost, "new_stream", ["self", "peer_id", "protocol_ids"]),
         (BasicHost, "connect", ["self", "peer_info"]),
         (MuxerMultistream, "new_conn", ["self", "conn", "peer_id"]),
+        (TransportUpgrader, "upgrade_security", ["self", "raw_conn", "is_initiator", "peer_id"]),
         (KadDHT, "handle_stream", ["self", "stream"]),
         (KadDHT, "add_peer", ["self", "peer_id", "skip_server_mode_check"]),
         (yamux.Yamux, "open_stream", ["self"]),
@@ -135,7 +147,7 @@ def noise_and_yamux(keys: KeyPair) -> TransportUpgrader:
     libp2p's default host also takes `/plaintext/2.0.0` and SECIO, by which anybody can be anybody.
     """
     muxers: dict[TProtocol, type[IMuxedConn]] = {TProtocol(yamux.PROTOCOL_ID): BoundedYamux}
-    upgrader = TransportUpgrader(
+    upgrader = KnownKeys(
         secure_transports_by_protocol={
             NOISE: NoiseTransport(keys, noise_privkey=new_noise_keys().private_key)
         },
@@ -143,6 +155,22 @@ def noise_and_yamux(keys: KeyPair) -> TransportUpgrader:
     )
     upgrader.muxer_multistream = GivenMuxers(muxers, 10)
     return upgrader
+
+
+class KnownKeys(TransportUpgrader):
+    """Only peers with Ed25519 keys, from whose ids everything here reads the key. libp2p takes RSA, secp256k1 and ECDSA as well."""
+
+    async def upgrade_security(
+        self, raw_conn: IRawConnection, is_initiator: bool, peer_id: ID | None = None
+    ) -> ISecureConn:
+        """As libp2p's, and SecurityUpgradeFailure for a peer with another kind of key."""
+        secured = await super().upgrade_security(raw_conn, is_initiator, peer_id)
+        try:
+            peer_id_text(secured.get_remote_peer().to_bytes())
+        except ValueError as error:
+            await secured.close()
+            raise SecurityUpgradeFailure("the peer's key is no Ed25519 key") from error
+        return secured
 
 
 class GivenMuxers(MuxerMultistream):
@@ -169,7 +197,7 @@ def connection_config() -> ConnectionConfig:
         max_connections=MAX_CONNECTIONS,
         min_connections=0,
         low_watermark=0,
-        high_watermark=MAX_CONNECTIONS - 128,
+        high_watermark=MAX_CONNECTIONS,  # none is closed to make room: who floods has streams open, who holds a place has none
         dial_timeout=5.0,
         inbound_upgrade_timeout=10.0,
         outbound_upgrade_timeout=5.0,

@@ -25,7 +25,6 @@ from libp2p.network.exceptions import SwarmException
 from libp2p.network.stream.net_stream import NetStream
 from libp2p.peer.id import ID
 from libp2p.peer.peerinfo import PeerInfo
-from libp2p.peer.peerstore import PeerStore
 from libp2p.tools.anyio_service import background_trio_service
 from libp2p.transport.tcp.tcp import TCP
 from multiaddr import Multiaddr
@@ -39,6 +38,7 @@ from swarm.dialling import ORDINARY, NobodyListens, NodeHost, NodeSwarm
 from swarm.host_streams import NodeStream
 from swarm.identity import Identity, distance, peer_id_bytes
 from swarm.network import Address, Contact, Handler, Path, PeerId, Reservation
+from swarm.peerbook import PeerBook
 from swarm.relay_desk import RelayDesk
 from swarm.relays import Relays
 from swarm.routing import OwnKad
@@ -255,9 +255,8 @@ async def _run(plan: _Plan, stop: trio.Event, *, task_status: trio.TaskStatus[Ho
     keys = create_new_key_pair(plan.identity.seed)
     upgrader = hardening.noise_and_yamux(keys)
     hardening.assert_closed(upgrader)
-    store = PeerStore()
     me = ID(peer_id_bytes(plan.identity.peer_id))
-    store.add_key_pair(me, keys)
+    store = PeerBook(me, keys)
     swarm = NodeSwarm(
         me,
         store,
@@ -267,6 +266,7 @@ async def _run(plan: _Plan, stop: trio.Event, *, task_status: trio.TaskStatus[Ho
         connection_config=hardening.connection_config(),
         arrivals=plan.arrivals,
     )
+    store.connected = lambda peer: peer in swarm.connections
     host = NodeHost(
         swarm,
         negotiate_timeout=10,

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import struct
 import threading
 import types
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Protocol
 
 import pytest
 import trio
 import trio.testing
 from libp2p.crypto.ed25519 import create_new_key_pair
-from libp2p.crypto.x25519 import create_new_key_pair as new_noise_keys
+from libp2p.crypto.rsa import create_new_key_pair as rsa_keys
+from libp2p.crypto.secp256k1 import create_new_key_pair as secp256k1_keys
 from libp2p.exceptions import BaseLibp2pError
 from libp2p.io.abc import Reader
 from libp2p.io.trio import TrioTCPStream
@@ -25,25 +24,20 @@ from libp2p.protocol_muxer import multiselect_communicator
 from libp2p.protocol_muxer.multiselect_client import MultiselectClient
 from libp2p.protocol_muxer.multiselect_communicator import MultiselectCommunicator
 from libp2p.security.insecure.transport import PLAINTEXT_PROTOCOL_ID, InsecureTransport
-from libp2p.security.noise.transport import PROTOCOL_ID as NOISE
-from libp2p.security.noise.transport import Transport as NoiseTransport
-from libp2p.stream_muxer.yamux import yamux
 from libp2p.transport.upgrader import TransportUpgrader
 from libp2p.utils.varint import encode_uvarint
 from multiaddr import Multiaddr
 
 from protocol.errors import LocalProtocolError, Unreachable
 from swarm import hardening
-from swarm.addresses import parse_tcp
 from swarm.host import HostNetwork, open_host
 from swarm.identity import Identity, peer_id_bytes
 from swarm.limits import MAX_INBOUND
 from swarm.network import Contact, Network, Stream
 from swarm.routing import KAD_PROTOCOL, SLOTS_PER_PEER
+from tests.swarm.attacker import ATTACKER, MSS, RawLink, attack, ended, line, tcp
 
 ECHO = "/test/echo/1"
-MSS = b"/multistream/1.0.0\n"
-ATTACKER = Identity.from_seed("attacker")
 
 
 async def echo(stream: Stream) -> None:
@@ -65,102 +59,6 @@ async def still_serves(victim: Network) -> None:
         stream = await honest.open(victim.peer_id, ECHO, victim.addresses)
         await stream.send_all(b"hello")
         assert await stream.receive_some() == b"hello"
-
-
-async def tcp(victim: Network) -> trio.SocketStream:
-    address = parse_tcp(victim.addresses[0])
-    assert address is not None
-    return await trio.open_tcp_stream(address.host, address.port)
-
-
-def line(text: bytes) -> bytes:
-    """One multistream message."""
-    return encode_uvarint(len(text) + 1) + text + b"\n"
-
-
-async def ended(stream: trio.SocketStream) -> bool:
-    """Does the other side close, whatever it still says before?"""
-    try:
-        while await stream.receive_some():
-            pass
-    except trio.BrokenResourceError:
-        pass
-    return True
-
-
-class SecureConn(Protocol):
-    """What Noise makes of a socket."""
-
-    async def read(self, n: int | None = None) -> bytes: ...
-
-    async def write(self, data: bytes) -> None: ...
-
-
-class RawLink:
-    """A secured connection on which the attacker writes yamux frames by hand."""
-
-    def __init__(self, secure: SecureConn) -> None:
-        self._secure = secure
-        self._next = 1
-
-    async def frame(self, kind: int, flags: int, stream_id: int, body: bytes = b"") -> None:
-        header = struct.pack(yamux.YAMUX_HEADER_FORMAT, 0, kind, flags, stream_id, len(body))
-        await self._secure.write(header + body)
-
-    async def open(self) -> int:
-        """A stream on which nothing has been negotiated."""
-        number, self._next = self._next, self._next + 2
-        await self.frame(yamux.TYPE_WINDOW_UPDATE, yamux.FLAG_SYN, number)
-        return number
-
-    async def data(self, stream_id: int, body: bytes) -> None:
-        await self.frame(yamux.TYPE_DATA, 0, stream_id, body)
-
-    async def next(self) -> tuple[int, int, int, bytes]:
-        """(type, flags, stream, body) of what comes, pings answered; a connection that ends is a type of -1."""
-        try:
-            while True:
-                header = await self._secure.read(12)
-                _, kind, flags, stream_id, size = struct.unpack(yamux.YAMUX_HEADER_FORMAT, header)
-                body = await self._secure.read(size) if kind == yamux.TYPE_DATA else b""
-                if kind != yamux.TYPE_PING:
-                    return kind, flags, stream_id, body
-        except (BaseLibp2pError, OSError, struct.error):
-            return -1, 0, 0, b""
-
-    async def reset_of(self, stream_id: int) -> None:
-        """Wait until the victim resets the stream (or drops us altogether)."""
-        while True:
-            kind, flags, number, _ = await self.next()
-            assert kind != -1, "the victim closed the connection"
-            if number == stream_id and flags & yamux.FLAG_RST:
-                return
-
-    async def body_of(self, stream_id: int, size: int) -> bytes:
-        """The next `size` bytes on the stream."""
-        received = b""
-        while len(received) < size:
-            kind, flags, number, body = await self.next()
-            assert kind != -1, "the victim closed the connection"
-            assert not (number == stream_id and flags & yamux.FLAG_RST), "the victim reset the stream"
-            if number == stream_id:
-                received += body
-        return received
-
-
-@asynccontextmanager
-async def attack(victim: Network, muxer: str = yamux.PROTOCOL_ID) -> AsyncIterator[RawLink]:
-    """A Noise connection with the victim, under an identity of our own."""
-    keys = create_new_key_pair(ATTACKER.seed)
-    stream = await tcp(victim)
-    async with stream:
-        raw = RawConnection(TrioTCPStream(stream), True)
-        client = MultiselectClient()
-        await client.select_one_of([NOISE], MultiselectCommunicator(raw), 5)
-        noise = NoiseTransport(keys, noise_privkey=new_noise_keys().private_key)
-        secure = await noise.secure_outbound(raw, ID(peer_id_bytes(victim.peer_id)))
-        await client.select_one_of([muxer], MultiselectCommunicator(secure), 5)  # type: ignore[list-item]
-        yield RawLink(secure)
 
 
 # -- (a) (b) nothing but Noise and yamux ----------------------------------------------------------------------------------
@@ -205,6 +103,18 @@ def test_a_host_that_would_speak_more_does_not_start() -> None:
     more = TransportUpgrader({PLAINTEXT_PROTOCOL_ID: InsecureTransport(keys)}, {})
     with pytest.raises(LocalProtocolError, match="plaintext"):
         hardening.assert_closed(more)
+
+
+@pytest.mark.parametrize("kind", ["secp256k1", "rsa"])
+async def test_a_peer_with_another_kind_of_key_is_not_let_in(victim: HostNetwork, kind: str) -> None:
+    """Its id has another form than ours: a gate that counted its peers with one of those among them fell over it."""
+    other = rsa_keys(2048) if kind == "rsa" else secp256k1_keys()
+    with contextlib.suppress(BaseLibp2pError):
+        async with attack(victim, keys=other) as link:
+            while (await link.next())[0] != -1:
+                pass
+    assert victim.connected() == ()
+    await still_serves(victim)
 
 
 # -- (c) negotiation messages ---------------------------------------------------------------------------------------------

@@ -1,0 +1,136 @@
+"""What is remembered of peers, bounded: libp2p's store of addresses and protocols keeps whatever strangers say of themselves.
+
+Unbounded, a thousand visitors push this node's own key out of it, and from then on nobody can be told who it is; a peer that says it
+has 1,000 addresses costs a quarter of a second each time it says so; and addresses that are two hours old hide the newer ones.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
+
+from libp2p.abc import INetStream
+from libp2p.crypto.keys import KeyPair
+from libp2p.io.exceptions import IOException
+from libp2p.peer.id import ID
+from libp2p.peer.peerdata import PeerData
+from libp2p.peer.peerstore import PeerRecordState, PeerStore, PeerStoreError
+from multiaddr import Multiaddr
+
+MAX_PEERS: Final = 4_096
+"""Peers remembered; of those that are not connected, the one that was heard of least lately makes room."""
+MAX_ADDRESSES: Final = 16
+"""Of one peer: as many as are ever dialled."""
+MAX_PROTOCOLS: Final = 64
+MAX_PROTOCOL_CHARS: Final = 128
+MAX_IDENTIFY: Final = 16_384
+"""Bytes in which a peer may say who it is; ours take under 2 KiB."""
+
+V = TypeVar("V")
+
+
+class Remembered(PeerData):
+    """What is remembered of one peer. What is too much is left out."""
+
+    def add_addrs(self, addrs: Sequence[Multiaddr]) -> None:
+        """Keep the addresses as far as there is room."""
+        for address in addrs:
+            if len(self.addrs) >= MAX_ADDRESSES:
+                return
+            if address not in self.addrs:
+                self.addrs.append(address)
+
+    def add_protocols(self, protocols: Sequence[str]) -> None:
+        """Keep the names as far as there is room."""
+        for name in protocols:
+            if len(self.protocols) >= MAX_PROTOCOLS:
+                return
+            if len(name) <= MAX_PROTOCOL_CHARS and name not in self.protocols:
+                self.protocols.append(name)
+
+    def set_protocols(self, protocols: Sequence[str]) -> None:
+        """The same, in place of those there were."""
+        self.protocols = []
+        self.add_protocols(protocols)
+
+
+class _Bounded(OrderedDict[ID, V]):
+    """So many peers; `kept` says who stays whatever comes."""
+
+    def __init__(self, kept: Callable[[ID], bool]) -> None:
+        super().__init__()
+        self._kept = kept
+
+    def __setitem__(self, peer: ID, value: V) -> None:
+        super().__setitem__(peer, value)
+        self.move_to_end(peer)
+        for _ in range(len(self)):
+            if len(self) <= MAX_PEERS:
+                return
+            oldest = next(iter(self))
+            if self._kept(oldest):
+                self.move_to_end(oldest)
+            else:
+                del self[oldest]
+
+
+class _Peers(_Bounded[PeerData]):
+    """Each entry is one of ours, whatever libp2p gives."""
+
+    def setdefault(self, peer: ID, default: Any = None) -> PeerData:
+        """The entry there is, or a new one; heard of just now either way."""
+        if peer in self:
+            self.move_to_end(peer)
+            return self[peer]
+        fresh = self[peer] = Remembered()
+        return fresh
+
+
+class PeerBook(PeerStore):
+    """libp2p's store with room for so much and no more, in which this node itself always stands."""
+
+    def __init__(self, me: ID, keys: KeyPair, connected: Callable[[ID], bool] = lambda peer: False) -> None:
+        """`connected`: these stay."""
+        super().__init__(max_peers=2 * MAX_PEERS)  # its own limit would drop this node first
+        self.connected = connected
+
+        def kept(peer: ID) -> bool:
+            return peer == me or self.connected(peer)
+
+        self.peer_data_map = _Peers(kept)
+        self.peer_record_map: dict[ID, PeerRecordState] = _Bounded(kept)
+        self.add_key_pair(me, keys)
+
+    def addrs(self, peer_id: ID) -> list[Multiaddr]:
+        """What is known; nothing where all of it is too old. PeerStoreError for a peer that was never heard of."""
+        entry = self.peer_data_map.get(peer_id)
+        if entry is None:
+            raise PeerStoreError("peer ID not found")
+        if entry.is_expired():
+            entry.clear_addrs()
+        return list(entry.get_addrs())
+
+
+async def read_identity(
+    stream: INetStream, use_varint_format: bool = True, max_length: int = MAX_IDENTIFY
+) -> bytes:
+    """A message in which a peer says who it is. IOException, with the stream reset, for one that is too long or cut off."""
+    size = shift = 0
+    while shift <= 21:
+        byte = await stream.read(1)
+        if not byte:
+            break
+        size |= (byte[0] & 0x7F) << shift
+        shift += 7
+        if byte[0] < 0x80:
+            if size > max_length:
+                break
+            data = bytearray()
+            while len(data) < size and (part := await stream.read(size - len(data))):
+                data += part
+            if len(data) == size:
+                return bytes(data)
+            break
+    await stream.reset()
+    raise IOException(f"no message of at most {max_length} bytes")
