@@ -1,12 +1,14 @@
 """One kept link to each worker: probing and committing over it, renewing every 5 s, coming back at once when it breaks.
 
-After a break the link is tried again each second, and the worker's leases of this scheduler are adopted anew: what both know goes on. They
-count as lost `SILENT_S` after the last renewal that was answered was *sent*: so we give up before the worker's own clock does. The time in
-which this process itself stood still does not count: what the worker finished meanwhile waits for us there.
+Where a direct connection has come about beside a gate's, the link moves to it, and the leases with it: a gate that ends then is not
+even noticed. After a break the link is tried again each second, and the worker's leases of this scheduler are adopted anew: what both
+know goes on. They count as lost `SILENT_S` after the last renewal that was answered was *sent*: so we give up before the worker's own
+clock does. The time in which this process itself stood still does not count: what the worker finished meanwhile waits for us there.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -308,6 +310,10 @@ class Workers:
             if not view.held:
                 line.heard_at, line.unadopted = trio.current_time(), False
             link = self._links.peek(peer)
+            if link is not None and self._links.detours(link):
+                with contextlib.suppress(Unreachable):  # what there is goes on
+                    await self._link(peer)
+                link = self._links.peek(peer)
             if line.adrift and trio.current_time() >= line.adrift_until:
                 line.adrift = ()
             if link is None:

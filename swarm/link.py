@@ -1,7 +1,8 @@
 """Links: a stream that speaks the messages of one family, calls paired with answers, either side free to begin.
 
 A kept link costs a third of a fresh stream for each call, so one is kept for each peer and family (`Links`). The same class serves both
-ends; who dialled does not matter once it is up.
+ends; who dialled does not matter once it is up. A link that goes through a gate is left for a direct one as soon as there is a way: what
+is being said on it is said to the end.
 
     async with nursery: links = Links(network, vocabulary, nursery, answer);  reply = await links.call(peer, addresses, message)
 """
@@ -28,6 +29,8 @@ MAX_ANSWERING = 32
 """Calls of one peer on one link that may wait for our answer; reading pauses above it."""
 WRITE_PATIENCE_S = 10.0
 """A peer that takes no byte for so long is dropped, not waited for."""
+LEFT_LOOK_S = 1.0
+"""A link that was left for a better one ends when nothing was being said on it at two looks in a row, at this distance."""
 
 log = structlog.get_logger("sark.link")
 
@@ -50,6 +53,7 @@ class Link:
         self._answer = answer
         self._waiting: dict[int, _Waiter] = {}
         self._next_id = 0
+        self._answering = 0
         self._sending = trio.Lock()
         self._scope = trio.CancelScope()
         self.closed = trio.Event()
@@ -59,6 +63,16 @@ class Link:
         return (
             f"<Link {self._stream.protocol} with {self.peer[-6:]}{' closed' if self.closed.is_set() else ''}>"
         )
+
+    @property
+    def relayed(self) -> bool:
+        """Whether it goes through a gate."""
+        return self._stream.relayed
+
+    @property
+    def at_rest(self) -> bool:
+        """No call waits for its answer, on either side."""
+        return not self._waiting and not self._answering
 
     async def call(self, message: Message, *, patience_s: float = 5.0) -> Message:
         """Send a call and wait for its answer. Raises `Unreachable` on silence or a broken link: what became of it is unknown."""
@@ -132,6 +146,7 @@ class Link:
         else:
             token = object()
             await slots.acquire_on_behalf_of(token)
+            self._answering += 1
             nursery.start_soon(self._serve, frame, slots, token)
 
     async def _serve(self, frame: Frame, slots: trio.CapacityLimiter, token: object) -> None:
@@ -144,6 +159,7 @@ class Link:
             except Unreachable:
                 self._scope.cancel()
         finally:
+            self._answering -= 1
             slots.release_on_behalf_of(token)
 
     async def _send(self, frame: Frame) -> None:
@@ -227,26 +243,41 @@ class Links:
         return link if link is not None and not link.closed.is_set() else None
 
     async def get(self, peer: PeerId, addresses: Sequence[Address] = (), *, patience_s: float = 5.0) -> Link:
-        """The kept link with `peer`, or a new one. Raises `Unreachable`."""
+        """The kept link with `peer`, or a new one: also where the kept one makes a detour. Raises `Unreachable` when there is neither."""
         link = self.peek(peer)
-        if link is not None:
+        if link is not None and not self.detours(link):
             return link
         lock = self._opening.setdefault(peer, trio.Lock())
         try:
             async with lock:
-                link = self.peek(peer)
-                if link is not None:
-                    return link
-                stream = await self._network.open(peer, self._family, addresses, patience_s=patience_s)
+                old = self.peek(peer)
+                if old is not None and not self.detours(old):
+                    return old
+                try:
+                    stream = await self._network.open(peer, self._family, addresses, patience_s=patience_s)
+                except Unreachable:
+                    if (link := self.peek(peer)) is not None:
+                        return link
+                    raise
                 link = Link(stream, self._vocabulary, self._answer)
-                if len(self._links) >= self._keep:
+                if peer not in self._links and len(self._links) >= self._keep:
                     await self._drop_oldest()
                 self._links[peer] = link
                 await self._nursery.start(self._run, link)
+                if old is not None:
+                    log.info("link.direct", peer=peer, family=self._family)
+                    self._nursery.start_soon(self._leave, old)
                 return link
         finally:
             if not lock.statistics().tasks_waiting and not lock.locked():
                 self._opening.pop(peer, None)
+
+    def detours(self, link: Link) -> bool:
+        """Whether a link goes through a gate although there is a direct connection with its peer by now. No I/O."""
+        if not link.relayed:
+            return False
+        path = self._network.path(link.peer)
+        return path is not None and path.direct
 
     async def call(
         self, peer: PeerId, addresses: Sequence[Address], message: Message, *, patience_s: float = 5.0
@@ -261,6 +292,14 @@ class Links:
         link = self._links.pop(peer, None)
         if link is not None:
             await link.reset()
+
+    async def _leave(self, link: Link) -> None:
+        """End a link in good order once nothing is being said on it."""
+        silent = 0
+        while silent < 2 and not link.closed.is_set():
+            await trio.sleep(LEFT_LOOK_S)
+            silent = silent + 1 if link.at_rest else 0
+        await link.aclose()
 
     async def _drop_oldest(self) -> None:
         await self.drop(next(iter(self._links)))

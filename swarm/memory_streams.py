@@ -154,6 +154,10 @@ class MemoryStream:
     def protocol(self) -> str:
         return self._protocol
 
+    @property
+    def relayed(self) -> bool:
+        return self._link.via is not None
+
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         if self._sending:
             raise trio.BusyResourceError("another task is sending on this stream")

@@ -77,6 +77,11 @@ class Stream(Protocol):
     @property
     def protocol(self) -> str: ...
 
+    @property
+    def relayed(self) -> bool:
+        """Whether its connection goes through a gate."""
+        ...
+
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Send all of it; waits while the peer's window is full."""
         ...

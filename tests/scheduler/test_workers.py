@@ -13,6 +13,8 @@ from protocol.attempt import TaskState
 from protocol.record import Timing, pack_samples
 from protocol.words import Reason
 from scheduler.entries import FORGET_S
+from swarm.identity import Identity
+from swarm.relay_desk import RelayDesk
 
 World = Any
 """`World` of conftest.py."""
@@ -70,3 +72,28 @@ async def test_the_records_of_one_task_are_fetched_one_at_a_time(
     await world.run()
     assert world.states() == {TaskState.SUCCEEDED}
     assert (worker.served, worker.answers) == (1, ["accepted"] * 8)
+
+
+async def test_a_link_moves_to_a_direct_connection_as_soon_as_there_is_one_and_outlives_the_gate(
+    world: World, autojump_clock: MockClock
+) -> None:
+    gate = world.swarm.node(Identity.from_seed("gate"))
+    gate.serve_relay(RelayDesk())
+    worker = world.worker("a", seconds=60.0)
+    world.swarm.translate(worker.peer, "home")
+    place = await worker.network.reserve(gate.peer_id, gate.addresses)
+    worker.advert = worker.advert.model_copy(update={"addresses": place.addresses})
+    world.submit(1)
+    async with world.scheduler():
+        await world.until(lambda: bool(worker.ran))
+        by_the_gate = worker.link
+        assert by_the_gate.relayed
+        world.swarm.punch(world.network.peer_id, worker.peer)
+        await world.until(lambda: worker.link is not by_the_gate)
+        await by_the_gate.closed.wait()  # in good order: nothing was being said on it
+        direct = worker.link
+        assert not direct.relayed
+        world.swarm.kill(gate.peer_id)
+        await world.until(lambda: world.states() == {TaskState.SUCCEEDED}, seconds=100)
+        assert worker.link is direct
+    assert worker.ran == [("c-one/1", 1)]

@@ -22,6 +22,7 @@ from swarm.identity import Identity
 from swarm.link import MAX_ANSWERING, Link, Links, serve_links
 from swarm.memory import MemorySwarm
 from swarm.network import Network
+from swarm.relay_desk import RelayDesk
 
 PONG = Pong(role="worker", incarnation=1)
 
@@ -324,3 +325,48 @@ async def test_junk_on_a_link_that_something_runs_beside_stays_with_the_link(
                 with pytest.raises(trio.BrokenResourceError):
                     await stream.receive_some()
         assert [entry["event"] for entry in logs] == ["link.broken"]
+
+
+async def test_a_link_through_a_gate_is_left_for_a_direct_one_after_what_is_being_said_on_it(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with pair() as two:
+        gate = two.swarm.node(Identity.from_seed("gate"))
+        gate.serve_relay(RelayDesk())
+        two.swarm.translate(two.there.peer_id, "home")
+        place = await two.there.reserve(gate.peer_id, gate.addresses)
+        relayed = await two.links.get(two.there.peer_id, place.addresses)
+        assert await two.links.get(two.there.peer_id) is relayed, "there is no better way yet"
+        two.desk.waits = True
+        answers: list[Message] = []
+
+        async def ask() -> None:
+            answers.append(await relayed.call(Ping(), patience_s=100))
+
+        two.nursery.start_soon(ask)
+        await trio.testing.wait_all_tasks_blocked()
+        two.swarm.punch(two.here.peer_id, two.there.peer_id)
+        direct = await two.links.get(two.there.peer_id)
+        assert (relayed.relayed, direct.relayed) == (True, False)
+        assert two.links.peek(two.there.peer_id) is direct
+        await trio.sleep(60)
+        assert not relayed.closed.is_set(), "an answer is still to come"
+        two.desk.gate.set()
+        await relayed.closed.wait()
+        assert answers == [PONG]
+        assert await two.links.get(two.there.peer_id) is direct
+
+
+async def test_a_link_through_a_gate_stays_where_the_direct_way_leads_nowhere(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with pair() as two:
+        gate = two.swarm.node(Identity.from_seed("gate"))
+        gate.serve_relay(RelayDesk())
+        two.swarm.translate(two.there.peer_id, "home")
+        place = await two.there.reserve(gate.peer_id, gate.addresses)
+        relayed = await two.links.get(two.there.peer_id, place.addresses)
+        two.swarm.punch(two.here.peer_id, two.there.peer_id)
+        two.swarm.cut_silently(two.here.peer_id, two.there.peer_id)
+        assert await two.links.get(two.there.peer_id, patience_s=1.0) is relayed
+        assert await relayed.call(Ping()) == PONG
