@@ -78,12 +78,12 @@ class _Bounded(OrderedDict[ID, V]):
 class _Peers(_Bounded[PeerData]):
     """Each entry is one of ours, whatever libp2p gives."""
 
-    def setdefault(self, peer: ID, default: Any = None) -> PeerData:
+    def setdefault(self, key: ID, default: Any = None) -> PeerData:
         """The entry there is, or a new one; heard of just now either way."""
-        if peer in self:
-            self.move_to_end(peer)
-            return self[peer]
-        fresh = self[peer] = Remembered()
+        if key in self:
+            self.move_to_end(key)
+            return self[key]
+        fresh = self[key] = Remembered()
         return fresh
 
 
