@@ -86,6 +86,11 @@ class Reception:
         visitor = self._visitor(peer)
         return visitor is not None and self.admission.lets_in(visitor.by)
 
+    def answers_for(self, peer: PeerId) -> PeerId:
+        """Because of whom that peer is let in: itself, or who vouches for it."""
+        visitor = None if self.admission.lets_in(peer) else self._visitor(peer)
+        return peer if visitor is None else visitor.by
+
     def knows(self, peer: PeerId) -> bool:
         """Whether the operator knows that peer, also where anybody is let in: the last places are kept for those."""
         admission = self.admission

@@ -127,7 +127,7 @@ def _relay(here: Here, settings: GateSettings, reception: Reception) -> RelayDes
     limits = settings.relay_limits
     if limits is None:
         return None
-    desk = RelayDesk(limits, reception.lets_in)
+    desk = RelayDesk(limits, reception.lets_in, reception.answers_for)
     here.network.serve_relay(desk)
     return desk
 

@@ -58,6 +58,8 @@ class Ended(StrEnum):
     """One of the two took no bytes for too long."""
     STOPPED = "stopped"
     """The gate stopped."""
+    NOT_ALLOWED = "not-allowed"
+    """One of the two is not served here any more."""
 
 
 WORDS: Final[Mapping[Decline, Reason]] = {
@@ -118,6 +120,8 @@ class Slot:
     network: str
     until: float
     """On the clock of who asks the desk, in seconds."""
+    by: PeerId
+    """Who answers for the peer: as a rule the peer itself."""
 
 
 @dataclass(slots=True, eq=False)
@@ -127,6 +131,8 @@ class Passage:
     number: int
     source: PeerId
     target: PeerId
+    by: tuple[PeerId, PeerId]
+    """Who answers for the two."""
     network: str
     """Of the source."""
     began: float
@@ -187,11 +193,19 @@ class RelayDesk:
     """Who holds a place at this gate, which circuits go through it, and the count of everything."""
 
     def __init__(
-        self, limits: RelayLimits | None = None, allow: Callable[[PeerId], bool] = lambda peer: True
+        self,
+        limits: RelayLimits | None = None,
+        allow: Callable[[PeerId], bool] = lambda peer: True,
+        answers_for: Callable[[PeerId], PeerId] = lambda peer: peer,
     ) -> None:
-        """`allow`: whom this gate serves, asked at each reservation and for the caller of each circuit."""
+        """`allow`: whom this gate serves, asked at each reservation, for the caller of each circuit, and for whatever passes.
+
+        `answers_for`: because of whom a peer is served, itself as a rule. A permission that ends by itself ends nothing that runs;
+        one that is taken back does.
+        """
         self.limits = limits or RelayLimits()
         self._allow = allow
+        self._answers_for = answers_for
         self._slots: dict[PeerId, Slot] = {}
         self._slots_of: Counter[str] = Counter()
         self._passages: dict[int, Passage] = {}
@@ -225,7 +239,8 @@ class RelayDesk:
         ] >= self.limits.reservations_per_network:
             raise self.decline(Decline.NETWORK_SHARE)
         self.release(peer)
-        slot = self._slots[peer] = Slot(peer, network, now + self.limits.ttl_s)
+        until = now + self.limits.ttl_s
+        slot = self._slots[peer] = Slot(peer, network, until, self._answers_for(peer))
         self._slots_of[network] += 1
         if held is None:
             self._reserved += 1
@@ -242,7 +257,10 @@ class RelayDesk:
     def holds(self, peer: PeerId, now: float) -> bool:
         """May `peer` be called here?"""
         slot = self._slots.get(peer)
-        return slot is not None and slot.until > now
+        return slot is not None and self._stands(slot, now)
+
+    def _stands(self, slot: Slot, now: float) -> bool:
+        return slot.until > now and self._allow(slot.by)
 
     # -- circuits ------------------------------------------------------------------------------------------------------
 
@@ -263,9 +281,9 @@ class RelayDesk:
         if self._from_network[network] >= limits.circuits_from_network:
             raise self.decline(Decline.NETWORK_SHARE)
         self._connected += 1
-        passage = Passage(
-            self._connected, source, target, network, now, now + limits.circuit_s, limits.circuit_bytes
-        )
+        by = (self._answers_for(source), self._slots[target].by)
+        ends_at = now + limits.circuit_s
+        passage = Passage(self._connected, source, target, by, network, now, ends_at, limits.circuit_bytes)
         self._passages[passage.number] = passage
         self._from_peer[source] += 1
         self._to_peer[target] += 1
@@ -273,14 +291,16 @@ class RelayDesk:
         self._from_network[network] += 1
         return passage
 
-    def carry(self, passage: Passage, size: int) -> bool:
-        """Count `size` bytes that are about to pass; False when the circuit may not carry them."""
+    def carry(self, passage: Passage, size: int) -> Ended | None:
+        """Count `size` bytes that are about to pass; or why the circuit may not carry them, and ends."""
+        if not all(map(self._allow, passage.by)):
+            return Ended.NOT_ALLOWED
         if size > passage.left:
-            return False
+            return Ended.BYTES
         passage.left -= size
         passage.carried += size
         self._bytes += size
-        return True
+        return None
 
     def pace(self, size: int, now: float) -> float:
         """Seconds that who passes these bytes on has to wait, so that all together keep to `bytes_per_s`; up to a second's worth goes
@@ -319,7 +339,7 @@ class RelayDesk:
         return RelaySnapshot(
             draining=self._draining,
             limits=self.limits,
-            slots=tuple(slot for slot in self._slots.values() if slot.until > now),
+            slots=tuple(slot for slot in self._slots.values() if self._stands(slot, now)),
             passages=tuple(
                 PassageSeen(p.source, p.target, now - p.began, p.carried) for p in self._passages.values()
             ),
@@ -347,7 +367,7 @@ class RelayDesk:
         if now - self._purged_at < PURGE_EVERY_S:
             return
         self._purged_at = now
-        for slot in [slot for slot in self._slots.values() if slot.until <= now]:
+        for slot in [slot for slot in self._slots.values() if not self._stands(slot, now)]:
             self.release(slot.peer)
 
 

@@ -173,8 +173,8 @@ class RelayHop:
                             data = await source.receive_some(CHUNK)
                         if not data:
                             break
-                        if not self._desk.carry(passage, len(data)):
-                            return over(Ended.BYTES)
+                        if (enough := self._desk.carry(passage, len(data))) is not None:
+                            return over(enough)
                         wait_s = self._desk.pace(len(data), trio.current_time())
                         if wait_s > 0:
                             await trio.sleep(wait_s)

@@ -97,6 +97,41 @@ def test_strangers_relayed_peers_and_all_while_it_drains_get_nothing() -> None:
     }
 
 
+def test_who_is_served_no_longer_loses_its_place_and_what_runs() -> None:
+    served = {"a", "b", "c", "owner"}
+    desk = RelayDesk(allow=served.__contains__)
+    for peer in ("b", "c"):
+        assert why(desk, peer) is None
+    running = {pair: desk.begin(pair[0], HOME, pair[1], 0) for pair in ("ab", "ac", "cb")}
+    served.remove("c")
+    assert [desk.carry(running[pair], 1) for pair in ("ab", "ac", "cb")] == [
+        None,
+        Ended.NOT_ALLOWED,
+        Ended.NOT_ALLOWED,
+    ]
+    assert why_not_connected(desk, "a", "c") is Decline.NO_RESERVATION
+    assert [slot.peer for slot in desk.snapshot(0).slots] == ["b"]
+    served.add("c")
+    assert desk.carry(running["ac"], 1) is None
+
+
+def test_a_visitor_is_served_as_long_as_who_vouched_for_it() -> None:
+    """Its own permission is for minutes: what runs does not end with it."""
+    served, visitors = {"member", "b"}, {"visitor": "member"}
+
+    def allow(peer: str) -> bool:
+        return peer in served or visitors.get(peer) in served
+
+    desk = RelayDesk(allow=allow, answers_for=lambda peer: visitors.get(peer, peer))
+    assert why(desk, "b") is None
+    passage = desk.begin("visitor", HOME, "b", 0)
+    visitors.clear()
+    assert desk.carry(passage, 1) is None
+    assert why_not_connected(desk, "visitor", "b") is Decline.NOT_ALLOWED
+    served.remove("member")
+    assert desk.carry(passage, 1) is Ended.NOT_ALLOWED
+
+
 def test_circuits_have_shares_too() -> None:
     desk = RelayDesk(
         RelayLimits(circuits=4, circuits_from_peer=2, circuits_to_peer=2, circuits_from_network=3)
@@ -131,9 +166,9 @@ def test_a_circuit_carries_what_it_may_and_not_a_byte_more() -> None:
     desk.reserve("x", HOME, 0)
     passage = desk.begin("a", HOME, "x", 5)
     assert passage.ends_at == 65
-    assert desk.carry(passage, 60)
-    assert not desk.carry(passage, 41)
-    assert desk.carry(passage, 40)
+    assert desk.carry(passage, 60) is None
+    assert desk.carry(passage, 41) is Ended.BYTES
+    assert desk.carry(passage, 40) is None
     (seen,) = desk.snapshot(10).passages
     assert (seen.bytes, seen.seconds) == (100, 5)
     desk.end(passage, Ended.BYTES)
@@ -214,7 +249,8 @@ class Desk(RuleBasedStateMachine):
     def carry(self, data: st.DataObject, size: int) -> None:
         passage = data.draw(st.sampled_from(self.live))
         before = passage.carried
-        assert self.desk.carry(passage, size) == (before + size <= self.limits.circuit_bytes)
+        fits = before + size <= self.limits.circuit_bytes
+        assert self.desk.carry(passage, size) is (None if fits else Ended.BYTES)
 
     @precondition(lambda self: self.live)
     @rule(data=st.data(), reason=st.sampled_from([*Ended, None]))

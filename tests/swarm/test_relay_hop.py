@@ -38,7 +38,8 @@ class Gate:
     def __init__(self, swarm: MemorySwarm, limits: RelayLimits) -> None:
         self.swarm = swarm
         self.network = swarm.node(Identity.from_seed("gate"))
-        self.desk = RelayDesk(limits)
+        self.banned: set[PeerId] = set()
+        self.desk = RelayDesk(limits, lambda peer: peer not in self.banned)
         hop = RelayHop(
             self.network.peer_id,
             self.desk,
@@ -249,6 +250,20 @@ async def test_a_circuit_where_nothing_is_said_ends(autojump_clock: MockClock, g
         await stream.receive_some()
     assert trio.current_time() - began == pytest.approx(QUIET_S, abs=1)
     assert (await ended(gate)).ended == {Ended.IDLE: 1}
+
+
+@pytest.mark.parametrize("who", ["caller", "called"])
+async def test_the_circuit_of_a_peer_that_is_served_no_longer_ends_with_its_next_byte(
+    autojump_clock: MockClock, gate: Gate, who: str
+) -> None:
+    _, _, stream = await circuit(gate)
+    await stream.send_all(b"x")
+    assert await stream.receive_some() == b"x"
+    gate.banned.add(Identity.from_seed(who).peer_id)
+    await stream.send_all(b"y")
+    with pytest.raises(trio.BrokenResourceError):
+        await stream.receive_some()
+    assert (await ended(gate)).ended == {Ended.NOT_ALLOWED: 1}
 
 
 async def test_a_peer_that_takes_nothing_loses_its_circuit(autojump_clock: MockClock, gate: Gate) -> None:
