@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -61,6 +62,8 @@ class Census:
     process: psutil.Process = field(default_factory=psutil.Process)
     lag: LoopLag = field(default_factory=LoopLag)
     began: float = field(default_factory=trio.current_time)
+    _used: tuple[int, float] = (0, 0.0)
+    """Bytes of memory and seconds of processors, as last read."""
 
     def take(self) -> GateStanding:
         """How the gate stands now. No I/O but a look at this process."""
@@ -68,7 +71,9 @@ class Census:
         relay = self.relay.snapshot(now) if self.relay is not None else None
         connected = self.network.connected()
         places = {slot.peer for slot in relay.slots} if relay is not None else set()
-        used = self.process.cpu_times()
+        with contextlib.suppress(psutil.Error, OSError):  # no more open files, say
+            times = self.process.cpu_times()
+            self._used = (self.process.memory_info().rss, times.user + times.system)
         return GateStanding(
             version=self.version,
             incarnation=self.incarnation,
@@ -82,8 +87,8 @@ class Census:
             shards=self.holder.shards,
             advert_bytes=self.holder.size,
             refused=self._refused(relay),
-            memory_bytes=self.process.memory_info().rss,
-            cpu_s=_within_a_year(used.user + used.system),
+            memory_bytes=self._used[0],
+            cpu_s=_within_a_year(self._used[1]),
             lag_s=self.lag.worst,
             **(_relayed(relay) if relay is not None else {}),
         )

@@ -156,10 +156,21 @@ class Reception:
         self._patience.forget((peer,))
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Look at the home's keys and pools again and again, for ever; started once they were looked at."""
+        """Look at the home's keys and pools again and again, for ever; started once they were looked at.
+
+        Raises `ResourceError` for a key that cannot be used before that; later the gate goes on with what it knows.
+        """
+        up = False
         while True:
             known = self.admission.members
-            own, members = await trio.to_thread.run_sync(self._look, self._wall())
+            try:
+                own, members = await trio.to_thread.run_sync(self._look, self._wall())
+            except (ResourceError, OSError) as exc:
+                if not up:
+                    raise
+                log.warning("home.unreadable", why=exc.what if isinstance(exc, ResourceError) else str(exc))
+                await trio.sleep(LOOK_S)
+                continue
             self._operators |= own
             fresh = self.admission.members - known  # enrolled while the disk was read
             served = (self.served(pool) for pool in self._served_pools)
@@ -172,8 +183,9 @@ class Reception:
             self.admission = replace(
                 self.admission, always=self._always | self._operators, members=members | fresh
             )
-            task_status.started()
-            task_status = trio.TASK_STATUS_IGNORED
+            if not up:
+                task_status.started()
+                up = True
             await trio.sleep(LOOK_S)
 
     def _look(self, now: float) -> tuple[frozenset[PeerId], frozenset[PeerId]]:

@@ -35,6 +35,8 @@ class ArrivalLimits:
     per_s: float = 20.0
     strangers: int = 960
     """Connections in all above which only peers that are known here are kept; 1,024 is where libp2p takes no more at all."""
+    all: int = 2_048
+    """Inbound connections, proved or not: as many as there are open files for."""
 
 
 @dataclass(slots=True, eq=False)
@@ -64,7 +66,9 @@ class Arrivals:
         limits, arrival = self.limits, Arrival(ip, _network(ip))
         network = arrival.network
         why = ""
-        if self._pending[ip] >= limits.pending_per_ip or self._pending.total() >= limits.pending:
+        if self._held.total() >= limits.all:
+            why = "files"
+        elif self._pending[ip] >= limits.pending_per_ip or self._pending.total() >= limits.pending:
             why = "pending"
         elif network and self._held[network] >= limits.per_network:
             why = "network-share"

@@ -13,7 +13,7 @@ import random
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -25,6 +25,7 @@ from protocol.errors import RemoteProtocolError
 from protocol.health_messages import HEALTH, Ping, Pong
 from protocol.words import Family
 from swarm.arrivals import Arrivals
+from swarm.files import allow_open_files, for_others
 from swarm.gates import local_gates, own_worker, remembered_gates
 from swarm.home import Home, Role
 from swarm.host import open_host
@@ -86,6 +87,10 @@ async def enter(
     not there yet is tried again and again.
     """
     folder = home.folder(role)
+    arrivals = arrivals or Arrivals()
+    files = allow_open_files()
+    arrivals.limits = replace(arrivals.limits, all=for_others(files))
+    log.debug("node.files", allowed=files)
     with lock_folder(folder):
         identity = load_or_create(home.key(role))
         incarnation = next_incarnation(folder / "incarnation")

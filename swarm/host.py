@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import heapq
 import random
@@ -62,6 +63,7 @@ class HostNetwork:
         self._kad = kad
         self._relays = Relays(identity.peer_id, host, swarm, self.handle, lambda: self.addresses)
         self._forgotten: dict[PeerId, float] = {}
+        self._addresses: tuple[Address, ...] = ()
 
     @property
     def peer_id(self) -> PeerId:
@@ -69,7 +71,9 @@ class HostNetwork:
 
     @property
     def addresses(self) -> tuple[Address, ...]:
-        return usable(self._host.get_addrs())
+        with contextlib.suppress(OSError):  # no more open files, say: it stays at those of the last look
+            self._addresses = usable(self._host.get_addrs())
+        return self._addresses
 
     def sign(self, body: bytes) -> bytes:
         return self._identity.sign(body)

@@ -174,7 +174,7 @@ class ReachKeeper:
         """What of itself may change whether this node can be dialled."""
         if now >= self._look_at_interfaces_at:
             self._look_at_interfaces_at = now + LOOK_AT_INTERFACES_S
-            own = (self._network.addresses, frozenset(self._ips()))
+            own = (self._network.addresses, self._own_ips())
             if self._own is not None and own != self._own:
                 log.info("reach.moved", addresses=list(own[0]))
                 self.standing = reachability.moved(self.standing, now)
@@ -189,6 +189,14 @@ class ReachKeeper:
         if linked or self._linked_at is None:
             self._linked_at = now
         self._linked = linked
+
+    def _own_ips(self) -> frozenset[str]:
+        """As of now; where the system does not tell (no more open files, say), those of the last look."""
+        try:
+            return frozenset(self._ips())
+        except OSError as error:
+            log.debug("reach.no-interfaces", why=error.strerror)
+            return self._own[1] if self._own is not None else frozenset()
 
     def _settle(self) -> None:
         """Wake those who wait for a change."""
@@ -237,7 +245,7 @@ class ReachKeeper:
             log.debug("reach.no-answer", gate=gate.peer, why=error.what)
             return
         self.replies[gate.peer] = reply
-        verdict = reachability.verdict_of(reply.gate, reply.observed, reply.reached, self._ips())
+        verdict = reachability.verdict_of(reply.gate, reply.observed, reply.reached, self._own_ips())
         log.debug("reach.heard", gate=gate.peer, observed=reply.observed, reached=list(reply.reached))
         self.standing = reachability.heard(self.standing, verdict, trio.current_time())
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import cast
 
+import psutil
 import pytest
 import trio
 import trio.testing
@@ -311,3 +314,21 @@ async def test_a_store_in_the_name_of_another_is_refused_and_counted(
 def test_what_is_shown_to_a_gate_is_as_it_is_shown_to_a_worker() -> None:
     assert Present in GATE.messages
     assert Presented in GATE.messages
+
+
+class OutOfFiles:
+    """A process of which the system tells nothing any more."""
+
+    def cpu_times(self) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+
+async def test_a_gate_without_open_files_still_tells_how_it_stands(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with gate(tmp_path) as here:
+        before = here.census.take()
+        here.census.process = cast("psutil.Process", OutOfFiles())
+        now = here.census.take()
+        assert (now.memory_bytes, now.cpu_s) == (before.memory_bytes, before.cpu_s)
+        assert now.addresses == before.addresses

@@ -6,13 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import structlog
 import trio
+import trio.testing
 
 from gate.admission import Admit
 from gate.enrolment import Enrolment
 from gate.invitations import give_ticket, take_back
 from gate.reception import MAX_VISITORS, Reception
 from gate.settings import GateSettings
+from protocol.errors import ResourceError
 from protocol.index_messages import Refused
 from protocol.messages import Present, Presented
 from protocol.pool_messages import Enrol, Enrolled, Member
@@ -200,3 +203,30 @@ def test_visitors_are_remembered_up_to_a_number(home: Home) -> None:
         assert isinstance(desk.present(guest.peer_id, word(ANN, guest), float(number)), Presented)
     assert not desk.operates(guests[0].peer_id)
     assert all(desk.operates(guest.peer_id) for guest in guests[1:])
+
+
+async def test_a_key_that_cannot_be_read_keeps_a_gate_from_starting_and_one_that_runs_going(
+    home: Home, autojump_clock: trio.testing.MockClock
+) -> None:
+    key = home.key("worker")
+    load_or_create(key)
+    good = key.read_bytes()
+    key.write_bytes(b"no key")
+    early = reception(home, Admit.LIST)
+    with pytest.raises(ResourceError):
+        await early.run()
+    key.write_bytes(good)
+    desk = reception(home, Admit.LIST)
+    worker = load_or_create(key).peer_id
+    async with trio.open_nursery() as nursery:
+        await nursery.start(desk.run)
+        key.write_bytes(b"no key")
+        with structlog.testing.capture_logs() as logs:
+            while not any(line["event"] == "home.unreadable" for line in logs):
+                await trio.sleep(1)
+        assert desk.lets_in(worker), "it goes by what it knows"
+        key.unlink()
+        other = load_or_create(key).peer_id
+        while not desk.lets_in(other):
+            await trio.sleep(1)
+        nursery.cancel_scope.cancel()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 from protocol.errors import Unreachable
 from swarm.addresses import parse_tcp
 from swarm.arrivals import MAX_PACED, Arrival, ArrivalLimits, Arrivals
+from swarm.files import for_others
 from swarm.host import HostNetwork, open_host
 from swarm.identity import Identity
 from swarm.network import Stream
@@ -48,6 +51,31 @@ def test_addresses_of_one_network_share_whatever_they_wear(one: str, other: str)
     arrivals = Arrivals(ArrivalLimits(per_network=1))
     assert proved(arrivals, one, 0.0, 1)
     assert arrivals.arrive(other, 0.0) is None
+
+
+def test_there_are_never_more_connections_than_open_files_for_them() -> None:
+    arrivals = Arrivals(ArrivalLimits(all=3))
+    held = [arrivals.arrive(ip, 0.0) for ip in ("127.0.0.1", HOME, OTHER, "203.0.113.7")]
+    assert [one is not None for one in held] == [True, True, True, False]
+    assert arrivals.refused == {"files": 1}
+    assert held[0] is not None
+    arrivals.leave(held[0])
+    assert arrivals.arrive("203.0.113.7", 0.0)
+
+
+@pytest.mark.parametrize(("files", "connections"), [(16_384, 16_256), (256, 128), (100, 50)])
+def test_some_open_files_are_kept_from_others(files: int, connections: int) -> None:
+    assert for_others(files) == connections
+
+
+def test_a_node_asks_for_more_open_files_and_takes_what_it_gets() -> None:
+    ask = (
+        "import resource as r; from swarm.files import allow_open_files as allow;"
+        "r.setrlimit(r.RLIMIT_NOFILE, (100, 300)); print(allow(200), allow(1000), allow(50),"
+        " r.getrlimit(r.RLIMIT_NOFILE))"
+    )
+    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "200 300 50 (300, 300)\n"
 
 
 def test_a_flood_is_held_to_its_networks_pace_and_nobody_elses() -> None:

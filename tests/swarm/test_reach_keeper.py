@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 import trio
@@ -31,6 +33,12 @@ class Field:
     gates: dict[str, Contact] = field(default_factory=dict)
     indices: dict[str, Index] = field(default_factory=dict)
     told: list[str] = field(default_factory=list)
+    out_of_files: bool = False
+
+    def _interfaces(self, ips: tuple[str, ...]) -> tuple[str, ...]:
+        if self.out_of_files:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return ips
 
     async def gate(self, name: str, limits: RelayLimits | None = None) -> MemoryNetwork:
         """Start it, or start it again with the same key at the same address."""
@@ -64,7 +72,7 @@ class Field:
             lambda: known,
             rng=random.Random(name),
             wall=lambda: 0.0,
-            ips=lambda: ips,
+            ips=partial(self._interfaces, ips),
             tell=self.told.append,
         )
         index = self.indices[name] = Index(network, rng=random.Random(name), reach=keeper)
@@ -125,6 +133,22 @@ async def test_a_node_behind_a_nat_holds_places_at_two_gates_and_nothing_for_oth
         assert keeper.addresses[0] == network.addresses[0]  # for its neighbours on the LAN
         await trio.sleep(3700)
         assert len(network.reservations()) == 2
+
+
+async def test_a_node_that_cannot_look_at_its_interfaces_goes_by_what_it_saw_last(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with playing() as play:
+        await play.gate("gate")
+        network, keeper = await play.node("node", "gate", behind="home", ips=("192.168.1.7",))
+        await within(8, lambda: circuits(keeper) == 1)
+        before = (keeper.addresses, keeper.reach)
+        play.out_of_files = True
+        await trio.sleep(60)
+        play.swarm.kill(play.gates["gate"].peer)
+        await play.gate("gate")
+        await within(20, lambda: network.reservations())
+        assert (keeper.addresses, keeper.reach) == before
 
 
 async def test_places_are_taken_again_within_seconds_after_a_gates_restart(
