@@ -1,10 +1,12 @@
 """How fast one uploader's model reaches several workers, and how often it leaves the uploader.
 
-    python benchmarks/spread.py [--mib 64] [--workers 1,3,8] [--upload MIB_PER_S]
+    python benchmarks/spread.py [--mib 64] [--workers 1,3,8] [--upload MIB_PER_S] [--folder FOLDER]
 
 Every node is a process of its own with a libp2p host on loopback, a model cache on disk and the worker's own way of fetching; the uploader
 answers as a scheduler does. `--upload` holds the uploader's line to so many MiB a second, as a home's is: on loopback all nodes share one
 machine's processors, which is what is measured without it. One copy to one worker, measured first, is what the times are told against.
+The most memory that a process held at any time is what Linux counted for it (VmHWM), and is 0 elsewhere. The folder must have room for
+the model once more than there are workers.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -136,10 +139,42 @@ class Child:
         self.process.communicate()
 
 
-def spread(
-    path: Path, sha256: str, size: int, workers: int, rate: float | None
-) -> tuple[list[float], int, int]:
-    """Seconds of each worker, bytes that the uploader sent, and bytes that the workers sent each other."""
+@dataclass(frozen=True)
+class Spread:
+    """How it went."""
+
+    seconds: list[float]
+    """Of each worker."""
+    sent: int
+    """Bytes that the uploader sent."""
+    among: int
+    """Bytes that the workers sent each other."""
+    memory: list[int]
+    """The most bytes that each process held: the uploader first."""
+
+
+def most_held(pid: int) -> int:
+    """Bytes of memory that a process held at its peak."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM")), 0)
+
+
+def make(path: Path, size: int) -> str:
+    """A file of random bytes; gives its sha256."""
+    digest = hashlib.sha256()
+    with path.open("wb") as file:
+        for start in range(0, size, MIB):
+            block = os.urandom(min(MIB, size - start))
+            digest.update(block)
+            file.write(block)
+    return digest.hexdigest()
+
+
+def spread(path: Path, sha256: str, size: int, workers: int, rate: float | None) -> Spread:
+    """From one uploader to so many workers."""
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         uploader = Child("--serve", str(path), "--upload", str(rate or 0))
         children = [uploader]
@@ -156,7 +191,8 @@ def spread(
             for child in children:
                 child.say("count")
             sent = [child.hear() for child in children]
-            return seconds, sent[0], sum(sent[1:])
+            memory = [most_held(child.process.pid) for child in children]
+            return Spread(seconds, sent[0], sum(sent[1:]), memory)
         finally:
             for child in children:
                 child.end()
@@ -167,6 +203,7 @@ def main() -> None:
     parser.add_argument("--mib", type=int, default=64)
     parser.add_argument("--workers", default="1,3,8")
     parser.add_argument("--upload", type=float, default=0.0, help="MiB a second; 0: no limit")
+    parser.add_argument("--folder", type=Path, help="where the model and its copies are put for the time")
     parser.add_argument("--serve", type=Path)
     parser.add_argument("--work")
     told = parser.parse_args()
@@ -180,20 +217,20 @@ def main() -> None:
         trio.run(work, Path(folder), peer, addresses, Model(name="model", sha256=sha256, size=size))
         return
     size = told.mib * MIB
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=told.folder) as folder:
         path = Path(folder) / "model"
-        path.write_bytes(os.urandom(size))
-        with path.open("rb") as file:
-            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        sha256 = make(path, size)
         one: float | None = None
         for workers in map(int, told.workers.split(",")):
-            seconds, sent, among = spread(path, sha256, size, workers, told.upload or None)
-            last = max(seconds)
+            went = spread(path, sha256, size, workers, told.upload or None)
+            last = max(went.seconds)
             one = one or last
+            uploader, *others = (held / MIB for held in went.memory)
             print(
                 f"{workers} workers: all have {told.mib} MiB after {last:6.2f} s, {last / one:5.2f} × one copy "
-                f"({size * workers / MIB / last:6.1f} MiB/s in all); the uploader sent {sent / size:5.2f} copies, "
-                f"the workers each other {among / size:5.2f}",
+                f"({size * workers / MIB / last:6.1f} MiB/s in all); the uploader sent {went.sent / size:5.2f} copies, "
+                f"the workers each other {went.among / size:5.2f}; "
+                f"at most {uploader:.0f} MiB in the uploader, {max(others):.0f} MiB in a worker",
                 flush=True,
             )
 

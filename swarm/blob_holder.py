@@ -37,7 +37,7 @@ from protocol.codec import Frame, Kind
 from protocol.errors import RemoteProtocolError
 from protocol.slip import Slip
 from protocol.words import Family, Reason
-from swarm.blob_wire import BURST, STALL_S, Reader
+from swarm.blob_wire import ASIDE, BURST, STALL_S, Aside, Reader
 from swarm.network import Network, PeerId, Stream
 from swarm.pieces import count_of, covered, divides, from_bits, hashes_of, joined, span, to_bits
 
@@ -85,9 +85,10 @@ def serve_blobs(
     shared: Shared | None = None,
     where: Knows | None = None,
     resting: Callable[[], bool] = lambda: False,
+    aside: Aside = ASIDE,
 ) -> Holder:
     """Answer everybody who asks for files that `find`, or `shared` by a slip, gives them. `resting`: nothing is shared just now."""
-    holder = Holder(find, shared, where, resting)
+    holder = Holder(find, shared, where, resting, aside)
 
     async def handler(stream: Stream) -> None:
         try:
@@ -124,6 +125,7 @@ class Holder:
     shared: Shared | None
     where: Knows | None
     resting: Callable[[], bool]
+    aside: Aside = ASIDE
     _sent: OrderedDict[str, set[int]] = field(default_factory=OrderedDict)
     """By file: pieces that somebody was sent."""
     _hashes: OrderedDict[str, bytes] = field(default_factory=OrderedDict)
@@ -199,7 +201,7 @@ class Holder:
         partly = None if isinstance(found, Path) else found
         path = found if isinstance(found, Path) else found.path
         try:
-            file, size = await trio.to_thread.run_sync(_open_file, path)
+            file, size = await self.aside(_open_file, path)
         except OSError as exc:
             log.warning("blob.unreadable", path=str(path), why=str(exc))
             return absent
@@ -245,7 +247,7 @@ class Holder:
         for start in range(0, max(length, 1), READ_SIZE):
             want = min(READ_SIZE, length - start)
             try:
-                data = await trio.to_thread.run_sync(_read, opened.file, offset + start, want)
+                data = await self.aside(_read, opened.file, offset + start, want)
             except OSError as exc:
                 log.warning("blob.unreadable", sha256=ask.sha256, why=str(exc))
                 data = b""
@@ -289,7 +291,7 @@ class Holder:
             if divides(size):
                 async with self._hashing:
                     if sha256 not in self._hashes:
-                        made = joined(await trio.to_thread.run_sync(hashes_of, found))
+                        made = joined(await self.aside(hashes_of, found))
                         self._hashes[sha256] = made
                     while len(self._hashes) > MAX_HASHED:
                         self._hashes.popitem(last=False)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Protocol, TypeVar, cast
 
 import trio
 
@@ -16,6 +17,17 @@ STALL_S: Final = 10.0
 """A peer that sends, or takes, no byte for so long is given up."""
 BURST: Final = 8 * WRITE_SIZE
 """Bytes handed to the stream under one deadline: whole frames, and few timers."""
+
+T = TypeVar("T")
+
+
+class Aside(Protocol):
+    """Calls what blocks while everything else goes on."""
+
+    def __call__(self, call: Callable[..., T], /, *arguments: Any) -> Awaitable[T]: ...
+
+
+ASIDE: Final = cast("Aside", trio.to_thread.run_sync)
 
 
 class Reader:

@@ -43,7 +43,7 @@ def from_bits(bits: bytes, count: int) -> set[int]:
     """The other way; bits beyond `count`, and missing ones, count as unset."""
     return {
         at * 8 + bit
-        for at, byte in enumerate(bits)
+        for at, byte in enumerate(bits[: -(-count // 8)])
         if byte
         for bit in range(8)
         if byte >> bit & 1 and at * 8 + bit < count

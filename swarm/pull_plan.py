@@ -166,11 +166,15 @@ class Plan:
 
     # -- how it went -----------------------------------------------------------------------------------------------------
 
-    def heard(self, source: Source, have: Iterable[int] | None, fresh: Iterable[int] | None) -> None:
-        """It told what it has."""
+    def heard(self, source: Source, have: Iterable[int] | None, fresh: Iterable[int] | None) -> bool:
+        """It told what it has. Gives whether that is more than it told before."""
+        before, known = source.have, source.known
         source.have = None if have is None else frozenset(have)
         source.fresh = frozenset(fresh or ())
         source.known = True
+        if before is None:
+            return not known
+        return source.have is None or len(source.have) > len(before)
 
     def arrived(self, source: Source, index: int, now: float) -> None:
         """A piece is here and on its way to the disk: meanwhile the next one may be asked for."""

@@ -14,6 +14,7 @@ What is not stored yet is bounded: `DEPTH` pieces of each of at most `MAX_SOURCE
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
@@ -22,31 +23,19 @@ from typing import Final, Protocol
 import structlog
 import trio
 
-from protocol.base import Message
-from protocol.blob_messages import (
-    BLOB,
-    HASH_SIZE,
-    Absent,
-    Have,
-    Others,
-    Pieces,
-    Sending,
-    Where,
-)
-from protocol.codec import Frame, Kind
+from protocol.blob_messages import Have, Other
 from protocol.errors import Refused, RemoteProtocolError, SarkError, Unreachable
 from protocol.slip import Slip
 from protocol.words import Family, Reason
-from swarm.blob_wire import STALL_S, Reader
+from swarm.blob_wire import ASIDE, STALL_S, Aside
 from swarm.network import Network, PeerId
-from swarm.pieces import Hashes, count_of, divides, from_bits, parted, span
+from swarm.pieces import Hashes, count_of, divides, from_bits, span
 from swarm.pull_asker import PIECE_S, Asker, Declined
 from swarm.pull_plan import DEPTH, Plan, Source
+from swarm.pull_speaker import Speaker
 
 MAX_SOURCES: Final = 8
 STORING: Final = 4
-HASHES_S: Final = 120.0
-"""The speaker may have to read a file of many GB before it can tell."""
 SPEAKER_AGAIN_S: Final = 1.0
 LOOK_S: Final = (0.25, 5.0)
 """Between two questions to the speaker for others: twice as long each time, up to the second figure."""
@@ -56,6 +45,9 @@ FIRST_LOOK_S: Final = 1.0
 """The speaker is asked for no piece before it has said who else is there, or this time has passed: so not all begin with the same."""
 TRIES: Final = 6
 """A worker that failed so often in a row is not asked any more; one that only has nothing yet, when the scheduler names it again."""
+HOPE_S: Final = (60.0, 10.0)
+"""When the speaker gives nothing more, the others are asked on for so long after the last sign that somebody's share grows; the second
+figure where the caller has another way."""
 
 log = structlog.get_logger("sark.blobs")
 
@@ -99,7 +91,8 @@ class Wanted:
     relayed: Callable[[PeerId], bool] = lambda peer: False
     """Whether a connected peer is reached through a gate only."""
     patient: bool = True
-    """A speaker that cannot be reached is tried again for ever: the caller has a deadline. Else that is an end where nobody else gives."""
+    """A speaker that cannot be reached is tried again for ever: the caller has a deadline. Else that is an end where nobody else gives:
+    the caller has another way to the file."""
     beside: Elsewhere | None = None
 
 
@@ -110,14 +103,15 @@ async def pull(
     *,
     rng: random.Random,
     progress: Progress = lambda done, total: None,
+    aside: Aside = ASIDE,
 ) -> None:
     """Bring all that is lacking.
 
-    Raises `Refused` when the speaker gives it to us no more and nobody else has it, `RemoteProtocolError` when the speaker breaks the
-    rules, `Unreachable` when it cannot be reached and we are not `patient`, `OSError` of the store.
+    Raises `Refused` when the speaker gives it to us no more and nobody else has it or is about to, `RemoteProtocolError` when the
+    speaker breaks the rules, `Unreachable` when it cannot be reached and we are not `patient`, `OSError` of the store.
     """
-    lacking = await trio.to_thread.run_sync(store.lacking)
-    await _Pull(network, store, wanted, Plan(lacking, rng), progress).run()
+    lacking = await aside(store.lacking)
+    await _Pull(network, store, wanted, Plan(lacking, rng), progress, aside).run()
 
 
 @dataclass
@@ -127,6 +121,7 @@ class _Pull:
     wanted: Wanted
     plan: Plan
     progress: Progress
+    aside: Aside
     slip: Slip | None = None
     ended: trio.Event = field(default_factory=trio.Event)
     failure: Exception | None = None
@@ -137,10 +132,15 @@ class _Pull:
     room: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(STORING))
     spoke: SarkError | None = None
     """Why the speaker gives nothing more."""
+    mute: bool = False
+    """It does not tell what the pieces must be, so nobody else can be asked."""
+    grew_at: float = -math.inf
+    """When a piece came last, or another source had more than before."""
 
     async def run(self) -> None:
         if self.plan.over:
             return
+        self.speaker = Speaker(self.network, self.wanted.sha256, self.wanted.size, self.wanted.speaker)
         async with trio.open_nursery() as self.nursery:
             speaker = Source(self.wanted.speaker(), speaker=True)
             self.plan.add(speaker, trio.current_time())
@@ -175,11 +175,13 @@ class _Pull:
     async def _learn(self) -> None:
         await self._look()
         self.looked.set()
-        hashes = await self._hashes()
+        hashes = await self.speaker.hashes()
         if hashes is None:
+            self.mute = True
+            self._consider()
             return
         try:
-            wrong = await trio.to_thread.run_sync(self.store.know, hashes)
+            wrong = await self.aside(self.store.know, hashes)
         except OSError as exc:
             self._fail(exc)
             return
@@ -193,69 +195,50 @@ class _Pull:
             await self._look()
 
     async def _look(self) -> None:
-        """Who else has it, by the speaker's word."""
-        try:
-            answer, _ = await self._ask(Where(sha256=self.wanted.sha256), STALL_S)
-        except (Unreachable, Refused, RemoteProtocolError) as exc:
-            log.debug("model.others_not_told", sha256=self.wanted.sha256, why=exc.what)
+        """Who else has it, by the speaker's word: begin with those that are new, as many as there is room for."""
+        told = await self.speaker.others()
+        if told is None:
             return
-        if isinstance(answer, Others) and answer.slip is not None:
-            self._meet(answer, answer.slip)
-
-    async def _hashes(self) -> Hashes | None:
-        count = count_of(self.wanted.size)
-        while True:
-            try:
-                head, data = await self._ask(Pieces(sha256=self.wanted.sha256), HASHES_S)
-            except Unreachable:
-                await trio.sleep(SPEAKER_AGAIN_S)
-                continue
-            except (Refused, RemoteProtocolError) as exc:  # an older one does not know the question
-                log.info("model.pieces_not_told", sha256=self.wanted.sha256, why=exc.what)
-                return None
-            if not isinstance(head, Sending) or (head.size, len(data)) != (
-                self.wanted.size,
-                count * HASH_SIZE,
-            ):
-                log.warning("model.pieces_odd", sha256=self.wanted.sha256, bytes=len(data))
-                return None
-            return parted(bytes(data))
-
-    def _meet(self, told: Others, slip: Slip) -> None:
-        """Begin with those that are new, as many as there is room for."""
-        self.slip = slip
+        self.slip = told.slip
         known = self.plan.sources
         fresh = [
             other for other in told.others if other.peer not in known and other.peer != self.network.peer_id
         ]
         again = [other for other in told.others if other.peer in known and known[other.peer].absent]
-        for other in (*fresh, *again):
+        self._begin(*fresh, *again)
+
+    def _begin(self, *others: Other) -> None:
+        for other in others:
             if len(self.plan.alive()) >= MAX_SOURCES:
                 return
             source = Source(other.peer, other.addresses)
             self.plan.add(source, trio.current_time())
             self.nursery.start_soon(self._draw, source)
 
-    async def _ask(self, message: Message, patience_s: float) -> tuple[Message, bytearray]:
-        """One question to the speaker, on a stream of its own."""
-        peer = self.wanted.speaker()
-        stream = await self.network.open(peer, Family.BLOB, ())
-        try:
-            with trio.fail_after(patience_s):
-                await stream.send_all(BLOB.encode(Frame(Kind.CALL, 1, message)))
-                reader = Reader(stream)
-                frame = await reader.frame()
-                if frame is None:
-                    raise Unreachable(f"{peer} hung up")
-                answer = frame.message
-                if isinstance(answer, Absent):
-                    raise Refused(answer.detail or str(answer.reason), reason=answer.reason)
-                return answer, await reader.raw(answer.length if isinstance(answer, Sending) else 0)
-        except (trio.TooSlowError, trio.BrokenResourceError, trio.ClosedResourceError) as exc:
-            raise Unreachable(f"{peer} did not answer") from exc
-        finally:
-            with trio.CancelScope(shield=True):
-                await stream.reset()
+    # -- when to give up -------------------------------------------------------------------------------------------------
+
+    def _given_up(self, why: SarkError) -> None:
+        """The speaker gives nothing more. Who had nothing before may have it by now."""
+        self.spoke = why
+        self.grew_at = max(self.grew_at, trio.current_time())
+        absent = [each for each in self.plan.sources.values() if each.absent]
+        self._begin(*(Other(peer=each.peer, addresses=each.addresses) for each in absent))
+        self.nursery.start_soon(self._hope, why)
+
+    def _consider(self) -> None:
+        """Whether there is an end to it."""
+        if self.spoke is not None and (self.mute or not self.plan.alive()):
+            self._fail(self.spoke)
+
+    async def _hope(self, why: SarkError) -> None:
+        """The others may still be fetching it, or be about to."""
+        patience = HOPE_S[0] if self.wanted.patient else HOPE_S[1]
+        while (left := self.grew_at + patience - trio.current_time()) > 0 or any(
+            each.asked for each in self.plan.alive()
+        ):
+            with trio.move_on_after(max(left, IDLE_S)):
+                await self.moved.wait()
+        self._fail(why)
 
     # -- from one source -------------------------------------------------------------------------------------------------
 
@@ -264,10 +247,10 @@ class _Pull:
         if source.speaker and divides(self.wanted.size):
             with trio.move_on_after(FIRST_LOOK_S):
                 await self.looked.wait()
-        while not source.dropped:
+        while not source.dropped and not self.plan.over:
+            pause = 0.0
             try:
                 await self._visit(source)
-                return
             except Unreachable as exc:
                 pause = self._failed(source, exc.what)
                 self._stir()
@@ -327,7 +310,10 @@ class _Pull:
             return 0.0
         self._stir()
         pause = self.plan.rests(source, trio.current_time())
-        if source.failures >= TRIES:  # makes room for others; it may be named again
+        if self.spoke is not None:  # there is nobody better to wait for
+            pause = min(pause, LOOK_S[1])
+            source.rests_until = trio.current_time() + pause
+        elif source.failures >= TRIES:  # makes room for others; it may be named again
             source.absent = True
             self._drop(source, why)
         return pause
@@ -336,13 +322,12 @@ class _Pull:
         log.warning("model.source_dropped", sha256=self.wanted.sha256, peer=source.peer, why=why.what)
         self.plan.drop(source, why.what)
         if source.speaker:
-            self.spoke = why
-        if self.spoke is not None and not self.plan.alive():
-            self._fail(self.spoke)
+            self._given_up(why)
+        self._consider()
         self._stir()
 
     async def _visit(self, source: Source) -> None:
-        """One stream with it. Raises `Unreachable`, `Refused`, `RemoteProtocolError`."""
+        """One stream with it, until there is a better link. Raises `Unreachable`, `Refused`, `RemoteProtocolError`."""
         if source.speaker:
             source.peer = self.wanted.speaker()
         stream = await self.network.open(source.peer, Family.BLOB, source.addresses)
@@ -352,6 +337,8 @@ class _Pull:
             if not source.speaker:
                 await asker.which()
             while not self.plan.over and not source.dropped:
+                if source.relayed and not asker.pending and not self.wanted.relayed(source.peer):
+                    return  # a direct link came meanwhile; new streams take it
                 await self._exchange(source, asker)
         except trio.TooSlowError:
             raise Unreachable(
@@ -386,7 +373,8 @@ class _Pull:
             count = count_of(self.wanted.size)
             have = None if answer.pieces is None else from_bits(answer.pieces, count)
             fresh = None if answer.fresh is None else from_bits(answer.fresh, count)
-            self.plan.heard(source, have, fresh)
+            if self.plan.heard(source, have, fresh):
+                self.grew_at = trio.current_time()
             return
         index, named, data = answer
         if index != named:
@@ -400,7 +388,7 @@ class _Pull:
 
     async def _keep(self, source: Source, index: int, data: bytearray) -> None:
         try:
-            good = await trio.to_thread.run_sync(self.store.put, index, data)
+            good = await self.aside(self.store.put, index, data)
         except OSError as exc:
             self._fail(exc)
             return
@@ -410,8 +398,8 @@ class _Pull:
             self.plan.bad(index)
             self._drop(source, RemoteProtocolError(f"{source.peer} sent a piece that is not the model's"))
             return
-        before = len(self.plan.lacking)
-        self.plan.came(source, index, trio.current_time())
+        before, self.grew_at = len(self.plan.lacking), trio.current_time()
+        self.plan.came(source, index, self.grew_at)
         if len(self.plan.lacking) < before:
             self._told()
         self._stir()
