@@ -60,22 +60,42 @@ log = structlog.get_logger(__name__)
 
 
 class _Dial:
-    """One search for a way to a peer: all its addresses side by side, until one answers."""
+    """One search for a way to a peer: the addresses that all its callers know, side by side, until one answers."""
 
     def __init__(self) -> None:
         self.done = trio.Event()
         self.connection: INetConn | None = None
         self.failures: list[str] = []
         self.refused = 0
+        self.tried = 0
         self.other = ""
         """The peer that answered instead."""
-        self.running = 0
-        self.scopes: list[trio.CancelScope] = []
+        self.waiting = 0
+        """Callers; when the last of them has lost patience it ends."""
+        self._trying: dict[Address, trio.CancelScope] = {}
+
+    def add(self, address: Address) -> trio.CancelScope | None:
+        """To try this one as well; None when that is under way."""
+        if address in self._trying:
+            return None
+        self.tried += 1
+        self._trying[address] = trio.CancelScope()
+        return self._trying[address]
 
     def succeed(self, connection: INetConn) -> None:
         self.connection = self.connection or connection
+        self.end()
+
+    def over(self, address: Address) -> None:
+        """That one led nowhere, or was stopped."""
+        del self._trying[address]
+        if not self._trying:
+            self.done.set()
+
+    def end(self) -> None:
+        """Try no more."""
         self.done.set()
-        for scope in self.scopes:
+        for scope in self._trying.values():
             scope.cancel()
 
 
@@ -122,8 +142,7 @@ class NodeSwarm(Swarm):
         """
         self._stopping = True
         for dial in self._dials.values():
-            for scope in dial.scopes:
-                scope.cancel()
+            dial.end()
         with trio.move_on_after(within_s):
             async with trio.open_nursery() as nursery:
                 for listener in list(self.listeners.values()):
@@ -170,35 +189,32 @@ class NodeSwarm(Swarm):
         if found is not None:
             return found
         dial = self._dials.get(peer)
-        if (
-            dial is not None
-        ):  # somebody else is at it; with other addresses perhaps, so theirs may fail and ours not
-            await dial.done.wait()
-            if (found := self.live(peer)) is not None:
-                return found
-        if not addresses:
+        if dial is not None and dial.done.is_set():
+            dial = None
+        if dial is None and not addresses:
             raise SwarmException("no address of it is known")
         if self.background_nursery is None or self._stopping:
             raise SwarmException("this node is closing")
-        dial = self._dials[peer] = _Dial()
-        dial.running = len(addresses)
+        if dial is None:
+            dial = self._dials[peer] = _Dial()
+        dial.waiting += 1
         try:
+            # somebody else may be at it, with other addresses, which may be dead or lead nowhere: ours are tried beside them
             for address, delay_s in _in_turn(addresses):
-                scope = trio.CancelScope()
-                dial.scopes.append(scope)
-                self.background_nursery.start_soon(self._attempt, dial, peer, address, delay_s, scope)
+                if (scope := dial.add(address)) is not None:
+                    self.background_nursery.start_soon(self._attempt, dial, peer, address, delay_s, scope)
             await dial.done.wait()
         finally:
-            dial.done.set()
-            for scope in dial.scopes:
-                scope.cancel()
-            if self._dials.get(peer) is dial:
-                del self._dials[peer]
+            dial.waiting -= 1
+            if not dial.waiting:
+                dial.end()
+                if self._dials.get(peer) is dial:
+                    del self._dials[peer]
         if dial.connection is None:
             told = "; ".join(dial.failures)
             if dial.other:
                 raise AnotherAnswers(told, dial.other)
-            raise NobodyListens(told) if dial.refused == len(addresses) else SwarmException(told)
+            raise NobodyListens(told) if dial.refused == dial.tried else SwarmException(told)
         return dial.connection
 
     async def _attempt(
@@ -221,9 +237,7 @@ class NodeSwarm(Swarm):
             if not dial.done.is_set():
                 dial.failures.append(f"{address}: no answer within {DIAL_WITHIN_S:g} s")
         finally:
-            dial.running -= 1
-            if not dial.running:
-                dial.done.set()
+            dial.over(address)
 
     async def _dial_one(self, address: Address, peer: ID) -> INetConn:
         circuit = parse_circuit(address)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import random
 import socket
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import trio
+import trio.testing
 
 from protocol.errors import ResourceError, Unreachable
 from swarm.addresses import concrete, parse_tcp, split_peer, usable
@@ -251,3 +253,43 @@ async def test_who_answers_instead_of_a_peer_is_told_by_name() -> None:
             await node.connect(wanted.peer_id, other.addresses)
     assert isinstance(caught.value.__cause__, AnotherAnswers)
     assert caught.value.__cause__.found == found.peer_id
+
+
+async def test_who_knows_where_a_peer_is_does_not_wait_for_somebody_who_asks_at_a_dead_address() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        dead = f"/ip4/127.0.0.1/tcp/{silent.getsockname()[1]}"
+        async with (
+            open_host(Identity.from_seed(1), listen=[LOOPBACK], server=True) as peer,
+            open_host(Identity.from_seed(2), server=False) as node,
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(partial(node.connect, peer.peer_id, [dead], patience_s=30.0))
+            silent.settimeout(5)
+            met, _ = await trio.to_thread.run_sync(silent.accept)
+            with met:
+                await node.connect(peer.peer_id, peer.addresses, patience_s=5.0)
+
+
+async def test_one_who_loses_patience_with_a_dial_does_not_end_it_for_others() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        dead = f"/ip4/127.0.0.1/tcp/{silent.getsockname()[1]}"
+        async with (
+            open_host(Identity.from_seed(1), listen=[LOOPBACK], server=True) as peer,
+            open_host(Identity.from_seed(2), server=False) as node,
+            trio.open_nursery() as nursery,
+        ):
+            impatient = trio.CancelScope()
+
+            async def ask_in_vain() -> None:
+                with impatient:
+                    await node.connect(peer.peer_id, [dead], patience_s=30.0)
+
+            nursery.start_soon(ask_in_vain)
+            silent.settimeout(5)
+            met, _ = await trio.to_thread.run_sync(silent.accept)
+            with met:
+                nursery.start_soon(partial(node.connect, peer.peer_id, [dead], patience_s=30.0))
+                await trio.testing.wait_all_tasks_blocked(0.05)
+                impatient.cancel()
+                await trio.testing.wait_all_tasks_blocked(0.05)
+                await node.connect(peer.peer_id, peer.addresses, patience_s=5.0)
