@@ -87,6 +87,18 @@ class RawLink:
     async def data(self, stream_id: int, body: bytes) -> None:
         await self.frame(yamux.TYPE_DATA, 0, stream_id, body)
 
+    async def finish(self, stream_id: int) -> None:
+        """Say that nothing more will come on the stream."""
+        await self.frame(yamux.TYPE_DATA, yamux.FLAG_FIN, stream_id)
+
+    async def end_of(self, stream_id: int) -> None:
+        """Wait until the victim finishes or resets the stream."""
+        while True:
+            kind, flags, number, _ = await self.next()
+            assert kind != -1, "the victim closed the connection"
+            if number == stream_id and flags & (yamux.FLAG_RST | yamux.FLAG_FIN):
+                return
+
     async def next(self) -> tuple[int, int, int, bytes]:
         """(type, flags, stream, body) of what comes, pings answered; a connection that ends is a type of -1."""
         try:
