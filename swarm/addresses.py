@@ -25,6 +25,7 @@ MAX_CIRCUITS: Final = 4
 """A node holds places at two gates or so; more would only be there to have gates dialled."""
 
 _IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
+_NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +119,11 @@ def concrete(listening: Iterable[str]) -> tuple[Address, ...]:
 
 
 def usable(addresses: Iterable[object]) -> tuple[Address, ...]:
-    """What of a peer's addresses can be dialled: TCP, concrete, without `/p2p/…`, each once, at most 16."""
+    """What of a peer's addresses can be dialled: TCP, of one machine, without `/p2p/…`, each once, at most 16."""
     seen: dict[str, None] = {}
     for item in addresses:
         address = _parsed(str(item))
-        if address is not None and address.port and not (address.ip and address.ip.is_unspecified):
+        if address is not None and address.port and not (address.ip and _nobodys(address.ip)):
             seen[str(address)] = None
     return tuple(seen)[:16]
 
@@ -150,10 +151,27 @@ def ways(addresses: Iterable[object]) -> tuple[Address, ...]:
     return (*usable(given), *map(str, circuits(given)))
 
 
+def _nobodys(ip: _IpAddress) -> bool:
+    """Addresses that no machine has for others: none, many, those of one cable (a cloud's own services among them), and IPv4 in
+    the clothes of IPv6, which nobody announces and which would slip past what is asked of IPv4."""
+    if isinstance(ip, ipaddress.IPv6Address) and (ip.ipv4_mapped or ip.sixtofour or ip.teredo or ip in _NAT64):
+        return True
+    return ip.is_unspecified or ip.is_multicast or ip.is_link_local or str(ip) == "255.255.255.255"
+
+
 @functools.lru_cache(maxsize=8192)
 def _parsed(text: str) -> TcpAddress | None:
     """The same few addresses are looked at again and again, on the way of every lookup."""
     return parse_tcp(text)
+
+
+def where_seen(addresses: Iterable[Address], seen: Address) -> tuple[Address, ...]:
+    """Those of a peer's own addresses that lie where its connection is seen to come from. The rest is hearsay."""
+    there = _parsed(seen)
+    if there is None:
+        return ()
+    found = ((text, _parsed(text)) for text in addresses)
+    return tuple(text for text, one in found if one is not None and (one.family, one.host) == (there.family, there.host))
 
 
 def check_listen(addresses: Sequence[Address]) -> list[Multiaddr]:

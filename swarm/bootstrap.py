@@ -16,7 +16,7 @@ from libp2p.abc import INetConn, INetStream, INetwork, INotifee
 from multiaddr import Multiaddr
 
 from protocol.errors import ResourceError, Unreachable
-from swarm.addresses import parse_tcp, split_peer
+from swarm.addresses import parse_tcp, split_peer, usable
 from swarm.dialling import AnotherAnswers
 from swarm.identity import peer_id_bytes
 from swarm.network import Address, Contact, PeerId
@@ -89,6 +89,10 @@ class BootstrapKeeper(INotifee):
         self._rng = rng
         self._lost = trio.Event()
         self._told: dict[PeerId, str] = {}
+
+    def gives(self, address: Address) -> bool:
+        """Whether it is an address of a gate that the owner gave: no stranger's word."""
+        return any(address in (*contact.addresses, *usable(contact.addresses)) for contact in self._contacts)
 
     async def join_first(self) -> None:
         """Try all of them once, before Kademlia starts, so that its first look around finds somebody."""

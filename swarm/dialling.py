@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import socket
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Final
@@ -35,8 +36,9 @@ from libp2p.security.noise.exceptions import PeerIDMismatchesPubkey
 from multiaddr import Multiaddr
 
 from protocol.errors import SarkError
-from swarm.addresses import Circuit, parse_circuit, ways
+from swarm.addresses import Circuit, parse_circuit, parse_tcp, usable, ways
 from swarm.arrivals import Arrivals
+from swarm.dial_rules import DialRules
 from swarm.limits import InboundLimits
 from swarm.muxer import BoundedYamux
 from swarm.network import Address, PeerId, Stream
@@ -48,6 +50,8 @@ STAGGER_S: Final = 0.05
 HEAD_START_S: Final = 0.25
 """Of direct addresses over circuits."""
 NEGOTIATE_WITHIN_S: Final = 5
+MAX_RESOLVED: Final = 2
+"""IP addresses of one name."""
 MAX_HEARD: Final = 4096
 
 ORDINARY: Final = (BaseLibp2pError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError)
@@ -127,6 +131,8 @@ class NodeSwarm(Swarm):
     def __init__(self, *args: Any, arrivals: Arrivals | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._arrivals = arrivals or Arrivals()
+        self.rules = DialRules()
+        """Which addresses are dialled at all, and how often in vain."""
         self.auto_connector = NoAutoConnector(self)
         self._dials: dict[ID, _Dial] = {}
         self._stopping = False
@@ -242,10 +248,27 @@ class NodeSwarm(Swarm):
     async def _dial_one(self, address: Address, peer: ID) -> INetConn:
         circuit = parse_circuit(address)
         if circuit is None:
-            return await self.dial_addr(Multiaddr(address), peer)
+            return await self._dial_direct(address, peer)
         if self.through is None:
             raise SwarmException("this node does not go through gates")
         return await self.through(circuit, peer)
+
+    async def _dial_direct(self, address: Address, peer: ID) -> INetConn:
+        """Names are resolved here, so that the rules see where they lead."""
+        last: SwarmException | None = None
+        for where in await _resolved(address):
+            why = self.rules.why_not(trio.current_time(), str(peer), where, as_given=address)
+            if why:
+                last = SwarmException(f"not dialled: {why}")
+                continue
+            try:
+                connection = await self.dial_addr(Multiaddr(where), peer)
+            except SwarmException as error:
+                last = error
+                continue
+            self.rules.answered(trio.current_time(), str(peer), where)
+            return connection
+        raise last or SwarmException(f"nobody knows what address {address} is")
 
     async def punch(
         self, peer: ID, address: Address, source: tuple[str, int] | None, *, as_responder: bool
@@ -256,6 +279,8 @@ class NodeSwarm(Swarm):
         """
         if self._stopping:
             raise SwarmException("this node is closing")
+        if not self.rules.may_punch(trio.current_time(), address):
+            raise SwarmException("too many dials there were in vain lately")
         if as_responder:
             await self.dial_addr_as_responder(Multiaddr(address), peer, source)
         else:
@@ -401,6 +426,20 @@ class NodeHost(BasicHost):
             if not served:
                 with trio.move_on_after(1.0, shield=True), contextlib.suppress(BaseLibp2pError, OSError):
                     await net_stream.reset()
+
+
+async def _resolved(address: Address) -> tuple[Address, ...]:
+    """The address itself, or those that its name stands for: the first few."""
+    where = parse_tcp(address)
+    if where is None or where.ip is not None:
+        return (address,)
+    family = {"dns4": socket.AF_INET, "dns6": socket.AF_INET6}.get(where.family, socket.AF_UNSPEC)
+    try:
+        entries = await trio.socket.getaddrinfo(where.host, where.port, family, socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return ()
+    found = (f"/{'ip4' if entry[0] == socket.AF_INET else 'ip6'}/{entry[4][0]}/tcp/{where.port}" for entry in entries)
+    return usable(found)[:MAX_RESOLVED]
 
 
 def is_relayed(conn: INetConn) -> bool:

@@ -35,6 +35,7 @@ from swarm import hardening
 from swarm.addresses import TcpAddress, check_listen, concrete, parse_tcp, usable
 from swarm.arrivals import Arrivals
 from swarm.bootstrap import BootstrapKeeper, Gates, gate_contacts
+from swarm.dial_rules import DialRules
 from swarm.dialling import ORDINARY, NobodyListens, NodeHost, NodeSwarm
 from swarm.host_streams import NodeStream
 from swarm.identity import Identity, distance, peer_id_bytes
@@ -45,6 +46,8 @@ from swarm.relays import Relays
 from swarm.routing import OwnKad
 
 ADDRESS_TTL_S: Final = 7200
+MAX_DIALLED: Final = 8
+"""Direct addresses of one peer that are tried at a time."""
 FORGOTTEN_S: Final = 60.0
 """How long a peer that did not answer is left out, whoever names it again."""
 REFRESH_WITHIN_S: Final = 15.0
@@ -113,7 +116,8 @@ class HostNetwork:
             store.add_addrs(peer, [Multiaddr(address) for address in given], ADDRESS_TTL_S)
         known = usable(store.addrs(peer)) if store.has_peer(peer) else ()
         circuits = self._relays.circuits(peer, addresses)
-        await self._swarm.reach(peer, tuple(dict.fromkeys((*given, *known, *circuits))))
+        direct = tuple(dict.fromkeys((*given, *known)))[:MAX_DIALLED]
+        await self._swarm.reach(peer, (*direct, *circuits))
 
     async def disconnect(self, peer: PeerId) -> None:
         await self._swarm.close_peer(_peer(peer))
@@ -284,6 +288,7 @@ async def _run(plan: _Plan, stop: trio.Event, *, task_status: trio.TaskStatus[Ho
                 kad = OwnKad(host, server=plan.server)
                 network = HostNetwork(plan.identity, host, swarm, kad)
                 keeper = BootstrapKeeper(network, plan.bootstrap, plan.rng, plan.spare)
+                swarm.rules = DialRules(listening=lambda: network.addresses, given=keeper.gives)
                 swarm.register_notifee(keeper)
                 await keeper.join_first()
                 async with background_trio_service(kad), trio.open_nursery() as nursery:

@@ -94,7 +94,7 @@ class Index:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             self._links = Links(self._network, say.FAMILY, say.INDEX, nursery, keep=MAX_LINKS)
-            self._caller = Caller(self._network, self._links)
+            self._caller = Caller(self._network, self._links, self._remote_address)
             self._desk = Desk(
                 self._network.peer_id,
                 self.holder,
@@ -102,6 +102,7 @@ class Index:
                 nursery,
                 self._me,
                 self._verified,
+                knock=self._network.knock,
                 remote_address=self._remote_address,
                 admit=self._admit,
             )

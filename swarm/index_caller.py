@@ -10,6 +10,7 @@ import heapq
 import math
 import statistics
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Final, TypeVar
 
@@ -19,9 +20,10 @@ from protocol import index_messages as say
 from protocol.base import Message
 from protocol.errors import Refused, RemoteProtocolError, Unreachable
 from protocol.words import Reason
+from swarm.addresses import where_seen
 from swarm.identity import routing_key
 from swarm.link import Links
-from swarm.network import Contact, Network, PeerId
+from swarm.network import Address, Contact, Network, PeerId
 
 M = TypeVar("M", bound=Message)
 
@@ -33,6 +35,8 @@ NO_HOLDER_S: Final = 300.0
 HEDGE_S: Final = (0.1, 0.15, 0.5)
 """Least, first and longest wait before somebody else is asked too; in between it is three times the median round trip."""
 MAX_LOST: Final = 256
+MAX_ADDRESSES: Final = 4
+"""Of a holder, as far as they were found to be its own."""
 COPY_S: Final = 0.05
 """How old our copy of the routing table may be for each peer in it; what we learn ourselves goes into it at once."""
 COPY_WITHIN_S: Final = (0.5, 10.0)
@@ -42,9 +46,17 @@ COPY_SIZE: Final = 1_024
 class Caller:
     """Asks other nodes. `nursery` of the index must outlive it."""
 
-    def __init__(self, network: Network, links: Links) -> None:
+    def __init__(
+        self,
+        network: Network,
+        links: Links,
+        remote_address: Callable[[PeerId], Address | None] | None = None,
+    ) -> None:
+        """`remote_address`: where a connected peer is seen, so that no address goes on to others that is not its own; without it
+        peers are taken at their word."""
         self._network = network
         self._links = links
+        self._remote_address = remote_address
         self._silent: dict[PeerId, float] = {}
         self._gone: set[PeerId] = set()
         """Of those, who was not even connected any more: asked again as soon as it is."""
@@ -144,13 +156,29 @@ class Caller:
         self._table.pop(peer, None)
         self._network.forget(peer)
 
+    def vouched(self, contact: Contact) -> Contact:
+        """The contact with those of its addresses alone that lie where the peer is seen now: none while it comes through a gate."""
+        if self._remote_address is None:
+            return contact
+        seen = self._remote_address(contact.peer)
+        return Contact(contact.peer, where_seen(contact.addresses, seen) if seen else (), contact.holder)
+
+    def met(self, contact: Contact) -> None:
+        """Whoever it is answers at these addresses, and keeps adverts: from now on others are told of it."""
+        if not (contact.holder and contact.addresses):
+            return
+        known = self._table.get(contact.peer)
+        before = known[1].addresses if known is not None else ()
+        if not set(contact.addresses) <= set(before):
+            addresses = tuple(dict.fromkeys((*contact.addresses, *before)))[:MAX_ADDRESSES]
+            contact = Contact(contact.peer, addresses)
+            self._table[contact.peer] = (place(contact.peer), contact)
+            self._network.learn(contact)
+
     def _answered(self, contact: Contact, round_trip: float | None) -> None:
         self._silent.pop(contact.peer, None)
         self._lost.pop(contact.peer, None)
-        known = self._table.get(contact.peer)
-        if contact.holder and contact.addresses and (known is None or known[1] != contact):
-            self._table[contact.peer] = (place(contact.peer), contact)
-            self._network.learn(contact)
+        self.met(self.vouched(contact))
         if round_trip is not None:
             self._round_trips.append(round_trip)
             least, _, longest = HEDGE_S
@@ -160,7 +188,8 @@ class Caller:
         self._silent[contact.peer] = trio.current_time() + SILENT_S
         if contact.peer not in self._network.connected():
             self._gone.add(contact.peer)
-        if contact.holder:
+        if contact.holder and (contact.peer in self._table or contact.peer in self._lost):
+            # whom others merely named, and nobody ever met here, is not looked for
             self._lost[contact.peer] = contact
             self._lost.move_to_end(contact.peer)
             while len(self._lost) > MAX_LOST:

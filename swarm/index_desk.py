@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import trio
@@ -13,6 +13,8 @@ from protocol.base import Message
 from protocol.errors import Refused, RemoteProtocolError, Unreachable
 from protocol.keys import shard_key, shard_prefix
 from protocol.words import Reason
+from swarm.addresses import parse_tcp, usable
+from swarm.dialback import Allowance
 from swarm.identity import routing_key
 from swarm.index_caller import Caller, missing, tell, told
 from swarm.index_gather import Verified, public_network
@@ -20,6 +22,7 @@ from swarm.index_holder import Forged, Holder
 from swarm.index_lookup import HOLDERS, sender_of
 from swarm.link import Link
 from swarm.network import Address, Contact, PeerId
+from swarm.reachability import is_private
 
 CALLS_PER_S: Final = 200.0
 """What one peer may ask of us, on average; bursts up to twice that."""
@@ -28,6 +31,11 @@ HANDED_ON: Final = 4
 """Of those that somebody names who is no holder himself, so many are asked."""
 INTRODUCTIONS: Final = 8
 """Strangers that are asked back at a time before they count as holders."""
+
+KNOCKS: Final = 2
+"""Addresses where a holder is not seen, but was found when they were tried."""
+KNOCKS_AT: Final = (4, 60.0)
+"""Of such tries so many at once at one address, then one in so many seconds, whoever names it."""
 
 Admit = Callable[[PeerId], say.Refused | None]
 """The answer for a peer whose adverts are not kept here; None: they are."""
@@ -71,9 +79,11 @@ class Desk:
         me: Callable[[], Contact | None],
         verified: Verified,
         *,
+        knock: Callable[[PeerId, Address], Awaitable[bool]],
         remote_address: Callable[[PeerId], Address | None] | None = None,
         admit: Admit = admit_all,
     ) -> None:
+        """`knock`: whether a peer, with its key, answers a fresh connection at an address."""
         self._own_peer = own_peer
         self._holder = holder
         self._caller = caller
@@ -82,6 +92,8 @@ class Desk:
         self._verified = verified
         self._remote_address = remote_address
         self._admit = admit
+        self._knock = knock
+        self._knocks = Allowance(*KNOCKS_AT)
         self._buckets = Buckets()
         self._meeting: set[PeerId] = set()
         self._closed = False
@@ -203,10 +215,32 @@ class Desk:
         named: list[Contact] = []
         try:
             answer = await self._caller.ask(contact, question, say.Found)
-            named = told(answer.contacts)[:HANDED_ON] if answer.client else []
+            if answer.client:
+                named = told(answer.contacts)[:HANDED_ON]
+            else:
+                await self._look_elsewhere(contact)
         except (Unreachable, Refused):
             pass
         finally:
             self._meeting.discard(contact.peer)
         for other in named:
             self.introduce(other)
+
+    async def _look_elsewhere(self, contact: Contact) -> None:
+        """It says that it can be dialled where it is not seen (another interface, another family): only what is found so goes on
+        to others, or anybody could have the whole swarm dial a victim."""
+        seen = self._remote_address(contact.peer) if self._remote_address is not None else None
+        if seen is None:
+            return
+        near = is_private(seen)
+        sure = self._caller.vouched(contact).addresses
+        there = []
+        for address in usable(set(contact.addresses).difference(sure)):
+            where = parse_tcp(address)
+            if where is None or where.ip is None or (is_private(address) and not near):
+                continue
+            if len(there) >= KNOCKS or self._knocks.wait(trio.current_time(), where.host):
+                break
+            if await self._knock(contact.peer, address):
+                there.append(address)
+        self._caller.met(Contact(contact.peer, (*sure, *there)))

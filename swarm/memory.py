@@ -15,6 +15,7 @@ through a gate where it holds a place, as in the real network, but without limit
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Final, Self
@@ -58,6 +59,8 @@ class MemorySwarm:
         self._loss = loss
         self._bytes_per_s = bytes_per_s
         self._notice_s = notice_s
+        self.strays: Counter[Address] = Counter()
+        """Dials to addresses where the peer that was meant is not: what a victim whose address is told by liars would get."""
         self._nodes: dict[PeerId, MemoryNetwork] = {}
         self._links: dict[tuple[PeerId, PeerId], Link] = {}
         """The direct ones."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import math
 import zlib
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ import trio
 
 from protocol.errors import LocalProtocolError, SarkError, Unreachable
 from swarm.addresses import Circuit, circuits, parse_circuit, parse_tcp
+from swarm.dial_rules import DialRules
 from swarm.identity import Identity, routing_key
 from swarm.limits import InboundLimits
 from swarm.memory_gate import MemoryGate
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 HEAD_START_S: Final = 0.25
 """Of direct addresses over circuits."""
 REFRESH_WIDTH: Final = 20
+_EVERYWHERE: Final = (ipaddress.ip_network("0.0.0.0/0"), ipaddress.ip_network("::/0"))
 
 log = structlog.get_logger(__name__)
 
@@ -50,6 +53,7 @@ class MemoryNetwork:
         self._table = MemoryTable(identity.peer_id)
         self._met: dict[PeerId, None] = {}
         self._called_at = -math.inf
+        self._rules = DialRules(networks=lambda: _EVERYWHERE)
         self.routes = True
 
     @property
@@ -105,7 +109,11 @@ class MemoryNetwork:
 
     async def _dial(self, peer: PeerId, known: set[Address]) -> Link:
         target = self._swarm.alive(peer)
-        if target is not None and not known.intersection(target.addresses):
+        own = target.addresses if target is not None else ()
+        for address in sorted(known.difference(own)):
+            if not self._rules.why_not(trio.current_time(), peer, address):
+                self._swarm.strays[address] += 1
+        if target is not None and not known.intersection(own):
             raise Unreachable(
                 f"no way to {peer}: nobody, or somebody else, answers at {', '.join(sorted(known))}"
             )

@@ -23,6 +23,10 @@ from libp2p.network.stream.exceptions import StreamEOF, StreamReset
 from libp2p.peer.id import ID
 from libp2p.peer.peerinfo import PeerInfo
 from libp2p.utils.varint import encode_uvarint
+from multiaddr import Multiaddr
+
+from swarm.addresses import usable, where_seen
+from swarm.network import Address
 
 KAD_PROTOCOL: Final = "/sark/kad/1"
 """Our own network. libp2p's `/ipfs/kad/1.0.0` would mix us with the public IPFS table."""
@@ -131,7 +135,20 @@ class OwnKad(KadDHT):
         store = self.host.get_peerstore()
         if not store.has_peer(peer_id) or KAD_PROTOCOL not in store.get_protocols(peer_id):
             return False
-        return bool(await super().add_peer(peer_id, skip_server_mode_check=True))
+        addresses = self._own_addresses(peer_id, usable(store.addrs(peer_id)))
+        if not addresses:
+            return False
+        info = PeerInfo(peer_id, [Multiaddr(address) for address in addresses])
+        return bool(await self.routing_table.add_peer(info, skip_server_mode_check=True))
+
+    def _own_addresses(self, peer_id: ID, said: Sequence[Address]) -> tuple[Address, ...]:
+        """What of the addresses that were heard of a peer lies where it is seen: only that goes on to others."""
+        seen = (
+            where
+            for conn in self.host.get_network().connections.get(peer_id, ())
+            for where in usable(conn.get_transport_addresses())
+        )
+        return tuple(dict.fromkeys(address for where in seen for address in where_seen(said, where)))
 
     def serve(self, serve: bool) -> None:
         """Answer others' questions, or no longer. libp2p's own switch throws our table away."""
