@@ -154,7 +154,9 @@ def ways(addresses: Iterable[object]) -> tuple[Address, ...]:
 def _nobodys(ip: _IpAddress) -> bool:
     """Addresses that no machine has for others: none, many, those of one cable (a cloud's own services among them), and IPv4 in
     the clothes of IPv6, which nobody announces and which would slip past what is asked of IPv4."""
-    if isinstance(ip, ipaddress.IPv6Address) and (ip.ipv4_mapped or ip.sixtofour or ip.teredo or ip in _NAT64):
+    if isinstance(ip, ipaddress.IPv6Address) and (
+        ip.ipv4_mapped or ip.sixtofour or ip.teredo or ip in _NAT64
+    ):
         return True
     return ip.is_unspecified or ip.is_multicast or ip.is_link_local or str(ip) == "255.255.255.255"
 
@@ -171,7 +173,11 @@ def where_seen(addresses: Iterable[Address], seen: Address) -> tuple[Address, ..
     if there is None:
         return ()
     found = ((text, _parsed(text)) for text in addresses)
-    return tuple(text for text, one in found if one is not None and (one.family, one.host) == (there.family, there.host))
+    return tuple(
+        text
+        for text, one in found
+        if one is not None and (one.family, one.host) == (there.family, there.host)
+    )
 
 
 def check_listen(addresses: Sequence[Address]) -> list[Multiaddr]:

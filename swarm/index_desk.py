@@ -234,7 +234,7 @@ class Desk:
             return
         near = is_private(seen)
         sure = self._caller.vouched(contact).addresses
-        there = []
+        there: list[Address] = []
         for address in usable(set(contact.addresses).difference(sure)):
             where = parse_tcp(address)
             if where is None or where.ip is None or (is_private(address) and not near):

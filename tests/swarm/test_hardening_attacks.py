@@ -303,10 +303,15 @@ async def test_only_peers_that_serve_our_own_table_are_added(
 ) -> None:
     peer = ID(peer_id_bytes(ATTACKER.peer_id))
     store = victim._host.get_peerstore()
-    store.add_protocols(peer, protocols)
-    store.add_addrs(peer, [Multiaddr("/ip4/10.0.0.9/tcp/4001")], 60)
-    assert await victim._kad.add_peer(peer, skip_server_mode_check=True) is added
-    assert (ATTACKER.peer_id in {contact.peer for contact in victim.closest(bytes(32), 20)}) is added
+    where = "/ip4/127.0.0.1/tcp/4001"
+    async with attack(victim):
+        while ATTACKER.peer_id not in victim.connected():
+            await trio.sleep(0.01)
+        store.add_protocols(peer, protocols)
+        store.add_addrs(peer, [Multiaddr(text) for text in ("/ip4/8.8.8.8/tcp/53", where)], 60)
+        assert await victim._kad.add_peer(peer, skip_server_mode_check=True) is added
+    told = {contact.peer: contact.addresses for contact in victim.closest(bytes(32), 20)}
+    assert told == ({ATTACKER.peer_id: (where,)} if added else {})  # and nowhere but where it is seen
 
 
 async def test_asking_a_question_does_not_make_a_peer_a_server(victim: HostNetwork) -> None:
