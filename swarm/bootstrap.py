@@ -31,6 +31,7 @@ RETRY_LOOKED_UP_S: Final = 5.0
 """The longest pause where they are looked up: such a gate is mostly on this very host."""
 
 MAX_SPARE: Final = 32
+MOST_CHARS: Final = 200
 HEAD_START_S: Final = 1.0
 """Of gates over peers that were there lately."""
 
@@ -59,6 +60,10 @@ def gate_contacts(gates: Sequence[str]) -> tuple[Contact, ...]:
         try:
             peer, address = split_peer(text)
             peer_id_bytes(peer)
+            if (
+                not address.isascii() or len(address) > MOST_CHARS
+            ):  # it is told to others, where nothing else is allowed
+                raise ValueError(f"{address[:80]!r} is too long or not in ASCII; write names as xn--…")
         except ValueError as error:
             raise ResourceError(
                 f"a bootstrap address makes no sense: {error}", hint="take it from the gate"

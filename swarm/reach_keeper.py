@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
@@ -31,6 +31,8 @@ ASKED: Final = 2
 """Gates asked at a time."""
 PLACES: Final = 2
 """Gates at which a place is held."""
+OTHERS_S: Final = 3.5
+"""How long a gate's answer waits for those of the others that are asked with it: dialling a door that is shut takes them 2.5 s."""
 PATIENCE_S: Final = 5.0
 RETRY_S: Final = (1.0, 10.0)
 """After a gate did not answer: so soon at first, then this rarely."""
@@ -60,6 +62,21 @@ class _Place:
     def due(self, now: float) -> bool:
         """Whether a place that is held should be renewed."""
         return now >= self.taken_at + self.ttl_s * RENEW_AT
+
+
+@dataclass(slots=True)
+class _Round:
+    """Gates that are asked at a time."""
+
+    moves: int
+    """How often this machine had moved when it began."""
+    left: int
+    over: trio.Event = field(default_factory=trio.Event)
+
+    def one_less(self) -> None:
+        self.left -= 1
+        if not self.left:
+            self.over.set()
 
 
 class ReachKeeper:
@@ -95,6 +112,7 @@ class ReachKeeper:
         self._linked_at: float | None = None
         self._called_at = network.called_at
         self._asking = False
+        self._moves = 0
         self._told: tuple[tuple[Address, ...], bool] | None = None
         self._changed = trio.Event()
         self.standing = Standing()
@@ -177,6 +195,7 @@ class ReachKeeper:
             own = (self._network.addresses, self._own_ips())
             if self._own is not None and own != self._own:
                 log.info("reach.moved", addresses=list(own[0]))
+                self._moves += 1
                 self.standing = reachability.moved(self.standing, now)
             self._own = own
         if self._network.called_at > self._called_at:
@@ -226,24 +245,31 @@ class ReachKeeper:
     async def _ask_gates(self, nursery: trio.Nursery) -> None:
         before, gates = self.standing.reach, self._first(self._gates())
         heard = self.standing.asked_at
+        everybody = _Round(self._moves, len(gates[:ASKED]))
         async with trio.open_nursery() as asking:
             for gate in gates[:ASKED]:
-                asking.start_soon(self._ask, gate, gates)
+                asking.start_soon(self._ask, gate, gates, everybody)
         self._asking = False
         now = trio.current_time()
-        if self.standing.asked_at == heard:
+        if self.standing.asked_at == heard and everybody.moves == self._moves:
             self.standing = reachability.unanswered(self.standing, now)
         if self.standing.reach is not before:
             self._say()
         self._hold(now, nursery)
         self._settle()
 
-    async def _ask(self, gate: Contact, gates: Sequence[Contact]) -> None:
+    async def _ask(self, gate: Contact, gates: Sequence[Contact], everybody: _Round) -> None:
         try:
             reply = await ask(self._network, gate, self.ports(), gates, wall=self._wall)
         except (Unreachable, Refused, RemoteProtocolError) as error:
             log.debug("reach.no-answer", gate=gate.peer, why=error.what)
             return
+        finally:
+            everybody.one_less()
+        with trio.move_on_after(OTHERS_S):  # no gate is believed before the other could contradict it
+            await everybody.over.wait()
+        if everybody.moves != self._moves:
+            return  # the gate saw this machine where it no longer is
         self.replies[gate.peer] = reply
         verdict = reachability.verdict_of(reply.gate, reply.observed, reply.reached, self._own_ips())
         log.debug("reach.heard", gate=gate.peer, observed=reply.observed, reached=list(reply.reached))

@@ -8,10 +8,13 @@
 
 A node that does not know yet acts as one that can be dialled, so a swarm on loopback or on one LAN works from the first second.
 A gate on the same LAN (`Verdict.near`) sees no router in between, so its word counts only as long as none from farther away is heard.
+One gate may lie, or see another address than the rest do: where several were heard, an address counts that most of them name, and who is
+reached as often as missed is not taken for reached. Such a node is BEHIND: it holds places, by which it is found whoever is right.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -33,6 +36,9 @@ CALLED_S: Final = 60.0
 """Somebody who calls a node that is BEHIND has it ask again, at most this often."""
 FAR_COUNTS_S: Final = 1800.0
 """How long what a farther gate said outranks a gate of the same LAN."""
+WORD_S: Final = 700.0
+"""How long a gate's word stands beside those of others: until it should have been asked again."""
+MAX_WORDS: Final = 8
 MAX_DIRECT: Final = 6
 MAX_BESIDE_CIRCUITS: Final = 3
 MAX_TOLD: Final = 8
@@ -97,6 +103,19 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
+class Word:
+    """The latest that a gate from outside the LAN has said."""
+
+    verdict: Verdict
+    at: float
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        """Where it says that it got through."""
+        return _addresses(self.verdict)
+
+
+@dataclass(frozen=True, slots=True)
 class Standing:
     """What is known now. Times are seconds of whatever clock the caller uses."""
 
@@ -111,6 +130,8 @@ class Standing:
     """When to ask again."""
     asked_at: float | None = None
     """When an answer was last heard."""
+    words: tuple[Word, ...] = ()
+    """Of each gate from outside the LAN that was heard lately, the latest first."""
 
     @property
     def holder(self) -> bool:
@@ -124,29 +145,66 @@ def heard(standing: Standing, verdict: Verdict, now: float) -> Standing:
     if verdict.near and outranked:
         return standing
     first_from_afar = not verdict.near and standing.far_at is None
-    far_at = standing.far_at if verdict.near else now
-    if verdict.reached:
-        fresh = tuple(
-            _at(verdict.observed, port) for port in verdict.reached if _is_somewhere(verdict.observed)
-        )
-        known = () if first_from_afar else standing.reached
+    if verdict.near:
+        words, far_at = standing.words, standing.far_at
+        reached, through, more = (*_addresses(verdict), *standing.reached), bool(verdict.reached), True
+    else:
+        words, far_at = _words(standing.words, verdict, now), now
+        counting = [word for word in words if _agreed(word, words)]
+        reached = tuple(address for word in counting for address in word.addresses)
+        got_through = sum(bool(word.verdict.reached) for word in counting)
+        through = bool(verdict.reached) and _agreed(words[0], words)
+        more = 2 * got_through > len(words)
+    reached = tuple(dict.fromkeys(reached))[:MAX_DIRECT]
+    if through and not more:  # as many, or more, did not get through: nothing is shown yet
+        pause = standing.ask_at if standing.ask_at > now else now + ASK_UNKNOWN_S
+        return replace(standing, far_at=far_at, ask_at=pause, asked_at=now, words=words)
+    if through:
         return Standing(
             reach=step(REACHABILITY, standing.reach, Heard.REACHED),
-            reached=tuple(dict.fromkeys((*fresh, *known)))[:MAX_DIRECT],
+            reached=reached,
             far_at=far_at,
             ask_at=now + ASK_DIRECT_S,
             asked_at=now,
+            words=words,
         )
     misses = (0 if first_from_afar else standing.misses) + 1
     reach = step(REACHABILITY, standing.reach, Heard.MISSED_TWICE if misses >= TRIES else Heard.MISSED)
+    if verdict.near:
+        reached = standing.reached
     return Standing(
         reach=reach,
-        reached=() if reach is Reach.BEHIND else standing.reached,
+        reached=() if reach is Reach.BEHIND else reached,
         misses=min(misses, TRIES),
         far_at=far_at,
         ask_at=now + (ASK_BEHIND_S if misses >= TRIES else ASK_AGAIN_S),
         asked_at=now,
+        words=words,
     )
+
+
+def _words(before: Sequence[Word], verdict: Verdict, now: float) -> tuple[Word, ...]:
+    """The verdict, and those of the other gates as long as they stand."""
+    others = (word for word in before if word.verdict.gate != verdict.gate and now - word.at < WORD_S)
+    return (Word(verdict, now), *others)[:MAX_WORDS]
+
+
+def _agreed(word: Word, words: Sequence[Word]) -> bool:
+    """Whether more gates see the node at that address than at any other of the same family."""
+    seen = Counter(_seen(each) for each in words)
+    family, host = _seen(word)
+    rest = (count for (other, at), count in seen.items() if other == family and at != host)
+    return seen[family, host] > max(rest, default=0)
+
+
+def _seen(word: Word) -> tuple[str, str]:
+    where = parse_tcp(word.verdict.observed)
+    return (where.family, where.host) if where is not None else ("", "")
+
+
+def _addresses(verdict: Verdict) -> tuple[Address, ...]:
+    where = verdict.observed
+    return tuple(_at(where, port) for port in verdict.reached if _is_somewhere(where))
 
 
 def _at(observed: Address, port: int) -> Address:
@@ -207,8 +265,9 @@ def told(
     near = tuple(filter(is_private, own))
     reached = tuple(address for address in standing.reached if address in own or not is_loopback(address))
     match standing.reach:
-        case Reach.BEHIND:
-            direct = (*fixed, *near)
+        case Reach.BEHIND:  # what is this machine's own address is no victim's: it may lead here for some
+            named = (address for word in standing.words for address in word.addresses)
+            direct = (*fixed, *(address for address in named if address in own), *near)
         case Reach.DIRECT if standing.far_at is not None:
             direct = (*fixed, *reached, *near)
         case _:

@@ -51,6 +51,11 @@ async def test_a_taken_port_is_one_clear_line() -> None:
         (["/ip4/192.0.2.1/tcp/4001"], [], "is no address of this machine"),
         ([LOOPBACK], ["/ip4/127.0.0.1/tcp/4001"], "bootstrap address makes no sense"),
         ([LOOPBACK], ["/ip4/127.0.0.1/tcp/4001/p2p/me"], "bootstrap address makes no sense"),
+        (
+            [LOOPBACK],
+            [f"/dns4/exämple.org/tcp/4001/p2p/{Identity.from_seed(1).peer_id}"],
+            "not in ASCII; write names as xn",
+        ),
     ],
 )
 async def test_an_address_that_makes_no_sense_is_one_clear_line(

@@ -14,9 +14,13 @@ import trio
 import trio.testing
 
 from protocol.advert import Advert
+from protocol.base import Message
+from protocol.reach_messages import REACH, DialBack, DialledBack
+from protocol.words import Family
 from swarm.dialback import DialBackDesk
 from swarm.identity import Identity
 from swarm.index import Index
+from swarm.link import Link, serve_links
 from swarm.memory import MemoryNetwork, MemorySwarm
 from swarm.network import Contact
 from swarm.reach_keeper import ALONE_S, ReachKeeper
@@ -386,3 +390,68 @@ async def test_whatever_happens_to_gates_and_links_a_node_is_reachable_again_wit
         caller = play.swarm.node(Identity.from_seed("caller"), behind="office")
         await caller.connect(network.peer_id, keeper.addresses)
         assert not keeper.holder
+
+
+# -- gates that lie, and machines that move ------------------------------------------------------------------------------
+
+VICTIM = "/ip4/8.8.8.8/tcp/51034"
+
+
+async def lying_gate(play: Field, name: str) -> MemoryNetwork:
+    """It says of everybody that it got through, at somebody else's address. It lends places as others do."""
+    network = play.swarm.node(Identity.from_seed(name))
+    network.serve_relay(RelayDesk())
+
+    async def lie(link: Link, message: Message) -> Message:
+        assert isinstance(message, DialBack)
+        return DialledBack(observed=VICTIM, reached=message.ports, wall_ms=0)
+
+    serve_links(network, Family.REACH, REACH, lie)
+    play.gates[name] = Contact(network.peer_id, network.addresses)
+    return network
+
+
+async def test_a_gate_that_lies_cannot_put_an_address_into_an_advert_nor_keep_a_node_from_its_places(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with playing() as play:
+        await play.gate("honest")
+        await lying_gate(play, "liar")
+        _, keeper = await play.node("node", "honest", "liar", behind="home")
+        told = set[str]()
+
+        async def listen() -> None:
+            while True:
+                told.update(keeper.addresses)
+                await keeper.changed()
+
+        play.nursery.start_soon(listen)
+        await within(15, lambda: circuits(keeper) == 2)
+        await trio.sleep(2000)
+        assert circuits(keeper) == 2
+        assert not keeper.holder
+        assert not [address for address in told if "8.8.8.8" in address]
+
+
+async def test_what_gates_say_of_the_place_a_machine_has_left_meanwhile_counts_for_nothing(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with playing() as play:
+        network = play.swarm.node(Identity.from_seed("slow"))
+        asked = trio.Event()
+
+        async def slowly(link: Link, message: Message) -> Message:
+            assert isinstance(message, DialBack)
+            asked.set()
+            await trio.sleep(5.5)
+            return DialledBack(observed=VICTIM, reached=message.ports, wall_ms=0)
+
+        serve_links(network, Family.REACH, REACH, slowly)
+        play.gates["slow"] = Contact(network.peer_id, network.addresses)
+        node, keeper = await play.node("node", "slow")
+        keeper._ips = lambda: ("192.168.7.7",) if asked.is_set() else ("192.168.1.7",)
+        await asked.wait()
+        await trio.sleep(6)
+        assert keeper.reach is Reach.UNKNOWN
+        assert keeper.addresses == node.addresses
+        await within(10, lambda: keeper.reach is Reach.DIRECT)  # the new place was asked about at once

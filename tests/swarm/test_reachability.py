@@ -15,6 +15,7 @@ from swarm.reachability import (
     FAR_COUNTS_S,
     MAX_TOLD,
     REACHABILITY,
+    WORD_S,
     Heard,
     Reach,
     Standing,
@@ -47,7 +48,7 @@ def near(*reached: int) -> Verdict:
 
 
 Step = Verdict | str | float
-VERDICTS = st.sampled_from([far(), far(4001), far(gate=OTHER), near(), near(4001)])
+VERDICTS = st.sampled_from([far(), far(4001), near(), near(4001)])
 STEPS = st.lists(st.one_of(VERDICTS, st.sampled_from(["moved", "called"]), st.floats(0.1, 5000)), max_size=40)
 
 
@@ -192,3 +193,79 @@ def test_a_gate_that_lies_about_where_it_sees_us_cannot_send_others_anywhere(obs
     standing = heard(Standing(), verdict_of(GATE, observed, [4001], OWN), 1.0)
     assert standing.reached == ()
     assert told(standing, [HOME], ()) == (HOME,)
+
+
+# -- several gates, of which one may lie -----------------------------------------------------------------------------------
+
+THIRD = Identity.from_seed("third").peer_id
+SOMEBODY = "/ip4/9.9.9.9/tcp/51034"
+
+
+def lie(*reached: int, gate: str = OTHER) -> Verdict:
+    return verdict_of(gate, SOMEBODY, reached, OWN)
+
+
+def after(*verdicts: Verdict, rounds: int = 2) -> Standing:
+    """What holds when the same was heard a few times."""
+    standing = Standing()
+    for number in range(rounds):
+        for verdict in verdicts:
+            standing = heard(standing, verdict, 1.0 + number)
+    return standing
+
+
+@pytest.mark.parametrize("verdicts", [(far(4001), lie(4001)), (lie(4001), far(4001))])
+def test_of_two_gates_that_see_different_addresses_neither_is_believed_and_places_are_taken(
+    verdicts: tuple[Verdict, Verdict],
+) -> None:
+    standing = after(*verdicts)
+    assert standing.reach is Reach.BEHIND
+    assert told(standing, [HOME], CIRCUITS[:2]) == (HOME, *CIRCUITS[:2])
+
+
+@pytest.mark.parametrize("verdicts", [(far(), lie(4001)), (lie(4001), far())])
+def test_a_gate_that_claims_to_have_got_through_cannot_talk_a_node_out_of_its_places(
+    verdicts: tuple[Verdict, Verdict],
+) -> None:
+    for rounds in (2, 3, 10):
+        standing = after(*verdicts, rounds=rounds)
+        assert standing.reach is Reach.BEHIND
+        assert told(standing, [HOME], CIRCUITS[:2]) == (HOME, *CIRCUITS[:2])
+
+
+def test_one_gate_of_three_that_lies_changes_nothing() -> None:
+    standing = after(far(4001), lie(4001), far(4001, gate=THIRD))
+    assert standing.reach is Reach.DIRECT
+    assert told(standing, [HOME], ()) == ("/ip4/8.8.4.4/tcp/4001", HOME)
+
+
+def test_a_dial_back_that_got_lost_at_one_of_two_gates_is_tried_again_soon_and_then_all_is_well() -> None:
+    standing = heard(after(far(4001), far(4001, gate=OTHER)), far(gate=OTHER), 100.0)
+    assert (standing.reach, standing.ask_at) == (Reach.DIRECT, 100.0 + ASK_AGAIN_S)
+    once = heard(standing, far(4001), 101.5)
+    assert (once.reach, once.misses) == (Reach.DIRECT, 1)
+    assert once.ask_at > 130  # if the other is silent now, it is not asked each second
+    assert heard(once, far(4001, gate=OTHER), 101.6).misses == 0
+
+
+def test_when_the_other_gate_is_gone_its_word_is_worth_nothing_after_a_while() -> None:
+    standing = after(far(4001), lie(4001))
+    assert heard(standing, far(4001), 600.0).reach is Reach.BEHIND
+    assert heard(standing, far(4001), 600.0 + WORD_S).reach is Reach.DIRECT
+
+
+def test_a_node_with_a_public_ipv6_address_behind_an_ipv4_router_tells_both_ways() -> None:
+    own6 = "/ip6/2606:4700::1111/tcp/4001"
+    six = verdict_of(OTHER, "/ip6/2606:4700::1111/tcp/51034", [4001], OWN)
+    standing = after(far(), six)
+    assert standing.reach is Reach.BEHIND
+    assert told(standing, [HOME, own6], CIRCUITS[:1]) == (own6, HOME, CIRCUITS[0])
+
+
+def test_an_address_that_the_provider_took_away_is_told_no_longer_once_gates_see_another() -> None:
+    standing = after(far(4001), far(4001, gate=OTHER))
+    for gate in (GATE, OTHER):
+        standing = heard(standing, lie(4001, gate=gate), 500.0)
+    standing = heard(standing, lie(4001, gate=GATE), 501.5)
+    assert standing.reach is Reach.DIRECT
+    assert told(standing, [HOME], ()) == ("/ip4/9.9.9.9/tcp/4001", HOME)
