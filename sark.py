@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import io
 import logging
 import os
 import sys
@@ -181,6 +182,8 @@ def common(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command (None: the command line's); errors that are not bugs end in a line or two and an exit code."""
     gc.set_threshold(*FEW_COLLECTIONS)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a name that this terminal cannot show is no reason to end
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = app(arguments, prog_name="sark-node", standalone_mode=False)
     except BaseException as exc:  # noqa: BLE001  (the outermost edge: sorts bugs from what can be told in a line)

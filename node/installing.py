@@ -6,6 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -16,6 +17,7 @@ from swarm.home import Home
 from swarm.identity import lock_folder
 
 STEP_S: Final = 60.0
+NO_PROGRAM: Final = 127
 
 Run = Callable[[Sequence[str]], tuple[int, str]]
 """Runs a command to its end: exit code and what it said. 127: there is no such program."""
@@ -29,7 +31,7 @@ def run_command(command: Sequence[str]) -> tuple[int, str]:
             list(command), capture_output=True, text=True, errors="replace", timeout=STEP_S, check=False
         )
     except FileNotFoundError:
-        return 127, "there is no such program here"
+        return NO_PROGRAM, "there is no such program here"
     except subprocess.TimeoutExpired:
         return 124, f"no end after {STEP_S:g} s"
     except OSError as exc:
@@ -66,7 +68,26 @@ def setting_here(
         data=home.data,
         logs=home.logs,
         home=None if home_flag is None else home_flag.expanduser().absolute(),
+        environment=()
+        if windows
+        else _carried(environment, folder, root=root, own_home=home_flag is not None),
     )
+
+
+def _carried(
+    environment: Mapping[str, str], folder: Path, *, root: bool, own_home: bool
+) -> tuple[tuple[str, str], ...]:
+    """What the service must hear of this shell. `sudo` may leave HOME as it was, and the system would put root's in its place: keys and
+    pools would be others."""
+    found = [("HOME", str(folder))] if root else []
+    names = _LIBRARIES if own_home else (*_FOLDERS, *_LIBRARIES)
+    return (*found, *((name, environment[name]) for name in names if environment.get(name)))
+
+
+_FOLDERS: Final = ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME")
+"""Where the platform's folders are, if somewhere else than usual."""
+_LIBRARIES: Final = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+"""Where runtimes find theirs: with others, other units work."""
 
 
 def _user_name(environment: Mapping[str, str]) -> str:
@@ -91,7 +112,19 @@ def _administrator() -> bool:
 def worker_command(home_flag: Path | None, arguments: Sequence[str]) -> tuple[str, ...]:
     """The command line of a worker with these arguments of `join`, by this very Python."""
     home = () if home_flag is None else ("--home", str(home_flag.expanduser().absolute()))
-    return (sys.executable, "-P", "-m", "sark", "--log-level", "info", *home, "join", *arguments)
+    return (
+        sys.executable,
+        "-P",
+        "-X",
+        "utf8",
+        "-m",
+        "sark",
+        "--log-level",
+        "info",
+        *home,
+        "join",
+        *arguments,
+    )
 
 
 def not_carried(environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -114,10 +147,16 @@ def works_here(home: Home) -> bool:
 
 
 def install(
-    setting: Setting, command: Sequence[str], run: Run, say: Say, *, busy: Callable[[], bool] = lambda: False
+    setting: Setting,
+    command: Sequence[str],
+    run: Run,
+    say: Say,
+    *,
+    busy: Callable[[], bool] = lambda: False,
+    pause: Callable[[float], object] = time.sleep,
 ) -> bool:
     """Write the service and have it started, now and after each reboot. False: it is written, but not at work yet. `busy`: whether a worker
-    has this home now.
+    has this home now; `pause`: between two tries.
 
     Raises `ResourceError` when the file is somebody else's or cannot be written.
     """
@@ -143,7 +182,7 @@ def install(
     except OSError as exc:
         raise ResourceError(f"cannot write {service.path}: {exc.strerror or exc}") from None
     say(f"written: {service.path}")
-    done = _take(service.enable, run, say)
+    done = _take(service.enable, run, say, pause)
     say(
         f"{'This device joins again after each reboot' if done else 'It is not at work yet'} ({setting.system})."
     )
@@ -192,7 +231,7 @@ def _refuse_others(service: Service) -> None:
         )
 
 
-def _take(steps: Sequence[Step], run: Run, say: Say) -> bool:
+def _take(steps: Sequence[Step], run: Run, say: Say, pause: Callable[[float], object] = time.sleep) -> bool:
     """Run them in order; after the first that must work and does not, the rest are only told."""
     well = True
     for step in steps:
@@ -201,6 +240,11 @@ def _take(steps: Sequence[Step], run: Run, say: Say) -> bool:
             say(f"  then by hand: {line}")
             continue
         code, told = run(step.command)
+        for _ in range(step.tries - 1):
+            if code in (0, NO_PROGRAM):
+                break
+            pause(1.0)
+            code, told = run(step.command)
         if code == 0:
             say(f"done: {line}")
         elif step.must:

@@ -19,12 +19,15 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Final
 from xml.sax.saxutils import escape
 
+from node.again import AGAIN_S, WRONG
 from protocol.errors import ResourceError
 
 NAME: Final = "sark-node"
-AGAIN_S: Final = 10
-"""From the end of a worker that failed to the next one."""
+STILL_THERE: Final = 15
+"""launchd says that a job is gone before it is, and takes it up again only after that: it is tried so often."""
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+_UNTOLD: Final = re.compile(r"[\ud800-\udfff]")
+"""What stands for the bytes of a file name that is not UTF-8."""
 
 
 class System(StrEnum):
@@ -53,6 +56,8 @@ class Setting:
     logs: Path
     home: Path | None
     """As given by --home; None: the platform's folders."""
+    environment: tuple[tuple[str, str], ...] = ()
+    """Variables of this shell without which the worker would be another: where its folders are, and the runtimes' libraries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +68,8 @@ class Step:
     must: bool = True
     hint: str = ""
     """What to do by hand where it fails."""
+    tries: int = 1
+    """A second apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +102,15 @@ def name_for(home: Path | None) -> str:
 
 def service_for(setting: Setting, command: Sequence[str]) -> Service:
     """The service that runs `command`, which is a worker's. Raises `ResourceError` for a word that the system's files cannot carry."""
-    for word in (*command, str(setting.data), str(setting.logs), setting.user):
+    for word in (*command, str(setting.data), str(setting.logs), setting.user, *sum(setting.environment, ())):
         if _CONTROL.search(word):
             raise ResourceError(
                 f"an argument holds a line break or another control character: {word!r}",
                 hint="say it without, or put it into config.toml",
+            )
+        if _UNTOLD.search(word):
+            raise ResourceError(
+                f"{word!r} is no text, and a service file is", hint="give the file or folder another name"
             )
     match setting.system:
         case System.SYSTEMD:
@@ -112,6 +123,10 @@ def service_for(setting: Setting, command: Sequence[str]) -> Service:
 
 def _mark(setting: Setting) -> str:
     return f"written by sark-node for {setting.data};"
+
+
+def _variables(setting: Setting) -> tuple[tuple[str, str], ...]:
+    return (("PYTHONUNBUFFERED", "1"), *setting.environment)
 
 
 # -- systemd -------------------------------------------------------------------------------------------------------------
@@ -158,10 +173,9 @@ Description=Sark worker
 [Service]
 Type=exec
 {user}ExecStart={" ".join(map(_systemd_word, command))}
-Environment=PYTHONUNBUFFERED=1
-Restart=on-failure
+{"".join(map(_systemd_variable, _variables(setting)))}Restart=on-failure
 RestartSec={AGAIN_S}
-RestartPreventExitStatus=2 5
+RestartPreventExitStatus={" ".join(map(str, WRONG))}
 KillMode=mixed
 TimeoutStopSec=30
 
@@ -174,6 +188,12 @@ def _systemd_word(word: str) -> str:
     """In quotes, with what systemd would replace written twice."""
     plain = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
     return f'"{plain}"'
+
+
+def _systemd_variable(variable: tuple[str, str]) -> str:
+    """A line for one variable; `$` is not replaced there."""
+    plain = "=".join(variable).replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    return f'Environment="{plain}"\n'
 
 
 # -- launchd -------------------------------------------------------------------------------------------------------------
@@ -195,7 +215,9 @@ def _launchd(setting: Setting, command: Sequence[str]) -> Service:
             out,
             Step(("launchctl", "enable", f"{domain}/{label}"), must=False),
             Step(
-                ("launchctl", "bootstrap", domain, str(path)), hint="are you logged in at this Mac's screen?"
+                ("launchctl", "bootstrap", domain, str(path)),
+                hint="are you logged in at this Mac's screen?",
+                tries=STILL_THERE,
             ),
         ),
         disable=(out,),
@@ -215,7 +237,7 @@ def plist_text(setting: Setting, label: str, command: Sequence[str]) -> str:
             "KeepAlive": {"SuccessfulExit": False},
             "ThrottleInterval": AGAIN_S,
             "ProcessType": "Interactive",
-            "EnvironmentVariables": {"PYTHONUNBUFFERED": "1", "SARK_SERVICE": _mark(setting)},
+            "EnvironmentVariables": {**dict(_variables(setting)), "SARK_SERVICE": _mark(setting)},
             "StandardOutPath": str(_log(setting)),
             "StandardErrorPath": str(_log(setting)),
             **({"UserName": setting.user} if setting.root else {}),
@@ -268,8 +290,11 @@ def _windows(setting: Setting, command: Sequence[str]) -> Service:
 
 
 def task_text(setting: Setting, command: Sequence[str]) -> str:
-    """The task. Priority 5 is the usual one of programs; tasks have 7 if nothing is said, which is background and slows a measurement."""
-    line = " ".join(map(_cmd_word, command))
+    """The task. Priority 5 is the usual one of programs; tasks have 7 if nothing is said, which is background and slows a measurement.
+
+    The Task Scheduler starts again what it could not start, and nothing that ended: `node.again` does that.
+    """
+    line = " ".join(map(_cmd_word, (*command[:1], "-P", "-m", "node.again", *command)))
     arguments = f'/d /s /c "{line} >> {_cmd_word(str(_log(setting)))} 2>&1"'
     trigger = "BootTrigger" if setting.root else "LogonTrigger"
     whose = "" if setting.root else f"\n      <UserId>{escape(setting.user)}</UserId>"
@@ -301,7 +326,7 @@ def task_text(setting: Setting, command: Sequence[str]) -> str:
     <Priority>5</Priority>
     <RestartOnFailure>
       <Interval>PT1M</Interval>
-      <Count>999</Count>
+      <Count>255</Count>
     </RestartOnFailure>
   </Settings>
   <Actions Context="Author">

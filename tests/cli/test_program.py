@@ -25,6 +25,19 @@ def test_all_packages_are_ours() -> None:
     assert sark.foreign_packages() == {}
 
 
+def test_a_path_that_the_terminal_cannot_show_is_shown_in_part_and_ends_nothing(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "sark", "--home", str(tmp_path), "join", "--uninstall"],
+        env={**os.environ, "PYTHONIOENCODING": "ascii", "XDG_CONFIG_HOME": str(tmp_path / "für mich")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "there is no" in done.stdout
+
+
 def test_a_package_of_somebody_else_under_one_of_our_names_is_told(tmp_path: Path) -> None:
     theirs = tmp_path / "gate"
     theirs.mkdir()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import configparser
+import os
 import plistlib
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +18,9 @@ import pytest
 import typer.main
 
 import node.cli
+from node.again import AGAIN_S
+from node.again import again as again_of
+from node.again import main as main_of
 from node.cli import same_again
 from node.installing import (
     install,
@@ -26,7 +31,7 @@ from node.installing import (
     worker_command,
     works_here,
 )
-from node.service_files import Setting, System, name_for, service_for
+from node.service_files import STILL_THERE, Setting, System, name_for, service_for
 from protocol.errors import ResourceError
 from swarm.home import Home
 from swarm.identity import lock_folder
@@ -46,6 +51,7 @@ def setting(folder: Path, system: System = System.SYSTEMD, *, root: bool = False
         data=folder / "data & more",
         logs=folder / "logs",
         home=None,
+        environment=(("HOME", str(folder)), ("XDG_DATA_HOME", '/data "x" 50 % of $y')),
     )
 
 
@@ -94,7 +100,7 @@ def test_the_unit_of_systemd_runs_the_very_command_and_begins_again_after_a_fail
     tmp_path: Path, root: bool
 ) -> None:
     made = service_for(setting(tmp_path, root=root), COMMAND)
-    unit = configparser.ConfigParser(interpolation=None, strict=True)
+    unit = configparser.ConfigParser(interpolation=None, strict=False)  # one variable a line
     unit.optionxform = str  # type: ignore[assignment,method-assign]
     unit.read_string(made.text)
     assert systemd_words(unit["Service"]["ExecStart"]) == list(COMMAND)
@@ -102,6 +108,9 @@ def test_the_unit_of_systemd_runs_the_very_command_and_begins_again_after_a_fail
     assert unit["Service"]["RestartPreventExitStatus"] == "2 5"
     assert unit["Install"]["WantedBy"] == ("multi-user.target" if root else "default.target")
     assert unit["Service"].get("User") == ("ann" if root else None)
+    variables = re.findall(r'^Environment="(.*)"$', made.text, re.MULTILINE)
+    told = [line.replace('\\"', '"').replace("%%", "%") for line in variables]
+    assert told == ["PYTHONUNBUFFERED=1", f"HOME={tmp_path}", 'XDG_DATA_HOME=/data "x" 50 % of $y']
     expected = Path("/etc/systemd/system") if root else tmp_path / ".config/systemd/user"
     assert made.path == expected / "sark-node.service"
     assert ("--user" in made.log) is not root
@@ -128,6 +137,7 @@ def test_the_property_list_of_launchd_runs_the_very_command(tmp_path: Path, root
     made = service_for(setting(tmp_path, System.LAUNCHD, root=root), COMMAND)
     told = plistlib.loads(made.text.encode())
     assert told["ProgramArguments"] == list(COMMAND)
+    assert told["EnvironmentVariables"]["XDG_DATA_HOME"] == '/data "x" 50 % of $y'
     assert told["Label"] == made.name == "org.sark.node"
     assert told["KeepAlive"] == {"SuccessfulExit": False}
     assert told["StandardErrorPath"] == str(tmp_path / "logs" / "worker.log")
@@ -147,10 +157,12 @@ def test_the_task_of_windows_runs_the_command_at_the_usual_priority(tmp_path: Pa
         return task.findtext("/".join(TASK + part for part in way)) or ""
 
     assert text("Actions", "Exec", "Command") == "cmd.exe"
-    words = '"C:\\Program Files\\python.exe" "-m" "sark" "--label" "site=lab & <more>" "C:\\dir\\\\"'
+    again = '"C:\\Program Files\\python.exe" "-P" "-m" "node.again"'
+    words = f'{again} "C:\\Program Files\\python.exe" "-m" "sark" "--label" "site=lab & <more>" "C:\\dir\\\\"'
     log = str(tmp_path / "logs" / "worker.log")
     assert text("Actions", "Exec", "Arguments") == f'/d /s /c "{words} >> "{log}" 2>&1"'
     assert text("Settings", "Priority") == "5"
+    assert 1 <= int(text("Settings", "RestartOnFailure", "Count")) <= 255, "what its schema takes"
     assert text("Settings", "ExecutionTimeLimit") == "PT0S"
     assert text("Principals", "Principal", "LogonType") == ("S4U" if root else "InteractiveToken")
     assert task.find(f"{TASK}Triggers/{TASK}{'BootTrigger' if root else 'LogonTrigger'}") is not None
@@ -170,6 +182,12 @@ def test_a_line_break_in_an_argument_adds_no_line_to_the_file(
 ) -> None:
     with pytest.raises(ResourceError, match="a line break"):
         service_for(setting(tmp_path, system), ("python", word))
+
+
+@pytest.mark.parametrize("system", list(System))
+def test_a_path_that_is_no_text_is_told_before_anything_is_written(tmp_path: Path, system: System) -> None:
+    with pytest.raises(ResourceError, match="is no text"):
+        service_for(setting(tmp_path, system), ("python", os.fsdecode(b"/home/\xff")))
 
 
 def test_each_home_has_a_service_of_its_own(tmp_path: Path) -> None:
@@ -241,6 +259,22 @@ def test_where_the_system_does_not_take_it_up_the_commands_are_told(tmp_path: Pa
     assert len(run.asked) == 1
 
 
+@pytest.mark.parametrize(("busy", "well"), [(3, True), (99, False)])
+def test_launchd_is_asked_again_while_the_job_of_before_is_still_there(
+    tmp_path: Path, busy: int, well: bool
+) -> None:
+    asked: list[str] = []
+
+    def run(command: Sequence[str]) -> tuple[int, str]:
+        asked.extend([command[1]] if command[1] == "bootstrap" else [])
+        return (5, "Bootstrap failed: 5: Input/output error") if 0 < len(asked) <= busy else (0, "")
+
+    waited: list[float] = []
+    here = setting(tmp_path, System.LAUNCHD)
+    assert install(here, ("python",), run, lambda line: None, pause=waited.append) is well
+    assert len(waited) == len(asked) - 1 == (3 if well else STILL_THERE - 1)
+
+
 def test_lingering_that_is_not_allowed_is_a_hint_and_no_failure(tmp_path: Path) -> None:
     said: list[str] = []
     assert install(setting(tmp_path), ("python",), Commands(**{"enable-linger": 1}), said.append)
@@ -270,7 +304,14 @@ def test_what_this_system_is_and_who_asks_is_found_out(tmp_path: Path) -> None:
     linux = setting_here(home, None, {}, platform="linux", root=False)
     assert (linux.system, linux.home, linux.data) == (System.SYSTEMD, None, home.data)
     assert setting_here(home, tmp_path, {}, platform="darwin").system is System.LAUNCHD
+    assert linux.environment == ()
     moved = setting_here(home, tmp_path, {"XDG_CONFIG_HOME": "/x"}, platform="linux", root=False)
+    assert moved.environment == (), "its home was named"
+    shell = {"XDG_DATA_HOME": "/d", "LD_LIBRARY_PATH": "/lib", "SECRET": "x"}
+    told = setting_here(home, None, shell, platform="linux", root=False)
+    assert told.environment == (("XDG_DATA_HOME", "/d"), ("LD_LIBRARY_PATH", "/lib"))
+    by_sudo = setting_here(home, None, {}, platform="darwin", root=True)
+    assert by_sudo.environment == (("HOME", str(Path.home())),), "or the daemon would have a home of its own"
     assert service_for(moved, ("python",)).path.parent == Path("/x/systemd/user")
     assert moved.home == tmp_path
 
@@ -278,6 +319,14 @@ def test_what_this_system_is_and_who_asks_is_found_out(tmp_path: Path) -> None:
 def test_commands_that_are_not_there_fail_and_nothing_more() -> None:
     assert run_command([sys.executable, "-c", "print('well')"]) == (0, "well")
     assert run_command(["there-is-no-such-program"])[0] == 127
+
+
+def test_a_worker_is_run_again_until_it_left_in_good_order_or_its_settings_are_wrong() -> None:
+    for last in (0, 2, 5):
+        codes, waited = iter([1, 6, -9, last, 1]), list[float]()
+        assert again_of(lambda codes=codes: next(codes), waited.append) == last  # type: ignore[misc]
+        assert waited == [AGAIN_S] * 3
+    assert main_of([sys.executable, "-c", "raise SystemExit(2)"]) == 2
 
 
 # -- the same arguments --------------------------------------------------------------------------------------------------
