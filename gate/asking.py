@@ -16,6 +16,7 @@ from protocol.index_messages import Refused
 from protocol.messages import Present, Presented
 from protocol.words import Family, Reason, Right
 from swarm.bootstrap import gate_contacts
+from swarm.dialling import AnotherAnswers
 from swarm.home import Home
 from swarm.host import open_host
 from swarm.identity import Identity, load_or_create
@@ -103,10 +104,18 @@ async def _first(network: Network, contacts: Sequence[Contact]) -> Contact:
         try:
             await network.connect(contact.peer, contact.addresses, patience_s=ANSWER_S)
         except Unreachable as exc:
-            why.append(exc.what)
+            why.append(_why(contact, exc))
             continue
         return contact
     raise Unreachable(f"no gate answers: {'; '.join(why)}", hint="is it running, and is the address right?")
+
+
+def _why(contact: Contact, exc: Unreachable) -> str:
+    cause = exc.__cause__
+    if isinstance(cause, AnotherAnswers):
+        where = ", ".join(contact.addresses)
+        return f"{where} is another gate: expected {contact.peer}, found {cause.found}"
+    return exc.what
 
 
 def _signer(home: Home, gate: PeerId) -> Identity:

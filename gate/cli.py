@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any
 
@@ -10,6 +11,7 @@ import trio
 import typer
 
 from gate import cli_pool, cli_status
+from gate.admission import Admit
 from gate.settings import DEFAULT_PORT, GateSettings
 from swarm.home import Home
 
@@ -135,12 +137,35 @@ def _run(home: Home, settings: GateSettings, stop_with_stdin: bool) -> None:
     async def main() -> None:
         async with trio.open_nursery() as nursery:
             here = await nursery.start(partial(run_gate, home, settings, with_stdin=stop_with_stdin, say=say))
-            print(f"Gate {here.identity.peer_id} is up. Others join with one of:", flush=True)
-            for address in full_addresses(here):
-                print(f"  sark-node join --gate {address}", flush=True)
+            for line in greeting(here.identity.peer_id, full_addresses(here), settings):
+                print(line, flush=True)
             print("Ctrl-C stops it; nodes that know each other go on without.", flush=True)
 
     trio.run(main)
+
+
+def greeting(peer: str, addresses: Sequence[str], settings: GateSettings) -> list[str]:
+    """Lines for the operator: who it is, how others come in, and for whom it works where that is not anybody."""
+    lines = [f"Gate {peer} is up."]
+    if addresses:
+        lines += ["Others join with" + (" one of:" if len(addresses) > 1 else ":")]
+        lines += [f"  sark-node join --gate {address}" for address in addresses]
+    else:
+        lines += ["Nobody can dial it: it has no address. Say one: --announce /ip4/192.0.2.7/tcp/4101"]
+    if settings.admit is Admit.TICKET:
+        lines += [
+            "It works for members of its pools alone (ticket). On this home:",
+            "  sark-node pool create NAME, then: sark-node pool invite NAME",
+        ]
+    elif settings.admit is Admit.LIST:
+        many = len(settings.allow)
+        named = (
+            f"{many} peer{'' if many == 1 else 's'} named by --allow"
+            if many
+            else "nobody else yet: --allow PEER"
+        )
+        lines += [f"It works for its own home and {named} (list)."]
+    return lines
 
 
 def _tuple(values: list[str] | None) -> tuple[str, ...] | None:

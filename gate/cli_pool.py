@@ -111,6 +111,7 @@ def invite(
         str,
         typer.Option(help="How long what it gives lasts; members renew it by themselves.", metavar="30d"),
     ] = DEFAULT_LASTS,
+    gate: Annotated[list[str] | None, GATE] = None,
 ) -> None:
     """Print a ticket, and nothing else, on standard output. What it is good for is told on standard error.
 
@@ -122,11 +123,11 @@ def invite(
 
     now = time.time()
     found = _find(ctx, name)
-    gates = _gates_of(ctx, found)
+    gates = _given_gates(ctx, gate) or _gates_of(ctx, found)
     if not gates and to is None:
         raise ResourceError(
             "no gate is known here, and a ticket must name one",
-            hint="start it on this --home: sark-node gate\nor name it: sark-node pool create NAME --gate ADDRESS",
+            hint=f"start it on this --home: sark-node gate\nor name it: sark-node pool invite {_quoted(name)} --gate ADDRESS",
         )
     if member is not None and to is None:
         raise SettingsError("--name goes with --to", hint="who joins by a ticket says its own name")

@@ -53,7 +53,7 @@ def _lines(gate: str, now: GateStanding, before: GateStanding | None) -> list[tu
         ("addresses", Text("\n".join(map(safe, now.addresses)) or "none")),
         ("lets in", Text(_ADMITS.get(now.admit, safe(now.admit)))),
         ("peers", Text(f"{now.connected} connected")),
-        ("index", Text(f"{now.adverts} devices, {now.shards} shards, {show_size(now.advert_bytes)}")),
+        ("index", Text(_index(now))),
     ]
     if caps is None:
         lines.append(("relay", Text("off")))
@@ -76,6 +76,11 @@ def _lines(gate: str, now: GateStanding, before: GateStanding | None) -> list[tu
         ("processor", Text(f"{now.cpu_s:.1f} s used{share}; loop {1000 * now.lag_s:.0f} ms late at worst"))
     )
     return lines
+
+
+def _index(now: GateStanding) -> str:
+    devices = f"{now.adverts} device{'' if now.adverts == 1 else 's'}"
+    return f"{devices}, {now.shards} shard{'' if now.shards == 1 else 's'}, {show_size(now.advert_bytes)}"
 
 
 _ADMITS: Final = {

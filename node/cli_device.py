@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -21,7 +22,6 @@ from swarm.settings import SettingsError
 if TYPE_CHECKING:
     from drivers.base import Limits, WorkOrder
     from node.doctor import Check
-    from node.doctor_net import NetSigns
     from node.enrolling import Launcher
     from node.enrolment import Enrolment
     from node.probe import Profile
@@ -151,14 +151,13 @@ def doctor(
     from drivers.launch import probe_units
     from drivers.sandbox import probe
     from node.doctor import State, checks, gather
-    from node.doctor_net import net_checks
     from node.probe import probe_device
 
     home: Home = ctx.obj
     folder = home.folder("worker")
     seen = _look_at_the_network(ctx, gate)  # first: what is wrong with the settings is told at once
     found = checks(gather(probe_device(folder, probe_units, sandbox=probe()), folder, home.cache))
-    found += net_checks(seen)
+    found += seen
     if as_json:
         json.dump([asdict(check) for check in found], sys.stdout, indent=2)
         sys.stdout.write("\n")
@@ -168,11 +167,12 @@ def doctor(
         raise typer.Exit(6)
 
 
-def _look_at_the_network(ctx: typer.Context, gate: list[str] | None) -> NetSigns:
+def _look_at_the_network(ctx: typer.Context, gate: list[str] | None) -> list[Check]:
     """As the worker of this home, or beside it if one runs."""
     import trio
 
-    from node.doctor_net import ANYWHERE, look, usable_gates
+    from node.doctor import Check, State
+    from node.doctor_net import ANYWHERE, look, net_checks, pool_checks, usable_gates
     from node.reach import tell_devices
     from node.settings import WorkerSettings
     from protocol.errors import ResourceError
@@ -188,13 +188,18 @@ def _look_at_the_network(ctx: typer.Context, gate: list[str] | None) -> NetSigns
     settings = WorkerSettings.load(
         home.config_file, ctx.meta["environment"], {"gates": tuple(gate) if gate else None}
     )
-    of_pools = [address for pool in joined_pools(home, Role.WORKER) for address in pool.gates]
+    joined = joined_pools(home, Role.WORKER)
+    own = pool_checks(joined, time.time())
+    of_pools = [address for pool in joined for address in pool.gates]
     gates = settings.gates or (*(local_gates(home) or remembered_gates(home)), *of_pools)
     near = None
     if settings.lan:
         roles: tuple[HomeRole, ...] = ("worker", "gate")
-        own = {load_or_create(home.key(role)).peer_id for role in roles if home.key(role).exists()}
-        near = len({way.rpartition("/")[2] for way in ways_on_lan()} - own)
+        ours: set[str] = set()
+        for role in roles:
+            with contextlib.suppress(ResourceError):  # of a damaged key it is told below
+                ours |= {load_or_create(home.key(role)).peer_id} if home.key(role).exists() else set()
+        near = len({way.rpartition("/")[2] for way in ways_on_lan()} - ours)
     fixed = any(not address.endswith("/tcp/0") for address in settings.listen)
     worker: str | None = None
     listen: tuple[str, ...] = settings.listen or ANYWHERE
@@ -207,10 +212,15 @@ def _look_at_the_network(ctx: typer.Context, gate: list[str] | None) -> NetSigns
             me, fixed = Identity.fresh(), False
             listen = tuple(f"{address.rpartition('/')[0]}/0" for address in listen)
         else:
-            me = load_or_create(home.key("worker"))
-        return trio.run(
+            try:
+                me = load_or_create(home.key("worker"))
+            except ResourceError as exc:  # damaged, or the disk is full: all else can be looked at
+                own.append(Check("key", State.BAD, exc.what, exc.hint))
+                me = Identity.fresh()
+        signs = trio.run(
             partial(look, usable_gates(gates), me, listen, neighbours=near, worker=worker, fixed=fixed)
         )
+        return [*own, *net_checks(signs)]
 
 
 def show_checks(found: Sequence[Check]) -> None:
@@ -220,6 +230,6 @@ def show_checks(found: Sequence[Check]) -> None:
     for check in found:
         said = Text(check.what)
         if check.todo:
-            said.append(f"\n  {check.todo}", style="dim")
+            said.append("".join(f"\n  {line}" for line in check.todo.splitlines()), style="dim")
         table.add_row(Text(str(check.state), style=STYLES[check.state]), Text(check.subject), said)
     console.print(table)

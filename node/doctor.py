@@ -5,11 +5,12 @@ gather(…) reads, blocking, a second or two ─▶ Signs ─▶ checks(signs): 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -29,6 +30,10 @@ SLOW_TIMER_NS: Final = 500
 LITTLE_DISK: Final = 1 << 30
 SMALL_DISK: Final = 10 << 30
 TIME_ERROR: Final = 5
+SET_CLOCK: Final = {
+    "darwin": "System Settings, General, Date & Time: set it automatically; or: sudo sntp -sS time.apple.com",
+    "win32": "in a prompt of an administrator: w32tm /resync",
+}.get(sys.platform, "sudo timedatectl set-ntp true")
 
 
 class State(StrEnum):
@@ -63,6 +68,8 @@ class Signs:
     free_disk: int | None = None
     clock_synchronised: bool | None = None
     timer_ns: int = 0
+    forbids: tuple[str, ...] = ()
+    """Settings of the kernel that keep a user from namespaces, as they would have to be: `user.max_user_namespaces=15000`."""
 
 
 def gather(
@@ -90,6 +97,7 @@ def gather(
         free_disk=_free(cache),
         clock_synchronised=clock_synchronised(),
         timer_ns=timer_overhead_ns(),
+        forbids=_forbids(root),
     )
 
 
@@ -98,6 +106,23 @@ def _governor(root: Path) -> str | None:
         return (root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor").read_text().strip() or None
     except OSError:
         return None
+
+
+_NAMESPACES: Final = (
+    ("kernel.apparmor_restrict_unprivileged_userns", "1", "0"),
+    ("kernel.unprivileged_userns_clone", "0", "1"),
+    ("user.max_user_namespaces", "0", "15000"),
+)
+"""Setting, the value that forbids, the one that does not."""
+
+
+def _forbids(root: Path) -> tuple[str, ...]:
+    found = []
+    for name, bad, good in _NAMESPACES:
+        with contextlib.suppress(OSError):
+            if (root / "proc/sys" / name.replace(".", "/")).read_text().strip() == bad:
+                found.append(f"{name}={good}")
+    return tuple(found)
 
 
 def _free(folder: Path) -> int | None:
@@ -129,7 +154,7 @@ def checks(signs: Signs) -> list[Check]:
         *_units(signs.profile),
         *_gpus(signs.profile),
         _enrolled(signs.enrolled),
-        _sandbox(signs.profile),
+        _sandbox(signs.profile, signs.forbids),
         _governed(signs.governor),
         _busy(signs),
         _warmth(signs.temperature_c),
@@ -183,13 +208,18 @@ def _enrolled(kept: enrolment.Kept) -> Check:
     return Check("enrolment", State.OK, said)
 
 
-def _sandbox(profile: Profile) -> Check:
+def _sandbox(profile: Profile, forbids: Sequence[str]) -> Check:
     what = "; ".join((str(profile.sandbox), *profile.sandbox_notes))
     if profile.sandbox is Tier.FULL:
         return Check("sandbox", State.OK, what)
-    return Check(
-        "sandbox", State.NOTE, what, "run models only of those you know; strangers need the full one"
-    )
+    todo = "run models only of those you know; strangers need the full one"
+    if forbids:
+        lines = "\\n".join(forbids)
+        todo += (
+            f"\nfor the full one: sudo sysctl -w {' '.join(forbids)}"
+            f"\nto keep that after a reboot: printf '{lines}\\n' | sudo tee /etc/sysctl.d/60-sark.conf"
+        )
+    return Check("sandbox", State.NOTE, what, todo)
 
 
 def _governed(governor: str | None) -> Check:
@@ -244,13 +274,16 @@ def _disk(free: int | None) -> Check:
     what = f"{show_size(free)} free for models"
     if free < LITTLE_DISK:
         return Check("disk", State.BAD, what, "make room, or keep the home elsewhere: --home")
-    return Check("disk", State.NOTE if free < SMALL_DISK else State.OK, what)
+    if free < SMALL_DISK:
+        todo = "models take up to half of that; make room, or keep the home elsewhere: --home"
+        return Check("disk", State.NOTE, what, todo)
+    return Check("disk", State.OK, what)
 
 
 def _clock(synchronised: bool | None) -> Check:
     if synchronised is False:
         what = "does not follow a time server: permissions and tickets have times"
-        return Check("clock", State.NOTE, what, "timedatectl set-ntp true")
+        return Check("clock", State.NOTE, what, SET_CLOCK)
     return Check("clock", State.OK, "synchronised" if synchronised else "this system does not tell")
 
 

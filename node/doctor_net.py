@@ -18,7 +18,7 @@ from typing import Final
 
 import trio
 
-from node.doctor import Check, State
+from node.doctor import SET_CLOCK, Check, State
 from protocol.base import Message
 from protocol.errors import Refused, RemoteProtocolError, ResourceError, SarkError, Unreachable
 from protocol.health_messages import HEALTH, Ping, Pong
@@ -26,9 +26,11 @@ from protocol.words import Family, Reason
 from swarm.addresses import own_ips, parse_tcp, split_peer
 from swarm.bootstrap import gate_contacts
 from swarm.dialback import Reply, ask
+from swarm.dialling import AnotherAnswers
 from swarm.host import open_host
 from swarm.identity import Identity
 from swarm.link import Link, Links, serve_links
+from swarm.membership import Joined
 from swarm.network import Address, Contact, Network
 from swarm.paths import show_ms
 from swarm.reachability import TRIES, Reach, Standing, heard, verdict_of
@@ -49,6 +51,10 @@ class GateSign:
     """`192.0.2.7:4101`."""
     why: str = ""
     """Why it does not answer; empty: it does."""
+    expected: str = ""
+    """The peer id that its address names."""
+    other: str = ""
+    """The peer id that answers there instead."""
     ms: float | None = None
     dials_back: bool = True
     observed: str = ""
@@ -166,7 +172,9 @@ async def _try_gate(
     try:
         await network.connect(contact.peer, contact.addresses, patience_s=ANSWER_S)
     except Unreachable as error:
-        return GateSign(name, why=error.what)
+        cause = error.__cause__
+        other = cause.found if isinstance(cause, AnotherAnswers) else ""
+        return GateSign(name, why=error.what, expected=contact.peer, other=other)
     sign = GateSign(name, dials_back=False)
     for _ in range(TRIES):  # one try may be lost
         try:
@@ -238,6 +246,25 @@ def net_checks(signs: NetSigns) -> list[Check]:
     return [*_gates(signs), *_reach(signs), *_clock(signs), *_neighbours(signs)]
 
 
+def pool_checks(joined: Sequence[Joined], now: float) -> list[Check]:
+    """Whether each pool let this device in. `now`: wall seconds."""
+    return [_pool(pool, now) for pool in joined]
+
+
+def _pool(pool: Joined, now: float) -> Check:
+    if pool.credential is not None and pool.until > now:
+        return Check("pool", State.OK, f"{pool.name} let this device in")
+    if pool.ticket is not None and not pool.spent and pool.until > now:
+        what = f"{pool.name} has not let this device in yet: no gate that has the pool's key took the ticket"
+        todo = (
+            "does the worker run (sark-node join), and do the gates answer? else it may be used up: ask the pool's owner for a new one"
+            f"\nor leave the pool: sark-node join --leave-pool {pool.name}"
+        )
+        return Check("pool", State.NOTE, what, todo)
+    what = f"{pool.name} does not let this device in: its ticket is over or used up, or was taken back"
+    return Check("pool", State.NOTE, what, "ask the pool's owner for a new one, then: sark-node join TICKET")
+
+
 def _gates(signs: NetSigns) -> list[Check]:
     if signs.trouble:
         return [Check("network", State.NOTE, signs.trouble)]
@@ -249,6 +276,13 @@ def _gates(signs: NetSigns) -> list[Check]:
     for gate in signs.gates:
         if gate.why:
             state = State.BAD if none else State.NOTE
+            if gate.other:
+                what = (
+                    f"{gate.name} is another gate: expected …{gate.expected[-8:]}, found …{gate.other[-8:]}"
+                )
+                todo = "ask its operator for its address as it is now; a gate prints its own when it starts"
+                lines.append(Check("gate", state, what, todo))
+                continue
             port = gate.name.rpartition(":")[2]
             todo = f"is it running? does this network let TCP connections out to port {port}?"
             lines.append(Check("gate", state, f"{gate.name} does not answer", todo))
@@ -325,7 +359,7 @@ def _clock(signs: NetSigns) -> list[Check]:
     if abs(ahead) > CLOCK_OFF_S:
         way = "behind" if ahead > 0 else "ahead of"
         what = f"{abs(ahead):.0f} s {way} the gates': permissions and tickets have times"
-        return [Check("clock", State.NOTE, what, "set it by a time server: timedatectl set-ntp true")]
+        return [Check("clock", State.NOTE, what, f"set it by a time server: {SET_CLOCK}")]
     return [Check("clock", State.OK, f"within {CLOCK_OFF_S:.0f} s of the gates'")]
 
 

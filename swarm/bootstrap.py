@@ -223,6 +223,7 @@ class BootstrapKeeper(INotifee):
         cause = error.__cause__
         if isinstance(cause, AnotherAnswers):
             line = f"gate {_where(contact)} is another gate: expected …{contact.peer[-8:]}, found …{cause.found[-8:]}"
+            line += "; ask its operator for its address"
         else:
             line = f"gate {_where(contact)} does not answer; trying again"
         if self._told.get(contact.peer) != line:

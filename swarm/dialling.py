@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import socket
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -477,6 +478,10 @@ def _found_instead(error: PeerIDMismatchesPubkey) -> PeerId:
 def _reason(error: BaseException) -> str:
     """The innermost cause in a few words."""
     cause = _cause(error)
+    if isinstance(cause, PeerIDMismatchesPubkey):
+        return f"another peer answers there: {_found_instead(cause)}"
+    if isinstance(cause, OSError) and cause.errno:
+        return os.strerror(cause.errno)
     return (str(cause) or type(cause).__name__)[:200]
 
 

@@ -373,13 +373,13 @@ def _cannot_listen(port: int, address: str, error: OSError) -> ResourceError:
     if error.errno == errno.EADDRINUSE:
         return ResourceError(
             f"port {port} is taken",
-            hint="choose another with --port (or --listen), or stop what listens there",
+            hint="choose another with --listen /ip4/0.0.0.0/tcp/PORT (a gate: --port), or stop what listens there",
         )
     if error.errno == errno.EACCES:
         return ResourceError(f"port {port} needs more rights", hint="choose a port above 1023 with --listen")
     if error.errno == errno.EADDRNOTAVAIL:
         return ResourceError(
-            f"{address} is no address of this machine", hint="listen on /ip4/0.0.0.0/tcp/4001"
+            f"{address} is no address of this machine", hint=f"listen on /ip4/0.0.0.0/tcp/{port}"
         )
     return ResourceError(f"cannot listen on {address}: {error.strerror}", hint="choose another with --listen")
 

@@ -191,8 +191,11 @@ def lock_folder(folder: Path) -> Iterator[None]:
                 f"the data folder {folder} is in use {who}",
                 hint="stop that node, or give this one a folder of its own: --home FOLDER",
             ) from error
-        os.ftruncate(handle, 0)
-        os.write(handle, b"%d\n" % os.getpid())
+        with contextlib.suppress(
+            OSError
+        ):  # on a full disk it is held all the same, without its holder's name
+            os.ftruncate(handle, 0)
+            os.write(handle, b"%d\n" % os.getpid())
         yield
     finally:
         os.close(handle)

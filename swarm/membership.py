@@ -32,7 +32,7 @@ from swarm.manifests import verified
 from swarm.own_pools import own_pools
 from swarm.pool_files import JOINED, locked, pools_folder, read_file
 from swarm.tickets import MAX_GATES, Ticket
-from swarm.tokens import Grant, issue, prove, prove_bearer
+from swarm.tokens import Grant, Over, issue, prove, prove_bearer, utc
 
 OWN_LASTS_S: Final = 86_400.0
 """The credential that a pool's owner gives itself, anew whenever it is asked for."""
@@ -95,9 +95,28 @@ def join_pool(home: Home, ticket: Ticket, role: Role, peer: str, *, now: float) 
         what = "devices that work for it" if ticket.role is Role.WORKER else "those who submit to it"
         raise NotPermitted(f"this ticket of pool {ticket.name} is for {what}", hint=f"use it with: {how}")
     before = _joined(home, ticket.pool, role)
+    try:
+        fresh = _given(ticket, role, peer, now)
+    except Over as exc:
+        raise NotPermitted(
+            f"this ticket of pool {ticket.name} is over: {exc.what}, and this device's clock says {utc(now)}",
+            hint="ask the pool's owner for a new one; if this clock is wrong, set it and try again",
+        ) from None
+    if ticket.to is None and before is not None and before.credential is not None and before.until > now:
+        # until a gate answers
+        held = {"credential": before.credential, "since": before.since, "until": before.until}
+        fresh = fresh.model_copy(update=held)
+    if before is not None and ticket.token in (before.ticket, before.credential):
+        return before
+    keep_joined(home, fresh)
+    return fresh
+
+
+def _given(ticket: Ticket, role: Role, peer: str, now: float) -> Joined:
+    """What a ticket gives. Raises `NotPermitted`."""
     if ticket.to is not None:
         proof = prove(ticket.token, ticket.pool, peer, now=now)
-        fresh = Joined(
+        return Joined(
             pool=ticket.pool,
             name=ticket.name,
             gates=ticket.gates,
@@ -106,28 +125,17 @@ def join_pool(home: Home, ticket: Ticket, role: Role, peer: str, *, now: float) 
             since=int(now),
             until=int(proof.expires),
         )
-    else:
-        bearer = prove_bearer(ticket.token, ticket.pool, now=now)
-        if bearer.role is not role:
-            raise NotPermitted(f"the token of this ticket is for another role than {role}")
-        fresh = Joined(
-            pool=ticket.pool,
-            name=ticket.name,
-            gates=ticket.gates,
-            role=role,
-            ticket=ticket.token,
-            until=int(bearer.expires),
-        )
-        if (
-            before is not None and before.credential is not None and before.until > now
-        ):  # until a gate answers
-            fresh = fresh.model_copy(
-                update={"credential": before.credential, "since": before.since, "until": before.until}
-            )
-    if before is not None and ticket.token in (before.ticket, before.credential):
-        return before
-    keep_joined(home, fresh)
-    return fresh
+    bearer = prove_bearer(ticket.token, ticket.pool, now=now)
+    if bearer.role is not role:
+        raise NotPermitted(f"the token of this ticket is for another role than {role}")
+    return Joined(
+        pool=ticket.pool,
+        name=ticket.name,
+        gates=ticket.gates,
+        role=role,
+        ticket=ticket.token,
+        until=int(bearer.expires),
+    )
 
 
 def joined_pools(

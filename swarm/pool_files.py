@@ -22,6 +22,8 @@ MAX_SECRET: Final = 32 * 1024
 MAX_PATH: Final = 1024
 _SECRETS: Final = ("sark",)
 """How tickets and tokens begin."""
+_FILE_LIKE: Final = frozenset("./\\")
+"""In no ticket and no token, so it was meant as a file."""
 LOCK_TRIES: Final = 200
 LOCK_TRY_S: Final = 0.01
 
@@ -48,15 +50,28 @@ def read_file(path: Path, shape: type[M]) -> M:
 def secret_text(said: str, stdin: IO[str]) -> str:
     """A ticket or token as it was typed: itself, `-` for the first line of standard input, or the path of a file that holds it.
 
-    What is typed on a command line can be read by every user of the machine. Raises `ResourceError` for a file that cannot be read.
+    What is typed on a command line can be read by every user of the machine. Raises `ResourceError` for a file that cannot be read, or
+    is not there, and where nothing came on standard input.
     """
+    said = said.strip()
     if said == "-":
-        return stdin.readline(MAX_SECRET)
+        text = stdin.readline(MAX_SECRET)
+        if not text.strip():
+            raise ResourceError(
+                "nothing came on standard input",
+                hint="paste it and press Enter, or name a file that holds it",
+            )
+        return text
     if said.startswith(_SECRETS) or len(said) > MAX_PATH:
         return said
     path = Path(said)
     try:
         if not path.is_file():
+            if _FILE_LIKE & set(said):
+                what = "is a folder" if path.is_dir() else "is not there"
+                raise ResourceError(
+                    f"the file {said} {what}", hint="name the file that holds it, or paste it"
+                )
             return said
         with path.open(encoding="ascii", errors="replace") as file:
             return file.read(MAX_SECRET)

@@ -222,7 +222,7 @@ class PoolNode:
             pause = self._tries.get(joined.pool, (0.0, first))[1]
             self._tries[joined.pool] = (trio.current_time() + pause, min(2 * pause, most))
             if not isinstance(exc, Unreachable):
-                self._say(exc.what)
+                self._say(f"{exc.what}; {exc.hint}" if exc.hint else exc.what)
             return
         self._tries.pop(joined.pool, None)
         await self._write(partial(keep_joined, self._home, fresh))

@@ -58,6 +58,30 @@ def _names_a_peer(address: str) -> str:
     return address
 
 
+def _can_be_dialled(address: str) -> str:
+    """A concrete TCP address: others cannot dial `0.0.0.0`."""
+    from swarm.addresses import usable
+
+    if not usable([address]):
+        raise ValueError("others cannot dial it")
+    return address
+
+
+_FORMS = {
+    "tuple_type": 'write a list: ["…"], also for one',
+    "dict_type": 'write names with values: {site = "lab"}',
+    "string_type": "write it in quotes",
+    "string_pattern_mismatch": "letters, digits, space and . _ -, at most 64, beginning with a letter or digit",
+    "bool_type": "write true or false",
+    "bool_parsing": "write true or false",
+    "int_type": "write a whole number",
+    "int_parsing": "write a whole number",
+    "float_type": "write a number",
+    "float_parsing": "write a number",
+}
+"""What to do, by pydantic's type of error, where its own words speak of Python."""
+
+
 class RoleSettings(BaseModel):
     """What every role can be told."""
 
@@ -68,7 +92,7 @@ class RoleSettings(BaseModel):
     """Ways into the swarm: multiaddrs that end in `/p2p/PEERID`. None: the gate that runs on this home, if one does."""
     listen: tuple[AddressText, ...] = ()
     """Where to listen; none: a free port on every interface."""
-    announce: tuple[AddressText, ...] = ()
+    announce: tuple[Annotated[AddressText, AfterValidator(_can_be_dialled)], ...] = ()
     """What to tell others instead of the interfaces' addresses, such as a forwarded port."""
 
     lan: bool = True
@@ -98,7 +122,7 @@ class RoleSettings(BaseModel):
             else:
                 source = str(config_file)
             what = f"{source}: {name} cannot be {_shown(first['input'])!r}"
-            hint = str(first["msg"]).removeprefix("Value error, ")
+            hint = _FORMS.get(first["type"]) or str(first["msg"]).removeprefix("Value error, ")
             if name in ("listen", "announce"):
                 hint = "an address looks like /ip4/192.0.2.7/tcp/4101"
             raise SettingsError(what, hint=hint) from None

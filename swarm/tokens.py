@@ -234,10 +234,18 @@ def _least(one: Grant, other: Grant) -> Grant:
     )
 
 
+def utc(wall_s: float) -> str:
+    """`2026-11-21 19:53:15 UTC`."""
+    return datetime.fromtimestamp(wall_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+class Over(NotPermitted):
+    """What was given ended before now."""
+
+
 def _in_time(until: int, now: float, leeway_s: float = LEEWAY_S) -> None:
     if now > until + leeway_s:
-        when = datetime.fromtimestamp(until, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-        raise NotPermitted(f"this permission ended at {when}", hint="ask for a new one; or mend this clock")
+        raise Over(f"this permission ended at {utc(until)}", hint="ask for a new one; or mend this clock")
 
 
 def _authorize(biscuit: Biscuit, peer: str | None, now: float) -> None:

@@ -16,6 +16,20 @@ def test_a_ticket_is_sent_to_where_it_belongs(typed: Typed) -> None:
         assert "sark-node pool join TICKET" in done.err
 
 
+def test_doctor_goes_on_where_the_key_is_damaged_and_says_so(typed: Typed) -> None:
+    key = Home.at(typed.home).key("worker")
+    key.parent.mkdir(parents=True)
+    key.write_text("?")
+    key.chmod(0o600)
+    done = typed("doctor", "--json")
+    assert done.code == 6
+    lines = {line["subject"]: line for line in json.loads(done.out)}
+    assert lines["key"]["state"] == "bad"
+    assert str(key) in lines["key"]["what"]
+    assert lines["key"]["todo"]
+    assert "disk" in lines
+
+
 def test_a_device_that_is_enrolled_is_not_measured_again_and_info_and_doctor_show_it(typed: Typed) -> None:
     before = json.loads(typed("info", "--json").out)
     assert before["enrolment"] is None

@@ -27,7 +27,7 @@ def test_a_gate_with_half_an_id_is_bad_input(typed: Typed, words: tuple[str, ...
 def test_a_gate_on_a_taken_port_is_told_to_take_another(typed: Typed, listener: str) -> None:
     done = typed("gate", "--port", listener.split("/")[4])
     assert done.code == 6
-    assert "is taken\n  choose another with --port" in done.err
+    assert "is taken\n  choose another with --listen /ip4/0.0.0.0/tcp/PORT (a gate: --port)" in done.err
 
 
 @pytest.mark.parametrize(

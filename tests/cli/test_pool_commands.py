@@ -101,7 +101,11 @@ def test_an_invitation_for_one_scheduler_makes_it_a_member_and_needs_no_gate(typ
     ticket = read_ticket(done.out)
     assert (ticket.to, ticket.role) == (ANN, Role.SUBMIT)
     assert "ann" in typed("pool", "members", "lab").out
-    assert typed("pool", "invite", "lab").code == 6  # a ticket for anybody needs a gate
+    none = typed("pool", "invite", "lab")  # a ticket for anybody needs a gate
+    assert none.code == 6
+    assert "sark-node pool invite lab --gate ADDRESS" in none.err
+    gate = f"/ip4/192.0.2.7/tcp/4101/p2p/{ANN}"
+    assert read_ticket(typed("pool", "invite", "lab", "--gate", gate).out).gates == (gate,)
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,10 @@ def test_a_busy_gate_tells_the_most_in_a_screen() -> None:
         assert told in page, told
 
 
+def test_one_is_one() -> None:
+    assert "1 device, 1 shard," in shown(QUIET.model_copy(update={"adverts": 1, "shards": 1}))
+
+
 def test_between_two_looks_it_tells_the_speed_and_the_load() -> None:
     later = BUSY.model_copy(
         update={

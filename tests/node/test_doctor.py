@@ -59,6 +59,7 @@ def test_on_a_device_that_is_well_every_line_is_ok_and_asks_for_nothing() -> Non
         (replace(WELL, on_battery=True), "power", State.NOTE, "on battery"),
         (replace(WELL, free_disk=1 << 20), "disk", State.BAD, "1 MiB free"),
         (replace(WELL, clock_synchronised=False), "clock", State.NOTE, "time server"),
+        (replace(WELL, free_disk=5 << 30), "disk", State.NOTE, "5 GiB free"),
         (replace(WELL, timer_ns=2000), "timer", State.NOTE, "2000 ns"),
     ],
 )
@@ -67,6 +68,26 @@ def test_what_stands_in_the_way_is_told_with_what_to_do(
 ) -> None:
     worst = [check for check in of(signs, subject) if check.state is state]
     assert any(said in check.what for check in worst)
+    assert subject == "unit" or all(check.todo for check in worst)
+
+
+def test_where_the_kernel_forbids_the_sandbox_the_very_command_is_told(tmp_path: Path) -> None:
+    kernel = tmp_path / "proc/sys"
+    for name, value in (
+        ("kernel/apparmor_restrict_unprivileged_userns", "1\n"),
+        ("kernel/unprivileged_userns_clone", "1\n"),
+        ("user/max_user_namespaces", "0\n"),
+    ):
+        (kernel / name).parent.mkdir(parents=True, exist_ok=True)
+        (kernel / name).write_text(value)
+    profile = replace(WELL.profile, sandbox=Tier.PARTIAL, sandbox_notes=("no user namespace",))
+    signs = gather(profile, tmp_path, tmp_path, root=tmp_path, wait=lambda _: None)
+    (check,) = of(signs, "sandbox")
+    wanted = "kernel.apparmor_restrict_unprivileged_userns=0 user.max_user_namespaces=15000"
+    assert f"sudo sysctl -w {wanted}\n" in check.todo
+    assert "unprivileged_userns_clone" not in check.todo
+    (plain,) = of(with_profile(sandbox=Tier.PARTIAL), "sandbox")
+    assert "sysctl" not in plain.todo
 
 
 def test_what_a_system_does_not_tell_is_said_and_never_taken_for_well() -> None:

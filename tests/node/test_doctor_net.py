@@ -12,13 +12,16 @@ import trio
 from gate.service import run_gate
 from gate.settings import GateSettings
 from node.doctor import Check, State
-from node.doctor_net import GateSign, NetSigns, look, net_checks, usable_gates
+from node.doctor_net import GateSign, NetSigns, look, net_checks, pool_checks, usable_gates
+from protocol.words import Role
 from swarm.home import Home
 from swarm.identity import Identity
+from swarm.membership import Joined
 from swarm.reachability import Reach
 
 GOOD = GateSign("192.0.2.7:4101", ms=12.0, observed="8.8.4.4", ahead_s=0.1, place=True, relayed_ms=41.0)
 DEAD = GateSign("192.0.2.8:4101", why="no answer")
+TAKEN = GateSign("192.0.2.9:4101", why="no way", expected="12D3ExpecteD", other="12D3FoundNow")
 DIRECT = NetSigns(
     gates=(GOOD,),
     reach=Reach.DIRECT,
@@ -81,6 +84,12 @@ def test_a_device_that_nobody_can_reach_at_all_is_bad_with_each_gates_reason() -
         (NetSigns(trouble="port 4102 is taken"), "network", State.NOTE, "port 4102 is taken"),
         (replace(DIRECT, gates=(GOOD, DEAD)), "gate", State.NOTE, "192.0.2.8:4101 does not answer"),
         (replace(DIRECT, gates=(DEAD,)), "gate", State.BAD, "192.0.2.8:4101 does not answer"),
+        (
+            replace(DIRECT, gates=(GOOD, TAKEN)),
+            "gate",
+            State.NOTE,
+            "is another gate: expected …ExpecteD, found …FoundNow",
+        ),
         (replace(DIRECT, far=False), "reach", State.OK, "on this LAN"),
         (replace(DIRECT, reach=Reach.UNKNOWN), "reach", State.NOTE, "not known"),
         (replace(DIRECT, gates=(replace(GOOD, dials_back=False),)), "gate", State.OK, "does not tell"),
@@ -109,6 +118,30 @@ def test_one_gate_whose_clock_is_wrong_does_not_make_ours_wrong() -> None:
     assert of(signs, "clock")[0].state is State.OK
 
 
+HELD = Joined(
+    pool=Identity.from_seed("pool").peer_id, name="lab", role=Role.WORKER, credential=b"c", until=2000
+)
+FRESH = HELD.model_copy(update={"credential": None, "ticket": b"t"})
+
+
+@pytest.mark.parametrize(
+    ("joined", "state", "said", "todo"),
+    [
+        (HELD, State.OK, "lab let this device in", ""),
+        (FRESH, State.NOTE, "has not let this device in yet", "sark-node join --leave-pool lab"),
+        (FRESH.model_copy(update={"spent": True}), State.NOTE, "used up", "sark-node join TICKET"),
+        (FRESH.model_copy(update={"until": 900}), State.NOTE, "is over", "sark-node join TICKET"),
+        (HELD.model_copy(update={"until": 900}), State.NOTE, "is over", "sark-node join TICKET"),
+    ],
+    ids=["in", "waits", "refused", "late", "ended"],
+)
+def test_whether_its_pools_let_it_in_is_told(joined: Joined, state: State, said: str, todo: str) -> None:
+    (check,) = pool_checks([joined], 1000.0)
+    assert check.state is state
+    assert said in check.what
+    assert todo in check.todo
+
+
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
@@ -124,8 +157,10 @@ async def test_a_look_at_gates_on_loopback_tells_which_answer_and_how_this_devic
             here = await nursery.start(run_gate, Home.at(tmp_path), settings)
             gate = f"/ip4/127.0.0.1/tcp/{port}/p2p/{here.identity.peer_id}"
             dead = f"/ip4/127.0.0.1/tcp/{free_port()}/p2p/{Identity.from_seed('dead').peer_id}"
+            wrong = Identity.from_seed("wrong").peer_id
+            squatter = f"/ip4/127.0.0.1/tcp/{port}/p2p/{wrong}"
             signs = await look(
-                usable_gates([gate, dead, "nonsense"]),
+                usable_gates([gate, dead, "nonsense", squatter]),
                 Identity.from_seed("me"),
                 ["/ip4/127.0.0.1/tcp/0"],
                 neighbours=None,
@@ -133,11 +168,13 @@ async def test_a_look_at_gates_on_loopback_tells_which_answer_and_how_this_devic
                 fixed=False,
             )
             nursery.cancel_scope.cancel()
-    alive, other = signs.gates
+    alive, other, taken = signs.gates
     assert (alive.why, alive.place, alive.observed) == ("", True, "127.0.0.1")
     assert 0 < (alive.ms or 0) <= (alive.relayed_ms or 0)
     assert abs(alive.ahead_s or 99) < 1
     assert other.why
+    assert other.other == ""
+    assert (taken.expected, taken.other) == (wrong, here.identity.peer_id)
     assert (signs.reach, signs.far, signs.behind_router) == (Reach.DIRECT, False, False)
 
 

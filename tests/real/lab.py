@@ -207,7 +207,7 @@ class Lab:
 
     @staticmethod
     def _up(name: str) -> str:
-        return "is up. Others join" if name == "gate" else "is a worker now"
+        return "is up." if name == "gate" else "is a worker now"
 
     def log(self, name: str) -> str:
         """All that it printed."""

@@ -133,3 +133,15 @@ def test_a_second_process_on_the_same_folder_is_told_which_one_has_it(tmp_path: 
     with lock_folder(tmp_path / "data"):
         assert other() == f"the data folder {tmp_path / 'data'} is in use by process {os.getpid()}"
     assert other() == "got it"
+
+
+def test_a_folder_is_held_also_where_the_disk_is_full(tmp_path: Path) -> None:
+    code = (
+        "import resource, sys; from pathlib import Path; from swarm.identity import lock_folder\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"  # no file takes a single byte more
+        f"with lock_folder(Path({str(tmp_path)!r})): print('held')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.stdout, done.stderr) == ("held\n", "")

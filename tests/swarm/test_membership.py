@@ -241,12 +241,43 @@ def test_one_damaged_file_takes_no_other_credential_away(home: Home, pool: OwnPo
         joined_pools(home, Role.SUBMIT)
 
 
-@pytest.mark.parametrize("said", ["sark1abc", "-", "file", "no such file", "x" * 5000, "a\0b"])
+@pytest.mark.parametrize(
+    "said", ["sark1abc", "-", "file", "no such file", "x" * 5000, "a\0b", " sark1" + "a" * 600]
+)
 def test_a_ticket_is_what_was_typed_or_in_a_file_or_on_standard_input(tmp_path: Path, said: str) -> None:
     (tmp_path / "ticket").write_text("sark1file\n")
     typed = str(tmp_path / "ticket") if said == "file" else said
     expected = {"-": "sark1stdin", "file": "sark1file"}.get(said, said)
-    assert secret_text(typed, io.StringIO("sark1stdin\nmore")).strip() == expected
+    assert secret_text(typed, io.StringIO("sark1stdin\nmore")).strip() == expected.strip()
+
+
+@pytest.mark.parametrize(
+    ("said", "what"),
+    [
+        ("ticket.txt", "the file ticket.txt is not there"),
+        ("/no/such/ticket", "the file /no/such/ticket is not there"),
+        ("folder", "is a folder"),
+        ("-", "nothing came on standard input"),
+    ],
+)
+def test_a_file_or_standard_input_without_a_ticket_is_told_as_that(
+    tmp_path: Path, said: str, what: str
+) -> None:
+    typed = f"{tmp_path}/" if said == "folder" else said
+    with pytest.raises(ResourceError, match=what) as caught:
+        secret_text(typed, io.StringIO("\n"))
+    assert "paste it" in caught.value.hint
+
+
+@pytest.mark.parametrize("to", [None, ANN.peer_id])
+def test_a_ticket_that_is_over_says_when_and_what_this_clock_says(
+    home: Home, pool: OwnPool, to: str | None
+) -> None:
+    words = r"lab is over: .* ended at 2027-01-15 .* clock says 2027-01-16"
+    with pytest.raises(NotPermitted, match=words) as caught:
+        join_pool(home, ticket(pool, Role.SUBMIT, to=to), Role.SUBMIT, ANN.peer_id, now=NOW + 86_400)
+    assert "ask the pool's owner for a new one" in caught.value.hint
+    assert joined_pools(home, Role.SUBMIT) == ()
 
 
 def test_a_newer_token_for_a_campaign_takes_the_place_of_the_one_before(home: Home) -> None:

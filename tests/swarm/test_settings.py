@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import pytest
 
+from protocol.base import Name
 from protocol.errors import ResourceError
 from swarm.identity import Identity
 from swarm.settings import RoleSettings, SettingsError
@@ -18,7 +19,7 @@ class Example(RoleSettings):
     section: ClassVar[str] = "worker"
     name: str = "default"
     slots: int = 1
-    labels: dict[str, str] = {}
+    labels: dict[str, Name] = {}
 
 
 @pytest.fixture
@@ -51,6 +52,14 @@ def test_later_sources_win(file: Path) -> None:
         ("", {}, {"gates": ("/ip4/192.0.2.1/tcp/1/p2p/12D3KooWfoo",)}, "--gate: gates cannot be '/ip4"),
         ("", {}, {"gates": (GATE.replace("tcp/1", "tcp/x"),)}, "--gate: gates cannot be '/ip4"),
         ("", {}, {"listen": ("4001",)}, "--listen: listen cannot be '4001'"),
+        ("", {}, {"announce": ("192.0.2.7:4101",)}, "--announce: announce cannot be '192.0.2.7:4101'"),
+        ("", {}, {"announce": ("/ip4/0.0.0.0/tcp/4101",)}, "--announce: announce cannot be '/ip4/0.0.0.0"),
+        (
+            "",
+            {},
+            {"announce": ("/ip4/192.0.2.7/tcp/0",)},
+            "--announce: announce cannot be '/ip4/192.0.2.7/tcp/0",
+        ),
     ],
 )
 def test_a_wrong_setting_is_told_with_its_place(
@@ -61,6 +70,26 @@ def test_a_wrong_setting_is_told_with_its_place(
         Example.load(file, environment, flags)
     assert caught.value.hint
     assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("gates = 'x'", "write a list"),
+        ("[worker]\nslots = 'many'", "write a whole number"),
+        ("[worker]\nlabels = 'site'", "write names with values"),
+        ("lan = 'perhaps'", "write true or false"),
+        ("[worker]\nname = 3", "write it in quotes"),
+        ("[worker]\nlabels = {site = '?'}", "letters, digits"),
+    ],
+)
+def test_what_to_write_is_told_in_words_of_the_file_and_not_of_python(
+    file: Path, text: str, hint: str
+) -> None:
+    file.write_text(text)
+    with pytest.raises(SettingsError) as caught:
+        Example.load(file, {}, {})
+    assert hint in caught.value.hint
 
 
 def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
