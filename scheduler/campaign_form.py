@@ -31,7 +31,7 @@ from protocol.requirement import Clause, parse_clause
 from protocol.task import DimName
 from protocol.words import Reason
 from scheduler.safe import is_safe, safe_text
-from swarm.urls import FOR_OWNER, MAX_URL, name_in, read_hf, read_url, scheme_of, travelling
+from swarm.urls import FOR_OWNER, MAX_URL, name_in, read_hf, read_url, scheme_of, travelling, without_secrets
 
 UNITS: Final = (
     "CPU (ONNX)",
@@ -163,11 +163,13 @@ def _check_url(text: str) -> str:
             file_of(text)
         else:
             raise wrong(
-                f"{safe_text(text, 60)!r} is no URL that can be fetched",
+                f"{safe_text(without_secrets(text), 60)!r} is no URL that can be fetched",
                 "write https://…, hf://ORG/REPO/FILE, or for a file of this machine path:",
             )
     except Refused as exc:
-        raise wrong(f"the URL {safe_text(text, 60)!r} cannot be used: {exc.what}", exc.hint) from None
+        raise wrong(
+            f"the URL {safe_text(without_secrets(text), 60)!r} cannot be used: {exc.what}", exc.hint
+        ) from None
     return text
 
 

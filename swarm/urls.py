@@ -88,7 +88,18 @@ _NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
 """A last label such as this makes many systems read the whole host as an address in another spelling."""
 _TARGET: Final = re.compile(r"[!#-;=?-\[\]_a-z~]*")
 """Printable ASCII without space, quotes, angle brackets, backslash, ^, `, { | }."""
-_HERE: Final = ("localhost", "local", "internal", "intranet", "lan", "home.arpa", "onion")
+_HERE: Final = (
+    "localhost",
+    "localdomain",
+    "local",
+    "internal",
+    "intranet",
+    "lan",
+    "home",
+    "home.arpa",
+    "corp",
+    "onion",
+)
 
 
 def read_url(text: str, reach: Reach) -> Place:
@@ -249,7 +260,8 @@ class HfFile:
 def read_hf(text: str) -> HfFile:
     """The file in `hf://ORG/REPO/FILE[@REVISION]`; the revision is `main` if left out. Raises `Refused`."""
     found = _HF.fullmatch(text)
-    if found is None or ".." in found["file"].split("/") or "" in found["file"].split("/"):
+    parts = (*found["file"].split("/"), *(found["revision"] or "main").split("/")) if found else ()
+    if found is None or {"", ".", ".."}.intersection(parts):
         raise _no("this is no file at Hugging Face; it looks like hf://ORG/REPO/path/model.onnx@REVISION")
     return HfFile(found["repo"], found["file"], found["revision"] or "main")
 
@@ -272,6 +284,11 @@ def travelling(text: str) -> str | None:
             return read_hf(text).url
         case _:
             return None
+
+
+def without_secrets(text: str) -> str:
+    """A URL as it was written, for people, but for a name and password before @, and for the query, which may hold a key."""
+    return re.sub(r"(?<=//)[^/?#]*@", "…@", text.partition("#")[0].partition("?")[0])
 
 
 def name_in(text: str) -> str:

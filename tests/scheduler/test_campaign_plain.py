@@ -120,3 +120,13 @@ def test_a_bad_plain_campaign_is_one_clear_line(text: str, line: int, what: str,
     assert error.line == line
     assert what in str(error)
     assert hint in error.hint
+
+
+@pytest.mark.parametrize("url", ["https://user:s3cret@x.org/m", "ftp://u:s3cret@x.org/m?key=s3cret"])
+def test_a_password_in_a_url_is_not_repeated(url: str) -> None:
+    for text in (
+        f'{{"model_url": "{url}", "jobs": [{{"compute_unit": "CPU (ONNX)"}}]}}',
+        f"campaign: t\nunits: [CPU (ONNX)]\nmodels:\n  - {{url: '{url}'}}\n",
+    ):
+        error = bad(text)
+        assert "s3cret" not in f"{error} {error.hint}"

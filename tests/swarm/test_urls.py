@@ -20,6 +20,7 @@ from swarm.urls import (
     redirected,
     scheme_of,
     travelling,
+    without_secrets,
 )
 
 REFUSED_TO_OTHERS = [
@@ -271,6 +272,14 @@ def test_a_model_is_called_as_the_last_part_of_its_url() -> None:
     assert name_in("https://a.org/x/my%20model.onnx?download=1#top") == "my model.onnx"
     assert name_in("hf://a/b/onnx/model.onnx@main") == "model.onnx"
     assert name_in("https://a.org") == ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["https://u:s3cret@a.org/m", "https://s3cret@a.org", "https://a.org/m?key=s3cret", "//x:s3cret@a@b/m"],
+)
+def test_a_url_is_shown_without_what_may_be_a_password(text: str) -> None:
+    assert "s3cret" not in without_secrets(text)
 
 
 def test_a_drive_is_no_scheme() -> None:
