@@ -27,6 +27,8 @@ RETRY_FIRST_S: Final = 1.0
 RETRY_MOST_S: Final = 30.0
 LOOK_EVERY_S: Final = 2.0
 """How often it is looked whether the gates are others now, where they are looked up."""
+RETRY_OTHERS_MOST_S: Final = 300.0
+"""Of gates that do not answer while another one does."""
 RETRY_LOOKED_UP_S: Final = 5.0
 """The longest pause where they are looked up: such a gate is mostly on this very host."""
 
@@ -113,7 +115,10 @@ class BootstrapKeeper(INotifee):
             if self._linked():
                 pause = RETRY_FIRST_S
                 self._lost = trio.Event()
-                await self._lost.wait()
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._try_others)
+                    await self._lost.wait()
+                    nursery.cancel_scope.cancel()
                 log.info("gate.lost", gates=[contact.peer for contact in self._contacts])
             news = await self._pause(pause * self._rng.uniform(0.5, 1.0))
             pause = RETRY_FIRST_S if news else min(pause * 2, most)
@@ -121,6 +126,22 @@ class BootstrapKeeper(INotifee):
                 self._learn()  # somebody else has connected with it meanwhile
                 await self._network.refresh()
             elif await self._try_all():
+                await self._network.refresh()
+
+    async def _try_others(self) -> None:
+        """One gate is enough to live by, but behind another one may be peers of whom nobody here has heard: whoever knows both makes
+        one swarm of them. So those that did not answer at first are tried further on, ever more rarely."""
+        pause = RETRY_FIRST_S
+        while True:
+            await trio.sleep(pause * self._rng.uniform(0.5, 1.0))
+            live = set(self._network.connected())
+            others = [contact for contact in self._contacts if contact.peer not in live]
+            pause = min(pause * 2, RETRY_OTHERS_MOST_S) if others else RETRY_MOST_S
+            async with trio.open_nursery() as nursery:
+                for contact in others:
+                    nursery.start_soon(self._try, contact)
+            live = set(self._network.connected())
+            if any(contact.peer in live for contact in others):
                 await self._network.refresh()
 
     async def _pause(self, seconds: float) -> bool:

@@ -24,6 +24,8 @@ HOLDERS: Final = 8
 """Copies of each advert."""
 ALPHA: Final = 8
 SHORTLIST: Final = 16
+FEW: Final = 4
+"""A lookup that has fewer answers waits for slow peers too."""
 SMALL_SWARM: Final = 32
 """Up to so many peers met on the way, all of them are known anyway: the nearest eight suffice."""
 FRESH_S: Final = 300.0
@@ -96,9 +98,14 @@ class Shortlist:
 
     @property
     def done(self) -> bool:
-        """The nearest have all answered, but for the failed and slow, and at least one has."""
+        """The nearest have all answered, but for the failed and slow; where few have, the slow are waited for.
+
+        Who is dialled for the first time is slower than any hedging delay: a newcomer would otherwise make do with the one peer that
+        it came by.
+        """
         near = [c for c in self._near() if c.state is not _State.SLOW]
-        return bool(near) and all(c.state is _State.ANSWERED for c in near)
+        enough = len(near) >= min(FEW, self._wanted) or not self.slow
+        return bool(near) and enough and all(c.state is _State.ANSWERED for c in near)
 
     def answered(self) -> list[Contact]:
         """Those that answered, nearest first, as many as wanted."""
@@ -146,6 +153,9 @@ class Lookups:
 
         `patient` waits for slow peers until they are given up: for those who store. Readers do not.
         """
+        return (await self._find(key, patient)).answered()
+
+    async def _find(self, key: bytes, patient: bool) -> Shortlist:
         shortlist = Shortlist(key)
         me = self._me()
         if me is not None:
@@ -169,7 +179,7 @@ class Lookups:
                     contact, answer = await hear.receive()
                     shortlist.heard(contact.peer, answered=answer is not None and not answer.client)
                     self._add_named(shortlist, answer)
-        return shortlist.answered()
+        return shortlist
 
     def _add_named(self, shortlist: Shortlist, answer: say.Found | None) -> None:
         for named in told(answer.contacts if answer is not None else ()):
@@ -202,8 +212,12 @@ class Lookups:
             await running.wait()
         event = self._running[key] = trio.Event()
         try:
-            contacts = await self.find(key)
-            found = HolderSet(contacts, trio.current_time(), stale=not contacts)
+            shortlist = await self._find(key, patient=False)
+            contacts = shortlist.answered()
+            hurried = (
+                len(contacts) < HOLDERS and shortlist.slow
+            )  # by the next time they have answered, or are known as silent
+            found = HolderSet(contacts, trio.current_time(), stale=hurried or not contacts)
             if len(self._sets) >= MAX_SETS:
                 del self._sets[next(iter(self._sets))]
             self._sets[key] = found

@@ -175,3 +175,25 @@ async def test_when_the_last_gate_is_gone_peers_that_were_there_lately_take_its_
         assert swarm.live == {OTHER}
         assert swarm.refreshed == 1
         nursery.cancel_scope.cancel()
+
+
+async def test_a_gate_that_did_not_answer_at_first_is_reached_later_although_another_one_is_connected(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    swarm = Swarm()
+    swarm.up["/ip4/192.0.2.7/tcp/4101"] = GATE
+    kept = BootstrapKeeper(swarm, [HERE, LATELY], random.Random(1))
+    await kept.join_first()
+    assert swarm.live == {GATE}
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(kept.run)
+        await trio.sleep(5)
+        swarm.up["/ip4/192.0.2.8/tcp/4002"] = OTHER
+        await trio.sleep(9)
+        assert swarm.live == {GATE, OTHER}
+        assert swarm.refreshed == 1
+        swarm.live.remove(OTHER)  # and again, when it was gone for a while
+        await kept.disconnected(None, None)  # type: ignore[arg-type]
+        await trio.sleep(31)
+        assert swarm.live == {GATE, OTHER}
+        nursery.cancel_scope.cancel()

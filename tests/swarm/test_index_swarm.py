@@ -19,8 +19,8 @@ from protocol.words import Reason
 from swarm.identity import Identity
 from swarm.index import Index
 from swarm.link import Link, Links, serve_links
-from swarm.memory import MemoryNetwork, MemorySwarm
-from swarm.network import Contact
+from swarm.memory import Latency, MemoryNetwork, MemorySwarm
+from swarm.network import Contact, PeerId
 
 GIB = 2**30
 CPU = "CPU (ONNX)"
@@ -93,7 +93,7 @@ class Field:
 
 @asynccontextmanager
 async def field(
-    count: int, *, soft: int = 1000, refresh_s: float = 450.0, latency_s: float = 0.01
+    count: int, *, soft: int = 1000, refresh_s: float = 450.0, latency_s: Latency = 0.01
 ) -> AsyncIterator[Field]:
     async with MemorySwarm(random.Random(1), latency_s=latency_s) as swarm, trio.open_nursery() as nursery:
         grown = Field(swarm, nursery)
@@ -264,6 +264,21 @@ async def test_a_fresh_lookup_past_a_silent_peer_waits_for_the_hedge_only(autoju
         result = await reader.index.query(needs("device == device-13"), 1)
         assert names(result.found) == {"node-13"}
         assert trio.current_time() - began < 0.7
+
+
+async def test_a_newcomer_far_from_all_but_its_gate_finds_more_holders_than_the_gate(
+    autojump_clock: Jumping,
+) -> None:
+    near = {Identity.from_seed(f"field {number}").peer_id for number in range(10)}
+    gate = Identity.from_seed("field 0").peer_id
+
+    def latency_s(a: PeerId, b: PeerId) -> float:
+        return 0.01 if {a, b} <= near or gate in (a, b) else 0.05  # a first dial takes longer than the hedge
+
+    async with field(10, latency_s=latency_s) as grown:
+        await publish_all(grown.members)
+        (newcomer,) = await grown.grow(1, holder=False)
+        assert len(await newcomer.index.nearest(shard_key("", f"unit:{CPU}", 0, 0))) >= 4
 
 
 async def test_a_node_that_leaves_says_so(autojump_clock: Jumping) -> None:
