@@ -179,8 +179,8 @@ class Lab:
         allowed = [word for scheduler in self.schedulers for word in ("--allow", self.peer(scheduler))]
         self.more[name] = arguments
         self.start(
-            name, "join", "--gate", self.gate, *allowed, "--name", name, "--simulate", "--on-battery",
-            *(() if "--listen" in arguments else ("--listen", "/ip4/127.0.0.1/tcp/0")), *arguments,
+            name, "join", *(() if "--gate" in arguments else ("--gate", self.gate)), *allowed, "--name", name, "--simulate",
+            "--on-battery", *(() if "--listen" in arguments else ("--listen", "/ip4/127.0.0.1/tcp/0")), *arguments,
         )  # fmt: skip
 
     def mend(self) -> None:
@@ -207,7 +207,7 @@ class Lab:
 
     @staticmethod
     def _up(name: str) -> str:
-        return "is up." if name == "gate" else "is a worker now"
+        return "is up." if name.startswith("gate") else "is a worker now"
 
     def log(self, name: str) -> str:
         """All that it printed."""
@@ -354,11 +354,13 @@ def script(folder: Path, name: str, **content: object) -> Path:
     return path
 
 
-def campaign(folder: Path, name: str, models: Sequence[Path | str], **more: object) -> Path:
+def campaign(
+    folder: Path, name: str, models: Sequence[Path | str | Mapping[str, str]], **more: object
+) -> Path:
     """A campaign file (JSON is YAML too) on the simulated unit unless it says otherwise."""
     content: dict[str, object] = {
         "campaign": name,
-        "models": [str(model) for model in models],
+        "models": [str(model) if isinstance(model, Path) else model for model in models],
         "units": ["Fake (Simulation)"],
         "measure": {"runs": 5, "loads": 1},
         "retry": {"attempts": 3, "backoff": "200ms"},
