@@ -7,10 +7,9 @@ nothing for anybody.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib.metadata import version
-from pathlib import Path
 from typing import Final
 
 import structlog
@@ -24,11 +23,11 @@ from gate.metrics import page_of
 from gate.metrics_http import serve_metrics
 from gate.reception import Reception
 from gate.settings import GateSettings
-from protocol.errors import ResourceError
 from protocol.index_messages import Refused
 from protocol.pool_messages import Enrol, Enrolled
 from swarm.arrivals import Arrivals
 from swarm.entry import Here, enter, hear_stops
+from swarm.gates import addresses_left
 from swarm.home import Home
 from swarm.network import PeerId
 from swarm.pool_node import PoolNode
@@ -72,16 +71,17 @@ async def run_gate(
         await _show(here, settings, reception, relay, refused, stops, nursery)
         await nursery.start(partial(hear_stops, stops.asked, with_stdin=with_stdin))
         addresses = full_addresses(here)
-        _tell_this_home(home.gate_file, addresses)
-        log.info("gate.up", addresses=list(addresses), peer=here.identity.peer_id, admit=str(settings.admit))
-        task_status.started(here)
-        await stops.first.wait()
-        log.info("gate.stopping", signal=stops.name)
-        if relay is not None and not with_stdin:
-            await _drain(relay, settings.drain_s, stops.again, say)
-        say(STOPPING)
+        with addresses_left(home.gate_file, addresses):
+            log.info(
+                "gate.up", addresses=list(addresses), peer=here.identity.peer_id, admit=str(settings.admit)
+            )
+            task_status.started(here)
+            await stops.first.wait()
+            log.info("gate.stopping", signal=stops.name)
+            if relay is not None and not with_stdin:
+                await _drain(relay, settings.drain_s, stops.again, say)
+            say(STOPPING)
         nursery.cancel_scope.cancel()
-    home.gate_file.unlink(missing_ok=True)
 
 
 async def _drain(relay: RelayDesk, grace_s: float, again: trio.Event, say: Callable[[str], object]) -> None:
@@ -165,16 +165,3 @@ def full_addresses(here: Here) -> tuple[str, ...]:
     """What others put behind `--gate`, loopback last."""
     ordered = sorted(here.network.addresses, key=lambda address: "/127." in address or "/::1/" in address)
     return tuple(f"{address}/p2p/{here.identity.peer_id}" for address in ordered)
-
-
-def _tell_this_home(path: Path, addresses: Sequence[str]) -> None:
-    """Leave the addresses where `join` and `submit` of the same home look for them."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_suffix(".new")
-        fresh.write_text("\n".join(addresses) + "\n", encoding="ascii")
-        fresh.replace(path)
-    except OSError as exc:
-        raise ResourceError(
-            f"cannot write {path}: {exc.strerror}", hint="free disk or choose another --home"
-        ) from None

@@ -33,7 +33,7 @@ from protocol.pool_messages import PoolManifest
 from protocol.words import Role
 from swarm.addresses import concrete
 from swarm.entry import Here, enter, until_told_to_stop
-from swarm.gates import leave_addresses, local_gates, remember_gates
+from swarm.gates import addresses_left, local_gates, remember_gates
 from swarm.home import Home
 from swarm.identity import load_or_create, lock_folder
 from swarm.manifests import verified
@@ -168,8 +168,8 @@ async def run_process(
                 await nursery.start(node.run)
                 with contextlib.suppress(ResourceError):  # a convenience for this home's other commands
                     remember_gates(home, settings.gates, "worker")
-                leave_addresses(home.worker_file, near_addresses(settings.listen, here.network.addresses))
-                stack.callback(home.worker_file.unlink, missing_ok=True)
+                near = near_addresses(settings.listen, here.network.addresses)
+                stack.enter_context(addresses_left(home.worker_file, near))
                 log.info("worker.up", peer=here.identity.peer_id, units=[unit.unit for unit in profile.units])
                 joined(here, profile, worker)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -29,6 +30,17 @@ def left_addresses(path: Path) -> tuple[str, ...]:
 def leave_addresses(path: Path, addresses: Sequence[str]) -> None:
     """Leave a role's addresses for the commands of the same home. Raises `ResourceError`."""
     write_durably(path, "".join(f"{address}\n" for address in addresses).encode("ascii"))
+
+
+@contextlib.contextmanager
+def addresses_left(path: Path, addresses: Sequence[str]) -> Iterator[None]:
+    """The same for as long as the block lasts. To be left while the folder is still this role's: the next one leaves its own at once."""
+    leave_addresses(path, addresses)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
 
 
 def own_worker(home: Home) -> tuple[str, ...]:
