@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import trio
 
 from protocol.advert import Advert
-from protocol.errors import SarkError, Unreachable
+from protocol.errors import SarkError
 from protocol.health_messages import HEALTH, Ping, Pong
 from protocol.match import Verdict, match
 from protocol.requirement import Requirement
 from protocol.words import Family
-from swarm.host import open_host
 from swarm.identity import Identity
-from swarm.index import Index
 from swarm.link import Links
 from swarm.network import Path
-from swarm.visiting import Visitor
+from swarm.visiting import Visitor, inside
 
 MAX_ASKED_AT_ONCE = 32
 
@@ -43,22 +40,7 @@ async def look_around(
 
     Raises `Unreachable` when no gate answers.
     """
-    if not gates:
-        raise Unreachable(
-            "no gate is known here",
-            hint="start one with: sark-node gate\nor name one: --gate /ip4/…/tcp/4101/p2p/12D3Koo…",
-        )
-    rng = random.Random()
-    async with (
-        open_host(Identity.fresh(), bootstrap=gates, server=False, rng=rng) as network,
-        trio.open_nursery() as nursery,
-    ):
-        if not network.connected():
-            raise Unreachable(
-                "no gate answers: " + ", ".join(gates), hint="is it running, and is the address right?"
-            )
-        index = Index(network, rng=rng, serve=False)
-        await nursery.start(index.run)
+    async with inside(gates) as (network, index, nursery):
         found = await index.everybody(limit)
         links = Links(network, Family.HEALTH, HEALTH, nursery)
         if signer is not None:
@@ -86,7 +68,6 @@ async def look_around(
         async with trio.open_nursery() as asking:
             for sighting in found.found:
                 asking.start_soon(ask, sighting.advert)
-        nursery.cancel_scope.cancel()
     return tuple(
         sorted(seen.values(), key=lambda item: (not item.verdict.fits, item.advert.name, item.advert.peer))
     )

@@ -5,7 +5,6 @@ So the scheduler process of this home, if one runs, is not disturbed; and nothin
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -15,19 +14,17 @@ from typing import Any, Final
 import trio
 
 from protocol.advert import Advert
-from protocol.errors import CampaignError, Unreachable
+from protocol.errors import CampaignError
 from protocol.messages import WORK, LiveLease
 from protocol.words import Family
 from scheduler.adopt import Adoption, tally
 from scheduler.gathering import Gathered, Gatherer
 from scheduler.handover import passed_on
 from scheduler.presenting import Presenting
-from swarm.host import open_host
 from swarm.identity import Identity
-from swarm.index import Index
 from swarm.link import Link, Links
 from swarm.membership import Credential
-from swarm.visiting import Visitor
+from swarm.visiting import Visitor, inside
 
 VISIT_S: Final = 900.0
 """How long the visitor's tokens last; a longer look makes new ones."""
@@ -49,10 +46,8 @@ class Speaks:
 
 @asynccontextmanager
 async def visiting(gates: Sequence[str], campaign: str, speaks: Speaks) -> AsyncIterator[Gatherer]:
-    """Be in the swarm as a visitor who may speak of one campaign. Raises `Unreachable` when no gate answers."""
-    if not gates:
-        raise Unreachable("no gate is known here", hint="name one: --gate /ip4/…/tcp/4101/p2p/12D3Koo…")
-    rng, visitor = random.Random(), Identity.fresh()
+    """Be in the swarm as a visitor who may speak of one campaign. Raises as `inside`."""
+    visitor = Identity.fresh()
 
     def tokens() -> Sequence[Credential]:
         now = time.time()
@@ -66,20 +61,10 @@ async def visiting(gates: Sequence[str], campaign: str, speaks: Speaks) -> Async
     async def introduce(link: Link, advert: Advert) -> None:
         await presenting.introduce(link, advert.pools)
 
-    async with (
-        open_host(visitor, bootstrap=gates, server=False, rng=rng) as network,
-        trio.open_nursery() as nursery,
-    ):
-        if not network.connected():
-            raise Unreachable(
-                "no gate answers: " + ", ".join(gates), hint="is it running, and is the address right?"
-            )
-        index = Index(network, rng=rng, serve=False)
-        await nursery.start(index.run)
+    async with inside(gates, visitor) as (network, index, nursery):
         links = Links(network, Family.WORK, WORK, nursery)
         announce = Visitor(network, speaks.key).announce
         yield Gatherer(network, index, links, introduce, campaign, announce=announce)
-        nursery.cancel_scope.cancel()
 
 
 @dataclass(frozen=True, slots=True)

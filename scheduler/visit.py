@@ -7,9 +7,7 @@ a minute with the right to ask, made from what the scheduler of this home may do
 from __future__ import annotations
 
 import itertools
-import random
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -17,7 +15,7 @@ import trio
 
 from protocol.advert import Advert
 from protocol.codec import pack
-from protocol.errors import NotPermitted, SarkError, Unreachable
+from protocol.errors import NotPermitted, SarkError
 from protocol.match import match
 from protocol.messages import WORK, Denied, Present, Quote, ShapeQuote
 from protocol.requirement import Requirement
@@ -25,15 +23,13 @@ from protocol.task import Task
 from protocol.words import Family, Right, Role
 from scheduler.negotiate import probe, shapes_of
 from swarm.home import Home
-from swarm.host import open_host
 from swarm.identity import Identity, load_or_create
-from swarm.index import Index
 from swarm.index_query import QueryResult
 from swarm.link import Link, Links
 from swarm.membership import Credential, credentials
 from swarm.network import Network
 from swarm.tokens import Grant, delegate, issue
-from swarm.visiting import Visitor
+from swarm.visiting import Visitor, inside
 
 EVERYBODY: Final = 256
 """Devices that are looked for: in all, and when there are more, again for each need."""
@@ -102,7 +98,7 @@ async def visit(
     tokens = visitor_tokens(
         scheduler, credentials(home, Role.SUBMIT, scheduler.peer_id, now=now), visitor.peer_id, now=now
     )
-    async with _inside(gates, visitor) as (network, index):
+    async with inside(gates, visitor) as (network, index, _):
         adverts, complete = await see(index, needs)
         tasks = tuple(tasks_on(adverts))
         known = Visitor(network, scheduler)
@@ -113,7 +109,7 @@ async def visit(
 
 async def see_everybody(gates: Sequence[str]) -> tuple[Advert, ...]:
     """The devices that are there now; none of them is asked anything. Raises `Unreachable` when no gate answers."""
-    async with _inside(gates, Identity.fresh()) as (_, index):
+    async with inside(gates) as (_, index, _):
         return (await see(index, ()))[0]
 
 
@@ -140,28 +136,6 @@ async def see(index: Finder, needs: Sequence[Requirement]) -> tuple[tuple[Advert
         for need in needs:
             nursery.start_soon(query, need)
     return tuple(found.values()), all(whole)
-
-
-@asynccontextmanager
-async def _inside(gates: Sequence[str], visitor: Identity) -> AsyncIterator[tuple[Network, Index]]:
-    if not gates:
-        raise Unreachable(
-            "no gate is known here",
-            hint="start one with: sark-node gate\nor name one: --gate /ip4/…/tcp/4101/p2p/12D3Koo…",
-        )
-    rng = random.Random()
-    async with (
-        open_host(visitor, bootstrap=gates, server=False, rng=rng) as network,
-        trio.open_nursery() as nursery,
-    ):
-        if not network.connected():
-            raise Unreachable(
-                "no gate answers: " + ", ".join(gates), hint="is it running, and is the address right?"
-            )
-        index = Index(network, rng=rng, serve=False)
-        await nursery.start(index.run)
-        yield network, index
-        nursery.cancel_scope.cancel()
 
 
 def visitor_tokens(

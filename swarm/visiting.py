@@ -1,4 +1,5 @@
-"""A passing visitor on its way through gates that are not for anybody: somebody whom they let in vouches for its fresh key.
+"""A passing visitor: in the swarm for a moment (`inside`), and on its way through gates that are not for anybody (`Visitor`): somebody whom
+they let in vouches for its fresh key.
 
 Commands come under fresh keys, for the scheduler's own place on the network may be taken by its process. A device that cannot be dialled
 is called through its gate; a gate for members alone lets a visitor call there on the word of one: a permission that the member's key
@@ -8,8 +9,10 @@ signed, for some minutes. Gates that let in anybody do not look at it.
 from __future__ import annotations
 
 import math
+import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from typing import Final
 
 import structlog
@@ -20,7 +23,9 @@ from protocol.gate_messages import GATE
 from protocol.messages import Present
 from protocol.words import Family, Right
 from swarm.addresses import Circuit, parse_circuit
+from swarm.host import open_host
 from swarm.identity import Identity
+from swarm.index import Index
 from swarm.link import Links
 from swarm.network import Address, Network, PeerId
 from swarm.tokens import Grant, issue
@@ -31,6 +36,34 @@ MAX_GATES: Final = 16
 """Addresses come from adverts: nobody can have us dial more."""
 
 log = structlog.get_logger("sark.node")
+
+
+@asynccontextmanager
+async def inside(
+    gates: Sequence[str], identity: Identity | None = None
+) -> AsyncIterator[tuple[Network, Index, trio.Nursery]]:
+    """In the swarm for a moment, as `identity` (None: a fresh one), which serves nobody. The nursery ends with the block.
+
+    Raises `Unreachable` when no gate is given, or none answers.
+    """
+    if not gates:
+        raise Unreachable(
+            "no gate is known here",
+            hint="start one with: sark-node gate\nor name one: --gate /ip4/…/tcp/4101/p2p/12D3Koo…",
+        )
+    rng = random.Random()
+    async with (
+        open_host(identity or Identity.fresh(), bootstrap=gates, server=False, rng=rng) as network,
+        trio.open_nursery() as nursery,
+    ):
+        if not network.connected():
+            raise Unreachable(
+                "no gate answers: " + ", ".join(gates), hint="is it running, and is the address right?"
+            )
+        index = Index(network, rng=rng, serve=False)
+        await nursery.start(index.run)
+        yield network, index, nursery
+        nursery.cancel_scope.cancel()
 
 
 class Visitor:
