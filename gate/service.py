@@ -25,6 +25,7 @@ from gate.reception import Reception
 from gate.settings import GateSettings
 from protocol.index_messages import Refused
 from protocol.pool_messages import Enrol, Enrolled
+from protocol.words import Reason
 from swarm.arrivals import Arrivals
 from swarm.entry import Here, enter, hear_stops
 from swarm.gates import addresses_left
@@ -35,6 +36,8 @@ from swarm.relay_desk import RelayDesk
 
 log = structlog.get_logger("sark.gate")
 
+MAX_ENROLLING: Final = 16
+"""Newcomers that wait for the disk at a time."""
 STOPPING: Final = "stopping"
 
 
@@ -100,6 +103,10 @@ def _pools(here: Here, settings: GateSettings, reception: Reception) -> PoolNode
     enrolment, one = Enrolment(here.home, time.time), trio.CapacityLimiter(1)
 
     async def enrol(peer: PeerId, message: Enrol) -> Enrolled | Refused:
+        if (
+            one.statistics().tasks_waiting >= MAX_ENROLLING
+        ):  # keys cost nothing, and a look at a ticket milliseconds
+            return Refused(reason=Reason.OVERLOADED, detail="too many newcomers at once", retry_after_s=2.0)
         answer = await trio.to_thread.run_sync(enrolment, peer, message, limiter=one)  # it waits for the disk
         if isinstance(answer, Enrolled):
             reception.enrolled(peer)

@@ -321,7 +321,11 @@ class NodeSwarm(Swarm):
         try:
             if arrival is None:
                 return
-            muxed = await self.upgrade_inbound_raw_conn(raw, maddr)
+            with trio.CancelScope() as proving:
+                arrival.cut = proving.cancel
+                muxed = await self.upgrade_inbound_raw_conn(raw, maddr)
+            if proving.cancelled_caught:
+                return
             self.called_at = trio.current_time()
             if not self._arrivals.stays(arrival, str(muxed.peer_id), len(self.get_connections())):
                 await muxed.close()
@@ -344,9 +348,8 @@ class NodeHost(BasicHost):
         self._swarm = network
         self._limits = InboundLimits()
         self._heard: OrderedDict[ID, str] = OrderedDict()
-        self.multiselect.remove_handler(
-            IDENTIFY_PUSH
-        )  # a peer is asked once who it is, and tells no news unasked
+        # a peer is asked once who it is, and tells no news unasked
+        self.multiselect.remove_handler(IDENTIFY_PUSH)
 
     async def connect(self, peer_info: PeerInfo) -> None:
         """libp2p's own callers come here."""

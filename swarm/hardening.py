@@ -37,7 +37,7 @@ from libp2p.transport.upgrader import TransportUpgrader
 from protocol.errors import LocalProtocolError
 from swarm.identity import peer_id_text
 from swarm.logs import tame_libraries
-from swarm.muxer import BoundedYamux, PatientStream
+from swarm.muxer import BoundedYamux, Buffered, PatientStream
 from swarm.peerbook import read_identity
 from swarm.routing import KAD_PROTOCOL
 
@@ -174,11 +174,18 @@ class KnownKeys(TransportUpgrader):
 
 
 class GivenMuxers(MuxerMultistream):
-    """libp2p makes its own Yamux whatever class it was given; this makes the given one."""
+    """libp2p makes its own Yamux whatever class it was given; this makes the given one, and all of a node share one count."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.buffered = Buffered()
 
     async def new_conn(self, conn: ISecureConn, peer_id: ID) -> IMuxedConn:
         _, muxer = await self._selector.select(conn, conn.is_initiator, self.negotiate_timeout)
-        return muxer(conn, peer_id)
+        made = muxer(conn, peer_id)
+        if isinstance(made, BoundedYamux):
+            made.buffered = self.buffered
+        return made
 
 
 def assert_closed(upgrader: TransportUpgrader) -> None:

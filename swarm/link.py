@@ -27,6 +27,8 @@ P = TypeVar("P", bound=ProtocolError)
 READ_SIZE = 65_536
 MAX_ANSWERING = 32
 """Calls of one peer on one link that may wait for our answer; reading pauses above it."""
+MAX_UNSENT = 8
+"""Answers that wait for the peer to take them: as long as there are so many, nothing more of what it asks is looked at."""
 WRITE_PATIENCE_S = 10.0
 """A peer that takes no byte for so long is dropped, not waited for."""
 LEFT_LOOK_S = 1.0
@@ -55,6 +57,8 @@ class Link:
         self._next_id = 0
         self._answering = 0
         self._sending = trio.Lock()
+        self._unsent = 0
+        self._one_sent = trio.Event()
         self._scope = trio.CancelScope()
         self.closed = trio.Event()
         """Set once nothing more will come or go."""
@@ -144,6 +148,8 @@ class Link:
         elif frame.kind is Kind.NOTE:
             await self._answer(self, frame.message)
         else:
+            while self._unsent >= MAX_UNSENT:
+                await self._one_sent.wait()
             token = object()
             await slots.acquire_on_behalf_of(token)
             self._answering += 1
@@ -154,10 +160,15 @@ class Link:
             answer = await self._answer(self, frame.message)
             if answer is None:
                 raise LocalProtocolError(f"no answer to a {type(frame.message).__name__}")
+            self._unsent += 1
             try:
                 await self._send(Frame(Kind.ANSWER, frame.id, answer))
             except Unreachable:
                 self._scope.cancel()
+            finally:
+                self._unsent -= 1
+                self._one_sent.set()
+                self._one_sent = trio.Event()
         finally:
             self._answering -= 1
             slots.release_on_behalf_of(token)

@@ -25,6 +25,8 @@ MAX_WINDOW: Final = 4 * 1024 * 1024
 """How far one stream's receive window may grow, in bytes: memory for one stalled reader, 335 Mbit/s at 100 ms."""
 MAX_BUFFERED: Final = 8 * 1024 * 1024
 """Bytes one connection may hold for readers of ours that have not come yet."""
+MAX_BUFFERED_IN_ALL: Final = 128 * 1024 * 1024
+"""Bytes all connections of a node may hold so; above it the one that holds most is closed. Circuits are bounded by their number."""
 MAX_STREAMS: Final = 512
 """Streams one connection may hold, ours and the peer's."""
 PING_EVERY_S: Final = 4.0
@@ -53,6 +55,36 @@ class Overrun(trio.TooSlowError):
 
 class LinkLost(trio.TooSlowError):
     """The connection ended within a frame. Of the class that makes libp2p close the connection at once."""
+
+
+class Buffered:
+    """What all connections of a node hold for readers that have not come yet, and who holds most."""
+
+    def __init__(self, most: int = MAX_BUFFERED_IN_ALL) -> None:
+        self._most = most
+        self._held: dict[BoundedYamux, int] = {}
+        self.total = 0
+        """Bytes, as of the last look at each connection: at least what there is."""
+
+    def note(self, conn: BoundedYamux, size: int) -> None:
+        """The connection is about to hold that many bytes. Raises `Overrun` when there is no room and it holds most."""
+        self._set(conn, size)
+        if self.total <= self._most:
+            return
+        for other in list(self._held):
+            if other is not conn:
+                self._set(other, 0 if other.event_closed.is_set() else other.waiting())
+        while self.total > self._most:
+            largest = max(self._held, key=self._held.__getitem__)
+            self._set(largest, 0)
+            if largest is conn:
+                raise Overrun(f"more than {self._most} bytes wait, most of them on this connection")
+            largest.later(largest.cut)
+
+    def _set(self, conn: BoundedYamux, size: int) -> None:
+        self.total += size - self._held.pop(conn, 0)
+        if size:
+            self._held[conn] = size
 
 
 class _Buffer(bytearray):
@@ -96,6 +128,8 @@ class PatientStream(yamux.YamuxStream):
         self.rest = b""
         """What had arrived of a finished stream when its connection closed."""
         self.deaf = False
+        self.refused = False
+        """The peer is being told that nobody reads this any more."""
         self._owed = 0
         super().__init__(stream_id, conn, is_initiator)
 
@@ -206,6 +240,8 @@ class BoundedYamux(yamux.Yamux):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.stream_buffers = _Buffers(self)
+        self.buffered = Buffered()
+        """Shared by the connections of a node."""
         self.heard_at = 0.0
         """When the peer was last heard, on trio's clock."""
         self.relayed = self.secured_conn.get_connection_type() is ConnectionType.RELAYED
@@ -220,15 +256,21 @@ class BoundedYamux(yamux.Yamux):
         """Buffer `size` more bytes for the stream? Raises `Overrun` when the peer was not granted them."""
         stream = self.streams[stream_id]
         if isinstance(stream, PatientStream) and stream.deaf:
-            self.later(stream.reset)
+            # once: who sends on and reads nothing would have us pile up what it is to be told
+            if not stream.refused:
+                stream.refused = True
+                self.later(stream.reset)
             return False
         if size > stream.recv_window:
             raise Overrun(f"stream {stream_id}: {size} bytes into a window of {stream.recv_window}")
-        if stream_id not in self.carriers and size + self._waiting() > MAX_BUFFERED:
-            raise Overrun(f"more than {MAX_BUFFERED} bytes wait on one connection")
+        if stream_id not in self.carriers:
+            waiting = size + self.waiting()
+            if waiting > MAX_BUFFERED:
+                raise Overrun(f"more than {MAX_BUFFERED} bytes wait on one connection")
+            self.buffered.note(self, waiting)
         return True
 
-    def _waiting(self) -> int:
+    def waiting(self) -> int:
         """Bytes for readers that have not come yet."""
         return sum(len(buffer) for place, buffer in self.stream_buffers.items() if place not in self.carriers)
 
@@ -270,6 +312,7 @@ class BoundedYamux(yamux.Yamux):
 
     async def _cleanup_on_error(self) -> None:
         """Close everything; what had arrived of finished streams stays readable."""
+        self.buffered.note(self, 0)
         for stream_id, stream in self.streams.items():
             if isinstance(stream, PatientStream) and stream.finished:
                 stream.rest = bytes(self.stream_buffers.get(stream_id, b""))
@@ -295,7 +338,7 @@ class BoundedYamux(yamux.Yamux):
                     return  # the reader of the connection sees it too and cleans up
                 await self._ping_event.wait()
             if self.heard_at < asked and begun:
-                await self._cut()
+                await self.cut()
                 return
             begun = True  # the first is sent at once, to know how far the peer is, and one that is slow to begin is waited for
 
@@ -309,11 +352,11 @@ class BoundedYamux(yamux.Yamux):
                 await self.secured_conn.write(data)
                 written = True
             if not written:
-                await self._cut()
+                await self.cut()
                 raise RawConnError(f"the peer took no bytes for {self._write_within_s:g} s")
         await trio.lowlevel.checkpoint_if_cancelled()
 
-    async def _cut(self) -> None:
+    async def cut(self) -> None:
         """Close the socket; the reading loop then finds the end and tells every stream."""
         with trio.move_on_after(1.0, shield=True):
             await self.secured_conn.close()

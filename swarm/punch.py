@@ -23,6 +23,7 @@ import trio
 from libp2p.network.connection.swarm_connection import SwarmConn
 from libp2p.peer.id import ID
 from libp2p.relay.circuit_v2.pb.dcutr_pb2 import HolePunch
+from libp2p.transport.exceptions import SecurityUpgradeFailure
 from multiaddr import Multiaddr
 
 from protocol.errors import RemoteProtocolError
@@ -50,6 +51,8 @@ MAX_TARGETS: Final = 4
 """Addresses dialled because a peer told them."""
 MAX_ANSWERED: Final = 2 * TRIES
 """Tries of one peer that are answered, until PAUSE_S is over."""
+MAX_AT_ONCE: Final = 8
+"""Tries that are answered at a time, whoever asks: keys cost nothing, and each may have us dial four addresses again and again."""
 MAX_REMEMBERED: Final = 4096
 
 log = structlog.get_logger("sark.path")
@@ -106,6 +109,7 @@ class Puncher:
         self._direct: dict[ID, trio.Event] = {}
         self._answered: Counter[ID] = Counter()
         self._count_from = 0.0
+        self._answering = 0
 
     # -- the dialler's side --------------------------------------------------------------------------------------------
 
@@ -191,13 +195,19 @@ class Puncher:
         peer = stream.peer_id
         if not stream.relayed or not self._may_answer(peer):
             raise RemoteProtocolError("hole punching is for circuits, and not all the time")
-        with trio.fail_after(ANSWER_WITHIN_S):
-            theirs = await _expect(stream, HolePunch.CONNECT)
-            await write_message(stream, self._own())
-            await _expect(stream, HolePunch.SYNC)
-        await self._within(ROUND_S, peer, self._targets(theirs))
+        self._answering += 1
+        try:
+            with trio.fail_after(ANSWER_WITHIN_S):
+                theirs = await _expect(stream, HolePunch.CONNECT)
+                await write_message(stream, self._own())
+                await _expect(stream, HolePunch.SYNC)
+            await self._within(ROUND_S, peer, self._targets(theirs))
+        finally:
+            self._answering -= 1
 
     def _may_answer(self, peer: ID) -> bool:
+        if self._answering >= MAX_AT_ONCE:
+            return False
         now = trio.current_time()
         if now - self._count_from > PAUSE_S or len(self._answered) > MAX_REMEMBERED:
             self._answered.clear()
@@ -238,17 +248,22 @@ class Puncher:
         return self._swarm.direct(peer) is not None
 
     async def _dial(self, peer: ID, address: Address, as_responder: bool) -> None:
-        while True:
-            await self._dial_once(peer, address, self._source(address), as_responder)
+        worth_it = True
+        while worth_it:
+            worth_it = await self._dial_once(peer, address, self._source(address), as_responder)
             await trio.sleep(AGAIN_S)
 
     async def _dial_once(
         self, peer: ID, address: Address, source: tuple[str, int] | None, as_responder: bool
-    ) -> None:
+    ) -> bool:
+        """Dial; gives whether that may be worth another time. Where somebody answers who is not the peer, it is not: that one has
+        nothing to do with us, and would be called again and again because the peer named it."""
         try:
             await self._swarm.punch(peer, address, source, as_responder=as_responder)
         except ORDINARY as error:
             log.debug("path.dial", peer=str(peer), address=address, why=str(error))
+            return not _answered(error)
+        return True
 
     def _source(self, address: Address) -> tuple[str, int] | None:
         """The port we listen on, of the address's family; None when there is none."""
@@ -257,6 +272,14 @@ class Puncher:
             if own is not None and to is not None and own.family == to.family:
                 return ("0.0.0.0" if own.family == "ip4" else "::", own.port)  # noqa: S104 - the source of a dial, no listener
         return None
+
+
+def _answered(error: BaseException) -> bool:
+    """Did a dial fail only after somebody had taken the connection?"""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, SecurityUpgradeFailure):
+        cause = cause.__cause__
+    return cause is not None
 
 
 async def _expect(stream: Stream, kind: HolePunch.Type.ValueType) -> HolePunch:

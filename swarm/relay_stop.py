@@ -32,6 +32,8 @@ MAX_RINGING: Final = 16
 """Calls being secured at a time."""
 MAX_RINGING_OF_CALLER: Final = 2
 """Of these, calls of one peer, by the name that the gate gives."""
+MAX_RINGING_OF_GATE: Final = 8
+"""And calls through one gate: one that makes up callers does not keep those of other gates out."""
 READ: Final = 65_536
 
 
@@ -88,6 +90,7 @@ class StopDesk:
         self._holds = holds
         self._take = take
         self._ringing: Counter[PeerId] = Counter()
+        self._through: Counter[PeerId] = Counter()
 
     async def serve(self, stream: Stream) -> None:
         """One call, for as long as its connection lives."""
@@ -102,17 +105,23 @@ class StopDesk:
         if not self._holds(stream.peer):
             await _answer(stream, PERMISSION_DENIED)
             return
-        if self._ringing.total() >= MAX_RINGING or self._ringing[caller] >= MAX_RINGING_OF_CALLER:
+        if (
+            self._ringing.total() >= MAX_RINGING
+            or self._ringing[caller] >= MAX_RINGING_OF_CALLER
+            or self._through[stream.peer] >= MAX_RINGING_OF_GATE
+        ):
             await _answer(stream, RESOURCE_LIMIT_EXCEEDED)
             return
         self._ringing[caller] += 1
+        self._through[stream.peer] += 1
         try:
             await _answer(stream, OK)
             ended = await self._take(CircuitConn(stream, initiator=False), caller)
         finally:
-            self._ringing[caller] -= 1
-            if not self._ringing[caller]:
-                del self._ringing[caller]
+            for counts, key in ((self._ringing, caller), (self._through, stream.peer)):
+                counts[key] -= 1
+                if not counts[key]:
+                    del counts[key]
         await ended.wait()
 
 

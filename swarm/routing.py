@@ -6,6 +6,7 @@ which anybody may squat, are refused outright.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -36,6 +37,7 @@ MAX_MESSAGES: Final = 64
 MAX_MESSAGE_BYTES: Final = 16_384
 """A FIND_NODE holds a key and a signed address record: well under 4 KiB."""
 SLOTS: Final = 64
+"""Streams served at a time; when there are more, the one that has said nothing for longest makes room."""
 SLOTS_PER_PEER: Final = 2
 _SERVED: Final = frozenset({Message.FIND_NODE, Message.PING})
 
@@ -47,6 +49,7 @@ class QueryStream:
         self._stream = stream
         self._ready = bytearray()
         self._served = 0
+        self._patience: trio.CancelScope | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -55,12 +58,24 @@ class QueryStream:
         """Up to `n` bytes of the present message; b"" at the end of the stream."""
         if not self._ready:
             with trio.move_on_after(MESSAGE_WITHIN_S) as deadline:
+                self._patience = deadline
                 self._ready = await self._message()
+            self._patience = None
             if deadline.cancelled_caught:
                 raise StreamReset(f"no whole message within {MESSAGE_WITHIN_S:g} s")
         part = bytes(self._ready[:n])
         del self._ready[: len(part)]
         return part
+
+    @property
+    def gives_up_at(self) -> float:
+        """When waiting for the present message ends; never, while one is served."""
+        return math.inf if self._patience is None else self._patience.deadline
+
+    def give_up(self) -> None:
+        """Wait for the present message no longer."""
+        if self._patience is not None:
+            self._patience.cancel()
 
     async def _message(self) -> bytearray:
         size = shift = 0
@@ -111,8 +126,10 @@ class OwnKad(KadDHT):
             strict_validation=True,
             enable_random_walk=False,
         )
-        self._inbound_limiter = trio.CapacityLimiter(SLOTS)
+        # more than SLOTS: those that make room are still on their way out
+        self._inbound_limiter = trio.CapacityLimiter(2 * SLOTS)
         self._open_by_peer: Counter[ID] = Counter()
+        self._open: set[QueryStream] = set()
 
     async def handle_stream(self, stream: INetStream) -> None:
         """Serve one inbound stream; a peer that holds its two slots gets no third."""
@@ -120,12 +137,19 @@ class OwnKad(KadDHT):
         if self._open_by_peer[peer] >= SLOTS_PER_PEER:
             await stream.reset()
             return
+        if len(self._open) >= SLOTS:
+            idle = min(self._open, key=lambda one: one.gives_up_at)
+            idle.give_up()
+            self._open.discard(idle)
         self._open_by_peer[peer] += 1
+        query = QueryStream(stream)
+        self._open.add(query)
         try:
-            await super().handle_stream(cast(INetStream, QueryStream(stream)))
+            await super().handle_stream(cast(INetStream, query))
         except IOException:
             await stream.reset()
         finally:
+            self._open.discard(query)
             self._open_by_peer[peer] -= 1
             if not self._open_by_peer[peer]:
                 del self._open_by_peer[peer]

@@ -87,15 +87,27 @@ def test_a_flood_is_held_to_its_networks_pace_and_nobody_elses() -> None:
 
 
 def test_connections_that_prove_nothing_take_no_more_than_their_part() -> None:
+    """Those that came first make room: of the address that has its part, or of the network that has most."""
     arrivals = Arrivals(ArrivalLimits(pending=5, pending_per_ip=3))
-    silent = [arrivals.arrive("127.0.0.1", 0.0) for _ in range(5)]
-    assert [one is not None for one in silent] == [True, True, True, False, False]
-    assert sum(arrivals.arrive(OTHER, 0.0) is not None for _ in range(5)) == 2
-    assert arrivals.refused == {"pending": 5}
-    first = silent[0]
-    assert first is not None
-    arrivals.leave(first)
-    assert arrivals.arrive("127.0.0.1", 0.0) is not None
+    cut: list[str] = []
+
+    def arrive(ip: str, name: str) -> Arrival:
+        arrival = arrivals.arrive(ip, 0.0)
+        assert arrival is not None
+        arrival.cut = lambda: cut.append(name)
+        return arrival
+
+    floods = [arrive("127.0.0.1", f"flood {number}") for number in range(5)]
+    assert cut == ["flood 0", "flood 1"]
+    honest = arrive(HOME, "honest")
+    for number in range(5):
+        arrive(f"198.51.100.{number}", f"network {number}")
+    assert "honest" not in cut
+    assert cut[2:] == ["flood 2", "flood 3", "network 0", "network 1"]
+    assert arrivals.refused == {"pending": 6}
+    assert arrivals.stays(honest, "honest", 1)
+    for one in floods:
+        arrivals.leave(one)
 
 
 def test_loopback_has_no_share_and_no_pace() -> None:

@@ -34,7 +34,7 @@ from swarm.host import HostNetwork, open_host
 from swarm.identity import Identity, peer_id_bytes
 from swarm.limits import MAX_INBOUND
 from swarm.network import Contact, Network, Stream
-from swarm.routing import KAD_PROTOCOL, SLOTS_PER_PEER
+from swarm.routing import KAD_PROTOCOL, SLOTS, SLOTS_PER_PEER
 from tests.swarm.attacker import ATTACKER, MSS, RawLink, attack, ended, line, tcp
 
 ECHO = "/test/echo/1"
@@ -266,6 +266,26 @@ async def test_idle_kad_streams_of_one_peer_do_not_silence_the_table_for_others(
             honest.learn(Contact(victim.peer_id, victim.addresses))
             await honest.refresh()
             assert known.peer in {contact.peer for contact in honest.closest(bytes(32), 20)}
+
+
+async def test_idle_kad_streams_of_many_peers_make_room_for_who_asks_something(victim: HostNetwork) -> None:
+    """Keys cost nothing: as many as take all the places there are."""
+    known = Contact(Identity.from_seed("known").peer_id, ("/ip4/10.0.0.1/tcp/4001",))
+    victim.learn(known)
+    async with contextlib.AsyncExitStack() as stack:
+        for number in range(SLOTS // SLOTS_PER_PEER + 4):
+            keys = create_new_key_pair(Identity.from_seed(f"idle {number}").seed)
+            link = await stack.enter_async_context(attack(victim, keys=keys))
+            for _ in range(SLOTS_PER_PEER):
+                await kad_stream(link)
+        while len(victim._kad._open) < SLOTS:
+            await trio.sleep(0.01)
+        async with open_host(Identity.from_seed("honest"), server=False) as honest:
+            await honest.connect(victim.peer_id, victim.addresses)
+            honest.learn(Contact(victim.peer_id, victim.addresses))
+            await honest.refresh()
+            assert known.peer in {contact.peer for contact in honest.closest(bytes(32), 20)}
+        assert len(victim._kad._open) <= SLOTS
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from libp2p.stream_muxer.yamux import yamux
 
 from swarm.hardening import harden
 from swarm.identity import Identity, peer_id_bytes
-from swarm.muxer import MAX_BUFFERED, MAX_STREAMS, MAX_WINDOW, BoundedYamux, PatientStream
+from swarm.muxer import MAX_BUFFERED, MAX_STREAMS, MAX_WINDOW, BoundedYamux, Buffered, PatientStream
 
 PEER = ID(peer_id_bytes(Identity.from_seed("attacker").peer_id))
 WINDOW = 256 * 1024
@@ -74,9 +74,10 @@ class Pipe:
 class Rig:
     """A victim's connection, the attacker's end of it, and the streams that the victim accepted and never reads."""
 
-    def __init__(self, nursery: trio.Nursery) -> None:
+    def __init__(self, nursery: trio.Nursery, buffered: Buffered | None = None) -> None:
         self.pipe = Pipe()
         self.conn = BoundedYamux(cast(Any, self.pipe), PEER)
+        self.conn.buffered = buffered or self.conn.buffered
         self.accepted: list[PatientStream] = []
         nursery.start_soon(self.conn.start)
         nursery.start_soon(self._accept)
@@ -182,6 +183,46 @@ async def test_a_stream_closed_here_is_reset_when_the_peer_sends_on(rig: Rig) ->
             break
     assert flags[-1] == yamux.FLAG_RST
     assert not rig.conn.stream_buffers
+
+
+async def test_a_peer_that_sends_on_and_reads_nothing_is_told_once(rig: Rig) -> None:
+    """Each frame would begin a task that waits to say so."""
+    await rig.pipe.open(1)
+    await rig.settled()
+    rig.accepted[0].stop()
+    rig.pipe.blocked = True
+    before = trio.lowlevel.current_statistics().tasks_living
+    for _ in range(500):
+        await rig.pipe.data(1, b"x")
+    await rig.settled()
+    assert trio.lowlevel.current_statistics().tasks_living <= before + 1
+
+
+async def test_all_connections_of_a_node_together_hold_so_much_and_who_holds_most_goes() -> None:
+    harden()
+    shared = Buffered(most=4 * WINDOW)
+    async with trio.open_nursery() as nursery:
+        modest, greedy, late = (Rig(nursery, shared) for _ in range(3))
+        for rig, streams in ((modest, 1), (greedy, 3), (late, 1)):
+            await rig.settled()
+            for number in range(streams):
+                await rig.pipe.open(1 + 2 * number)
+                await rig.pipe.data(1 + 2 * number, bytes(WINDOW))
+            await rig.settled()
+        assert [rig.pipe.closed for rig in (modest, greedy, late)] == [False, True, False]
+        assert shared.total == 2 * WINDOW
+        assert len(await modest.accepted[0].read(WINDOW)) == WINDOW  # what was read makes room
+        for number in (1, 2, 3):
+            await late.pipe.open(1 + 2 * number)
+            await late.pipe.data(1 + 2 * number, bytes(WINDOW))
+        await late.settled()
+        assert not late.pipe.closed
+        await late.pipe.open(11)
+        await late.pipe.data(11, b"x")
+        await late.settled()
+        assert late.pipe.closed
+        assert shared.total == 0
+        nursery.cancel_scope.cancel()
 
 
 async def test_an_end_within_a_frame_is_not_taken_for_the_end_of_the_stream(rig: Rig) -> None:

@@ -15,12 +15,14 @@ import trio.testing
 
 from protocol.base import MAX_FRAME, Message
 from protocol.blob_messages import Absent, Fetch
+from protocol.codec import Frame, Kind
 from protocol.errors import LocalProtocolError, RemoteProtocolError, Unreachable
 from protocol.health_messages import HEALTH, Ping, Pong
 from protocol.words import Family
 from swarm.identity import Identity
-from swarm.link import MAX_ANSWERING, Link, Links, serve_links
+from swarm.link import MAX_ANSWERING, MAX_UNSENT, Link, Links, serve_links
 from swarm.memory import MemorySwarm
+from swarm.memory_streams import WINDOW
 from swarm.network import Network
 from swarm.relay_desk import RelayDesk
 
@@ -75,6 +77,28 @@ async def pair() -> AsyncIterator[Pair]:
             swarm, here, there, desk, Links(here, Family.HEALTH, HEALTH, nursery, desk.answer), nursery
         )
         nursery.cancel_scope.cancel()
+
+
+async def test_who_asks_and_takes_no_answers_is_not_asked_what_else_it_wants(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Answers may be large and questions are small; they would pile up here."""
+    begun = 0
+
+    async def answer(link: Link, message: Message) -> Message:
+        nonlocal begun
+        begun += 1
+        return PONG
+
+    async with MemorySwarm(random.Random(1), latency_s=0.001) as swarm:
+        here, there = swarm.node(Identity.from_seed(1)), swarm.node(Identity.from_seed(2))
+        serve_links(there, Family.HEALTH, HEALTH, answer)
+        stream = await here.open(there.peer_id, Family.HEALTH, there.addresses)
+        question = HEALTH.encode(Frame(Kind.CALL, 1, Ping()))
+        answers = 1 + WINDOW // len(HEALTH.encode(Frame(Kind.ANSWER, 1, PONG)))
+        await stream.send_all(question * (answers + MAX_ANSWERING))
+        await trio.sleep(5)
+        assert answers <= begun < answers + 2 * MAX_UNSENT
 
 
 async def test_a_call_gets_its_answer_and_a_note_gets_none(autojump_clock: trio.testing.MockClock) -> None:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 
 import pytest
 import trio
+from libp2p.peer.id import ID
 from libp2p.relay.circuit_v2.pb.dcutr_pb2 import HolePunch
 from multiaddr import Multiaddr
 
 from swarm.host import HostNetwork, open_host
-from swarm.identity import Identity
+from swarm.identity import Identity, peer_id_bytes
 from swarm.network import Stream
-from swarm.punch import MAX_TARGETS, targets, told
+from swarm.punch import ANSWER_WITHIN_S, MAX_AT_ONCE, MAX_TARGETS, targets, told
 from swarm.relay_desk import RelayDesk
 from swarm.relay_wire import DCUTR, write_message
 
@@ -106,6 +108,42 @@ async def test_a_circuit_gives_way_to_a_direct_connection_and_streams_stay_where
         await old.receive_some()
     await new.send_all(b"and on")
     assert await new.receive_some() == b"and on"
+
+
+async def test_somebody_else_at_an_address_that_a_peer_told_is_called_once_a_try(three: Start) -> None:
+    """A peer may tell where anybody is, to have us call there again and again."""
+    _, node, caller = three
+    calls = 0
+
+    async def other(stream: trio.SocketStream) -> None:
+        nonlocal calls
+        calls += 1
+        await stream.send_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        await stream.aclose()
+
+    async with trio.open_nursery() as nursery:
+        (listener,) = await nursery.start(partial(trio.serve_tcp, other, 0, host="127.0.0.1"))
+        port = listener.socket.getsockname()[1]
+        puncher, peer = node._relays._puncher, ID(peer_id_bytes(caller.peer_id))
+        assert not await puncher._within(1.0, peer, [f"/ip4/127.0.0.1/tcp/{port}"])
+        nursery.cancel_scope.cancel()
+    assert calls == 1
+
+
+async def test_few_tries_are_answered_at_a_time_whoever_asks(three: Start) -> None:
+    gate, node, _ = three
+    place = await node.reserve(gate.peer_id, gate.addresses)
+    async with AsyncExitStack() as stack:
+        streams: list[Stream] = []
+        for number in range(MAX_AT_ONCE + 1):
+            asker = await stack.enter_async_context(
+                open_host(Identity.from_seed(f"asker {number}"), server=False)
+            )
+            asker._relays._puncher._busy.add(ID(peer_id_bytes(node.peer_id)))  # it does not begin by itself
+            streams.append(await asker.open(node.peer_id, DCUTR, [place.address]))
+            await until(lambda: node._relays._puncher._answering == min(len(streams), MAX_AT_ONCE))
+        with trio.fail_after(ANSWER_WITHIN_S / 2), pytest.raises(trio.BrokenResourceError):
+            await streams[-1].receive_some()
 
 
 async def test_hole_punching_is_not_spoken_on_a_direct_connection(three: Start) -> None:

@@ -19,7 +19,14 @@ from trio.testing import MockClock
 from swarm.identity import Identity, peer_id_bytes
 from swarm.memory import MemoryNetwork, MemorySwarm
 from swarm.network import PeerId, Stream
-from swarm.relay_stop import ASK_WITHIN_S, MAX_RINGING, MAX_RINGING_OF_CALLER, CircuitConn, StopDesk
+from swarm.relay_stop import (
+    ASK_WITHIN_S,
+    MAX_RINGING,
+    MAX_RINGING_OF_CALLER,
+    MAX_RINGING_OF_GATE,
+    CircuitConn,
+    StopDesk,
+)
 from swarm.relay_wire import STOP, read_message, write_message
 
 
@@ -27,12 +34,14 @@ class Called:
     """A node, and what it makes of calls."""
 
     def __init__(self, swarm: MemorySwarm) -> None:
+        self.swarm = swarm
         self.gate = swarm.node(Identity.from_seed("gate"))
+        self.gates = {self.gate.peer_id}
         self.network: MemoryNetwork = swarm.node(Identity.from_seed("called"))
         self.taken: list[tuple[CircuitConn, PeerId]] = []
         self.answer = trio.Event()
         self.over = trio.Event()
-        self.network.handle(STOP, StopDesk(lambda gate: gate == self.gate.peer_id, self._take).serve)
+        self.network.handle(STOP, StopDesk(self.gates.__contains__, self._take).serve)
 
     async def _take(self, raw: CircuitConn, caller: PeerId) -> trio.Event:
         self.taken.append((raw, caller))
@@ -92,6 +101,19 @@ async def test_few_calls_are_secured_at_a_time_and_fewer_of_one_caller(
     await trio.sleep(0.1)
     assert (await called.ring("attacker"))[1] == OK
     assert MAX_RINGING_OF_CALLER < MAX_RINGING
+
+
+async def test_a_gate_that_makes_up_callers_leaves_room_for_those_of_other_gates(
+    autojump_clock: MockClock, called: Called
+) -> None:
+    other = called.swarm.node(Identity.from_seed("other gate"))
+    called.gates.add(other.peer_id)
+    flood = [(await called.ring(f"nobody {number}"))[1] for number in range(MAX_RINGING)]
+    assert flood.count(OK) == MAX_RINGING_OF_GATE
+    assert (await called.ring("honest", other))[1] == OK
+    called.answer.set()
+    await trio.sleep(0.1)
+    assert (await called.ring("somebody"))[1] == OK
 
 
 async def test_a_gate_that_talks_nonsense_or_too_slowly_is_dropped(
