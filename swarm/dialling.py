@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import structlog
 import trio
-from libp2p.abc import INetConn, INetStream
+from libp2p.abc import IMuxedConn, INetConn, INetStream
 from libp2p.connection_types import ConnectionType
 from libp2p.custom_types import TProtocol
 from libp2p.exceptions import BaseLibp2pError
@@ -321,10 +321,11 @@ class NodeSwarm(Swarm):
         try:
             if arrival is None:
                 return
+            muxed: IMuxedConn | None = None
             with trio.CancelScope() as proving:
                 arrival.cut = proving.cancel
                 muxed = await self.upgrade_inbound_raw_conn(raw, maddr)
-            if proving.cancelled_caught:
+            if muxed is None:
                 return
             self.called_at = trio.current_time()
             if not self._arrivals.stays(arrival, str(muxed.peer_id), len(self.get_connections())):
