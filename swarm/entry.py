@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -128,6 +129,7 @@ async def enter(
                 remote_address=network.remote_address,
                 admit=admit,
                 reach=None if role == "gate" else keeper,
+                wall=time.time,
             )
             if health:
                 _answer_health(network, Pong(role=role, incarnation=incarnation))

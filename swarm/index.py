@@ -70,11 +70,13 @@ class Index:
         remote_address: Callable[[PeerId], Address | None] | None = None,
         admit: Admit = admit_all,
         reach: Reached | None = None,
+        wall: Callable[[], float] = trio.current_time,
     ) -> None:
         """`serve=False`: a client only. `soft`: adverts in a shard before it splits. `remote_address`: where a connected peer
         is seen to come from; without it the quota goes by the addresses in the advert, which a liar may leave out.
         `admit`: whose adverts are kept here. `reach`: whether this node can be dialled, and where, as of now; it may change at any
-        time. Without it every node with an address can."""
+        time. Without it every node with an address can. `wall`: a clock that goes on while the machine sleeps."""
+        self._wall = wall
         self._network = network
         self._rng = rng
         self._pool = pool
@@ -115,6 +117,7 @@ class Index:
                 self._desk.store_here,
                 self._rng,
                 refresh_s=self._refresh_s,
+                wall=self._wall,
             )
             self._query = Query(
                 self._caller,

@@ -36,6 +36,8 @@ SPARE: Final = 4
 AGREE: Final = 5
 """Of eight holders so many must say split (or up) before the publisher moves; more than half where there are fewer."""
 LEAVE_S: Final = 1.0
+SLEPT_S: Final = 1.0
+"""By so much more than the monotonic clock the wall clock went on: the machine slept, or was set to the right time."""
 
 log = structlog.get_logger("sark.index")
 
@@ -76,7 +78,10 @@ class Publisher:
         rng: random.Random,
         *,
         refresh_s: float = REFRESH_S,
+        wall: Callable[[], float] = trio.current_time,
     ) -> None:
+        """`wall`: seconds that go on while this machine sleeps, and its adverts grow old elsewhere."""
+        self._wall = wall
         self._caller = caller
         self._lookups = lookups
         self._own_peer = own_peer
@@ -126,9 +131,14 @@ class Publisher:
     async def run(self) -> None:
         """Refresh and mend for ever."""
         pause, most = CHECK_S
+        ahead = self._wall() - trio.current_time()
         while True:
             await trio.sleep(pause * self._rng.uniform(0.8, 1.2))
             pause = min(pause * 1.5, most)
+            before, ahead = ahead, self._wall() - trio.current_time()
+            if ahead - before >= SLEPT_S:
+                log.info("index.slept", seconds=round(ahead - before))
+                self._refresh_at -= ahead - before
             if self._signed is None:
                 continue
             if trio.current_time() >= self._refresh_at:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 
 import pytest
@@ -63,13 +63,28 @@ class Field:
         self.members: list[Member] = []
 
     async def grow(
-        self, count: int, *, holder: bool = True, soft: int = 1000, refresh_s: float = 450.0
+        self,
+        count: int,
+        *,
+        holder: bool = True,
+        soft: int = 1000,
+        refresh_s: float = 450.0,
+        asleep: Callable[[], float] = lambda: 0.0,
     ) -> list[Member]:
+        """`asleep`: how many seconds they have slept so far."""
+
         new = []
         for _ in range(count):
             number = len(self.members)
             network = self.swarm.node(Identity.from_seed(f"field {number}"), holder)
-            index = Index(network, rng=random.Random(number), soft=soft, refresh_s=refresh_s, incarnation=1)
+            index = Index(
+                network,
+                rng=random.Random(number),
+                soft=soft,
+                refresh_s=refresh_s,
+                incarnation=1,
+                wall=lambda: trio.current_time() + asleep(),
+            )
             member = Member(network, index, number)
             self.members.append(member)
             new.append(member)
@@ -323,6 +338,21 @@ async def test_an_advert_lives_on_while_its_node_does(autojump_clock: Jumping) -
         await publish_all(grown.members)
         await trio.sleep(1000)
         assert len((await grown.members[3].index.query(EVERY_CPU, 100)).found) == 12
+
+
+async def test_a_laptop_that_wakes_up_is_found_again_within_seconds(autojump_clock: Jumping) -> None:
+    async with field(1) as grown:
+        slept = 0.0
+        (laptop,) = await grown.grow(1, holder=False, asleep=lambda: slept)
+        (gate,) = grown.members[:1]
+        await laptop.publish()
+        await trio.sleep(20)
+        gate.index.holder.expire(trio.current_time() + 1000)  # while the laptop's own clock stood still
+        await trio.sleep(30)
+        assert (await gate.index.everybody()).found == (), "it does not know yet that it slept"
+        slept = 1000.0
+        await trio.sleep(10)
+        assert names((await gate.index.everybody()).found) == {"node-1"}
 
 
 async def test_a_changed_advert_is_seen_at_once_and_leaves_what_it_no_longer_says(
