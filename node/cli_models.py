@@ -31,8 +31,13 @@ app.add_typer(models, name="models", rich_help_panel=PANEL)
 @models.callback()
 def listed(ctx: typer.Context, as_json: Annotated[bool, JSON] = False) -> None:
     """List the models that are kept on this device, last used first; add, remove, pin or unpin some. No network is needed."""
-    if ctx.invoked_subcommand is not None:
-        return
+    if ctx.invoked_subcommand is None:
+        list_(ctx, as_json)
+
+
+@models.command("list")
+def list_(ctx: typer.Context, as_json: Annotated[bool, JSON] = False) -> None:
+    """List them; the same as without a command."""
     from node.shelf import listing
 
     folder = _folder(ctx)

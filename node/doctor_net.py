@@ -9,6 +9,7 @@ of the system's choice, and the running worker is asked how it is reached.
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import random
 import statistics
 import time
@@ -90,6 +91,8 @@ class NetSigns:
     """Found on the LAN; None: it is not looked for them."""
     worker: str | None = None
     """What the running worker says of how it is reached; None: none runs."""
+    connected: bool = True
+    """This device has an address beside loopback."""
     trouble: str = ""
     """Why nothing could be tried."""
 
@@ -146,6 +149,7 @@ async def _try_all(
     for reply in replies:
         standing = heard(standing, verdict_of(reply.gate, reply.observed, reply.reached, ips), wall())
     observed = {parsed.host for reply in replies if (parsed := parse_tcp(reply.observed)) is not None}
+    connected = any(not ipaddress.ip_address(ip).is_loopback for ip in ips)
     near = [parsed.host for text in network.addresses if (parsed := parse_tcp(text)) is not None]
     return NetSigns(
         gates=tuple(signs[contact.peer] for contact in contacts),
@@ -156,6 +160,7 @@ async def _try_all(
         port=ports[0] if ports else None,
         fixed=fixed,
         behind_router=bool(observed - ips),
+        connected=connected,
         neighbours=neighbours,
         worker=worker,
     )
@@ -273,6 +278,9 @@ def _gates(signs: NetSigns) -> list[Check]:
         return [Check("gates", State.NOTE, what, "sark-node join TICKET, or: sark-node join --gate ADDRESS")]
     none = all(gate.why for gate in signs.gates)
     lines = []
+    if none and not signs.connected:
+        what = "this device is on no network: it has no address but loopback"
+        lines.append(Check("network", State.BAD, what, "connect it, by cable or Wi-Fi"))
     for gate in signs.gates:
         if gate.why:
             state = State.BAD if none else State.NOTE

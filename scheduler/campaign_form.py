@@ -148,7 +148,7 @@ def _check_input(text: str) -> str:
 def _path_is_enough(value: Any) -> Any:
     if not isinstance(value, str):
         return value
-    return {"url" if scheme_of(value) in URL_SCHEMES else "path": value}
+    return {"url" if scheme_of(value) in URL_SCHEMES or "://" in value else "path": value}
 
 
 def _check_url(text: str) -> str:

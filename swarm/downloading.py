@@ -10,6 +10,7 @@ it hashes what the sink got.
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -165,7 +166,8 @@ async def _way(place: Place, reach: Reach, edge: Edge) -> tuple[Sequence[str], s
             with trio.fail_after(CONNECT_S):
                 addresses = list(dict.fromkeys(await edge.resolve(place.host, place.port)))
         except (OSError, UnicodeError) as exc:
-            raise Unreachable(f"{place.host} cannot be looked up: {exc}") from None
+            why = getattr(exc, "strerror", None) or str(exc)
+            raise Unreachable(f"{place.host} cannot be looked up: {why}") from None
         except trio.TooSlowError:
             raise Unreachable(f"{place.host} cannot be looked up: no answer in {CONNECT_S:g} s") from None
     if not addresses:
@@ -263,7 +265,20 @@ def _failed(place: Place, exc: httpx.HTTPError) -> Refused | Unreachable:
         )
     if isinstance(exc, httpx.TimeoutException):
         return Unreachable(f"{place.shown}: no byte for a while ({type(exc).__name__})")
-    return Unreachable(f"{place.shown}: {str(exc) or type(exc).__name__}")
+    return Unreachable(f"{place.shown}: {_system_says(exc) or str(exc) or type(exc).__name__}")
+
+
+def _system_says(exc: BaseException) -> str:
+    """What the system said, such as `Connection refused`, below what libraries made of it; empty: it said nothing."""
+    below: BaseException | None = exc
+    while below is not None:
+        if isinstance(below, BaseExceptionGroup):
+            below = below.exceptions[0]
+            continue
+        if isinstance(below, OSError) and below.errno is not None and below.errno > 0:
+            return os.strerror(below.errno)
+        below = below.__cause__ or below.__context__
+    return ""
 
 
 def _certificate(exc: BaseException | None) -> str | None:

@@ -17,6 +17,12 @@ BAD = {
     "a clause of nothing known": (START + "devices:\n  where:\n    - memory >= 3\n", 6, "memory", ""),
     "a missing key": ("campaign: c\nunits: [CPU (ONNX)]\n", None, "models", ""),
     "a missing model": (START.replace("m.onnx", "none.onnx"), 2, "none.onnx", "paths are read from"),
+    "a URL of another kind": (
+        START.replace("m.onnx", "ftp://host/m.onnx"),
+        2,
+        "no URL that can be fetched",
+        "hf://",
+    ),
     "an empty folder as model": (START.replace("m.onnx", "folder"), 2, "the folder is empty", ""),
     "a precision of a server": (
         START.replace("CPU (ONNX)", "API (OpenAI)") + "measure: {precision: 2%}\n",

@@ -19,6 +19,8 @@ def test_models_are_added_listed_pinned_and_removed(typed: Typed, tmp_path: Path
     (shown,) = json.loads(typed("models", "--json").out)["models"]
     assert (shown["sha256"], shown["name"], shown["size"], shown["pinned"]) == (sha, "mine.onnx", 7, True)
     table = typed("models").out
+    assert typed("models", "list").out == table
+    assert typed("models", "list", "--json").out == typed("models", "--json").out
     assert "mine.onnx" in table
     assert "pinned" in table
     assert f"{sha[:16]}…" in table

@@ -84,6 +84,7 @@ def test_a_device_that_nobody_can_reach_at_all_is_bad_with_each_gates_reason() -
         (NetSigns(trouble="port 4102 is taken"), "network", State.NOTE, "port 4102 is taken"),
         (replace(DIRECT, gates=(GOOD, DEAD)), "gate", State.NOTE, "192.0.2.8:4101 does not answer"),
         (replace(DIRECT, gates=(DEAD,)), "gate", State.BAD, "192.0.2.8:4101 does not answer"),
+        (replace(DIRECT, gates=(DEAD,), connected=False), "network", State.BAD, "no address but loopback"),
         (
             replace(DIRECT, gates=(GOOD, TAKEN)),
             "gate",

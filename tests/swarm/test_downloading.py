@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -479,6 +480,19 @@ async def test_the_system_looks_names_up() -> None:
     assert "127.0.0.1" in await EDGE.resolve("127.0.0.1", 443)
     with pytest.raises(OSError, match=r"\w"):
         await EDGE.resolve("nowhere.invalid", 443)
+
+
+async def test_what_the_system_said_is_told_and_nothing_around_it() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    for url, said in (
+        (f"http://127.0.0.1:{port}/m", f"http://127.0.0.1:{port}/m: Connection refused"),
+        ("http://nowhere.invalid/m", "nowhere.invalid cannot be looked up: "),
+    ):
+        with pytest.raises(Unreachable) as caught:
+            await download(url, FOR_OWNER, sink=bytearray().extend)
+        assert said in caught.value.what
+        assert "Errno" not in caught.value.what
 
 
 async def test_the_real_transport_trusts_no_certificate_made_at_home(good: Papers) -> None:
