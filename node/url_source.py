@@ -108,10 +108,10 @@ def url_pieces(url: str, model: Model, *, owner: bool, edge: Edge = EDGE) -> Els
 
 def _changed(model: Model, why: str) -> RunError:
     return RunError(
-        f"{model.name}: the URL has changed since the campaign was submitted: {why}",
+        f"{model.name}: the URL does not hold the file that the campaign means (any more): {why}",
         reason=Reason.WRONG_HASH,
         permanent=False,
-        hint="submit the campaign again, or put the file back",
+        hint="submit the campaign again, with the right sha256 and size where it gives them; or put the file back",
     )
 
 

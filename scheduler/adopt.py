@@ -25,6 +25,7 @@ from protocol.task import Model, Task
 from scheduler.by_url import bring_by_url
 from scheduler.deed import deeds_in
 from scheduler.gathering import Gatherer
+from scheduler.models import by_devices
 from scheduler.spool import spool as copy_in
 from scheduler.store import Store
 from scheduler.stored import NewCampaign, NewModel
@@ -95,7 +96,8 @@ async def adopt_campaign(
         await gatherer.widen(gathered)
     places = gathered.places(hashlib.sha256(data).hexdigest())
     found = {task: place for task, place in places.items() if task in known}
-    lacking = await _bring_models(gatherer, opened, found, spool, models)
+    ours = replace(opened, tasks=_needing(opened.tasks, opened.deed.spec))
+    lacking = await _bring_models(gatherer, ours, found, spool, models)
     keep()
     deeds_in(spool).keep(campaign, data)
     deed = opened.deed
@@ -119,14 +121,23 @@ def epoch_after(believed: int, rng: random.Random) -> int:
     return min(believed + LEAP + rng.randrange(LEAP), MAX_EPOCH)
 
 
-def bring_models(tasks: Iterable[Task], spool: Path, folder: Path) -> tuple[str, ...]:
-    """Copy what these tasks need from a folder into the spool. Gives the names of models that are neither there nor here. Blocking."""
-    models = {task.model.sha256: task.model for task in tasks}
+def bring_models(tasks: Iterable[Task], spec: str, spool: Path, folder: Path) -> tuple[str, ...]:
+    """Copy what these tasks of a campaign need from a folder into the spool. Gives the names of models that are neither there nor here.
+
+    Blocking.
+    """
+    models = {task.model.sha256: task.model for task in _needing(tasks, spec)}
     return tuple(
         model.name
         for sha256, model in models.items()
         if not _has(spool / sha256, model) and not _from_folder(folder, model, spool)
     )
+
+
+def _needing(tasks: Iterable[Task], spec: str) -> tuple[Task, ...]:
+    """Those whose model is needed here: the devices do not fetch it themselves."""
+    others = by_devices(spec)
+    return tuple(task for task in tasks if task.model.sha256 not in others)
 
 
 def tally(

@@ -224,6 +224,14 @@ def _source_problems(entry: ModelEntry, index: int) -> list[Problem]:
     if not entry.path and (entry.package or not entry.url):
         also = " inside the package" if entry.package else ", or url:"
         return [Problem(where, "a model needs a path", f"add path: with the model's file{also}")]
+    if entry.by_devices and (entry.path or entry.sha256 is None or entry.public_url is None):
+        return [
+            Problem(
+                (*where, "size"),
+                "size goes with url: and sha256:, and with no path; a file: URL means nothing on a device",
+                "give all three, and each device fetches the file itself; or remove size, and it is fetched here",
+            )
+        ]
     if entry.label in ("", ".", "..") or len(entry.label) > 100 or not is_safe(entry.label):
         return [
             Problem(

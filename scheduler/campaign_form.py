@@ -212,6 +212,7 @@ UnitName = Annotated[
     WithJsonSchema({"type": "string", "anyOf": [{"enum": list(UNITS)}, {"pattern": r"^[ -~]{1,100}$"}]}),
 ]
 Dims = Annotated[dict[DimName, Annotated[int, Field(ge=1, le=2**31)]], Field(max_length=64)]
+Bytes = Annotated[int, Field(ge=1, le=2**53)]
 InputText = Annotated[str, AfterValidator(_check_input)]
 Runs = Annotated[int, Field(ge=1, le=1_000_000)]
 StepOption = str | bool | int | float | Annotated[tuple[int | float, ...], Field(max_length=64, strict=False)]
@@ -249,6 +250,9 @@ class ModelEntry(Part):
     """An installed Python package that carries the file, such as magika."""
     sha256: Sha256 | None = None
     """Of the file, in hexadecimal; the campaign is refused when it does not match. Of a URL too."""
+    size: Bytes | None = None
+    """Of the file, in bytes. With it, a URL and a sha256 nothing is fetched when the campaign is submitted: each device fetches the file
+    itself."""
     dims: Dims = {}
     """Sizes of dynamic dimensions by their symbol; they go before those of `measure`."""
     inputs: Annotated[dict[DimName, InputText], Field(max_length=64)] = {}
@@ -267,6 +271,11 @@ class ModelEntry(Part):
     def public_url(self) -> str | None:
         """What workers are told beside its hash; None: only the submitting machine can use its URL, or there is none."""
         return travelling(self.url) if self.url is not None else None
+
+    @property
+    def by_devices(self) -> bool:
+        """Whether each device fetches it from its URL: here only its sha256 and size are known."""
+        return self.size is not None
 
     def error(self, what: str, hint: str) -> CampaignError:
         """An error that points at this model in the file it came from."""

@@ -13,9 +13,9 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field, StringConstraints, ValidationError
 
-from protocol.base import Name
+from protocol.base import Name, Sha256
 from scheduler.campaign_errors import Problem, first_found, first_of
-from scheduler.campaign_form import Campaign, Job, ModelEntry, Part, Runs, UnitName
+from scheduler.campaign_form import Bytes, Campaign, Job, ModelEntry, Part, Runs, UnitName
 from scheduler.yamlfile import Document
 from swarm.urls import scheme_of
 
@@ -41,6 +41,11 @@ class PlainCampaign(Part):
     """Its name; the model's if left out."""
     model_url: Annotated[str, StringConstraints(min_length=1, max_length=4096)]
     """Path of the model's file from this one, or a URL: https:, http:, file: or hf://ORG/REPO/FILE."""
+    model_sha256: Sha256 | None = None
+    """Of the file, in hexadecimal; the campaign is refused when it does not match."""
+    model_size: Bytes | None = None
+    """Of the file, in bytes. With a URL and `model_sha256` nothing is fetched when the campaign is submitted: each device fetches the file
+    itself."""
     jobs: Annotated[tuple[PlainJob, ...], Field(min_length=1, max_length=10_000, strict=False)]
 
 
@@ -58,7 +63,7 @@ def read_plain(document: Document) -> Campaign:
         plain = PlainCampaign.model_validate(document.value)
     except ValidationError as exc:
         raise first_found(exc, document, PlainCampaign, _PARTS) from None
-    entry = _entry(plain.model_url, document)
+    entry = _entry(plain, document)
     jobs = tuple(_job(job) for job in plain.jobs)
     name = plain.campaign or re.sub(r"[^A-Za-z0-9._-]+", "-", entry.label).strip("-._")[:64] or "campaign"
     return Campaign(
@@ -75,11 +80,11 @@ def _job(job: PlainJob) -> Job:
     return Job(unit=job.compute_unit, runs=job.num_inference_runs, where=tuple(where))
 
 
-def _entry(url: str, document: Document) -> ModelEntry:
-    if not scheme_of(url):
-        return ModelEntry(path=url)
+def _entry(plain: PlainCampaign, document: Document) -> ModelEntry:
+    where = "url" if scheme_of(plain.model_url) else "path"
+    given = {where: plain.model_url, "sha256": plain.model_sha256, "size": plain.model_size}
     try:
-        return ModelEntry(url=url)
+        return ModelEntry.model_validate(given)
     except ValidationError as exc:
         first = exc.errors(include_url=False)[0]
         told = first.get("ctx", {})

@@ -63,7 +63,7 @@ def validate(
     from protocol.requirement import show_size
     from scheduler.campaign import load_campaign
     from scheduler.campaign_form import show_percent
-    from scheduler.models import describe_models
+    from scheduler.models import describe_models, unseen
     from scheduler.plan import derive_tasks, needs_devices
 
     campaign = load_campaign(file)
@@ -77,6 +77,7 @@ def validate(
                 "campaign": campaign.model_dump(mode="json"),
                 "models": {name: model.model_dump(mode="json") for name, (_, model) in models.items()},
                 "tasks": len(tasks) if tasks is not None else None,
+                "notes": unseen(campaign),
             }
         )
         return
@@ -105,6 +106,8 @@ def validate(
         )
     else:
         console.print(f"{safe_text(campaign.campaign)} is valid: {count(len(tasks), 'task')}.", markup=False)
+    for note in unseen(campaign):
+        console.print(note, markup=False)
 
 
 _NOBODY = "1" * 44
@@ -138,6 +141,7 @@ def submit(
     """
     from scheduler.campaign import load_campaign
     from scheduler.campaign_form import parse_duration
+    from scheduler.models import unseen
     from scheduler.report import check_folder
     from scheduler.submit import submit_campaign
     from swarm.gates import answers, remember_gates
@@ -154,7 +158,7 @@ def submit(
         )
     if csv is not None:
         check_folder(csv)
-    load_campaign(file)  # what is wrong with the file is told before what is wrong with the swarm
+    campaign = load_campaign(file)  # what is wrong with it is told before what is wrong with the swarm
     gates = gates_of(ctx, gate, surely=True)
     if not gates:
         raise Unreachable(
@@ -167,6 +171,8 @@ def submit(
         )
     if plan is not None:
         cli_why.check_plan(home, file, gates, plan)
+    for note in unseen(campaign):
+        print(note, file=sys.stderr)
     campaign_id = submit_campaign(home, file, wait_s=wait_s, fetch=fetching(home))
     with contextlib.suppress(ResourceError):  # the campaign is safe; `watch` can be told the gate again
         near = ctx.meta.get("neighbours", ())  # found anew each time: their ports are of the moment

@@ -259,7 +259,7 @@ def already_here(
         keep_tokens(home, speaks.held)
         told.append("The token is kept: the campaign goes on with it.")
     if models is not None:
-        left = bring_models(map(read_task, store.bodies(campaign).values()), home.spool, models)
+        left = bring_models(map(read_task, store.bodies(campaign).values()), row.spec, home.spool, models)
         if left:
             raise CampaignError(f"{models} has no {', '.join(safe_text(name, 80) for name in left)}")
         told.append("All models of the campaign are here.")

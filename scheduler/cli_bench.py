@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +13,7 @@ from rich.text import Text
 
 from protocol.errors import CampaignError
 from protocol.words import Phase
-from scheduler.cli_parts import JSON, new_console, print_json
+from scheduler.cli_parts import JSON, fetching, new_console, print_json
 from scheduler.progress import BUSY
 from swarm.home import Home
 
@@ -28,7 +28,13 @@ def add_bench(app: typer.Typer, opened: Open) -> None:
     @app.command(rich_help_panel=PANEL)
     def bench(
         ctx: typer.Context,
-        models: Annotated[list[Path], typer.Argument(help="Model files.", metavar="MODEL")],
+        models: Annotated[
+            list[str],
+            typer.Argument(
+                help="Model files, or where they are fetched from: https://…, hf://ORG/REPO/FILE@REVISION.",
+                metavar="MODEL...",
+            ),
+        ],
         unit: Annotated[
             list[str] | None,
             typer.Option(
@@ -80,19 +86,15 @@ def add_bench(app: typer.Typer, opened: Open) -> None:
         simulate: Annotated[bool, typer.Option("--simulate", hidden=True)] = False,
         as_json: Annotated[bool, JSON] = False,
     ) -> None:
-        """Measure models on this device, without any network. Exit code 1: one of them failed."""
+        """Measure models on this device, without any network, but for models by URL. Exit code 1: one of them failed."""
         from scheduler.bench import Bench, Measurement, rows_of, unit_for
+        from scheduler.bench_models import at_hand
         from scheduler.report import check_folder, write_csv, write_raw
         from scheduler.show import show_results
 
         for file in (csv, raw):
             if file is not None:
                 check_folder(file)
-        for model in models:
-            if not model.exists():
-                raise CampaignError(
-                    f"model {model}: there is no such file", hint="give the path of a model's file"
-                )
         if against and (csv is not None or raw is not None):
             raise CampaignError(
                 "--compare writes no rows, so it takes no --csv and no --raw",
@@ -102,12 +104,16 @@ def add_bench(app: typer.Typer, opened: Open) -> None:
         if declare:
             how["inputs"] = dict(map(_input, declare))
         console = new_console()
-        with Bench(opened(ctx.obj, simulate), _progress(as_json)) as on:
+        home: Home = ctx.obj
+        with (
+            at_hand(models, home.cache, fetching(home)) as paths,
+            Bench(opened(home, simulate), _progress(as_json)) as on,
+        ):
             if against:
-                code = _compare(on, models, unit, how, console, as_json=as_json)
+                code = _compare(on, paths, unit, how, console, as_json=as_json)
                 raise typer.Exit(code)
             found: list[Measurement] = []
-            for model in models:
+            for model in paths:
                 for name in _units(unit, on.units) or [unit_for(model)]:
                     _begin(f"{model.name} on {name}", as_json)
                     found.append(on.measure(model, name, **how))
@@ -125,7 +131,7 @@ def add_bench(app: typer.Typer, opened: Open) -> None:
 
 def _compare(
     on: Any,
-    models: list[Path],
+    models: Sequence[Path],
     unit: list[str] | None,
     how: dict[str, Any],
     console: Console,

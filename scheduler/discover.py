@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final, Protocol
 
 import structlog
@@ -82,9 +81,7 @@ async def plan_on_devices(
         adverts, complete = await _find(index, requirement, EVERY_DEVICE)
         seen |= {advert.peer: advert for advert in adverts}
         whole = whole and complete
-    described = {
-        m.name: (Path(), Model(name=m.facts or m.name, sha256=m.sha256, size=m.size)) for m in models
-    }
+    described = {m.name: (None, Model(name=m.facts or m.name, sha256=m.sha256, size=m.size)) for m in models}
     tasks = derive_tasks(
         campaign, described, campaign_id=row.id, scheduler=row.scheduler, devices=tuple(seen.values())
     )

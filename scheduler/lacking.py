@@ -1,8 +1,10 @@
-"""Tasks whose model is not on this disk: they wait, with the reason, until it is brought. Only an adopted campaign can have such tasks."""
+"""Tasks whose model is not on this disk: they wait, with the reason, until it is brought. Only an adopted campaign can have such tasks;
+those whose devices fetch the model themselves need none here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -30,15 +32,15 @@ class Lacking:
         """Tasks that are held back."""
         return sum(map(len, self._waiting.values()))
 
-    def mark(self, entries: Iterable[Entry]) -> tuple[tuple[str, str], ...]:
-        """Hold back what has no model here. Gives (task, why it waits) for each."""
+    def mark(self, entries: Iterable[Entry], by_devices: Container[str] = ()) -> tuple[tuple[str, str], ...]:
+        """Hold back what has no model here. Gives (task, why it waits) for each. `by_devices`: hashes of models that devices fetch."""
         notes: list[tuple[str, str]] = []
         here: dict[str, bool] = {}
         for entry in entries:
             model = entry.task.model
             if model.sha256 not in here:
                 here[model.sha256] = (self._spool / model.sha256).is_file()
-            if entry.over or here[model.sha256]:
+            if entry.over or here[model.sha256] or model.sha256 in by_devices:
                 continue
             entry.lacks_model = True
             self._waiting.setdefault(model.sha256, []).append(entry)

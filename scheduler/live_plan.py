@@ -21,7 +21,7 @@ from protocol.task import Measure, Task, task_body
 from protocol.words import Reason
 from scheduler.campaign_form import Campaign
 from scheduler.explain import ADVICE, LACKS_SIBLING, explain
-from scheduler.models import Models
+from scheduler.models import Models, unseen
 from scheduler.plan import Cell
 from scheduler.rank import FETCH_RATE, RESTING
 from scheduler.safe import safe_text
@@ -89,6 +89,8 @@ class LivePlan(_Part):
     total_s: float | None
     """Until all tasks would have ended; None: not known."""
     fetch: int
+    notes: tuple[str, ...] = ()
+    """What cannot be known here of models that devices fetch themselves."""
 
     @property
     def whole(self) -> bool:
@@ -127,6 +129,7 @@ def make_plan(
         complete=visit.complete,
         total_s=work.ends_s if whole and work.known else None,
         fetch=work.fetch,
+        notes=unseen(campaign),
     )
 
 

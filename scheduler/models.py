@@ -9,15 +9,17 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from protocol.errors import CampaignError
+from pydantic import ValidationError
+
+from protocol.errors import CampaignError, Refused
 from protocol.task import Model
 from scheduler.campaign_form import Campaign, ModelEntry, file_of
 from scheduler.safe import safe_text
 from swarm.bundles import contents
-from swarm.urls import scheme_of
+from swarm.urls import FOR_OTHERS, read_url, scheme_of
 
-Models = Mapping[str, tuple[Path, Model]]
-"""By name, as `ModelEntry.label` has it: the file or folder, and what the protocol calls it."""
+Models = Mapping[str, tuple[Path | None, Model]]
+"""By name, as `ModelEntry.label` has it: the file or folder, and what the protocol calls it. None: each device fetches it by its URL."""
 
 SIMULATION: Final = "Fake (Simulation)"
 """The unit whose "model" is a script in JSON."""
@@ -68,9 +70,9 @@ def no_fetch(entry: ModelEntry) -> Path:
 
 def describe_models(
     campaign: Campaign, base_dir: Path, fetch: Fetch = no_fetch
-) -> dict[str, tuple[Path, Model]]:
+) -> dict[str, tuple[Path | None, Model]]:
     """Each model's file and its content's name, size and sha256; relative paths start at `base_dir`, the campaign file's folder. `fetch`
-    brings those that are given by URL alone.
+    brings those that are given by URL alone; of those that devices fetch the campaign's word is taken (`unseen`).
 
     Raises `CampaignError`, with the line of the model, for one that is missing, unreadable, empty, plainly not a model, or of another
     sha256 than the campaign says. Blocking, and reads every byte: call it in a thread.
@@ -102,7 +104,38 @@ def find_model(entry: ModelEntry, base_dir: Path, fetch: Fetch = no_fetch) -> Pa
     return next((file for file in found if file.exists()), found[0])
 
 
-def _describe(entry: ModelEntry, base_dir: Path, units: Collection[str], fetch: Fetch) -> tuple[Path, Model]:
+def unseen(campaign: Campaign) -> tuple[str, ...]:
+    """What cannot be known here of the models that each device fetches itself: a line for each."""
+    told = []
+    for entry in campaign.models:
+        if not entry.by_devices or entry.public_url is None:
+            continue
+        try:
+            read_url(entry.public_url, FOR_OTHERS)
+            who = "each device"
+        except Refused as exc:
+            who = f"each device of yours, and no other ({exc.what}),"
+        told.append(
+            f"model {safe_text(entry.label, 60)!r} is not looked at here: {who} fetches it from its URL. Only there it shows whether it"
+            " is a model, and whether sha256 and size are right; the memory it needs is reckoned from the size that is given."
+        )
+    return tuple(told)
+
+
+def by_devices(spec: str) -> frozenset[str]:
+    """Hashes of the models of a stored campaign that each device fetches itself; none of one that another version stored."""
+    try:
+        campaign = Campaign.model_validate_json(spec)
+    except ValidationError:
+        return frozenset()
+    return frozenset(entry.sha256 for entry in campaign.models if entry.by_devices and entry.sha256)
+
+
+def _describe(
+    entry: ModelEntry, base_dir: Path, units: Collection[str], fetch: Fetch
+) -> tuple[Path | None, Model]:
+    if entry.size is not None and entry.sha256 is not None:
+        return None, Model(name=entry.label, sha256=entry.sha256, size=entry.size)
     label = safe_text(entry.label, 60)
     try:
         path = find_model(entry, base_dir, fetch)
@@ -185,8 +218,10 @@ __all__ = [
     "CampaignError",
     "Fetch",
     "Models",
+    "by_devices",
     "describe_models",
     "find_model",
     "no_fetch",
     "refuse_other_files",
+    "unseen",
 ]

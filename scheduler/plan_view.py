@@ -101,7 +101,7 @@ def plan_lines(plan: LivePlan) -> list[str]:
         told.append("There are more devices than can be looked at: this holds for those that were seen.")
     if len(ways) > MAX_WAYS:
         told.append(f"and {len(ways) - MAX_WAYS} more would give way")
-    return told
+    return [*told, *plan.notes]
 
 
 def uncovered_lines(cells: Sequence[PlanCell]) -> list[str]:

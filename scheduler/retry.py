@@ -129,6 +129,8 @@ def _bring_back(
         ) from exc
     for kept in models:
         entry = entries.get(kept.name)
+        if entry is not None and entry.by_devices:
+            continue
         source = home.spool / kept.sha256
         if not source.is_file() and entry is not None:
             source = find_model(entry, folder, fetch)

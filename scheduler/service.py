@@ -33,6 +33,7 @@ from scheduler.explain import LACKS_SIBLING, why_none
 from scheduler.holders import Holders
 from scheduler.keeping import Keeper
 from scheduler.lacking import Lacking
+from scheduler.models import by_devices
 from scheduler.negotiate import commit_message
 from scheduler.orders import (
     CancelOn,
@@ -245,7 +246,7 @@ class _Service:
         in_order = {entry.id: bodies[entry.id] for entry in entries}
         self._deeds.take_up(row, self._store.models(row.id), in_order, self._identity)
         log.info("campaign.taken-up", campaign=row.id, tasks=len(entries), epoch=self._epochs[row.id])
-        self._store.set_notes(self._lacking.mark(entries))
+        self._store.set_notes(self._lacking.mark(entries, by_devices(row.spec)))
         entries.sort(key=lambda entry: entry.lacks_model)
         self._carry_out(self._book.add(terms, entries, now))
         for peer in dict.fromkeys(ticket.worker for entry in entries for ticket in entry.tickets()):

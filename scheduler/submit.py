@@ -42,7 +42,8 @@ def submit_campaign(
             campaign, models, campaign_id=campaign_id, scheduler=identity.peer_id, devices=None
         )
     for path, model in models.values():
-        spool(path, model, home.spool)
+        if path is not None:
+            spool(path, model, home.spool)
     with Store(home.store) as store:
         store.create_campaign(
             _row(campaign, campaign_id, identity.peer_id, wait_s),

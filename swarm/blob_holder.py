@@ -202,6 +202,9 @@ class Holder:
         path = found if isinstance(found, Path) else found.path
         try:
             file, size = await self.aside(_open_file, path)
+        except FileNotFoundError:
+            log.info("blob.not_here", path=str(path))
+            return absent
         except OSError as exc:
             log.warning("blob.unreadable", path=str(path), why=str(exc))
             return absent

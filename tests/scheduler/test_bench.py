@@ -31,6 +31,7 @@ from protocol.words import Outcome, Phase, Reason
 from scheduler.bench import LEAST, MOST, Bench, asked_for, per_launch, unit_for
 from scheduler.cli_bench import add_bench, progress_line, share
 from scheduler.compare import Word
+from swarm.home import Home
 from swarm.identity import Identity
 
 KEY = Identity.from_seed("device")
@@ -186,7 +187,9 @@ def test_a_comparison_takes_no_files_that_it_would_not_write(tmp_path: Path) -> 
     add_bench(app, lambda home, simulate: pytest.fail("nothing is measured"))
     model = tmp_path / "a.onnx"
     model.touch()
-    done = CliRunner().invoke(app, ["--compare", str(model), str(model), "--csv", str(tmp_path / "rows.csv")])
+    done = CliRunner().invoke(
+        app, ["--compare", str(model), str(model), "--csv", str(tmp_path / "rows.csv")], obj=Home.at(tmp_path)
+    )
     assert isinstance(done.exception, CampaignError)
     assert "no --csv" in str(done.exception)
 
@@ -235,8 +238,11 @@ def test_what_begins_is_told_beside_the_table(tmp_path: Path) -> None:
     add_bench(app, lambda home, simulate: Scripted({"a.onnx": 500}))
     model = tmp_path / "a.onnx"
     model.touch()
-    done = CliRunner().invoke(app, [str(model), "--runs", "20", "--loads", "1"])
+    done = CliRunner().invoke(app, [str(model), "--runs", "20", "--loads", "1"], obj=Home.at(tmp_path))
     assert done.exit_code == 0
     assert done.stderr == "measuring a.onnx on CPU (ONNX) …\n"
     assert "a.onnx" in done.stdout
-    assert CliRunner().invoke(app, [str(model), "--runs", "20", "--loads", "1", "--json"]).stderr == ""
+    quiet = CliRunner().invoke(
+        app, [str(model), "--runs", "20", "--loads", "1", "--json"], obj=Home.at(tmp_path)
+    )
+    assert quiet.stderr == ""

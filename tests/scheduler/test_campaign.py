@@ -428,7 +428,13 @@ def test_the_shipped_schema_is_the_one_the_models_give() -> None:
 def test_the_schema_tells_of_both_forms_and_of_no_hidden_key() -> None:
     shared = campaign_schema()["$defs"]
     assert {"campaign", "models", "units", "devices", "measure"} <= set(shared["Campaign"]["properties"])
-    assert set(shared["PlainCampaign"]["properties"]) == {"campaign", "model_url", "jobs"}
+    assert set(shared["PlainCampaign"]["properties"]) == {
+        "campaign",
+        "model_url",
+        "model_sha256",
+        "model_size",
+        "jobs",
+    }
     assert "jobs" not in set(shared["Campaign"]["properties"])
     assert {"path", "url", "sha256"} <= set(shared["ModelEntry"]["properties"])
 

@@ -1,0 +1,71 @@
+"""The models that `bench` is given: files of this machine, and URLs, which its owner may lead anywhere."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from protocol.errors import CampaignError, ResourceError
+from scheduler.campaign_form import URL_SCHEMES, ModelEntry
+from scheduler.models import Fetch, find_model
+from scheduler.safe import safe_text
+from swarm.urls import scheme_of, without_secrets
+
+
+@contextlib.contextmanager
+def at_hand(names: Sequence[str], folder: Path, fetch: Fetch) -> Iterator[tuple[Path, ...]]:
+    """Each of these as a path: what is a URL is fetched, and lies under its last name in a folder of its own in `folder`, for the block.
+
+    Raises `CampaignError` for a file that is not there and for a URL that gives none, `ResourceError` when it cannot be kept. Blocking.
+    """
+    found = tuple(_found(name, fetch) for name in names)
+    with contextlib.ExitStack() as stack:
+        yield tuple(path if entry is None else _named(path, entry, folder, stack) for path, entry in found)
+
+
+def _found(name: str, fetch: Fetch) -> tuple[Path, ModelEntry | None]:
+    """Where it is; the entry, where it was fetched and has another name there."""
+    if scheme_of(name) not in URL_SCHEMES:
+        path = Path(name)
+        if not path.exists():
+            raise CampaignError(
+                f"model {path}: there is no such file", hint="give the path of a model's file, or its URL"
+            )
+        return path, None
+    try:
+        entry = ModelEntry.model_validate({"url": name})
+    except ValidationError as exc:
+        told = exc.errors(include_url=False)[0]
+        said = told.get("ctx", {})
+        raise CampaignError(str(said.get("what", told["msg"])), hint=str(said.get("hint", ""))) from None
+    path = find_model(entry, Path(), fetch)
+    shown = safe_text(without_secrets(name), 100)
+    if not path.exists():
+        raise CampaignError(f"model {shown}: there is no such file", hint="look at the URL")
+    return path, entry
+
+
+def _named(path: Path, entry: ModelEntry, folder: Path, stack: contextlib.ExitStack) -> Path:
+    """The same file under the entry's name, as long as `stack` is open: rows show it, and its ending tells the unit."""
+    name = re.sub(r"[/\\\x00]", "_", entry.label)
+    if name in ("", ".", "..", path.name):
+        return path
+    try:
+        there = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=folder))) / name
+        try:
+            os.link(path, there)
+        except OSError:  # a file system without links
+            shutil.copyfile(path, there)
+    except OSError as exc:
+        raise ResourceError(
+            f"cannot keep {safe_text(name, 60)} in {folder}: {exc.strerror or exc}",
+            hint="look at the disk, or put the cache elsewhere: --home",
+        ) from None
+    return there
