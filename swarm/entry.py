@@ -35,7 +35,7 @@ from swarm.index import Index
 from swarm.index_desk import Admit, admit_all
 from swarm.link import Link, serve_links
 from swarm.network import Address, Network
-from swarm.presence import Ways, be_present, keeper_for
+from swarm.presence import GatesNow, Ways, be_present, keeper_for
 from swarm.reach_keeper import ReachKeeper
 from swarm.settings import RoleSettings
 
@@ -130,6 +130,8 @@ async def enter(
                 admit=admit,
                 reach=None if role == "gate" else keeper,
                 wall=time.time,
+                known=arrivals.knows,
+                anchors=GatesNow(gates),
             )
             if health:
                 _answer_health(network, Pong(role=role, incarnation=incarnation))

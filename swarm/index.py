@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
 import trio
@@ -71,11 +71,16 @@ class Index:
         admit: Admit = admit_all,
         reach: Reached | None = None,
         wall: Callable[[], float] = trio.current_time,
+        known: Callable[[PeerId], bool] = lambda peer: False,
+        anchors: Callable[[], Sequence[Contact]] = tuple,
     ) -> None:
         """`serve=False`: a client only. `soft`: adverts in a shard before it splits. `remote_address`: where a connected peer
         is seen to come from; without it the quota goes by the addresses in the advert, which a liar may leave out.
         `admit`: whose adverts are kept here. `reach`: whether this node can be dialled, and where, as of now; it may change at any
-        time. Without it every node with an address can. `wall`: a clock that goes on while the machine sleeps."""
+        time. Without it every node with an address can. `wall`: a clock that goes on while the machine sleeps.
+        `known`: whom the owner knows: any number of them may be behind one router.
+        `anchors`: holders that the owner chose, its gates: told and asked beside those near a key, so that liars who sit there
+        cannot hide anybody from those who share a gate with him."""
         self._wall = wall
         self._network = network
         self._rng = rng
@@ -85,6 +90,8 @@ class Index:
         self._remote_address = remote_address
         self._admit = admit
         self._reach = reach
+        self._known = known
+        self._anchors = anchors
         self._next_seq = incarnation << 32
         self._verified = Verified()
         self.holder = Holder(soft=soft, read=self._verified.read)
@@ -107,6 +114,7 @@ class Index:
                 knock=self._network.knock,
                 remote_address=self._remote_address,
                 admit=self._admit,
+                known=self._known,
             )
             self._lookups = Lookups(self._caller, nursery, self._network.peer_id, self._me)
             self._publisher = Publisher(
@@ -118,6 +126,7 @@ class Index:
                 self._rng,
                 refresh_s=self._refresh_s,
                 wall=self._wall,
+                anchors=self._anchors,
             )
             self._query = Query(
                 self._caller,
@@ -128,6 +137,7 @@ class Index:
                 self._verified,
                 self._rng,
                 pool=self._pool,
+                anchors=self._anchors,
             )
             serve_links(self._network, say.FAMILY, say.INDEX, self._desk.answer)
             nursery.start_soon(self._publisher.run)

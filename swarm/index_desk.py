@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import trio
@@ -32,6 +32,7 @@ HANDED_ON: Final = 4
 INTRODUCTIONS: Final = 8
 """Strangers that are asked back at a time before they count as holders."""
 
+RELAYED: Final = "relayed"
 KNOCKS: Final = 2
 """Addresses where a holder is not seen, but was found when they were tried."""
 KNOCKS_AT: Final = (4, 60.0)
@@ -82,8 +83,10 @@ class Desk:
         knock: Callable[[PeerId, Address], Awaitable[bool]],
         remote_address: Callable[[PeerId], Address | None] | None = None,
         admit: Admit = admit_all,
+        known: Callable[[PeerId], bool] = lambda peer: False,
     ) -> None:
-        """`knock`: whether a peer, with its key, answers a fresh connection at an address."""
+        """`knock`: whether a peer, with its key, answers a fresh connection at an address; `known`: whom this node's owner
+        knows, so that many of them may be behind one router."""
         self._own_peer = own_peer
         self._holder = holder
         self._caller = caller
@@ -92,6 +95,7 @@ class Desk:
         self._verified = verified
         self._remote_address = remote_address
         self._admit = admit
+        self._known = known
         self._knock = knock
         self._knocks = Allowance(*KNOCKS_AT)
         self._buckets = Buckets()
@@ -165,8 +169,7 @@ class Desk:
         except Forged as exc:
             refused = say.StoredItem(verdict=say.StoreVerdict.REFUSED)
             return say.Stored(items=(refused,) * len(message.items), reason=exc.what)
-        seen = self._remote_address(sender) if self._remote_address is not None else None
-        network = public_network([seen] if seen is not None else advert.addresses)
+        network = self._network_of(sender, advert.addresses)
         items, reason = self._holder.store(now, sender, network, message.advert, message.items)
         named: dict[PeerId, Contact] = {}
         place = routing_key(sender)
@@ -176,6 +179,15 @@ class Desk:
                 if contact.peer != sender:
                     named.setdefault(contact.peer, contact)
         return say.Stored(items=items, reason=reason, closer=tell(list(named.values())))
+
+    def _network_of(self, sender: PeerId, told: Sequence[Address]) -> str:
+        """Whose share of a shard it takes: its public network's, that of all who come through gates, or, if it is known, nobody's."""
+        if sender == self._own_peer or self._known(sender):
+            return ""
+        if self._remote_address is None:
+            return public_network(told)
+        seen = self._remote_address(sender)
+        return RELAYED if seen is None else public_network([seen])
 
     def _page(self, now: float, asker: PeerId, message: say.Page) -> say.Paged:
         paged = self._holder.page(now, message)

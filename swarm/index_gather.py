@@ -57,9 +57,13 @@ class Gathered:
         self._verified = verified
         self._newest: dict[PeerId, Sighting] = {}
         self._fits: dict[PeerId, Sighting] = {}
+        self._sure: set[PeerId] = set()
 
-    def add(self, attribute: str, listed: Iterable[say.Listed]) -> int:
-        """Take in a page read under `attribute`; gives how many of it were of no use (forged, outlived, not asked for)."""
+    def add(self, attribute: str, listed: Iterable[say.Listed], *, sure: bool = False) -> int:
+        """Take in a page read under `attribute`; gives how many of it were of no use (forged, outlived, not asked for).
+
+        `sure`: it is from a holder that this node's owner chose, which knows whom it takes more than eight of a network from.
+        """
         useless = 0
         for item in listed:
             try:
@@ -70,6 +74,8 @@ class Gathered:
             if item.age_s > advert.ttl_s or not (advert.gone or may_claim(advert, attribute)):
                 useless += 1
                 continue
+            if sure:
+                self._sure.add(advert.peer)
             before = self._newest.get(advert.peer)
             if before is not None and before.advert.seq >= advert.seq:
                 continue
@@ -83,13 +89,13 @@ class Gathered:
         return len(self._fits)
 
     def found(self) -> tuple[Sighting, ...]:
-        """Living devices that fit, at most eight of each public network."""
+        """Living devices that fit, at most eight of each public network, and those of which that is sure."""
         seen: Counter[str] = Counter()
         kept = []
         for sighting in self._fits.values():
             network = public_network(sighting.advert.addresses)
             seen[network] += 1
-            if not network or seen[network] <= NETWORK_QUOTA:
+            if not network or seen[network] <= NETWORK_QUOTA or sighting.advert.peer in self._sure:
                 kept.append(sighting)
         return tuple(kept)
 

@@ -30,6 +30,10 @@ MAX_NODES: Final = 65_536
 MAX_BYTES: Final = 64 * 1024 * 1024
 MAX_SHARDS: Final = 65_536
 MAX_MARKS: Final = 4_096
+MAX_ENDED: Final = 65_536
+"""Nodes whose adverts have ended, of which the last number is remembered: nobody else brings those adverts back."""
+MAX_GONE: Final = 8_192
+"""Shards whose tombstones are shown."""
 TOMBSTONES_SHOWN: Final = 4
 """Newest tombstones of a shard that go with each page."""
 
@@ -101,7 +105,8 @@ class Holder:
         self._read = read
         self._nodes: dict[PeerId, _Kept] = {}
         self._shards: dict[bytes, dict[PeerId, _Posting]] = {}
-        self._gone: dict[bytes, OrderedDict[PeerId, float]] = {}
+        self._gone: OrderedDict[bytes, OrderedDict[PeerId, float]] = OrderedDict()
+        self._ended: OrderedDict[PeerId, int] = OrderedDict()
         self._marks: OrderedDict[bytes, None] = OrderedDict()
         self._bytes = 0
 
@@ -147,7 +152,8 @@ class Holder:
                 known = self._read(listed.advert)
             except Forged:
                 continue
-            if listed.age_s >= known.advert.ttl_s or self._admit(now, known, now - listed.age_s):
+            ended = self._ended.get(known.advert.peer, -1) >= known.advert.seq
+            if ended or listed.age_s >= known.advert.ttl_s or self._admit(now, known, now - listed.age_s):
                 continue
             if known.advert.gone:
                 taken += 1
@@ -187,6 +193,9 @@ class Holder:
             if advert.gone:
                 gone = self._gone.setdefault(key, OrderedDict())
                 gone[advert.peer] = kept.until
+                self._gone.move_to_end(key)
+                while len(self._gone) > MAX_GONE:
+                    self._gone.popitem(last=False)
                 while len(gone) > TOMBSTONES_SHOWN:
                     gone.popitem(last=False)
             if advert.gone or attribute not in kept.attributes:
@@ -302,6 +311,10 @@ class Holder:
         for peer in forgotten:
             kept = self._nodes.pop(peer)
             self._bytes -= kept.known.size
+            self._ended.pop(peer, None)
+            self._ended[peer] = kept.known.advert.seq
+            while len(self._ended) > MAX_ENDED:
+                self._ended.popitem(last=False)
         for key, gone in list(self._gone.items()):
             for peer in [peer for peer, until in gone.items() if until <= now]:
                 del gone[peer]

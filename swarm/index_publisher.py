@@ -33,6 +33,7 @@ LOOK_S: Final = (2.0, 300.0)
 MAX_ROUNDS: Final = 8
 SPARE: Final = 4
 """Holders remembered beyond the nearest eight."""
+MAX_ANCHORS: Final = 4
 AGREE: Final = 5
 """Of eight holders so many must say split (or up) before the publisher moves; more than half where there are fewer."""
 LEAVE_S: Final = 1.0
@@ -79,8 +80,10 @@ class Publisher:
         *,
         refresh_s: float = REFRESH_S,
         wall: Callable[[], float] = trio.current_time,
+        anchors: Callable[[], Sequence[Contact]] = tuple,
     ) -> None:
-        """`wall`: seconds that go on while this machine sleeps, and its adverts grow old elsewhere."""
+        """`wall`: seconds that go on while this machine sleeps, and its adverts grow old elsewhere. `anchors`: holders that the owner
+        chose, which are told in any case: who sits near a key by chance or intent may lie."""
         self._wall = wall
         self._caller = caller
         self._lookups = lookups
@@ -90,6 +93,7 @@ class Publisher:
         self._store_here = store_here
         self._rng = rng
         self._refresh_s = refresh_s
+        self._anchors = anchors
         self._signed: SignedAdvert | None = None
         self._pool = ""
         self._shards: dict[str, _Shard] = {}
@@ -191,6 +195,7 @@ class Publisher:
         """Whether holders were lost, or nearer ones became known. No I/O."""
         found = False
         me = self._me()
+        anchors = self._anchors()[:MAX_ANCHORS]
         for shard in self._shards.values():
             for peer in list(shard.heard):
                 if me is None if peer == self._own_peer else not self._caller.linked(peer):
@@ -201,6 +206,10 @@ class Publisher:
             near = {contact.peer: contact for contact in self._caller.nearest(key, HOLDERS)}
             if me is not None:
                 near[me.peer] = me
+            for anchor in anchors:
+                if anchor.peer not in shard.heard and self._caller.usable(anchor.peer):
+                    shard.holders[anchor.peer] = anchor
+                    found = True
             target = int.from_bytes(key, "big")
             best = sorted({*near, *shard.took()}, key=lambda peer: gap(peer, target))[:HOLDERS]
             for peer in best:
@@ -301,6 +310,9 @@ class Publisher:
     def _trim(self, shard: _Shard) -> None:
         target = int.from_bytes(self._key(shard), "big")
         near = sorted(shard.holders, key=lambda peer: gap(peer, target))[: HOLDERS + SPARE]
+        near += [
+            a.peer for a in self._anchors()[:MAX_ANCHORS] if a.peer in shard.holders and a.peer not in near
+        ]
         shard.holders = {peer: shard.holders[peer] for peer in near}
         shard.heard = {peer: said for peer, said in shard.heard.items() if peer in shard.holders}
 

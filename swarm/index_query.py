@@ -6,7 +6,7 @@ Nothing that a holder says is taken on trust: each advert's signature, age and a
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -97,7 +97,10 @@ class Query:
         rng: random.Random,
         *,
         pool: str = "",
+        anchors: Callable[[], Sequence[Contact]] = tuple,
     ) -> None:
+        """`anchors`: holders that the owner chose; one of them is asked whatever those near a key say."""
+        self._anchors = anchors
         self._caller = caller
         self._lookups = lookups
         self._nursery = nursery
@@ -247,14 +250,15 @@ class Query:
             seed=self._rng.getrandbits(32),
             limit=min(max(want + SPARE, LEAST_PAGE), say.PAGE_LIMIT),
         )
+        sure = {contact.peer for contact in self._anchors()}
         answers = await self._ask(page, READERS)
-        for _, answer in answers:
-            gathered.add(attribute, answer.adverts)
+        for contact, answer in answers:
+            gathered.add(attribute, answer.adverts, sure=contact.peer in sure)
         if len(gathered) < want and not any(answer.cursor for _, answer in answers):
             asked = {contact.peer for contact, _ in answers}
             more = await self._ask(page, None, leave_out=asked)
-            for _, answer in more:
-                gathered.add(attribute, answer.adverts)
+            for contact, answer in more:
+                gathered.add(attribute, answer.adverts, sure=contact.peer in sure)
             answers += more
         leaf.count = max((answer.count for _, answer in answers), default=0)
         leaf.split = any(answer.split for _, answer in answers)
@@ -266,7 +270,7 @@ class Query:
                 further = await self._page(contact, page.model_copy(update={"cursor": cursor}))
                 if further is None:
                     break
-                gathered.add(attribute, further.adverts)
+                gathered.add(attribute, further.adverts, sure=contact.peer in sure)
                 cursor = further.cursor
                 leaf.whole = cursor is None
             if leaf.whole or len(gathered) >= want:
@@ -283,6 +287,7 @@ class Query:
             known = await self._lookups.holders(key)
             page = page.model_copy(update={"have": have([contact.peer for contact in known.contacts])})
             contacts = [contact for contact in known.contacts if contact.peer not in done]
+            anchor = self._anchor({contact.peer for contact in known.contacts} | done)
             for contact in contacts:
                 if contact.peer == self._own_peer:
                     done.add(contact.peer)
@@ -290,6 +295,8 @@ class Query:
             others = [c for c in contacts if c.peer != self._own_peer and self._caller.usable(c.peer)]
             self._rng.shuffle(others)
             still = len(others) if need is None else max(min(need, len(others)), 0)
+            if anchor is not None:
+                others, still = [anchor, *others], still + 1
             more, failed = await race(self._nursery, self._caller, others, page, say.Paged, still)
             answers += more
             done |= {contact.peer for contact, _ in more}
@@ -300,6 +307,17 @@ class Query:
             if not failed or (need is not None and len(more) >= need):
                 break
         return answers
+
+    def _anchor(self, others: Collection[PeerId]) -> Contact | None:
+        """One of the owner's holders that is not among `others` and may be asked."""
+        found = [
+            contact
+            for contact in self._anchors()
+            if contact.peer != self._own_peer
+            and contact.peer not in others
+            and self._caller.usable(contact.peer)
+        ]
+        return self._rng.choice(found) if found else None
 
     async def _page(self, contact: Contact, page: say.Page) -> say.Paged | None:
         if contact.peer == self._own_peer:

@@ -203,7 +203,7 @@ class ReachKeeper:
             self.standing = reachability.called(self.standing, now)
         gates = {gate.peer for gate in self._gates()}
         linked = frozenset(gates.intersection(self._network.connected()))
-        if linked - self._linked and self.standing.asked_at is not None and not self._asking:
+        if linked - self._linked and not self._asking:
             self.standing = reachability.link_came_back(self.standing, now)
         if linked or self._linked_at is None:
             self._linked_at = now

@@ -455,3 +455,20 @@ async def test_what_gates_say_of_the_place_a_machine_has_left_meanwhile_counts_f
         assert keeper.reach is Reach.UNKNOWN
         assert keeper.addresses == node.addresses
         await within(10, lambda: keeper.reach is Reach.DIRECT)  # the new place was asked about at once
+
+
+async def test_a_gate_that_is_there_only_after_the_first_question_is_asked_as_soon_as_it_is_connected(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with playing() as play:
+        gate = await play.gate("gate")
+        play.swarm.kill(gate.peer_id)
+        gone = play.gates["gate"]
+        network = play.swarm.node(Identity.from_seed("early"))
+        keeper = ReachKeeper(network, lambda: [gone], rng=random.Random(1), wall=lambda: 0.0, ips=lambda: ())
+        await play.nursery.start(keeper.run)
+        await trio.sleep(8)
+        assert keeper.reach is Reach.UNKNOWN
+        await play.gate("gate")
+        await network.connect(gone.peer, gone.addresses)
+        await within(3, lambda: keeper.reach is Reach.DIRECT)
