@@ -223,7 +223,7 @@ class BootstrapKeeper(INotifee):
         try:
             await self._network.connect(contact.peer, contact.addresses)
         except Unreachable as error:
-            log.debug("neighbour.unreachable", peer=contact.peer, why=error.what)
+            log.debug("past-peer.unreachable", peer=contact.peer, why=error.what)
         else:
             self._network.learn(contact)
 

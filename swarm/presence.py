@@ -3,6 +3,14 @@ router, peers remembered on disk. `entry` starts it; each part is a module of it
 
     gates, peers file ─▶ ways()              LAN ─▶ index.introduce
                          ReachKeeper ─▶ index, advert      DialBackDesk ◀─ others ask
+
+    gates          the gates a home knows, in files        bootstrap      a connection with one of them, always
+    past_peers     who was there lately, in a file         lan            neighbours, by multicast DNS
+    reachability   what follows from gates' answers: pure  reach_keeper   asks them, and holds places at them
+    dialback       asking and answering: can I be dialled  upnp           a port on the router
+    relays         the host's side of circuits: reserve, call, take calls, lend (relay_client, _stop, _hop, _desk), punch
+    arrivals       who may connect with this node          visiting       a command that is in the swarm for a moment
+    paths          by which way a peer is spoken with, in words
 """
 
 from __future__ import annotations
@@ -23,8 +31,8 @@ from swarm.dialback import DialBackDesk
 from swarm.home import Home, Role
 from swarm.index import Index
 from swarm.lan import Lan
-from swarm.neighbours import keep_peers, known_peers
 from swarm.network import Address, Contact, Network
+from swarm.past_peers import keep_peers, known_peers
 from swarm.reach_keeper import ReachKeeper
 from swarm.reachability import Reach, is_loopback
 from swarm.settings import RoleSettings

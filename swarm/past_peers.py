@@ -68,4 +68,4 @@ async def keep_peers(network: Network, path: Path, rng: random.Random) -> None:
             try:
                 await trio.to_thread.run_sync(leave_addresses, path, lines)
             except ResourceError as error:  # a convenience: a full disk is complained of elsewhere
-                log.info("neighbours.not-kept", why=error.what)
+                log.info("peers.not-kept", why=error.what)

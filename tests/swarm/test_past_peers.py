@@ -11,8 +11,8 @@ import trio.testing
 from swarm.gates import leave_addresses
 from swarm.identity import Identity
 from swarm.memory import MemorySwarm
-from swarm.neighbours import ADDRESSES_EACH, FIRST_S, KEPT, chosen, keep_peers, known_peers
 from swarm.network import Contact
+from swarm.past_peers import ADDRESSES_EACH, FIRST_S, KEPT, chosen, keep_peers, known_peers
 
 OTHER = Identity.from_seed("other").peer_id
 
