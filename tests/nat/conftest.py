@@ -11,8 +11,9 @@ from tests.nat.topology import Sites, missing, sites
 
 @pytest.fixture(scope="session")
 def world() -> Iterator[Sites]:
-    """Two gates in the open, two sites with a host each, one with two."""
+    """Two gates in the open that hear nothing of each other; homes, one with a router that keeps no ports; a LAN."""
     if lacks := missing():
         pytest.skip(f"no sites behind NATs: {lacks}")
-    with sites(("gate-1", "gate-2"), {"a": ("anna",), "b": ("ben",), "c": ("one", "two")}) as made:
+    behind = {"a": ("anna",), "b": ("ben",), "r": ("rita",), "lan": ("lena", "leo")}
+    with sites(("gate-1", "gate-2"), behind, restless=("r",)) as made:
         yield made

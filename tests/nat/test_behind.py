@@ -1,4 +1,4 @@
-"""Devices and a scheduler behind home routers, with nothing but a gate in the open: real processes, real NATs."""
+"""Devices and a scheduler behind home routers, with nothing but gates in the open: real processes, real NATs, real multicast."""
 
 from __future__ import annotations
 
@@ -8,108 +8,110 @@ from pathlib import Path
 
 import pytest
 
+from tests.nat.homes import GATES, Homes, Looker
 from tests.nat.topology import Sites
-from tests.real.apart import can_be_apart
-from tests.real.lab import Done, Lab, campaign, script, until
+from tests.real.lab import campaign, script, until
 
-EVERYWHERE = ("--listen", "/ip4/0.0.0.0/tcp/0")
-WORKERS = ("ben", "one", "two")
 SILENT_S = 20.0
-DIRECT = "path.direct"
+TASK_MS = 1500.0
 
 
 @pytest.fixture(scope="module")
-def lab(world: Sites, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """Anna submits from behind one router; Ben and two on one LAN work behind others."""
-    made = Lab(
-        tmp_path_factory.mktemp("lab"),
-        ("anna",),
-        workers=WORKERS,
-        more=dict.fromkeys(WORKERS, EVERYWHERE),
-        places={"gate": world.inside("gate-1"), **{name: world.inside(name) for name in ("anna", *WORKERS)}},
-        address=world.addresses["gate-1"],
-        apart=can_be_apart(),
-    )
+def neighbours(world: Sites, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Homes]:
+    """Lena works, Leo submits; she is begun and not waited for."""
+    made = Homes(tmp_path_factory.mktemp("lan"), world, ("lena", "leo"), lan=True)
     try:
-        made.mend()
+        made.begin("lena")
         yield made
     finally:
         made.close()
 
 
-@pytest.fixture(autouse=True)
-def everybody_is_found(lab: Lab) -> None:
-    lab.mend()
-    until(lambda: len(found(lab)) == len(WORKERS), "all are found, and answer", within=60, every=1)
+@pytest.fixture(scope="module")
+def homes(world: Sites, neighbours: Homes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Homes]:
+    """Two gates that do not know of each other; Ben joined by both, Rita by the first; Anna submits through the second."""
+    made = Homes(tmp_path_factory.mktemp("homes"), world, ("gate-1", "gate-2", "anna", *GATES))
+    try:
+        made.up("gate-1", "gate-2", *GATES)
+        yield made
+    finally:
+        made.close()
 
 
-def found(lab: Lab) -> list[dict[str, dict[str, object]]]:
-    """Devices that Anna finds and reaches now."""
-    done = lab.run("anna", "peers", "--gate", lab.gate, "--json")
-    return [peer for peer in done.json()["peers"] if peer["path"]] if done.code == 0 else []
+@pytest.fixture(scope="module")
+def looker(homes: Homes) -> Iterator[Looker]:
+    made = Looker(homes, "anna")
+    yield made
+    made.close()
 
 
-def far(tmp_path: Path, *, tasks: int, task_ms: float) -> Path:
-    """A campaign of so many tasks, each about so long."""
-    models = [
-        script(tmp_path, f"m{n}.json", latencies_ms=[task_ms / 5 + n / 100], sleep=True) for n in range(tasks)
-    ]
-    return campaign(tmp_path, "far", models)
-
-
-def runs(lab: Lab, found: str) -> bool:
-    return any(task.runs for task in lab.tasks("anna", found))
-
-
-def ended(lab: Lab, found: str) -> Done:
-    """Its results, once it has ended."""
-    done = lab.run("anna", "watch", found, "--json", within=120)
-    assert done.code == 0, done
-    return done
-
-
-def complete(done: Done, tasks: int) -> bool:
-    return [row["Status"] for row in done.json()["results"]] == ["Complete"] * tasks
-
-
-def test_a_campaign_runs_on_devices_that_nobody_can_dial(lab: Lab, tmp_path: Path) -> None:
-    here = found(lab)
-    assert [(peer["path"]["direct"], len(peer["addresses"])) for peer in here] == [(False, 2)] * 3, here
-    assert complete(lab.submit("anna", far(tmp_path, tasks=6, task_ms=10)), 6)
-
-
-def test_who_met_at_the_gate_goes_on_without_it(lab: Lab, tmp_path: Path) -> None:
-    log = lab.folder / "anna" / "logs" / "scheduler.log"
-
-    def direct() -> int:
-        return len({line for line in log.read_text(errors="replace").splitlines() if f'"{DIRECT}"' in line})
-
-    before = direct() if log.exists() else 0
-    running = lab.detach("anna", far(tmp_path, tasks=24, task_ms=2000))
-    until(lambda: direct() - before >= len(WORKERS), "links to all three are direct", within=60)
-    until(lambda: runs(lab, running), "a task runs")
-    lab.kill("gate")
-    assert complete(ended(lab, running), 24)
-
-
-def test_a_gate_that_is_killed_and_started_again_loses_nothing(lab: Lab, tmp_path: Path) -> None:
-    running = lab.detach("anna", far(tmp_path, tasks=12, task_ms=1500))
-    until(lambda: runs(lab, running), "a task runs")
-    before = {name: lab.log(name).count('"place.taken"') for name in WORKERS}
-    lab.kill("gate")
-    lab.start_gate()
+@pytest.fixture
+def everybody_is_found(homes: Homes, looker: Looker) -> None:
+    """By the second gate, and they answer. The first time this takes until the gates have met."""
+    gate = homes.at("gate-2")
     until(
-        lambda: all(lab.log(name).count('"place.taken"') > count for name, count in before.items()),
-        "all have a place at the gate again",
-        within=60,
+        lambda: [name for name, met in sorted(looker.look(gate).items()) if met.answers] == sorted(GATES),
+        "all are found, and answer",
+        within=90,
+        every=0.5,
     )
-    assert complete(ended(lab, running), 12)
 
 
-def test_twenty_silent_seconds_of_the_gate_lose_nothing(lab: Lab, world: Sites, tmp_path: Path) -> None:
-    running = lab.detach("anna", far(tmp_path, tasks=12, task_ms=1500))
-    until(lambda: runs(lab, running), "a task runs")
+@pytest.mark.usefixtures("everybody_is_found")
+def test_two_gates_that_do_not_know_each_other_are_one_swarm_through_a_node_that_knows_both(
+    homes: Homes, looker: Looker
+) -> None:
+    rita = looker.look(homes.at("gate-2"))["rita"]
+    assert homes.at("gate-1") in " ".join(rita.addresses), "she has a place at the first gate"
+    assert homes.at("gate-2") not in " ".join(rita.addresses), "and none at the second"
+
+
+@pytest.mark.usefixtures("everybody_is_found")
+def test_a_campaign_outlives_all_gates_and_what_goes_through_them_comes_back_with_them(
+    homes: Homes, world: Sites, tmp_path: Path
+) -> None:
+    """Ben's router keeps ports, so he is dialled after a moment; Rita's does not, so she stays behind her gate, and that is said."""
+    submitted = homes.run(
+        "anna", "submit", homes.pinned(tmp_path, each=14, task_ms=TASK_MS),
+        "--gate", homes.at("gate-2"), "--detach", "--json",
+    )  # fmt: skip
+    assert submitted.code == 0, submitted
+    found = submitted.json()["campaign"]
+
+    def tasks(name: str, *states: str) -> int:
+        return sum(task.device == name and task.state in states for task in homes.tasks("anna", found))
+
+    until(lambda: homes.scheduler_said('"path.direct"'), "there is a direct link with one", within=60)
+    peers = homes.run("anna", "peers", "--gate", homes.at("gate-2"))
+    [line] = [line for line in peers.out.splitlines() if line.startswith("rita ")]
+    assert f"via gate {world.addresses['gate-1']}:" in line, peers
+    status = homes.run("rita", "status")
+    assert f"cannot be dialled from outside; reached through gate {world.addresses['gate-1']}" in status.out
+    until(lambda: homes.scheduler_said('"path.stays_relayed"'), "the other is known to stay relayed")
+    assert homes.scheduler_said('"path.direct"') == 1
+    until(lambda: tasks("rita", "running"), "she works")
+
+    places = homes.said("ben", '"place.taken"')
+    homes.kill("gate-2")
     world.cut("gate-1")
+    at_first = tasks("ben", "succeeded")
     threading.Event().wait(SILENT_S)
+    assert tasks("ben", "succeeded") > at_first + 3, "his go on"
+    assert homes.scheduler_said('"worker.lost"') == 1, "hers do not, and that is known"
+    assert not tasks("rita", "running")
+
     world.mend("gate-1")
-    assert complete(ended(lab, running), 12)
+    homes.begin("gate-2")
+    watched = homes.run("anna", "watch", found, "--json", within=120)
+    assert [row["Status"] for row in watched.json()["results"]] == ["Complete"] * 28, watched
+    until(lambda: homes.said("ben", '"place.taken"') > places, "he has his place at the second again")
+
+
+def test_a_lan_without_any_gate_is_a_swarm(neighbours: Homes, tmp_path: Path) -> None:
+    """By mDNS: neither of the two is told anything of the other."""
+    until(lambda: neighbours.said("lena", "is a worker now"), "she is up", within=60)
+    model = script(tmp_path, "m.json", latencies_ms=[5.0])
+    done = neighbours.run("leo", "submit", campaign(tmp_path, "near", [model]), "--json")
+    assert done.code == 0, done
+    assert [row["Status"] for row in done.json()["results"]] == ["Complete"]
+    assert neighbours.said("lena", '"run.ended"') == 1

@@ -7,7 +7,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.nat.topology import Sites
+from tests.nat.topology import NAMES, Sites, sweep
+from tests.real.lab import until
 
 LISTEN = """
 import socket
@@ -27,7 +28,7 @@ with socket.create_connection((sys.argv[1], 7000), 1.0, ("0.0.0.0", int(sys.argv
 
 @contextmanager
 def listening(world: Sites, host: str) -> Iterator[None]:
-    command = [*world.inside(host), sys.executable, "-c", LISTEN]
+    command = [*world.inside(host), sys.executable, "-IS", "-c", LISTEN]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         assert server.stdout.readline() == "listening\n"
@@ -37,7 +38,7 @@ def listening(world: Sites, host: str) -> Iterator[None]:
 
 def dialled(world: Sites, host: str, address: str, port: int = 0) -> str:
     """As whom the other saw it; empty when there was no way."""
-    command = [*world.inside(host), sys.executable, "-c", DIAL, address, str(port)]
+    command = [*world.inside(host), sys.executable, "-IS", "-c", DIAL, address, str(port)]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
@@ -45,6 +46,13 @@ def test_who_is_behind_a_router_gets_out_under_its_address_and_keeps_its_port(wo
     with listening(world, "gate-1"):
         assert dialled(world, "anna", world.addresses["gate-1"], 7001) == "10.99.0.101 7001"
         assert dialled(world, "ben", world.addresses["gate-1"]).startswith("10.99.0.102 ")
+
+
+def test_behind_a_restless_router_no_connection_keeps_its_port(world: Sites) -> None:
+    with listening(world, "gate-1"):
+        address, port = dialled(world, "rita", world.addresses["gate-1"], 7001).split()
+    assert address == "10.99.0.103"
+    assert port != "7001"
 
 
 def test_nobody_outside_gets_in(world: Sites) -> None:
@@ -55,9 +63,9 @@ def test_nobody_outside_gets_in(world: Sites) -> None:
 
 
 def test_hosts_of_one_site_reach_each_other(world: Sites) -> None:
-    with listening(world, "one"):
-        address = world.addresses["two"]
-        assert dialled(world, "two", world.addresses["one"]).startswith(f"{address} ")
+    with listening(world, "lena"):
+        address = world.addresses["leo"]
+        assert dialled(world, "leo", world.addresses["lena"]).startswith(f"{address} ")
 
 
 def test_a_cut_host_is_silent_until_it_is_mended(world: Sites) -> None:
@@ -67,3 +75,18 @@ def test_a_cut_host_is_silent_until_it_is_mended(world: Sites) -> None:
         assert dialled(world, "anna", address) == ""
         world.mend("gate-2")
         assert dialled(world, "anna", address) != ""
+
+
+def test_what_a_killed_run_left_goes_and_what_lives_stays(world: Sites) -> None:
+    left = NAMES.format(pid=2**31, number=0) + "here"  # no system has so many
+    subprocess.run(["ip", "netns", "add", left], check=True)
+    with subprocess.Popen(["ip", "netns", "exec", left, "sleep", "100"]) as lingering:
+        until(
+            lambda: subprocess.run(["ip", "netns", "pids", left], capture_output=True, check=True).stdout,
+            "it is inside",
+        )
+        sweep()
+        assert lingering.wait(5) != 0
+    names = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
+    assert left not in names
+    assert f"{world.tag}anna" in names

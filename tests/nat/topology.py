@@ -6,27 +6,37 @@
                                 │ 10.99.101.0/24  │
                               host, host        host
 
-As home routers do it, a port keeps its number on the way out where it can, so that two who begin at the same time meet (hole punching).
-Needs root, iproute2 and nftables: `missing()` says what is not there.
+As home routers do it, a port keeps its number on the way out where it can, so that two who begin at the same time meet (hole punching);
+behind a router that is `restless` each connection leaves by a port of its own that nobody can foretell, as with many mobile providers.
+Needs root, iproute2 and nftables: `missing()` says what is not there. Everything lives in namespaces named after the process that made
+them, so what one that was killed has left is known by its name, and goes when the next one begins.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
-import secrets
+import re
 import shutil
+import signal
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 WAN = "10.99.0"
 BRIDGE = "lan0"
-ROUTER = """
+NAMES = "sark-{pid}-{number}-"
+NAME = re.compile(r"sark-(\d+)-\d+-")
+NAT = """
 table ip nat {
   chain out { type nat hook postrouting priority 100; oifname "wan" masquerade; }
 }
+"""
+RESTLESS = NAT.replace("masquerade;", "masquerade random;")
+GUARD = """
 table ip guard {
   chain through {
     type filter hook forward priority 0; policy drop;
@@ -47,6 +57,7 @@ table ip cut {
   chain said { type filter hook output priority -10; oifname "wan" drop; }
 }
 """
+_COUNT = itertools.count()
 
 
 def missing() -> str:
@@ -56,12 +67,25 @@ def missing() -> str:
     for program in ("ip", "nft"):
         if shutil.which(program) is None:
             return f"there is no {program} here"
-    name = f"sark-{secrets.token_hex(3)}"
-    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, check=False)
-    if made.returncode:
-        return f"namespaces are not allowed here ({made.stderr.decode(errors='replace').strip()})"
-    subprocess.run(["ip", "netns", "del", name], check=True)
-    return ""
+    try:
+        with sites(("here",), {"there": ("inside",)}, restless=("there",)):
+            return ""
+    except subprocess.CalledProcessError as error:
+        return f"{' '.join(error.cmd)}: {error.stderr.strip() or 'failed'}"
+
+
+def sweep() -> None:
+    """Take away what runs that are no more have left: their namespaces, and what still lives in these."""
+    listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False).stdout
+    for name in (line.split()[0] for line in listed.splitlines() if line):
+        maker = NAME.match(name)
+        if maker is None or Path(f"/proc/{maker[1]}").exists():
+            continue
+        inside = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, check=False)
+        for pid in inside.stdout.split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+        subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
 
 
 @dataclass
@@ -70,7 +94,9 @@ class Sites:
 
     public: Sequence[str]
     sites: Mapping[str, Sequence[str]]
-    tag: str = field(default_factory=lambda: f"s{secrets.token_hex(2)}")
+    restless: Collection[str] = ()
+    """Sites whose routers keep no ports."""
+    tag: str = field(default_factory=lambda: NAMES.format(pid=os.getpid(), number=next(_COUNT)))
     addresses: dict[str, str] = field(default_factory=dict)
     """Of each host, where it is: behind a router nobody outside can use it."""
     _made: list[str] = field(default_factory=list)
@@ -88,10 +114,10 @@ class Sites:
         _run("ip", "netns", "exec", self._name(host), "nft", "delete", "table", "ip", "cut")
 
     def _name(self, host: str) -> str:
-        return f"{self.tag}-{host}"
+        return f"{self.tag}{host}"
 
     def _nft(self, host: str, rules: str) -> None:
-        subprocess.run([*self.inside(host), "nft", "-f", "-"], input=rules.encode(), check=True)
+        _run(*self.inside(host), "nft", "-f", "-", given=rules)
 
     def _add(self, host: str) -> None:
         _run("ip", "netns", "add", self._name(host))
@@ -103,9 +129,8 @@ class Sites:
 
     def _wire(self, host: str, port: str, address: str, bridge: str) -> None:
         """A cable from `host`, where it is called `port`, to the bridge of another namespace."""
-        end = f"{self.tag}{secrets.token_hex(3)}"
-        _run("ip", "link", "add", end, "type", "veth", "peer", "name", port, "netns", self._name(host))
-        _run("ip", "link", "set", end, "netns", self._name(bridge))
+        end = f"to{next(_COUNT)}"
+        self._ip(bridge, "link", "add", end, "type", "veth", "peer", "name", port, "netns", self._name(host))
         self._ip(bridge, "link", "set", "dev", end, "master", BRIDGE, "up")
         self._ip(host, "addr", "add", f"{address}/24", "dev", port)
         self._ip(host, "link", "set", "dev", port, "up")
@@ -129,7 +154,7 @@ class Sites:
             self._bridge(router)
             self._ip(router, "addr", "add", f"10.99.{number}.1/24", "dev", BRIDGE)
             _run("ip", "netns", "exec", self._name(router), "sysctl", "-qw", "net.ipv4.ip_forward=1")
-            self._nft(router, ROUTER)
+            self._nft(router, (RESTLESS if site in self.restless else NAT) + GUARD)
             for place, host in enumerate(hosts, 10):
                 self._add(host)
                 self.addresses[host] = f"10.99.{number}.{place}"
@@ -145,9 +170,12 @@ class Sites:
 
 
 @contextmanager
-def sites(public: Sequence[str], behind: Mapping[str, Sequence[str]]) -> Iterator[Sites]:
-    """Sites for as long as the context lasts."""
-    made = Sites(public, behind)
+def sites(
+    public: Sequence[str], behind: Mapping[str, Sequence[str]], restless: Collection[str] = ()
+) -> Iterator[Sites]:
+    """Sites for as long as the context lasts. Raises `CalledProcessError`, which says what this machine did not let us do."""
+    sweep()
+    made = Sites(public, behind, restless)
     try:
         made.make()
         yield made
@@ -155,7 +183,7 @@ def sites(public: Sequence[str], behind: Mapping[str, Sequence[str]]) -> Iterato
         made.remove()
 
 
-def _run(*words: str) -> None:
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+def _run(*words: str, given: str = "") -> None:
+    done = subprocess.run(words, input=given, capture_output=True, text=True, check=False)
     if done.returncode:
         raise subprocess.CalledProcessError(done.returncode, words, done.stdout, done.stderr)

@@ -107,6 +107,8 @@ class Lab:
     """What to put before the commands of a home, so that they run elsewhere."""
     address: str = "127.0.0.1"
     """The gate's."""
+    lan: bool = False
+    """Whether they look for neighbours."""
 
     def home(self, name: str) -> Home:
         """Where that process keeps its things."""
@@ -137,7 +139,7 @@ class Lab:
             "SARK_TEST_NODE": self.mark_of(name),
             "SARK_PATIENCE_S": "0",  # the tests' host is busy with the tests
             "ORT_DISABLE_TELEMETRY": "1",
-            "SARK_LAN": "false",  # neighbours of the tests' host are none of theirs
+            "SARK_LAN": str(self.lan).lower(),  # neighbours of the tests' host are none of theirs
         }
 
     def mark_of(self, name: str) -> str:

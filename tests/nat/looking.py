@@ -1,0 +1,42 @@
+"""Looks around the swarm as `peers` does, whenever asked: for `homes.Looker`, so that a look costs no start of a process.
+
+Each line of standard input is a look: the gates' addresses between blanks. The answer is a line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from functools import partial
+
+import trio
+
+from protocol.errors import SarkError
+from protocol.requirement import Requirement
+from scheduler.peers import look_around
+from swarm.logs import set_up_logs
+
+
+def look(gates: list[str]) -> dict[str, object]:
+    """Who is found by these gates: `peers` by name, and `error` where none of them answers."""
+    try:
+        seen = trio.run(partial(look_around, gates, Requirement()))
+    except SarkError as error:
+        return {"error": error.what, "peers": {}}
+    peers = {
+        each.advert.name: {
+            "answers": each.pong is not None,
+            "why": each.why_silent,
+            "addresses": each.advert.addresses,
+            "path": None if each.path is None else asdict(each.path),
+        }
+        for each in seen
+    }
+    return {"error": "", "peers": peers}
+
+
+set_up_logs(sys.stderr)
+for line in sys.stdin:
+    sys.stdout.write(json.dumps(look(line.split())) + "\n")
+    sys.stdout.flush()
