@@ -13,8 +13,12 @@ from libp2p.peer.id import ID
 from libp2p.relay.circuit_v2.pb.dcutr_pb2 import HolePunch
 from multiaddr import Multiaddr
 
+from protocol.base import Message
+from protocol.health_messages import HEALTH, Ping, Pong
+from protocol.words import Family
 from swarm.host import HostNetwork, open_host
 from swarm.identity import Identity, peer_id_bytes
+from swarm.link import Link, Links, serve_links
 from swarm.network import Stream
 from swarm.punch import ANSWER_WITHIN_S, MAX_AT_ONCE, MAX_TARGETS, targets, told
 from swarm.relay_desk import RelayDesk
@@ -108,6 +112,30 @@ async def test_a_circuit_gives_way_to_a_direct_connection_and_streams_stay_where
         await old.receive_some()
     await new.send_all(b"and on")
     assert await new.receive_some() == b"and on"
+
+
+async def test_a_kept_link_moves_to_the_direct_connection_and_gives_the_circuit_free(three: Start) -> None:
+    gate, node, caller = three
+    place = await node.reserve(gate.peer_id, gate.addresses)
+    came: list[Link] = []
+
+    async def answer(link: Link, message: Message) -> Message:
+        came.append(link)
+        return Pong(role="worker", incarnation=1)
+
+    serve_links(node, Family.HEALTH, HEALTH, answer)
+    async with trio.open_nursery() as nursery:
+        links = Links(caller, Family.HEALTH, HEALTH, nursery)
+        first = await links.get(node.peer_id, [place.address])
+        assert first.relayed
+        await until(lambda: links.detours(first))
+        await links.call(node.peer_id, (), Ping())
+        await first.closed.wait()
+        await until(lambda: came[-1].peer == caller.peer_id and not came[-1].relayed)
+        await node.disconnect(gate.peer_id)
+        assert isinstance(await links.call(node.peer_id, (), Ping()), Pong)
+        assert came[-1] is came[-2], "the same link, which no gate's end can break"
+        nursery.cancel_scope.cancel()
 
 
 async def test_somebody_else_at_an_address_that_a_peer_told_is_called_once_a_try(three: Start) -> None:
