@@ -6,14 +6,16 @@ They are started as a user would start them, by the command line, and all end wi
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from rich.console import Console
 
@@ -27,6 +29,8 @@ from swarm.gates import local_gates
 from swarm.home import Home
 from swarm.identity import load_or_create, lock_folder
 
+MODELS_FROM: Final = ("magika", "onnx")
+"""Packages that carry the quickstart's models."""
 START_WITHIN_S = 30.0
 STOP_WITHIN_S = 5.0
 
@@ -121,6 +125,16 @@ def _wait(swarm: Swarm, condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.05)
 
 
+def need_packages(names: Sequence[str], find: Callable[[str], object] = importlib.util.find_spec) -> None:
+    """Raises `ResourceError` with the command that installs those that are not here."""
+    missing = [name for name in names if find(name) is None]
+    if missing:
+        raise ResourceError(
+            f"the demo's models come with Python packages that are not installed here: {', '.join(missing)}",
+            hint=f"{sys.executable} -m pip install {' '.join(missing)}",
+        )
+
+
 def run_demo(folder: Path, workers: int, console: Console) -> int:
     """The whole demo; gives the exit code of its campaign. Nothing of it runs any more when this returns or raises."""
     began = time.monotonic()
@@ -129,6 +143,7 @@ def run_demo(folder: Path, workers: int, console: Console) -> int:
         console.print(f"{show_time(time.monotonic() - began):>5}  {text}", highlight=False, soft_wrap=True)
 
     file = quickstart_file()
+    need_packages(MODELS_FROM)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as exc:

@@ -237,7 +237,7 @@ class BootstrapKeeper(INotifee):
             self._network.learn(contact)
             if self._told.pop(contact.peer, None):
                 line = f"gate {_where(contact)} is reached"
-                log.info(line)
+                log.warning(line)  # as loud as what it takes back
 
     def _tell(self, contact: Contact, error: Unreachable) -> None:
         """One line, and none again until it would be another."""

@@ -115,7 +115,7 @@ async def test_a_gate_that_does_not_answer_is_told_once_and_so_is_that_it_does(
             "warning",
             f"gate 192.0.2.7:4999 is another gate: expected …{GATE[-8:]}, found …{OTHER[-8:]}; ask its operator for its address",
         ),
-        ("info", "gate 192.0.2.7:4999 is reached"),
+        ("warning", "gate 192.0.2.7:4999 is reached"),
     ]
 
 
