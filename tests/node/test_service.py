@@ -469,3 +469,34 @@ async def test_the_advert_says_what_the_device_is(world: Any) -> None:
     advert: Advert = world.board.adverts[0]
     assert (advert.name, advert.ram, advert.labels) == ("lab-1", 8 * 1024**3, {"site": "lab"})
     assert advert.units[0].unit == "CPU (ONNX)"
+
+
+class SlowBoard:
+    """An index that is long about publishing."""
+
+    def __init__(self) -> None:
+        self.publishing = trio.Event()
+        self.under_way = False
+        self.withdrawn: list[bool] = []
+
+    async def publish(self, advert: Advert, campaigns: Any = ()) -> int:
+        self.under_way = True
+        self.publishing.set()
+        try:
+            await trio.sleep_forever()
+        finally:
+            self.under_way = False
+
+    async def withdraw(self) -> int:
+        await trio.lowlevel.checkpoint()
+        self.withdrawn.append(self.under_way)
+        return 1
+
+
+async def test_nothing_is_published_any_more_when_the_advert_is_withdrawn(world: Any) -> None:
+    world.board = board = SlowBoard()
+    await world.start()
+    await board.publishing.wait()
+    world.parts.leave.set()
+    await until(lambda: board.withdrawn)
+    assert board.withdrawn == [False]
