@@ -8,18 +8,17 @@
 
 As home routers do it, a port keeps its number on the way out where it can, so that two who begin at the same time meet (hole punching);
 behind a router that is `restless` each connection leaves by a port of its own that nobody can foretell, as with many mobile providers.
-Needs root, iproute2 and nftables: `missing()` says what is not there. Everything lives in namespaces named after the process that made
-them, so what one that was killed has left is known by its name, and goes when the next one begins.
+Needs root, iproute2 and nftables: `missing()` says what is not there. Everything lives in namespaces, none of it in ours; a process of
+its own takes them away when we are done or gone, killed or not. They are named after their maker: should that process be killed as
+well, what it left goes when the next ones are made.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import re
 import shutil
-import signal
 import subprocess
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -57,6 +56,16 @@ table ip cut {
   chain said { type filter hook output priority -10; oifname "wan" drop; }
 }
 """
+TAKE_AWAY = """
+trap '' INT TERM HUP
+cat > /dev/null
+for name in "$@"; do
+  for pid in $(ip netns pids "$name" 2> /dev/null); do kill -9 "$pid" 2> /dev/null; done
+  ip netns del "$name" 2> /dev/null
+done
+true
+"""
+"""Begins when its standard input ends."""
 _COUNT = itertools.count()
 
 
@@ -77,15 +86,10 @@ def missing() -> str:
 def sweep() -> None:
     """Take away what runs that are no more have left: their namespaces, and what still lives in these."""
     listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False).stdout
-    for name in (line.split()[0] for line in listed.splitlines() if line):
-        maker = NAME.match(name)
-        if maker is None or Path(f"/proc/{maker[1]}").exists():
-            continue
-        inside = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, check=False)
-        for pid in inside.stdout.split():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(pid), signal.SIGKILL)
-        subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+    names = [line.split()[0] for line in listed.splitlines() if line]
+    left = [name for name in names if (maker := NAME.match(name)) and not Path(f"/proc/{maker[1]}").exists()]
+    if left:
+        subprocess.run(["sh", "-c", TAKE_AWAY, "sh", *left], stdin=subprocess.DEVNULL, check=True)
 
 
 @dataclass
@@ -99,7 +103,8 @@ class Sites:
     tag: str = field(default_factory=lambda: NAMES.format(pid=os.getpid(), number=next(_COUNT)))
     addresses: dict[str, str] = field(default_factory=dict)
     """Of each host, where it is: behind a router nobody outside can use it."""
-    _made: list[str] = field(default_factory=list)
+    _keeper: subprocess.Popen[bytes] | None = None
+    """Takes it all away when its standard input ends."""
 
     def inside(self, host: str) -> tuple[str, ...]:
         """What to put before a command so that it runs on that host."""
@@ -121,7 +126,6 @@ class Sites:
 
     def _add(self, host: str) -> None:
         _run("ip", "netns", "add", self._name(host))
-        self._made.append(self._name(host))
         self._ip(host, "link", "set", "lo", "up")
 
     def _ip(self, host: str, *words: str) -> None:
@@ -141,6 +145,13 @@ class Sites:
 
     def make(self) -> None:
         """Build it."""
+        inside = [host for hosts in self.sites.values() for host in hosts]
+        names = [*self.public, *inside, *(f"router-{site}" for site in self.sites), "net"]
+        self._keeper = subprocess.Popen(
+            ["sh", "-c", TAKE_AWAY, "sh", *map(self._name, names)],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
         self._add("net")
         self._bridge("net")
         for number, host in enumerate(self.public, 1):
@@ -162,11 +173,9 @@ class Sites:
                 self._ip(host, "route", "add", "default", "via", f"10.99.{number}.1")
 
     def remove(self) -> None:
-        """Take it away; cables go with their ends."""
-        for name in reversed(self._made):
-            with contextlib.suppress(subprocess.CalledProcessError):
-                _run("ip", "netns", "del", name)
-        self._made.clear()
+        """Take it away, with what still lives there; cables go with their ends."""
+        if self._keeper is not None:
+            self._keeper.communicate()
 
 
 @contextmanager

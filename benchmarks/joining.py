@@ -1,0 +1,140 @@
+"""How soon a device that joins by a ticket from behind a router is found by somebody behind another; and again after its gate's restart.
+
+    python benchmarks/joining.py [--times 5]
+
+As root on Linux with iproute2 and nftables: a gate in the open, which made the pool; Ben behind one router, who joins with a fresh home
+and a ticket; Anna behind another, who looks around again and again, as `peers` does, until he answers her through the gate. Real
+processes, with no simulated unit; installing the package is not in it. Seconds from the start of `sark-node join TICKET`:
+
+  worker           it says that it is one: its device is known, its drivers looked at, its port open
+  place            the gate has said that he cannot be dialled, and lends a place
+  found            he answers Anna; a look takes about a second itself
+  found, rebooted  the same for a second start with the same home
+
+and from the start of a gate that was killed, with everybody else still there:
+
+  gate             it says that it is up
+  place again      Ben has one again
+  found again      he answers Anna again
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+
+from tests.nat.homes import Homes, Looker
+from tests.nat.topology import missing, sites
+from tests.real.lab import until
+
+UP = "is up. Others join"
+WORKER = "is a worker now"
+PLACE = '"place.taken"'
+WITHIN_S = 120.0
+
+
+class Bench:
+    """The swarm, and what is measured on it."""
+
+    def __init__(self, homes: Homes) -> None:
+        self.homes = homes
+        self.seen: dict[str, list[float]] = defaultdict(list)
+        homes.up("gate-1")
+        self.command("gate-1", "pool", "create", "lab")
+        self.ticket = self.command("gate-1", "pool", "invite", "lab").strip()
+        self.looker = Looker(homes, "anna")
+
+    def command(self, name: str, *words: str) -> str:
+        """What a command prints."""
+        done = self.homes.run(name, *words)
+        if done.code:
+            raise SystemExit(f"{' '.join(words[:2])}: {done}")
+        return done.out
+
+    def note(self, what: str, began: float) -> None:
+        """So many seconds from then to now."""
+        self.seen[what].append(time.monotonic() - began)
+
+    def says(self, name: str, words: str, more_than: int = 0) -> None:
+        """Wait until it has said so once more."""
+        until(lambda: self.homes.said(name, words) > more_than, f"{name}: {words}", within=WITHIN_S)
+
+    def found(self, name: str) -> None:
+        """Wait until Anna finds that device, and it answers her."""
+
+        def answers() -> bool:
+            met = self.looker.look(self.homes.at("gate-1")).get(name)
+            return met is not None and met.answers
+
+        until(answers, f"{name} is found", within=WITHIN_S)
+
+    def join(self, name: str) -> None:
+        """A home that was never there before; then as after a reboot."""
+        began = time.monotonic()
+        self.homes.start(name, "join", self.ticket, "--name", name, "--on-battery")
+        self.says(name, WORKER)
+        self.note("worker", began)
+        self.says(name, PLACE)
+        self.note("place", began)
+        self.found(name)
+        self.note("found", began)
+        self.homes.stop(name)
+        until(lambda: name not in self.looker.look(self.homes.at("gate-1")), f"{name} is gone", within=30)
+        began = time.monotonic()
+        self.homes.start(name, "join", "--name", name, "--on-battery")
+        self.found(name)
+        self.note("found, rebooted", began)
+
+    def restart_the_gate(self, name: str) -> None:
+        """kill -9, a moment, and again."""
+        before, ups = self.homes.said(name, PLACE), self.homes.said("gate-1", UP)
+        self.homes.kill("gate-1")
+        began = time.monotonic()
+        self.homes.begin("gate-1")
+        self.says("gate-1", UP, ups)
+        self.note("gate", began)
+        self.says(name, PLACE, before)
+        self.note("place again", began)
+        self.found(name)
+        self.note("found again", began)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--times", type=int, default=5)
+    arguments = parser.parse_args()
+    if lacks := missing():
+        raise SystemExit(f"no sites behind NATs: {lacks}")
+    names = [f"ben-{number}" for number in range(1, arguments.times + 1)]
+    with (
+        sites(("gate-1",), {"a": ("anna",), "b": ("ben",)}) as world,
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        homes = Homes(Path(folder), world, ("gate-1", "anna"))
+        homes.places = {**homes.places, **dict.fromkeys(names, world.inside("ben"))}
+        try:
+            bench = Bench(homes)
+            for name in names:
+                bench.join(name)
+                bench.restart_the_gate(name)
+                homes.stop(name)
+            bench.looker.close()
+        finally:
+            homes.close()
+    sys.stdout.write(f"{'seconds':<18} {'p50':>7} {'max':>7} {'n':>4}\n")
+    for what, values in bench.seen.items():
+        sys.stdout.write(f"{what:<18} {statistics.median(values):7.1f} {max(values):7.1f} {len(values):4d}\n")
+    load = " ".join(f"{each:.1f}" for each in os.getloadavg())
+    sys.stdout.write(f"load of this machine at the end: {load}, {os.cpu_count()} cores\n")
+
+
+if __name__ == "__main__":
+    main()
