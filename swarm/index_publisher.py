@@ -37,7 +37,7 @@ MAX_ANCHORS: Final = 4
 AGREE: Final = 5
 """Of eight holders so many must say split (or up) before the publisher moves; more than half where there are fewer."""
 LEAVE_S: Final = 1.0
-SLEPT_S: Final = 1.0
+SLEPT_S: Final = 5.0
 """By so much more than the monotonic clock the wall clock went on: the machine slept, or was set to the right time."""
 
 log = structlog.get_logger("sark.index")
