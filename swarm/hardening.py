@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import ipaddress
 from importlib.metadata import version
 from types import ModuleType
 from typing import Any, Final
@@ -21,6 +22,7 @@ from libp2p.host import basic_host
 from libp2p.host.basic_host import BasicHost
 from libp2p.io.abc import Reader
 from libp2p.io.exceptions import IncompleteReadError
+from libp2p.io.trio import TrioTCPStream
 from libp2p.kad_dht.kad_dht import KadDHT
 from libp2p.network.auto_connector import AutoConnector
 from libp2p.network.config import ConnectionConfig, RetryConfig
@@ -68,6 +70,7 @@ def harden() -> None:
     count_no_reads()
     bound_streams()
     bound_identities()
+    see_ipv6()
     name_own_dht()
     tame_libraries()
 
@@ -98,6 +101,13 @@ def bound_identities() -> None:
     """What a peer says of itself is at most 16 KiB. Unpatched, it is 1 MiB of names and addresses, each looked at."""
     name = "read_length_prefixed_protobuf"
     _replace(basic_host, name, read_identity, expected=name)
+
+
+def see_ipv6() -> None:
+    """It is known where an IPv6 connection comes from. Unpatched, it comes from nowhere: it escapes every limit of its network, and a
+    node that is reached by IPv6 cannot be dialled back."""
+    name = "get_remote_address"
+    _replace(TrioTCPStream, name, get_remote_address, expected=name)
 
 
 def name_own_dht() -> None:
@@ -257,7 +267,20 @@ async def read_exactly(reader: Reader, n: int, retry_count: int = 0) -> bytes:
     return bytes(data)
 
 
-def _replace(module: ModuleType, name: str, ours: Any, *, expected: str) -> None:
+def get_remote_address(stream: TrioTCPStream) -> tuple[str, int] | None:
+    """IP address and port of the other end; an IPv4 address in the clothes of IPv6 is IPv4. None when it is gone, or no TCP."""
+    if stream._cached_remote_address is None:
+        try:
+            host, port, *_ = stream.stream.socket.getpeername()
+            ip = ipaddress.ip_address(str(host).partition("%")[0])
+        except (OSError, ValueError):
+            return None
+        mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
+        stream._cached_remote_address = (str(mapped or ip), int(port))
+    return stream._cached_remote_address
+
+
+def _replace(module: ModuleType | type, name: str, ours: Any, *, expected: str) -> None:
     present = getattr(module, name, None)
     if present is ours:
         return

@@ -16,7 +16,6 @@ from functools import partial
 from types import TracebackType
 from typing import Final, Protocol, Self
 
-import psutil
 import structlog
 import trio
 from zeroconf import (
@@ -30,6 +29,7 @@ from zeroconf import (
 from zeroconf import Error as ZeroconfError
 
 from swarm.addresses import parse_tcp
+from swarm.dial_rules import own_ip_networks
 from swarm.identity import peer_id_bytes
 from swarm.network import Address, Contact, PeerId
 
@@ -78,7 +78,7 @@ Session = Callable[[PeerId | None, Sequence[Address]], AbstractContextManager[Na
 
 
 class Zeroconfs:
-    """One session of mDNS on all interfaces."""
+    """One session of mDNS on all interfaces: asked and answered over IPv4, with addresses of both kinds in it."""
 
     def __init__(self, peer: PeerId | None, addresses: Sequence[Address]) -> None:
         self._peer = peer
@@ -123,7 +123,7 @@ class Zeroconfs:
 def announcement(peer: PeerId, addresses: Sequence[Address]) -> ServiceInfo | None:
     """What is told to the LAN: one port and the addresses that share it, loopback left out. None when there is nothing to tell."""
     parsed = [address for text in addresses if (address := parse_tcp(text)) is not None]
-    near = [a for a in parsed if a.ip is not None and a.ip.version == 4 and not a.ip.is_loopback]
+    near = [a for a in parsed if a.ip is not None and not a.ip.is_loopback]
     if not near:
         return None
     ips = [address.host for address in near if address.port == near[0].port][:MAX_ADDRESSES]
@@ -148,7 +148,7 @@ def neighbour(
         return None
     near = [
         ipaddress.ip_network(each, strict=False)
-        for each in (own_networks() if networks is None else networks)
+        for each in (own_ip_networks() if networks is None else networks)
     ]
     found = []
     for each in ips:
@@ -156,20 +156,10 @@ def neighbour(
             ip = ipaddress.ip_address(each)
         except ValueError:
             continue
-        if ip.version == 4 and not ip.is_loopback and any(ip in network for network in near):
-            found.append(f"/ip4/{ip}/tcp/{port}")
+        if not ip.is_loopback and any(ip in network for network in near):
+            found.append(f"/ip{ip.version}/{ip}/tcp/{port}")
     addresses = tuple(dict.fromkeys(found))[:MAX_ADDRESSES]
     return Contact(text, addresses) if addresses and 0 < port < 65_536 else None
-
-
-def own_networks() -> tuple[str, ...]:
-    """The IPv4 networks this machine is on, as CIDR, loopback left out."""
-    return tuple(
-        f"{entry.address}/{entry.netmask}"
-        for entries in psutil.net_if_addrs().values()
-        for entry in entries
-        if entry.family.name == "AF_INET" and entry.netmask and not entry.address.startswith("127.")
-    )
 
 
 class Lan:

@@ -16,7 +16,7 @@ from swarm.lan import Lan, Zeroconfs, announcement, neighbour, ways_on_lan
 from swarm.network import Address, Contact, PeerId
 
 ME, OTHER, THIRD = (Identity.from_seed(name).peer_id for name in ("me", "other", "third"))
-HOME = ("192.168.1.7/255.255.255.0",)
+HOME = ("192.168.1.7/255.255.255.0", "fd00:1::7/64")
 
 
 class Air:
@@ -157,6 +157,12 @@ def test_a_glance_where_there_is_nobody_or_no_multicast_finds_nobody() -> None:
             None,
         ),  # somebody else's machine: we would be dialling it for a stranger
         (OTHER.encode(), ["127.0.0.1", "::1", "fe80::1%eth0", "nonsense"], 4001, None),
+        (
+            OTHER.encode(),
+            ["fd00:1::9", "fd00:2::9", "2606:4700::1", "192.168.1.9"],
+            4001,
+            ("/ip6/fd00:1::9/tcp/4001", "/ip4/192.168.1.9/tcp/4001"),
+        ),
         (OTHER.encode(), ["192.168.1.9"], 0, None),
         (OTHER.encode(), ["192.168.1.9"], 70_000, None),
         (b"\xff\xfe", ["192.168.1.9"], 4001, None),
@@ -188,7 +194,7 @@ def test_what_is_announced_is_the_peer_id_and_where_it_listens_on_the_lan() -> N
         ],
     )
     assert told is not None
-    assert told.parsed_addresses() == ["192.168.1.7", "10.1.1.1"]
+    assert told.parsed_addresses() == ["192.168.1.7", "10.1.1.1", "fd00::1"]
     assert (told.port, told.properties) == (4001, {b"peer": ME.encode()})
     assert announcement(ME, ["/ip4/127.0.0.1/tcp/4001"]) is None
 
