@@ -7,7 +7,7 @@ goes on taking adverts up to twice that, so that nothing is lost while publisher
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
@@ -27,6 +27,10 @@ NETWORK_QUOTA: Final = 8
 HANDED_SHARE: Final = 10
 """One in so many adverts of a shard may be handed over by another holder and not yet renewed by its own node."""
 MAX_NODES: Final = 65_536
+MAX_OF_NETWORK: Final = 256
+"""Of these, nodes of one public network: each may lie in some sixty shards, and none may take them all."""
+MAX_HANDED: Final = MAX_NODES // 16
+"""And nodes that only another holder spoke for."""
 MAX_BYTES: Final = 64 * 1024 * 1024
 MAX_SHARDS: Final = 65_536
 MAX_MARKS: Final = 4_096
@@ -67,6 +71,8 @@ class _Kept:
     known: Known
     until: float
     attributes: frozenset[str]
+    source: str
+    """The network it came from, `_HANDED` where another holder spoke for it; empty where no share applies."""
     shards: dict[bytes, str] = field(default_factory=dict)
     """Key → attribute."""
 
@@ -109,6 +115,8 @@ class Holder:
         self._ended: OrderedDict[PeerId, int] = OrderedDict()
         self._marks: OrderedDict[bytes, None] = OrderedDict()
         self._bytes = 0
+        self._sources: Counter[str] = Counter()
+        """Nodes by where they came from."""
 
     # -- taking ----------------------------------------------------------------------------------------------------------
 
@@ -130,7 +138,7 @@ class Holder:
                 return _all(items, StoreVerdict.REFUSED), exc.what
         if known.advert.peer != sender:
             return _all(items, StoreVerdict.REFUSED), "nobody publishes for another node"
-        why = self._admit(now, known, now)
+        why = self._admit(now, known, now, network)
         if why:
             verdict = StoreVerdict.FULL if why == _NO_ROOM else StoreVerdict.REFUSED
             return _all(items, verdict), why
@@ -153,7 +161,11 @@ class Holder:
             except Forged:
                 continue
             ended = self._ended.get(known.advert.peer, -1) >= known.advert.seq
-            if ended or listed.age_s >= known.advert.ttl_s or self._admit(now, known, now - listed.age_s):
+            if (
+                ended
+                or listed.age_s >= known.advert.ttl_s
+                or self._admit(now, known, now - listed.age_s, _HANDED)
+            ):
                 continue
             if known.advert.gone:
                 taken += 1
@@ -164,18 +176,24 @@ class Holder:
             taken += verdict in (StoreVerdict.OK, StoreVerdict.SPLIT)
         return taken
 
-    def _admit(self, now: float, known: Known, published: float) -> str:
+    def _admit(self, now: float, known: Known, published: float, source: str) -> str:
         """Make `known` its node's newest advert; gives why not, or an empty text."""
         advert = known.advert
         kept = self._nodes.get(advert.peer)
         if kept is None:
             if len(self._nodes) >= self._max_nodes or self._bytes + known.size > self._max_bytes:
                 return _NO_ROOM
-            self._nodes[advert.peer] = _Kept(
-                known, published + advert.ttl_s, frozenset(attributes_of(advert))
-            )
+            if source and self._sources[source] >= (MAX_HANDED if source == _HANDED else MAX_OF_NETWORK):
+                return _NO_ROOM
+            until = published + advert.ttl_s
+            self._nodes[advert.peer] = _Kept(known, until, frozenset(attributes_of(advert)), source)
+            self._sources[source] += 1
             self._bytes += known.size
             return ""
+        if kept.source == _HANDED and source != _HANDED:
+            self._sources[_HANDED] -= 1
+            self._sources[source] += 1
+            kept.source = source
         before = kept.known.advert
         if advert.seq < before.seq:
             return f"sequence number {advert.seq} is older than {before.seq}"
@@ -311,6 +329,9 @@ class Holder:
         for peer in forgotten:
             kept = self._nodes.pop(peer)
             self._bytes -= kept.known.size
+            self._sources[kept.source] -= 1
+            if not self._sources[kept.source]:
+                del self._sources[kept.source]
             self._ended.pop(peer, None)
             self._ended[peer] = kept.known.advert.seq
             while len(self._ended) > MAX_ENDED:
@@ -347,6 +368,7 @@ class Holder:
         return self._bytes
 
 
+_HANDED: Final = "handed"
 _NO_ROOM: Final = "this holder has no room left"
 
 

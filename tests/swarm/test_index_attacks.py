@@ -20,8 +20,9 @@ from protocol.keys import EVERYBODY, shard_key
 from protocol.requirement import Requirement, parse_clause
 from swarm.dial_rules import DialRules
 from swarm.host import open_host
-from swarm.identity import Identity, routing_key
+from swarm.identity import Identity, peer_id_bytes, peer_id_text, routing_key
 from swarm.index import Index
+from swarm.index_holder import MAX_HANDED, MAX_OF_NETWORK, Holder, Known
 from swarm.link import Link, Links, serve_links
 from swarm.memory import MemoryNetwork, MemorySwarm
 from swarm.network import Contact, Network
@@ -422,3 +423,31 @@ async def test_a_device_that_is_gone_is_not_brought_back_by_its_old_adverts(auto
             assert answer == say.Handed(kept=0)
         answers, _ = index.holder.store(trio.current_time(), honest.peer_id, "", newer, NODE)
         assert answers[0].verdict is StoreVerdict.OK  # by itself it comes back, after a sleep or a long cut
+
+
+def test_a_flood_of_identities_from_one_network_or_handed_over_leaves_room_for_others() -> None:
+    def read(advert: SignedAdvert) -> Known:  # signatures are another test's business
+        return Known(read_advert(advert.body), advert)
+
+    def plain(peer: str) -> SignedAdvert:
+        return SignedAdvert(
+            body=advert_body(Advert(peer=peer, seq=1, device="d", name="n")), signature=bytes(64)
+        )
+
+    holder = Holder(read=read)
+    crowd = [peer_id_text(peer_id_bytes(fake(0).peer_id)[:-4] + n.to_bytes(4)) for n in range(6_000)]
+    for peer in crowd[:1_000]:
+        holder.store(0, peer, "9.9.9.0/24", plain(peer), ())
+    assert holder.nodes == MAX_OF_NETWORK
+    for peer in crowd[1_000:]:
+        listed = (say.Listed(advert=plain(peer), age_s=1.0),)
+        holder.take_over(0, say.Hand(attribute=EVERYBODY, depth=0, adverts=listed))
+    assert holder.nodes == MAX_OF_NETWORK + MAX_HANDED
+    for peer in crowd[1_000:1_010]:  # those that come themselves count as such
+        holder.store(0, peer, "", plain(peer), NODE)
+    holder.take_over(
+        0, say.Hand(attribute=EVERYBODY, depth=0, adverts=(say.Listed(advert=plain(crowd[-1]), age_s=1.0),))
+    )
+    assert holder.nodes == MAX_OF_NETWORK + MAX_HANDED + 1
+    assert holder.expire(10_000) == MAX_OF_NETWORK + MAX_HANDED + 1
+    assert (holder.nodes, holder.size, +holder._sources) == (0, 0, {})

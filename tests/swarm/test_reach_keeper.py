@@ -13,14 +13,15 @@ import pytest
 import trio
 import trio.testing
 
-from protocol.advert import Advert
+from protocol import index_messages as say
+from protocol.advert import Advert, SignedAdvert, advert_body, advert_message
 from protocol.base import Message
 from protocol.reach_messages import REACH, DialBack, DialledBack
-from protocol.words import Family
+from protocol.words import Family, Reason
 from swarm.dialback import DialBackDesk
-from swarm.identity import Identity
+from swarm.identity import Identity, routing_key
 from swarm.index import Index
-from swarm.link import Link, serve_links
+from swarm.link import Link, Links, serve_links
 from swarm.memory import MemoryNetwork, MemorySwarm
 from swarm.network import Contact
 from swarm.reach_keeper import ALONE_S, ReachKeeper
@@ -472,3 +473,31 @@ async def test_a_gate_that_is_there_only_after_the_first_question_is_asked_as_so
         await play.gate("gate")
         await network.connect(gone.peer, gone.addresses)
         await within(3, lambda: keeper.reach is Reach.DIRECT)
+
+
+async def test_a_node_behind_a_nat_keeps_nothing_for_anybody_whoever_asks_it_to(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with playing() as play:
+        await play.gate("gate")
+        node, keeper = await play.node("node", "gate", behind="home")
+        other, _ = await play.node("other", "gate")
+        await within(15, lambda: circuits(keeper))
+        await trio.sleep(60)
+        advert = Advert(peer=other.peer_id, seq=1, device="d", name="n")
+        body = advert_body(advert)
+        signed = SignedAdvert(body=body, signature=other.sign(advert_message(body)))
+        links = Links(other, say.FAMILY, say.INDEX, play.nursery)
+        for question in (
+            say.Store(advert=signed, items=(say.StoreItem(attribute="node"),)),
+            say.Page(attribute="node"),
+            say.Hand(attribute="node", depth=0, adverts=(say.Listed(advert=signed, age_s=0.0),)),
+            say.Mark(attribute="node", depth=0, prefix=0),
+        ):
+            answer = await links.call(node.peer_id, keeper.addresses, question)
+            assert isinstance(answer, say.Refused)
+            assert answer.reason is Reason.NOT_A_HOLDER
+        assert play.indices["node"].holder.nodes == 0
+        for name in ("gate", "other"):
+            contacts = await play.indices[name].nearest(routing_key(node.peer_id))
+            assert node.peer_id not in {contact.peer for contact in contacts}
