@@ -29,6 +29,8 @@ MAX_ANSWERING = 32
 """Calls of one peer on one link that may wait for our answer; reading pauses above it."""
 MAX_UNSENT = 8
 """Answers that wait for the peer to take them: as long as there are so many, nothing more of what it asks is looked at."""
+FRAME_WITHIN_S = 60.0
+"""A frame once begun must be whole by then, and so must the first one on a link that another opened."""
 WRITE_PATIENCE_S = 10.0
 """A peer that takes no byte for so long is dropped, not waited for."""
 LEFT_LOOK_S = 1.0
@@ -48,7 +50,14 @@ async def refuse_all(link: Link, message: Message) -> Message | None:
 class Link:
     """One side of a conversation. `run` must be running for calls to be answered."""
 
-    def __init__(self, stream: Stream, vocabulary: Vocabulary, answer: Answer = refuse_all) -> None:
+    def __init__(
+        self,
+        stream: Stream,
+        vocabulary: Vocabulary,
+        answer: Answer = refuse_all,
+        *,
+        opened_by_peer: bool = False,
+    ) -> None:
         self.peer: PeerId = stream.peer
         self._stream = stream
         self._vocabulary = vocabulary
@@ -57,6 +66,7 @@ class Link:
         self._next_id = 0
         self._answering = 0
         self._sending = trio.Lock()
+        self._first_within_s = FRAME_WITHIN_S if opened_by_peer else math.inf
         self._unsent = 0
         self._one_sent = trio.Event()
         self._scope = trio.CancelScope()
@@ -119,17 +129,30 @@ class Link:
                 async with trio.open_nursery() as nursery:
                     slots = trio.CapacityLimiter(MAX_ANSWERING)
                     task_status.started()
+                    until = trio.current_time() + self._first_within_s
                     while True:
                         try:
-                            data = await self._stream.receive_some(READ_SIZE)
+                            with trio.fail_at(until):
+                                data = await self._stream.receive_some(READ_SIZE)
                         except (trio.BrokenResourceError, trio.ClosedResourceError):
                             break
+                        except trio.TooSlowError:
+                            if decoder.partial:
+                                raise RemoteProtocolError(
+                                    f"no whole frame within {FRAME_WITHIN_S:g} s"
+                                ) from None
+                            break  # opened, and never used
                         if not data:
                             if decoder.partial:
                                 raise RemoteProtocolError("the stream ended in the middle of a frame")
                             break
-                        for frame in decoder.feed(data):
+                        frames = decoder.feed(data)
+                        for frame in frames:
                             await self._take(frame, nursery, slots)
+                        if not decoder.partial:
+                            until = math.inf
+                        elif frames or until == math.inf:
+                            until = trio.current_time() + FRAME_WITHIN_S
                     nursery.cancel_scope.cancel()
         except* ProtocolError as group:
             await self._stream.reset()
@@ -344,7 +367,7 @@ def serve_links(
             log.info("link.refused", peer=stream.peer, family=family)
             await stream.reset()
             return
-        link = Link(stream, vocabulary, answer)
+        link = Link(stream, vocabulary, answer, opened_by_peer=True)
         try:
             if opened is None:
                 await link.run()

@@ -103,7 +103,7 @@ async def here(tmp_path: Path) -> AsyncIterator[Here]:
         serve_links(gate.network, Family.WORK, WORK, refuse)
         with contextlib.suppress(Unreachable):  # from its first try on it takes calls
             await gate.network.reserve(Identity.fresh().peer_id, ["/ip4/127.0.0.1/tcp/1"])
-        with trio.fail_after(60):
+        with trio.fail_after(300):
             yield gate
         nursery.cancel_scope.cancel()
 
@@ -122,7 +122,7 @@ async def ends(link: RawLink, protocol: str, body: bytes, *, finish: bool) -> No
     stream = await link.speak(protocol, body)
     if finish:
         await link.finish(stream)
-    with trio.fail_after(5):
+    with trio.fail_after(30 if finish else 4):  # by itself the shortest wait for a message is five seconds
         await link.end_of(stream)
 
 

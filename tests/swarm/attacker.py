@@ -105,9 +105,13 @@ class RawLink:
             while True:
                 header = await self._secure.read(12)
                 _, kind, flags, stream_id, size = struct.unpack(yamux.YAMUX_HEADER_FORMAT, header)
+                if kind == yamux.TYPE_PING:
+                    if flags & yamux.FLAG_SYN:
+                        pong = struct.pack(yamux.YAMUX_HEADER_FORMAT, 0, kind, yamux.FLAG_ACK, 0, size)
+                        await self._secure.write(pong)
+                    continue
                 body = await self._secure.read(size) if kind == yamux.TYPE_DATA else b""
-                if kind != yamux.TYPE_PING:
-                    return kind, flags, stream_id, body
+                return kind, flags, stream_id, body
         except (BaseLibp2pError, OSError, struct.error):
             return -1, 0, 0, b""
 

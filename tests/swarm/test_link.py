@@ -373,6 +373,7 @@ async def test_a_link_through_a_gate_is_left_for_a_direct_one_after_what_is_bein
         direct = await two.links.get(two.there.peer_id)
         assert (relayed.relayed, direct.relayed) == (True, False)
         assert two.links.peek(two.there.peer_id) is direct
+        await direct.tell(PONG)  # a link on which nothing is ever said would end
         await trio.sleep(60)
         assert not relayed.closed.is_set(), "an answer is still to come"
         two.desk.gate.set()
