@@ -64,6 +64,7 @@ try:
     import node.cli_owner
     import scheduler.cli
     import scheduler.cli_bench
+    import scheduler.cli_serve
     from drivers.base import Driver, Unfit, UnitInfo, WorkOrder
     from protocol.errors import SarkError
     from swarm.home import Home
@@ -71,6 +72,8 @@ except KeyboardInterrupt:  # Ctrl-C before there is a program that could say som
     raise SystemExit(130) from None
 
 if TYPE_CHECKING:
+    from fastapi import APIRouter
+
     from node.local import LocalDevice
     from scheduler.bench import Bench, Measurement
     from scheduler.compare import Comparison
@@ -97,6 +100,11 @@ def _this_device(home: Home, simulate: bool) -> LocalDevice:
     settings = WorkerSettings.load(home.config_file, os.environ, {})
     private = private_of(settings, os.environ)
     return LocalDevice(home, simulate=simulate, private=private, patience_s=settings.patience_s)
+
+
+def _routers(home: Home) -> Sequence[APIRouter]:
+    """What the other roles of a home offer beside the scheduler's own endpoints."""
+    return ()
 
 
 def open_bench(home: Path | None = None, *, simulate: bool = False) -> Bench:
@@ -137,6 +145,7 @@ app.add_typer(node.cli_models.app)
 app.add_typer(node.cli_owner.app)
 app.add_typer(gate.cli.app)
 scheduler.cli_bench.add_bench(app, _this_device)
+scheduler.cli_serve.add_serve(app, _routers)
 
 
 def _version(wanted: bool) -> None:

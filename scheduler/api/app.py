@@ -1,0 +1,36 @@
+"""The whole application: what the roles offer, mounted behind one guard."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from fastapi import APIRouter, FastAPI
+from starlette.types import ASGIApp
+
+from scheduler.api import v1
+from scheduler.api.desk import Desk
+from scheduler.api.guard import Guard, Rules
+from scheduler.api.problems import Problem, tell_problems
+
+
+def make_app(desk: Desk, rules: Rules, routers: Sequence[APIRouter] = ()) -> ASGIApp:
+    """An ASGI application for `desk`'s home. `routers`: what other roles of this home offer, with their whole paths."""
+    return Guard(open_app(desk, routers), rules)
+
+
+def open_app(desk: Desk, routers: Sequence[APIRouter] = ()) -> FastAPI:
+    """The same without the guard: for the OpenAPI document and for tests of the endpoints by themselves."""
+    app = FastAPI(
+        title="Sark",
+        version=version("sark-node"),
+        summary="Benchmarks of models on every device that can be reached, served by any node for its own home.",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/openapi.json",
+        responses={"default": {"model": Problem, "description": "What went wrong."}},
+    )
+    tell_problems(app)
+    for router in (v1.router(desk), *routers):
+        app.include_router(router)
+    return app

@@ -1,0 +1,49 @@
+"""What the endpoints work with: this home's store, one step at a time and never in the way of the loop, and ways into the swarm.
+
+The scheduler process of the home does the work, as it does for the command line: it is started when there is something to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
+
+import trio
+
+from scheduler.store import Store
+from swarm.home import Home
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Desk:
+    """One for each server. `gates`: the ways into the swarm as of now; `keep_alive`: starts the scheduler process when it is gone."""
+
+    home: Home
+    gates: Callable[[], tuple[str, ...]]
+    keep_alive: Callable[[], None]
+    _store: Store | None = None
+    _turn: trio.Lock = field(default_factory=trio.Lock)
+
+    async def store(self, work: Callable[[Store], T]) -> T:
+        """Do this with the store, in a thread of its own, one caller after the other. Raises what `work` raises, and `ResourceError`."""
+        async with self._turn:
+            return await trio.to_thread.run_sync(partial(self._with_store, work))
+
+    def _with_store(self, work: Callable[[Store], T]) -> T:
+        if self._store is None:
+            self._store = Store(self.home.store)
+        return work(self._store)
+
+    async def wake(self) -> None:
+        """See to it that a scheduler process runs: somebody waits for its work. Raises `ResourceError` when it cannot be started."""
+        await trio.to_thread.run_sync(self.keep_alive)
+
+    def close(self) -> None:
+        """Close the store."""
+        if self._store is not None:
+            self._store.close()
+            self._store = None

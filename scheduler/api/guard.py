@@ -1,0 +1,139 @@
+"""At the door, before any endpoint: who may ask, from where, and how much they may send. And what every answer carries.
+
+Host     names this server: what a page of another site reaches by a name of its own (DNS rebinding) is refused
+Origin   is this server's own, where a browser tells one: a page of another site cannot submit
+token    beyond loopback every request but for the pages' own files bears it
+size     a body longer than allowed is refused, also when its length was not told
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Collection
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from scheduler.api.problems import problem
+
+MAX_BODY: Final = 4 * 1024 * 1024
+"""Bytes of a request, but for those whose path says otherwise."""
+
+SECURITY: Final = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+"""With every answer. An endpoint may say another `Cache-Control`, and a report a policy of its own."""
+
+LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Who may ask. `names`: host names and addresses by which this server may be called; `token` None: none is needed."""
+
+    names: Collection[str] = LOOPBACK_NAMES
+    token: str | None = None
+    open_paths: Collection[str] = ("/",)
+    """Paths that need no token: the page itself, which asks for it."""
+    open_folders: Collection[str] = ("/static/",)
+    large: Collection[str] = ()
+    """Paths whose bodies have their own limit, which the endpoint keeps."""
+    max_body: int = MAX_BODY
+
+
+def refusal(rules: Rules, path: str, headers: Headers) -> tuple[HTTPStatus, str, str] | None:
+    """Why a request with these headers is refused: status, what, what to do. None: it is not."""
+    host = _host(headers.get("host", ""))
+    if host not in rules.names:
+        return (
+            HTTPStatus.MISDIRECTED_REQUEST,
+            "this server is not called by that name",
+            "use the address that `sark-node serve` prints, or tell it the name: --name HOST",
+        )
+    origin = headers.get("origin")
+    if origin is not None and urlsplit(origin).netloc.lower() != headers.get("host", "").lower():
+        return HTTPStatus.FORBIDDEN, "a page of another site may not ask here", ""
+    if headers.get("sec-fetch-site", "none") == "cross-site" and path not in rules.open_paths:
+        return HTTPStatus.FORBIDDEN, "a page of another site may not ask here", ""
+    if (
+        rules.token is not None
+        and path not in rules.open_paths
+        and not path.startswith(tuple(rules.open_folders))
+    ):
+        scheme, _, shown = headers.get("authorization", "").partition(" ")
+        good = hmac.compare_digest(shown.strip().encode(), rules.token.encode())
+        if scheme.lower() != "bearer" or not good:
+            return (
+                HTTPStatus.UNAUTHORIZED,
+                "this server wants its token",
+                "send it as: Authorization: Bearer TOKEN; `sark-node serve` prints it",
+            )
+    return None
+
+
+def _host(header: str) -> str:
+    """The name in a Host header, in lower case, without port and brackets; nothing when it cannot be read."""
+    try:
+        return (urlsplit(f"//{header}").hostname or "").lower()
+    except ValueError:
+        return ""
+
+
+class Guard:
+    """ASGI middleware that applies `Rules` to every request."""
+
+    def __init__(self, app: ASGIApp, rules: Rules) -> None:
+        self._app, self._rules = app, rules
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":  # lifespan; nothing here speaks websocket
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            return
+        headers, path = Headers(scope=scope), scope["path"]
+        why = refusal(self._rules, path, headers)
+        large = path in self._rules.large
+        length = headers.get("content-length", "0")
+        if why is None and not large and (not length.isdecimal() or int(length) > self._rules.max_body):
+            why = (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"more than {self._rules.max_body} bytes", "")
+
+        async def hardened(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                told = MutableHeaders(scope=message)
+                for name, value in SECURITY.items():
+                    told.setdefault(name, value)
+            await send(message)
+
+        if why is not None:
+            extra = {"WWW-Authenticate": "Bearer"} if why[0] is HTTPStatus.UNAUTHORIZED else None
+            await problem(*why, headers=extra)(scope, receive, hardened)
+            return
+        if large:
+            await self._app(scope, receive, hardened)
+            return
+        came = 0
+
+        async def counted() -> Message:
+            nonlocal came
+            message = await receive()
+            came += len(message.get("body", b""))
+            if came > self._rules.max_body:
+                raise HTTPException(
+                    HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"more than {self._rules.max_body} bytes"
+                )
+            return message
+
+        await self._app(scope, counted, hardened)

@@ -1,0 +1,81 @@
+"""What is answered when something is wrong: one JSON object, as RFC 9457 names its members, with our line for what to do.
+
+    {"type": "about:blank", "title": "Not Found", "status": 404, "detail": "no campaign 'c-x' on this home",
+     "hint": "list them: sark-node campaigns", "error": "no campaign 'c-x' on this home"}
+
+`error` is where the first system's clients look.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Final
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+
+from protocol.errors import SarkError
+
+MEDIA_TYPE: Final = "application/problem+json"
+
+_STATUS: Final[dict[int, HTTPStatus]] = {
+    2: HTTPStatus.UNPROCESSABLE_ENTITY,
+    3: HTTPStatus.CONFLICT,
+    4: HTTPStatus.SERVICE_UNAVAILABLE,
+    5: HTTPStatus.FORBIDDEN,
+    6: HTTPStatus.INSUFFICIENT_STORAGE,
+}
+"""By the exit code that the command line would end with."""
+
+
+class Problem(BaseModel):
+    """What went wrong."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
+    hint: str = ""
+    error: str
+
+
+class Wrong(Exception):
+    """An answer that is not 2xx, raised anywhere below an endpoint."""
+
+    def __init__(self, status: HTTPStatus, detail: str, *, hint: str = "") -> None:
+        super().__init__(detail)
+        self.status, self.detail, self.hint = status, detail, hint
+
+
+def problem(status: int, detail: str, hint: str = "", headers: dict[str, str] | None = None) -> JSONResponse:
+    """The answer."""
+    told = Problem(
+        title=HTTPStatus(status).phrase, status=status, detail=detail, hint=hint, error=detail
+    ).model_dump()
+    return JSONResponse(told, status_code=status, media_type=MEDIA_TYPE, headers=headers)
+
+
+def tell_problems(app: FastAPI) -> None:
+    """Answer every error that is not a bug with a `Problem`."""
+
+    @app.exception_handler(Wrong)
+    async def wrong(request: Request, exc: Wrong) -> JSONResponse:
+        return problem(exc.status, exc.detail, exc.hint)
+
+    @app.exception_handler(SarkError)
+    async def ours(request: Request, exc: SarkError) -> JSONResponse:
+        return problem(_STATUS.get(exc.exit_code, HTTPStatus.BAD_REQUEST), exc.what, exc.hint)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, exc: RequestValidationError) -> JSONResponse:
+        first = exc.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        return problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"{where}: {first['msg']}", "see /docs")
+
+    @app.exception_handler(HTTPException)
+    async def http(request: Request, exc: HTTPException) -> JSONResponse:
+        hint = "see /docs for what there is" if exc.status_code == HTTPStatus.NOT_FOUND else ""
+        return problem(exc.status_code, str(exc.detail), hint, dict(exc.headers or {}))

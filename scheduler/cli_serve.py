@@ -1,0 +1,139 @@
+"""What somebody types who wants a page or an API: serve."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import secrets
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from protocol.errors import CampaignError, ResourceError
+from scheduler.cli_parts import GATE, gates_of, keeper
+from swarm.home import Home
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+    from scheduler.api.desk import Desk
+
+PORT: Final = 5000
+"""Where the first system's clients look."""
+LOOPBACK: Final = ("127.0.0.1", "::1")
+
+Routers = Callable[[Home], Sequence["APIRouter"]]
+
+
+def add_serve(app: typer.Typer, routers: Routers) -> None:
+    """Give `app` the command `serve`. `routers`: what this home's other roles offer; only the program knows them all."""
+
+    @app.command(rich_help_panel="For all")
+    def serve(
+        ctx: typer.Context,
+        host: Annotated[
+            list[str] | None,
+            typer.Option(
+                help="Listen on this address. Repeatable.  \\[default: this machine alone]", metavar="ADDRESS"
+            ),
+        ] = None,
+        port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = PORT,
+        name: Annotated[
+            list[str] | None,
+            typer.Option(help="A host name by which others call this server. Repeatable."),
+        ] = None,
+        token_file: Annotated[
+            Path | None,
+            typer.Option(
+                help="A file with the token that clients must send.  \\[default beyond this machine: one is made and kept]",
+                dir_okay=False,
+            ),
+        ] = None,
+        gate: Annotated[list[str] | None, GATE] = None,
+    ) -> None:
+        """Serve the dashboard and the HTTP API for this home's campaigns: on this machine alone, unless told otherwise."""
+        import trio
+
+        from scheduler.api.desk import Desk
+
+        home: Home = ctx.obj
+        hosts = tuple(host or LOOPBACK)
+        beyond = not all(_is_loopback(one) for one in hosts)
+        token = _token(home, token_file, needed=beyond)
+        gates_now = _gates_now(ctx, gate)
+        desk = Desk(home, gates=gates_now, keep_alive=lambda: keeper(ctx, gates_now())())
+        names = _names(hosts, name or ())
+        try:
+            trio.run(_run, desk, hosts, port, names, token, routers(home))
+        finally:
+            desk.close()
+
+
+def _gates_now(ctx: typer.Context, gate: list[str] | None) -> Callable[[], tuple[str, ...]]:
+    return lambda: gates_of(ctx, gate)
+
+
+async def _run(
+    desk: Desk,
+    hosts: Sequence[str],
+    port: int,
+    names: frozenset[str],
+    token: str | None,
+    routers: Sequence[APIRouter],
+) -> None:
+    import trio
+
+    from scheduler.api.app import make_app
+    from scheduler.api.guard import Rules
+    from scheduler.api.serving import bind, serve
+
+    app = make_app(desk, Rules(names=names, token=token), routers)
+    sockets = bind(hosts, port)
+    shown, actual = sockets[0].getsockname()[:2]
+    async with trio.open_nursery() as nursery:
+        await nursery.start(serve, app, sockets)
+        url = f"http://{f'[{shown}]' if ':' in shown else shown}:{actual}/"
+        print(f"Dashboard  {url}{'#token=' + token if token else ''}", flush=True)
+        print(f"API        {url}docs", flush=True)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        raise CampaignError(
+            f"--host: {host!r} is no address", hint="such as 127.0.0.1, 0.0.0.0 or ::"
+        ) from None
+
+
+def _names(hosts: Sequence[str], given: Sequence[str]) -> frozenset[str]:
+    """What the Host header may say: loopback's names, the addresses listened on, those of this machine where it listens on all."""
+    import psutil
+
+    names = {"localhost", *LOOPBACK, *(name.lower() for name in given), *hosts}
+    if any(ipaddress.ip_address(host).is_unspecified for host in hosts):
+        for addresses in psutil.net_if_addrs().values():
+            names.update(item.address.partition("%")[0].lower() for item in addresses)
+    return frozenset(names)
+
+
+def _token(home: Home, file: Path | None, *, needed: bool) -> str | None:
+    """The one in `file`, else this home's own where one is needed. Raises `ResourceError`, `CampaignError`."""
+    if file is None and not needed:
+        return None
+    path = file or home.folder("scheduler") / "api-token"
+    try:
+        if file is None and not path.exists():
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
+                out.write(secrets.token_urlsafe(32) + "\n")
+        token = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ResourceError(f"cannot read {path}: {exc}", hint="name a file with the token in it") from None
+    if len(token) < 16 or not token.isascii() or not token.isprintable() or " " in token:
+        raise CampaignError(
+            f"{path}: a token has 16 letters or more and no spaces", hint="make one: openssl rand -hex 32"
+        )
+    return token
