@@ -65,7 +65,9 @@ def unpack(file: Path, folder: Path) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Take a folder away that was made read-only; one that is not there is fine."""
+    """Take a folder away that was made read-only; one that is not there is fine. Of a link to a folder the link alone."""
+    if folder.is_symlink():
+        folder.unlink()
     if not folder.is_dir():
         return
     for path in (folder, *folder.rglob("*")):

@@ -17,6 +17,7 @@ from protocol.task import Model, Task
 from swarm.downloading import EDGE, Edge
 from swarm.network import Network, PeerId
 from swarm.pulling import Elsewhere, Wanted, pull
+from swarm.urls import without_secrets
 
 
 def task_source(
@@ -36,7 +37,8 @@ def task_source(
     spoken = model_source(
         network, task.model, speaker, principal=principal, rng=rng, patient=False, beside=beside
     )
-    return with_url(spoken, url_source(task.model_url, task.model, owner=owner, edge=edge))
+    by_url = url_source(task.model_url, task.model, owner=owner, edge=edge)
+    return with_url(spoken, by_url, without_secrets(task.model_url))
 
 
 def model_source(

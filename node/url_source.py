@@ -115,10 +115,10 @@ def _changed(model: Model, why: str) -> RunError:
     )
 
 
-def with_url(first: Source, url: Source) -> Source:
+def with_url(first: Source, url: Source, origin: str = "a URL") -> Source:
     """`first`, which gives up at once; the URL where that has nothing or cannot be reached for now; and so on, until one has it all.
 
-    What refuses is not asked again; the last refusal is raised.
+    What refuses is not asked again; the last refusal is raised. `origin`: the URL, for the device's owner, where the end came from there.
     """
 
     async def fetch(offset: int, target: Partial, progress: Progress) -> None:
@@ -135,6 +135,8 @@ def with_url(first: Source, url: Source) -> Source:
                         raise
                     log.info("source.has_none", why=exc.what)
                 else:
+                    if source is url:
+                        target.origin = origin
                     return
             await trio.sleep(AGAIN_S)
 

@@ -319,7 +319,8 @@ class _Pull:
         return pause
 
     def _drop(self, source: Source, why: SarkError) -> None:
-        log.warning("model.source_dropped", sha256=self.wanted.sha256, peer=source.peer, why=why.what)
+        told = log.info if isinstance(why, Refused) else log.warning
+        told("model.source_dropped", sha256=self.wanted.sha256, peer=source.peer, why=why.what)
         self.plan.drop(source, why.what)
         if source.speaker:
             self._given_up(why)

@@ -206,6 +206,18 @@ async def test_the_least_recently_used_goes_first_and_what_is_in_use_stays(tmp_p
         assert not (tmp_path / f"{two[0].sha256}.model").exists()
 
 
+async def test_what_was_of_use_again_outlives_what_came_after_it_also_in_the_next_life(
+    tmp_path: Path,
+) -> None:
+    kept = cache(tmp_path, cap=2500)
+    one, two, three = model(1), model(2), model(3)
+    for what, content in (one, two, one):
+        await kept.get(what, Holder(content))
+    reborn = cache(tmp_path, cap=2500)
+    await reborn.get(three[0], Holder(three[1]))
+    assert reborn.recent(4) == (three[0].sha256, one[0].sha256)
+
+
 async def test_when_all_is_in_use_there_is_no_room(tmp_path: Path) -> None:
     kept = cache(tmp_path, cap=1500)
     one, two = model(1), model(2)

@@ -127,6 +127,26 @@ async def test_what_is_added_beyond_the_cap_sends_the_oldest_away(tmp_path: Path
     assert kept.recent(4) == (added.sha256,)
 
 
+async def test_room_is_made_by_copies_and_links_alone_never_by_the_users_files(tmp_path: Path) -> None:
+    theirs, kept = tmp_path / "theirs", tmp_path / "c"
+    inside = theirs / "m.mlpackage" / "inside"
+    inside.mkdir(parents=True)
+    mine = [file(theirs, "m.onnx", b"mine"), file(inside, "model.bin", b"weights")]
+    inside.chmod(0o750)
+    before = [(path.read_bytes(), path.stat()) for path in mine]
+    shelf.add(kept, mine[0], room=100_000)
+    linked = shelf.add(kept, inside.parent, room=100_000).sha256
+    (kept / f"{'a' * 64}.model").symlink_to(mine[0])
+    (kept / f"{'b' * 64}.part").symlink_to(mine[0])
+    (kept / f"{linked}.folder").symlink_to(inside.parent)
+    (kept / f"{'c' * 64}.folder").symlink_to(inside.parent)
+    await cache(kept, cap=10).get(model(b"0123456789"), source(b"0123456789"))
+    assert [each.size for each in shelf.listing(kept)] == [10], "all else made room"
+    assert not list(kept.glob("*.folder"))
+    assert [(path.read_bytes(), path.stat()) for path in mine] == before
+    assert inside.stat().st_mode & 0o777 == 0o750
+
+
 def test_a_folder_is_added_as_the_bundle_that_tasks_name(tmp_path: Path) -> None:
     folder = tmp_path / "m.mlpackage"
     folder.mkdir()

@@ -7,6 +7,7 @@ from typing import Any
 
 import trio
 
+from node.shelf import listing
 from protocol.messages import Granted
 from protocol.words import Outcome, Reason
 from tests.node.conftest import CONTENT
@@ -15,15 +16,17 @@ from tests.swarm.web_parts import web
 
 async def test_the_owners_task_gets_its_model_from_its_url(world: Any) -> None:
     async with web() as site:
-        site.file("/m.onnx", CONTENT)
+        site.file("/m.onnx?key=s3cret", CONTENT)
         await world.start()
         world.ann.content = None
         world.device.go.set()
         link = await world.link()
-        task = world.ann.task(model_url=f"http://127.0.0.1:{site.port}/m.onnx")
+        task = world.ann.task(model_url=f"http://127.0.0.1:{site.port}/m.onnx?key=s3cret")
         assert isinstance(await link.call(world.ann.commit(task)), Granted)
         assert (await world.ann.record()).outcome is Outcome.COMPLETE
         assert len(site.asked) == 1
+        (kept,) = listing(world.folder / "cache")
+        assert kept.origin == f"http://127.0.0.1:{site.port}/m.onnx"
 
 
 async def test_a_url_that_changed_ends_the_run_with_the_reason(world: Any) -> None:
