@@ -33,7 +33,7 @@ from tests.nat.homes import Homes, Looker
 from tests.nat.topology import missing, sites
 from tests.real.lab import until
 
-UP = "is up. Others join"
+UP = '"gate.up"'
 WORKER = "is a worker now"
 PLACE = '"place.taken"'
 WITHIN_S = 120.0

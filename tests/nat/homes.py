@@ -17,7 +17,7 @@ from typing import Any, Final
 from swarm.identity import load_or_create
 from tests.nat.topology import Sites
 from tests.real.apart import can_be_apart
-from tests.real.lab import Lab, script, until
+from tests.real.lab import Lab, kill_marked, script, until
 
 GATES: Final = {"ben": ("gate-1", "gate-2"), "rita": ("gate-1",)}
 """Whom each worker joins by."""
@@ -62,7 +62,7 @@ class Homes(Lab):
         for name in names:
             self.begin(name)
         for name in names:
-            until(lambda name=name: self.said(name, UP[name[:4]]) > before[name], f"{name} is up", within=90)
+            until(lambda name=name: self.said(name, UP[name[:4]]) > before[name], f"{name} is up", within=180)
 
     def said(self, name: str, words: str) -> int:
         """How often it said so. AssertionError when it has ended."""
@@ -75,6 +75,12 @@ class Homes(Lab):
         log = self.folder / "anna" / "logs" / "scheduler.log"
         return log.read_text(errors="replace").count(words) if log.exists() else 0
 
+    def close(self) -> None:
+        """Nothing that began here lives on. That all of them end when asked to is shown elsewhere."""
+        for name in tuple(self.running):
+            self.kill(name)
+        kill_marked(self.mark)
+
     def pinned(self, folder: Path, *, each: int, task_ms: float) -> Path:
         """A campaign of so many tasks for each worker and none other, each about so long."""
         model = script(folder, "m.json", latencies_ms=[task_ms / RUNS], sleep=True)
@@ -86,7 +92,7 @@ class Homes(Lab):
         return path
 
 
-UP: Final = {"gate": "is up. Others join"} | dict.fromkeys(("ben", "rita", "lena"), "is a worker now")
+UP: Final = {"gate": '"gate.up"'} | dict.fromkeys(("ben", "rita", "lena"), "is a worker now")
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.nat.homes import GATES, Homes, Looker
+from tests.nat.homes import GATES, UP, Homes, Looker
 from tests.nat.topology import Sites
 from tests.real.lab import campaign, script, until
 
 SILENT_S = 20.0
+EACH = 15
 TASK_MS = 1500.0
 
 
@@ -72,7 +73,7 @@ def test_a_campaign_outlives_all_gates_and_what_goes_through_them_comes_back_wit
 ) -> None:
     """Ben's router keeps ports, so he is dialled after a moment; Rita's does not, so she stays behind her gate, and that is said."""
     submitted = homes.run(
-        "anna", "submit", homes.pinned(tmp_path, each=14, task_ms=TASK_MS),
+        "anna", "submit", homes.pinned(tmp_path, each=EACH, task_ms=TASK_MS),
         "--gate", homes.at("gate-2"), "--detach", "--json",
     )  # fmt: skip
     assert submitted.code == 0, submitted
@@ -81,30 +82,35 @@ def test_a_campaign_outlives_all_gates_and_what_goes_through_them_comes_back_wit
     def tasks(name: str, *states: str) -> int:
         return sum(task.device == name and task.state in states for task in homes.tasks("anna", found))
 
-    until(lambda: homes.scheduler_said('"path.direct"'), "there is a direct link with one", within=60)
-    peers = homes.run("anna", "peers", "--gate", homes.at("gate-2"))
-    [line] = [line for line in peers.out.splitlines() if line.startswith("rita ")]
-    assert f"via gate {world.addresses['gate-1']}:" in line, peers
-    status = homes.run("rita", "status")
-    assert f"cannot be dialled from outside; reached through gate {world.addresses['gate-1']}" in status.out
-    until(lambda: homes.scheduler_said('"path.stays_relayed"'), "the other is known to stay relayed")
+    until(lambda: homes.scheduler_said('"path.direct"'), "there is a direct link with one", within=120)
+    until(lambda: homes.scheduler_said('"path.stays_relayed"'), "the other stays relayed", within=120)
     assert homes.scheduler_said('"path.direct"') == 1
     until(lambda: tasks("rita", "running"), "she works")
 
-    places = homes.said("ben", '"place.taken"')
+    places, done = homes.said("ben", '"place.taken"'), tasks("ben", "succeeded")
     homes.kill("gate-2")
     world.cut("gate-1")
-    at_first = tasks("ben", "succeeded")
     threading.Event().wait(SILENT_S)
-    assert tasks("ben", "succeeded") > at_first + 3, "his go on"
-    assert homes.scheduler_said('"worker.lost"') == 1, "hers do not, and that is known"
+    until(lambda: homes.scheduler_said("rita: was not heard of"), "hers are known to be lost")
     assert not tasks("rita", "running")
+    assert tasks("ben", "succeeded") > done, "his went on"
 
     world.mend("gate-1")
     homes.begin("gate-2")
-    watched = homes.run("anna", "watch", found, "--json", within=120)
-    assert [row["Status"] for row in watched.json()["results"]] == ["Complete"] * 28, watched
-    until(lambda: homes.said("ben", '"place.taken"') > places, "he has his place at the second again")
+    watched = homes.run("anna", "watch", found, "--json", within=180)
+    assert [row["Status"] for row in watched.json()["results"]] == ["Complete"] * EACH * 2, watched
+    until(
+        lambda: homes.said("ben", '"place.taken"') > places, "he has his place at the second again", within=60
+    )
+
+    gate = world.addresses["gate-1"]
+    until(lambda: homes.said("gate-2", UP["gate"]) > 1, "the second is up again", within=120)
+    peers = homes.run("anna", "peers", "--gate", homes.at("gate-2"))
+    assert [f"via gate {gate}:" in line for line in peers.out.splitlines() if line.startswith("rita ")] == [
+        True
+    ]
+    status = homes.run("rita", "status")
+    assert f"cannot be dialled from outside; reached through gate {gate}:" in status.out
 
 
 def test_a_lan_without_any_gate_is_a_swarm(neighbours: Homes, tmp_path: Path) -> None:
