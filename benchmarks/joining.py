@@ -119,6 +119,7 @@ def main() -> None:
         tempfile.TemporaryDirectory() as folder,
     ):
         homes = Homes(Path(folder), world, ("gate-1", "anna"))
+        homes.workers = tuple(names)  # so that he waits for no other worker of this host
         homes.places = {**homes.places, **dict.fromkeys(names, world.inside("ben"))}
         try:
             bench = Bench(homes)
