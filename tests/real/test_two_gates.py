@@ -1,0 +1,46 @@
+"""Workers that came by different gates are one swarm: all are found by either, and one campaign runs on all of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.real.apart import can_be_apart
+from tests.real.lab import Lab, marked, until
+from tests.real.two_gates import (
+    Watch,
+    await_found,
+    other_gate,
+    shares,
+    start_two_gates,
+    start_workers,
+    tasks_for,
+    worker_ids,
+)
+
+WORKERS = 8
+
+
+def test_eight_workers_of_two_gates_that_know_nothing_of_each_other_are_all_found_and_all_work(
+    tmp_path: Path,
+) -> None:
+    names = [f"w{number}" for number in range(WORKERS)]
+    lab = Lab(tmp_path, ("ada",), workers=names, apart=can_be_apart())
+    try:
+        start_two_gates(lab)
+        start_workers(lab, names)
+        by_one, by_other = Watch(lab.gate), Watch(other_gate(lab))
+        with by_one.running(), by_other.running():
+            for watch in (by_one, by_other):
+                await_found(watch, WORKERS, within=90)
+        assert set(by_one.seen) == set(by_other.seen) == set(worker_ids(lab))
+        listed = lab.run("ada", "peers", "--gate", lab.gate, "--json").json()["peers"]
+        assert {each["peer"] for each in listed} == set(by_one.seen)
+        assert [each["unreachable"] for each in listed] == [None] * WORKERS
+        table = tmp_path / "found.csv"
+        done = lab.submit("ada", tasks_for(lab, tmp_path, 2, 0.5), "--csv", table, within=90)
+        assert done.code == 0, done
+        assert shares(table).total() == 2 * WORKERS
+        assert set(shares(table)) == set(by_one.seen)
+    finally:
+        lab.close()
+    until(lambda: not marked(lab.mark), "nothing is left", within=5)

@@ -1,0 +1,126 @@
+"""Workers that know one of two gates, or both, and gates that nobody told of each other; and when each worker can be found.
+
+    half the workers ──▶ gate        gate-b ◀── a third of them
+              a sixth ──▶ both ──────┘
+
+What makes one swarm of it is the sixth that knows both, and what nodes tell each other. Processes are real, on loopback.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import trio
+
+from protocol.errors import SarkError
+from swarm.gates import local_gates
+from swarm.host import open_host
+from swarm.identity import Identity, load_or_create
+from swarm.index import Index
+from tests.real.lab import Lab, campaign, script, until
+
+OTHER = "gate-b"
+LOOK_EVERY_S = 0.25
+
+
+def start_two_gates(lab: Lab) -> None:
+    """Both are up when this returns; neither knows of the other."""
+    lab.start_gate()
+    lab.start(OTHER, "gate", "--listen", "/ip4/127.0.0.1/tcp/0")
+    for gate in ("gate", OTHER):
+        lab.await_up(gate)
+
+
+def other_gate(lab: Lab) -> str:
+    """The second gate's address."""
+    return local_gates(lab.home(OTHER))[0]
+
+
+def gates_of(lab: Lab, number: int) -> tuple[str, ...]:
+    """Those that worker `number`, from 0, is told: of six in a row three know the first, two the second, one knows both."""
+    first, second = ("--gate", lab.gate), ("--gate", other_gate(lab))
+    return {0: first, 1: second, 2: first, 3: second, 4: first}.get(number % 6, (*first, *second))
+
+
+def start_workers(lab: Lab, names: Sequence[str]) -> dict[str, float]:
+    """Start them, all at once; gives when each was started, on the wall clock."""
+    began: dict[str, float] = {}
+    for name in names:
+        began[name] = time.time()
+        lab.start_worker(name, *gates_of(lab, lab.workers.index(name)))
+    return began
+
+
+def worker_ids(lab: Lab) -> dict[str, str]:
+    """Peer id and name of each worker that has made its key."""
+    return {
+        load_or_create(lab.home(name).key("worker")).peer_id: name
+        for name in lab.workers
+        if lab.home(name).key("worker").exists()
+    }
+
+
+@dataclass
+class Watch:
+    """Somebody who came by one gate and looks again and again who is there. Ends with the context."""
+
+    gate: str
+    seen: dict[str, float] = field(default_factory=dict)
+    """Peer id → when it was found first, on the wall clock."""
+    looks_s: list[float] = field(default_factory=list)
+    """How long each look took."""
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[Watch]:
+        """Look until the block is left."""
+        over = threading.Event()
+        thread = threading.Thread(target=trio.run, args=(self._look, over), daemon=True)
+        thread.start()
+        try:
+            yield self
+        finally:
+            over.set()
+            thread.join(20)
+
+    async def _look(self, over: threading.Event) -> None:
+        rng = random.Random()
+        async with (
+            open_host(Identity.fresh(), bootstrap=[self.gate], server=False, rng=rng) as network,
+            trio.open_nursery() as nursery,
+        ):
+            index = Index(network, rng=rng, serve=False)
+            await nursery.start(index.run)
+            while not over.is_set():
+                began = time.time()
+                with contextlib.suppress(SarkError):
+                    for sighting in (await index.everybody(1_000)).found:
+                        self.seen.setdefault(sighting.advert.peer, time.time())
+                self.looks_s.append(time.time() - began)
+                await trio.sleep(LOOK_EVERY_S)
+            nursery.cancel_scope.cancel()
+
+
+def await_found(watch: Watch, count: int, within: float) -> None:
+    """Until so many have been found."""
+    until(lambda: len(watch.seen) >= count, f"{count} workers are found", within=within, every=0.1)
+
+
+def shares(path: Path) -> Counter[str]:
+    """How many complete rows of a CSV each worker signed, by peer id."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return Counter(row["WorkerId"] for row in csv.DictReader(file) if row["Status"] == "Complete")
+
+
+def tasks_for(lab: Lab, folder: Path, each: int, seconds: float) -> Path:
+    """A campaign of so many tasks for each worker, that take so long: with all of them free, none is left without."""
+    model = script(folder, f"m-{seconds:g}.json", latencies_ms=[seconds * 200.0], sleep=True)
+    models = [{"name": f"m{number}", "path": str(model)} for number in range(each * len(lab.workers))]
+    return campaign(folder, "everybody", models, measure={"runs": 5, "loads": 1, "warmup": 1})
