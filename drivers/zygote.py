@@ -5,7 +5,8 @@
                                             └ fork ▶ worker    drivers/child.py: shut in, runs the model
 
 The full sandbox costs some milliseconds of making namespaces and mounts. So that a launch need not wait for them, keepers are
-made ahead while nothing runs, never beside a measurement.
+made ahead while nothing runs, never beside a measurement: one for the first launch, and as many as a task has launches for as long as
+there are tasks. Each with its porter costs about 3 MiB, which a device that only waits should not pay six times over.
 
 `multiprocessing`'s forkserver is not used because it imports the parent's main module in every child, unpickles what they
 say, and hands its alive-pipe on to them. Here nothing crosses but three file descriptors and one JSON order.
@@ -18,10 +19,12 @@ from __future__ import annotations
 
 import gc
 import importlib
+import math
 import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, NoReturn
@@ -34,6 +37,10 @@ from drivers.view import Plan
 
 IDLE_MS: Final = 200
 """Nothing has run for so long before a keeper is made ahead: launches of one task follow each other more quickly."""
+
+FEW: Final = 1
+"""Keepers that are ready where nothing was launched lately."""
+LATELY_S: Final = 600.0
 
 
 def main(arguments: list[str]) -> NoReturn:
@@ -71,6 +78,7 @@ def serve(control: socket.socket, loaded: Driver | None, tier: Tier, ahead: int 
     ahead = worth_preparing(loaded, tier, ahead)
     ready: list[socket.socket] = []
     running: list[socket.socket] = []
+    used = -math.inf
 
     def fork(begun: Plan | None, of_request: Sequence[int] = ()) -> socket.socket:
         """A keeper that waits for its order at the other end. `of_request`: what is passed on to it there, and must not reach its
@@ -90,10 +98,16 @@ def serve(control: socket.socket, loaded: Driver | None, tier: Tier, ahead: int 
         return ours
 
     while True:
-        wanting = len(ready) < ahead and not running
+        now = time.monotonic()
+        used = now if running else used
+        wanted = ready_for(ahead, now - used)
+        while len(ready) > wanted:
+            ready.pop().close()  # which ends it
+        wanting = len(ready) < wanted and not running
+        pause = pause_ms(wanting, len(ready), used + LATELY_S - now)
         awaited = [control.fileno(), woken, *(keeper.fileno() for keeper in running)]
-        heard = {fd for fd, _ in poll(*awaited, timeout_ms=IDLE_MS if wanting else None)}
-        if not heard:
+        heard = {fd for fd, _ in poll(*awaited, timeout_ms=pause)}
+        if not heard and wanting:
             ready.append(fork(usual))
         if woken in heard:
             os.read(woken, 512)
@@ -115,6 +129,19 @@ def serve(control: socket.socket, loaded: Driver | None, tier: Tier, ahead: int 
         for fd in fds:
             os.close(fd)
         running = [*still(running), keeper]
+        used = time.monotonic()
+
+
+def ready_for(ahead: int, unused_s: float) -> int:
+    """How many keepers to have ready where the last launch was so long ago (infinity: never)."""
+    return ahead if unused_s < LATELY_S else min(ahead, FEW)
+
+
+def pause_ms(wanting: bool, ready: int, left_s: float) -> int | None:
+    """How long to wait for something to happen before the next keeper is made, or those there are have become too many; None: for ever."""
+    if wanting:
+        return IDLE_MS
+    return math.ceil(max(left_s, 0.0) * 1000) if ready > FEW else None
 
 
 def worth_preparing(driver: Driver | None, tier: Tier, ahead: int) -> int:

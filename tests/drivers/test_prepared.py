@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import threading
@@ -18,7 +19,7 @@ from drivers.base import Limits, Measured, WorkOrder
 from drivers.confine import Tier
 from drivers.fake import UNIT, FakeDriver
 from drivers.launch import Zygote, measure
-from drivers.zygote import worth_preparing
+from drivers.zygote import FEW, IDLE_MS, LATELY_S, pause_ms, ready_for, worth_preparing
 
 
 @pytest.fixture(scope="module")
@@ -27,10 +28,10 @@ def reached() -> sandbox.Probe:
     return sandbox.probe()
 
 
-def waiting_below(zygote: Zygote, reached: sandbox.Probe) -> list[psutil.Process]:
-    """A prepared keeper and its porter, once they are there; nobody where nothing is prepared."""
+def waiting_below(zygote: Zygote, reached: sandbox.Probe, keepers: int = 1) -> list[psutil.Process]:
+    """Prepared keepers and their porters, once they are there; nobody where nothing is prepared."""
     until = time.monotonic() + 10
-    while reached.tier is Tier.FULL and len(below(zygote)) < 2 and time.monotonic() < until:
+    while reached.tier is Tier.FULL and len(below(zygote)) < 2 * keepers and time.monotonic() < until:
         threading.Event().wait(0.01)
     return below(zygote)
 
@@ -71,6 +72,28 @@ def test_a_launch_whose_prepared_keeper_was_ended_gets_another(
         psutil.wait_procs(waiting, timeout=5)
         events = list(measure(order, Limits(load_s=20, run_s=20), zygote))
     assert [event.samples_ns for event in events if isinstance(event, Measured)] == [(1_000_000, 2_000_000)]
+
+
+def test_a_driver_that_was_used_has_more_prepared_than_one_that_only_waits(
+    tmp_path: Path, reached: sandbox.Probe
+) -> None:
+    model = tmp_path / "script.json"
+    model.write_text('{"latencies_ms": [1, 2]}')
+    order = WorkOrder(str(model), UNIT, 2, 1)
+    with Zygote("fake", simulate=True, tier=reached.tier, ahead=3).start() as zygote:
+        before = waiting_below(zygote, reached)
+        list(measure(order, Limits(load_s=20, run_s=20), zygote))
+        psutil.wait_procs(before, timeout=5)
+        after = waiting_below(zygote, reached, keepers=3)
+    assert (len(before), len(after)) == ((2, 6) if reached.tier is Tier.FULL else (0, 0))
+
+
+def test_what_was_prepared_is_given_up_when_nothing_was_launched_for_long() -> None:
+    assert [ready_for(6, unused) for unused in (0.0, LATELY_S - 1, LATELY_S, math.inf)] == [6, 6, FEW, FEW]
+    assert ready_for(0, 0.0) == ready_for(0, math.inf) == 0
+    assert pause_ms(wanting=True, ready=0, left_s=-math.inf) == IDLE_MS
+    assert pause_ms(wanting=False, ready=6, left_s=2.5) == 2500
+    assert pause_ms(wanting=False, ready=FEW, left_s=-math.inf) is None
 
 
 @pytest.mark.parametrize(("tier", "number"), [(Tier.FULL, 6), (Tier.PARTIAL, 0), (Tier.NONE, 0)])

@@ -31,6 +31,8 @@ from tests.real.apart import a_lock_of_its_own
 
 SARK = (sys.executable, "-P", "-m", "sark")
 MARK = "SARK_TEST_MARK"
+_OF_A_USER = frozenset({"NO_COLOR", "FORCE_COLOR", "TERM", "COLUMNS", "PYTHONDONTWRITEBYTECODE"})
+"""Of a terminal, or of a user: with the last one each of the many processes would compile all of our modules again."""
 _PAUSE = threading.Event()
 
 
@@ -131,7 +133,7 @@ class Lab:
         kept = {
             key: value
             for key, value in os.environ.items()
-            if not key.startswith("SARK_") and key not in ("NO_COLOR", "FORCE_COLOR", "TERM", "COLUMNS")
+            if not key.startswith("SARK_") and key not in _OF_A_USER
         }
         return {
             **kept,
