@@ -1,0 +1,323 @@
+// What several pages are made of: badges, instants and sizes in words, tables that sort and change row by row, questions before a deed.
+
+import { h, replace, visible } from "./dom.js";
+
+// -- words ------------------------------------------------------------------------------------------------------------
+
+// A state with its mark and colour. The class is one of ours; what it says may be anything.
+export function badge(state, text = state) {
+  const known = /^[a-z-]+$/.test(state || "") ? state : "unknown";
+  return h("span", { class: `state ${known}` }, text);
+}
+
+// An instant (ISO, or null) in the reader's own time.
+export function instant(iso) {
+  if (!iso) return "";
+  return h("time", { datetime: iso, title: iso }, new Date(iso).toLocaleString([], { dateStyle: "medium", timeStyle: "short" }));
+}
+
+// Seconds as "4.2 s", "2:05", "1:02:33".
+export function duration(seconds) {
+  if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return "";
+  if (seconds < 10) return `${seconds.toFixed(1)} s`;
+  const whole = Math.floor(seconds);
+  if (whole < 60) return `${whole} s`;
+  const two = (number) => String(number).padStart(2, "0");
+  const minutes = Math.floor(whole / 60);
+  return minutes < 60 ? `${minutes}:${two(whole % 60)}` : `${Math.floor(minutes / 60)}:${two(minutes % 60)}:${two(whole % 60)}`;
+}
+
+// Milliseconds with three digits that mean something.
+export function ms(value) {
+  if (value === null || value === undefined || !Number.isFinite(value)) return "";
+  if (value < 0.1) return `${digits(value * 1000)} µs`;
+  return value < 1000 ? `${digits(value)} ms` : `${digits(value / 1000)} s`;
+}
+
+function digits(value) {
+  return String(Number(value.toPrecision(3)));
+}
+
+// Bytes in binary units, as the command line shows them.
+export function size(bytes) {
+  if (bytes === null || bytes === undefined) return "";
+  let amount = bytes;
+  for (const unit of ["B", "KiB", "MiB", "GiB"]) {
+    if (Math.abs(amount) < 1024) return `${Number.isInteger(amount) ? amount : amount.toFixed(1)} ${unit}`;
+    amount /= 1024;
+  }
+  return `${Number.isInteger(amount) ? amount : amount.toFixed(1)} TiB`;
+}
+
+// count(1, "task") -> "1 task", count(2, "task") -> "2 tasks".
+export function count(number, noun) {
+  return `${number} ${noun}${number === 1 ? "" : "s"}`;
+}
+
+// The end of a long id, the whole of it where the pointer rests.
+export function tail(id) {
+  return h("code", { title: id, class: "id" }, id ? `…${id.slice(-8)}` : "");
+}
+
+// -- pieces -----------------------------------------------------------------------------------------------------------
+
+// A part that scrolls sideways by itself, also by keyboard.
+export function region(label, ...children) {
+  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, children);
+}
+
+// [["name", value], …] as a list of facts; empty values are left out.
+export function facts(pairs) {
+  const shown = pairs.filter(([, value]) => value !== null && value !== undefined && value !== "" && value !== false);
+  return h("dl", { class: "facts" }, shown.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+}
+
+// A bar for a share from 0 to 1 (null: nothing to show). The words beside it say the same.
+export function bar(share) {
+  const full = h("span", { class: "full" });
+  const made = h("span", { class: "bar", "aria-hidden": "true" }, full);
+  setBar(made, share);
+  return made;
+}
+
+export function setBar(made, share) {
+  made.hidden = share === null || share === undefined;
+  if (!made.hidden) made.firstChild.style.transform = `scaleX(${Math.max(0, Math.min(1, share))})`;
+}
+
+// What went wrong, within a page that goes on.
+export function problem(error) {
+  return h("div", { class: "problem", role: "alert" }, h("p", {}, h("strong", {}, error.message)), error.hint && h("p", { class: "hint" }, error.hint));
+}
+
+// Say it to those who listen instead of looking; a moment is left so that it is heard as a change.
+export function announce(text) {
+  const place = document.getElementById("told");
+  place.textContent = "";
+  requestAnimationFrame(() => {
+    place.textContent = visible(text);
+  });
+}
+
+// Change an element's text only where it differs.
+export function setText(element, text) {
+  const shown = visible(String(text));
+  if (element.textContent !== shown) element.textContent = shown;
+}
+
+// -- asking before a deed ---------------------------------------------------------------------------------------------
+
+// A question in a dialog: true when it was answered with `action`. Escape and "Go back" mean no; the focus returns where it was.
+// `more`: elements between the text and the buttons, such as a checkbox.
+export function ask({ title, text, action, danger = false, more = [] }) {
+  return new Promise((answer) => {
+    const dialog = h("dialog", { "aria-labelledby": "asked", "aria-describedby": "asked-why" });
+    let yes = false;
+    const back = h("button", { class: "plain", type: "button", onclick: () => dialog.close() }, "Go back");
+    const go = h(
+      "button",
+      {
+        class: danger ? "danger" : "",
+        type: "button",
+        onclick: () => {
+          yes = true;
+          dialog.close();
+        },
+      },
+      action,
+    );
+    dialog.append(h("h2", { id: "asked" }, title), h("p", { id: "asked-why" }, text), ...more, h("div", { class: "buttons" }, back, go));
+    dialog.addEventListener("close", () => {
+      dialog.remove();
+      answer(yes);
+    });
+    document.body.append(dialog);
+    dialog.showModal();
+    (danger ? back : go).focus();
+  });
+}
+
+// Do what a button stands for: it cannot be pressed twice, and what goes wrong is told below it.
+export async function doing(button, deed) {
+  const before = button.nextElementSibling;
+  if (before?.classList.contains("problem")) before.remove();
+  button.disabled = true;
+  try {
+    return await deed();
+  } catch (error) {
+    button.after(problem(error));
+    return undefined;
+  } finally {
+    button.disabled = false;
+    if (document.activeElement === document.body) button.focus();
+  }
+}
+
+// -- tables -----------------------------------------------------------------------------------------------------------
+
+// A table whose rows change one by one. Columns: { name, value(row) -> what is shown and sorted by,
+//   cell(row) -> node, text or list (else value), sign(row) -> text that changes when the cell must be drawn anew (else value),
+//   number: true, width: "6rem" (where `long`), sort: false, head: true (names its row) }
+// Options: label, key(row) -> text, sorted: [column name, "ascending" | "descending"], long: rows out of sight cost nothing.
+// Gives { element, set(rows), put(changed rows), drop(keys), filter(test) , rows() }.
+export function table(columns, { label, key, sorted = null, long = false, empty = "None." }) {
+  const known = new Map(); // key -> { row, tr, signs, place }
+  let order = sorted ? { name: sorted[0], down: sorted[1] === "descending" } : null;
+  let shows = () => true;
+  const roles = (role) => (long ? { role } : {});
+  const heads = columns.map((column) => {
+    const sorts = column.sort !== false;
+    const words = sorts
+      ? h("button", { type: "button", class: "sort", onclick: () => sortBy(column) }, column.name)
+      : column.name || h("span", { class: "unseen" }, column.title || "Actions");
+    return h("th", { scope: "col", class: column.number ? "number" : null, ...roles("columnheader") }, words);
+  });
+  const body = h("tbody", roles("rowgroup"));
+  const none = h("p", { class: "quiet", hidden: true }, empty);
+  const whole = h(
+    "table",
+    { class: long ? "long" : null, "aria-label": label, ...roles("table") },
+    h("thead", roles("rowgroup"), h("tr", roles("row"), heads)),
+    body,
+  );
+  if (long) whole.style.setProperty("--columns", columns.map((column) => column.width || "minmax(6rem, 1fr)").join(" "));
+  const element = h("div", {}, region(label, whole), none);
+  mark();
+
+  function mark() {
+    columns.forEach((column, index) => {
+      if (column.sort === false) return;
+      const here = order && order.name === column.name;
+      heads[index].setAttribute("aria-sort", here ? (order.down ? "descending" : "ascending") : "none");
+    });
+  }
+
+  function sortBy(column) {
+    order = { name: column.name, down: order?.name === column.name ? !order.down : Boolean(column.number) };
+    mark();
+    arrange();
+    announce(`sorted by ${column.name}, ${order.down ? "descending" : "ascending"}`);
+  }
+
+  function arrange() {
+    let list = [...known.values()].filter((one) => shows(one.row));
+    if (order) {
+      const column = columns.find((one) => one.name === order.name);
+      const way = order.down ? -1 : 1;
+      const values = new Map(list.map((one) => [one, column.value(one.row)]));
+      list.sort((a, b) => compare(values.get(a), values.get(b), way) || a.place - b.place);
+    }
+    none.hidden = list.length > 0;
+    // only what stands elsewhere than before is moved: what has the focus mostly stays where it is
+    let next = body.firstChild;
+    const held = document.activeElement;
+    for (const { tr } of list) {
+      if (tr === next) next = next.nextSibling;
+      else body.insertBefore(tr, next);
+    }
+    while (next) {
+      const gone = next;
+      next = next.nextSibling;
+      gone.remove();
+    }
+    if (held && held !== document.activeElement && body.contains(held)) held.focus({ preventScroll: true });
+  }
+
+  function draw(row) {
+    const id = key(row);
+    let one = known.get(id);
+    if (!one) {
+      const cells = columns.map((column) =>
+        column.head
+          ? h("th", { scope: "row", class: column.number ? "number" : null, ...roles("rowheader") })
+          : h("td", { class: column.number ? "number" : null, ...roles("cell") }),
+      );
+      one = { row, cells, tr: h("tr", roles("row"), cells), signs: [], place: known.size };
+      known.set(id, one);
+    }
+    one.row = row;
+    columns.forEach((column, index) => {
+      const sign = String((column.sign || column.value)(row));
+      if (one.signs[index] === sign) return;
+      one.signs[index] = sign;
+      const shown = column.cell ? column.cell(row) : column.value(row);
+      replace(one.cells[index], shown);
+      if (long && typeof shown !== "object") one.cells[index].title = visible(String(shown ?? ""));
+    });
+  }
+
+  return {
+    element,
+    set(rows) {
+      const ids = new Set(rows.map(key));
+      for (const id of known.keys()) if (!ids.has(id)) known.delete(id);
+      rows.forEach(draw);
+      rows.forEach((row, index) => {
+        known.get(key(row)).place = index;
+      });
+      arrange();
+    },
+    // `still`: their order does not depend on what changed, so that nothing needs to be moved.
+    put(rows, still = false) {
+      const before = known.size;
+      rows.forEach(draw);
+      if (!still || known.size !== before) arrange();
+    },
+    drop(ids) {
+      for (const id of ids) known.delete(id);
+      if (ids.length) arrange();
+    },
+    filter(test) {
+      shows = test;
+      arrange();
+    },
+    rows: () => [...known.values()].map((one) => one.row),
+  };
+}
+
+function compare(a, b, way) {
+  const none = (value) => value === null || value === undefined || value === "";
+  if (none(a) || none(b)) return none(a) - none(b); // what is not known stands last, whichever way
+  if (typeof a === "number" && typeof b === "number") return way * (a - b);
+  return way * String(a).localeCompare(String(b), undefined, { numeric: true });
+}
+
+// -- time -------------------------------------------------------------------------------------------------------------
+
+// Do it again and again until the signal, not while the page is out of sight.
+export async function every(seconds, deed, signal) {
+  while (!signal.aborted) {
+    if (!document.hidden) await deed();
+    await new Promise((go) => {
+      const timer = setTimeout(done, seconds * 1000);
+      signal.addEventListener("abort", done);
+      document.addEventListener("visibilitychange", seen);
+      function seen() {
+        if (!document.hidden) done();
+      }
+      function done() {
+        clearTimeout(timer);
+        signal.removeEventListener("abort", done);
+        document.removeEventListener("visibilitychange", seen);
+        go();
+      }
+    });
+  }
+}
+
+// Collects what comes and hands it over once for each picture that is drawn; nothing piles up while the page is out of sight.
+export function gather(key, take) {
+  const waiting = new Map();
+  let asked = false;
+  return (thing) => {
+    waiting.set(key(thing), thing);
+    if (asked) return;
+    asked = true;
+    requestAnimationFrame(() => {
+      asked = false;
+      const things = [...waiting.values()];
+      waiting.clear();
+      take(things);
+    });
+  };
+}
