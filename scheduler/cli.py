@@ -268,10 +268,22 @@ def results(
             metavar="PATH",
         ),
     ] = None,
+    jsonl: Annotated[
+        str | None,
+        typer.Option(
+            help="Write a JSON object for each task there, with its samples; - for standard output.",
+            metavar="PATH",
+        ),
+    ] = None,
+    parquet: Annotated[
+        Path | None,
+        typer.Option(help="Write the same there as Parquet, with the extra \\[report].", metavar="PATH"),
+    ] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Show a campaign's results as a table, or write them as CSV, JSON or raw samples."""
+    """Show a campaign's results as a table, or write them as CSV, JSON Lines, Parquet, JSON or raw samples."""
     from scheduler.background import is_running
+    from scheduler.exports import jsonl_lines, write_jsonl, write_parquet
     from scheduler.progress import nobody_line
     from scheduler.report import csv_lines, json_lines, write_csv, write_raw
     from scheduler.show import show_results
@@ -279,9 +291,10 @@ def results(
     from scheduler.summary import campaign_rows, raw_results
 
     home: Home = ctx.obj
-    if [csv, raw, "-" if as_json else None].count("-") > 1:
+    if [csv, raw, jsonl, "-" if as_json else None].count("-") > 1:
         raise CampaignError(
-            "only one of --csv, --raw and --json can have standard output", hint="give the other a file"
+            "only one of --csv, --jsonl, --raw and --json can have standard output",
+            hint="give the other a file",
         )
     with Store(home.store) as store:
         found = find_campaign(store, campaign)
@@ -294,6 +307,14 @@ def results(
     elif raw is not None:
         write_raw(Path(raw), found, raw_results(stored))
         print(f"raw samples of {count(len(rows), 'task')} in {raw}", file=sys.stderr)
+    if jsonl == "-":
+        sys.stdout.writelines(jsonl_lines(raw_results(stored)))
+    elif jsonl is not None:
+        write_jsonl(Path(jsonl), raw_results(stored))
+        print(f"{count(len(rows), 'line')} in {jsonl}", file=sys.stderr)
+    if parquet is not None:
+        write_parquet(parquet, found, raw_results(stored))
+        print(f"{count(len(rows), 'row')} in {parquet}", file=sys.stderr)
     if csv == "-":
         sys.stdout.writelines(csv_lines(rows))
     elif csv is not None:
@@ -301,7 +322,7 @@ def results(
         print(f"{count(len(rows), 'row')} in {csv}", file=sys.stderr)
     if as_json:
         print_json({"campaign": found, "results": [row.model_dump(mode="json") for row in rows]})
-    elif csv is None and raw is None:
+    elif csv is None and raw is None and jsonl is None and parquet is None:
         if rows:
             show_results(rows, Console())
         else:
@@ -309,7 +330,7 @@ def results(
         if open_ and rows:
             print(f"{len(rows)} of {len(stored)} tasks have ended; the campaign is not over.")
     if open_ and not is_running(home):
-        print(nobody_line(found), file=sys.stderr if as_json or csv == "-" or raw == "-" else sys.stdout)
+        print(nobody_line(found), file=sys.stderr if as_json or "-" in (csv, raw, jsonl) else sys.stdout)
 
 
 @app.command(rich_help_panel=PANEL)

@@ -58,9 +58,18 @@ class Source:
 
 def launches_of(result: RawResult) -> tuple[tuple[int, ...], ...]:
     """The timed samples of each launch, in nanoseconds."""
+    return _shared_out(result.inference_ns, result.samples)
+
+
+def warmups_of(result: RawResult) -> tuple[tuple[int, ...], ...]:
+    """The warm-up samples of each launch, in nanoseconds."""
+    return _shared_out(result.warmup_ns, result.warmups)
+
+
+def _shared_out(times: tuple[int, ...], counts: Sequence[int]) -> tuple[tuple[int, ...], ...]:
     found, at = [], 0
-    for count in result.samples:
-        found.append(result.inference_ns[at : at + count])
+    for count in counts:
+        found.append(times[at : at + count])
         at += count
     return tuple(found)
 
