@@ -120,6 +120,27 @@ class Questions:
         rows = self._all(sa.select(*TASK_COLUMNS).where(t.tasks.c.id == task))
         return _task(rows[0]) if rows else None
 
+    def tasks_at_work(self) -> tuple[TaskRow, ...]:
+        """Tasks of campaigns that have not ended which a worker has a place for, or runs."""
+        query = (
+            sa.select(*TASK_COLUMNS)
+            .join(t.campaigns, t.campaigns.c.id == t.tasks.c.campaign)
+            .where(
+                t.campaigns.c.ended.is_(None),
+                t.tasks.c.state.in_([str(TaskState.LEASED), str(TaskState.RUNNING)]),
+            )
+            .order_by(t.tasks.c.campaign, t.tasks.c.n)
+        )
+        return tuple(_task(row) for row in self._all(query))
+
+    def model_names(self, hashes: Collection[str]) -> dict[str, str]:
+        """What the campaigns here call these models; of several names one."""
+        if not hashes:
+            return {}
+        query = sa.select(t.models.c.sha256, sa.func.min(t.models.c.name).label("name"))
+        rows = self._all(query.where(t.models.c.sha256.in_(hashes)).group_by(t.models.c.sha256))
+        return {row.sha256: row.name for row in rows}
+
     def bodies(self, campaign: str) -> dict[str, bytes]:
         """The canonical bytes of each task, by id."""
         query = sa.select(t.tasks.c.id, t.tasks.c.body).where(t.tasks.c.campaign == campaign)

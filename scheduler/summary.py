@@ -20,6 +20,7 @@ from protocol.record import SignedRecord, read_record
 from protocol.requirement import show_size
 from protocol.task import read_task
 from protocol.words import Reason, WorkerState
+from scheduler.devices import show_device
 from scheduler.peers import Seen
 from scheduler.progress import show_time
 from scheduler.replicas import compare_replicas, disagreements
@@ -29,7 +30,7 @@ from scheduler.safe import safe_text
 from scheduler.show import show_results
 from scheduler.store import Store
 from scheduler.stored import CampaignRow, Outcome, ResultRow, Summary
-from swarm.paths import path_json, path_words
+from swarm.paths import path_words
 
 
 def campaign_rows(stored: Sequence[ResultRow]) -> list[Row]:
@@ -188,16 +189,7 @@ def exit_code(campaign: CampaignRow, rows: Sequence[Row]) -> int:
 
 def peer_json(seen: Seen) -> dict[str, Any]:
     """A device for programs."""
-    return {
-        **seen.advert.model_dump(mode="json"),
-        "state": str(seen.pong.state) if seen.pong and seen.pong.state else None,
-        "running": seen.pong.running if seen.pong else None,
-        "queue": seen.pong.queue if seen.pong else None,
-        "unreachable": seen.why_silent or None,
-        "path": path_json(seen.path),
-        "fits": seen.verdict.fits,
-        "unmet": [str(item) for item in seen.verdict.missing],
-    }
+    return show_device(seen).model_dump(mode="json")
 
 
 ROOMY: Final = 110

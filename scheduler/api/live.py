@@ -1,0 +1,62 @@
+"""Server-sent events: an answer that goes on for as long as somebody reads it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Protocol
+
+import trio
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+MEDIA_TYPE: Final = "text/event-stream"
+BREATH_S: Final = 15.0
+"""A line that says nothing is sent so often: what stands between would cut a silent connection."""
+
+
+class Tell(Protocol):
+    """Send one event."""
+
+    async def __call__(self, name: str, value: Any, *, id: str | None = None) -> None: ...
+
+
+class Live(Response):
+    """Sends the events that `feed` tells, until it returns or the reader is gone."""
+
+    media_type = MEDIA_TYPE
+
+    def __init__(self, feed: Callable[[Tell], Awaitable[None]]) -> None:
+        super().__init__(headers={"X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._feed = feed
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One reader."""
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        turn = trio.Lock()
+
+        async def pass_on(text: str) -> None:
+            async with turn:
+                await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+
+        async def tell(name: str, value: Any, *, id: str | None = None) -> None:
+            line = json.dumps(value, ensure_ascii=True, separators=(",", ":"))
+            await pass_on(f"event: {name}\ndata: {line}\n" + (f"id: {id}\n" if id is not None else "") + "\n")
+
+        async def breathe() -> None:
+            while True:
+                await pass_on(": here\n\n")
+                await trio.sleep(BREATH_S)
+
+        async def mind() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(mind)
+            nursery.start_soon(breathe)
+            await self._feed(tell)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            nursery.cancel_scope.cancel()
