@@ -85,6 +85,32 @@ def _second(connection: sa.Connection) -> None:
         )
 
 
+def _experiments(connection: sa.Connection) -> None:
+    """Experiments, their versions and runs, and the folder that a campaign's file lay in."""
+    _all(
+        connection,
+        """
+        CREATE TABLE experiments (
+            name TEXT NOT NULL, created FLOAT NOT NULL, every_s FLOAT, at_s FLOAT, alarm FLOAT NOT NULL, webhook TEXT NOT NULL,
+            secret_file TEXT NOT NULL, due FLOAT, PRIMARY KEY (name)
+        );
+        CREATE TABLE experiment_versions (
+            experiment TEXT NOT NULL, version INTEGER NOT NULL, digest TEXT NOT NULL, spec TEXT NOT NULL, models TEXT NOT NULL,
+            folder TEXT NOT NULL, created FLOAT NOT NULL,
+            PRIMARY KEY (experiment, version), FOREIGN KEY(experiment) REFERENCES experiments (name)
+        );
+        CREATE TABLE experiment_runs (
+            campaign TEXT NOT NULL, experiment TEXT NOT NULL, version INTEGER NOT NULL, scheduled BOOLEAN NOT NULL,
+            begun FLOAT NOT NULL, judged FLOAT, finding TEXT NOT NULL, cells TEXT NOT NULL, accepted BOOLEAN NOT NULL,
+            hook TEXT NOT NULL, hook_at FLOAT,
+            PRIMARY KEY (campaign), FOREIGN KEY(experiment) REFERENCES experiments (name)
+        );
+        CREATE INDEX ix_experiment_runs_experiment ON experiment_runs (experiment);
+        CREATE TABLE campaign_folders (campaign TEXT NOT NULL, folder TEXT NOT NULL, PRIMARY KEY (campaign));
+        """,
+    )
+
+
 def _all(connection: sa.Connection, script: str) -> None:
     """Each statement by itself, in the transaction that is open (`executescript` would end it)."""
     for statement in script.split(";"):
@@ -92,5 +118,5 @@ def _all(connection: sa.Connection, script: str) -> None:
             connection.exec_driver_sql(statement)
 
 
-MIGRATIONS: Final[tuple[Migration, ...]] = (_first, _second)
+MIGRATIONS: Final[tuple[Migration, ...]] = (_first, _second, _experiments)
 """`PRAGMA user_version` of a file is how many of them it has been through."""

@@ -23,6 +23,7 @@ from protocol.messages import MAX_EPOCH
 from protocol.task import Task, task_body
 from protocol.words import Reason
 from scheduler import tables as t
+from scheduler.experiment_store import Claim, Experiments
 from scheduler.moves import Moves
 from scheduler.questions import ENDED
 from scheduler.stored import (
@@ -33,7 +34,7 @@ from scheduler.stored import (
 from scheduler.takeover import TakeOver
 
 
-class Store(Moves, TakeOver):
+class Store(Moves, TakeOver, Experiments):
     """An open store. Not for two threads at once."""
 
     def __init__(self, path: Path, *, wall: Callable[[], float] = time.time) -> None:
@@ -57,13 +58,26 @@ class Store(Moves, TakeOver):
     # -- campaigns ------------------------------------------------------------------------------------------------------------------
 
     def create_campaign(
-        self, new: NewCampaign, models: Sequence[NewModel], tasks: Sequence[Task] | None
-    ) -> None:
-        """Put a whole campaign on disk, or nothing of it. `tasks` None: they are planned once the devices are seen."""
+        self,
+        new: NewCampaign,
+        models: Sequence[NewModel],
+        tasks: Sequence[Task] | None,
+        *,
+        folder: str = "",
+        claim: Claim | None = None,
+    ) -> bool:
+        """Put a whole campaign on disk, or nothing of it. `tasks` None: they are planned once the devices are seen. `folder`: where its
+        file lies. `claim`: of which experiment it is a run; False: another process has started that one, and nothing is stored.
+        """
         with self._writing() as c:
+            if claim is not None and not self.claim_run(c, new.id, claim):
+                return False
             self._put_campaign(c, new, models, planned=tasks is not None, created=self._wall())
             self._event(c, new.id, "campaign.created", None, name=new.name, tasks=len(tasks or ()))
             self._add_tasks(c, new.id, tasks or ())
+            if folder:
+                self.keep_folder(c, new.id, folder)
+            return True
 
     def plan_campaign(self, campaign: str, tasks: Sequence[Task]) -> None:
         """The tasks of a campaign that waited for its devices to be seen. Nothing happens when it has been planned."""
