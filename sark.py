@@ -16,7 +16,7 @@ import io
 import logging
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -102,9 +102,12 @@ def _this_device(home: Home, simulate: bool) -> LocalDevice:
     return LocalDevice(home, simulate=simulate, private=private, patience_s=settings.patience_s)
 
 
-def _routers(home: Home) -> Sequence[APIRouter]:
-    """What the other roles of a home offer beside the scheduler's own endpoints."""
-    return ()
+def _routers(home: Home, ways: Callable[[], tuple[str, ...]]) -> Sequence[APIRouter]:
+    """What the other roles of a home offer beside the scheduler's own endpoints. `ways`: into the swarm, as of now."""
+    import gate.api
+    import node.api
+
+    return node.api.router(home), gate.api.router(home, ways)
 
 
 def open_bench(home: Path | None = None, *, simulate: bool = False) -> Bench:

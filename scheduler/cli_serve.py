@@ -24,11 +24,12 @@ PORT: Final = 5000
 """Where the first system's clients look."""
 LOOPBACK: Final = ("127.0.0.1", "::1")
 
-Routers = Callable[[Home], Sequence["APIRouter"]]
+Routers = Callable[[Home, Callable[[], tuple[str, ...]]], Sequence["APIRouter"]]
 
 
 def add_serve(app: typer.Typer, routers: Routers) -> None:
-    """Give `app` the command `serve`. `routers`: what this home's other roles offer; only the program knows them all."""
+    """Give `app` the command `serve`. `routers`: what this home's other roles offer, given its ways into the swarm; only the program knows
+    them all."""
 
     @app.command(rich_help_panel="For all")
     def serve(
@@ -66,7 +67,7 @@ def add_serve(app: typer.Typer, routers: Routers) -> None:
         desk = Desk(home, gates=gates_now, keep_alive=lambda: keeper(ctx, gates_now())())
         names = _names(hosts, name or ())
         try:
-            trio.run(_run, desk, hosts, port, names, token, routers(home))
+            trio.run(_run, desk, hosts, port, names, token, routers(home, gates_now))
         finally:
             desk.close()
 

@@ -57,10 +57,12 @@ def router(desk: Desk, opening: Opening | None = None) -> APIRouter:
         with lookout.watching(), trio.move_on_after(PATIENCE_S):
             picture = await lookout.newer()
             if picture.error is not None:
-                raise Wrong(HTTPStatus.CONFLICT, picture.error.what, hint=picture.error.hint)
+                raise picture.error
             whole = await _fleet(desk, picture, requirement)
             return _page(whole, limit, after)
-        raise Wrong(HTTPStatus.CONFLICT, "the swarm could not be looked at in time", hint="ask again")
+        raise Wrong(
+            HTTPStatus.FAILED_DEPENDENCY, "the swarm could not be looked at in time", hint="ask again"
+        )
 
     @fleet.get(
         "/fleet",

@@ -24,7 +24,7 @@ MEDIA_TYPE: Final = "application/problem+json"
 _STATUS: Final[dict[int, HTTPStatus]] = {
     2: HTTPStatus.UNPROCESSABLE_ENTITY,
     3: HTTPStatus.CONFLICT,
-    4: HTTPStatus.SERVICE_UNAVAILABLE,
+    4: HTTPStatus.FAILED_DEPENDENCY,  # this server is well; who was to be asked for the client is not there
     5: HTTPStatus.FORBIDDEN,
     6: HTTPStatus.INSUFFICIENT_STORAGE,
 }
