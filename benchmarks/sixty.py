@@ -1,6 +1,6 @@
 """A swarm of 60 real processes on one machine, by two gates that know nothing of each other: who is found when, and the costs.
 
-    python benchmarks/sixty.py [--workers 60] [--batch 10] [--each 2] [--task 1.0] [--idle 30] [--within 600]
+    python benchmarks/sixty.py [--workers 60] [--batch 10] [--each 3] [--task 1.0] [--idle 30] [--within 600]
 
 Real `sark-node gate`, `join`, `peers` and `submit` on loopback. Of six workers three know the first gate only, two the second only, one
 both. `--batch`: so many start at a time, the next when these are up; 0: all at the same moment. 60 need about 12 GiB. Where this is root
@@ -51,7 +51,7 @@ def main() -> None:
     )
     parser.add_argument("--workers", type=int, default=60)
     parser.add_argument("--batch", type=int, default=10)
-    parser.add_argument("--each", type=int, default=2, help="tasks for each worker")
+    parser.add_argument("--each", type=int, default=3, help="tasks for each worker")
     parser.add_argument("--task", type=float, default=1.0, help="seconds of a task")
     parser.add_argument("--idle", type=float, default=30.0)
     parser.add_argument("--within", type=float, default=600.0, help="seconds to wait for anything")
