@@ -68,7 +68,8 @@ export async function save(path, name) {
   setTimeout(() => URL.revokeObjectURL(url), 10_000);
 }
 
-// Server-sent events until the signal: take(name, value). A cut is told by down(true) and tried again from the last id.
+// Server-sent events until the signal, or the server's `end`: take(name, value). A cut is told by down(true) and tried again from the
+// last id.
 export async function stream(path, take, down, signal) {
   let last = "";
   for (let tries = 0; !signal.aborted; tries += 1) {
@@ -78,6 +79,7 @@ export async function stream(path, take, down, signal) {
         headers: { Accept: "text/event-stream", ...(last ? { "Last-Event-ID": last } : {}) },
       });
       down(false);
+      if (answer.status === 204) return; // all is told
       const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
       let rest = "";
       for (;;) {
@@ -95,6 +97,7 @@ export async function stream(path, take, down, signal) {
             else if (line.startsWith("id: ")) last = line.slice(4);
           }
           if (data.length) take(name, JSON.parse(data.join("\n")));
+          if (name === "end") return;
         }
       }
     } catch (error) {

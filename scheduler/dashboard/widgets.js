@@ -157,26 +157,27 @@ export async function doing(button, deed) {
 
 // A table whose rows change one by one. Columns: { name, value(row) -> what is shown and sorted by,
 //   cell(row) -> node, text or list (else value), sign(row) -> text that changes when the cell must be drawn anew (else value),
-//   number: true, width: "6rem" (where `long`), sort: false, head: true (names its row) }
-// Options: label, key(row) -> text, sorted: [column name, "ascending" | "descending"], long: rows out of sight cost nothing.
-// Gives { element, set(rows), put(changed rows), drop(keys), filter(test) , rows() }.
-export function table(columns, { label, key, sorted = null, long = false, empty = "None." }) {
-  const known = new Map(); // key -> { row, tr, signs, place }
-  let order = sorted ? { name: sorted[0], down: sorted[1] === "descending" } : null;
+//   number: true, width: "6rem" (where `long`), sort: false, head: true (names its row), hidden: true (its name is for listeners) }
+// Options: label, key(row) -> text, sorted: [column name, "ascending" | "descending"], empty: what is said without rows,
+//   long: rows out of sight cost nothing; stack: on a narrow screen each row is a card; rowClass(row) -> one of our classes.
+// Gives { element, set(rows), put(changed rows), drop(keys), filter(test), rows() }.
+export function table(columns, { label, key, sorted = null, long = false, stack = false, empty = "None.", rowClass = () => "" }) {
+  const known = new Map(); // key -> { row, tr, cells, signs, place, by, shown }
+  let order = sorted ? { column: columns.find((one) => one.name === sorted[0]), down: sorted[1] === "descending" } : null;
   let shows = () => true;
-  const roles = (role) => (long ? { role } : {});
+  const roles = (role) => (long || stack ? { role } : {}); // boxes that are laid out otherwise lose what a table tells by itself
   const heads = columns.map((column) => {
-    const sorts = column.sort !== false;
+    const sorts = column.sort !== false && !column.hidden;
     const words = sorts
       ? h("button", { type: "button", class: "sort", onclick: () => sortBy(column) }, column.name)
-      : column.name || h("span", { class: "unseen" }, column.title || "Actions");
+      : h("span", { class: column.hidden ? "unseen" : null }, column.name);
     return h("th", { scope: "col", class: column.number ? "number" : null, ...roles("columnheader") }, words);
   });
   const body = h("tbody", roles("rowgroup"));
   const none = h("p", { class: "quiet", hidden: true }, empty);
   const whole = h(
     "table",
-    { class: long ? "long" : null, "aria-label": label, ...roles("table") },
+    { class: long ? "long" : stack ? "stack" : null, "aria-label": label, ...roles("table") },
     h("thead", roles("rowgroup"), h("tr", roles("row"), heads)),
     body,
   );
@@ -186,31 +187,28 @@ export function table(columns, { label, key, sorted = null, long = false, empty 
 
   function mark() {
     columns.forEach((column, index) => {
-      if (column.sort === false) return;
-      const here = order && order.name === column.name;
+      if (column.sort === false || column.hidden) return;
+      const here = order?.column === column;
       heads[index].setAttribute("aria-sort", here ? (order.down ? "descending" : "ascending") : "none");
     });
   }
 
   function sortBy(column) {
-    order = { name: column.name, down: order?.name === column.name ? !order.down : Boolean(column.number) };
+    order = { column, down: order?.column === column ? !order.down : Boolean(column.number) };
+    for (const one of known.values()) one.by = column.value(one.row);
     mark();
     arrange();
     announce(`sorted by ${column.name}, ${order.down ? "descending" : "ascending"}`);
   }
 
+  // Only what stands elsewhere than before is moved.
   function arrange() {
-    let list = [...known.values()].filter((one) => shows(one.row));
-    if (order) {
-      const column = columns.find((one) => one.name === order.name);
-      const way = order.down ? -1 : 1;
-      const values = new Map(list.map((one) => [one, column.value(one.row)]));
-      list.sort((a, b) => compare(values.get(a), values.get(b), way) || a.place - b.place);
-    }
+    const list = [...known.values()].filter((one) => one.shown);
+    const way = order?.down ? -1 : 1;
+    list.sort((a, b) => (order ? compare(a.by, b.by, way) : 0) || a.place - b.place);
     none.hidden = list.length > 0;
-    // only what stands elsewhere than before is moved: what has the focus mostly stays where it is
-    let next = body.firstChild;
     const held = document.activeElement;
+    let next = body.firstChild;
     for (const { tr } of list) {
       if (tr === next) next = next.nextSibling;
       else body.insertBefore(tr, next);
@@ -220,22 +218,30 @@ export function table(columns, { label, key, sorted = null, long = false, empty 
       next = next.nextSibling;
       gone.remove();
     }
-    if (held && held !== document.activeElement && body.contains(held)) held.focus({ preventScroll: true });
+    if (held !== document.activeElement && body.contains(held)) held.focus({ preventScroll: true });
   }
 
+  function make(row) {
+    const cells = columns.map((column) =>
+      h(column.head ? "th" : "td", {
+        scope: column.head ? "row" : null,
+        class: column.number ? "number" : null,
+        "data-name": stack && !column.head && !column.hidden ? column.name : null,
+        ...roles(column.head ? "rowheader" : "cell"),
+      }),
+    );
+    return { row, cells, tr: h("tr", roles("row"), cells), signs: [], place: known.size, by: undefined, shown: false };
+  }
+
+  // Whether the row stands elsewhere now, or comes, or goes.
   function draw(row) {
     const id = key(row);
-    let one = known.get(id);
-    if (!one) {
-      const cells = columns.map((column) =>
-        column.head
-          ? h("th", { scope: "row", class: column.number ? "number" : null, ...roles("rowheader") })
-          : h("td", { class: column.number ? "number" : null, ...roles("cell") }),
-      );
-      one = { row, cells, tr: h("tr", roles("row"), cells), signs: [], place: known.size };
-      known.set(id, one);
-    }
+    const fresh = !known.has(id);
+    const one = known.get(id) || make(row);
+    known.set(id, one);
     one.row = row;
+    const as = rowClass(row);
+    if (one.tr.className !== as) one.tr.className = as;
     columns.forEach((column, index) => {
       const sign = String((column.sign || column.value)(row));
       if (one.signs[index] === sign) return;
@@ -244,6 +250,10 @@ export function table(columns, { label, key, sorted = null, long = false, empty 
       replace(one.cells[index], shown);
       if (long && typeof shown !== "object") one.cells[index].title = visible(String(shown ?? ""));
     });
+    const [by, shown] = [order?.column.value(row), shows(row)];
+    const moved = fresh || by !== one.by || shown !== one.shown;
+    [one.by, one.shown] = [by, shown];
+    return moved;
   }
 
   return {
@@ -251,17 +261,16 @@ export function table(columns, { label, key, sorted = null, long = false, empty 
     set(rows) {
       const ids = new Set(rows.map(key));
       for (const id of known.keys()) if (!ids.has(id)) known.delete(id);
-      rows.forEach(draw);
       rows.forEach((row, index) => {
+        draw(row);
         known.get(key(row)).place = index;
       });
       arrange();
     },
-    // `still`: their order does not depend on what changed, so that nothing needs to be moved.
-    put(rows, still = false) {
-      const before = known.size;
-      rows.forEach(draw);
-      if (!still || known.size !== before) arrange();
+    put(rows) {
+      let moved = false;
+      for (const row of rows) moved = draw(row) || moved;
+      if (moved) arrange();
     },
     drop(ids) {
       for (const id of ids) known.delete(id);
@@ -269,6 +278,7 @@ export function table(columns, { label, key, sorted = null, long = false, empty 
     },
     filter(test) {
       shows = test;
+      for (const one of known.values()) one.shown = shows(one.row);
       arrange();
     },
     rows: () => [...known.values()].map((one) => one.row),
