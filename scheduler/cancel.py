@@ -29,16 +29,9 @@ def cancel_and_wait(
     Raises `CampaignError` when there is no such task, `Unreachable` when the scheduler does not confirm in time: the request
     stays on disk and is carried out when a scheduler process runs.
     """
-    before = _tasks(store, target)
-    over = {task.id for task in before if task.state in ENDED}
-    if not before and "/" in target:
-        raise CampaignError(f"no task {target!r}", hint="list a campaign's tasks: sark-node results CAMPAIGN")
-    if _settled(store, target):
-        row = store.campaign(target.partition("/")[0])
-        if row is not None and row.outcome is Outcome.ADOPTED:
-            raise CampaignError(f"{target} is {ADOPTED}", hint="cancel it on the machine that carries it on")
+    over = {task.id for task in _tasks(store, target) if task.state in ENDED}
+    if not ask_cancel(store, target):
         return f"{target} had ended already."
-    store.request_cancel(target)
     deadline = clock() + WAIT_S
     looked = 0
     while not _settled(store, target):
@@ -54,6 +47,20 @@ def cancel_and_wait(
     after = _tasks(store, target)
     stopped = sum(task.state is TaskState.CANCELLED and task.id not in over for task in after)
     return f"{target} is cancelled: {stopped} stopped, {len(after) - stopped} had ended before."
+
+
+def ask_cancel(store: Store, target: str) -> int:
+    """Put the wish on disk that `target`, a campaign or a task, be cancelled; gives how many open tasks it concerns, at least 1, or 0
+    when it had ended already. Raises `CampaignError` when there is no such task, or another machine carries it on.
+    """
+    if "/" in target and not _tasks(store, target):
+        raise CampaignError(f"no task {target!r}", hint="list a campaign's tasks: sark-node results CAMPAIGN")
+    if _settled(store, target):
+        row = store.campaign(target.partition("/")[0])
+        if row is not None and row.outcome is Outcome.ADOPTED:
+            raise CampaignError(f"{target} is {ADOPTED}", hint="cancel it on the machine that carries it on")
+        return 0
+    return store.request_cancel(target)
 
 
 def _settled(store: Store, target: str) -> bool:

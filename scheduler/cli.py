@@ -230,16 +230,17 @@ app.command("attach", hidden=True)(watch)
 def campaigns(ctx: typer.Context, as_json: Annotated[bool, JSON] = False) -> None:
     """List the campaigns of this home, the latest first."""
     from scheduler.background import is_running
+    from scheduler.forms import campaign_info
     from scheduler.progress import nobody_line
     from scheduler.store import Store
-    from scheduler.summary import campaign_json, campaigns_table
+    from scheduler.summary import campaigns_table
 
     home: Home = ctx.obj
     with Store(home.store) as store:
         summaries = store.summaries()
     scheduling = is_running(home)
     if as_json:
-        told = [campaign_json(item, scheduling=scheduling) for item in summaries]
+        told = [campaign_info(item, scheduling=scheduling).model_dump(mode="json") for item in summaries]
         print_json({"count": len(summaries), "campaigns": told})
         return
     if not summaries:

@@ -57,7 +57,8 @@ def events(
     Exit code of --verify: 0 when the chain holds, 1 when an event was changed, left out or put in. Whoever can write to this home can also
     write the whole chain anew: note its last hash elsewhere, and check later against that with --last.
     """
-    from scheduler.events import event_json, event_line
+    from scheduler.events import event_line
+    from scheduler.forms import event_info
     from scheduler.store import Store
 
     home: Home = ctx.obj
@@ -76,7 +77,7 @@ def events(
         if verify:
             raise SystemExit(_verify(store, found, last.lower(), as_json=as_json))
         if as_json:
-            told = [event_json(event) for event in store.all_events(found)]
+            told = [event_info(event).model_dump(mode="json") for event in store.all_events(found)]
             print_json({"campaign": found, "count": len(told), "events": told})
             return
         seen = 0

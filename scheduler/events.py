@@ -65,17 +65,3 @@ class _Fields(dict[str, Any]):
 
     def __missing__(self, key: str) -> str:
         return "-"
-
-
-def event_json(event: Event) -> dict[str, Any]:
-    """For programs: what the hash is made over, and the hash; `at` in seconds since 1970 as it was written, `time` the same in UTC."""
-    return {
-        "campaign": event.campaign,
-        "seq": event.seq,
-        "at": event.at,
-        "time": datetime.fromtimestamp(event.at, UTC).isoformat(timespec="milliseconds"),
-        "name": event.name,
-        "task": event.task,
-        "fields": dict(event.fields),
-        "hash": event.hash,
-    }

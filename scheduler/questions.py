@@ -47,12 +47,12 @@ class Questions:
     def unfinished_campaigns(self) -> tuple[CampaignRow, ...]:
         """Those that have not ended, oldest first."""
         query = sa.select(t.campaigns).where(t.campaigns.c.ended.is_(None))
-        return tuple(_campaign(row) for row in self._all(query.order_by(t.campaigns.c.created)))
+        return tuple(campaign_row(row) for row in self._all(query.order_by(t.campaigns.c.created)))
 
     def campaign(self, campaign: str) -> CampaignRow | None:
         """One campaign by its id."""
         rows = self._all(sa.select(t.campaigns).where(t.campaigns.c.id == campaign))
-        return _campaign(rows[0]) if rows else None
+        return campaign_row(rows[0]) if rows else None
 
     def find_campaign(self, prefix: str) -> tuple[CampaignRow, ...]:
         """Those whose id begins with `prefix`, or whose name is it; an exact id stands alone. Newest first."""
@@ -63,7 +63,7 @@ class Questions:
         query = sa.select(t.campaigns).where(
             sa.or_(c.id.startswith(prefix, autoescape=True), c.name == prefix)
         )
-        return tuple(_campaign(row) for row in self._all(query.order_by(c.created.desc())))
+        return tuple(campaign_row(row) for row in self._all(query.order_by(c.created.desc())))
 
     def summaries(self) -> tuple[Summary, ...]:
         """All campaigns with their counts, newest first."""
@@ -74,7 +74,7 @@ class Questions:
         for row in self._all(counted):
             counts.setdefault(row.campaign, {})[TaskState(row.state)] = row.tasks
         rows = self._all(sa.select(t.campaigns).order_by(t.campaigns.c.created.desc()))
-        return tuple(Summary(_campaign(row), counts.get(row.id, {})) for row in rows)
+        return tuple(Summary(campaign_row(row), counts.get(row.id, {})) for row in rows)
 
     def models(self, campaign: str) -> tuple[NewModel, ...]:
         """The campaign's models by name."""
@@ -113,12 +113,12 @@ class Questions:
     def tasks(self, campaign: str) -> tuple[TaskRow, ...]:
         """All of a campaign, in its order."""
         query = sa.select(*TASK_COLUMNS).where(t.tasks.c.campaign == campaign).order_by(t.tasks.c.n)
-        return tuple(_task(row) for row in self._all(query))
+        return tuple(task_row(row) for row in self._all(query))
 
     def task(self, task: str) -> TaskRow | None:
         """One task by its id."""
         rows = self._all(sa.select(*TASK_COLUMNS).where(t.tasks.c.id == task))
-        return _task(rows[0]) if rows else None
+        return task_row(rows[0]) if rows else None
 
     def tasks_at_work(self) -> tuple[TaskRow, ...]:
         """Tasks of campaigns that have not ended which a worker has a place for, or runs."""
@@ -131,7 +131,7 @@ class Questions:
             )
             .order_by(t.tasks.c.campaign, t.tasks.c.n)
         )
-        return tuple(_task(row) for row in self._all(query))
+        return tuple(task_row(row) for row in self._all(query))
 
     def model_names(self, hashes: Collection[str]) -> dict[str, str]:
         """What the campaigns here call these models; of several names one."""
@@ -168,8 +168,8 @@ class Questions:
             return Kept(Reason.UNKNOWN)
         return Kept(why_not(row.state, row.reason))
 
-    def rows(self, campaign: str) -> tuple[ResultRow, ...]:
-        """Every task of a campaign, in its order, with the record that decided it."""
+    def rows(self, campaign: str, low: int = 0, high: int | None = None) -> tuple[ResultRow, ...]:
+        """Every task of a campaign, in its order, with the record that decided it. `low`, `high`: only those with these numbers."""
         query = (
             sa.select(
                 *t.tasks.c,
@@ -185,11 +185,13 @@ class Questions:
                 sa.and_(t.records.c.task == t.tasks.c.id, t.records.c.decides),
                 isouter=True,
             )
-            .where(t.tasks.c.campaign == campaign)
+            .where(t.tasks.c.campaign == campaign, t.tasks.c.n >= low)
             .order_by(t.tasks.c.n)
         )
+        if high is not None:
+            query = query.where(t.tasks.c.n <= high)
         return tuple(
-            ResultRow(_task(r), r.body, r.by, r.at, r.record, r.signature, r.accepted)
+            ResultRow(task_row(r), r.body, r.by, r.at, r.record, r.signature, r.accepted)
             for r in self._all(query)
         )
 
@@ -254,13 +256,15 @@ def _fence(row: sa.Row[Any]) -> Fence | None:
     return None if row.number is None else Fence(incarnation=row.incarnation, number=row.number)
 
 
-def _campaign(row: sa.Row[Any]) -> CampaignRow:
+def campaign_row(row: sa.Row[Any]) -> CampaignRow:
+    """A campaign from a row of its table."""
     values = dict(row._mapping)
     del values["next_seq"]
     return CampaignRow(**{**values, "outcome": Outcome(row.outcome) if row.outcome else None})
 
 
-def _task(row: sa.Row[Any]) -> TaskRow:
+def task_row(row: sa.Row[Any]) -> TaskRow:
+    """A task from a row of `TASK_COLUMNS`."""
     values = {name: row._mapping[name] for name in TaskRow.__dataclass_fields__ if name != "fence"}
     values |= {
         "fence": _fence(row),

@@ -24,6 +24,7 @@ from protocol.task import Task, task_body
 from protocol.words import Reason
 from scheduler import tables as t
 from scheduler.experiment_store import Claim, Experiments
+from scheduler.listing import Listing
 from scheduler.moves import Moves
 from scheduler.questions import ENDED
 from scheduler.stored import (
@@ -34,7 +35,7 @@ from scheduler.stored import (
 from scheduler.takeover import TakeOver
 
 
-class Store(Moves, TakeOver, Experiments):
+class Store(Moves, TakeOver, Experiments, Listing):
     """An open store. Not for two threads at once."""
 
     def __init__(self, path: Path, *, wall: Callable[[], float] = time.time) -> None:

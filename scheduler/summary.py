@@ -21,6 +21,7 @@ from protocol.requirement import show_size
 from protocol.task import read_task
 from protocol.words import Reason, WorkerState
 from scheduler.devices import show_device
+from scheduler.forms import status_of
 from scheduler.peers import Seen
 from scheduler.progress import show_time
 from scheduler.replicas import compare_replicas, disagreements
@@ -77,22 +78,6 @@ def _signed(item: ResultRow) -> SignedRecord | None:
 # -- campaigns -----------------------------------------------------------------------------------------------------------------
 
 
-def campaign_json(item: Summary, *, scheduling: bool = True) -> dict[str, Any]:
-    """A campaign for programs; instants in UTC. `scheduling`: a scheduler process runs on this home."""
-    campaign = item.campaign
-    return {
-        "campaign_id": campaign.id,
-        "name": campaign.name,
-        "status": _status(campaign),
-        "carried_on": scheduling and campaign.ended is None,
-        "created": _utc(campaign.created),
-        "ended": _utc(campaign.ended),
-        "total_tasks": item.tasks,
-        "tasks": {str(state): item.counts.get(state, 0) for state in TaskState},
-        "detail": campaign.detail,
-    }
-
-
 def campaigns_table(summaries: Sequence[Summary], *, scheduling: bool = True) -> Table:
     """A line for each campaign. `scheduling`: a scheduler process runs on this home."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
@@ -119,20 +104,10 @@ def campaigns_table(summaries: Sequence[Summary], *, scheduling: bool = True) ->
     return table
 
 
-def _status(campaign: CampaignRow) -> str:
-    if campaign.ended is not None:
-        return str(campaign.outcome)
-    return "cancelling" if campaign.cancel else "running"
-
-
 def _shown_status(item: Summary, *, scheduling: bool) -> str:
     if item.campaign.outcome is Outcome.ADOPTED:
         return "carried on elsewhere"
-    return _status(item.campaign) if scheduling or item.campaign.ended is not None else "halted"
-
-
-def _utc(instant: float | None) -> str | None:
-    return None if instant is None else datetime.fromtimestamp(instant, UTC).isoformat(timespec="seconds")
+    return status_of(item.campaign) if scheduling or item.campaign.ended is not None else "halted"
 
 
 def finish(
@@ -150,7 +125,7 @@ def finish(
     if as_json:
         document = {
             "campaign": campaign.id,
-            "status": _status(campaign),
+            "status": status_of(campaign),
             "results": [row.model_dump(mode="json") for row in rows],
             "csv": str(csv_file.absolute()),
             "raw": str(raw_file.absolute()),

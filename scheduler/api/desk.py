@@ -12,6 +12,8 @@ from typing import TypeVar
 
 import trio
 
+from scheduler.api.feeds import Feeds
+from scheduler.background import is_running
 from scheduler.store import Store
 from swarm.home import Home
 
@@ -27,6 +29,11 @@ class Desk:
     keep_alive: Callable[[], None]
     _store: Store | None = None
     _turn: trio.Lock = field(default_factory=trio.Lock)
+    feeds: Feeds = field(init=False)
+    """What streams are told."""
+
+    def __post_init__(self) -> None:
+        self.feeds = Feeds(self.open_store, partial(is_running, self.home))
 
     async def store(self, work: Callable[[Store], T]) -> T:
         """Do this with the store, in a thread of its own, one caller after the other. Raises what `work` raises, and `ResourceError`."""
@@ -35,15 +42,20 @@ class Desk:
 
     def _with_store(self, work: Callable[[Store], T]) -> T:
         if self._store is None:
-            self._store = Store(self.home.store)
+            self._store = self.open_store()
         return work(self._store)
+
+    def open_store(self) -> Store:
+        """One more connection of its own, to be closed by who asked. Blocking; raises `ResourceError`."""
+        return Store(self.home.store)
 
     async def wake(self) -> None:
         """See to it that a scheduler process runs: somebody waits for its work. Raises `ResourceError` when it cannot be started."""
         await trio.to_thread.run_sync(self.keep_alive)
 
     def close(self) -> None:
-        """Close the store."""
+        """Close the stores."""
+        self.feeds.close()
         if self._store is not None:
             self._store.close()
             self._store = None

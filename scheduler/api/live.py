@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import trio
 from starlette.responses import Response
@@ -15,10 +15,26 @@ BREATH_S: Final = 15.0
 """A line that says nothing is sent so often: what stands between would cut a silent connection."""
 
 
-class Tell(Protocol):
-    """Send one event."""
+def event_text(name: str, value: str, *, id: str | None = None) -> str:
+    """One event; `value` is JSON on one line. `id`: what a reader that was cut off comes back with."""
+    return f"event: {name}\ndata: {value}\n" + (f"id: {id}\n" if id is not None else "") + "\n"
 
-    async def __call__(self, name: str, value: Any, *, id: str | None = None) -> None: ...
+
+class Tell:
+    """Sends events to one reader."""
+
+    def __init__(self, send: Send) -> None:
+        self._send, self._turn = send, trio.Lock()
+
+    async def __call__(self, name: str, value: Any, *, id: str | None = None) -> None:
+        """One event."""
+        line = json.dumps(value, ensure_ascii=True, separators=(",", ":"))
+        await self.text(event_text(name, line, id=id))
+
+    async def text(self, text: str) -> None:
+        """Events that are made already, whole ones."""
+        async with self._turn:
+            await self._send({"type": "http.response.body", "body": text.encode(), "more_body": True})
 
 
 class Live(Response):
@@ -34,19 +50,11 @@ class Live(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One reader."""
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        turn = trio.Lock()
-
-        async def pass_on(text: str) -> None:
-            async with turn:
-                await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
-
-        async def tell(name: str, value: Any, *, id: str | None = None) -> None:
-            line = json.dumps(value, ensure_ascii=True, separators=(",", ":"))
-            await pass_on(f"event: {name}\ndata: {line}\n" + (f"id: {id}\n" if id is not None else "") + "\n")
+        tell = Tell(send)
 
         async def breathe() -> None:
             while True:
-                await pass_on(": here\n\n")
+                await tell.text(": here\n\n")
                 await trio.sleep(BREATH_S)
 
         async def mind() -> None:

@@ -9,11 +9,20 @@ import httpx
 import pytest
 import trio
 
+from protocol.attempt import TaskEvent
+from protocol.lease import Fence
+from protocol.requirement import Requirement, parse_clause
+from protocol.task import Measure, Model, Task, Timeouts
+from protocol.words import Reason
 from scheduler.api.app import make_app, open_app
 from scheduler.api.desk import Desk
 from scheduler.api.guard import Rules
 from scheduler.api.serving import bind, serve
+from scheduler.campaign import parse_campaign
+from scheduler.store import Store
+from scheduler.stored import Intent, NewCampaign, NewModel
 from swarm.home import Home
+from swarm.identity import Identity
 
 
 class Woken:
@@ -56,3 +65,63 @@ async def served(desk: Desk) -> AsyncIterator[httpx.AsyncClient]:
         async with httpx.AsyncClient(base_url=url, trust_env=False) as asking:
             yield asking
         nursery.cancel_scope.cancel()
+
+
+WORKER = Identity.from_seed("worker").peer_id
+SCHEDULER = Identity.from_seed("scheduler").peer_id
+SPEC = parse_campaign(b"campaign: vision\nmodels: [m.onnx]\nunits: [CPU (ONNX)]\n", "c.yaml")
+
+
+class Kept:
+    """Writes campaigns into a home's store, as another process would."""
+
+    def __init__(self, home: Home) -> None:
+        self.store = Store(home.store)
+
+    def campaign(self, name: str = "c-one", tasks: int = 3, title: str = "vision", device: str = "d") -> str:
+        """A campaign none of whose tasks has begun."""
+        self.store.create_campaign(
+            NewCampaign(name, title, SCHEDULER, SPEC.model_dump_json()),
+            [NewModel("m.onnx", "ab" * 32, 7, facts="m.onnx")],
+            [self.task(name, n) for n in range(1, tasks + 1)],
+        )
+        return name
+
+    def task(self, campaign: str, n: int) -> Task:
+        """The n-th of a campaign."""
+        return Task(
+            campaign=campaign,
+            task=f"{campaign}/{n}",
+            scheduler=SCHEDULER,
+            model=Model(name="m.onnx", sha256="ab" * 32, size=7),
+            unit="CPU (ONNX)",
+            requirement=Requirement(clauses=(parse_clause("ram >= 1 GiB"),)),
+            measure=Measure(),
+            timeouts=Timeouts(),
+        )
+
+    def begin(self, task: str, device: str = "laptop-7") -> Fence:
+        """A worker has a place for it."""
+        fence = Fence(incarnation=1, number=int(task.rpartition("/")[2]))
+        self.store.begin_attempts([Intent(task, 1, f"key of {task}", WORKER, device, 1)])
+        self.store.record_grant(task, 1, lease=f"lease of {task}", fence=fence, queued=False)
+        return fence
+
+    def succeed(self, task: str, device: str = "laptop-7", body: bytes = b"cannot be read") -> None:
+        """It is done."""
+        fence = self.begin(task, device)
+        self.store.record_result(
+            task=task, attempt=1, fence=fence, worker=WORKER, sha256="cd" * 32, body=body,
+            signature=b"s" * 64, event=TaskEvent.SUCCEED,
+        )  # fmt: skip
+
+    def fail(self, *tasks: str, detail: str = "") -> None:
+        """No device fits."""
+        self.store.end_pending(list(tasks), TaskEvent.FAIL, reason=Reason.NOTHING_FITS, detail=detail)
+
+
+@pytest.fixture
+def kept(desk: Desk) -> Iterator[Kept]:
+    made = Kept(desk.home)
+    yield made
+    made.store.close()

@@ -15,7 +15,8 @@ from protocol.requirement import Requirement
 from protocol.task import Measure, Model, Task, Timeouts
 from protocol.words import Reason
 from scheduler.chain import chained, check_chain
-from scheduler.events import SAYS, event_json, event_line, event_words
+from scheduler.events import SAYS, event_line, event_words
+from scheduler.forms import event_info
 from scheduler.store import Store
 from scheduler.stored import Event, Intent, NewCampaign
 from swarm.home import Home
@@ -76,7 +77,7 @@ def test_each_event_is_a_line_that_says_when_which_task_and_what(tmp_path: Path)
 def test_an_event_of_a_newer_version_is_told_by_its_name_and_fields() -> None:
     event = Event("c-one", 1, 0.0, "task.teleported", None, {"to": "the moon"})
     assert event_words(event) == "task.teleported: to the moon"
-    assert event_json(event)["fields"] == {"to": "the moon"}
+    assert event_info(event).fields == {"to": "the moon"}
     for name in SAYS:
         assert event_words(Event("c-one", 1, 0.0, name, None, {}))
 
@@ -152,7 +153,7 @@ def test_the_chain_holds_the_hash_of_each_record(tmp_path: Path) -> None:
 
 def test_no_key_and_no_token_is_in_an_event(tmp_path: Path) -> None:
     with lived(tmp_path / "store.db") as store:
-        told = json.dumps([event_json(event) for event in store.all_events("c-one")])
+        told = json.dumps([event_info(event).model_dump() for event in store.all_events("c-one")])
         fields = {key for event in store.all_events("c-one") for key in event.fields}
     assert "key-1" not in told
     assert "token" not in told

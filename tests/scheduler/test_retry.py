@@ -17,12 +17,13 @@ from protocol.task import Measure, Model, Task, Timeouts, read_task
 from protocol.words import Reason
 from scheduler.campaign import parse_campaign
 from scheduler.cancel import cancel_and_wait
+from scheduler.forms import campaign_info
 from scheduler.progress import progress_text
 from scheduler.retry import retry_campaign
 from scheduler.row import Status
 from scheduler.store import Store
 from scheduler.stored import Intent, NewCampaign, NewModel, Outcome
-from scheduler.summary import campaign_json, campaign_rows, campaigns_table
+from scheduler.summary import campaign_rows, campaigns_table
 from swarm.home import Home
 from swarm.identity import Identity, load_or_create
 
@@ -139,7 +140,7 @@ def test_what_another_scheduler_carries_on_is_neither_retried_nor_cancelled_and_
         with pytest.raises(CampaignError, match="carried on elsewhere"):
             cancel_and_wait(store, "c-old", keep_alive=lambda: None)
         assert [row.status for row in campaign_rows(store.rows("c-old"))] == [Status.ADOPTED]
-        assert campaign_json(store.summaries()[0])["status"] == "adopted"
+        assert campaign_info(store.summaries()[0]).status == "adopted"
         assert progress_text(store.tasks("c-old")[0]) == "carried on elsewhere (adopted)"
 
 
@@ -151,4 +152,4 @@ def test_a_campaign_that_nobody_carries_on_is_told_as_halted(home: Home) -> None
         console = Console(width=80, record=True, file=io.StringIO())
         console.print(campaigns_table(store.summaries(), scheduling=False))
         assert "halted" in console.export_text()
-        assert campaign_json(store.summaries()[0], scheduling=False)["carried_on"] is False
+        assert campaign_info(store.summaries()[0], scheduling=False).carried_on is False

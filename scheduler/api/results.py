@@ -1,0 +1,186 @@
+"""Results: rows for programs a page at a time, files for sheets and for who makes the numbers again."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from enum import StrEnum
+from functools import partial
+from http import HTTPStatus
+from itertools import islice
+from typing import Annotated, Any, Final, TypeVar
+
+import trio
+from fastapi import APIRouter, Query, Response
+from starlette.responses import StreamingResponse
+
+from scheduler.api.desk import Desk
+from scheduler.api.parts import NOT_FOUND, PAGE, After, CampaignId, Limit, Number, found
+from scheduler.api.problems import Wrong
+from scheduler.exports import jsonl_lines, parquet_bytes
+from scheduler.forms import Form
+from scheduler.report import RawResult, csv_lines, json_lines
+from scheduler.row import Row
+from scheduler.store import Store
+from scheduler.stored import ResultRow
+from scheduler.summary import campaign_rows, raw_results
+
+T = TypeVar("T")
+
+REPLICAS: Final = 16
+"""The most there are of one task: they stand side by side, and a row's agreement is found by looking at all of them."""
+AT_ONCE: Final = 50
+"""Tasks whose raw samples are held at a time while a file is sent."""
+
+
+class ResultPage(Form):
+    """Rows of tasks that have ended, in the order of the campaign; their fields are the columns of the CSV (docs/columns.md)."""
+
+    campaign: str
+    count: int
+    results: tuple[Row, ...]
+    next: int | None
+    """What to give as `after` for the page that follows; null: this is the last one."""
+
+
+class ResultFormat(StrEnum):
+    """How results are wanted."""
+
+    JSON = "json"
+    CSV = "csv"
+    JSONL = "jsonl"
+    PARQUET = "parquet"
+    RAW = "raw"
+
+
+_TYPES: Final[dict[ResultFormat, str]] = {
+    ResultFormat.CSV: "text/csv; charset=utf-8; header=present",
+    ResultFormat.JSONL: "application/x-ndjson",
+    ResultFormat.PARQUET: "application/vnd.apache.parquet",
+    ResultFormat.RAW: "application/json",
+}
+_FILES: Final[dict[int | str, dict[str, Any]]] = {
+    200: {
+        "description": "A page of rows, or with `format` the whole file.",
+        "content": {
+            "application/json": {"schema": {"$ref": "#/components/schemas/ResultPage"}},
+            "text/csv": {"schema": {"type": "string"}},
+            "application/x-ndjson": {"schema": {"type": "string"}},
+            "application/vnd.apache.parquet": {"schema": {"type": "string", "format": "binary"}},
+        },
+    }
+}
+
+
+def router(desk: Desk) -> APIRouter:
+    """Endpoints over `desk`."""
+    v1 = APIRouter(prefix="/api/v1", tags=["results"])
+
+    @v1.get(
+        "/campaigns/{campaign}/results",
+        operation_id="listResults",
+        response_model=ResultPage,
+        responses=_FILES | NOT_FOUND,
+    )
+    async def results(
+        campaign: CampaignId,
+        limit: Limit = PAGE,
+        after: After = 0,
+        format: Annotated[
+            ResultFormat,
+            Query(
+                description="json: a page of rows. The others are files with all of them: csv, jsonl (rows with their samples), "
+                "parquet, raw (samples and signed records: what `sark-node verify` reads)."
+            ),
+        ] = ResultFormat.JSON,
+    ) -> ResultPage | Response:
+        """What came of the tasks that have ended: rows a page at a time, or a file with all of them."""
+        if format is ResultFormat.JSON:
+            return await desk.store(partial(_page, campaign=campaign, limit=limit, after=after))
+        await desk.store(lambda store: found(store, campaign))
+        name = f"{campaign}-raw.json" if format is ResultFormat.RAW else f"{campaign}.{format}"
+        headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+        if format is ResultFormat.PARQUET:
+            whole = await desk.store(lambda store: raw_results(store.rows(campaign)))
+            content = await trio.to_thread.run_sync(parquet_bytes, campaign, whole)
+            return Response(content, media_type=_TYPES[format], headers=headers)
+        pieces = _pieces(desk, partial(_lines, campaign, format))
+        return StreamingResponse(pieces, media_type=_TYPES[format], headers=headers)
+
+    @v1.get(
+        "/campaigns/{campaign}/tasks/{n}/record",
+        operation_id="getRecord",
+        responses=NOT_FOUND,
+    )
+    async def record(campaign: CampaignId, n: Number) -> RawResult:
+        """What the worker of one ended task signed: its row, all samples, the task's and the record's bytes in base64 and the signature."""
+
+        def ask(store: Store) -> RawResult:
+            found(store, campaign)
+            one = [raw for raw in _raw(store, campaign, n, n) if raw.row.job_id == f"{campaign}/{n}"]
+            if not one:
+                raise Wrong(
+                    HTTPStatus.NOT_FOUND,
+                    f"no task {n} of {campaign} that has ended",
+                    hint=f"see how it stands: /api/v1/campaigns/{campaign}/tasks",
+                )
+            return one[0]
+
+        return await desk.store(ask)
+
+    return v1
+
+
+def _page(store: Store, *, campaign: str, limit: int, after: int) -> ResultPage:
+    found(store, campaign)
+    numbers = store.ended_numbers(campaign, limit=limit + 1, after=after)
+    shown = frozenset(numbers[:limit])
+    rows = _rows(store, campaign, min(shown), max(shown)) if shown else []
+    return ResultPage(
+        campaign=campaign,
+        count=len(rows),
+        results=tuple(rows),
+        next=max(shown) if len(numbers) > limit else None,
+    )
+
+
+def _number(row: Row) -> int:
+    return int(row.job_id.rpartition("/")[2])
+
+
+def _raw(store: Store, campaign: str, low: int, high: int) -> list[RawResult]:
+    """The raw results of the ended tasks with these numbers."""
+    return [raw for raw in raw_results(_near(store, campaign, low, high)) if low <= _number(raw.row) <= high]
+
+
+def _rows(store: Store, campaign: str, low: int, high: int) -> list[Row]:
+    return [row for row in campaign_rows(_near(store, campaign, low, high)) if low <= _number(row) <= high]
+
+
+def _near(store: Store, campaign: str, low: int, high: int) -> Sequence[ResultRow]:
+    return store.rows(campaign, low - REPLICAS, high + REPLICAS)
+
+
+def _walk(store: Store, campaign: str, read: Callable[[Store, str, int, int], list[T]]) -> Iterator[T]:
+    """All that has ended, a few tasks at a time."""
+    last = 0
+    while numbers := store.ended_numbers(campaign, limit=AT_ONCE, after=last):
+        last = numbers[-1]
+        yield from read(store, campaign, numbers[0], last)
+
+
+def _lines(campaign: str, wanted: ResultFormat, store: Store) -> Iterator[str]:
+    """A file's lines, made as they are taken."""
+    match wanted:
+        case ResultFormat.CSV:
+            return iter(csv_lines(_walk(store, campaign, _rows)))
+        case ResultFormat.JSONL:
+            return jsonl_lines(_walk(store, campaign, _raw))
+        case _:
+            return iter(json_lines(campaign, _walk(store, campaign, _raw)))
+
+
+async def _pieces(desk: Desk, make: Callable[[Store], Iterator[str]]) -> AsyncIterator[str]:
+    """A file in pieces, each made when the one before has been sent: never the whole of it is held, nor the store."""
+    lines = await desk.store(make)
+    while piece := await desk.store(lambda store: "".join(islice(lines, AT_ONCE))):
+        yield piece

@@ -1,0 +1,102 @@
+"""Lists of the store a page at a time: for who shows a large one, or goes through it over a network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from protocol.attempt import TaskState
+from scheduler import tables as t
+from scheduler.forms import CampaignStatus
+from scheduler.questions import TASK_COLUMNS, Questions, campaign_row, task_row
+from scheduler.stored import Summary, TaskRow
+
+_STILL: Final = (CampaignStatus.RUNNING, CampaignStatus.CANCELLING)
+
+
+class Listing(Questions):
+    """Questions for pages of rows. Each page begins after the last row of the one before, so that rows that come meanwhile move nothing."""
+
+    def summary(self, campaign: str) -> Summary | None:
+        """One campaign with its counts."""
+        row = self.campaign(campaign)
+        return None if row is None else Summary(row, self._counts([row.id]).get(row.id, {}))
+
+    def summaries_page(
+        self,
+        *,
+        limit: int,
+        after: str | None = None,
+        status: CampaignStatus | None = None,
+        name: str = "",
+    ) -> tuple[Summary, ...] | None:
+        """Campaigns with their counts, newest first. `after`: the id that the page before ended with; None comes back where there is no
+        such campaign. `status`, `name`: only those that stand so, whose name holds that (small or large letters).
+        """
+        c = t.campaigns.c
+        query = sa.select(t.campaigns).order_by(c.created.desc(), c.id.desc()).limit(limit)
+        if after is not None:
+            last = self.campaign(after)
+            if last is None:
+                return None
+            query = query.where(
+                sa.or_(c.created < last.created, sa.and_(c.created == last.created, c.id < last.id))
+            )
+        if status in _STILL:
+            asked = status is CampaignStatus.CANCELLING
+            query = query.where(c.ended.is_(None), c.cancel if asked else sa.not_(c.cancel))
+        elif status is not None:
+            query = query.where(c.ended.is_not(None), c.outcome == str(status))
+        if name:
+            query = query.where(sa.func.lower(c.name).contains(name.lower(), autoescape=True))
+        rows = [campaign_row(row) for row in self._all(query)]
+        counts = self._counts([row.id for row in rows])
+        return tuple(Summary(row, counts.get(row.id, {})) for row in rows)
+
+    def tasks_page(
+        self, campaign: str, *, limit: int, after: int = 0, state: TaskState | None = None
+    ) -> tuple[TaskRow, ...]:
+        """Tasks of a campaign with a higher number than `after`, in its order."""
+        c = t.tasks.c
+        query = sa.select(*TASK_COLUMNS).where(c.campaign == campaign, c.n > after).order_by(c.n).limit(limit)
+        if state is not None:
+            query = query.where(c.state == str(state))
+        return tuple(task_row(row) for row in self._all(query))
+
+    def ended_numbers(self, campaign: str, *, limit: int, after: int = 0) -> tuple[int, ...]:
+        """Numbers above `after` of tasks that have ended, in order."""
+        c = t.tasks.c
+        query = sa.select(c.n).where(c.campaign == campaign, c.n > after, c.ended.is_not(None))
+        return tuple(row.n for row in self._all(query.order_by(c.n).limit(limit)))
+
+    def _counts(self, campaigns: Sequence[str]) -> dict[str, dict[TaskState, int]]:
+        c = t.tasks.c
+        counted = (
+            sa.select(c.campaign, c.state, sa.func.count().label("tasks"))
+            .where(c.campaign.in_(campaigns))
+            .group_by(c.campaign, c.state)
+        )
+        found: dict[str, dict[TaskState, int]] = {}
+        for row in self._all(counted):
+            found.setdefault(row.campaign, {})[TaskState(row.state)] = row.tasks
+        return found
+
+    def counted(self) -> dict[str, dict[str, int]]:
+        """How many campaigns, tasks and attempts stand where, for gauges: `{"campaigns": {"running": 1}, …}`."""
+        c = t.campaigns.c
+        standing = sa.case((c.ended.is_not(None), c.outcome), (c.cancel, "cancelling"), else_="running")
+        questions: dict[str, Any] = {
+            "campaigns": sa.select(standing.label("state"), sa.func.count().label("number")).group_by(
+                "state"
+            ),
+            **{
+                name: sa.select(table.c.state, sa.func.count().label("number")).group_by(table.c.state)
+                for name, table in (("tasks", t.tasks), ("attempts", t.attempts))
+            },
+        }
+        return {
+            name: {str(row.state): int(row.number) for row in self._all(query)}
+            for name, query in questions.items()
+        }
