@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -46,7 +48,7 @@ def verify(
     Exit code 0: all holds, 1: something does not, 2: the file cannot be read.
     """
     from scheduler.sources import read_source, read_text, sha256_of
-    from scheduler.verify import check_results
+    from scheduler.verify import check_results, finding_info
 
     source = read_source(result, ctx.obj)
     if source.rows:
@@ -69,17 +71,7 @@ def verify(
         print_json(
             {
                 "holds": not wrong,
-                "findings": [
-                    {
-                        "task": finding.task or None,
-                        "holds": not finding.wrong,
-                        "signed": finding.signed,
-                        "worker": finding.worker or None,
-                        "fingerprint": finding.fingerprint or None,
-                        "wrong": list(finding.wrong),
-                    }
-                    for finding in findings
-                ],
+                "findings": [finding_info(finding).model_dump(mode="json") for finding in findings],
             }
         )
     else:
@@ -121,7 +113,7 @@ def compare(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Compare results: FASTER, SLOWER, SAME or AMBIGUOUS, with the ratio of the medians and its 95 % interval."""
-    from scheduler.beside import put_beside
+    from scheduler.comparing import PAIR, beside
     from scheduler.sources import one_device, read_source
 
     home: Home = ctx.obj
@@ -136,14 +128,11 @@ def compare(
         one, other = one_device(whole, a), one_device(whole, b)
     else:
         one, other = read_source(a, home), read_source(b, home)
-    pairs = put_beside(
-        one.entries(), other.entries(), across_devices=by == "device", reference=reference, seed=seed
-    )
-    told = [_pair_json(pair) for pair in pairs]
+    told, pairs = beside(one, other, across_devices=by == "device", reference=reference, seed=seed)
     if as_json:
-        print_json({"a": one.name, "b": other.name, "pairs": told})
+        print_json(told.model_dump(mode="json"))
     if csv is not None:
-        _write_table(csv, list(_PAIR), told)
+        _write_table(csv, PAIR, [pair.model_dump(mode="json") for pair in told.pairs])
     if as_json or csv is not None:
         return
     if not pairs:
@@ -190,22 +179,23 @@ def matrix(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Model × device × unit, with the ratio to a base; per watt where it was measured, per price where a price file names the device."""
-    from scheduler.matrix import HEADS, make_matrix, matrix_json
+    from scheduler.comparing import matrix_of
+    from scheduler.matrix import HEADS
     from scheduler.prices import read_prices
     from scheduler.sources import merged, read_source
 
     rows = [entry.row for entry in merged([read_source(name, ctx.obj) for name in results])]
     try:
-        cells = make_matrix(rows, base=base, prices=None if prices is None else read_prices(prices))
+        told = matrix_of(rows, base=base, prices=None if prices is None else read_prices(prices))
     except ValueError as exc:
         raise CampaignError(str(exc), hint="write it as it stands in the table without --base") from None
     if as_json:
-        print_json({"base": base or None, "cells": matrix_json(cells)})
+        print_json(told.model_dump(mode="json"))
     if csv is not None:
-        _write_table(csv, list(HEADS), matrix_json(cells))
+        _write_table(csv, HEADS, [asdict(cell) for cell in told.cells])
     if as_json or csv is not None:
         return
-    _show_matrix(cells, base)
+    _show_matrix(told.cells, base)
 
 
 def _show_matrix(cells: tuple[Cell, ...], base: str) -> None:
@@ -248,37 +238,6 @@ def _on(unit: str, threads: int | None) -> str:
 
 
 _STYLE = {"FASTER": "green", "SLOWER": "red", "SAME": "", "AMBIGUOUS": "yellow"}
-_PAIR = (
-    *("verdict", "ratio", "ratio_low", "ratio_high", "luck", "why", "note"),
-    *(
-        f"{side}_{what}"
-        for side in "ab"
-        for what in ("job", "model", "unit", "device", "median_ms", "launches")
-    ),
-)
-
-
-def _pair_json(pair: Pair) -> dict[str, Any]:
-    said = pair.said
-    told: dict[str, Any] = {
-        "verdict": str(said.word),
-        "ratio": said.ratio,
-        "ratio_low": said.low,
-        "ratio_high": said.high,
-        "luck": said.luck,
-        "why": said.why,
-        "note": pair.note,
-    }
-    for side, row in (("a", pair.a), ("b", pair.b)):
-        told |= {
-            f"{side}_job": row and row.job_id,
-            f"{side}_model": row and row.file_name,
-            f"{side}_unit": row and row.compute_units,
-            f"{side}_device": row and row.device_name,
-            f"{side}_median_ms": row and row.inference_ms_median,
-            f"{side}_launches": row and row.launches,
-        }
-    return told
 
 
 def _both(pair: Pair, name: str) -> str:
@@ -297,7 +256,7 @@ def _milliseconds(row: Row | None) -> str:
     return "" if row is None or row.inference_ms_median is None else f"{row.inference_ms_median:.4g}"
 
 
-def _write_table(path: str, heads: list[str], lines: list[dict[str, Any]]) -> None:
+def _write_table(path: str, heads: Sequence[str], lines: Sequence[Mapping[str, Any]]) -> None:
     from scheduler.report import csv_cell, replace_file
 
     text = io.StringIO(newline="")

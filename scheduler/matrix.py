@@ -43,6 +43,18 @@ class Cell:
     currency: str = ""
     remark: str = ""
     """Why it is not valid, or has no ratio."""
+    job: str = ""
+    """The task it is from: campaign id and number."""
+    verdict: str = ""
+    """What the number is worth; empty: there is none."""
+    memory_mb: float | None = None
+    """Most memory above what the process held before, while it ran."""
+    model_bytes: int | None = None
+    """Of the model's file."""
+    max_error: float | None = None
+    """Largest difference of the outputs from the reference."""
+    rouge_l: float | None = None
+    """Quality of summaries, where those were measured."""
 
 
 def make_matrix(
@@ -85,7 +97,12 @@ def _cell(row: Row, base: Row | None, wanted: str, prices: Mapping[str, Price]) 
     if row.status is not Status.COMPLETE or row.inference_ms_median is None:
         why = ": ".join(filter(None, [row.reason, row.detail])) or str(row.status)
         return Cell(
-            row.file_name, row.device_name, row.compute_units, row.threads, remark=f"{row.status}, {why}"
+            row.file_name,
+            row.device_name,
+            row.compute_units,
+            row.threads,
+            remark=f"{row.status}, {why}",
+            job=row.job_id,
         )
     median, joules = row.inference_ms_median, row.energy_per_inference_j
     ratio, why = None, ""
@@ -112,6 +129,12 @@ def _cell(row: Row, base: Row | None, wanted: str, prices: Mapping[str, Price]) 
         per_million=None if per_hour is None else per_hour * median / 1000 / HOUR_S * MILLION,
         currency="" if price is None else price.currency,
         remark="; ".join(filter(None, [verdict, why])),
+        job=row.job_id,
+        verdict=row.verdict,
+        memory_mb=row.peak_inference_ram_usage,
+        model_bytes=row.file_size,
+        max_error=row.max_error,
+        rouge_l=row.rouge_l,
     )
 
 

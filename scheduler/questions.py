@@ -237,6 +237,24 @@ class Questions:
         rows = self._all(sa.select(t.campaigns.c.next_seq, highest).where(t.campaigns.c.id == campaign))
         return (0, 0) if not rows else (int(rows[0].next_seq) - 1, int(rows[0].highest or 0))
 
+    def attempts_of(self, task: str) -> tuple[AttemptRow, ...]:
+        """All attempts of one task, in order."""
+        query = sa.select(t.attempts).where(t.attempts.c.task == task).order_by(t.attempts.c.attempt)
+        return tuple(_attempt(row) for row in self._all(query))
+
+    def events_of(self, campaign: str, task: str, limit: int = 1000) -> tuple[Event, ...]:
+        """What happened to one task, in order; of many events the last ones."""
+        query = (
+            sa.select(t.events)
+            .where(t.events.c.campaign == campaign, t.events.c.task == task)
+            .order_by(t.events.c.seq.desc())
+            .limit(limit)
+        )
+        return tuple(
+            Event(r.campaign, r.seq, r.at, r.name, r.task, _fields(r.fields), r.hash)
+            for r in reversed(self._all(query))
+        )
+
     def workers(self) -> tuple[WorkerRow, ...]:
         """All that were ever reached."""
         rows = self._all(sa.select(t.workers))

@@ -88,15 +88,22 @@ def read_source(name: str, home: Home) -> Source:
             f"there is no file {safe_text(name)}, and no campaign of that name on this home",
             hint="name a file of sark-node results --raw or --csv, or a campaign: sark-node campaigns",
         )
-    campaign, _, number = name.partition("/")
     with Store(home.store) as store:
-        found = find_campaign(store, campaign)
-        whole = tuple(raw_results(store.rows(found)))
+        return stored_source(store, name)
+
+
+def stored_source(store: Store, name: str) -> Source:
+    """Results of a campaign in the store (the latest for an empty name), or of one task of it (`c-…/3`). Raises `CampaignError`."""
+    campaign, _, number = name.partition("/")
+    found = find_campaign(store, campaign)
+    whole = tuple(raw_results(store.rows(found)))
     results = whole
     if number:
         results = tuple(result for result in whole if result.row.job_id == f"{found}/{number}")
         if not results:
-            raise CampaignError(f"no task {number} of {found} has ended", hint=f"sark-node results {found}")
+            raise CampaignError(
+                f"no task {safe_text(number, 40)} of {found} has ended", hint=f"sark-node results {found}"
+            )
     return Source(name or found, found, results, whole=whole)
 
 

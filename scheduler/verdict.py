@@ -72,6 +72,42 @@ _GRAVEST: Final = (
     Verdict.BIMODAL,
     Verdict.NOISY,
 )
+MEANS: Final[dict[Verdict, tuple[str, str]]] = {
+    Verdict.VALID: (
+        "The outputs are right, the median is known as closely as asked, and nothing that was seen of the device speaks against it.",
+        "",
+    ),
+    Verdict.UNCHECKED: (
+        "Nobody knows whether the device computed the right thing: the times are real, the outputs may not be.",
+        "measure with check: reference, or look at max_error where the outputs differ",
+    ),
+    Verdict.FEW_RUNS: (
+        "How far the median may lie from what another day would give cannot be said from so few launches.",
+        f"measure with loads: {MIN_LAUNCHES} or more, or with precision: 2%",
+    ),
+    Verdict.THROTTLED: (
+        "The device slowed itself down while it was measured: a cool one would be quicker.",
+        "let it cool, give it air or power, and measure again",
+    ),
+    Verdict.BUSY_HOST: (
+        "Other programs took part of the device while it was measured: alone it would be quicker.",
+        "end what runs beside, and measure again",
+    ),
+    Verdict.DRIFT: (
+        "Later times differ from earlier ones: something changed meanwhile, so one number does not say it all.",
+        "look at the launches in their order below; measure again, or for longer",
+    ),
+    Verdict.BIMODAL: (
+        "The launches fall into two groups, as where two sorts of cores or two memory layouts are in play: the median is of one of them.",
+        "look at both groups below; more launches tell how often each comes",
+    ),
+    Verdict.NOISY: (
+        "The times scatter more than asked: the median may be off by as much as is told.",
+        "measure with more launches (loads:), or end what runs beside",
+    ),
+    Verdict.UNREADABLE: ("The samples in the record cannot be read, so no number was made of them.", ""),
+}
+"""For somebody who sees the word for the first time: what it says of the numbers, and what would help."""
 
 Finding = tuple[Verdict, str]
 
@@ -87,6 +123,19 @@ def judge(
     """The verdict on a measurement and why. `precision`: the share of the median that was asked for; None: a number of runs was.
     `crowded`: its threads wait for each other, being as many as there are cores or more: that something waited says nothing of others.
     """
+    found = findings(observed, agrees=agrees, precision=precision, accelerator=accelerator, crowded=crowded)
+    return found[0][0], "; ".join(why for _, why in found)
+
+
+def findings(
+    observed: Observed,
+    *,
+    agrees: bool | None,
+    precision: float | None = None,
+    accelerator: Accelerator | None = None,
+    crowded: bool = False,
+) -> list[Finding]:
+    """Each reason of its own, the gravest first; at least one, as `valid` has a reason too. Arguments as of `judge`."""
     launches = [launch for launch in observed.launches if launch.samples]
     found = [
         *_checked(agrees),
@@ -98,9 +147,9 @@ def judge(
     ]
     if not found:
         width = centre([launch.samples for launch in launches]).half_width
-        return Verdict.VALID, f"checked; {len(launches)} launches, the median within ±{(width or 0.0):.1%}"
-    found.sort(key=lambda item: _GRAVEST.index(item[0]))
-    return found[0][0], "; ".join(why for _, why in found)
+        why = f"checked; {len(launches)} launches, the median within ±{(width or 0.0):.1%}"
+        return [(Verdict.VALID, why)]
+    return sorted(found, key=lambda item: _GRAVEST.index(item[0]))
 
 
 def _checked(agrees: bool | None) -> list[Finding]:

@@ -21,6 +21,7 @@ from protocol.errors import RemoteProtocolError
 from protocol.record import Record, SignedRecord, read_record, record_message
 from protocol.task import Task, read_task
 from protocol.words import Outcome, Reason
+from scheduler.forms import Form
 from scheduler.replicas import compare_replicas
 from scheduler.report import RawResult, csv_lines, json_lines, raw_result
 from scheduler.results import check_whole, not_as_asked
@@ -50,6 +51,30 @@ class Finding:
     """Whether a worker signed anything; what nobody signed can be neither right nor wrong."""
     worker: str = ""
     fingerprint: str = ""
+
+
+class FindingInfo(Form):
+    """The same for programs."""
+
+    task: str | None
+    """Null: the file as a whole."""
+    holds: bool
+    signed: bool
+    worker: str | None
+    fingerprint: str | None
+    wrong: tuple[str, ...]
+
+
+def finding_info(finding: Finding) -> FindingInfo:
+    """`finding` for programs."""
+    return FindingInfo(
+        task=finding.task or None,
+        holds=not finding.wrong,
+        signed=finding.signed,
+        worker=finding.worker or None,
+        fingerprint=finding.fingerprint or None,
+        wrong=finding.wrong,
+    )
 
 
 def check_results(

@@ -350,7 +350,8 @@ _TOLD: Final[dict[AttemptState, str]] = {
 }
 
 
-def _words(attempt: AttemptRow) -> str:
+def attempt_words(attempt: AttemptRow) -> str:
+    """`mini-7 did not take it: busy`"""
     detail = (attempt.detail.splitlines() or [""])[0]
     device, reason = safe_text(attempt.device), str(attempt.reason or "")
     if device in ("", str(Reason.UNKNOWN)):
@@ -370,7 +371,7 @@ def clipped(text: str) -> str:
 
 def _each(attempts: Sequence[AttemptRow], now: float) -> list[str]:
     return [
-        f"attempt {attempt.attempt}: {_words(attempt)} ({show_time(max(0.0, (attempt.ended or now) - attempt.begun))})"
+        f"attempt {attempt.attempt}: {attempt_words(attempt)} ({show_time(max(0.0, (attempt.ended or now) - attempt.begun))})"
         for attempt in attempts
     ]
 
@@ -378,7 +379,7 @@ def _each(attempts: Sequence[AttemptRow], now: float) -> list[str]:
 def _together(attempts: Iterable[AttemptRow]) -> list[str]:
     """The ends of attempts, each sort with its number; those that went well have nothing to tell."""
     quiet = (AttemptState.SUCCEEDED, AttemptState.GRANTED, AttemptState.QUEUED, AttemptState.INTENDED)
-    counts = Counter(_words(attempt) for attempt in attempts if attempt.state not in quiet)
+    counts = Counter(attempt_words(attempt) for attempt in attempts if attempt.state not in quiet)
     told = [
         f"{words}{f' ({number} times)' if number > 1 else ''}"
         for words, number in counts.most_common(MAX_TRIED)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from scheduler.api import campaigns, events, results
+from scheduler.api import campaigns, compare, events, results, tasks
 from scheduler.api.desk import Desk
 
 
 def router(desk: Desk) -> APIRouter:
     """Endpoints over `desk`."""
     v1 = APIRouter()
-    for part in (campaigns, results, events):
+    for part in (campaigns, results, events, tasks, compare):
         v1.include_router(part.router(desk))
     return v1
