@@ -28,8 +28,9 @@ from swarm.network import Address, Contact, Network, PeerId
 M = TypeVar("M", bound=Message)
 
 GIVE_UP_S: Final = 1.5
-SILENT_S: Final = 30.0
-"""How long a peer that did not answer is left alone."""
+SILENT_S: Final = (2.0, 30.0)
+"""How long a peer that did not answer is left alone: the first time while it is still connected, which may only be busy, doubling with
+each time in a row; and at most, which is at once where it is gone."""
 NO_HOLDER_S: Final = 300.0
 """How long a peer that keeps no adverts is left alone."""
 HEDGE_S: Final = (0.1, 0.15, 0.5)
@@ -58,6 +59,8 @@ class Caller:
         self._links = links
         self._remote_address = remote_address
         self._silent: dict[PeerId, float] = {}
+        self._pauses: dict[PeerId, float] = {}
+        """How long those that did not answer were last left alone, until they answer."""
         self._gone: set[PeerId] = set()
         """Of those, who was not even connected any more: asked again as soon as it is."""
         self._round_trips: deque[float] = deque(maxlen=31)
@@ -177,6 +180,7 @@ class Caller:
 
     def _answered(self, contact: Contact, round_trip: float | None) -> None:
         self._silent.pop(contact.peer, None)
+        self._pauses.pop(contact.peer, None)
         self._lost.pop(contact.peer, None)
         self.met(self.vouched(contact))
         if round_trip is not None:
@@ -185,9 +189,15 @@ class Caller:
             self._hedge = min(max(3 * statistics.median(self._round_trips), least), longest)
 
     async def _failed(self, contact: Contact) -> None:
-        self._silent[contact.peer] = trio.current_time() + SILENT_S
+        first, longest = SILENT_S
+        pause = min(2 * self._pauses.get(contact.peer, first / 2), longest)
         if contact.peer not in self._network.connected():
             self._gone.add(contact.peer)
+            pause = longest
+        if len(self._pauses) >= MAX_LOST:
+            self._pauses.pop(next(iter(self._pauses)))
+        self._pauses[contact.peer] = pause
+        self._silent[contact.peer] = trio.current_time() + pause
         if contact.holder and (contact.peer in self._table or contact.peer in self._lost):
             # whom others merely named, and nobody ever met here, is not looked for
             self._lost[contact.peer] = contact

@@ -1,7 +1,7 @@
 """Who holds a key: an iterative, hedged lookup that converges before anything is read or stored.
 
 The nearest known peers are asked for nearer ones, eight at a time, until the nearest sixteen have all answered. A peer that takes longer
-than the hedging delay no longer holds up the others; one that is silent for 1.5 s is left alone for half a minute.
+than the hedging delay no longer holds up the others; one that is silent for 1.5 s is left alone for a while.
 """
 
 from __future__ import annotations

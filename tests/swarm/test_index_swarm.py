@@ -270,6 +270,38 @@ async def test_a_silent_peer_costs_a_reader_no_more_than_the_hedge(autojump_cloc
         assert 0.1 <= worst < 0.35
 
 
+async def test_a_peer_that_was_too_busy_to_answer_is_asked_again_soon_and_one_that_stays_so_less_and_less(
+    autojump_clock: Jumping,
+) -> None:
+    async with field(6) as grown:
+        await publish_all(grown.members)
+        reader, busy = grown.members[4], grown.members[2].peer
+        await reader.index.query(EVERY_CPU, 16)
+        contact = next(
+            one for one in reader.index._caller.nearest(shard_key("", "x", 0, 0), 6) if one.peer == busy
+        )
+        question = say.Find(key=shard_key("", "x", 0, 0))
+        waits: list[float] = []
+        grown.swarm.cut_silently(reader.peer, busy)
+        for _ in range(7):
+            with pytest.raises(Unreachable):
+                await reader.index._caller.ask(contact, question, say.Found)
+            silent_since = trio.current_time()
+            while not reader.index._caller.usable(busy):
+                await trio.sleep(0.5)
+            waits.append(round(trio.current_time() - silent_since))
+        assert waits[0] == 2
+        assert waits[0] < waits[1] <= waits[-1]  # what runs beside us asks it, too
+        assert 29 <= waits[-1] <= 32
+        grown.swarm.heal()
+        await reader.index._caller.ask(contact, question, say.Found)
+        grown.swarm.cut_silently(reader.peer, busy)
+        with pytest.raises(Unreachable):
+            await reader.index._caller.ask(contact, question, say.Found)
+        await trio.sleep(2.1)
+        assert reader.index._caller.usable(busy)
+
+
 async def test_a_fresh_lookup_past_a_silent_peer_waits_for_the_hedge_only(autojump_clock: Jumping) -> None:
     async with field(14) as grown:
         await publish_all(grown.members)
