@@ -3,11 +3,12 @@
 import { down } from "../app.js";
 import { get, post } from "../api.js";
 import { h, replace } from "../dom.js";
-import { ask, badge, count, doing, duration, every, facts, problem, region, setText, size, tail } from "../widgets.js";
+import { ask, badge, count, doing, duration, every, facts, region, setText, size, tail } from "../widgets.js";
 
 export const title = "Gate and worker";
 
 const EVERY_S = 5;
+const SELDOM = 11; // looks that are left out
 const ADMITS = { open: "anybody", ticket: "members of its pools, and who comes with a ticket", list: "those that are named" };
 
 export async function show(main, parts, { signal }) {
@@ -19,29 +20,35 @@ export async function show(main, parts, { signal }) {
   const own = workerPart();
   replace(worker, own.element);
 
-  const look = async () => {
+  // what cannot be reached is told in the corner; anything else takes the page's place
+  const quietly = (deed) => async () => {
     try {
-      const [told, here] = await Promise.all([get("/api/v1/gate", signal), get("/api/v1/worker", signal)]);
+      await deed();
       down(false);
-      own.put(here);
-      for (const peer of cards.keys()) if (!told.gates.some((gate) => gate.peer === peer)) cards.delete(peer);
-      for (const gate of told.gates) {
-        if (!cards.has(gate.peer)) cards.set(gate.peer, gatePart(gate));
-        cards.get(gate.peer).put(gate, before.get(gate.peer));
-        before.set(gate.peer, gate.standing || undefined);
-      }
-      const shown = told.gates.map((gate) => cards.get(gate.peer).element);
-      const none = h("p", {}, "No gate is known here. Start one: ", h("code", {}, "sark-node gate"), ", or name one: ", h("code", {}, "sark-node serve --gate /ip4/…"));
-      const same = gates.children.length === shown.length && shown.every((one, index) => gates.children[index] === one);
-      if (!shown.length) replace(gates, none);
-      else if (!same) replace(gates, shown);
     } catch (error) {
       if (signal.aborted) return;
       if (error.status) throw error;
       down(true);
     }
   };
-  await every(EVERY_S, look, signal);
+  const lookAtWorker = quietly(async () => own.put(await get("/api/v1/worker", signal)));
+  let rest = 0;
+  const lookAtGates = quietly(async () => {
+    if (rest-- > 0) return;
+    const told = await get("/api/v1/gate", signal);
+    if (!told.gates.some((gate) => gate.standing)) rest = SELDOM; // a gate that tells us nothing is not asked again and again
+    for (const peer of cards.keys()) if (!told.gates.some((gate) => gate.peer === peer)) cards.delete(peer);
+    for (const gate of told.gates) {
+      if (!cards.has(gate.peer)) cards.set(gate.peer, gatePart(gate));
+      cards.get(gate.peer).put(gate, before.get(gate.peer));
+      before.set(gate.peer, gate.standing || undefined);
+    }
+    const shown = told.gates.map((gate) => cards.get(gate.peer).element);
+    const same = gates.children.length === shown.length && shown.every((one, index) => gates.children[index] === one);
+    if (!shown.length) replace(gates, h("p", {}, "No gate is known here. Start one: ", h("code", {}, "sark-node gate"), ", or name one: ", h("code", {}, "sark-node serve --gate /ip4/…")));
+    else if (!same) replace(gates, shown);
+  });
+  await Promise.all([every(EVERY_S, lookAtWorker, signal), every(EVERY_S, lookAtGates, signal)]);
 }
 
 // -- a gate -------------------------------------------------------------------------------------------------------------------
