@@ -14,6 +14,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final, TextIO
 
@@ -29,7 +30,7 @@ from swarm.download_answers import Changed, Head
 from swarm.downloading import EDGE, MAX_SIZE, Edge, Progress, download
 from swarm.home import Home
 from swarm.identity import lock_folder
-from swarm.urls import FOR_OWNER, read_hf, scheme_of
+from swarm.urls import FOR_OWNER, Reach, read_hf, scheme_of
 
 KEEP_S: Final = 86_400.0
 LONGEST_S: Final = 6 * 3600.0
@@ -46,13 +47,14 @@ def downloader(
     home: Home,
     show: Show,
     *,
+    reach: Reach = FOR_OWNER,
     edge: Edge = EDGE,
     hub: Hub = from_hub,
     limit: int = MAX_SIZE,
     again_s: float = AGAIN_S,
     wall: Callable[[], float] = time.time,
 ) -> Fetch:
-    """What brings a campaign's models by URL on this home, each to a file of the cache. For the owner's campaigns: any host may be named.
+    """What brings a campaign's models by URL on this home, each to a file of the cache. `reach`: which hosts they may name.
 
     It raises `CampaignError`, with the line of the model, where the URL gives none, and `ResourceError` where there is no room.
     Blocking: not for a trio loop.
@@ -70,9 +72,7 @@ def downloader(
             folder = home.cache / "downloads" / hashlib.sha256(entry.url.encode()).hexdigest()[:32]
             _tidy(folder.parent, folder.name, wall)
             with lock_folder(folder):
-                one = _Download(
-                    entry, folder, edge, limit, again_s, lambda done, total: show(entry.label, done, total)
-                )
+                one = _Download(entry, folder, reach, edge, limit, again_s, partial(show, entry.label))
                 return trio.run(one.bring)
         except Unreachable as exc:
             raise entry.error(
@@ -98,6 +98,7 @@ class _Download:
         self,
         entry: ModelEntry,
         folder: Path,
+        reach: Reach,
         edge: Edge,
         limit: int,
         again_s: float,
@@ -106,7 +107,8 @@ class _Download:
         assert entry.url is not None
         self._url, self._sha256 = entry.url, entry.sha256
         self._model, self._part, self._note = folder / "model", folder / "part", folder / "note.json"
-        self._edge, self._limit, self._again_s, self._show = edge, limit, again_s, show
+        self._reach, self._edge, self._limit = reach, edge, limit
+        self._again_s, self._show = again_s, show
 
     async def bring(self) -> Path:
         with trio.move_on_after(LONGEST_S):
@@ -169,7 +171,7 @@ class _Download:
     ) -> None:
         await download(
             self._url,
-            FOR_OWNER,
+            self._reach,
             sink=sink,
             offset=offset,
             tag=tag,

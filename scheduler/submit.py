@@ -9,7 +9,8 @@ from typing import Final
 
 from scheduler.campaign import load_campaign
 from scheduler.campaign_form import Campaign
-from scheduler.models import Fetch, describe_models, no_fetch
+from scheduler.experiment_store import Claim
+from scheduler.models import Fetch, Models, describe_models, no_fetch
 from scheduler.plan import derive_tasks, needs_devices
 from scheduler.spool import spool
 from scheduler.store import Store
@@ -33,7 +34,31 @@ def submit_campaign(
     Raises `CampaignError` for a bad file or model, `ResourceError` for a full disk; then nothing was stored.
     """
     campaign = load_campaign(file)
-    models = describe_models(campaign, file.absolute().parent, fetch)
+    folder = file.absolute().parent
+    models = describe_models(campaign, folder, fetch)
+    with Store(home.store) as store:
+        stored = store_campaign(
+            home, store, campaign, models, folder=str(folder), wait_s=wait_s, campaign_id=campaign_id
+        )
+    if stored is None:
+        raise AssertionError("only a claimed run may have been started by somebody else")
+    return stored
+
+
+def store_campaign(
+    home: Home,
+    store: Store,
+    campaign: Campaign,
+    models: Models,
+    *,
+    folder: str,
+    wait_s: float,
+    campaign_id: str | None = None,
+    claim: Claim | None = None,
+) -> str | None:
+    """Plan and store a campaign whose models have been looked at; gives its id. `claim`: of which experiment it is a run; None: another
+    process has started that one. Raises `CampaignError`, `ResourceError`; then nothing was stored.
+    """
     identity = load_or_create(home.key("scheduler"))
     campaign_id = campaign_id or new_campaign_id()
     tasks = None
@@ -44,16 +69,14 @@ def submit_campaign(
     for path, model in models.values():
         if path is not None:
             spool(path, model, home.spool)
-    with Store(home.store) as store:
-        store.create_campaign(
-            _row(campaign, campaign_id, identity.peer_id, wait_s),
-            [
-                NewModel(name, model.sha256, model.size, facts=model.name)
-                for name, (_, model) in models.items()
-            ],
-            tasks,
-        )
-    return campaign_id
+    done = store.create_campaign(
+        _row(campaign, campaign_id, identity.peer_id, wait_s),
+        [NewModel(name, model.sha256, model.size, facts=model.name) for name, (_, model) in models.items()],
+        tasks,
+        folder=folder,
+        claim=claim,
+    )
+    return campaign_id if done else None
 
 
 def _row(campaign: Campaign, campaign_id: str, scheduler: str, wait_s: float) -> NewCampaign:

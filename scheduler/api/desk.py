@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import trio
 
@@ -16,6 +16,10 @@ from scheduler.api.feeds import Feeds
 from scheduler.background import is_running
 from scheduler.store import Store
 from swarm.home import Home
+from swarm.urls import FOR_OTHERS, Reach
+
+SLOW: Final = 4
+"""Things that may take long, such as fetching a model, that are done at a time."""
 
 T = TypeVar("T")
 
@@ -27,8 +31,13 @@ class Desk:
     home: Home
     gates: Callable[[], tuple[str, ...]]
     keep_alive: Callable[[], None]
+    allow_paths: bool = False
+    """Campaigns that come over HTTP may name files of this machine."""
+    reach: Reach = FOR_OTHERS
+    """Where their models by URL may be fetched from."""
     _store: Store | None = None
     _turn: trio.Lock = field(default_factory=trio.Lock)
+    _slow: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(SLOW))
     feeds: Feeds = field(init=False)
     """What streams are told."""
 
@@ -39,6 +48,18 @@ class Desk:
         """Do this with the store, in a thread of its own, one caller after the other. Raises what `work` raises, and `ResourceError`."""
         async with self._turn:
             return await trio.to_thread.run_sync(partial(self._with_store, work))
+
+    async def apart(self, work: Callable[[Store], T]) -> T:
+        """Do this with a connection of its own, for what may take long: a few at a time, in nobody's way. Goes on when its caller is gone.
+
+        Raises what `work` raises, and `ResourceError`.
+        """
+
+        def whole() -> T:
+            with self.open_store() as store:
+                return work(store)
+
+        return await trio.to_thread.run_sync(whole, limiter=self._slow, abandon_on_cancel=True)
 
     def _with_store(self, work: Callable[[Store], T]) -> T:
         if self._store is None:
