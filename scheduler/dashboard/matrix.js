@@ -88,6 +88,7 @@ export function matrix() {
       ),
     );
     const label = turned ? "Devices against models and units" : "Models and units against devices";
+    element.style.setProperty("--cell", columns.length > 4 ? "15rem" : "26rem");
     replace(element, region(label, h("table", { class: "matrix", "aria-label": label }, h("thead", {}, head), h("tbody", {}, body))));
   }
 

@@ -21,6 +21,10 @@ const LONGEST = 12; // groups that are told of one by one
 
 export async function show(main, parts, { signal, query }) {
   const id = parts[0] || "";
+  if (!id) {
+    location.replace("#/");
+    return;
+  }
   const base = `/api/v1/campaigns/${encodeURIComponent(id)}`;
   let campaign = await get(base, signal);
   if (signal.aborted) return;
@@ -39,7 +43,7 @@ export async function show(main, parts, { signal, query }) {
     const button = h("button", { class: "plain", type: "button", onclick: () => doing(button, () => save(path, name)) }, words);
     return button;
   };
-  const waits = h("div");
+  const waits = h("div", { class: "stories" });
   const only = h("select", { "aria-label": "Tasks in state" }, h("option", { value: "" }, "all tasks"), PARTS.map(([name, words]) => h("option", { value: name }, words)));
   const find = h("input", { type: "search", "aria-label": "Model, unit or device holds", placeholder: "model, unit, device", autocomplete: "off" });
   const place = h("div");
@@ -197,7 +201,7 @@ function tell(place, tasks) {
     const kind = part(task);
     if (kind !== "waiting" && kind !== "failed") continue;
     // places and times differ from task to task: the same story all the same
-    const words = kind === "failed" ? task.progress : task.progress.replace(/\d+(st|nd|rd|th)/g, "in line").replace(/~[\d:.]+( s)?/g, "some time");
+    const words = kind === "failed" ? task.progress : task.progress.replace(/ \d+(st|nd|rd|th)/g, "").replace(/~[\d:.]+( s)?/g, "a while");
     const key = `${kind} ${words}`;
     if (!stories.has(key)) stories.set(key, { kind, words, some: [], why: kind === "failed" ? task.detail : "" });
     stories.get(key).some.push(task.n);

@@ -22,7 +22,7 @@ export async function show(main, parts, { signal, query }) {
           one.name,
           " ",
           tail(one.peer),
-          h("div", { class: "small quiet" }, one.device),
+          h("div", { class: "small quiet id" }, one.device),
           one.unmet.length > 0 && h("ul", { class: "plain-list small" }, one.unmet.map((why) => h("li", {}, why))),
         ],
       },
