@@ -101,6 +101,12 @@ class CampaignError(SarkError):
         super().__init__(place + what, hint=hint)
         self.file = file
         self.line = line
+        self.said = what
+        """The same without the place."""
+        self.others: tuple[tuple[int, str, str], ...] = ()
+        """What else is wrong in the file: line, what, hint. Also counted in `hint`."""
+        self.first_hint = hint
+        """The hint without what is said there of others."""
 
 
 class NothingFits(SarkError):

@@ -64,7 +64,12 @@ def first_of(problems: Iterable[Problem], document: Document, *, beyond: int = 0
         hint = f"{hint}  ({others})" if hint else others
         told = [f"line {document.line(other.where)}: {other.what}" for other in ordered[1 : MAX_TOLD + 1]]
         hint = "\n".join([hint, *told, *(["…"] if more > len(told) else [])])
-    return document.error(first.where, first.what, hint)
+    error = document.error(first.where, first.what, hint)
+    error.first_hint = first.hint
+    error.others = tuple(
+        (document.line(other.where), other.what, other.hint) for other in ordered[1:LOOKED_AT]
+    )
+    return error
 
 
 def first_found(

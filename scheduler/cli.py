@@ -63,23 +63,14 @@ def validate(
     from protocol.requirement import show_size
     from scheduler.campaign import load_campaign
     from scheduler.campaign_form import show_percent
-    from scheduler.models import describe_models, unseen
-    from scheduler.plan import derive_tasks, needs_devices
+    from scheduler.models import describe_models
+    from scheduler.validating import valid
 
     campaign = load_campaign(file)
     models = describe_models(campaign, file.absolute().parent, fetching(ctx.obj))
-    tasks = None
-    if not needs_devices(campaign):
-        tasks = derive_tasks(campaign, models, campaign_id="c-check", scheduler=_NOBODY, devices=None)
+    told = valid(campaign, models)
     if as_json:
-        print_json(
-            {
-                "campaign": campaign.model_dump(mode="json"),
-                "models": {name: model.model_dump(mode="json") for name, (_, model) in models.items()},
-                "tasks": len(tasks) if tasks is not None else None,
-                "notes": unseen(campaign),
-            }
-        )
+        print_json(told.model_dump(mode="json"))
         return
     console = new_console()
     exact_to = campaign.measure.precision or 0.0
@@ -99,18 +90,15 @@ def validate(
             )
             first = (Text(""), "", "")
     console.print(table)
-    if tasks is None:
+    if told.tasks is None:
         console.print(
             f"{safe_text(campaign.campaign)} is valid; its tasks follow from the devices that fit.",
             markup=False,
         )
     else:
-        console.print(f"{safe_text(campaign.campaign)} is valid: {count(len(tasks), 'task')}.", markup=False)
-    for note in unseen(campaign):
+        console.print(f"{safe_text(campaign.campaign)} is valid: {count(told.tasks, 'task')}.", markup=False)
+    for note in told.notes:
         console.print(note, markup=False)
-
-
-_NOBODY = "1" * 44
 
 
 @app.command(rich_help_panel=PANEL)

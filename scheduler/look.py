@@ -12,8 +12,9 @@ from protocol.advert import Advert
 from protocol.errors import RemoteProtocolError
 from protocol.task import Task, read_task
 from scheduler.campaign import load_campaign
+from scheduler.campaign_form import Campaign
 from scheduler.live_plan import LivePlan, make_plan
-from scheduler.models import Fetch, describe_models, no_fetch
+from scheduler.models import Fetch, Models, describe_models, no_fetch
 from scheduler.plan import derive_cells, requirements
 from scheduler.store import Store
 from scheduler.visit import VISIT, visit
@@ -24,7 +25,11 @@ from swarm.identity import load_or_create
 def look(home: Home, file: Path, gates: Sequence[str], fetch: Fetch = no_fetch) -> LivePlan:
     """The plan of the campaign in `file`. Raises `CampaignError` for a bad file or model, `Unreachable` when no gate answers. Blocking."""
     campaign = load_campaign(file)
-    models = describe_models(campaign, file.absolute().parent, fetch)
+    return look_at(home, campaign, describe_models(campaign, file.absolute().parent, fetch), gates)
+
+
+def look_at(home: Home, campaign: Campaign, models: Models, gates: Sequence[str]) -> LivePlan:
+    """The plan of a campaign whose models have been looked at. Raises `Unreachable` when no gate answers. Blocking."""
     scheduler = load_or_create(home.key("scheduler")).peer_id
 
     def cells_on(devices: Sequence[Advert]) -> tuple[Task, ...]:

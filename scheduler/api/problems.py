@@ -17,7 +17,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from protocol.errors import SarkError
+from protocol.errors import CampaignError, SarkError
 
 MEDIA_TYPE: Final = "application/problem+json"
 
@@ -40,6 +40,8 @@ class Problem(BaseModel):
     detail: str
     hint: str = ""
     error: str
+    line: int | None = None
+    """Of a campaign's text, where it is that which is wrong."""
 
 
 class Wrong(Exception):
@@ -50,11 +52,18 @@ class Wrong(Exception):
         self.status, self.detail, self.hint = status, detail, hint
 
 
-def problem(status: int, detail: str, hint: str = "", headers: dict[str, str] | None = None) -> JSONResponse:
+def problem(
+    status: int,
+    detail: str,
+    hint: str = "",
+    headers: dict[str, str] | None = None,
+    *,
+    line: int | None = None,
+) -> JSONResponse:
     """The answer."""
     told = Problem(
-        title=HTTPStatus(status).phrase, status=status, detail=detail, hint=hint, error=detail
-    ).model_dump()
+        title=HTTPStatus(status).phrase, status=status, detail=detail, hint=hint, error=detail, line=line
+    ).model_dump(exclude_none=True)
     return JSONResponse(told, status_code=status, media_type=MEDIA_TYPE, headers=headers)
 
 
@@ -67,7 +76,8 @@ def tell_problems(app: FastAPI) -> None:
 
     @app.exception_handler(SarkError)
     async def ours(request: Request, exc: SarkError) -> JSONResponse:
-        return problem(_STATUS.get(exc.exit_code, HTTPStatus.BAD_REQUEST), exc.what, exc.hint)
+        line = exc.line if isinstance(exc, CampaignError) else None
+        return problem(_STATUS.get(exc.exit_code, HTTPStatus.BAD_REQUEST), exc.what, exc.hint, line=line)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, exc: RequestValidationError) -> JSONResponse:

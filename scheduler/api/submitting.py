@@ -39,7 +39,7 @@ EXAMPLE: Final = {
     "units": ["CPU (ONNX)"],
     "measure": {"runs": 100},
 }
-_BODY: Final[dict[str, Any]] = {
+CAMPAIGN_BODY: Final[dict[str, Any]] = {  # for every request that brings a campaign
     "requestBody": {
         "required": True,
         "description": "A campaign in the form of campaign.yaml, or in the plain form (`model_url` with `jobs`).",
@@ -82,7 +82,7 @@ def router(desk: Desk) -> APIRouter:
         responses=problems(
             HTTPStatus.CONFLICT, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNSUPPORTED_MEDIA_TYPE
         ),
-        openapi_extra=_BODY,
+        openapi_extra=CAMPAIGN_BODY,
     )
     async def create(
         request: Request,
@@ -101,7 +101,7 @@ def router(desk: Desk) -> APIRouter:
         A model is an `https://` or `hf://` URL, or one that was sent to `/api/v1/models`, named `sha256:…` in place of a path.
         """
         wait_s = _seconds(wait)
-        file = _file(request.headers.get("content-type", ""))
+        file = file_of(request.headers.get("content-type", ""))
         body = await request.body()
         asked = b"\0".join([b"create", file.encode(), wait.encode(), body])
         told, again = await once.do(
@@ -138,7 +138,8 @@ def _seconds(text: str) -> float:
         raise Wrong(HTTPStatus.UNPROCESSABLE_ENTITY, f"wait: {exc.message()}", hint=hint) from None
 
 
-def _file(content_type: str) -> str:
+def file_of(content_type: str) -> str:
+    """How what is wrong with a campaign of this content type names it. Raises `Wrong`."""
     kind = content_type.partition(";")[0].strip().lower()
     if kind not in FILES:
         raise Wrong(

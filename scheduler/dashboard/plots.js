@@ -200,11 +200,11 @@ export function timeline({ spans, caption, label }) {
 
 // Ratios with their intervals, one below the other; 1 is the same. rows: [{ name, word, ratio, low, high, words }]
 export function forest({ rows, caption, margin = 0.01 }) {
-  const row = 34;
+  const row = 38;
   const draw = (width, point) => {
     const narrow = width < 620;
     const left = narrow ? 12 : Math.min(340, width * 0.36);
-    const right = narrow ? 12 : 96;
+    const right = narrow ? 12 : 100;
     const height = narrow ? row + 16 : row;
     const values = rows.flatMap((one) => [one.low ?? one.ratio, one.high ?? one.ratio, one.ratio]).filter((value) => value > 0);
     const [least, most] = ends([...values, 1 / 1.05, 1.05]);
@@ -230,7 +230,11 @@ export function forest({ rows, caption, margin = 0.01 }) {
             s("rect", { class: "hit", x: 0, width, y: top, height }),
             narrow
               ? s("text", { class: "mark", x: 2, y: top + 14 }, short(one.name), s("tspan", { class: "word", dx: 8 }, one.word))
-              : [s("text", { class: "mark", x: left - 14, y: y + 4, "text-anchor": "end" }, short(one.name)), s("text", { class: "mark word", x: width - right + 12, y: y + 4 }, one.word)],
+              : [
+                  s("text", { class: "mark", x: left - 14, y: one.more ? y - 3 : y + 4, "text-anchor": "end" }, short(one.name)),
+                  one.more && s("text", { x: left - 14, y: y + 11, "text-anchor": "end" }, short(one.more)),
+                  s("text", { class: "mark word", x: width - right + 12, y: y + 4 }, one.word),
+                ],
             one.low !== null && s("path", { class: "whisker", d: `M${x(one.low)} ${y - 5}v10m0 -5H${x(one.high)}m0 -5v10` }),
             one.ratio !== null && shape(kind, x(one.ratio), y),
           ),
@@ -242,7 +246,7 @@ export function forest({ rows, caption, margin = 0.01 }) {
   };
   const table = () => ({
     heads: ["B beside A", "verdict", "ratio#", "95 % interval"],
-    rows: rows.map((one) => [one.name, one.word, digits(one.ratio, 4), one.low === null ? "–" : `${digits(one.low, 4)} – ${digits(one.high, 4)}`]),
+    rows: rows.map((one) => [[one.name, one.more].filter(Boolean).join(" × "), one.word, digits(one.ratio, 4), one.low === null ? "–" : `${digits(one.low, 4)} – ${digits(one.high, 4)}`]),
   });
   return figure({ caption, draw, table });
 }
