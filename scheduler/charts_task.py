@@ -34,6 +34,8 @@ POINTS: Final = 240
 """Corners of a launch's line; of more samples, the least and the greatest of each stretch."""
 FAR: Final = 6.0
 """Beyond so many widths of the middle half above it a sample is drawn at the edge."""
+COLD: Final = 4.0
+"""Times the median up to which first inferences are drawn to scale."""
 _GOLDEN: Final = 0.618034
 
 Launches = Sequence[Sequence[int]]
@@ -120,6 +122,9 @@ def trace_of(row: Row, launches: Launches, warmups: Launches) -> Drawing | None:
     if not every:
         return None
     edge = _edge(every, [sorted(launch) for launch in timed if launch]) * 1.15
+    firsts = [launch[0] for launch in warm if launch]
+    if firsts:  # how the first differ is what a warm-up is drawn for
+        edge = max(edge, min(median(firsts) * 1.1, COLD * middle(every)))
     highest = max([every[-1], *(ms for launch in warm for ms in launch)])
     left, top, bottom, right = 52.0, 22.0, 172.0, WIDTH - 8
     shown = [ms for ms in (*every, *(ms for launch in warm for ms in launch)) if ms <= edge]

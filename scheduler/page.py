@@ -44,7 +44,7 @@ class Head:
 class Table:
     """The first cell of each row is its header."""
 
-    caption: str
+    caption: Line
     heads: Sequence[Head]
     rows: Sequence[Sequence[Cell]]
 

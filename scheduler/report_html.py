@@ -113,7 +113,7 @@ def _table(table: Table) -> str:
     )
     rows = "".join(_row(table, cells) for cells in table.rows)
     return (
-        f'<table role="table"><caption>{_text(table.caption)}</caption>'
+        f'<table role="table"><caption>{_line(table.caption)}</caption>'
         f'<thead role="rowgroup"><tr role="row">{heads}</tr></thead><tbody role="rowgroup">{rows}</tbody></table>\n'
     )
 

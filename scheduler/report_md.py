@@ -67,7 +67,7 @@ def _table(table: Table) -> str:
     heads = " | ".join(_text(head.text) for head in table.heads)
     marks = " | ".join("--:" if head.number else "---" for head in table.heads)
     rows = [f"| {' | '.join(_cell(cell) for cell in cells)} |" for cells in table.rows]
-    return "\n".join([f"{_text(table.caption)}:", "", f"| {heads} |", f"| {marks} |", *rows])
+    return "\n".join([f"{_line(table.caption)}:", "", f"| {heads} |", f"| {marks} |", *rows])
 
 
 def _cell(cell: Cell) -> str:

@@ -76,7 +76,7 @@ def host(report: Report) -> Section | None:
         "often the system took the processor from it. An empty cell was not told by that device's system."
     )
     return Section(
-        "host", "The hosts meanwhile", [Paragraph([words]), Table("State of the hosts", heads, lines)]
+        "host", "The hosts meanwhile", [Paragraph([words]), Table(["State of the hosts"], heads, lines)]
     )
 
 
@@ -110,7 +110,7 @@ def method(report: Report) -> Section:
     blocks: list[Block] = [Bullets([[sentence] for sentence in _HOW])]
     if facts:
         lines = [[Cell([name]), Cell(line)] for name, line in facts]
-        blocks.append(Table("What the campaign asked for", [Head("what"), Head("asked")], lines))
+        blocks.append(Table(["What the campaign asked for"], [Head("what"), Head("asked")], lines))
     if told:
         blocks.append(
             Paragraph(["What the devices noted, such as what they chose where the campaign did not say:"])
@@ -170,14 +170,14 @@ def fingerprints(report: Report) -> Section:
             ]
             for row in devices.values()
         ]
-        blocks.append(Table("Devices", heads, lines))
+        blocks.append(Table(["Devices"], heads, lines))
     models = {row.model_sha256: row for row in report.rows}
     heads = [Head("model"), Head("bytes", True), Head("sha256")]
     lines = [
         [Cell([Said(row.file_name)]), number(row.file_size), _code(row.model_sha256)]
         for row in models.values()
     ]
-    blocks.append(Table("Models", heads, lines))
+    blocks.append(Table(["Models"], heads, lines))
     runtimes = {
         (row.driver, row.runtime, row.providers, row.compute_units): row for row in report.rows if row.driver
     }
@@ -187,7 +187,7 @@ def fingerprints(report: Report) -> Section:
             [Cell([Said(text)]) for text in (row.compute_units, row.driver, row.runtime, row.providers)]
             for row in runtimes.values()
         ]
-        blocks.append(Table("Runtimes", heads, lines))
+        blocks.append(Table(["Runtimes"], heads, lines))
     heads = [
         Head("task"),
         Head("model"),
@@ -211,7 +211,7 @@ def fingerprints(report: Report) -> Section:
         "Rows that share a fingerprint were made alike: it is one hash over device, system, runtime, unit, threads, shapes, seed, steps "
         "and model. Each record is signed by its worker with the Ed25519 key that its worker id is made of."
     )
-    blocks += [Paragraph([words]), Table("Tasks", heads, lines)]
+    blocks += [Paragraph([words]), Table(["Tasks"], heads, lines)]
     return Section("fingerprints", "Fingerprints", blocks)
 
 

@@ -107,7 +107,7 @@ def _of_model(model: str, rows: Sequence[Row]) -> Iterable[Block]:
             ratio = row.inference_ms_median / least if least and row.inference_ms_median else None
             line.append(Cell(["" if ratio is None else f"{ratio:.2f}"]))
         lines.append([*line, *(number(told(row)) for _, told in extra), verdict_cell(row)])
-    yield Table(f"Medians of {model}, the lowest first", heads, lines)
+    yield Table(["Medians of ", Said(model), ", the lowest first"], heads, lines)
     yield from _remarks(rows)
     shapes = {row.shapes for row in rows}
     if len(shapes) > 1:
@@ -193,7 +193,7 @@ def _pairs(pairs: Sequence[Named], told: str) -> Iterable[Block]:
                 Cell(remark),
             ]
         )
-    yield Table("Ratios with their intervals", heads, lines)
+    yield Table(["Ratios with their intervals"], heads, lines)
 
 
 # -- samples -----------------------------------------------------------------------------------------------------------------------
@@ -282,7 +282,7 @@ def failures(report: Report) -> Section | None:
         for row in rows
     ]
     if lines:
-        blocks.append(Table("Tasks without a figure", heads, lines))
+        blocks.append(Table(["Tasks without a figure"], heads, lines))
         blocks.append(Paragraph(["What would help, where the campaign was submitted:"]))
         blocks.append(Commands([f"sark-node explain {shlex.quote(report.campaign)}"]))
     return Section("failed", "What failed, and why", blocks)

@@ -53,14 +53,27 @@ def complete(
     launches: Sequence[Sequence[int]] | None = None,
     energy_j: float | None = None,
     campaign: str = "c-ab23cd45",
-    changes: dict[str, Any] | None = None,
 ) -> RawResult:
     """Task `number`, measured on device `device` and signed by its worker."""
     task = _task(campaign, number, model, unit)
-    times = launches if launches is not None else launches_at(ms, seed=number)
+    record = a_record(task, device=device, ms=ms, launches=launches, energy_j=energy_j, seed=number)
+    return _signed(task, device, record, TaskState.SUCCEEDED)
+
+
+def a_record(
+    task: Task,
+    *,
+    device: int = 0,
+    ms: float = 10.0,
+    launches: Sequence[Sequence[int]] | None = None,
+    energy_j: float | None = None,
+    seed: int = 0,
+) -> Record:
+    """What device `device` observed of `task`."""
+    times = launches if launches is not None else launches_at(ms, seed=seed)
     facts: dict[str, Any] = {
         "ran": Ran(
-            unit=unit,
+            unit=task.unit,
             driver="onnx",
             runtime="onnxruntime 1.31.1",
             providers=("CPUExecutionProvider",),
@@ -102,7 +115,7 @@ def complete(
             power_w=70.0,
             idle_w=20.0,
         )
-    return _signed(task, device, facts | (changes or {}), TaskState.SUCCEEDED)
+    return _recorded(task, device, facts)
 
 
 def failed(
@@ -116,7 +129,7 @@ def failed(
     """Task `number`, which a worker says has failed."""
     task = _task("c-ab23cd45", number, model, "CPU (ONNX)")
     facts = {"outcome": Outcome.FAILED, "reason": reason, "detail": detail}
-    return _signed(task, device, facts, TaskState.FAILED)
+    return _signed(task, device, _recorded(task, device, facts), TaskState.FAILED)
 
 
 def unplaced(number: int, detail: str = "no device has 64 GiB") -> RawResult:
@@ -139,7 +152,7 @@ def _task(campaign: str, number: int, model: str, unit: str) -> Task:
     )
 
 
-def _signed(task: Task, device: int, facts: dict[str, Any], state: TaskState) -> RawResult:
+def _recorded(task: Task, device: int, facts: dict[str, Any]) -> Record:
     body, worker = task_body(task), WORKERS[device]
     base = {
         "campaign": task.campaign,
@@ -161,7 +174,10 @@ def _signed(task: Task, device: int, facts: dict[str, Any], state: TaskState) ->
             version="0.1.0",
         ),
     }
-    record = Record.model_validate(base | facts)
+    return Record.model_validate(base | facts)
+
+
+def _signed(task: Task, device: int, record: Record, state: TaskState) -> RawResult:
     raw = record_body(record)
-    signed = SignedRecord(body=raw, signature=worker.sign(record_message(raw)))
-    return raw_result(make_row(task, state, record), body, signed)
+    signed = SignedRecord(body=raw, signature=WORKERS[device].sign(record_message(raw)))
+    return raw_result(make_row(task, state, record), task_body(task), signed)
