@@ -64,6 +64,7 @@ try:
     import node.cli_owner
     import scheduler.cli
     import scheduler.cli_bench
+    import scheduler.cli_experiment
     import scheduler.cli_serve
     from drivers.base import Driver, Unfit, UnitInfo, WorkOrder
     from protocol.errors import SarkError
@@ -147,6 +148,7 @@ app.add_typer(node.cli_device.app)
 app.add_typer(node.cli_models.app)
 app.add_typer(node.cli_owner.app)
 app.add_typer(gate.cli.app)
+scheduler.cli_experiment.add_experiment(app)
 scheduler.cli_bench.add_bench(app, _this_device)
 scheduler.cli_serve.add_serve(app, _routers)
 

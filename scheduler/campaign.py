@@ -24,6 +24,7 @@ from scheduler.campaign_form import (
     Measuring,
     ModelEntry,
     Retry,
+    Schedule,
 )
 from scheduler.campaign_plain import is_plain, read_plain
 from scheduler.safe import is_safe, safe_text
@@ -40,6 +41,7 @@ __all__ = [
     "Measuring",
     "ModelEntry",
     "Retry",
+    "Schedule",
     "load_campaign",
     "parse_campaign",
 ]
@@ -60,6 +62,7 @@ _PARTS: Final[dict[str, type[BaseModel]]] = {
     "measure": Measuring,
     "timeouts": Limits,
     "retry": Retry,
+    "schedule": Schedule,
 }
 
 

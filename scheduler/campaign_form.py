@@ -84,6 +84,36 @@ def show_duration(seconds: float) -> str:
     return f"{seconds:.9f}".rstrip("0").rstrip(".") + "s"
 
 
+_TIME: Final = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])")
+
+
+def parse_time(value: Any) -> float:
+    """Seconds after midnight of `03:00`. Raises `PydanticCustomError`."""
+    found = _TIME.fullmatch(value.strip()) if isinstance(value, str) else None
+    if not found:
+        raise wrong(
+            f"{safe_text(repr(value), 60)} is not a time of the day", "write it as 03:00 or 23:30, in UTC"
+        )
+    return 3600.0 * int(found[1]) + 60.0 * int(found[2])
+
+
+def show_time_of_day(seconds: float) -> str:
+    """The inverse of `parse_time`."""
+    return f"{int(seconds) // 3600:02}:{int(seconds) // 60 % 60:02}"
+
+
+def check_webhook(text: str) -> str:
+    """A URL that a webhook may be sent to. Raises `PydanticCustomError`."""
+    try:
+        place = read_url(text, FOR_OWNER)
+    except Refused as exc:
+        raise wrong(f"the webhook cannot be used: {exc.what}", exc.hint) from None
+    if place.scheme != "https" and place.host not in _LOOPBACK:
+        raise wrong("a webhook goes by https, or to this machine itself", "such as https://example.org/hook")
+    return text
+
+
+_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _PERCENT: Final = re.compile(r"([0-9]{1,2}(?:\.[0-9]{1,6})?)\s*%")
 FINEST: Final = 0.001
 COARSEST: Final = 0.5
@@ -204,6 +234,13 @@ Percent = Annotated[
         {"type": "string", "pattern": r"^\s*[0-9]{1,2}(\.[0-9]{1,6})?\s*%\s*$", "examples": ["2%", "0.5%"]}
     ),
 ]
+TimeOfDay = Annotated[
+    float,
+    BeforeValidator(parse_time),
+    PlainSerializer(show_time_of_day),
+    WithJsonSchema({"type": "string", "pattern": r"^([01][0-9]|2[0-3]):[0-5][0-9]$", "examples": ["03:00"]}),
+]
+Webhook = Annotated[str, StringConstraints(min_length=1, max_length=MAX_URL), AfterValidator(check_webhook)]
 UrlText = Annotated[str, StringConstraints(min_length=1, max_length=MAX_URL), AfterValidator(_check_url)]
 ClauseText = Annotated[str, StringConstraints(max_length=300), AfterValidator(_check_clause)]
 UnitName = Annotated[
@@ -360,6 +397,19 @@ class Retry(Part):
     backoff: Duration = 5.0
 
 
+class Schedule(Part):
+    """When an experiment runs by itself, and who is told when a result got worse. Read by `sark-node experiment save`."""
+
+    every: Duration
+    """From one run to the next, such as 1d."""
+    at: TimeOfDay | None = None
+    """At this time of the day, in UTC."""
+    alarm: Percent | None = None
+    """By how much a result must surely be worse to be told as a regression; as little as `compare` tells, if left out."""
+    webhook: Webhook | None = None
+    """Where a regression is told, by a POST of JSON: https, or this machine itself."""
+
+
 class Job(Part):
     """One line of the plain form: a unit, and the device it is meant for."""
 
@@ -391,8 +441,14 @@ class Campaign(Part):
     """Higher goes first."""
     timeouts: Limits = Limits()
     retry: Retry = Retry()
+    schedule: Schedule | None = None
+    """When it runs by itself, once it is saved as an experiment."""
     jobs: SkipJsonSchema[Annotated[tuple[Job, ...], Field(max_length=10_000, strict=False)]] = ()
     """From the plain form: these instead of each of `units`. Not a key of this form."""
+
+    def spec(self) -> str:
+        """As it is stored, and as devices keep it for whoever carries it on: without the schedule, which is no business of theirs."""
+        return self.model_dump_json(exclude={"schedule"})
 
     def lines(self) -> tuple[Job, ...]:
         """What each model runs on: the plain form's jobs, or one for each unit."""

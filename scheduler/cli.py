@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from protocol.errors import CampaignError, NothingFits, ResourceError, Unreachable
-from scheduler import cli_adopt, cli_numbers, cli_report, cli_why
+from scheduler import cli_adopt, cli_experiment, cli_numbers, cli_report, cli_why
 from scheduler.cli_parts import (
     GATE,
     JSON,
@@ -121,6 +121,10 @@ def submit(
         str | None,
         typer.Option(help="Only if the world is still as this plan saw it.", metavar="HASH"),
     ] = None,
+    experiment: Annotated[
+        str | None,
+        typer.Option(help="Save it as a version of this experiment, of which this is a run.", metavar="NAME"),
+    ] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Run a campaign on the devices that fit. Once its id is printed it is safe on disk and goes on by itself.
@@ -161,7 +165,15 @@ def submit(
         cli_why.check_plan(home, file, gates, plan)
     for note in unseen(campaign):
         print(note, file=sys.stderr)
-    campaign_id = submit_campaign(home, file, wait_s=wait_s, fetch=fetching(home))
+    if experiment is not None:
+        campaign_id = cli_experiment.submit_as(home, file, experiment, wait_s)
+    else:
+        campaign_id = submit_campaign(home, file, wait_s=wait_s, fetch=fetching(home))
+        if campaign.schedule is not None:
+            print(
+                f"its schedule counts once it is saved: sark-node experiment save {safe_text(str(file))}",
+                file=sys.stderr,
+            )
     with contextlib.suppress(ResourceError):  # the campaign is safe; `watch` can be told the gate again
         near = ctx.meta.get("neighbours", ())  # found anew each time: their ports are of the moment
         remember_gates(home, [gate for gate in gates if gate not in near])
@@ -174,7 +186,12 @@ def submit(
             print(campaign_id)
             print(f"  sark-node watch {campaign_id}", file=sys.stderr)
         return
-    follow(ctx, campaign_id, keep_alive, csv=csv or Path(f"{campaign_id}.csv"), as_json=as_json)
+    csv = csv or Path(f"{campaign_id}.csv")
+    if experiment is not None:
+        cli_experiment.ended(
+            ctx, campaign_id, lambda: follow(ctx, campaign_id, keep_alive, csv=csv, as_json=as_json)
+        )
+    follow(ctx, campaign_id, keep_alive, csv=csv, as_json=as_json)
 
 
 @app.command(rich_help_panel=PANEL)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from protocol.errors import CampaignError, ResourceError
-from scheduler.cli_parts import GATE, gates_of, keeper
+from scheduler.cli_parts import GATE, fetching, gates_of, keeper
 from swarm.home import Home
 
 if TYPE_CHECKING:
@@ -89,12 +89,16 @@ async def _run(
     from scheduler.api.app import make_app
     from scheduler.api.guard import Rules
     from scheduler.api.serving import bind, serve
+    from scheduler.schedules import Schedules
+    from scheduler.store import Store
 
     app = make_app(desk, Rules(names=names, token=token), routers)
     sockets = bind(hosts, port)
+    schedules = Schedules(desk.home, lambda: Store(desk.home.store), fetching(desk.home))
     shown, actual = sockets[0].getsockname()[:2]
     async with trio.open_nursery() as nursery:
         await nursery.start(serve, app, sockets)
+        nursery.start_soon(schedules.keep, desk.wake)
         url = f"http://{f'[{shown}]' if ':' in shown else shown}:{actual}/"
         print(f"Dashboard  {url}{'#token=' + token if token else ''}", flush=True)
         print(f"API        {url}docs", flush=True)

@@ -124,12 +124,6 @@ class Experiments(Writing):
         rows = self._all(sa.select(x.runs).where(x.runs.c.campaign == campaign))
         return _run(rows[0]) if rows else None
 
-    def run_titles(self) -> dict[str, tuple[str, str]]:
-        """By campaign: `nightly@3`, and what was found of it."""
-        c = x.runs.c
-        rows = self._all(sa.select(c.campaign, c.experiment, c.version, c.finding))
-        return {row.campaign: (f"{row.experiment}@{row.version}", row.finding) for row in rows}
-
     def unjudged(self) -> tuple[RunRow, ...]:
         """Runs whose campaign has ended and of which nothing was found yet, in the order they began."""
         ended = sa.select(t.campaigns.c.id).where(t.campaigns.c.ended.is_not(None))
@@ -175,17 +169,11 @@ class Experiments(Writing):
                     .values(folder=folder)
                 )
                 return _version(rows[0], folder=folder), False
-            values = {
-                "experiment": name,
-                "version": rows[0].version + 1 if rows else 1,
-                "digest": digest,
-                "spec": spec,
-                "models": json.dumps([asdict(model) for model in models]),
-                "folder": folder,
-                "created": self._wall(),
-            }
-            c.execute(x.versions.insert().values(**values))
-            return VersionRow(**{**values, "models": tuple(models)}), True
+            number = rows[0].version + 1 if rows else 1
+            made = VersionRow(name, number, digest, spec, tuple(models), folder, self._wall())
+            kept = json.dumps([asdict(model) for model in models])
+            c.execute(x.versions.insert().values(**{**asdict(made), "models": kept}))
+            return made, True
 
     def set_schedule(
         self,
@@ -258,6 +246,25 @@ class Experiments(Writing):
                 )
             )
             return bool(done.rowcount)
+
+    def put_unstarted(self, campaign: str, experiment: str, version: int, *, why: str, finding: str) -> None:
+        """A scheduled run that could not begin: it stands in the history, and its webhook is due. `campaign`: an id that is none."""
+        now = self._wall()
+        with self._writing() as c:
+            c.execute(
+                x.runs.insert().values(
+                    campaign=campaign,
+                    experiment=experiment,
+                    version=version,
+                    scheduled=True,
+                    begun=now,
+                    judged=now,
+                    finding=finding,
+                    cells=json.dumps([{"why": why}]),
+                    accepted=False,
+                    hook=DUE,
+                )
+            )
 
     def accept_run(self, campaign: str) -> bool:
         """Its results are good ones from now on, whatever was found. False: there is no such run, or nothing was found of it yet."""

@@ -58,6 +58,10 @@ class CampaignInfo(Form):
     """How many stand where."""
     detail: str
     """Why it ended before its tasks did, if it did."""
+    experiment: str | None = None
+    """Of which version of an experiment it is a run, such as nightly@3; null: of none."""
+    finding: str | None = None
+    """What that run was, beside the last good results: fine, regression or incomplete; null: not known yet."""
 
 
 class CampaignModel(Form):
@@ -135,6 +139,8 @@ def _campaign(item: Summary, *, scheduling: bool) -> dict[str, Any]:
         "total_tasks": item.tasks,
         "tasks": {state: item.counts.get(state, 0) for state in TaskState},
         "detail": campaign.detail,
+        "experiment": item.experiment or None,
+        "finding": item.finding or None,
     }
 
 

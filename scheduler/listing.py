@@ -22,7 +22,11 @@ class Listing(Questions):
     def summary(self, campaign: str) -> Summary | None:
         """One campaign with its counts."""
         row = self.campaign(campaign)
-        return None if row is None else Summary(row, self._counts([row.id]).get(row.id, {}))
+        if row is None:
+            return None
+        return Summary(
+            row, self._counts([row.id]).get(row.id, {}), *self._run_titles([row.id]).get(row.id, ())
+        )
 
     def summaries_page(
         self,
@@ -53,7 +57,8 @@ class Listing(Questions):
             query = query.where(sa.func.lower(c.name).contains(name.lower(), autoescape=True))
         rows = [campaign_row(row) for row in self._all(query)]
         counts = self._counts([row.id for row in rows])
-        return tuple(Summary(row, counts.get(row.id, {})) for row in rows)
+        titles = self._run_titles([row.id for row in rows])
+        return tuple(Summary(row, counts.get(row.id, {}), *titles.get(row.id, ())) for row in rows)
 
     def tasks_page(
         self, campaign: str, *, limit: int, after: int = 0, state: TaskState | None = None

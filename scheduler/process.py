@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from functools import partial
 from typing import Final
 
 import structlog
@@ -11,6 +13,8 @@ import trio
 from protocol.errors import ResourceError
 from protocol.words import Role
 from scheduler.background import is_running
+from scheduler.downloads import Told, downloader
+from scheduler.schedules import Schedules
 from scheduler.service import run_scheduler
 from scheduler.settings import SchedulerSettings
 from scheduler.spool import tidy
@@ -75,6 +79,8 @@ async def _run_once(home: Home, settings: SchedulerSettings, stay: bool, stop_wi
         )
         nursery.start_soon(signals)
         nursery.start_soon(pools.run)
+        schedules = Schedules(home, lambda: Store(home.store), downloader(home, Told(sys.stderr)))
+        nursery.start_soon(partial(schedules.keep, trio.lowlevel.checkpoint, begin=stay))
         with Store(home.store) as store:
             tidied = tidy(home.spool, store.needed_models())
             log.info(
@@ -90,4 +96,16 @@ async def _run_once(home: Home, settings: SchedulerSettings, stay: bool, stop_wi
                 stop_when_idle=not stay,
             )
         nursery.cancel_scope.cancel()
+    if not told_to_stop:
+        await _last_look(schedules)
     return told_to_stop
+
+
+async def _last_look(schedules: Schedules) -> None:
+    """What ended with the last campaign is judged and told before we leave."""
+    try:
+        await schedules.step(begin=False)
+    except ResourceError as exc:
+        log.warning("experiments.waiting", why=exc.what)
+    finally:
+        schedules.close()

@@ -13,6 +13,7 @@ from protocol.attempt import TASK, TaskState
 from protocol.lease import Fence
 from protocol.table import final
 from protocol.words import Phase, Reason
+from scheduler import experiment_tables as x
 from scheduler import tables as t
 from scheduler.stored import (
     AttemptRow,
@@ -74,7 +75,18 @@ class Questions:
         for row in self._all(counted):
             counts.setdefault(row.campaign, {})[TaskState(row.state)] = row.tasks
         rows = self._all(sa.select(t.campaigns).order_by(t.campaigns.c.created.desc()))
-        return tuple(Summary(campaign_row(row), counts.get(row.id, {})) for row in rows)
+        titles = self._run_titles()
+        return tuple(
+            Summary(campaign_row(row), counts.get(row.id, {}), *titles.get(row.id, ())) for row in rows
+        )
+
+    def _run_titles(self, campaigns: Sequence[str] | None = None) -> dict[str, tuple[str, str]]:
+        """Those of these campaigns (None: of all) that are runs of an experiment: `nightly@3`, and what was found."""
+        c = x.runs.c
+        query = sa.select(c.campaign, c.experiment, c.version, c.finding)
+        if campaigns is not None:
+            query = query.where(c.campaign.in_(campaigns))
+        return {row.campaign: (f"{row.experiment}@{row.version}", row.finding) for row in self._all(query)}
 
     def models(self, campaign: str) -> tuple[NewModel, ...]:
         """The campaign's models by name."""

@@ -241,6 +241,10 @@ class Summary:
 
     campaign: CampaignRow
     counts: Mapping[TaskState, int]
+    experiment: str = ""
+    """Of which version of an experiment it is a run, such as nightly@3; empty: of none."""
+    finding: str = ""
+    """What that run was, beside those before it; empty: not known yet."""
 
     @property
     def tasks(self) -> int:

@@ -84,7 +84,7 @@ def _row(campaign: Campaign, campaign_id: str, scheduler: str, wait_s: float) ->
         id=campaign_id,
         name=campaign.campaign,
         scheduler=scheduler,
-        spec=campaign.model_dump_json(),
+        spec=campaign.spec(),
         attempts=campaign.retry.attempts,
         backoff_s=campaign.retry.backoff,
         wait_s=wait_s,

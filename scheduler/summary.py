@@ -89,6 +89,8 @@ def campaigns_table(summaries: Sequence[Summary], *, scheduling: bool = True) ->
             min_width={"campaign": 10, "name": 8, "begun": 16}.get(column),
             justify="right" if column in ("tasks", "done", "failed") else "left",
         )
+    if any(item.experiment for item in summaries):
+        table.add_column("experiment", no_wrap=True, overflow="ellipsis")
     for item in summaries:
         campaign = item.campaign
         table.add_row(
@@ -100,6 +102,11 @@ def campaigns_table(summaries: Sequence[Summary], *, scheduling: bool = True) ->
             str(item.counts.get(TaskState.FAILED, 0)),
             datetime.fromtimestamp(campaign.created, UTC).astimezone().strftime("%Y-%m-%d %H:%M"),
             show_time(campaign.ended - campaign.created) if campaign.ended else "",
+            *(
+                (Text(safe_text(f"{item.experiment} {item.finding}".strip(), 60)),)
+                if len(table.columns) > 8
+                else ()
+            ),
         )
     return table
 
