@@ -142,6 +142,7 @@ def begin(
     fetch: Fetch = no_fetch,
     wait_s: float = WAIT_S,
     due: tuple[float, float] | None = None,
+    campaign_id: str | None = None,
 ) -> tuple[str, VersionRow] | None:
     """A campaign that runs `title`, and the version that it is. Its models are looked at anew: of the latest version another file is a new
     version, of one that is named it is refused. `due`: the instant a scheduled run was due at, and the one after it.
@@ -161,7 +162,16 @@ def begin(
     if other:
         version, _ = _keep(store, version.experiment, campaign, models, version.folder)
     claim = Claim(version.experiment, version.version, *(due or (None, None)))
-    started = store_campaign(home, store, campaign, models, folder=version.folder, wait_s=wait_s, claim=claim)
+    started = store_campaign(
+        home,
+        store,
+        campaign,
+        models,
+        folder=version.folder,
+        wait_s=wait_s,
+        campaign_id=campaign_id,
+        claim=claim,
+    )
     return None if started is None else (started, version)
 
 

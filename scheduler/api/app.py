@@ -8,7 +8,7 @@ from importlib.metadata import version
 from fastapi import APIRouter, FastAPI
 from starlette.types import ASGIApp
 
-from scheduler.api import fleet, pages, report, v1
+from scheduler.api import experiments, fleet, pages, report, v1
 from scheduler.api.desk import Desk
 from scheduler.api.guard import Guard, Rules
 from scheduler.api.problems import Problem, tell_problems
@@ -31,6 +31,13 @@ def open_app(desk: Desk, routers: Sequence[APIRouter] = ()) -> FastAPI:
         responses={"default": {"model": Problem, "description": "What went wrong."}},
     )
     tell_problems(app)
-    for router in (pages.router(), v1.router(desk), fleet.router(desk), report.router(desk), *routers):
+    for router in (
+        pages.router(),
+        v1.router(desk),
+        fleet.router(desk),
+        report.router(desk),
+        experiments.router(desk),
+        *routers,
+    ):
         app.include_router(router)
     return app
