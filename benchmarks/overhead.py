@@ -24,6 +24,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from protocol.record import read_record, unpack_samples
 from scheduler.demo import demo_swarm
+from scheduler.opening import open_store
 from scheduler.store import Store
 from scheduler.stored import ResultRow
 from scheduler.submit import submit_campaign
@@ -121,7 +122,7 @@ def main() -> None:
 
 def measure(home: Home, here: Path, tasks: int, singles: int) -> None:
     one, many = campaign_file(here / "one.yaml", 1), campaign_file(here / "many.yaml", tasks)
-    with Store(home.store) as store:
+    with open_store(home) as store:
         finish(store, submit_campaign(home, one, wait_s=60.0), 90.0)  # everybody is up, the model is cached
         single = []
         for _ in range(singles):

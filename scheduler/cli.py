@@ -213,13 +213,13 @@ def watch(
 
     With the whole id of a campaign that another machine of yours runs, it shows what the devices tell of it.
     """
+    from scheduler.opening import open_store
     from scheduler.report import check_folder
-    from scheduler.store import Store
 
     home: Home = ctx.obj
     if csv is not None:
         check_folder(csv)
-    with Store(home.store) as store:
+    with open_store(home) as store:
         here = not cli_adopt.elsewhere(store, campaign)
         found = find_campaign(store, campaign) if here else campaign
     if not here:
@@ -236,12 +236,12 @@ def campaigns(ctx: typer.Context, as_json: Annotated[bool, JSON] = False) -> Non
     """List the campaigns of this home, the latest first."""
     from scheduler.background import is_running
     from scheduler.forms import campaign_info
+    from scheduler.opening import open_store
     from scheduler.progress import nobody_line
-    from scheduler.store import Store
     from scheduler.summary import campaigns_table
 
     home: Home = ctx.obj
-    with Store(home.store) as store:
+    with open_store(home) as store:
         summaries = store.summaries()
     scheduling = is_running(home)
     if as_json:
@@ -290,10 +290,10 @@ def results(
     """Show a campaign's results as a table, or write them as CSV, JSON Lines, Parquet, JSON or raw samples."""
     from scheduler.background import is_running
     from scheduler.exports import jsonl_lines, write_jsonl, write_parquet
+    from scheduler.opening import open_store
     from scheduler.progress import nobody_line
     from scheduler.report import csv_lines, json_lines, write_csv, write_raw
     from scheduler.show import show_results
-    from scheduler.store import Store
     from scheduler.summary import campaign_rows, raw_results
 
     home: Home = ctx.obj
@@ -302,7 +302,7 @@ def results(
             "only one of --csv, --jsonl, --raw and --json can have standard output",
             hint="give the other a file",
         )
-    with Store(home.store) as store:
+    with open_store(home) as store:
         found = find_campaign(store, campaign)
         stored = store.rows(found)
         row = store.campaign(found)
@@ -386,10 +386,10 @@ def cancel(
 ) -> None:
     """Cancel campaigns or tasks. Returns when the devices have confirmed that nothing of it runs any more."""
     from scheduler.cancel import cancel_and_wait
-    from scheduler.store import Store
+    from scheduler.opening import open_store
 
     home: Home = ctx.obj
-    with Store(home.store) as store:
+    with open_store(home) as store:
         whole: list[str] = []  # all are looked up before any is cancelled
         for target in targets:
             campaign, _, number = target.partition("/")
@@ -453,13 +453,13 @@ def follow(
     as_json: bool,
 ) -> None:
     """Watch to the end, show what came out, and leave with the exit code that says how it went."""
-    from scheduler.store import Store
+    from scheduler.opening import open_store
     from scheduler.summary import finish
     from scheduler.view import watch as watch_campaign
 
     home: Home = ctx.obj
     console = Console(stderr=as_json)
-    with Store(home.store) as store:
+    with open_store(home) as store:
         try:
             kept = store.campaign(campaign_id)
             if not as_json and kept is not None and kept.ended is None:

@@ -40,7 +40,7 @@ def delegate(
     """Let another machine carry on a campaign of yours, if this one cannot. Prints the token for its adopt command."""
     from protocol.words import Role
     from scheduler.handover import Handover, passed_on, write_handover
-    from scheduler.store import Store
+    from scheduler.opening import open_store
     from swarm.identity import load_or_create, peer_id_bytes
     from swarm.membership import credentials
 
@@ -54,7 +54,7 @@ def delegate(
             hint="on the other machine: sark-node info; it begins with 12D3Koo",
         ) from None
     key = load_or_create(home.key("scheduler"))
-    with Store(home.store) as store:
+    with open_store(home) as store:
         found = find_campaign(store, campaign)
         row = store.campaign(found)
         if row is not None and row.scheduler != key.peer_id:
@@ -106,8 +106,8 @@ def adopt(
 
     from scheduler.adopt import adopt_campaign
     from scheduler.cli import follow
+    from scheduler.opening import open_store
     from scheduler.remote import visiting
-    from scheduler.store import Store
     from swarm.gates import remember_gates
     from swarm.identity import write_durably
     from swarm.membership import keep_tokens
@@ -130,7 +130,7 @@ def adopt(
         if token is not None:
             keep_tokens(home, speaks.held)
 
-    with Store(home.store) as store:
+    with open_store(home) as store:
 
         async def go() -> str:
             async with visiting(gates, campaign, speaks) as gatherer:
@@ -271,7 +271,7 @@ def already_here(
 def _given_key(home: Home, file: Path) -> Identity:
     """The key in `file`. Raises `CampaignError` if this home cannot take it: that would leave campaigns of another key behind."""
     from scheduler.background import is_running
-    from scheduler.store import Store
+    from scheduler.opening import open_store
     from swarm.identity import load_or_create
 
     if not file.is_file():
@@ -280,7 +280,7 @@ def _given_key(home: Home, file: Path) -> Identity:
         )
     owner, place = load_or_create(file), home.key("scheduler")
     if place.exists() and load_or_create(place).peer_id != owner.peer_id:
-        with Store(home.store) as store:
+        with open_store(home) as store:
             if store.find_campaign("") or is_running(home):
                 raise CampaignError(
                     "this home has campaigns under another scheduler key, which must stay",

@@ -55,10 +55,10 @@ def save(
     """Keep a campaign file as an experiment. A version is made when it, or a model's bytes, differ from the latest."""
     from scheduler.experiment_view import version_view
     from scheduler.experiments import save as keep
-    from scheduler.store import Store
+    from scheduler.opening import open_store
 
     home: Home = ctx.obj
-    with Store(home.store) as store:
+    with open_store(home) as store:
         version, new = keep(store, file, name=name, fetch=fetching(home))
         row = store.experiment(version.experiment)
     if as_json:
@@ -77,9 +77,9 @@ def save(
 def list_(ctx: typer.Context, as_json: Annotated[bool, JSON] = False) -> None:
     """List this home's experiments: versions, schedule, and what came of the last run."""
     from scheduler.experiment_view import experiments_view
-    from scheduler.store import Store
+    from scheduler.opening import open_store
 
-    with Store(ctx.obj.store) as store:
+    with open_store(ctx.obj) as store:
         found = experiments_view(store)
     if as_json:
         print_json({"count": len(found), "experiments": [item.model_dump(mode="json") for item in found]})
@@ -108,9 +108,9 @@ def show(ctx: typer.Context, title: Annotated[str, TITLE], as_json: Annotated[bo
     """Show a version as a campaign file, with the hashes of its models."""
     from scheduler.experiment_view import version_text, version_view
     from scheduler.experiments import find, find_version, schedule_of
-    from scheduler.store import Store
+    from scheduler.opening import open_store
 
-    with Store(ctx.obj.store) as store:
+    with open_store(ctx.obj) as store:
         version = find_version(store, title)
         schedule = schedule_of(find(store, version.experiment))
     if as_json:
@@ -128,9 +128,9 @@ def diff(
     """What differs between two versions. Exit code 0: nothing, 1: something."""
     from scheduler.experiment_view import version_text
     from scheduler.experiments import find_version
-    from scheduler.store import Store
+    from scheduler.opening import open_store
 
-    with Store(ctx.obj.store) as store:
+    with open_store(ctx.obj) as store:
         left, right = find_version(store, one), find_version(store, other)
     before, after = (version_text(version, title=False).splitlines() for version in (left, right))
     lines = list(difflib.unified_diff(before, after, left.title, right.title, lineterm="", n=2))
@@ -153,9 +153,9 @@ def clone(
     from scheduler.experiment import read_title
     from scheduler.experiment_view import version_text
     from scheduler.experiments import find_version
-    from scheduler.store import Store
+    from scheduler.opening import open_store
 
-    with Store(ctx.obj.store) as store:
+    with open_store(ctx.obj) as store:
         if "@" in source or (not store.find_campaign(source) and store.experiment(read_title(source)[0])):
             text = version_text(find_version(store, source), whole=True)
         else:
@@ -190,11 +190,11 @@ def run(
     """Run an experiment now, and hold it against the last good results. Exit code as of submit, and 1 for a regression."""
     from scheduler.cli import follow
     from scheduler.experiments import begin
-    from scheduler.store import Store
+    from scheduler.opening import open_store
 
     home: Home = ctx.obj
     gates = _answering(ctx, gate)
-    with Store(home.store) as store:
+    with open_store(home) as store:
         started = begin(home, store, title, fetch=fetching(home), wait_s=_seconds(wait))
     if started is None:
         raise LookupError("only a scheduled run may have been begun by somebody else")
@@ -216,7 +216,7 @@ def ended(ctx: typer.Context, campaign: str, follow: Callable[[], None]) -> None
     """Watch a run to its end, tell what was found, and leave with 1 for a regression, else with the campaign's own exit code."""
     from scheduler.alarm import Finding
     from scheduler.experiments import alarm_lines
-    from scheduler.store import Store
+    from scheduler.opening import open_store
 
     code: object = 0
     try:
@@ -226,7 +226,7 @@ def ended(ctx: typer.Context, campaign: str, follow: Callable[[], None]) -> None
     if code == 130:
         raise SystemExit(130)
     _step(ctx, begin=False)
-    with Store(ctx.obj.store) as store:
+    with open_store(ctx.obj) as store:
         found = store.run(campaign)
     if found is not None:
         print(f"Held against the runs before: {found.finding}.", file=sys.stderr)
@@ -247,9 +247,9 @@ def history(
     """Its results over time: of every model, unit and device the median of each run, and how it is beside the last good one."""
     from scheduler.experiment_view import history_view
     from scheduler.experiments import judge_ended
-    from scheduler.store import Store
+    from scheduler.opening import open_store
 
-    with Store(ctx.obj.store) as store:
+    with open_store(ctx.obj) as store:
         judge_ended(store)
         told = history_view(store, name, limit=limit)
     if as_json:
@@ -268,9 +268,9 @@ def accept(
 ) -> None:
     """Take what a run measured as the new normal: later runs are held against it, though it was a regression."""
     from scheduler.experiments import judge_ended
-    from scheduler.store import Store
+    from scheduler.opening import open_store
 
-    with Store(ctx.obj.store) as store:
+    with open_store(ctx.obj) as store:
         judge_ended(store)
         found = find_campaign(store, campaign)
         if not store.accept_run(found):
@@ -302,7 +302,7 @@ def schedule(
 ) -> None:
     """Have an experiment run by itself, or not any more."""
     from scheduler.experiments import find, set_schedule
-    from scheduler.store import Store
+    from scheduler.opening import open_store
     from scheduler.webhook import read_secret
 
     if off == (every is not None):
@@ -313,7 +313,7 @@ def schedule(
     secret = None if secret_file is None else str(secret_file.absolute())
     if secret is not None:
         read_secret(secret)
-    with Store(ctx.obj.store) as store:
+    with open_store(ctx.obj) as store:
         set_schedule(store, name, wanted, now=time.time(), secret_file=secret)
         row = find(store, name)
     if row.every_s is None or row.due is None:
@@ -330,9 +330,9 @@ def tick(ctx: typer.Context, gate: Annotated[list[str] | None, GATE] = None) -> 
     """
     from scheduler.alarm import Finding
     from scheduler.experiments import alarm_lines, why_unstarted
-    from scheduler.store import Store
+    from scheduler.opening import open_store
 
-    with Store(ctx.obj.store) as store:
+    with open_store(ctx.obj) as store:
         before = {run.campaign for row in store.experiments() for run in store.runs(row.name) if run.judged}
     begun = _step(ctx, begin=True)
     if begun:
@@ -340,7 +340,7 @@ def tick(ctx: typer.Context, gate: Annotated[list[str] | None, GATE] = None) -> 
         _await_end(ctx.obj, begun, keep_alive)
         _step(ctx, begin=False)
     worse = False
-    with Store(ctx.obj.store) as store:
+    with open_store(ctx.obj) as store:
         for row in store.experiments():
             for run in reversed(store.runs(row.name)):
                 if run.judged is None or run.campaign in before:
@@ -358,9 +358,9 @@ def tick(ctx: typer.Context, gate: Annotated[list[str] | None, GATE] = None) -> 
 def remove(ctx: typer.Context, name: Annotated[str, NAME]) -> None:
     """Forget an experiment with its versions and history. Its campaigns and their results stay."""
     from scheduler.experiments import find
-    from scheduler.store import Store
+    from scheduler.opening import open_store
 
-    with Store(ctx.obj.store) as store:
+    with open_store(ctx.obj) as store:
         find(store, name)
         store.remove_experiment(name)
     print(f"{safe_text(name)} is forgotten.")
@@ -370,10 +370,10 @@ def submit_as(home: Home, file: Path, name: str, wait_s: float) -> str:
     """Save `file` as a version of that experiment, and store a campaign that runs it; gives its id."""
     from scheduler.experiments import begin
     from scheduler.experiments import save as keep
-    from scheduler.store import Store
+    from scheduler.opening import open_store
 
     fetch = fetching(home)
-    with Store(home.store) as store:
+    with open_store(home) as store:
         version, _ = keep(store, file, name=name, fetch=fetch)
         started = begin(home, store, version.title, fetch=fetch, wait_s=wait_s)
     if started is None:
@@ -403,10 +403,10 @@ def _answering(ctx: typer.Context, gate: list[str] | None) -> tuple[str, ...]:
 
 
 def _schedules(home: Home) -> Schedules:
+    from scheduler.opening import open_store
     from scheduler.schedules import Schedules
-    from scheduler.store import Store
 
-    return Schedules(home, lambda: Store(home.store), fetching(home))
+    return Schedules(home, lambda: open_store(home), fetching(home))
 
 
 def _step(ctx: typer.Context, *, begin: bool) -> list[str]:
@@ -424,9 +424,9 @@ def _step(ctx: typer.Context, *, begin: bool) -> list[str]:
 
 def _await_end(home: Home, campaigns: list[str], keep_alive: Callable[[], None]) -> None:
     """Until none of them is open; the scheduler process is kept alive meanwhile."""
-    from scheduler.store import Store
+    from scheduler.opening import open_store
 
-    with Store(home.store) as store:
+    with open_store(home) as store:
         while set(campaigns) & {row.id for row in store.unfinished_campaigns()}:
             keep_alive()
             time.sleep(0.5)

@@ -37,10 +37,10 @@ def report(
     ] = "",
 ) -> None:
     """Write a report of results: one HTML file that needs nothing else, or Markdown."""
+    from scheduler.opening import has_store, open_store
     from scheduler.report import replace_file
     from scheduler.reporting import Form, Kept, look_up, render, report_on
     from scheduler.sources import read_source
-    from scheduler.store import Store
 
     home: Home = ctx.obj
     wanted = form or {".md": "md", ".markdown": "md"}.get(output.suffix.lower() if output else "", "html")
@@ -51,8 +51,8 @@ def report(
     source = read_source(campaign, home)
     other = read_source(against, home) if against else None
     kept = Kept()
-    if source.text is None and home.store.exists():
-        with Store(home.store) as store:
+    if source.text is None and has_store(home):
+        with open_store(home) as store:
             kept = look_up(store, source)
     made = report_on(source, kept, time.time(), other)
     text = render(made, Form(wanted))
@@ -86,10 +86,10 @@ def chart(
     """Draw results for a slide: medians, all samples, or the time against what it costs."""
     from scheduler.charts_pareto import Quality
     from scheduler.exports import replace_bytes
+    from scheduler.opening import open_store
     from scheduler.reporting import SIZES, Kind, picture
     from scheduler.reporting import chart as drawn
     from scheduler.sources import read_source
-    from scheduler.store import Store
 
     home: Home = ctx.obj
     for what, value, known in (
@@ -108,7 +108,7 @@ def chart(
             f"{safe_text(source.name)} is a CSV, without samples", hint="name the campaign or a raw file"
         )
     if not title and source.text is None:
-        with Store(home.store) as store:
+        with open_store(home) as store:
             stored = store.campaign(source.campaign)
         title = stored.name if stored is not None else ""
     drawing = drawn(

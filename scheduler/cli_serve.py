@@ -89,12 +89,12 @@ async def _run(
     from scheduler.api.app import make_app
     from scheduler.api.guard import Rules
     from scheduler.api.serving import bind, serve
+    from scheduler.opening import open_store
     from scheduler.schedules import Schedules
-    from scheduler.store import Store
 
     app = make_app(desk, Rules(names=names, token=token), routers)
     sockets = bind(hosts, port)
-    schedules = Schedules(desk.home, lambda: Store(desk.home.store), fetching(desk.home))
+    schedules = Schedules(desk.home, lambda: open_store(desk.home), fetching(desk.home))
     shown, actual = sockets[0].getsockname()[:2]
     async with trio.open_nursery() as nursery:
         await nursery.start(serve, app, sockets)

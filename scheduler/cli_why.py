@@ -59,7 +59,7 @@ def events(
     """
     from scheduler.events import event_line
     from scheduler.forms import event_info
-    from scheduler.store import Store
+    from scheduler.opening import open_store
 
     home: Home = ctx.obj
     if follow and (verify or as_json):
@@ -72,7 +72,7 @@ def events(
         raise CampaignError(
             "--last: this is no hash of an event", hint="it has 64 digits: sark-node events CAMPAIGN --verify"
         )
-    with Store(home.store) as store:
+    with open_store(home) as store:
         found = find_campaign(store, campaign)
         if verify:
             raise SystemExit(_verify(store, found, last.lower(), as_json=as_json))
@@ -138,12 +138,12 @@ def explain(
     from rich.text import Text
 
     from scheduler.ask_why import ask_why
-    from scheduler.store import Store
+    from scheduler.opening import open_store
     from scheduler.why import why_lines
 
     home: Home = ctx.obj
     campaign, _, number = target.partition("/")
-    with Store(home.store) as store:
+    with open_store(home) as store:
         found = find_campaign(store, campaign)
         told = ask_why(home, store, found, number, gates_of(ctx, gate))
     if as_json:
@@ -197,11 +197,11 @@ def retry(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Run again what failed or was cancelled, as a new campaign, and print its id. The old one stays as it is."""
+    from scheduler.opening import open_store
     from scheduler.retry import retry_campaign
-    from scheduler.store import Store
 
     home: Home = ctx.obj
-    with Store(home.store) as store:
+    with open_store(home) as store:
         old = find_campaign(store, campaign)
         made, tasks = retry_campaign(home, store, old, folder.absolute(), fetch=fetching(home))
     keeper(ctx, gates_of(ctx, gate))()

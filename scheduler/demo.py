@@ -20,8 +20,8 @@ from typing import Final
 from rich.console import Console
 
 from protocol.errors import ResourceError
+from scheduler.opening import open_store
 from scheduler.progress import show_time
-from scheduler.store import Store
 from scheduler.submit import submit_campaign
 from scheduler.summary import finish
 from scheduler.view import watch
@@ -154,7 +154,7 @@ def run_demo(folder: Path, workers: int, console: Console) -> int:
         with lock_folder(folder / "demo"), demo_swarm(folder, workers, say) as (swarm, home):
             say(f"submitting {file} …")
             campaign_id = submit_campaign(home, file, wait_s=60.0)
-            with Store(home.store) as store:
+            with open_store(home) as store:
                 campaign = watch(
                     store, campaign_id, console, keep_alive=swarm.check, hint="Ctrl-C stops the demo"
                 )

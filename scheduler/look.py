@@ -15,8 +15,8 @@ from scheduler.campaign import load_campaign
 from scheduler.campaign_form import Campaign
 from scheduler.live_plan import LivePlan, make_plan
 from scheduler.models import Fetch, Models, describe_models, no_fetch
+from scheduler.opening import has_store, open_store
 from scheduler.plan import derive_cells, requirements
-from scheduler.store import Store
 from scheduler.visit import VISIT, visit
 from swarm.home import Home
 from swarm.identity import load_or_create
@@ -47,9 +47,9 @@ def look_at(home: Home, campaign: Campaign, models: Models, gates: Sequence[str]
 
 def history(home: Home, models: set[str]) -> list[tuple[Task, float]]:
     """The tasks with one of these models that succeeded on this home, and how long they took."""
-    if not home.store.exists():
+    if not has_store(home):
         return []
-    with Store(home.store) as store:
+    with open_store(home) as store:
         found = store.run_times(models)
     told = []
     for body, seconds in found:

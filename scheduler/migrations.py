@@ -1,10 +1,12 @@
 """How a store of any earlier form becomes one of the newest: numbered steps, only ever appended to.
 
-Each is frozen as it was released: it says in SQL what the tables were then. `scheduler.tables` is how they are now.
+Each is frozen as it was released: it says in SQL what the tables were then. `scheduler.tables` is how they are now. The SQL is
+SQLite's; for PostgreSQL the names of the types are put in its words, and text is ordered by its bytes as SQLite does.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Final
 
@@ -79,9 +81,9 @@ def _second(connection: sa.Connection) -> None:
         before[row.campaign] = chained(
             before.get(row.campaign, ""), row.campaign, row.seq, row.at, row.name, row.task, row.fields
         )
-        connection.exec_driver_sql(
-            "UPDATE events SET hash = ? WHERE campaign = ? AND seq = ?",
-            (before[row.campaign], row.campaign, row.seq),
+        connection.execute(
+            sa.text("UPDATE events SET hash = :hash WHERE campaign = :campaign AND seq = :seq"),
+            {"hash": before[row.campaign], "campaign": row.campaign, "seq": row.seq},
         )
 
 
@@ -111,12 +113,84 @@ def _experiments(connection: sa.Connection) -> None:
     )
 
 
+RESULTS: Final = """CREATE TABLE results (
+    task TEXT NOT NULL, campaign TEXT NOT NULL, n INTEGER NOT NULL, ended FLOAT NOT NULL, state TEXT NOT NULL, reason TEXT NOT NULL,
+    model TEXT NOT NULL, sha256 TEXT NOT NULL, unit TEXT NOT NULL, device TEXT NOT NULL DEFAULT '', device_id TEXT NOT NULL DEFAULT '',
+    soc TEXT NOT NULL DEFAULT '', system TEXT NOT NULL DEFAULT '', runtime TEXT NOT NULL DEFAULT '', threads INTEGER,
+    verdict TEXT NOT NULL DEFAULT '', fingerprint TEXT NOT NULL DEFAULT '', replica INTEGER,
+    inference_ms_median FLOAT, inference_ms_median_low FLOAT, inference_ms_median_high FLOAT, inference_ms_average FLOAT,
+    inference_ms_std_dev FLOAT, inference_ms_p90 FLOAT, inference_ms_p99 FLOAT, load_ms_median FLOAT, peak_inference_ram_usage FLOAT,
+    peak_load_ram_usage FLOAT, energy_per_inference_j FLOAT, power_w FLOAT, ttft_ms_median FLOAT, tokens_per_second FLOAT, max_error FLOAT,
+    PRIMARY KEY (task), FOREIGN KEY(task) REFERENCES tasks (id), FOREIGN KEY(campaign) REFERENCES campaigns (id)
+);
+CREATE INDEX ix_results_ended ON results (ended, task);
+CREATE INDEX ix_results_campaign ON results (campaign, ended, task);
+CREATE INDEX ix_results_model ON results (model, ended, task);
+CREATE INDEX ix_tasks_state ON tasks (campaign, state);
+INSERT INTO results (task, campaign, n, ended, state, reason, model, sha256, unit, device, replica)
+    SELECT id, campaign, n, ended, state, coalesce(reason, ''), model, sha256, unit, device, replica FROM tasks WHERE ended IS NOT NULL
+"""
+_OF_RECORDS: Final = frozenset(
+    {
+        *("device", "device_id", "soc", "system", "runtime", "threads", "verdict", "fingerprint"),
+        *("inference_ms_median", "inference_ms_median_low", "inference_ms_median_high"),
+        *("inference_ms_average", "inference_ms_std_dev", "inference_ms_p90", "inference_ms_p99"),
+        *("load_ms_median", "peak_inference_ram_usage", "peak_load_ram_usage", "energy_per_inference_j"),
+        *("power_w", "ttft_ms_median", "tokens_per_second", "max_error"),
+    }
+)
+"""What is read out of records; a later version may know more columns, which a later step makes."""
+
+
+def _results(connection: sa.Connection) -> None:
+    """What lists and pivots read, for tasks that have ended before: a millisecond or two for each record, once."""
+    from scheduler.figures import figures_of_bodies, without_figures
+
+    _all(connection, RESULTS)
+    last = ""
+    page = sa.text(
+        "SELECT t.id, t.state, t.body, r.body AS record FROM tasks t JOIN records r ON r.task = t.id AND r.decides"
+        " WHERE t.ended IS NOT NULL AND t.id > :last ORDER BY t.id LIMIT 200"
+    )
+    while rows := connection.execute(page, {"last": last}).all():
+        last = rows[-1].id
+        for row in rows:
+            found = figures_of_bodies(bytes(row.body), bytes(row.record))
+            if row.state != "succeeded":
+                found = without_figures(found)
+            values = {
+                name: value for name, value in found.items() if name in _OF_RECORDS and value is not None
+            }
+            if values:
+                told = ", ".join(f"{name} = :{name}" for name in values)
+                connection.execute(
+                    sa.text(f"UPDATE results SET {told} WHERE task = :task"),  # noqa: S608  (names of the list above)
+                    {**values, "task": row.id},
+                )
+
+
 def _all(connection: sa.Connection, script: str) -> None:
     """Each statement by itself, in the transaction that is open (`executescript` would end it)."""
     for statement in script.split(";"):
         if statement.strip():
-            connection.exec_driver_sql(statement)
+            connection.exec_driver_sql(in_words_of(connection.dialect.name, statement))
 
 
-MIGRATIONS: Final[tuple[Migration, ...]] = (_first, _second, _experiments)
-"""`PRAGMA user_version` of a file is how many of them it has been through."""
+_POSTGRESQL: Final[dict[str, str]] = {
+    "TEXT": 'TEXT COLLATE "C"',
+    "INTEGER": "BIGINT",
+    "FLOAT": "DOUBLE PRECISION",
+    "BLOB": "BYTEA",
+    "decides = 1": "decides",
+}
+
+
+def in_words_of(dialect: str, statement: str) -> str:
+    """`statement`, written for SQLite, for that dialect."""
+    if dialect != "postgresql":
+        return statement
+    return re.sub(rf"\b({'|'.join(_POSTGRESQL)})\b", lambda found: _POSTGRESQL[found[1]], statement)
+
+
+MIGRATIONS: Final[tuple[Migration, ...]] = (_first, _second, _experiments, _results)
+"""A store knows how many of them it has been through."""

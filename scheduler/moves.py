@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -13,6 +13,7 @@ from protocol.lease import Fence
 from protocol.table import final, step
 from protocol.words import Reason
 from scheduler import tables as t
+from scheduler.figures import without_figures
 from scheduler.questions import ENDED, TASK_COLUMNS
 from scheduler.stored import AttemptState, Intent, Kept, Live, Place, why_not
 from scheduler.writing import Writing
@@ -275,8 +276,10 @@ class Moves(Writing):
         event: TaskEvent,
         reason: Reason | None = None,
         detail: str = "",
+        figures: Mapping[str, Any] | None = None,
     ) -> Kept:
         """Keep a verified record if it comes from the current attempt under the current fence, and move the task by `event` with it.
+        `figures`: what `scheduler.figures.figures_of` says of it, for lists.
 
         Compare, record and move are one transaction. The same record again is answered as the first time. A stale one changes nothing.
         """
@@ -300,7 +303,9 @@ class Moves(Writing):
                 or current != (attempt, worker, fence.incarnation, fence.number)
             ):
                 return Kept(Reason.FENCED)
-            self._end(c, row, event, reason, detail, tries=event is TaskEvent.RETRY, record=sha256)
+            self._end(
+                c, row, event, reason, detail, tries=event is TaskEvent.RETRY, record=sha256, figures=figures
+            )
             c.execute(
                 t.records.insert().values(
                     task=task,
@@ -375,6 +380,7 @@ class Moves(Writing):
         *,
         tries: bool,
         record: str | None = None,
+        figures: Mapping[str, Any] | None = None,
     ) -> None:
         state = step(TASK, TaskState(row.state), event, story=row.id)
         now = self._wall()
@@ -395,6 +401,9 @@ class Moves(Writing):
                 **told,
             )
         )
+        if over:
+            found = dict(figures or {}) if state is TaskState.SUCCEEDED else without_figures(figures or {})
+            c.execute(t.results.insert().values(**result_columns(row, state, reason, now) | found))
         if row.attempt and row.state != TaskState.PENDING:
             self._end_attempt(c, row.id, row.attempt, _ENDED_AS[event], ended=now, **told)
         self._event(
@@ -417,3 +426,20 @@ class Moves(Writing):
             .where(t.attempts.c.task == task, t.attempts.c.attempt == attempt)
             .values(state=str(state), ended=ended, **values)
         )
+
+
+def result_columns(row: sa.Row[Any], state: TaskState, reason: Reason | None, ended: float) -> dict[str, Any]:
+    """What the task itself says in its row among the results."""
+    return {
+        "task": row.id,
+        "campaign": row.campaign,
+        "n": row.n,
+        "ended": ended,
+        "state": str(state),
+        "reason": str(reason or ""),
+        "model": row.model,
+        "sha256": row.sha256,
+        "unit": row.unit,
+        "device": row.device,
+        "replica": row.replica,
+    }

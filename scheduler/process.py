@@ -14,11 +14,11 @@ from protocol.errors import ResourceError
 from protocol.words import Role
 from scheduler.background import is_running
 from scheduler.downloads import Told, downloader
+from scheduler.opening import open_store
 from scheduler.schedules import Schedules
 from scheduler.service import run_scheduler
 from scheduler.settings import SchedulerSettings
 from scheduler.spool import tidy
-from scheduler.store import Store
 from scheduler.vouched import Vouched
 from swarm.entry import enter, until_told_to_stop
 from swarm.home import Home
@@ -43,7 +43,7 @@ async def run_process(home: Home, settings: SchedulerSettings, stay: bool, stop_
                 break
             await trio.sleep(LOCK_TRY_S)
         told_to_stop = await _run_once(home, settings, stay, stop_with_stdin)
-        with Store(home.store) as store:
+        with open_store(home) as store:
             if told_to_stop or not store.unfinished_campaigns():
                 return
 
@@ -79,9 +79,10 @@ async def _run_once(home: Home, settings: SchedulerSettings, stay: bool, stop_wi
         )
         nursery.start_soon(signals)
         nursery.start_soon(pools.run)
-        schedules = Schedules(home, lambda: Store(home.store), downloader(home, Told(sys.stderr)))
+        schedules = Schedules(home, lambda: open_store(home), downloader(home, Told(sys.stderr)))
         nursery.start_soon(partial(schedules.keep, trio.lowlevel.checkpoint, begin=stay))
-        with Store(home.store) as store:
+        with open_store(home) as store:
+            store.claim()
             tidied = tidy(home.spool, store.needed_models())
             log.info(
                 "scheduler.up", models_removed=tidied, peer=here.identity.peer_id, gates=list(here.gates)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -15,6 +14,7 @@ from protocol.table import final
 from protocol.words import Phase, Reason
 from scheduler import experiment_tables as x
 from scheduler import tables as t
+from scheduler.backend import Backend
 from scheduler.stored import (
     AttemptRow,
     AttemptState,
@@ -38,12 +38,19 @@ TASK_COLUMNS: Final = tuple(column for column in t.tasks.c if column.name != "bo
 class Questions:
     """The reading half of `scheduler.store.Store`."""
 
-    path: Path
+    _backend: Backend
     _connection: sa.Connection
 
+    def _open(self) -> sa.Connection:
+        """The connection; a new one in place of one that broke: what it was used for has been told as an error."""
+        if self._connection.invalidated:
+            self._connection.close()
+            self._connection = self._backend.connect()
+        return self._connection
+
     def _all(self, query: sa.Executable) -> Sequence[sa.Row[Any]]:
-        with t.told(self.path):
-            return self._connection.execute(query).all()
+        with self._backend.told():
+            return self._open().execute(query).all()
 
     def unfinished_campaigns(self) -> tuple[CampaignRow, ...]:
         """Those that have not ended, oldest first."""
@@ -118,9 +125,9 @@ class Questions:
         return tuple(row.id for row in self._all(query))
 
     def changed_by_others(self) -> int:
-        """A number that differs from the last one when another process has written. A few microseconds."""
-        with t.told(self.path):
-            return int(self._connection.exec_driver_sql("PRAGMA data_version").scalar_one())
+        """A number that differs from the last one when another process has written: quick, to be asked often."""
+        with self._backend.told():
+            return self._backend.changes(self._open())
 
     def tasks(self, campaign: str) -> tuple[TaskRow, ...]:
         """All of a campaign, in its order."""

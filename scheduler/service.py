@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import structlog
 import trio
@@ -23,6 +23,7 @@ from protocol.base import Message
 from protocol.errors import RemoteProtocolError, ResourceError, Unreachable
 from protocol.messages import Accepted, Preempt, Progress, Ready, Result, Skip, Stale, Start
 from protocol.record import Record
+from protocol.task import Task
 from protocol.words import Reason
 from scheduler.believing import Claims
 from scheduler.book import Book
@@ -30,6 +31,7 @@ from scheduler.deed import deeds_in
 from scheduler.discover import Finder, find, survey
 from scheduler.entries import Entry, Terms
 from scheduler.explain import LACKS_SIBLING, why_none
+from scheduler.figures import figures_of
 from scheduler.holders import Holders
 from scheduler.keeping import Keeper
 from scheduler.lacking import Lacking
@@ -69,7 +71,9 @@ LINGER_BEATS: Final = 3
 
 log = structlog.get_logger("sark.scheduler")
 
-Aside = Callable[[Callable[[], Record]], Awaitable[Record]]
+Checked = tuple[Record, dict[str, Any]]
+"""A record, and what lists show of it."""
+Aside = Callable[[Callable[[], Checked]], Awaitable[Checked]]
 
 
 async def run_scheduler(
@@ -412,7 +416,9 @@ class _Service:
                     if not _current(entry, result):
                         return self._old(peer, result)
                     asked = self._bodies[entry.id]
-                    record = await self._aside(partial(check, result, body, peer, entry.task, asked))
+                    record, figures = await self._aside(
+                        partial(_check_and_measure, result, body, peer, entry.task, asked)
+                    )
         except Unreachable as exc:  # no answer: the worker keeps the result and sends it again
             raise RemoteProtocolError(exc.what) from exc
         except RemoteProtocolError as exc:
@@ -431,6 +437,7 @@ class _Service:
             event=event,
             reason=reason,
             detail=detail,
+            figures=figures,
         )
         if kept.stale is not None:
             return Stale(reason=kept.stale)
@@ -461,6 +468,11 @@ class _Service:
             self._book.lost(peer, (result.lease,), Reason.BAD_REQUEST, trio.current_time(), error.what)
         )
         return Stale(reason=Reason.BAD_REQUEST)
+
+
+def _check_and_measure(result: Result, body: bytes, peer: str, task: Task, asked: bytes) -> Checked:
+    record = check(result, body, peer, task, asked)
+    return record, figures_of(task, record)
 
 
 def _current(entry: Entry, result: Result) -> bool:

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from protocol.errors import CampaignError
 from scheduler.cli_parts import find_campaign
+from scheduler.opening import has_store, open_store
 from scheduler.report import RawResult, read_raw
 from scheduler.row import COLUMNS, CONTRACT, Row
 from scheduler.safe import safe_text
@@ -83,12 +84,12 @@ def read_source(name: str, home: Home) -> Source:
     path = Path(name)
     if path.is_file():
         return _read_file(path)
-    if name and (path.suffix or len(path.parts) > 2 or not home.store.exists()):
+    if name and (path.suffix or len(path.parts) > 2 or not has_store(home)):
         raise CampaignError(
             f"there is no file {safe_text(name)}, and no campaign of that name on this home",
             hint="name a file of sark-node results --raw or --csv, or a campaign: sark-node campaigns",
         )
-    with Store(home.store) as store:
+    with open_store(home) as store:
         return stored_source(store, name)
 
 

@@ -1,4 +1,4 @@
-"""The scheduler's store: campaigns, tasks, attempts, signed records and events on SQLite, safe against kill -9 at every point.
+"""The scheduler's store on SQLite or PostgreSQL: campaigns, tasks, attempts, signed records, events; safe against kill -9 at every point.
 
     submit ── create_campaign ──▶ ┌───────┐ ──▶ unfinished_campaigns ── the service
     cancel ── request_cancel ───▶ │ store │ ◀── begin_attempts, record_grant, record_result, end_attempt
@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import sqlalchemy as sa
 
@@ -23,8 +22,11 @@ from protocol.messages import MAX_EPOCH
 from protocol.task import Task, task_body
 from protocol.words import Reason
 from scheduler import tables as t
+from scheduler.backend import Place, backend_of, migrate, refuse_newer
+from scheduler.browsing import Browsing
 from scheduler.experiment_store import Claim, Experiments
 from scheduler.listing import Listing
+from scheduler.migrations import MIGRATIONS
 from scheduler.moves import Moves
 from scheduler.questions import ENDED
 from scheduler.stored import (
@@ -35,16 +37,30 @@ from scheduler.stored import (
 from scheduler.takeover import TakeOver
 
 
-class Store(Moves, TakeOver, Experiments, Listing):
+class Store(Moves, TakeOver, Experiments, Listing, Browsing):
     """An open store. Not for two threads at once."""
 
-    def __init__(self, path: Path, *, wall: Callable[[], float] = time.time) -> None:
+    def __init__(self, place: Place, *, wall: Callable[[], float] = time.time) -> None:
         """Open or make it, and bring it to the newest form. ResourceError when that cannot be."""
-        self.path = path
+        self.place = place
         self._wall = wall
-        self._connection = t.connect(path)
-        with self._writing() as c:
-            t.migrate(c, path)
+        self._backend = backend_of(place)
+        self._connection = self._backend.connect()
+        try:
+            with self._backend.told():
+                version = self._backend.version(self._connection)
+            refuse_newer(self._backend, version)
+            if version < len(MIGRATIONS):
+                with self._writing() as c:
+                    migrate(self._backend, c)
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def claim(self) -> None:
+        """Be the one that runs this store's campaigns, until it is closed. `ResourceError` when another machine does."""
+        with self._backend.told():
+            self._backend.claim(self._open())
 
     def close(self) -> None:
         """Close it. What was stored is on the disk already."""
@@ -113,11 +129,12 @@ class Store(Moves, TakeOver, Experiments, Listing):
 
     def next_epoch(self, campaign: str) -> int:
         """A higher epoch than any before, as far as there is one: workers refuse older ones from now on."""
+        before = t.campaigns.c.epoch
         with self._writing() as c:
             epoch = c.execute(
                 t.campaigns.update()
                 .where(t.campaigns.c.id == campaign)
-                .values(epoch=sa.func.min(t.campaigns.c.epoch + 1, MAX_EPOCH))
+                .values(epoch=sa.case((before < MAX_EPOCH, before + 1), else_=MAX_EPOCH))
                 .returning(t.campaigns.c.epoch)
             ).scalar_one()
             self._event(c, campaign, "campaign.adopted", None, epoch=epoch)

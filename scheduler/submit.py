@@ -11,6 +11,7 @@ from scheduler.campaign import load_campaign
 from scheduler.campaign_form import Campaign
 from scheduler.experiment_store import Claim
 from scheduler.models import Fetch, Models, describe_models, no_fetch
+from scheduler.opening import open_store
 from scheduler.plan import derive_tasks, needs_devices
 from scheduler.spool import spool
 from scheduler.store import Store
@@ -36,7 +37,7 @@ def submit_campaign(
     campaign = load_campaign(file)
     folder = file.absolute().parent
     models = describe_models(campaign, folder, fetch)
-    with Store(home.store) as store:
+    with open_store(home) as store:
         stored = store_campaign(
             home, store, campaign, models, folder=str(folder), wait_s=wait_s, campaign_id=campaign_id
         )

@@ -1,232 +1,186 @@
-"""The tables of the scheduler's store as they are now, and how SQLite is opened and its errors told. A change here is a migration too.
-
-`PRAGMA user_version` is the number of migrations a file has been through; a higher one than we know means a newer sark-node wrote it.
-"""
+"""The tables of the scheduler's store as they are now, for SQLite and for PostgreSQL. A change here is a migration too."""
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import sqlalchemy as sa
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.engine import Dialect
+from sqlalchemy.types import TypeDecorator
 
-from protocol.errors import ResourceError
-from scheduler.migrations import MIGRATIONS, Migration
+from scheduler.figures import Figure
 
-BUSY_MS: Final = 5000
-"""How long one process waits for another that is writing."""
+
+class Words(TypeDecorator[str]):
+    """Text. PostgreSQL keeps no NUL in one, and peers may send it in what they say: it is replaced wherever it is stored."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        """What is stored for `value`."""
+        return value.replace("\0", "\ufffd") if value is not None and "\0" in value else value
+
+
+Whole: Final[sa.types.TypeEngine[int]] = sa.BigInteger().with_variant(sa.Integer, "sqlite")
+"""64 bits on both: sizes and fences need them."""
+Real: Final[sa.types.TypeEngine[float]] = sa.Double().with_variant(sa.Float, "sqlite")
+"""64 bits on both."""
 
 metadata = sa.MetaData()
 
 campaigns = sa.Table(
     "campaigns",
     metadata,
-    sa.Column("id", sa.Text, primary_key=True),
-    sa.Column("name", sa.Text, nullable=False),
-    sa.Column("scheduler", sa.Text, nullable=False),
-    sa.Column("spec", sa.Text, nullable=False),
-    sa.Column("attempts", sa.Integer, nullable=False),
-    sa.Column("backoff_s", sa.Float, nullable=False),
-    sa.Column("wait_s", sa.Float, nullable=False),
-    sa.Column("limit_s", sa.Float),
-    sa.Column("priority", sa.Integer, nullable=False),
-    sa.Column("epoch", sa.Integer, nullable=False, default=0),
+    sa.Column("id", Words, primary_key=True),
+    sa.Column("name", Words, nullable=False),
+    sa.Column("scheduler", Words, nullable=False),
+    sa.Column("spec", Words, nullable=False),
+    sa.Column("attempts", Whole, nullable=False),
+    sa.Column("backoff_s", Real, nullable=False),
+    sa.Column("wait_s", Real, nullable=False),
+    sa.Column("limit_s", Real),
+    sa.Column("priority", Whole, nullable=False),
+    sa.Column("epoch", Whole, nullable=False, default=0),
     sa.Column("planned", sa.Boolean, nullable=False),
     sa.Column("cancel", sa.Boolean, nullable=False, default=False),
-    sa.Column("created", sa.Float, nullable=False),
-    sa.Column("ended", sa.Float),
-    sa.Column("outcome", sa.Text),
-    sa.Column("detail", sa.Text, nullable=False, default=""),
-    sa.Column("next_seq", sa.Integer, nullable=False, default=1),
+    sa.Column("created", Real, nullable=False),
+    sa.Column("ended", Real),
+    sa.Column("outcome", Words),
+    sa.Column("detail", Words, nullable=False, default=""),
+    sa.Column("next_seq", Whole, nullable=False, default=1),
 )
 
 models = sa.Table(
     "models",
     metadata,
     sa.Column("campaign", sa.ForeignKey("campaigns.id"), primary_key=True),
-    sa.Column("name", sa.Text, primary_key=True),
-    sa.Column("sha256", sa.Text, nullable=False, index=True),
-    sa.Column("size", sa.Integer, nullable=False),
-    sa.Column("facts", sa.Text, nullable=False, default=""),
+    sa.Column("name", Words, primary_key=True),
+    sa.Column("sha256", Words, nullable=False, index=True),
+    sa.Column("size", Whole, nullable=False),
+    sa.Column("facts", Words, nullable=False, default=""),
 )
 
 tasks = sa.Table(
     "tasks",
     metadata,
-    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("id", Words, primary_key=True),
     sa.Column("campaign", sa.ForeignKey("campaigns.id"), nullable=False),
-    sa.Column("n", sa.Integer, nullable=False),
+    sa.Column("n", Whole, nullable=False),
     sa.Column("body", sa.LargeBinary, nullable=False),
-    sa.Column("model", sa.Text, nullable=False),
-    sa.Column("sha256", sa.Text, nullable=False),
-    sa.Column("unit", sa.Text, nullable=False),
-    sa.Column("state", sa.Text, nullable=False),
-    sa.Column("attempt", sa.Integer, nullable=False, default=0),
-    sa.Column("tries", sa.Integer, nullable=False, default=0),
-    sa.Column("worker", sa.Text),
-    sa.Column("device", sa.Text, nullable=False, default=""),
-    sa.Column("lease", sa.Text),
-    sa.Column("incarnation", sa.Integer),
-    sa.Column("number", sa.Integer),
-    sa.Column("reason", sa.Text),
-    sa.Column("detail", sa.Text, nullable=False, default=""),
+    sa.Column("model", Words, nullable=False),
+    sa.Column("sha256", Words, nullable=False),
+    sa.Column("unit", Words, nullable=False),
+    sa.Column("state", Words, nullable=False),
+    sa.Column("attempt", Whole, nullable=False, default=0),
+    sa.Column("tries", Whole, nullable=False, default=0),
+    sa.Column("worker", Words),
+    sa.Column("device", Words, nullable=False, default=""),
+    sa.Column("lease", Words),
+    sa.Column("incarnation", Whole),
+    sa.Column("number", Whole),
+    sa.Column("reason", Words),
+    sa.Column("detail", Words, nullable=False, default=""),
     sa.Column("cancel", sa.Boolean, nullable=False, default=False),
-    sa.Column("phase", sa.Text),
-    sa.Column("done", sa.Integer, nullable=False, default=0),
-    sa.Column("total", sa.Integer),
-    sa.Column("median_ms", sa.Float),
-    sa.Column("note", sa.Text, nullable=False, default=""),
-    sa.Column("begun", sa.Float),
-    sa.Column("ended", sa.Float),
-    sa.Column("position", sa.Integer),
-    sa.Column("start_s", sa.Float),
-    sa.Column("preempted", sa.Integer, nullable=False, default=0),
-    sa.Column("replica", sa.Integer),
+    sa.Column("phase", Words),
+    sa.Column("done", Whole, nullable=False, default=0),
+    sa.Column("total", Whole),
+    sa.Column("median_ms", Real),
+    sa.Column("note", Words, nullable=False, default=""),
+    sa.Column("begun", Real),
+    sa.Column("ended", Real),
+    sa.Column("position", Whole),
+    sa.Column("start_s", Real),
+    sa.Column("preempted", Whole, nullable=False, default=0),
+    sa.Column("replica", Whole),
     sa.UniqueConstraint("campaign", "n"),
+    sa.Index("ix_tasks_state", "campaign", "state"),
 )
 
 attempts = sa.Table(
     "attempts",
     metadata,
     sa.Column("task", sa.ForeignKey("tasks.id"), primary_key=True),
-    sa.Column("attempt", sa.Integer, primary_key=True),
-    sa.Column("key", sa.Text, nullable=False),
-    sa.Column("worker", sa.Text, nullable=False),
-    sa.Column("device", sa.Text, nullable=False),
-    sa.Column("epoch", sa.Integer, nullable=False),
-    sa.Column("state", sa.Text, nullable=False),
-    sa.Column("lease", sa.Text),
-    sa.Column("incarnation", sa.Integer),
-    sa.Column("number", sa.Integer),
-    sa.Column("reason", sa.Text),
-    sa.Column("detail", sa.Text, nullable=False, default=""),
-    sa.Column("begun", sa.Float, nullable=False),
-    sa.Column("ended", sa.Float),
+    sa.Column("attempt", Whole, primary_key=True),
+    sa.Column("key", Words, nullable=False),
+    sa.Column("worker", Words, nullable=False),
+    sa.Column("device", Words, nullable=False),
+    sa.Column("epoch", Whole, nullable=False),
+    sa.Column("state", Words, nullable=False),
+    sa.Column("lease", Words),
+    sa.Column("incarnation", Whole),
+    sa.Column("number", Whole),
+    sa.Column("reason", Words),
+    sa.Column("detail", Words, nullable=False, default=""),
+    sa.Column("begun", Real, nullable=False),
+    sa.Column("ended", Real),
 )
 
 records = sa.Table(
     "records",
     metadata,
     sa.Column("task", sa.ForeignKey("tasks.id"), primary_key=True),
-    sa.Column("attempt", sa.Integer, primary_key=True),
-    sa.Column("worker", sa.Text, nullable=False),
-    sa.Column("sha256", sa.Text, nullable=False),
+    sa.Column("attempt", Whole, primary_key=True),
+    sa.Column("worker", Words, nullable=False),
+    sa.Column("sha256", Words, nullable=False),
     sa.Column("body", sa.LargeBinary, nullable=False),
     sa.Column("signature", sa.LargeBinary, nullable=False),
     sa.Column("decides", sa.Boolean, nullable=False),
-    sa.Column("accepted", sa.Float, nullable=False),
-    sa.Index("one_result_for_each_task", "task", unique=True, sqlite_where=sa.text("decides = 1")),
+    sa.Column("accepted", Real, nullable=False),
+    sa.Index(
+        "one_result_for_each_task",
+        "task",
+        unique=True,
+        sqlite_where=sa.text("decides = 1"),
+        postgresql_where=sa.text("decides"),
+    ),
 )
+
+results = sa.Table(
+    "results",
+    metadata,
+    sa.Column("task", sa.ForeignKey("tasks.id"), primary_key=True),
+    sa.Column("campaign", sa.ForeignKey("campaigns.id"), nullable=False),
+    sa.Column("n", Whole, nullable=False),
+    sa.Column("ended", Real, nullable=False),
+    sa.Column("state", Words, nullable=False),
+    sa.Column("reason", Words, nullable=False, default=""),
+    sa.Column("model", Words, nullable=False),
+    sa.Column("sha256", Words, nullable=False),
+    sa.Column("unit", Words, nullable=False),
+    sa.Column("device", Words, nullable=False, default=""),
+    sa.Column("device_id", Words, nullable=False, default=""),
+    sa.Column("soc", Words, nullable=False, default=""),
+    sa.Column("system", Words, nullable=False, default=""),
+    sa.Column("runtime", Words, nullable=False, default=""),
+    sa.Column("threads", Whole),
+    sa.Column("verdict", Words, nullable=False, default=""),
+    sa.Column("fingerprint", Words, nullable=False, default=""),
+    sa.Column("replica", Whole),
+    *(sa.Column(str(figure), Real) for figure in Figure),
+    sa.Index("ix_results_ended", "ended", "task"),
+    sa.Index("ix_results_campaign", "campaign", "ended", "task"),
+    sa.Index("ix_results_model", "model", "ended", "task"),
+)
+"""One row for each task that has ended: what lists and pivots read. All of it follows from the other tables."""
 
 events = sa.Table(
     "events",
     metadata,
     sa.Column("campaign", sa.ForeignKey("campaigns.id"), primary_key=True),
-    sa.Column("seq", sa.Integer, primary_key=True),
-    sa.Column("at", sa.Float, nullable=False),
-    sa.Column("name", sa.Text, nullable=False),
-    sa.Column("task", sa.Text),
-    sa.Column("fields", sa.Text, nullable=False),
-    sa.Column("hash", sa.Text, nullable=False, default=""),
+    sa.Column("seq", Whole, primary_key=True),
+    sa.Column("at", Real, nullable=False),
+    sa.Column("name", Words, nullable=False),
+    sa.Column("task", Words),
+    sa.Column("fields", Words, nullable=False),
+    sa.Column("hash", Words, nullable=False, default=""),
 )
 
 workers = sa.Table(
     "workers",
     metadata,
-    sa.Column("peer", sa.Text, primary_key=True),
-    sa.Column("device", sa.Text, nullable=False),
-    sa.Column("addresses", sa.Text, nullable=False),
-    sa.Column("seen", sa.Float, nullable=False),
+    sa.Column("peer", Words, primary_key=True),
+    sa.Column("device", Words, nullable=False),
+    sa.Column("addresses", Words, nullable=False),
+    sa.Column("seen", Real, nullable=False),
 )
-
-
-# -- migrations: see `scheduler.migrations` ------------------------------------------------------------------------------------------
-
-
-def migrate(connection: sa.Connection, path: Path, *, known: Sequence[Migration] = MIGRATIONS) -> None:
-    """Bring the file to the newest form, each step in the one transaction that is open. ResourceError when it is newer than we are."""
-    version = int(connection.exec_driver_sql("PRAGMA user_version").scalar_one())
-    if version > len(known):
-        raise ResourceError(
-            f"{path} was written by a newer sark-node (store version {version}, this one knows {len(known)})",
-            hint="upgrade sark-node, or use another --home",
-        )
-    for step in known[version:]:
-        step(connection)
-    if version < len(known):
-        connection.exec_driver_sql(f"PRAGMA user_version = {len(known)}")
-
-
-# -- opening ----------------------------------------------------------------------------------------------------------------------
-
-
-def connect(path: Path) -> sa.Connection:
-    """An open connection in WAL mode that has proved to flush every commit to the disk. ResourceError when it cannot be had."""
-    with told(path):
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        engine = sa.create_engine(
-            f"sqlite:///{path}",
-            isolation_level="AUTOCOMMIT",  # transactions are begun and ended in one place: Store.writing
-            poolclass=sa.NullPool,
-            connect_args={"timeout": BUSY_MS / 1000, "check_same_thread": False},
-        )
-        connection = engine.connect()
-        try:
-            connection.exec_driver_sql(f"PRAGMA busy_timeout = {BUSY_MS}")
-            mode = connection.exec_driver_sql("PRAGMA journal_mode = WAL").scalar_one()
-            connection.exec_driver_sql("PRAGMA synchronous = FULL")
-            connection.exec_driver_sql("PRAGMA foreign_keys = ON")
-            flushed = connection.exec_driver_sql("PRAGMA synchronous").scalar_one()
-            if mode != "wal" or flushed != 2:
-                raise ResourceError(
-                    f"{path}: this folder cannot hold a store (journal {mode}, synchronous {flushed})",
-                    hint="use a --home on a local disk",
-                )
-        except BaseException:
-            connection.close()
-            raise
-        return connection
-
-
-@contextmanager
-def told(path: Path) -> Iterator[None]:
-    """Turn what SQLite raises for a full, locked, corrupt or unreachable file into one clear `ResourceError`."""
-    try:
-        yield
-    except DBAPIError as exc:
-        raise _resource(path, exc) from exc
-    except OSError as exc:
-        raise ResourceError(
-            f"cannot use {path}: {exc.strerror or exc}", hint="check the folder and its rights"
-        ) from exc
-
-
-_WHAT: Final[dict[int, tuple[str, str]]] = {
-    sqlite3.SQLITE_FULL: ("the disk is full", "free some space and run it again: nothing is lost"),
-    sqlite3.SQLITE_IOERR: ("the disk does not read or write", "check the disk"),
-    sqlite3.SQLITE_BUSY: (
-        "another process keeps the store locked",
-        "see what else uses this --home; then run it again",
-    ),
-    sqlite3.SQLITE_LOCKED: (
-        "another process keeps the store locked",
-        "see what else uses this --home; then run it again",
-    ),
-    sqlite3.SQLITE_CORRUPT: ("the store is damaged", "move it away to begin anew, or restore a copy"),
-    sqlite3.SQLITE_NOTADB: ("this is not a store of sark-node", "move it away to begin anew"),
-    sqlite3.SQLITE_CANTOPEN: ("the store cannot be opened", "check the folder and its rights"),
-    sqlite3.SQLITE_READONLY: ("the store cannot be written", "check the folder and its rights"),
-    sqlite3.SQLITE_PERM: ("the store cannot be written", "check the folder and its rights"),
-}
-
-
-def _resource(path: Path, error: DBAPIError) -> ResourceError:
-    code: Any = getattr(error.orig, "sqlite_errorcode", None)
-    if not isinstance(code, int) or code & 0xFF not in _WHAT:
-        raise error  # a mistake of ours, such as a broken constraint
-    what, hint = _WHAT[code & 0xFF]
-    return ResourceError(f"{path}: {what}", hint=hint)

@@ -24,19 +24,15 @@ class Writing(Questions):
     @contextmanager
     def _writing(self) -> Iterator[sa.Connection]:
         """One transaction that nobody else can write beside; undone whole when anything in it raises."""
-        with t.told(self.path):
-            self._connection.exec_driver_sql("BEGIN IMMEDIATE")
+        with self._backend.told():
+            c = self._open()
             try:
-                yield self._connection
-                self._connection.exec_driver_sql("COMMIT")
+                self._backend.begin(c)
+                yield c
+                self._backend.commit(c)
             except BaseException:
-                if self._in_transaction():  # SQLite may have undone it by itself, as it does on a full disk
-                    self._connection.exec_driver_sql("ROLLBACK")
+                self._backend.roll_back(c)
                 raise
-
-    def _in_transaction(self) -> bool:
-        driver: Any = self._connection.connection.driver_connection
-        return bool(driver.in_transaction)
 
     @staticmethod
     def _put_campaign(c: sa.Connection, new: NewCampaign, models: Sequence[NewModel], **values: Any) -> None:

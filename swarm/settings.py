@@ -15,14 +15,16 @@ from __future__ import annotations
 import re
 import tomllib
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from protocol.base import AddressText
 from protocol.errors import ResourceError, SarkError
+
+T = TypeVar("T", bound=BaseModel)
 
 SECTIONS = ("worker", "gate", "scheduler")
 
@@ -103,34 +105,48 @@ class RoleSettings(BaseModel):
     @classmethod
     def load(cls, config_file: Path, environment: Mapping[str, str], flags: Mapping[str, Any]) -> Self:
         """The settings for this start. Flags that are None count as not given. Raises `SettingsError`, `ResourceError`."""
-        from_file = _read_file(config_file, cls.section, frozenset(cls.model_fields))
-        from_env = {
-            name: _plural(field.annotation, environment[f"SARK_{name.upper()}"])
-            for name, field in cls.model_fields.items()
-            if environment.get(f"SARK_{name.upper()}")
-        }
-        given = {name: value for name, value in flags.items() if value is not None}
-        try:
-            return cls.model_validate({**from_file, **from_env, **given}, strict=False)
-        except ValidationError as exc:
-            first = exc.errors(include_url=False)[0]
-            name = str(first["loc"][0]) if first["loc"] else "settings"
-            if name in given:
-                source = f"--{_FLAGS.get(name, name).replace('_', '-')}"
-            elif name in from_env:
-                source = f"SARK_{name.upper()}"
-            else:
-                source = str(config_file)
-            what = f"{source}: {name} cannot be {_shown(first['input'])!r}"
-            hint = _FORMS.get(first["type"]) or str(first["msg"]).removeprefix("Value error, ")
-            if name in ("listen", "announce"):
-                hint = "an address looks like /ip4/192.0.2.7/tcp/4101"
-            raise SettingsError(what, hint=hint) from None
+        return load_settings(cls, config_file, environment, flags, section=cls.section)
+
+
+def load_settings(
+    cls: type[T],
+    config_file: Path,
+    environment: Mapping[str, str],
+    flags: Mapping[str, Any],
+    *,
+    section: str,
+    known: Collection[str] = (),
+) -> T:
+    """What `RoleSettings.load` does, for any model. `known`: names in the file that are others' to read. Raises as that does."""
+    from_file = _read_file(config_file, section, frozenset(cls.model_fields), frozenset(known))
+    from_env = {
+        name: _plural(field.annotation, environment[f"SARK_{name.upper()}"])
+        for name, field in cls.model_fields.items()
+        if environment.get(f"SARK_{name.upper()}")
+    }
+    given = {name: value for name, value in flags.items() if value is not None}
+    try:
+        return cls.model_validate({**from_file, **from_env, **given}, strict=False)
+    except ValidationError as exc:
+        first = exc.errors(include_url=False)[0]
+        name = str(first["loc"][0]) if first["loc"] else "settings"
+        if name in given:
+            source = f"--{_FLAGS.get(name, name).replace('_', '-')}"
+        elif name in from_env:
+            source = f"SARK_{name.upper()}"
+        else:
+            source = str(config_file)
+        what = f"{source}: {name} cannot be {_shown(first['input'])!r}"
+        hint = _FORMS.get(first["type"]) or str(first["msg"]).removeprefix("Value error, ")
+        if name in ("listen", "announce"):
+            hint = "an address looks like /ip4/192.0.2.7/tcp/4101"
+        raise SettingsError(what, hint=hint) from None
 
 
 def _shown(value: object) -> str:
     """A wrong value, short, without the name and password that a URL may hold."""
-    return re.sub(r"//[^/\s]*@", "//…@", str(value))[:80]
+    text = re.sub(r"//\S*@", "//…@", str(value))
+    return re.sub(r"(?i)(pass\w*=)[^&\s]*", r"\1…", text)[:80]
 
 
 def _plural(annotation: Any, text: str) -> Any:
@@ -145,7 +161,7 @@ def _plural(annotation: Any, text: str) -> Any:
             return text
 
 
-def _read_file(path: Path, section: str, known: frozenset[str]) -> dict[str, Any]:
+def _read_file(path: Path, section: str, known: frozenset[str], others: frozenset[str]) -> dict[str, Any]:
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -164,8 +180,9 @@ def _read_file(path: Path, section: str, known: frozenset[str]) -> dict[str, Any
         )
     for where, names in (("", shared), (f" in [{section}]", own)):
         for name in names:
-            if name not in known:
+            if name not in known | others:
                 raise SettingsError(
-                    f"{path}: unknown setting {name!r}{where}", hint=f"known: {', '.join(sorted(known))}"
+                    f"{path}: unknown setting {name!r}{where}",
+                    hint=f"known: {', '.join(sorted(known | others))}",
                 )
-    return {**shared, **own}
+    return {name: value for name, value in {**shared, **own}.items() if name in known}

@@ -14,6 +14,7 @@ import trio
 
 from scheduler.api.feeds import Feeds
 from scheduler.background import is_running
+from scheduler.opening import open_store
 from scheduler.store import Store
 from swarm.home import Home
 from swarm.urls import FOR_OTHERS, Reach
@@ -68,7 +69,7 @@ class Desk:
 
     def open_store(self) -> Store:
         """One more connection of its own, to be closed by who asked. Blocking; raises `ResourceError`."""
-        return Store(self.home.store)
+        return open_store(self.home)
 
     async def wake(self) -> None:
         """See to it that a scheduler process runs: somebody waits for its work. Raises `ResourceError` when it cannot be started."""

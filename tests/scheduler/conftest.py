@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import secrets
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -61,6 +62,8 @@ from protocol.record import (
 from protocol.requirement import Requirement, parse_clause
 from protocol.task import Measure, Model, Task, Timeouts, read_task, task_body, task_message
 from protocol.words import Family, Outcome, Phase, Reason, WorkerState
+from scheduler.backend import Place as StorePlace
+from scheduler.backend import ServerPlace, server_url
 from scheduler.service import run_scheduler
 from scheduler.store import Store
 from scheduler.stored import NewCampaign, TaskRow
@@ -440,7 +443,7 @@ class World:
 
     swarm: MemorySwarm
     nursery: trio.Nursery
-    store_path: Path
+    store_path: StorePlace
     spool: Path
     index: FakeIndex
     network: MemoryNetwork
@@ -534,15 +537,41 @@ class World:
                 await trio.sleep(0.01)
 
 
+@pytest.fixture(params=["sqlite", "postgresql"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> StorePlace:
+    """Where a store may be made: a file, then a schema of its own on a server."""
+    if request.param == "sqlite":
+        return tmp_path / "store.db"
+    return on_server(request.getfixturevalue("postgres"))
+
+
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
+def second_place(place: StorePlace) -> StorePlace:
+    """Another one of the same sort."""
+    if isinstance(place, Path):
+        return place.with_name("second.db")
+    return replace(place, schema=place.schema + "_2")
+
+
+def on_server(url: str) -> ServerPlace:
+    """A place on that server that nobody else has."""
+    return ServerPlace(server_url(url), f"sark_{secrets.token_hex(16)}")
+
+
+@pytest.fixture
+def world_place(tmp_path: Path) -> StorePlace:
+    """Where the world's store is; a module that wants it elsewhere says so itself."""
+    return tmp_path / "store.db"
+
+
+@pytest.fixture
+async def world(tmp_path: Path, world_place: StorePlace) -> AsyncIterator[World]:
     spool = tmp_path / "spool"
     spool.mkdir()
     (spool / SHA).write_bytes(MODEL)
-    path = tmp_path / "store.db"
     async with MemorySwarm(random.Random(1), latency_s=0.001) as swarm, trio.open_nursery() as nursery:
-        store = Store(path)
-        made = World(swarm, nursery, path, spool, FakeIndex(), swarm.node(SCHEDULER), store)
+        store = Store(world_place)
+        made = World(swarm, nursery, world_place, spool, FakeIndex(), swarm.node(SCHEDULER), store)
         yield made
         made.store.close()
         nursery.cancel_scope.cancel()

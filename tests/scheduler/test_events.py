@@ -14,6 +14,7 @@ from protocol.lease import Fence
 from protocol.requirement import Requirement
 from protocol.task import Measure, Model, Task, Timeouts
 from protocol.words import Reason
+from scheduler.backend import Place
 from scheduler.chain import chained, check_chain
 from scheduler.events import SAYS, event_line, event_words
 from scheduler.forms import event_info
@@ -39,9 +40,9 @@ def a_task(n: int) -> Task:
     )
 
 
-def lived(path: Path) -> Store:
+def lived(place: Place) -> Store:
     """A store in which one task failed and one was refused, lost and cancelled."""
-    store = Store(path, wall=lambda: 1_790_000_000.25)
+    store = Store(place, wall=lambda: 1_790_000_000.25)
     store.create_campaign(NewCampaign("c-one", "one", SCHEDULER, "{}"), [], [a_task(1), a_task(2)])
     store.begin_attempts([Intent(f"c-one/{n}", 1, f"key-{n}", WORKER, "mini-7", 1) for n in (1, 2)])
     store.record_grant("c-one/1", 1, lease="l1", fence=Fence(incarnation=1, number=1), queued=True)
@@ -56,8 +57,8 @@ def lived(path: Path) -> Store:
     return store
 
 
-def test_each_event_is_a_line_that_says_when_which_task_and_what(tmp_path: Path) -> None:
-    with lived(tmp_path / "store.db") as store:
+def test_each_event_is_a_line_that_says_when_which_task_and_what(place: Place) -> None:
+    with lived(place) as store:
         lines = [event_line(event) for event in store.all_events("c-one")]
     assert [line[25:] for line in lines] == [
         "   1             created: one, 2 tasks",
@@ -82,8 +83,8 @@ def test_an_event_of_a_newer_version_is_told_by_its_name_and_fields() -> None:
         assert event_words(Event("c-one", 1, 0.0, name, None, {}))
 
 
-def test_a_chain_shows_what_was_changed_left_out_or_put_in(tmp_path: Path) -> None:
-    with lived(tmp_path / "store.db") as store:
+def test_a_chain_shows_what_was_changed_left_out_or_put_in(place: Place) -> None:
+    with lived(place) as store:
         events, count = tuple(store.all_events("c-one")), store.event_count("c-one")
     assert count == (10, 10)
     assert check_chain(events, count) is None
@@ -112,8 +113,8 @@ def test_a_chain_shows_what_was_changed_left_out_or_put_in(tmp_path: Path) -> No
     assert check_chain(events, (9, 9)) is None, "one more was written since they were counted"
 
 
-def test_a_chain_that_was_written_anew_holds_but_lacks_the_hash_that_was_noted(tmp_path: Path) -> None:
-    with lived(tmp_path / "store.db") as store:
+def test_a_chain_that_was_written_anew_holds_but_lacks_the_hash_that_was_noted(place: Place) -> None:
+    with lived(place) as store:
         events = tuple(store.all_events("c-one"))
     noted, count = events[6].hash, (10, 10)
     assert check_chain(events, count, noted) is None
@@ -133,9 +134,9 @@ def test_a_chain_that_was_written_anew_holds_but_lacks_the_hash_that_was_noted(t
     assert "the hash that was noted" in broken.why
 
 
-def test_the_chain_holds_the_hash_of_each_record(tmp_path: Path) -> None:
+def test_the_chain_holds_the_hash_of_each_record(place: Place) -> None:
     fence = Fence(incarnation=1, number=1)
-    with Store(tmp_path / "store.db") as store:
+    with Store(place) as store:
         store.create_campaign(NewCampaign("c-one", "one", SCHEDULER, "{}"), [], [a_task(1)])
         store.begin_attempts([Intent("c-one/1", 1, "key-1", WORKER, "mini-7", 1)])
         store.record_grant("c-one/1", 1, lease="l1", fence=fence, queued=False)
@@ -151,8 +152,8 @@ def test_the_chain_holds_the_hash_of_each_record(tmp_path: Path) -> None:
     )
 
 
-def test_no_key_and_no_token_is_in_an_event(tmp_path: Path) -> None:
-    with lived(tmp_path / "store.db") as store:
+def test_no_key_and_no_token_is_in_an_event(place: Place) -> None:
+    with lived(place) as store:
         told = json.dumps([event_info(event).model_dump() for event in store.all_events("c-one")])
         fields = {key for event in store.all_events("c-one") for key in event.fields}
     assert "key-1" not in told

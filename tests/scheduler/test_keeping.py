@@ -7,6 +7,7 @@ from pathlib import Path
 from protocol.attempt import TaskState
 from protocol.messages import Conflict
 from protocol.words import Reason
+from scheduler.backend import Place
 from scheduler.deed import deeds_in
 from scheduler.keeping import Keeper
 from scheduler.orders import CommitTo, Switch
@@ -16,9 +17,9 @@ from tests.scheduler.book_parts import SCHEDULER, Story, a_task, of, quote
 
 
 def test_a_second_ticket_that_is_asked_for_and_at_once_the_only_one_is_written_in_that_order(
-    tmp_path: Path,
+    tmp_path: Path, place: Place
 ) -> None:
-    store = Store(tmp_path / "s.db")
+    store = Store(place)
     campaign = NewCampaign(
         id="c-one",
         name="n",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -11,6 +10,7 @@ from protocol.attempt import TaskEvent
 from protocol.lease import Fence
 from protocol.record import DeviceFacts, Ran, Record, Timing, pack_samples, record_body
 from protocol.words import Outcome
+from scheduler.backend import Place
 from scheduler.restore import entries_of
 from scheduler.store import Store
 from scheduler.stored import Intent, NewCampaign, ResultRow
@@ -28,8 +28,8 @@ class Counting(Store):
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Counting]:
-    opened = Counting(tmp_path / "store.db")
+def store(place: Place) -> Iterator[Counting]:
+    opened = Counting(place)
     with opened:
         yield opened
 

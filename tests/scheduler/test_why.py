@@ -16,6 +16,7 @@ from protocol.lease import Fence
 from protocol.requirement import Requirement, parse_clause
 from protocol.task import Measure, Model, Task, Timeouts, read_task
 from protocol.words import Phase, Reason
+from scheduler.backend import Place as StorePlace
 from scheduler.store import Store
 from scheduler.stored import Intent, Live, NewCampaign, Place
 from scheduler.why import Seen, Why, clipped, gave_way, ranges, why, why_lines
@@ -66,8 +67,8 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def store(tmp_path: Path, clock: Clock) -> Store:
-    return Store(tmp_path / "store.db", wall=clock)
+def store(place: StorePlace, clock: Clock) -> Store:
+    return Store(place, wall=clock)
 
 
 def submit(store: Store, tasks: Sequence[Task] | None, **terms: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sqlite3
 from typing import Any
 
 import trio
@@ -12,6 +11,7 @@ from trio.testing import MockClock
 from protocol.attempt import TaskState
 from protocol.record import Timing, pack_samples
 from protocol.words import Reason
+from scheduler import tables
 from scheduler.entries import FORGET_S
 from swarm.identity import Identity
 from swarm.relay_desk import RelayDesk
@@ -50,9 +50,8 @@ async def test_a_campaign_whose_tasks_cannot_be_read_back_ends_with_the_reason_a
     world.submit(2)
     world.submit(1, campaign="c-two")
     world.worker("a")
-    with sqlite3.connect(world.store_path) as db:
-        db.execute("update tasks set body = x'00' where id = 'c-one/2'")
-    db.close()
+    with world.store._writing() as c:
+        c.execute(tables.tasks.update().where(tables.tasks.c.id == "c-one/2").values(body=b"\0"))
     await world.run()
     assert world.states() == {TaskState.FAILED}
     assert world.states("c-two") == {TaskState.SUCCEEDED}

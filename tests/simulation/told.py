@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from protocol.record import read_record
 from scheduler import tables as t
+from scheduler.backend import backend_of
 from scheduler.chain import check_chain
 from scheduler.store import Store
 from tests.simulation.history import History, Kind
@@ -90,6 +91,6 @@ def from_store(path: Path, who: str, history: History, *, began: float = 0.0) ->
 
 def _records(path: Path) -> Sequence[Any]:
     columns = t.records.c
-    with t.connect(path) as connection:
+    with backend_of(path).connect() as connection:
         query = sa.select(columns.task, columns.attempt, columns.worker, columns.sha256, columns.body)
         return connection.execute(query).all()
