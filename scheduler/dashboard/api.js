@@ -54,8 +54,8 @@ export async function post(path, body, more = {}) {
   return answer.json();
 }
 
-export async function send(path, body, type) {
-  return (await ask(path, { method: "POST", headers: { "Content-Type": type }, body })).json();
+export async function send(path, body, type, { signal, headers: more = {} } = {}) {
+  return (await ask(path, { method: "POST", headers: { "Content-Type": type, ...more }, body, signal })).json();
 }
 
 // A file of the server's to the reader's disk: a plain link could not carry the token.

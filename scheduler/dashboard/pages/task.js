@@ -356,6 +356,7 @@ function verify(path, { task, record }) {
 }
 
 function copy(words, text) {
+  if (!navigator.clipboard) return null; // a browser keeps it from pages that came over plain HTTP from another machine
   const button = h("button", { class: "plain" }, words);
   button.addEventListener("click", async () => {
     await navigator.clipboard.writeText(text());
