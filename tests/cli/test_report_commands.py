@@ -1,0 +1,128 @@
+"""report, chart, results --jsonl and --parquet, as typed: which file is written, what is said, how they end."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import pyarrow.parquet
+import pytest
+
+from protocol.attempt import TaskEvent
+from protocol.lease import Fence
+from protocol.record import record_body, record_message
+from protocol.requirement import Requirement
+from protocol.task import Measure, Model, Task, Timeouts
+from scheduler.store import Store
+from scheduler.stored import Intent, NewCampaign, NewModel
+from swarm.home import Home
+from tests.cli.conftest import Typed
+from tests.scheduler.report_parts import WORKERS, a_record
+
+CAMPAIGN = "c-ab23cd45"
+
+
+@pytest.fixture
+def measured(typed: Typed) -> Typed:
+    """A home with a campaign of two tasks that are done."""
+    tasks = [
+        Task(
+            campaign=CAMPAIGN,
+            task=f"{CAMPAIGN}/{number}",
+            scheduler=WORKERS[3].peer_id,
+            model=Model(name="net.onnx", sha256="ab" * 32, size=7),
+            unit="CPU (ONNX)",
+            requirement=Requirement(),
+            measure=Measure(runs=102),
+            timeouts=Timeouts(),
+        )
+        for number in (1, 2)
+    ]
+    with Store(Home.at(typed.home).store) as store:
+        new = NewCampaign(CAMPAIGN, "edge", WORKERS[3].peer_id, "{}")
+        store.create_campaign(new, [NewModel("net.onnx", "ab" * 32, 7)], tasks)
+        for device, task in enumerate(tasks):
+            body = record_body(a_record(task, device=device, ms=10.0 * (device + 1)))
+            peer, fence = WORKERS[device].peer_id, Fence(incarnation=1, number=1)
+            store.begin_attempts([Intent(task.task, 1, f"key {task.task}", peer, f"lab-{device}", 1)])
+            store.record_grant(task.task, 1, lease=f"l-{device}", fence=fence, queued=False)
+            store.record_result(
+                task=task.task, attempt=1, fence=fence, worker=peer, sha256=hashlib.sha256(body).hexdigest(), body=body,
+                signature=WORKERS[device].sign(record_message(body)), event=TaskEvent.SUCCEED,
+            )  # fmt: skip
+        store.end_campaign(CAMPAIGN)
+    return typed
+
+
+def test_a_report_is_named_by_its_campaign_or_written_where_one_says(
+    measured: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(measured.folder)
+    done = measured("report")
+    assert (done.code, done.out, done.err) == (0, "", f"report of edge in {CAMPAIGN}.html\n")
+    text = (measured.folder / f"{CAMPAIGN}.html").read_text("utf-8")
+    assert text.startswith("<!doctype html>")
+    assert "2 results bore a worker&#x27;s signature that held" in text
+    assert measured("report", "c-ab", "-o", "r.md").code == 0
+    assert (measured.folder / "r.md").read_text("utf-8").startswith("# `edge`")
+    assert measured("report", "--format", "md").code == 0
+    assert (measured.folder / f"{CAMPAIGN}.md").exists()
+
+
+def test_a_report_goes_to_standard_output_of_a_task_and_of_a_file_and_beside_others(measured: Typed) -> None:
+    raw = measured.folder / "raw.json"
+    assert measured("results", "--raw", raw).code == 0
+    one = measured("report", f"{CAMPAIGN}/2", "-o", "-", "--format", "md")
+    assert "lab-1" in one.out
+    assert "lab-0" not in one.out
+    both = measured("report", "--against", raw, "-o", "-")
+    assert "Beside <bdi>raw.json</bdi>" in both.out
+    alone = measured("report", raw, "-o", "-", "--format", "md")
+    assert hashlib.sha256(raw.read_bytes()).hexdigest() in alone.out
+
+
+@pytest.mark.parametrize("kind", ["bars", "distribution", "pareto"])
+def test_a_chart_is_svg_or_png_by_its_name(measured: Typed, kind: str) -> None:
+    for name, begins in (("x.svg", b"<svg "), ("x.PNG", b"\x89PNG")):
+        path = measured.folder / name
+        done = measured("chart", CAMPAIGN, "-o", path, "--kind", kind, "--size", "4:3", "--dark")
+        assert (done.code, done.err) == (0, f"edge in {path}\n")
+        assert path.read_bytes().startswith(begins)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["report", "--format", "pdf"], "a report is no pdf"),
+        (["report", "c-none"], "no campaign 'c-none'"),
+        (["report", "--against", "nothing.json"], "there is no file nothing.json"),
+        (["chart", "-o", "x.gif"], "a chart is .svg or .png"),
+        (["chart", "--kind", "pie"], "--kind pie is not known"),
+        (["chart", "--size", "9:16"], "--size 9:16 is not known"),
+        (["chart", "--kind", "pareto", "--against", "energy"], "fewer than two tasks have both figures"),
+        (["chart", "-o", "none/x.svg"], "there is no folder"),
+        (["report", "-o", "none/x.html"], "there is no folder"),
+    ],
+)
+def test_what_cannot_be_made_is_told_in_a_line_and_what_to_do(
+    measured: Typed, words: list[str], told: str
+) -> None:
+    done = measured(*words)
+    assert done.code in (2, 6)
+    assert told in done.err
+    assert "Traceback" not in done.err
+    assert done.out == ""
+
+
+def test_results_go_out_as_json_lines_and_as_parquet(measured: Typed) -> None:
+    lines = [json.loads(line) for line in measured("results", "--jsonl", "-").out.splitlines()]
+    assert [line["DeviceName"] for line in lines] == ["lab-0", "lab-1"]
+    files = measured.folder / "r.jsonl", measured.folder / "r.parquet"
+    done = measured("results", "--jsonl", files[0], "--parquet", files[1])
+    assert done.out == ""
+    assert done.err.splitlines() == [f"2 lines in {files[0]}", f"2 rows in {files[1]}"]
+    table = pyarrow.parquet.read_table(files[1])
+    assert table["InferencesNs"].to_pylist() == [line["InferencesNs"] for line in lines]
+    twice = measured("results", "--jsonl", "-", "--csv", "-")
+    assert twice.code == 2
+    assert "only one of --csv, --jsonl, --raw and --json" in twice.err
