@@ -42,8 +42,14 @@ importlib.import_module("drivers." + sys.argv[2]).main(sys.argv[3:])
 """Run a module of this very package, whatever folder of the same name lies about; `-P` keeps the working directory off the path."""
 
 
+PART: Final = "--part"
+"""What the stand-alone binary is called with to be one of these children: it has no interpreter that would take `-c`."""
+
+
 def boot_command(module: str, *arguments: str) -> list[str]:
     """Command line of a fresh interpreter that runs `drivers.<module>.main(arguments)`."""
+    if getattr(sys, "frozen", False):
+        return [sys.executable, PART, module, *arguments]
     return [sys.executable, "-P", "-c", BOOT, str(Path(__file__).parent), module, *arguments]
 
 

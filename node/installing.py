@@ -15,6 +15,7 @@ from node.service_files import Service, Setting, Step, System, is_ours, service_
 from protocol.errors import ResourceError
 from swarm.home import Home
 from swarm.identity import lock_folder
+from swarm.itself import own_command
 
 STEP_S: Final = 60.0
 NO_PROGRAM: Final = 127
@@ -113,12 +114,7 @@ def worker_command(home_flag: Path | None, arguments: Sequence[str]) -> tuple[st
     """The command line of a worker with these arguments of `join`, by this very Python."""
     home = () if home_flag is None else ("--home", str(home_flag.expanduser().absolute()))
     return (
-        sys.executable,
-        "-P",
-        "-X",
-        "utf8",
-        "-m",
-        "sark",
+        *own_command("-X", "utf8"),
         "--log-level",
         "info",
         *home,

@@ -15,6 +15,7 @@ from typing import Final
 from protocol.errors import ResourceError
 from swarm.home import Home
 from swarm.identity import lock_folder
+from swarm.itself import own_command
 
 FAILURES: Final = 2
 """One may lose a race for the folder; two in a row mean it."""
@@ -35,7 +36,7 @@ class Keeper:
     def __init__(self, home: Home, home_flag: Path | None, gates: Sequence[str]) -> None:
         self._home = home
         self._log = home.logs / "scheduler.log"
-        self._command = [sys.executable, "-P", "-m", "sark", "--log-level", "info"]
+        self._command = [*own_command(), "--log-level", "info"]
         if home_flag is not None:
             self._command += ["--home", str(home_flag.expanduser().absolute())]
         self._command.append("schedule")

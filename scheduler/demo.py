@@ -28,6 +28,7 @@ from scheduler.view import watch
 from swarm.gates import local_gates
 from swarm.home import Home
 from swarm.identity import load_or_create, lock_folder
+from swarm.itself import own_command
 
 MODELS_FROM: Final = ("magika", "onnx")
 """Packages that carry the quickstart's models."""
@@ -50,7 +51,7 @@ class Swarm:
         """Start `sark-node --home …/name ARGUMENTS`, its output in `…/name/output.log`; it ends when our end of its stdin closes."""
         home = self.home(name)
         home.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-P", "-m", "sark", "--log-level", "info", "--home", str(home), *arguments]
+        command = [*own_command(), "--log-level", "info", "--home", str(home), *arguments]
         with (home / "output.log").open("ab") as out:
             self.processes[name] = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=out, stderr=out, cwd=home,
