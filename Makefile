@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo test test-extras lint types imports pytest fmt spec lock clean
+.PHONY: demo test test-extras lint types imports pytest fmt spec lock binary clean
 
 demo: $(STAMP)  ## a gate, three workers and a campaign on this machine
 	@$(BIN)/sark-node demo
@@ -43,9 +43,13 @@ fmt: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-spec: $(STAMP)  ## write what is generated: parts of SPEC.md, docs/columns.md
+spec: $(STAMP)  ## write what is generated: parts of SPEC.md, docs/columns.md, docs/cli.md, docs/sark-node.1
 	@$(BIN)/python -c "from pathlib import Path; from protocol.spec import render; p = Path('protocol/SPEC.md'); p.write_text(render(p.read_text('utf-8')), 'utf-8')"
 	@$(BIN)/python -c "from pathlib import Path; from scheduler.row import columns_page; Path('docs/columns.md').write_text(columns_page(), 'utf-8')"
+	@$(BIN)/python -P tools/reference.py
+
+binary:  ## dist/sark-node-…: all in one file for this system, in an environment of its own (.venv-binary)
+	$(PYTHON) -P tools/binary.py
 
 lock:  ## pin what a fresh environment of this project's dependencies resolves to
 	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
@@ -54,4 +58,4 @@ lock:  ## pin what a fresh environment of this project's dependencies resolves t
 	rm -rf .venv-lock
 
 clean:
-	rm -rf .venv .venv-extras .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
+	rm -rf .venv .venv-extras .venv-binary .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build

@@ -76,8 +76,19 @@ def gather() -> Path:
     from PyInstaller.__main__ import run
 
     shutil.rmtree(BUILD, ignore_errors=True)
-    spec = ROOT / "packaging" / "sark-node.spec"
-    run(["--noconfirm", "--log-level", "WARN", "--distpath", str(BUILD), "--workpath", str(BUILD / "work"), str(spec)])
+    spec = ROOT / "tools" / "sark-node.spec"
+    run(
+        [
+            "--noconfirm",
+            "--log-level",
+            "WARN",
+            "--distpath",
+            str(BUILD),
+            "--workpath",
+            str(BUILD / "work"),
+            str(spec),
+        ]
+    )
     return BUILD / "sark-node"
 
 
@@ -116,7 +127,9 @@ def main() -> None:
         print(f"{out.relative_to(ROOT)}: {out.stat().st_size / 1e6:.0f} MB")
         return
     python = prepare()
-    done = subprocess.run([str(python), "-P", __file__], env={**os.environ, INSIDE: "1"}, cwd=ROOT / "packaging", check=False)
+    done = subprocess.run(
+        [str(python), "-P", __file__], env={**os.environ, INSIDE: "1"}, cwd=ROOT / "tools", check=False
+    )
     raise SystemExit(done.returncode)
 
 

@@ -1,0 +1,373 @@
+"""The reference of the commands, made of the program itself: docs/cli.md for reading, docs/sark-node.1 for `man sark-node`.
+
+python -P tools/reference.py [FOLDER]      (`make spec`)
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+import typer
+from rich.text import Text
+
+import sark
+from gate.settings import GateSettings
+from node.settings import WorkerSettings
+from scheduler.settings import SchedulerSettings
+from swarm.settings import RoleSettings
+
+NAME: Final = "sark-node"
+EXIT_CODES: Final = (
+    (0, "all well"),
+    (1, "the campaign ended with failed tasks, or a comparison found what it was asked to fail for"),
+    (2, "bad input: a file, a flag or a setting is wrong"),
+    (3, "nothing fits: no device meets what was asked for"),
+    (4, "no peer or gate can be reached"),
+    (5, "not permitted"),
+    (6, "a local resource: port, disk, folder, or a package that is not installed"),
+    (130, "interrupted by Ctrl-C; a campaign goes on"),
+)
+EXAMPLES: Final[dict[str, Sequence[tuple[str, str]]]] = {
+    "adopt": (
+        (
+            "adopt c-ab23cd45 --key scheduler.key",
+            "carry on what a lost machine began, with a copy of its key",
+        ),
+    ),
+    "bench": (
+        ("bench model.onnx --precision 2%", "until the median is known to ± 2 %"),
+        ("bench old.onnx new.onnx --compare", "which of two is faster, and by how much"),
+        ("bench model.onnx --unit all --csv rows.csv", "on every unit of this device"),
+    ),
+    "campaigns": (("campaigns --json", "all that this home has submitted, for programs"),),
+    "cancel": (("cancel c-ab23cd45/3", "one task"), ("cancel c-ab23cd45", "all of them")),
+    "compare": (("compare raw-monday.json raw-friday.json", "model × device × unit, each with a verdict"),),
+    "delegate": (
+        ("delegate c-ab23cd45 --to SCHEDULER_ID", "a token by which somebody else may carry it on"),
+    ),
+    "demo": (("demo --workers 2", "a gate, two workers and a campaign on this machine"),),
+    "doctor": (("doctor", "what works here, what does not, and what to do"),),
+    "drain": (("drain --finish", "end what runs and what waits, then leave"),),
+    "enroll": (("enroll", "measure once what this device can do at best"),),
+    "events": (("events c-ab23cd45 --verify", "nothing in the chain of events was changed"),),
+    "explain": (("explain c-ab23cd45/3", "why this task waits or failed, and what would help"),),
+    "gate": (
+        ("gate", "the address that newcomers start from"),
+        ("gate --announce /ip4/192.0.2.7/tcp/4101", "behind a forwarded port"),
+    ),
+    "gate status": (("gate status --live", "watched until Ctrl-C"),),
+    "info": (("info", "this device, its units, and this home's ids"),),
+    "init": (("init campaign.yaml", "a commented campaign to start from"),),
+    "join": (
+        ("join", "a worker for the scheduler of this home"),
+        ("join --gate ADDRESS --allow SCHEDULER_ID", "through a gate, for that scheduler"),
+        ("join --install - < ticket.txt", "at each start of the system, for a pool"),
+    ),
+    "matrix": (("matrix raw.json --prices prices.yaml", "one table with ratios, per watt and per price"),),
+    "models add": (("models add model.onnx", "keep it here, so that nobody has to send it"),),
+    "pause": (("pause --now", "no new work, and stop what runs"),),
+    "peers": (("peers 'ram >= 8 GiB' 'soc ~ \"Apple M*\"'", "which devices fit, and why the others do not"),),
+    "plan": (("plan campaign.yaml", "where each task would go, when, how long, or why nowhere"),),
+    "pool create": (("pool create lab", "a pool with a key of its own"),),
+    "pool invite": (("pool invite lab --uses 5", "a ticket for five devices"),),
+    "results": (
+        ("results c-ab23cd45 --csv rows.csv", "the table again"),
+        ("results --parquet rows.parquet", "typed, with all samples"),
+    ),
+    "retry": (("retry c-ab23cd45", "run again what failed"),),
+    "serve": (("serve", "the HTTP API and the pages, for this machine alone"),),
+    "submit": (
+        ("submit campaign.yaml", "run it and watch"),
+        ("submit campaign.yaml --detach", "print its id and return"),
+    ),
+    "top": (("top", "campaigns and devices, live"), ("top --once", "once, as plain lines")),
+    "validate": (("validate campaign.yaml", "is it right, and what would be measured"),),
+    "verify": (("verify raw.json --csv rows.csv", "signatures, models, and every number made again"),),
+    "watch": (("watch", "the latest campaign, until it ends"),),
+}
+"""By command: what to type after the program's name, and what it does. The tests see that the program takes each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An argument or an option."""
+
+    name: str
+    """As it is typed, with what follows it."""
+    help: str
+    notes: tuple[str, ...]
+    """Default, variable, repeatable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One command."""
+
+    name: str
+    """Words after the program's name; empty for the program itself."""
+    summary: str
+    rest: tuple[str, ...]
+    """Paragraphs after the first."""
+    synopsis: str
+    arguments: tuple[Entry, ...]
+    options: tuple[Entry, ...]
+    panel: str
+    commands: tuple[str, ...]
+
+
+def plain(text: str | None) -> str:
+    """Help without rich's markup, on one line."""
+    return " ".join(Text.from_markup(text or "").plain.split())
+
+
+def pages() -> Iterator[Page]:
+    """The program, then each of its commands in alphabetical order, its own below it. Hidden ones are left out."""
+    yield from _pages(typer.main.get_command(sark.app), (), "")
+
+
+def _pages(command: Any, path: tuple[str, ...], panel: str) -> Iterator[Page]:
+    inner = {name: one for name, one in sorted(getattr(command, "commands", {}).items()) if not one.hidden}
+    own = command.rich_help_panel if isinstance(command.rich_help_panel, str) else panel
+    paragraphs = [plain(part) for part in (command.help or "").split("\n\n")]
+    shown = [one for one in command.params if not getattr(one, "hidden", False)]
+    context = typer.Context(command)
+    arguments = tuple(_entry(one, context) for one in shown if one.param_type_name == "argument")
+    options = tuple(_entry(one, context) for one in shown if one.param_type_name == "option")
+    yield Page(
+        " ".join(path), paragraphs[0], tuple(paragraphs[1:]), _synopsis(path, command, shown),
+        arguments, options, own, tuple(" ".join((*path, name)) for name in inner),
+    )  # fmt: skip
+    for name, one in inner.items():
+        yield from _pages(one, (*path, name), own)
+
+
+def _entry(parameter: Any, context: typer.Context) -> Entry:
+    """`parameter`: an argument or an option as typer keeps it."""
+    option = parameter.param_type_name == "option"
+    record = parameter.get_help_record(context)
+    name = re.sub(r"<([^>]*)>", _typed, record[0]) if option else _name(parameter)
+    flag = getattr(parameter, "is_flag", False)
+    notes = []
+    if parameter.required and option:
+        notes.append("needed")
+    if (parameter.multiple or parameter.nargs == -1) and "Repeatable" not in (parameter.help or ""):
+        notes.append("repeatable")
+    if not flag and (told := _default(parameter.default)):
+        notes.append(f"default: {told}")
+    if parameter.envvar:
+        notes.append(f"variable: {parameter.envvar}")
+    return Entry(name, plain(parameter.help), tuple(notes))
+
+
+def _typed(found: re.Match[str]) -> str:
+    """What a type is called to people."""
+    return (
+        "N"
+        if found[1].startswith(("int", "float"))
+        else {"path": "PATH", "dir": "FOLDER", "file": "FILE"}.get(found[1], "TEXT")
+    )
+
+
+def _name(argument: Any) -> str:
+    return str(argument.metavar or argument.name.upper()).strip("[]").removesuffix("...")
+
+
+def _synopsis(path: Sequence[str], command: Any, shown: Sequence[Any]) -> str:
+    words = [NAME, *path, "[OPTIONS]"]
+    for one in shown:
+        if one.param_type_name == "argument":
+            many = "..." if one.nargs == -1 or one.multiple else ""
+            words.append(f"{_name(one)}{many}" if one.required else f"[{_name(one)}]{many}")
+    if getattr(command, "commands", {}):
+        words.append("[COMMAND]" if getattr(command, "invoke_without_command", False) else "COMMAND")
+    return " ".join(words)
+
+
+def _default(value: Any) -> str:
+    if value is None or callable(value) or value in ("", (), []):
+        return ""
+    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+def settings(of: type[RoleSettings]) -> dict[str, str]:
+    """What can be set for a role, with what its source says of it; inherited ones first."""
+    found: dict[str, str] = {}
+    for cls in reversed(of.__mro__):
+        if not (issubclass(cls, RoleSettings) and "model_fields" in dir(cls)):
+            continue
+        body = ast.parse(inspect.getsource(cls)).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for here, after in zip(body.body, [*body.body[1:], None], strict=True):
+            if (
+                isinstance(here, ast.AnnAssign)
+                and isinstance(here.target, ast.Name)
+                and here.target.id in of.model_fields
+            ):
+                said = after.value if isinstance(after, ast.Expr) else None
+                told = said.value if isinstance(said, ast.Constant) and isinstance(said.value, str) else ""
+                found[here.target.id] = " ".join(told.split()) or found.get(here.target.id, "")
+
+    return found
+
+
+ROLES: Final = (("worker", WorkerSettings), ("gate", GateSettings), ("scheduler", SchedulerSettings))
+
+
+# -- Markdown ------------------------------------------------------------------------------------------------------------------
+
+
+def markdown() -> str:
+    """docs/cli.md."""
+    made = list(pages())
+    top = made[0]
+    lines = [
+        "# The commands",
+        "",
+        "Made by `make spec` of the program itself: change the code, not this page.",
+        f"`{NAME} COMMAND --help` says the same, and so does `man {NAME}`, where it is installed.",
+        "",
+        top.summary,
+        "",
+        *_block([top.synopsis]),
+        *_entries_md("Options", top.options),
+    ]
+    panels: dict[str, list[Page]] = {}
+    for page in made[1:]:
+        panels.setdefault(page.panel or "Others", []).append(page)
+    lines += ["", "| for | commands |", "|---|---|"]
+    for panel, inside in panels.items():
+        links = " · ".join(f"[{page.name}](#{_anchor(page.name)})" for page in inside)
+        lines.append(f"| {panel.removeprefix('For ')} | {links} |")
+    lines += [
+        "",
+        "## Exit codes",
+        "",
+        "| code | |",
+        "|---|---|",
+        *(f"| {code} | {what} |" for code, what in EXIT_CODES),
+    ]
+    lines += ["", "## Settings", "", *SETTINGS_INTRO, ""]
+    for role, cls in ROLES:
+        lines += [f"### [{role}]", "", "| setting | variable | |", "|---|---|---|"]
+        lines += [
+            f"| `{name}` | `SARK_{name.upper()}` | {_cell(told)} |" for name, told in settings(cls).items()
+        ]
+        lines.append("")
+    for page in made[1:]:
+        lines += [f"## {NAME} {page.name}", "", page.summary, ""]
+        for part in page.rest:
+            lines += [part, ""]
+        lines += _block([page.synopsis])
+        lines += _entries_md("Arguments", page.arguments)
+        lines += _entries_md("Options", page.options)
+        if page.name in EXAMPLES:
+            wide = max(len(words) for words, _ in EXAMPLES[page.name])
+            lines += [
+                "Examples:",
+                "",
+                *_block(f"{NAME} {words:{wide}}    # {what}" for words, what in EXAMPLES[page.name]),
+            ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+SETTINGS_INTRO: Final = (
+    "What stands in `config.toml`, in a variable, or in a flag; a flag goes before a variable, and that before the file.",
+    "Keys that every role knows may stand at the top of the file, a role's own in its section. In a variable a list is written",
+    "`a,b`, and names with values `a=b,c=d`. Times are in seconds, sizes in bytes.",
+)
+
+
+def _block(lines: Iterable[str]) -> list[str]:
+    return ["```", *lines, "```", ""]
+
+
+def _entries_md(title: str, entries: Sequence[Entry]) -> list[str]:
+    if not entries:
+        return []
+    rows = [f"| `{entry.name}` | {_cell(_whole(entry))} |".replace("||", "|") for entry in entries]
+    return [f"| {title.lower()} | |", "|---|---|", *rows, ""]
+
+
+def _whole(entry: Entry) -> str:
+    notes = f" ({'; '.join(entry.notes)})" if entry.notes else ""
+    return f"{entry.help}{notes}".strip()
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;")
+
+
+def _anchor(name: str) -> str:
+    return f"{NAME} {name}".replace(" ", "-")
+
+
+# -- man -----------------------------------------------------------------------------------------------------------------------
+
+
+def man() -> str:
+    """docs/sark-node.1, in roff's man macros."""
+    made = list(pages())
+    top = made[0]
+    out = [
+        f'.TH SARK\\-NODE 1 "" "sark\\-node {version("sark-node")}" "User Commands"',
+        ".SH NAME",
+        f"{_roff(NAME)} \\- {_roff(top.summary)}",
+        ".SH SYNOPSIS",
+        f".B {_roff(top.synopsis)}",
+        ".SH OPTIONS",
+        *_entries_man(top.options),
+        ".SH COMMANDS",
+    ]
+    for page in made[1:]:
+        out += [f".SS {_roff(page.name)}", f".B {_roff(page.synopsis)}", ".PP", _roff(page.summary)]
+        for part in page.rest:
+            out += [".PP", _roff(part)]
+        out += _entries_man((*page.arguments, *page.options))
+        for words, what in EXAMPLES.get(page.name, ()):
+            out += [".TP", f"Example: {_roff(f'{NAME} {words}')}", _roff(what)]
+    out.append(".SH EXIT STATUS")
+    for code, what in EXIT_CODES:
+        out += [".TP", str(code), _roff(what)]
+    out.append(".SH ENVIRONMENT")
+    for page in made[:1]:
+        out += _entries_man(
+            [entry for entry in page.options if any("variable" in note for note in entry.notes)]
+        )
+    for role, cls in ROLES:
+        out += [".SS " + _roff(f"[{role}] of config.toml")]
+        for name, told in settings(cls).items():
+            out += [".TP", f".B SARK_{name.upper()}", _roff(told) or "\\&"]
+    return "\n".join(out) + "\n"
+
+
+def _entries_man(entries: Iterable[Entry]) -> list[str]:
+    lines: list[str] = []
+    for entry in entries:
+        lines += [".TP", f".B {_roff(entry.name)}", _roff(_whole(entry)) or "\\&"]
+    return lines
+
+
+def _roff(text: str) -> str:
+    """As text: nothing of it is a request or an escape."""
+    safe = text.replace("\\", "\\e").replace("-", "\\-")
+    safe = "".join(char if char.isascii() else f"\\[u{ord(char):04X}]" for char in safe)
+    return f"\\&{safe}" if safe[:1] in ".'" else safe
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Write both pages."""
+    folder = Path(arguments[0]) if arguments else Path(__file__).absolute().parents[1] / "docs"
+    (folder / "cli.md").write_text(markdown(), encoding="utf-8")
+    (folder / "sark-node.1").write_text(man(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
