@@ -111,6 +111,17 @@ def _routers(home: Home, ways: Callable[[], tuple[str, ...]]) -> Sequence[APIRou
     return node.api.router(home), gate.api.router(home, ways)
 
 
+def openapi_text() -> str:
+    """The document of the HTTP API with all that any role offers, as it stands in docs/openapi.json."""
+    from scheduler.api.app import open_app
+    from scheduler.api.desk import Desk
+    from scheduler.api.document import document_text
+
+    home = Home.at(Path("nowhere"))  # nothing of it is looked at
+    desk = Desk(home, gates=tuple, keep_alive=lambda: None)
+    return document_text(open_app(desk, _routers(home, tuple)))
+
+
 def open_bench(home: Path | None = None, *, simulate: bool = False) -> Bench:
     """Measure models on this device from Python, without any network; one start of each runtime serves all of them.
 

@@ -8,36 +8,42 @@ from importlib.metadata import version
 from fastapi import APIRouter, FastAPI
 from starlette.types import ASGIApp
 
-from scheduler.api import experiments, fleet, pages, report, v1
+from scheduler.api import experiments, fleet, pages, report, server, v1
 from scheduler.api.desk import Desk
+from scheduler.api.document import describe
 from scheduler.api.guard import Guard, Rules
+from scheduler.api.metrics import Measured, Metrics
 from scheduler.api.problems import Problem, tell_problems
 
 
 def make_app(desk: Desk, rules: Rules, routers: Sequence[APIRouter] = ()) -> ASGIApp:
     """An ASGI application for `desk`'s home. `routers`: what other roles of this home offer, with their whole paths."""
-    return Guard(open_app(desk, routers), rules)
+    metrics = Metrics()
+    return Measured(Guard(open_app(desk, routers, metrics), rules), metrics)
 
 
-def open_app(desk: Desk, routers: Sequence[APIRouter] = ()) -> FastAPI:
+def open_app(desk: Desk, routers: Sequence[APIRouter] = (), metrics: Metrics | None = None) -> FastAPI:
     """The same without the guard: for the OpenAPI document and for tests of the endpoints by themselves."""
     app = FastAPI(
         title="Sark",
         version=version("sark-node"),
         summary="Benchmarks of models on every device that can be reached, served by any node for its own home.",
+        license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         docs_url=None,
         redoc_url=None,
         openapi_url="/openapi.json",
         responses={"default": {"model": Problem, "description": "What went wrong."}},
     )
     tell_problems(app)
-    for router in (
+    own = (
         pages.router(),
         v1.router(desk),
         fleet.router(desk),
         report.router(desk),
         experiments.router(desk),
-        *routers,
-    ):
+        server.router(desk, metrics or Metrics()),
+    )
+    for router in (*own, *routers):
         app.include_router(router)
+    describe(app)
     return app

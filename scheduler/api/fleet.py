@@ -44,7 +44,7 @@ def router(desk: Desk, opening: Opening | None = None) -> APIRouter:
 
     fleet = APIRouter(prefix="/api/v1", tags=["fleet"], lifespan=looking)
 
-    @fleet.get("/peers")
+    @fleet.get("/peers", operation_id="listPeers")
     async def peers(
         where: Where = [],  # noqa: B006  (FastAPI copies it)
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
@@ -66,6 +66,7 @@ def router(desk: Desk, opening: Opening | None = None) -> APIRouter:
 
     @fleet.get(
         "/fleet",
+        operation_id="watchFleet",
         response_class=Live,
         responses={HTTPStatus.OK: {"content": {MEDIA_TYPE: {}}, "description": "Server-sent events."}},
     )

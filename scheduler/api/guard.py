@@ -3,7 +3,7 @@
 Host     names this server: what a page of another site reaches by a name of its own (DNS rebinding) is refused
 Origin   is this server's own, where a browser tells one: a page of another site cannot submit
 token    beyond loopback every request but for the pages' own files bears it
-size     a body longer than allowed is refused, also when its length was not told
+size     a body longer than allowed is refused, also when its length was not told, and one that does not come on
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from http import HTTPStatus
 from typing import Final
 from urllib.parse import urlsplit
 
+import trio
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -23,6 +24,11 @@ from scheduler.api.problems import problem
 
 MAX_BODY: Final = 4 * 1024 * 1024
 """Bytes of a request, but for those whose path says otherwise."""
+
+BODY_S: Final = 60.0
+"""Until an ordinary request's body is here."""
+STALL_S: Final = 30.0
+"""Without a byte of a large one."""
 
 SECURITY: Final = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -36,6 +42,9 @@ SECURITY: Final = {
 }
 """With every answer. An endpoint may say another `Cache-Control`, and a report a policy of its own."""
 
+OWN_SITE: Final = frozenset({"none", "same-origin"})
+"""What browsers say of a request from a page of ours, or of what somebody typed. Another port of this machine is another site."""
+
 LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -45,12 +54,14 @@ class Rules:
 
     names: Collection[str] = LOOPBACK_NAMES
     token: str | None = None
-    open_paths: Collection[str] = ("/",)
-    """Paths that need no token: the page itself, which asks for it."""
+    open_paths: Collection[str] = ("/", "/docs")
+    """Paths that need no token: the pages themselves, which ask for it."""
     open_folders: Collection[str] = ("/static/",)
-    large: Collection[str] = ()
+    large: Collection[str] = ("/api/v1/models",)
     """Paths whose bodies have their own limit, which the endpoint keeps."""
     max_body: int = MAX_BODY
+    body_s: float = BODY_S
+    stall_s: float = STALL_S
 
 
 def refusal(rules: Rules, path: str, headers: Headers) -> tuple[HTTPStatus, str, str] | None:
@@ -65,8 +76,16 @@ def refusal(rules: Rules, path: str, headers: Headers) -> tuple[HTTPStatus, str,
     origin = headers.get("origin")
     if origin is not None and urlsplit(origin).netloc.lower() != headers.get("host", "").lower():
         return HTTPStatus.FORBIDDEN, "a page of another site may not ask here", ""
-    if headers.get("sec-fetch-site", "none") == "cross-site" and path not in rules.open_paths:
+    if headers.get("sec-fetch-site", "none") not in OWN_SITE and path not in rules.open_paths:
         return HTTPStatus.FORBIDDEN, "a page of another site may not ask here", ""
+    if (
+        "transfer-encoding" in headers and "content-length" in headers
+    ):  # whoever stands between reads one of them
+        return (
+            HTTPStatus.BAD_REQUEST,
+            "a body of two lengths",
+            "send Content-Length or Transfer-Encoding, not both",
+        )
     if (
         rules.token is not None
         and path not in rules.open_paths
@@ -99,9 +118,11 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
-        if scope["type"] != "http":  # lifespan; nothing here speaks websocket
-            if scope["type"] == "lifespan":
-                await self._app(scope, receive, send)
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":  # nothing here speaks websocket
+            await send({"type": "websocket.close", "code": 1000})
             return
         headers, path = Headers(scope=scope), scope["path"]
         why = refusal(self._rules, path, headers)
@@ -121,19 +142,27 @@ class Guard:
             extra = {"WWW-Authenticate": "Bearer"} if why[0] is HTTPStatus.UNAUTHORIZED else None
             await problem(*why, headers=extra)(scope, receive, hardened)
             return
-        if large:
-            await self._app(scope, receive, hardened)
-            return
-        came = 0
+        await self._app(scope, self._counted(receive, large=large), hardened)
+
+    def _counted(self, receive: Receive, *, large: bool) -> Receive:
+        """What the endpoint hears: no more than it should, and not for longer."""
+        rules, came, over = self._rules, 0, False
+        until = trio.current_time() + rules.body_s
 
         async def counted() -> Message:
-            nonlocal came
-            message = await receive()
-            came += len(message.get("body", b""))
-            if came > self._rules.max_body:
-                raise HTTPException(
-                    HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"more than {self._rules.max_body} bytes"
-                )
-            return message
+            nonlocal came, over
+            if over:
+                return await receive()  # what comes now is that the client has gone
+            deadline = trio.current_time() + rules.stall_s if large else until
+            with trio.move_on_at(deadline):
+                message = await receive()
+                came += len(message.get("body", b""))
+                over = not message.get("more_body", False)
+                if came > rules.max_body and not large:
+                    raise HTTPException(
+                        HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"more than {rules.max_body} bytes"
+                    )
+                return message
+            raise HTTPException(HTTPStatus.REQUEST_TIMEOUT, "the request's body did not come in time")
 
-        await self._app(scope, counted, hardened)
+        return counted

@@ -42,14 +42,14 @@ class Live(Response):
 
     media_type = MEDIA_TYPE
 
-    def __init__(self, feed: Callable[[Tell], Awaitable[None]]) -> None:
-        super().__init__(headers={"X-Accel-Buffering": "no"})
+    def __init__(self, feed: Callable[[Tell], Awaitable[None]], status_code: int = 200) -> None:
+        super().__init__(status_code=status_code, headers={"X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._feed = feed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One reader."""
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         tell = Tell(send)
 
         async def breathe() -> None:

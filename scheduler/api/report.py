@@ -36,6 +36,7 @@ def router(desk: Desk, wall: Callable[[], float] = time.time) -> APIRouter:
 
     @api.get(
         "/report",
+        operation_id="getReport",
         response_class=Response,
         responses={200: {"content": {_TYPES[Form.HTML]: {}, _TYPES[Form.MD]: {}}}},
     )
@@ -56,6 +57,7 @@ def router(desk: Desk, wall: Callable[[], float] = time.time) -> APIRouter:
 
     @api.get(
         "/chart",
+        operation_id="getChart",
         response_class=Response,
         responses={200: {"content": {_TYPES["svg"]: {}, _TYPES["png"]: {}}}},
     )

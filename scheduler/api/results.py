@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from enum import StrEnum
 from functools import partial
-from http import HTTPStatus
 from itertools import islice
 from typing import Annotated, Any, Final, TypeVar
 
@@ -14,8 +13,7 @@ from fastapi import APIRouter, Query, Response
 from starlette.responses import StreamingResponse
 
 from scheduler.api.desk import Desk
-from scheduler.api.parts import NOT_FOUND, PAGE, After, CampaignId, Limit, Number, found
-from scheduler.api.problems import Wrong
+from scheduler.api.parts import NOT_FOUND, PAGE, After, CampaignId, Limit, found
 from scheduler.exports import jsonl_lines, parquet_bytes
 from scheduler.forms import Form
 from scheduler.report import RawResult, csv_lines, json_lines
@@ -105,27 +103,6 @@ def router(desk: Desk) -> APIRouter:
             return Response(content, media_type=_TYPES[format], headers=headers)
         pieces = _pieces(desk, partial(_lines, campaign, format))
         return StreamingResponse(pieces, media_type=_TYPES[format], headers=headers)
-
-    @v1.get(
-        "/campaigns/{campaign}/tasks/{n}/record",
-        operation_id="getRecord",
-        responses=NOT_FOUND,
-    )
-    async def record(campaign: CampaignId, n: Number) -> RawResult:
-        """What the worker of one ended task signed: its row, all samples, the task's and the record's bytes in base64 and the signature."""
-
-        def ask(store: Store) -> RawResult:
-            found(store, campaign)
-            one = [raw for raw in _raw(store, campaign, n, n) if raw.row.job_id == f"{campaign}/{n}"]
-            if not one:
-                raise Wrong(
-                    HTTPStatus.NOT_FOUND,
-                    f"no task {n} of {campaign} that has ended",
-                    hint=f"see how it stands: /api/v1/campaigns/{campaign}/tasks",
-                )
-            return one[0]
-
-        return await desk.store(ask)
 
     return v1
 

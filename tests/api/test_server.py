@@ -1,0 +1,69 @@
+"""The server about itself: health, version, metrics; and its document, which is the one that is checked in."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+import sark
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "openapi.json"
+
+
+async def test_health_and_version_are_told(client: httpx.AsyncClient, kept: Any) -> None:
+    kept.campaign("c-one")
+    assert (await client.get("/api/v1/health")).json() == {
+        "status": "ok",
+        "scheduling": False,
+        "unfinished": 1,
+    }
+    assert (await client.get("/api/v1/version")).json()["name"] == "sark-node"
+
+
+async def test_metrics_count_campaigns_tasks_and_requests_by_their_route(
+    served: httpx.AsyncClient, kept: Any
+) -> None:
+    kept.campaign("c-one", tasks=3)
+    kept.succeed("c-one/1")
+    await served.get("/api/v1/campaigns/c-one")
+    await served.get("/api/v1/campaigns/c-none")
+    await served.get("/no/such/<path>")
+    await served.get("/api/v1/version", headers={"Host": "evil.example"})
+    text = (await served.get("/api/v1/metrics")).text
+    lines = dict(line.rpartition(" ")[::2] for line in text.splitlines() if not line.startswith("#"))
+    assert lines['sark_campaigns{state="running"}'] == "1.0"
+    assert lines['sark_tasks{state="succeeded"}'] == "1.0"
+    assert lines['sark_attempts{state="succeeded"}'] == "1.0"
+    route = 'method="GET",route="/api/v1/campaigns/{campaign}"'
+    assert lines[f'sark_api_requests_total{{{route},status="200"}}'] == "1.0"
+    assert lines[f'sark_api_requests_total{{{route},status="404"}}'] == "1.0"
+    assert lines['sark_api_requests_total{method="GET",route="(none)",status="404"}'] == "1.0"
+    assert lines['sark_api_requests_total{method="GET",route="(none)",status="421"}'] == "1.0"
+    assert "<path>" not in text
+    assert float(lines[f"sark_api_request_seconds_count{{{route}}}"]) == 2.0
+
+
+def test_the_document_that_is_checked_in_is_the_one_that_is_served() -> None:
+    assert sark.openapi_text() == DOCUMENT.read_text(encoding="utf-8"), "make spec"
+
+
+async def test_every_operation_has_a_name_a_subject_a_summary_and_a_shape(client: httpx.AsyncClient) -> None:
+    document = (await client.get("/openapi.json")).json()
+    names = []
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            where = f"{method} {path}"
+            names.append(operation["operationId"])
+            assert re.fullmatch(r"[a-z][A-Za-z]+", operation["operationId"]), where
+            assert operation["tags"], where
+            assert operation["summary"], where
+            assert operation["responses"]["default"]["content"].keys() == {"application/problem+json"}, where
+            good = [answer for status, answer in operation["responses"].items() if status.startswith("2")]
+            assert good, where
+            for answer in good:
+                for kind, content in answer.get("content", {}).items():
+                    assert kind != "application/json" or content.get("schema"), where
+    assert len(names) == len(set(names))
