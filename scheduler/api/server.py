@@ -48,7 +48,7 @@ def router(desk: Desk, metrics: Metrics) -> APIRouter:
         unfinished = await desk.store(lambda store: len(store.unfinished_campaigns()))
         return Health(scheduling=await trio.to_thread.run_sync(is_running, desk.home), unfinished=unfinished)
 
-    @v1.get("/version", operation_id="getVersion")
+    @v1.get("/version", operation_id="getServerVersion")
     async def version_() -> Version:
         """Which version answers."""
         return Version(

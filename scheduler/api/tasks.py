@@ -73,7 +73,10 @@ def router(desk: Desk) -> APIRouter:
         "/campaigns/{campaign}/tasks/{n}/raw",
         operation_id="getSignedResult",
         response_class=Response,
-        responses=NOT_FOUND | {200: {"content": {"application/json": {}}, "description": "The file."}},
+        responses=NOT_FOUND
+        | {
+            200: {"content": {"application/json": {"schema": {"type": "object"}}}, "description": "The file."}
+        },
     )
     async def raw(campaign: CampaignId, n: Number) -> Response:
         """The signed record with its raw samples, as a file for `sark-node verify`. Replicas of the task are in it too."""
