@@ -128,6 +128,8 @@ class TaskDetail(Form):
     campaign_name: str
     asked: dict[str, Any]
     """The signed task: model, unit, what a device must meet, how it is measured."""
+    needs: tuple[str, ...]
+    """What a device must meet, as a person writes it."""
     attempts: tuple[AttemptInfo, ...]
     happened: tuple[Happened, ...]
     row: Row | None
@@ -160,6 +162,7 @@ def task_detail(
         task=task_info(item.task),
         campaign_name=campaign_name,
         asked=asked.model_dump(mode="json"),
+        needs=tuple(str(clause) for clause in asked.requirement.clauses),
         attempts=tuple(_attempt(attempt) for attempt in attempts),
         happened=tuple(
             Happened(seq=e.seq, time=utc(e.at, "milliseconds") or "", name=e.name, words=event_words(e))

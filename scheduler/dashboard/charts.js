@@ -19,6 +19,11 @@ export function digits(value, count = 4) {
   return String(Number(value.toPrecision(count)));
 }
 
+// How many there are: all digits, in groups.
+export function whole(number) {
+  return number === null || number === undefined ? "–" : number.toLocaleString("en").replaceAll(",", "\u202f");
+}
+
 const TIMES = [
   { unit: "ns", ms: 1e-6 },
   { unit: "µs", ms: 1e-3 },

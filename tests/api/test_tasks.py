@@ -110,7 +110,7 @@ async def test_a_task_with_everything_that_is_known_of_it(client: httpx.AsyncCli
     assert told["record"]["worker"] == WORKER.peer_id
     assert told["launches"][0]["blocks"][0]["switches"] == 2
     assert told["launches"][0]["blocks"][0]["stall_percent"] == pytest.approx(2, abs=0.1)
-    assert told["asked"]["requirement"]["clauses"][0]["attribute"] == "ram"
+    assert told["needs"] == ["ram >= 1 GiB"]
 
 
 async def test_each_reason_of_a_verdict_is_told_with_what_it_means(

@@ -25,6 +25,13 @@ def test_thinned_samples_keep_the_extremes_of_each_stretch_and_their_places(poin
     assert (min(kept), max(kept)) == (1, 10**9)
 
 
+def test_what_is_kept_lies_as_densely_as_what_was_timed() -> None:
+    kept = sorted(MANY[place] for place in thin(MANY, 4000))
+    whole = sorted(MANY)
+    for share in (0.25, 0.5, 0.75):
+        assert kept[int(share * len(kept))] == pytest.approx(whole[int(share * len(whole))], rel=0.01)
+
+
 @pytest.mark.parametrize("values", [[], [5], [5, 5, 5], [3, 1, 2]])
 def test_few_samples_are_all_kept(values: list[int]) -> None:
     assert thin(values, 10) == tuple(range(len(values)))

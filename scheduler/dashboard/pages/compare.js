@@ -19,7 +19,7 @@ const AXES = {
   quality: { name: "quality (ROUGE-L)", read: (cell) => cell.rouge_l, words: (value) => digits(value, 3), better: "more is better" },
   error: { name: "difference from the reference", read: (cell) => cell.max_error, words: (value) => digits(value, 3), better: "less is better" },
 };
-const MARKS = { FASTER: "◀ faster", SLOWER: "▶ slower", SAME: "■ same", AMBIGUOUS: "○ ambiguous" };
+const MARKS = { FASTER: "◀ faster", SLOWER: "▶ slower", SAME: "■ same", AMBIGUOUS: "○ ambiguous", NONE: "– not compared" };
 
 export async function show(main, parts, { signal, query }) {
   const { campaigns } = await get("/api/v1/campaigns?limit=200", signal);
@@ -120,7 +120,7 @@ function turned(query, name, value) {
 
 function beside({ a, b, pairs }) {
   const counts = {};
-  for (const pair of pairs) counts[pair.verdict] = (counts[pair.verdict] ?? 0) + 1;
+  for (const pair of pairs) counts[word(pair)] = (counts[word(pair)] ?? 0) + 1;
   const told = Object.keys(MARKS).filter((word) => counts[word]).map((word) => `${counts[word]} ${MARKS[word].slice(2)}`);
   const shown = pairs.filter((pair) => pair.ratio !== null);
   const rows = shown.map((pair) => ({ ...parted(pair), word: pair.verdict, ratio: pair.ratio, low: pair.ratio_low, high: pair.ratio_high, words: sentence(pair) }));
@@ -137,7 +137,7 @@ function beside({ a, b, pairs }) {
           ["B beside A", "verdict", "A#", "B#", "ratio#", "95 % interval#", "what is to be known"],
           pairs.map((pair) => [
             named(pair),
-            h("span", { class: `verdict ${pair.verdict.toLowerCase()}` }, MARKS[pair.verdict]),
+            h("span", { class: `verdict ${pair.verdict.toLowerCase()}` }, MARKS[word(pair)]),
             side(pair.a_job, pair.a_median_ms),
             side(pair.b_job, pair.b_median_ms),
             digits(pair.ratio, 4),
@@ -147,6 +147,11 @@ function beside({ a, b, pairs }) {
         ),
       ),
   );
+}
+
+// A pair that may not be compared at all is not ambiguous: nothing can be said of it, and `why` says why.
+function word(pair) {
+  return pair.ratio === null ? "NONE" : pair.verdict;
 }
 
 function side(job, ms) {
@@ -231,9 +236,11 @@ function front({ cells, fronts }, query) {
   const best = new Set(fronts[axis]);
   const jobs = cells.filter((cell) => cell.median_ms !== null && read(cell) !== null);
   const several = new Set(jobs.map((cell) => cell.job.split("/")[0])).size > 1;
+  const models = new Set(jobs.map((cell) => cell.model)).size > 1;
+  const twice = new Set(fronts[axis]).size > new Set(jobs.filter((cell) => best.has(cell.job)).map((cell) => cell.model)).size;
   const points = jobs.map((cell) => {
     const whole = `${cell.model} × ${place(cell)}${several ? ` (${cell.job})` : ""}`;
-    return { x: cell.median_ms, y: read(cell), front: best.has(cell.job), name: whole, short: cell.model, words: `${whole}: ${time(cell.median_ms)}, ${name} ${words(read(cell))}${best.has(cell.job) ? "; on the front" : ""}`, job: cell.job };
+    return { x: cell.median_ms, y: read(cell), front: best.has(cell.job), name: whole, short: [models && cell.model, (twice || !models) && `${cell.device}, ${on(cell.unit, cell.threads)}`].filter(Boolean).join(" · "), words: `${whole}: ${time(cell.median_ms)}, ${name} ${words(read(cell))}${best.has(cell.job) ? "; on the front" : ""}`, job: cell.job };
   });
   const select = h("select", { onchange: (event) => turned(query, "axis", event.target.value) }, axes.map((one) => h("option", { value: one, selected: one === axis }, AXES[one].name)));
   const winners = fronts[axis].map((job) => points.find((point) => point.job === job)).filter(Boolean);

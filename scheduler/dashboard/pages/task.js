@@ -1,7 +1,7 @@
 // One task: what came out, how sure that is and why, every sample it was made from, and how anyone can check it.
 
-import { Problem, get, save, stream } from "../api.js";
-import { bytes, digits, percent, plainTable, scrolled, seconds, time } from "../charts.js";
+import { get, save, stream } from "../api.js";
+import { bytes, digits, percent, plainTable, scrolled, seconds, time, whole } from "../charts.js";
 import { h, replace } from "../dom.js";
 import { histogram, steps, strip, timeline, trace } from "../plots.js";
 
@@ -14,20 +14,24 @@ export async function show(main, [campaign, n], { signal }) {
   const path = `/api/v1/campaigns/${encodeURIComponent(campaign)}/tasks/${encodeURIComponent(n)}`;
   const draw = async () => {
     const told = await get(path, signal);
-    let samples = null;
-    if (told.record) {
-      try {
-        samples = await get(`${path}/samples?points=${POINTS}`, signal);
-      } catch (error) {
-        if (!(error instanceof Problem) || error.status !== 409) throw error; // a record that cannot be read says so on the page
-      }
-    }
-    replace(main, page(path, told, samples));
+    const pictures = h("div", {}, told.record && !told.unreadable && h("p", { class: "quiet" }, "Loading the samples …"));
+    replace(main, page(path, told, pictures));
+    if (told.record && !told.unreadable) pictured(path, told, pictures, signal);
     document.title = `${told.task.model} × ${told.task.unit} · Sark`;
     return told;
   };
   const told = await draw();
   if (!ENDED.has(told.task.state)) follow(main, campaign, told.task.n, draw, signal);
+}
+
+// The samples come by themselves: the numbers need not wait for the pictures.
+async function pictured(path, told, place, signal) {
+  try {
+    const samples = await get(`${path}/samples?points=${POINTS}`, signal);
+    replace(place, samples.count > 0 && distribution(told, samples), warmups(told, samples));
+  } catch (error) {
+    if (!signal.aborted) replace(place, h("p", { class: "wrong" }, `The samples cannot be shown: ${error.message}`));
+  }
 }
 
 // While it is under way the page is drawn anew when something changes: its line in place, all of it once it has ended.
@@ -50,7 +54,7 @@ function progress(task) {
   return [task.progress, task.device && `on ${task.device}`].filter(Boolean).join(" · ");
 }
 
-function page(path, told, samples) {
+function page(path, told, pictures) {
   const { task } = told;
   const [campaign] = task.task.split("/");
   return [
@@ -59,8 +63,7 @@ function page(path, told, samples) {
     h("p", { class: "under" }, h("span", { class: `state ${task.state}` }, task.state), where(told), h("a", { href: `#/compare?a=${encodeURIComponent(task.task)}` }, "Compare with …")),
     headline(told),
     told.judgement && judgement(told.judgement),
-    samples && samples.count ? distribution(told, samples) : null,
-    samples && warmups(told, samples),
+    pictures,
     told.launches.length ? host(told) : null,
     told.row && measured(told),
     attempts(told),
@@ -93,7 +96,7 @@ function headline({ task, row, judgement: judged, unreadable }) {
   }
   if (row.InferenceMsMedian === null) return h("p", { class: "headline" }, unreadable || "Complete, but without times.");
   const [low, high] = [row.InferenceMsMedianLow, row.InferenceMsMedianHigh];
-  const many = `${digits(row.Runs, 6)} timed ${row.PerSample > 1 ? `samples of ${row.PerSample} inferences each` : `inference${row.Runs === 1 ? "" : "s"}`} in ${row.Launches} launch${row.Launches === 1 ? "" : "es"}`;
+  const many = `${whole(row.Runs)} timed ${row.PerSample > 1 ? `samples of ${row.PerSample} inferences each` : `inference${row.Runs === 1 ? "" : "s"}`} in ${row.Launches} launch${row.Launches === 1 ? "" : "es"}`;
   return h(
     "div",
     {},
@@ -127,7 +130,7 @@ function judgement({ verdict, reasons }) {
 function distribution({ row }, samples) {
   const complete = row?.Status === "Complete";
   const [median, low, high] = complete ? [row.InferenceMsMedian, row.InferenceMsMedianLow, row.InferenceMsMedianHigh] : [null, null, null];
-  const fewer = samples.shown < samples.count ? ` ${digits(samples.shown, 6)} of ${digits(samples.count, 7)} samples are drawn, the extremes of each stretch among them.` : "";
+  const fewer = samples.shown < samples.count ? ` ${whole(samples.shown)} of ${whole(samples.count)} samples are drawn, at even distances, and the extremes of each stretch.` : "";
   const place = h("div", {});
   const draw = (log) =>
     replace(place, strip({ launches: samples.launches, log, low, high, caption: `Sample by sample, launch by launch.${fewer} The bar is each launch's middle half, the line its median; larger red marks lie far out.` }));
@@ -139,10 +142,10 @@ function distribution({ row }, samples) {
     "section",
     {},
     h("h2", {}, "Distribution"),
-    histogram({ bars: samples.bars, median, low, high, caption: `All ${digits(samples.count, 7)} timed samples${low === null ? "" : "; the band is the 95 % interval of the median"}.` }),
+    histogram({ bars: samples.bars, median, low, high, caption: `All ${whole(samples.count)} timed samples${low === null ? "" : "; the band is the 95 % interval of the median"}.` }),
     h("label", { class: "tool" }, box, " logarithmic"),
     place,
-    h("p", { class: "quiet" }, outliers ? `${digits(outliers, 6)} of ${digits(samples.count, 7)} samples lie more than 1.5 widths of their launch's middle half beyond it. They are counted in: none is ever dropped.` : "No sample lies far from the others of its launch."),
+    h("p", { class: "quiet" }, outliers ? `${whole(outliers)} of ${whole(samples.count)} samples lie more than 1.5 widths of their launch's middle half beyond it. They are counted in: none is ever dropped.` : "No sample lies far from the others of its launch."),
   );
 }
 
@@ -290,13 +293,13 @@ function clock(text) {
   return new Date(text).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit", fractionalSecondDigits: 3 });
 }
 
-function asked({ asked: task }) {
+function asked({ asked: task, needs }) {
   const { measure } = task;
   const steps = measure.precision ? `until the median is known within ± ${percent(measure.precision)}` : `${measure.runs} inferences over ${measure.loads} launches`;
   const facts = [
     ["model", `${task.model.name} (${bytes(task.model.size)})`],
     ["model's sha256", task.model.sha256],
-    ["a device must meet", task.requirement.clauses.map((clause) => `${clause.attribute} ${clause.op} ${[clause.value].flat().join(", ")}`).join("; ") || "nothing"],
+    ["a device must meet", needs.join("; ") || "nothing"],
     ["measured", `${steps}; warm-up ${measure.warmup ?? "until settled"}; ${measure.threads ?? "as many as physical cores"} threads; seed ${measure.seed}; outputs ${measure.check ? "checked against the reference" : "not checked"}`],
     ["model may be fetched from", task.model_url],
     ["note", task.note],
