@@ -70,14 +70,15 @@ async def run_worker(
         nursery.start_soon(worker.hand.keep)
         nursery.start_soon(worker.hand.keep_draining)
         nursery.start_soon(worker.door.keep)
-        announcing = trio.CancelScope()
-        nursery.start_soon(worker.announce, index, announcing)
+        announcing, announced = trio.CancelScope(), trio.Event()
+        nursery.start_soon(worker.announce, index, announcing, announced)
         nursery.start_soon(worker.sharing.keep, worker.announcer.moved)
         task_status.started(worker)
         await parts.leave.wait()
         with trio.move_on_after(LEAVE_S):
             await worker.wind_up()
-        announcing.cancel()  # nothing is to be published after it was withdrawn
+        announcing.cancel()
+        await announced.wait()  # nothing is to be published after it was withdrawn
         with trio.move_on_after(WITHDRAW_S):
             await index.withdraw()
         nursery.cancel_scope.cancel()
@@ -169,10 +170,11 @@ class Worker:
             pools=sorted(set(self._parts.pools.values())),
         )
 
-    async def announce(self, index: AdvertIndex, scope: trio.CancelScope) -> None:
-        """Keep the advert in the index as it should be, until `scope` is cancelled."""
+    async def announce(self, index: AdvertIndex, scope: trio.CancelScope, ended: trio.Event) -> None:
+        """Keep the advert in the index as it should be, until `scope` is cancelled; `ended` is set when nothing of it is under way."""
         with scope:
             await self.announcer.keep(index)
+        ended.set()
 
     async def health(self, link: Link, message: Message) -> Message:
         """Answers `Ping`."""
