@@ -58,6 +58,8 @@ class Report:
     """These results beside others."""
     source: str = field(default="")
     """By which name the results are asked for."""
+    from_file: bool = False
+    """That name is a raw file's."""
 
     @cached_property
     def rows(self) -> list[Row]:
@@ -118,6 +120,7 @@ def gather(
     stored: CampaignRow | None = None,
     tasks: int | None = None,
     source: str = "",
+    from_file: bool = False,
     checked: Sequence[RawResult] = (),
     other: Sequence[Entry] = (),
     other_name: str = "",
@@ -151,6 +154,7 @@ def gather(
         against_name=other_name,
         against=_against(other, entries) if other_name else (),
         source=source or campaign,
+        from_file=from_file,
     )
 
 

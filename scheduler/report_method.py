@@ -233,7 +233,7 @@ def _task(row: Row) -> str:
 def verifying(report: Report) -> Section:
     """How to check all of it, and how to do it again."""
     asked = shlex.quote(report.source)
-    one = not report.source.endswith((".json", ".raw"))
+    one = not report.from_file
     raw = "raw.json" if one else asked
     blocks: list[Block] = [
         Paragraph(

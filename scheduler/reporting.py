@@ -58,11 +58,11 @@ class Kept:
 
 def look_up(store: Store, source: Source) -> Kept:
     """What is kept of the campaign of `source`."""
-    stored = store.campaign(source.campaign) if source.text is None else None
-    if stored is None:
+    found = store.summary(source.campaign) if source.text is None else None
+    if found is None:
         return Kept()
     one = len(source.results) < len(source.whole)
-    return Kept(stored, None if one else len(store.rows(stored.id)))
+    return Kept(found.campaign, None if one else found.tasks)
 
 
 def report_on(source: Source, kept: Kept, now: float, other: Source | None = None) -> Report:
@@ -86,6 +86,7 @@ def report_on(source: Source, kept: Kept, now: float, other: Source | None = Non
         stored=stored,
         tasks=kept.tasks,
         source=_called(source),
+        from_file=source.text is not None,
         checked=source.whole or source.results,
         other=other.entries() if other is not None else (),
         other_name=_called(other) if other is not None else "",

@@ -348,10 +348,11 @@ def test_of_very_many_tasks_so_many_are_drawn_and_the_rest_is_told() -> None:
 
 
 def test_a_file_tells_no_time_and_a_csv_is_refused() -> None:
-    source = Source("raw.json", "c-ab23cd45", RESULTS[:1], text="{}", whole=())
+    source = Source("sent by mail", "c-ab23cd45", RESULTS[:1], text="{}", whole=())
     text = render(report_on(source, Kept(), NOW), Form.MD)
     assert "- begun" not in text
-    assert "sark-node verify raw.json" in text
+    assert "sark-node verify 'sent by mail' --model MODEL_FILE" in text
+    assert "sark-node results" not in text
     with pytest.raises(Exception, match="is a CSV"):
         report_on(Source("x.csv", "", (), "…", (RESULTS[0].row,)), Kept(), NOW)
 
