@@ -17,6 +17,8 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -111,6 +113,11 @@ def _routers(home: Home, ways: Callable[[], tuple[str, ...]]) -> Sequence[APIRou
     return node.api.router(home), gate.api.router(home, ways)
 
 
+def _serving(ctx: typer.Context, where: str, gate: list[str] | None) -> AbstractAsyncContextManager[None]:
+    """For a worker that serves its home, too."""
+    return scheduler.cli_serve.serving(ctx, _routers, scheduler.cli_serve.terms_of(where), gate)
+
+
 def openapi_text() -> str:
     """The document of the HTTP API with all that any role offers, as it stands in docs/openapi.json."""
     from scheduler.api.app import open_app
@@ -196,6 +203,7 @@ def common(
     ctx.obj = Home.at(home)
     ctx.meta["environment"] = dict(os.environ)
     ctx.meta["home_flag"] = home
+    ctx.meta["serving"] = partial(_serving, ctx)
     level = logging.getLevelNamesMapping().get(log_level.upper())
     if level is None:
         raise typer.BadParameter("one of debug, info, warning, error", param_hint="--log-level")

@@ -247,6 +247,14 @@ def join(
             "--api-watch", help="Watch that server's processes and counters too, where it runs on this host."
         ),
     ] = False,
+    serve: Annotated[
+        str | None,
+        typer.Option(
+            help="Serve the dashboard and the HTTP API of this home, too; a port alone means this machine alone. Beyond"
+            " it a token is wanted.",
+            metavar="[ADDRESS:]PORT[,NAME]",
+        ),
+    ] = None,
     simulate: Annotated[
         bool,
         typer.Option("--simulate", help="Offer the fake unit, which invents its figures. Never for results."),
@@ -337,7 +345,13 @@ def join(
             print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
 
     private = private_of(settings, ctx.meta["environment"])
-    trio.run(run_process, home, settings, stop_with_stdin, joined, tell, private)
+    served = contextlib.nullcontext() if serve is None else ctx.meta["serving"](serve, gate)
+
+    async def run() -> None:
+        async with served:
+            await run_process(home, settings, stop_with_stdin, joined, tell, private)
+
+    trio.run(run)
 
 
 app.command("start", hidden=True)(join)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ipaddress
 import os
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -18,18 +20,34 @@ from swarm.home import Home
 if TYPE_CHECKING:
     from fastapi import APIRouter
 
-    from scheduler.api.desk import Desk
-
 PORT: Final = 5000
 """Where the first system's clients look."""
 LOOPBACK: Final = ("127.0.0.1", "::1")
+MAX_PORT: Final = 65535
 
 Routers = Callable[[Home, Callable[[], tuple[str, ...]]], Sequence["APIRouter"]]
+"""What a home's other roles offer, given its ways into the swarm; only the program knows them all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How a home is served."""
+
+    hosts: tuple[str, ...] = LOOPBACK
+    port: int = PORT
+    names: tuple[str, ...] = ()
+    """Host names by which others call this server."""
+    token_file: Path | None = None
+    allow_paths: bool = False
+
+    @property
+    def beyond(self) -> bool:
+        """Whether others than this machine's users reach it."""
+        return not all(_is_loopback(host) for host in self.hosts)
 
 
 def add_serve(app: typer.Typer, routers: Routers) -> None:
-    """Give `app` the command `serve`. `routers`: what this home's other roles offer, given its ways into the swarm; only the program knows
-    them all."""
+    """Give `app` the command `serve`."""
 
     @app.command(rich_help_panel="For all")
     def serve(
@@ -52,56 +70,83 @@ def add_serve(app: typer.Typer, routers: Routers) -> None:
                 dir_okay=False,
             ),
         ] = None,
+        allow_paths: Annotated[
+            bool,
+            typer.Option(
+                "--allow-paths",
+                help="Campaigns sent here may name files of this machine, and URLs of its own networks.",
+            ),
+        ] = False,
         gate: Annotated[list[str] | None, GATE] = None,
     ) -> None:
         """Serve the dashboard and the HTTP API for this home's campaigns: on this machine alone, unless told otherwise."""
         import trio
 
-        from scheduler.api.desk import Desk
+        terms = Terms(tuple(host or LOOPBACK), port, tuple(name or ()), token_file, allow_paths)
 
-        home: Home = ctx.obj
-        hosts = tuple(host or LOOPBACK)
-        beyond = not all(_is_loopback(one) for one in hosts)
-        token = _token(home, token_file, needed=beyond)
-        gates_now = _gates_now(ctx, gate)
-        desk = Desk(home, gates=gates_now, keep_alive=lambda: keeper(ctx, gates_now())())
-        names = _names(hosts, name or ())
-        try:
-            trio.run(_run, desk, hosts, port, names, token, routers(home, gates_now))
-        finally:
-            desk.close()
+        async def run() -> None:
+            async with serving(ctx, routers, terms, gate):
+                await trio.sleep_forever()
+
+        trio.run(run)
 
 
-def _gates_now(ctx: typer.Context, gate: list[str] | None) -> Callable[[], tuple[str, ...]]:
-    return lambda: gates_of(ctx, gate)
+def terms_of(text: str) -> Terms:
+    """What `join --serve` is given: `[HOST:]PORT[,NAME…]`; empty: this machine alone. Raises `CampaignError`."""
+    where, *names = (part.strip() for part in text.split(","))
+    host, _, port = where.rpartition(":")
+    if not where:
+        return Terms(names=tuple(names))
+    if not port.isdecimal() or int(port) > MAX_PORT:
+        raise CampaignError(
+            f"--serve: {where!r} has no port", hint="such as 127.0.0.1:5000, 0.0.0.0:5000 or [::]:5000"
+        )
+    return Terms((host.strip("[]"),) if host else LOOPBACK, int(port), tuple(names))
 
 
-async def _run(
-    desk: Desk,
-    hosts: Sequence[str],
-    port: int,
-    names: frozenset[str],
-    token: str | None,
-    routers: Sequence[APIRouter],
-) -> None:
+@asynccontextmanager
+async def serving(
+    ctx: typer.Context, routers: Routers, terms: Terms, gate: list[str] | None
+) -> AsyncIterator[None]:
+    """This home is served for as long as the context lasts. Raises `CampaignError` and `ResourceError`."""
     import trio
 
     from scheduler.api.app import make_app
+    from scheduler.api.desk import Desk
     from scheduler.api.guard import Rules
     from scheduler.api.serving import bind, serve
-    from scheduler.opening import open_store
     from scheduler.schedules import Schedules
+    from swarm.urls import FOR_OTHERS, FOR_OWNER
 
-    app = make_app(desk, Rules(names=names, token=token), routers)
-    sockets = bind(hosts, port)
-    schedules = Schedules(desk.home, lambda: open_store(desk.home), fetching(desk.home))
+    home: Home = ctx.obj
+    token = _token(home, terms.token_file, needed=terms.beyond)
+
+    def gates_now() -> tuple[str, ...]:
+        return gates_of(ctx, gate)
+
+    desk = Desk(
+        home,
+        gates=gates_now,
+        keep_alive=lambda: keeper(ctx, gates_now())(),
+        allow_paths=terms.allow_paths,
+        reach=FOR_OWNER if terms.allow_paths else FOR_OTHERS,
+    )
+    rules = Rules(names=_names(terms.hosts, terms.names), token=token)
+    app = make_app(desk, rules, routers(home, gates_now))
+    sockets = bind(terms.hosts, terms.port)
+    schedules = Schedules(home, desk.open_store, fetching(home))
     shown, actual = sockets[0].getsockname()[:2]
-    async with trio.open_nursery() as nursery:
-        await nursery.start(serve, app, sockets)
-        nursery.start_soon(schedules.keep, desk.wake)
-        url = f"http://{f'[{shown}]' if ':' in shown else shown}:{actual}/"
-        print(f"Dashboard  {url}{'#token=' + token if token else ''}", flush=True)
-        print(f"API        {url}docs", flush=True)
+    try:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(serve, app, sockets)
+            nursery.start_soon(schedules.keep, desk.wake)
+            url = f"http://{f'[{shown}]' if ':' in shown else shown}:{actual}/"
+            print(f"Dashboard  {url}{'#token=' + token if token else ''}", flush=True)
+            print(f"API        {url}docs", flush=True)
+            yield
+            nursery.cancel_scope.cancel()
+    finally:
+        desk.close()
 
 
 def _is_loopback(host: str) -> bool:

@@ -14,11 +14,11 @@ from rich.text import Text
 from protocol.attempt import TaskState
 from protocol.words import WorkerState
 from scheduler.devices import TaskThere, show_fleet_device
+from scheduler.forms import campaign_info
 from scheduler.peers import Seen
 from scheduler.progress import progress_text, show_time
 from scheduler.safe import safe_text
 from scheduler.stored import Outcome, Summary, TaskRow
-from scheduler.summary import campaign_json
 from swarm.paths import path_words
 
 ROOMY: Final = 100
@@ -64,7 +64,9 @@ def top_json(now: Now, names: Mapping[str, str]) -> dict[str, Any]:
     peers = [show_fleet_device(seen, there, names).model_dump(mode="json") for seen in now.devices]
     return {
         "at": datetime.fromtimestamp(now.at, UTC).isoformat(timespec="seconds"),
-        "campaigns": [campaign_json(item, scheduling=now.scheduling) for item in now.campaigns],
+        "campaigns": [
+            campaign_info(item, scheduling=now.scheduling).model_dump(mode="json") for item in now.campaigns
+        ],
         "count": len(peers),
         "peers": peers,
         "unreachable": now.blind or None,

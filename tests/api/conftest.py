@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import httpx
@@ -125,3 +125,18 @@ def kept(desk: Desk) -> Iterator[Kept]:
     made = Kept(desk.home)
     yield made
     made.store.close()
+
+
+@pytest.fixture(scope="session")
+def filled() -> Callable[[Home], None]:
+    """Fills a home's store with a campaign, `c-one`: a task is done, one failed, one has a place."""
+
+    def fill(home: Home) -> None:
+        made = Kept(home)
+        made.campaign("c-one")
+        made.succeed("c-one/1")
+        made.fail("c-one/2", detail="no device")
+        made.begin("c-one/3")
+        made.store.close()
+
+    return fill

@@ -1,0 +1,105 @@
+"""Every operation of the document is asked with made-up requests, over a socket: no answer is a 5xx, and each is as the document says."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import trio
+from hypothesis import HealthCheck, Phase, given, settings
+
+import sark
+from scheduler.api.app import make_app, open_app
+from scheduler.api.desk import Desk
+from scheduler.api.guard import Rules
+from scheduler.api.serving import bind, serve
+from swarm.home import Home
+
+schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed here")
+
+EXAMPLES: Final = 3
+PATIENCE_S: Final = 20.0
+ELSEWHERE: Final = frozenset({"listPeers", "watchFleet", "plan", "explain", "explainTask"})
+"""They look at the swarm, or never end: asked in tests that have a swarm."""
+
+
+def _document() -> dict[str, Any]:
+    home = Home.at(Path("nowhere"))
+    desk = Desk(home, gates=tuple, keep_alive=lambda: None)
+    return open_app(desk, sark._routers(home, tuple)).openapi()
+
+
+SCHEMA: Final = schemathesis.openapi.from_dict(_document())
+OPERATIONS: Final = {
+    f"{one.method.upper()} {one.path}": one
+    for one in (found.ok() for found in SCHEMA.get_all_operations())
+    if one.definition.raw["operationId"] not in ELSEWHERE
+}
+CHECKS: Final = (
+    schemathesis.checks.not_a_server_error,
+    schemathesis.checks.CHECKS.get_one("status_code_conformance"),
+    schemathesis.checks.CHECKS.get_one("content_type_conformance"),
+    schemathesis.checks.CHECKS.get_one("response_schema_conformance"),
+)
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory, filled: Callable[[Home], None]) -> Iterator[str]:
+    """A server in a thread of its own, for a client that waits: with one campaign, `c-one`, some of whose tasks have ended."""
+    home = Home.at(tmp_path_factory.mktemp("contract"))
+    filled(home)
+    desk = Desk(home, gates=tuple, keep_alive=lambda: None)
+    sockets = bind(["127.0.0.1"], 0)
+    url = f"http://127.0.0.1:{sockets[0].getsockname()[1]}"
+    app = make_app(desk, Rules(), sark._routers(home, tuple))
+    stop, begun = trio.Event(), threading.Event()
+    token: list[trio.lowlevel.TrioToken] = []
+
+    async def run() -> None:
+        token.append(trio.lowlevel.current_trio_token())
+        async with trio.open_nursery() as nursery:
+            await nursery.start(serve, app, sockets)
+            begun.set()
+            await stop.wait()
+            nursery.cancel_scope.cancel()
+
+    thread = threading.Thread(target=trio.run, args=(run,))
+    thread.start()
+    assert begun.wait(PATIENCE_S)
+    yield url
+    token[0].run_sync_soon(stop.set)
+    thread.join(PATIENCE_S)
+    desk.close()
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("name", list(OPERATIONS))
+def test_answers_are_as_the_document_says(address: str, name: str) -> None:
+    operation = OPERATIONS[name]
+
+    @given(case=operation.as_strategy())
+    @settings(
+        max_examples=EXAMPLES,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        phases=(Phase.explicit, Phase.generate),
+        suppress_health_check=list(HealthCheck),
+    )
+    def ask(case: Any) -> None:
+        _ask(case, address)
+        if "campaign" in case.path_parameters:
+            case.path_parameters["campaign"] = "c-one"
+            if "n" in case.path_parameters:
+                case.path_parameters["n"] = 1 + case.path_parameters["n"] % 3
+            _ask(case, address)
+
+    ask()
+
+
+def _ask(case: Any, address: str) -> None:
+    answer = case.call(base_url=address, timeout=PATIENCE_S)
+    case.validate_response(answer, checks=list(CHECKS))
