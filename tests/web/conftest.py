@@ -22,7 +22,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from tests.real.lab import Lab, marked, until
+from tests.real.lab import Lab, kill_marked, marked, until
 
 CHROMIUM: Final = (
     shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -58,6 +58,16 @@ class WebLab(Lab):
             name, "join", "--gate", self.gate, "--allow", me, "--owner", me, "--name", name, "--on-battery",
             "--listen", "/ip4/127.0.0.1/tcp/0",
         )  # fmt: skip
+
+    def close(self) -> None:
+        """End everything; how fast is not looked at here."""
+        try:
+            for process in self.running.values():
+                process.terminate()
+            for process in self.running.values():
+                process.communicate(timeout=30)
+        finally:
+            kill_marked(self.mark)
 
 
 @dataclass
@@ -151,7 +161,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebLab]:
         yield lab
     finally:
         lab.close()
-    until(lambda: not marked(lab.mark), "nothing of the lab is left", within=5)
+    until(lambda: not marked(lab.mark), "nothing of the lab is left", within=10)
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ def test_a_campaign_is_watched_from_its_submission_to_its_end_without_a_reload(
     page.get_by_role("link", name="watched").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("watched")
     seen: set[str] = set()
-    page.expose_function("noted", seen.add)
+    page.expose_function("noted", lambda text: seen.add(text))
     page.evaluate(
         """new MutationObserver(() => {
           for (const cell of document.querySelectorAll('.matrix .cell span:not(.bar, .full)')) noted(cell.textContent);

@@ -1,0 +1,210 @@
+"""How quick the dashboard is with a large campaign: first view, all tasks drawn, and frames while one scrolls and while tasks change.
+
+    python benchmarks/dashboard.py [--tasks 1000] [--changes 200] [--seconds 4] [--views 5]
+
+A real `sark-node serve` on loopback over a store with one campaign (20 models, 2 units, 25 devices; some done, some running, some
+waiting), looked at with headless Chromium at 1400 × 900. Nothing runs: another connection writes how tasks go on, as a scheduler does.
+
+  first view    from asking for the address to the campaign's name on the page, a fresh browser context each time; the median and the worst
+  drawn         from the same start to every task being there
+  frames        time between two pictures, in ms: median, 95th percentile, worst; 16.7 is what a screen of 60 Hz can show
+  busy          share of the time in which the page's own thread worked without a pause of less than 50 ms (`longtask`)
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from protocol.errors import SarkError
+from protocol.lease import Fence
+from protocol.requirement import Requirement
+from protocol.task import Measure, Model, Task, Timeouts
+from protocol.words import Phase
+from scheduler.store import Store
+from scheduler.stored import Intent, Live, NewCampaign, NewModel
+from swarm.home import Home
+from swarm.identity import Identity
+
+SARK: Final = [sys.executable, "-P", "-m", "sark"]
+CAMPAIGN: Final = "c-large"
+SCHEDULER: Final = Identity.from_seed("scheduler").peer_id
+WORKERS: Final = [Identity.from_seed(f"worker {n}").peer_id for n in range(25)]
+SCROLL: Final = """async (seconds) => {
+  const frames = [];
+  const long = [];
+  new PerformanceObserver((list) => long.push(...list.getEntries().map((one) => one.duration))).observe({ type: "longtask" });
+  const began = performance.now();
+  let last = began, way = 1;
+  await new Promise((done) => requestAnimationFrame(function step(now) {
+    frames.push(now - last);
+    last = now;
+    if (way > 0 && innerHeight + scrollY >= document.documentElement.scrollHeight - 2) way = -1;
+    if (way < 0 && scrollY <= 0) way = 1;
+    scrollBy(0, way * 120);
+    if (now - began > seconds * 1000) done(); else requestAnimationFrame(step);
+  }));
+  return { frames: frames.slice(1), busy: long.reduce((sum, one) => sum + one, 0) / (seconds * 1000) };
+}"""
+
+
+def task(n: int) -> Task:
+    """The n-th, from 1."""
+    return Task(
+        campaign=CAMPAIGN,
+        task=f"{CAMPAIGN}/{n}",
+        scheduler=SCHEDULER,
+        model=Model(name=f"model-{n % 20}.onnx", sha256=f"{n % 20:064x}", size=1_000_000),
+        unit=("CPU (ONNX)", "GPU (CUDA)")[n // 20 % 2],
+        requirement=Requirement(),
+        measure=Measure(),
+        timeouts=Timeouts(),
+    )
+
+
+def fill(store: Store, tasks: int) -> list[str]:
+    """One campaign; gives the ids of the tasks that run: every second one."""
+    models = [NewModel(f"model-{n}.onnx", f"{n:064x}", 1_000_000) for n in range(20)]
+    new = NewCampaign(CAMPAIGN, "a large one", SCHEDULER, "{}")
+    store.create_campaign(new, models, [task(n) for n in range(1, tasks + 1)])
+    store.plan_campaign(CAMPAIGN, ())
+    running = [f"{CAMPAIGN}/{n}" for n in range(1, tasks + 1, 2)]
+    for number, one in enumerate(running):
+        worker = number % len(WORKERS)
+        store.begin_attempts([Intent(one, 1, f"key {one}", WORKERS[worker], f"device-{worker}", 1)])
+        fence = Fence(incarnation=1, number=number + 1)
+        store.record_grant(one, 1, lease=f"lease {one}", fence=fence, queued=False)
+    return running
+
+
+@contextmanager
+def going_on(home: Home, running: Sequence[str], changes: int) -> Iterator[None]:
+    """So many tasks a second say how they go, five times a second."""
+    stop = threading.Event()
+
+    def write() -> None:
+        done = 0
+        with Store(home.store) as store:
+            while not stop.wait(0.2):
+                done += 1
+                some = [running[(done * changes // 5 + k) % len(running)] for k in range(changes // 5)]
+                try:
+                    store.set_progress(
+                        [Live(one, 1, Phase.RUN, done % 500, 500, 12.5 + done % 7) for one in some]
+                    )
+                except SarkError as exc:
+                    print(f"not written: {exc.what}", file=sys.stderr)
+
+    thread = threading.Thread(target=write)
+    if changes:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        if changes:
+            thread.join()
+
+
+@contextmanager
+def served(home: Home, folder: Path) -> Iterator[str]:
+    """The dashboard's address."""
+    process = subprocess.Popen(
+        [*SARK, "--home", str(folder), "serve", "--port", "0"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "SARK_LAN": "false"},
+    )
+    assert process.stdout is not None
+    try:
+        yield process.stdout.readline().split()[1]
+    finally:
+        process.terminate()
+        process.communicate(timeout=10)
+
+
+def view(browser: Browser, url: str, path: str, cells: str, tasks: int) -> tuple[Page, float, float]:
+    """A page in a fresh context; seconds to its first view, and to all of it."""
+    page = browser.new_context(viewport={"width": 1400, "height": 900}).new_page()
+    began = time.perf_counter()
+    page.goto(url + path)
+    page.wait_for_selector("h1")
+    first = time.perf_counter() - began
+    page.wait_for_function(
+        "([cells, tasks]) => document.querySelectorAll(cells).length >= tasks", arg=[cells, tasks]
+    )
+    return page, first, time.perf_counter() - began
+
+
+def told(frames: Sequence[float]) -> str:
+    """Median, 95th percentile, worst."""
+    ordered = sorted(frames)
+    high = ordered[int(0.95 * (len(ordered) - 1))]
+    return f"{statistics.median(ordered):6.1f} {high:6.1f} {ordered[-1]:6.1f} ms of {len(ordered)}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--tasks", type=int, default=1000)
+    parser.add_argument("--changes", type=int, default=200, help="tasks that change in a second")
+    parser.add_argument("--seconds", type=float, default=4.0, help="of each scrolling")
+    parser.add_argument("--views", type=int, default=5)
+    arguments = parser.parse_args()
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        raise SystemExit("no chromium on this machine: its package is called chromium")
+    with tempfile.TemporaryDirectory() as place, sync_playwright() as playwright:
+        folder = Path(place)
+        home = Home.at(folder)
+        with Store(home.store) as store:
+            running = fill(store, arguments.tasks)
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        with served(home, folder) as url:
+            look(browser, url, home, running, arguments)
+        browser.close()
+    print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+
+
+def look(browser: Browser, url: str, home: Home, running: Sequence[str], arguments: Any) -> None:
+    """Both views, at rest and while tasks change."""
+    for name, path, cells in (
+        ("matrix", f"#/campaigns/{CAMPAIGN}", ".matrix .cell"),
+        ("list", f"#/campaigns/{CAMPAIGN}?view=list", "table.long tbody tr"),
+    ):
+        firsts, alls = [], []
+        for _ in range(arguments.views):
+            page, first, whole = view(browser, url, path, cells, arguments.tasks)
+            firsts.append(first)
+            alls.append(whole)
+            page.context.close()
+        print(
+            f"{name:7} first view {statistics.median(firsts):.2f} s, worst {max(firsts):.2f} s; "
+            f"{arguments.tasks} tasks drawn after {statistics.median(alls):.2f} s, worst {max(alls):.2f} s"
+        )
+        for changes in (0, arguments.changes):
+            page, _, _ = view(browser, url, path, cells, arguments.tasks)
+            with going_on(home, running, changes):
+                seen = page.evaluate(SCROLL, arguments.seconds)
+            page.context.close()
+            print(
+                f"{name:7} scrolled, {changes:3} changes/s: frames {told(seen['frames'])}; busy {100 * seen['busy']:.0f} %"
+            )
+
+
+if __name__ == "__main__":
+    main()
