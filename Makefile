@@ -30,8 +30,8 @@ imports: $(STAMP)
 	$(BIN)/lint-imports
 
 pytest: $(STAMP)
-	$(BIN)/python -m pytest --ignore=tests/real --ignore=tests/nat -n 2 --dist worksteal
-	$(BIN)/python -m pytest tests/real tests/nat  # real nodes, one test at a time: each fills the machine
+	$(BIN)/python -m pytest --ignore=tests/real --ignore=tests/nat --ignore=tests/web -n 2 --dist worksteal
+	$(BIN)/python -m pytest tests/real tests/nat tests/web  # real nodes, one test at a time: each fills the machine
 
 EXTRAS := .venv-extras
 test-extras:  ## the optional drivers with their real runtimes, in an environment of their own (.venv-extras): torch is large
