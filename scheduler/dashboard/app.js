@@ -20,7 +20,8 @@ const PAGES = {
 const main = document.getElementById("main");
 let leaving = new AbortController();
 
-async function show() {
+// `moved`: the reader went there: the focus and the view begin at the top of the page.
+async function show(moved = false) {
   leaving.abort();
   leaving = new AbortController();
   const { signal } = leaving;
@@ -40,6 +41,10 @@ async function show() {
     if (signal.aborted) return;
     document.title = `${page.title} · Sark`;
     replace(main, h("p", { class: "quiet" }, "Loading …"));
+    if (moved) {
+      main.focus({ preventScroll: true });
+      scrollTo(0, 0);
+    }
     await page.show(main, parts, { signal, query: new URLSearchParams(search || "") });
   } catch (error) {
     if (!signal.aborted) failed(error);
@@ -79,9 +84,7 @@ export function down(is) {
   document.getElementById("link").textContent = is ? "The server does not answer; trying again …" : "";
 }
 
-addEventListener("hashchange", () => {
-  show().then(() => main.focus({ preventScroll: true }));
-});
+addEventListener("hashchange", () => show(true));
 document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault(); // the part of the address behind # says which page is shown
   main.focus();
