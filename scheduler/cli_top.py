@@ -49,8 +49,8 @@ def top(
 
     from scheduler.campaign_form import parse_duration
     from scheduler.lookout import Lookout
+    from scheduler.opening import open_store
     from scheduler.peers import eyes_open
-    from scheduler.store import Store
     from swarm.identity import load_or_create
 
     home: Home = ctx.obj
@@ -69,7 +69,7 @@ def top(
     lookout = Lookout(opening, every_s=max(LEAST_S, every_s))
     console = new_console()
     live = not (once or as_json) and sys.stdout.isatty() and not console.is_dumb_terminal
-    with Store(home.store) as store:
+    with open_store(home) as store:
         if not live:
             trio.run(_once, home, store, lookout, console, as_json)
             return
