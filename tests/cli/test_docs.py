@@ -117,7 +117,7 @@ def test_each_command_line_of_a_page_is_one_that_the_program_takes(page: str) ->
     for number, words, whole in lines(page):
         try:
             takes(words)
-        except typer.Exit:  # an option that says something and ends, as --version
+        except (typer.Exit, SystemExit):  # an option that says something and ends, as --version
             continue
         except typer.TyperException as error:
             if not whole and re.search(r"Missing parameter|requires an argument", str(error)):
