@@ -7,6 +7,7 @@ The model file is a JSON object; every key may be left out:
               "again": true},
      "hang": "load" | "run", "eat_mib": 512, "orphan": true, "print": "…"}
 
+`kinds` holds other values by kind of device, for a worker that pretends to be one: `{"kinds": {"phone": {"latencies_ms": [9]}}}`.
 `latencies_ms` repeats for as many runs as are asked, or for `WINDOW_RUNS` where a window of time is. `again`: it fails only in launches
 after the first. `sleep` waits for as long as the script says that a run takes. `orphan`
 leaves a double-forked process behind, which the keeper has to find. It is offered only where simulation is switched on, and
@@ -22,7 +23,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -48,8 +49,10 @@ WINDOW_RUNS: Final = 20
 TELL_S: Final = 0.25
 """How often progress is told while a script sleeps."""
 KEYS: Final = frozenset(
-    {"load_ms", "latencies_ms", "sleep", "agrees", "fail", "hang", "eat_mib", "orphan", "print"}
+    {"load_ms", "latencies_ms", "sleep", "agrees", "fail", "hang", "eat_mib", "orphan", "print", "kinds"}
 )
+KIND: Final = "SARK_FAKE_KIND"
+"""The variable with the kind of device that this one pretends to be."""
 
 
 class FakeDriver:
@@ -107,7 +110,7 @@ class FakeDriver:
         yield Checked(agrees, hashlib.sha256(Path(order.model).read_bytes()).hexdigest(), None, None, why)
 
 
-def read_script(path: str) -> dict[str, Any]:
+def read_script(path: str, environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
     """The model file as a script. Raises `Unfit` with one line when it is none."""
     try:
         script = json.loads(Path(path).read_bytes())
@@ -117,7 +120,11 @@ def read_script(path: str) -> dict[str, Any]:
         raise Unfit(f"model {path} is not a script in JSON: {why}") from why
     if not isinstance(script, dict) or not script.keys() <= KEYS:
         raise Unfit(f"model {path} is not a script: its keys may be {', '.join(sorted(KEYS))}")
-    return script
+    kinds = script.pop("kinds", {})
+    own = kinds.get(environment.get(KIND, ""), {}) if isinstance(kinds, dict) else None
+    if not isinstance(own, dict) or not own.keys() <= KEYS - {"kinds"}:
+        raise Unfit(f"model {path} is not a script: kinds hold scripts by kind of device")
+    return {**script, **own}
 
 
 def _pause(script: dict[str, Any], ms: float) -> None:

@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -369,16 +369,17 @@ def probe_units(
     simulate: bool = False,
     can_fork: bool = CAN_FORK,
     private: Mapping[str, Mapping[str, str]] | None = None,
+    only: Collection[str] | None = None,
 ) -> Probed:
     """Try every installed driver in a child of its own. Takes about a second for each runtime: callers keep the answer.
 
-    `private`: what the device's owner gives a driver, by its name; drivers that need that are not tried without.
+    `private`: what the device's owner gives a driver, by its name; drivers that need that are not tried without. `only`: no others.
     """
     units: list[UnitInfo] = []
     troubles: list[str] = []
     given = private or {}
     for name in registry.names(simulate):
-        if name in registry.OWNED and not given.get(name):
+        if (name in registry.OWNED and not given.get(name)) or (only is not None and name not in only):
             continue
         try:
             with Zygote(name, simulate=simulate, can_fork=can_fork, private=given.get(name)) as zygote:

@@ -274,6 +274,7 @@ def join(
     uninstall: Annotated[
         bool, typer.Option("--uninstall", help="Stop that service and remove it. Keys and pools stay.")
     ] = False,
+    pretend: Annotated[str | None, typer.Option(hidden=True)] = None,
     stop_with_stdin: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
     """Make this device a worker: tell the swarm what it is, and run what those it serves ask for. Runs until Ctrl-C.
@@ -284,6 +285,7 @@ def join(
 
     from drivers.sandbox import probe
     from node.owned import private_of
+    from node.pretend import read_pretended
     from node.process import check_anyone, pool_changes, run_process
     from node.settings import WorkerSettings
     from swarm.gates import local_gates, remembered_gates
@@ -336,7 +338,8 @@ def join(
 
     def joined(here: Here, profile: Profile, worker: Worker) -> None:
         units = ", ".join(unit.unit for unit in profile.units)
-        print(f"{profile.name} is a worker now: {units}. Ctrl-C stops it.", flush=True)
+        what = "a simulated worker" if profile.simulated else "a worker"
+        print(f"{profile.name} is {what} now: {units}. Ctrl-C stops it.", flush=True)
         print(f"  {here.identity.peer_id}", flush=True)
         print(f"  serves: {serves(settings, [pool.name for pool in pools])}", flush=True)
 
@@ -345,11 +348,12 @@ def join(
             print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
 
     private = private_of(settings, ctx.meta["environment"])
+    pretended = None if pretend is None else read_pretended(pretend)
     served = contextlib.nullcontext() if serve is None else ctx.meta["serving"](serve, gate)
 
     async def run() -> None:
         async with served:
-            await run_process(home, settings, stop_with_stdin, joined, tell, private)
+            await run_process(home, settings, stop_with_stdin, joined, tell, private, pretended)
 
     trio.run(run)
 

@@ -57,6 +57,8 @@ class Profile:
     """How far a run is shut in here, as tried out."""
     sandbox_notes: tuple[str, ...] = ()
     """Why it is not further."""
+    simulated: bool = False
+    """It pretends: see `node.pretend`."""
 
     @property
     def fingerprint(self) -> str:
@@ -269,6 +271,7 @@ def build_advert(
         models=tuple(models[:4]),
         pools=tuple(pools[:4]),
         sandbox=profile.sandbox.value,
+        simulated=profile.simulated or None,
     )
     for smaller in _diets(advert):
         largest = smaller.model_copy(update={"seq": 2**53})
@@ -318,10 +321,12 @@ def device_facts(profile: Profile, version: str) -> DeviceFacts:
         cores=profile.cores,
         version=line(version),
         fingerprint=profile.fingerprint,
+        simulated=profile.simulated or None,
     )
 
 
 def memory_cap(profile: Profile, share: float) -> int:
     """Bytes a run may take: a share of this device's memory, or of what is left when that is not known."""
-    total = profile.ram or int(psutil.virtual_memory().available)
+    ram = None if profile.simulated else profile.ram
+    total = ram or int(psutil.virtual_memory().available)
     return max(64 * 1024**2, int(total * share))

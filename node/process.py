@@ -25,6 +25,7 @@ from node.enrolment import FLOOR_UNKNOWN
 from node.outbox import Outbox
 from node.owned import Private
 from node.parts import Parts
+from node.pretend import Pretended
 from node.probe import Profile, lock_name, probe_device, trouble_with
 from node.service import Worker, run_worker
 from node.settings import WorkerSettings
@@ -58,15 +59,20 @@ async def run_process(
     joined: Callable[[Here, Profile, Worker], None],
     tell: Callable[[str], None],
     private: Private | None = None,
+    pretended: Pretended | None = None,
 ) -> None:
     """Be a worker until told to stop. `joined` is called once others can reach it, `tell` with a line for each thing that happens;
-    `private` is what single drivers are given.
+    `private` is what single drivers are given, `pretended` the device that it says it is, for demonstrations.
 
     Raises `ResourceError` for a port, folder or key that cannot be had, and for a device on which no unit works.
     """
     folder = home.folder("worker")
     private = private or Private()
-    look = partial(probe_units, settings.simulate, private=private)
+    if pretended is not None:
+        settings, private = settings.model_copy(update={"simulate": True}), pretended.private()
+    look = partial(
+        probe_units, settings.simulate, private=private, only=SIMULATED if pretended is not None else None
+    )
     owner = load_or_create(home.key("scheduler")).peer_id
     sandbox = await trio.to_thread.run_sync(probe)
     warning = check_anyone(settings, sandbox)
@@ -84,6 +90,9 @@ async def run_process(
                 wanted_name=settings.name or "",
             )
         )
+        if pretended is not None:
+            profile = pretended.profile(profile)
+            tell("this worker pretends: it is a simulation, for a demonstration")
         for note in profile.notes:
             log.warning("device.note", note=note)
         if not profile.units:

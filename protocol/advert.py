@@ -71,6 +71,8 @@ class Advert(Message):
     pools: Annotated[tuple[Name, ...], Field(max_length=4)] = ()
     """Names of the pools it works for, as it says; schedulers hold it against the manifests of the pools they are in."""
     sandbox: Literal["full", "partial", "none"] = "none"
+    simulated: Literal[True] | None = None
+    """It pretends to be this device, and its figures come from a script. None: it is what it says."""
 
 
 class SignedAdvert(Message):

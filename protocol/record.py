@@ -173,6 +173,8 @@ class DeviceFacts(Message):
     version: Line = ""
     fingerprint: Line = ""
     """Of its hardware, system, drivers and runtimes: a sha256. The same for devices of the same make."""
+    simulated: Literal[True] | None = None
+    """It pretends to be this device. None: it is what it says."""
 
 
 class StageTime(Message):

@@ -141,6 +141,7 @@ def key_of(row: Row) -> str:
         row.arch,
         None if row.ram is None else round(4 * row.ram),
         row.accelerator,
+        row.simulated,
     )
     return hashlib.sha256("\n".join(map(str, told)).encode()).hexdigest()[:24]
 
@@ -175,6 +176,7 @@ def _cell(found: Measured, last_good: Callable[[Row, str], Good | None], alarm: 
         low_ms=row.inference_ms_median_low,
         high_ms=row.inference_ms_median_high,
         memory_mb=row.peak_inference_ram_usage,
+        simulated=bool(row.simulated),
         finding=Finding.FIRST,
     )
     good = last_good(row, key)

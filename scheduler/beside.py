@@ -102,6 +102,8 @@ def _pair(
     doubts = [
         f"{side} is {row.verdict}" for side, row in (("A", a.row), ("B", b.row)) if row.verdict != "valid"
     ]
+    if a.row.simulated:
+        doubts.insert(0, "a simulation, nothing was measured")
     return Pair(a.row, b.row, said, "; ".join(doubts))
 
 
@@ -112,6 +114,8 @@ def _alone(a: Row | None, b: Row | None) -> Pair:
 
 def unlike(a: Row, b: Row) -> str:
     """Why two rows may not be compared; empty if they may."""
+    if bool(a.simulated) != bool(b.simulated):
+        return f"{'A' if a.simulated else 'B'} is a simulation, the other was measured"
     for side, row in (("A", a), ("B", b)):
         if row.status is not Status.COMPLETE:
             return f"{side} is {row.status}" + (f" ({row.reason})" if row.reason else "")

@@ -431,11 +431,19 @@ def schedule(
 def demo(
     directory: Annotated[Path, typer.Option(help="Where everything goes.")] = Path("sark-demo"),
     workers: Annotated[int, typer.Option(min=1, max=16, help="How many.")] = 3,
+    fleet: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=16,
+            help="Simulate so many devices of all kinds instead, from a laptop to a GPU server: nothing is measured.",
+        ),
+    ] = 0,
 ) -> None:
     """Start a gate and three workers on this machine, run a campaign over them, show the results, stop all."""
     from scheduler.demo import run_demo
 
-    raise SystemExit(run_demo(directory, workers, Console()))
+    raise SystemExit(run_demo(directory, workers, Console(), fleet=fleet))
 
 
 app.add_typer(cli_why.app)

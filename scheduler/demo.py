@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import json
 import os
 import signal
 import subprocess
@@ -20,7 +21,11 @@ from typing import Final
 from rich.console import Console
 
 from protocol.errors import ResourceError
+<<<<<<< HEAD
 from scheduler.opening import open_store
+=======
+from scheduler.demo_fleet import Member, members, write_campaign
+>>>>>>> 060f6b7 (demo: --fleet simulates devices of all kinds, marked as a simulation wherever it is told and never compared with what was measured; docs/experiments)
 from scheduler.progress import show_time
 from scheduler.submit import submit_campaign
 from scheduler.summary import finish
@@ -93,8 +98,12 @@ class Swarm:
 
 
 @contextlib.contextmanager
-def demo_swarm(folder: Path, workers: int, say: Callable[[str], None]) -> Iterator[tuple[Swarm, Home]]:
-    """A gate, `workers` workers and the home of a scheduler that they serve. Everything ends with the context."""
+def demo_swarm(
+    folder: Path, workers: int, say: Callable[[str], None], *, fleet: Sequence[Member] = ()
+) -> Iterator[tuple[Swarm, Home]]:
+    """A gate, `workers` workers and the home of a scheduler that they serve. `fleet`: devices that further workers pretend to be.
+    Everything ends with the context.
+    """
     swarm = Swarm(folder.absolute())
     scheduler_home = Home.at(swarm.home("scheduler"))
     scheduler = load_or_create(scheduler_home.key("scheduler")).peer_id
@@ -105,11 +114,17 @@ def demo_swarm(folder: Path, workers: int, say: Callable[[str], None]) -> Iterat
         swarm.start("gate", "gate", "--listen", "/ip4/127.0.0.1/tcp/0", "--stop-with-stdin")
         _wait(swarm, lambda: bool(local_gates(gate_home)), "the gate does not come up")
         (gate,) = local_gates(gate_home)
-        say(f"starting {workers} workers, each with its own key and folder …")
+        many = f"{len(fleet)} simulated workers" if fleet else f"{workers} workers"
+        say(f"starting {many}, each with its own key and folder …")
         for number in range(1, workers + 1):
             swarm.start(
                 f"worker-{number}", "join", "--gate", gate, "--allow", scheduler, "--name", f"worker-{number}",
                 "--on-battery", "--no-enroll", "--listen", "/ip4/127.0.0.1/tcp/0", "--stop-with-stdin",
+            )  # fmt: skip
+        for member in fleet:
+            swarm.start(
+                member.name, "join", "--gate", gate, "--allow", scheduler, "--name", member.name, "--pretend",
+                member.pretended, "--on-battery", "--no-enroll", "--listen", "/ip4/127.0.0.1/tcp/0", "--stop-with-stdin",
             )  # fmt: skip
         swarm.start("scheduler", "schedule", "--gate", gate, "--stay", "--stop-with-stdin")
         yield swarm, scheduler_home
@@ -117,12 +132,41 @@ def demo_swarm(folder: Path, workers: int, say: Callable[[str], None]) -> Iterat
         swarm.stop()
 
 
-def _wait(swarm: Swarm, condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + START_WITHIN_S
+def _await_log(swarm: Swarm, names: Sequence[str]) -> None:
+    """Until each of these workers has said that others can reach it: a campaign by classes is planned on those that are there."""
+
+    def up() -> bool:
+        logs = (swarm.home(name) / "output.log" for name in names)
+        return all("worker now" in log.read_text(errors="replace") for log in logs)
+
+    within = START_WITHIN_S * max(1, len(names) // 2)
+    _wait(swarm, up, "the workers do not come up", within=within)
+    _wait(swarm, lambda: _seen(swarm) >= len(names), "not all workers are found", within=within)
+
+
+def _seen(swarm: Swarm) -> int:
+    """How many devices somebody who looks around finds."""
+    (gate,) = local_gates(Home.at(swarm.home("gate")))
+    command = [sys.executable, "-P", "-m", "sark", "--home", str(swarm.home("scheduler")), "peers", "--json"]
+    try:
+        told = subprocess.run(
+            [*command, "--gate", gate],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            timeout=START_WITHIN_S,
+        )
+        return int(json.loads(told.stdout)["count"])
+    except (subprocess.TimeoutExpired, ValueError):
+        return 0
+
+
+def _wait(swarm: Swarm, condition: Callable[[], bool], what: str, *, within: float = START_WITHIN_S) -> None:
+    deadline = time.monotonic() + within
     while not condition():
         swarm.check()
         if time.monotonic() > deadline:
-            raise ResourceError(f"{what} within {START_WITHIN_S:g} s", hint=f"look into {swarm.folder}")
+            raise ResourceError(f"{what} within {within:g} s", hint=f"look into {swarm.folder}")
         time.sleep(0.05)
 
 
@@ -136,23 +180,36 @@ def need_packages(names: Sequence[str], find: Callable[[str], object] = importli
         )
 
 
-def run_demo(folder: Path, workers: int, console: Console) -> int:
-    """The whole demo; gives the exit code of its campaign. Nothing of it runs any more when this returns or raises."""
+def run_demo(folder: Path, workers: int, console: Console, *, fleet: int = 0) -> int:
+    """The whole demo; gives the exit code of its campaign. Nothing of it runs any more when this returns or raises. `fleet`: instead of
+    workers so many that pretend to be devices of all kinds, in a folder of their own.
+    """
     began = time.monotonic()
 
     def say(text: str) -> None:
         console.print(f"{show_time(time.monotonic() - began):>5}  {text}", highlight=False, soft_wrap=True)
 
-    file = quickstart_file()
-    need_packages(MODELS_FROM)
     try:
+        if fleet:
+            folder = folder / "simulation"
+            file = write_campaign(folder)
+            say("a simulation: these devices are not there, and no figure of theirs is measured")
+        else:
+            file = quickstart_file()
+            need_packages(MODELS_FROM)
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as exc:
         raise ResourceError(
             f"cannot use {folder}: {exc.strerror}", hint="name another: --directory"
         ) from None
     try:
-        with lock_folder(folder / "demo"), demo_swarm(folder, workers, say) as (swarm, home):
+        joins = members(fleet)
+        with (
+            lock_folder(folder / "demo"),
+            demo_swarm(folder, 0 if fleet else workers, say, fleet=joins) as (swarm, home),
+        ):
+            if fleet:
+                _await_log(swarm, [member.name for member in joins])
             say(f"submitting {file} …")
             campaign_id = submit_campaign(home, file, wait_s=60.0)
             with open_store(home) as store:

@@ -22,6 +22,8 @@ from scheduler.observed import observe
 from scheduler.verdict import Verdict
 
 GB: Final = 1024**3
+SIMULATION: Final = "Fake (Simulation)"
+"""The unit whose figures come from a script."""
 
 
 class Status(StrEnum):
@@ -286,6 +288,8 @@ class Row(BaseModel):
     """What else was measured, by name with the unit in it."""
     fingerprint: str = ""
     """One hash over device, system, runtime, unit, threads, shapes, seed, steps and model: rows that share it were made alike."""
+    simulated: bool | None = None
+    """true: a simulation, its figures come from a script or its device only pretends to be one. Empty: neither is so."""
 
 
 CONTRACT: Final = 17
@@ -342,6 +346,7 @@ def make_row(
         replica=task.replica,
         reason=str(reason or ""),
         detail=detail,
+        simulated=True if task.unit == SIMULATION else None,
     )
     if record is None:
         return base
@@ -377,6 +382,8 @@ def _context(record: Record) -> dict[str, object]:
         "task_sha256": record.task_sha256,
         "stages": "; ".join(f"{stage.stage} {stage.seconds:.3f}" for stage in record.stages),
     }
+    if facts.simulated:
+        found["simulated"] = True
     if ran is not None:
         found |= {
             "threads": ran.threads or None,

@@ -67,6 +67,12 @@ def adopted_line(campaign: str, tasks: int) -> str:
 def remarks(rows: Sequence[Row]) -> list[str]:
     """What the table has no room for: the legend, why a row is not simply valid, and which sizes were guessed. At most 14 lines."""
     found: list[str] = []
+    if any(row.simulated for row in rows):
+        which = [row.job_id.rpartition("/")[2] for row in rows if row.simulated]
+        found.append(
+            ("All of it is" if len(which) == len(rows) else f"{_numbers(which)}:")
+            + " a simulation: its figures come from a script, nothing was measured."
+        )
     noted: dict[str, list[str]] = {}
     for row in rows:
         if row.status is not Status.COMPLETE:

@@ -199,7 +199,10 @@ def peers_table(seen: Sequence[Seen], width: int = 80) -> Table:
             state = why if item.pong.state is WorkerState.DRAINING else f"{state} ({why})"
         units = ", ".join(safe_text(unit.unit) for unit in advert.units) or "none"
         table.add_row(
-            Text(safe_text(advert.name), style="" if item.verdict.fits else "dim"),
+            Text(
+                safe_text(advert.name) + (" (simulation)" if advert.simulated else ""),
+                style="" if item.verdict.fits else "dim",
+            ),
             Text(f"…{advert.peer[-8:]}"),
             *((Text(safe_text(advert.device, 40)),) if roomy else ()),
             Text(state, style="red" if item.pong is None else ""),
@@ -224,6 +227,9 @@ def peer_remarks(seen: Sequence[Seen]) -> list[str]:
         if not item.verdict.fits
     ]
     shared = Counter(item.advert.device for item in seen)
+    pretend = sum(bool(item.advert.simulated) for item in seen)
+    if pretend:
+        told.append(f"{pretend} of {len(seen)} are simulations: these devices are not there")
     return told + [
         f"{count} workers share the device {safe_text(device, 40)}: spread: device measures it once"
         for device, count in shared.items()
