@@ -21,11 +21,8 @@ from typing import Final
 from rich.console import Console
 
 from protocol.errors import ResourceError
-<<<<<<< HEAD
-from scheduler.opening import open_store
-=======
 from scheduler.demo_fleet import Member, members, write_campaign
->>>>>>> 060f6b7 (demo: --fleet simulates devices of all kinds, marked as a simulation wherever it is told and never compared with what was measured; docs/experiments)
+from scheduler.opening import open_store
 from scheduler.progress import show_time
 from scheduler.submit import submit_campaign
 from scheduler.summary import finish
