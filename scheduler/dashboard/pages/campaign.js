@@ -18,6 +18,7 @@ const PARTS = [
   ["waiting", "waiting"],
 ];
 const LONGEST = 12; // groups that are told of one by one
+const PAGE = 500; // results that are asked for at a time
 
 export async function show(main, parts, { signal, query }) {
   const id = parts[0] || "";
@@ -30,6 +31,8 @@ export async function show(main, parts, { signal, query }) {
   if (signal.aborted) return;
   document.title = `${campaign.name} · Sark`;
   const tasks = new Map();
+  const medians = new Map(); // by number
+  let asking = false;
 
   // -- what stands still -------------------------------------------------------------------------------------------------
   const state = h("span");
@@ -88,9 +91,10 @@ export async function show(main, parts, { signal, query }) {
     (task) => task.task,
     (some) => {
       if (signal.aborted) return;
-      for (const task of some) tasks.set(task.task, task);
+      for (const task of some) keep(task);
       views[view].put(some);
       told();
+      if (some.some((task) => task.state === "succeeded" && task.median_ms === null)) measured();
     },
   );
   const clock = setInterval(() => setText(took, duration(seconds())), 1000);
@@ -112,6 +116,34 @@ export async function show(main, parts, { signal, query }) {
 
   function seconds() {
     return ((campaign.ended ? Date.parse(campaign.ended) : Date.now()) - Date.parse(campaign.created)) / 1000;
+  }
+
+  function keep(task) {
+    if (task.state === "succeeded" && medians.has(task.n)) task.median_ms = medians.get(task.n);
+    tasks.set(task.task, task);
+  }
+
+  // What the tasks that are done came to, which their rows do not tell: asked for once for each, a page at a time.
+  async function measured() {
+    if (asking) return;
+    asking = true;
+    try {
+      for (;;) {
+        const open = [...tasks.values()].filter((task) => task.state === "succeeded" && !medians.has(task.n)).map((task) => task.n);
+        if (!open.length || signal.aborted) return;
+        const first = Math.min(...open);
+        const page = await get(`${base}/results?after=${first - 1}&limit=${open.length === 1 ? 1 : PAGE}`, signal);
+        medians.set(first, null); // also where nothing is told of it: it is not asked for again
+        for (const row of page.results) medians.set(Number(row.job_id.slice(row.job_id.lastIndexOf("/") + 1)), row.inference_ms_median);
+        const some = [...tasks.values()].filter((task) => task.state === "succeeded" && task.median_ms === null && medians.get(task.n));
+        some.forEach(keep);
+        views[view].put(some);
+      }
+    } catch (error) {
+      if (!signal.aborted && error.status) throw error;
+    } finally {
+      asking = false;
+    }
   }
 
   // Everything above the tasks, as they stand now.
