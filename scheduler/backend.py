@@ -103,6 +103,10 @@ class Backend(ABC):
     def about(self, c: sa.Connection) -> dict[str, Any]:
         """What stores it: `engine` (name and version), `bytes` on disk, and what else there is to know, for people."""
 
+    def copy_file(self, c: sa.Connection, target: Path) -> bool:
+        """Make `target`, which is not there, a whole copy as of one instant, while others write. False: there is no such file."""
+        return False
+
     @abstractmethod
     def say(self, error: DBAPIError) -> ResourceError | None:
         """What an error of the driver means; None: a mistake of ours, such as a broken constraint."""

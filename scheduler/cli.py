@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from protocol.errors import CampaignError, NothingFits, ResourceError, Unreachable
-from scheduler import cli_adopt, cli_experiment, cli_numbers, cli_report, cli_top, cli_why
+from scheduler import cli_adopt, cli_db, cli_experiment, cli_numbers, cli_report, cli_top, cli_why
 from scheduler.cli_parts import (
     GATE,
     JSON,
@@ -449,6 +449,7 @@ def demo(
 app.add_typer(cli_why.app)
 app.add_typer(cli_adopt.app)
 app.add_typer(cli_numbers.app)
+app.add_typer(cli_db.app)
 app.add_typer(cli_report.app)
 app.add_typer(cli_top.app)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -86,6 +87,16 @@ class SQLite(Backend):
             "bytes": page * pages + (wal.stat().st_size if wal.exists() else 0),
             "free_bytes": page * free,
         }
+
+    def copy_file(self, c: sa.Connection, target: Path) -> bool:
+        driver: Any = c.connection.driver_connection
+        try:
+            with closing(sqlite3.connect(target)) as copy:
+                driver.backup(copy)
+                copy.execute("PRAGMA journal_mode = DELETE")  # one file, without a second one beside it
+        except sqlite3.Error as exc:
+            raise ResourceError(f"cannot write {target}: {exc}", hint="is there room?") from None
+        return True
 
     def say(self, error: DBAPIError) -> ResourceError | None:
         code: Any = getattr(error.orig, "sqlite_errorcode", None)

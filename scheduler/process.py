@@ -15,6 +15,7 @@ from protocol.words import Role
 from scheduler.background import is_running
 from scheduler.downloads import Told, downloader
 from scheduler.opening import open_store
+from scheduler.retention import keep_tidy
 from scheduler.schedules import Schedules
 from scheduler.service import run_scheduler
 from scheduler.settings import SchedulerSettings
@@ -81,6 +82,8 @@ async def _run_once(home: Home, settings: SchedulerSettings, stay: bool, stop_wi
         nursery.start_soon(pools.run)
         schedules = Schedules(home, lambda: open_store(home), downloader(home, Told(sys.stderr)))
         nursery.start_soon(partial(schedules.keep, trio.lowlevel.checkpoint, begin=stay))
+        if settings.keep is not None:
+            nursery.start_soon(keep_tidy, partial(open_store, home), settings.keep)
         with open_store(home) as store:
             store.claim()
             tidied = tidy(home.spool, store.needed_models())

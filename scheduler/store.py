@@ -35,9 +35,10 @@ from scheduler.stored import (
     Outcome,
 )
 from scheduler.takeover import TakeOver
+from scheduler.transfer import Transfer
 
 
-class Store(Moves, TakeOver, Experiments, Listing, Browsing):
+class Store(Moves, TakeOver, Experiments, Listing, Browsing, Transfer):
     """An open store. Not for two threads at once."""
 
     def __init__(self, place: Place, *, wall: Callable[[], float] = time.time) -> None:

@@ -1,0 +1,129 @@
+"""sark-node db, as typed: on the file of a home, and moving that to a server."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from pathlib import Path
+
+from scheduler.opening import open_store
+from scheduler.stored import NewCampaign
+from swarm.home import Home
+from tests.cli.conftest import Typed
+from tests.scheduler.book_parts import SCHEDULER, a_task
+
+
+def a_campaign(typed: Typed, campaign: str, *, ended: bool = True) -> None:
+    with open_store(Home.at(typed.home)) as store:
+        tasks = [] if ended else [a_task(1, campaign=campaign)]
+        store.create_campaign(NewCampaign(campaign, "one", SCHEDULER, "{}"), [], tasks)
+        if ended:
+            store.end_campaign(campaign)
+
+
+def on(typed: Typed, text: str) -> None:
+    """Have these settings of the scheduler."""
+    home = Home.at(typed.home)
+    home.config.mkdir(parents=True, exist_ok=True)
+    home.config_file.write_text(f"[scheduler]\n{text}\n")
+
+
+def campaigns(typed: Typed) -> set[str]:
+    told = json.loads(typed("campaigns", "--json").out)
+    return {item["campaign_id"] for item in told["campaigns"]}
+
+
+def test_info_and_migrate_say_where_the_store_is_and_what_is_in_it(typed: Typed) -> None:
+    assert "is made" in typed("db", "migrate").out
+    assert "the newest" in typed("db", "migrate").out
+    a_campaign(typed, "c-one", ended=False)
+    told = typed("db", "info")
+    assert told.code == 0
+    assert "store.db" in told.out
+    assert "1, 1 of them open" in told.out
+    as_json = json.loads(typed("db", "info", "--json").out)
+    assert (as_json["rows"]["campaigns"], as_json["open_campaigns"], as_json["keep"]) == (1, 1, None)
+
+
+def test_a_backup_is_put_back_only_where_nothing_is_lost_by_it_unless_that_is_said(
+    typed: Typed, tmp_path: Path
+) -> None:
+    a_campaign(typed, "c-one")
+    saved, exported = tmp_path / "saved.db", tmp_path / "all.gz"
+    assert "1 campaign in" in typed("db", "backup", saved).out
+    assert saved.stat().st_mode & 0o777 == 0o600
+    assert typed("db", "export", exported).code == 0
+    again = typed("db", "backup", saved)
+    assert (again.code, "is there already" in again.err) == (2, True)
+    a_campaign(typed, "c-two")
+    refused = typed("db", "restore", saved)
+    assert refused.code == 2
+    assert "--replace" in refused.err
+    for file in (saved, exported):
+        assert "1 campaign from" in typed("db", "restore", file, "--replace").out
+        assert campaigns(typed) == {"c-one"}
+    a_campaign(typed, "c-two")
+    assert "0 campaigns taken in; 1 were here already." in typed("db", "import", exported).out
+    assert campaigns(typed) == {"c-one", "c-two"}
+
+
+def test_a_home_moves_to_a_server_and_back(typed: Typed, tmp_path: Path, postgres: str) -> None:
+    a_campaign(typed, "c-one")
+    a_campaign(typed, "c-open", ended=False)
+    file, back = tmp_path / "all.gz", tmp_path / "back.gz"
+    typed("db", "export", file)
+    on(typed, f'store = "{postgres.replace("sark@", f"sark:{secrets.token_hex(8)}@")}"')
+    assert campaigns(typed) == set()
+    told = typed("db", "import", file)
+    assert "1 campaign taken in" in told.out
+    assert "had not ended" in told.out
+    assert "1 campaign taken in; 1 were here" in typed("db", "import", "--open", file).out
+    told = typed("db", "info")
+    assert "PostgreSQL" in told.out
+    assert "fsync" in told.out, "the server of these tests has it turned off"
+    password = Home.at(typed.home).config_file.read_text().split(":")[2].split("@")[0]
+    assert password not in told.out
+    a_campaign(typed, "c-new")
+    assert "3 campaigns in" in typed("db", "backup", back).out
+    on(typed, "")
+    typed("db", "restore", "--replace", back)
+    assert campaigns(typed) == {"c-one", "c-open", "c-new"}
+
+
+def test_what_ended_long_ago_is_removed_when_that_is_asked_for(typed: Typed) -> None:
+    with open_store(Home.at(typed.home)) as store:
+        store._wall = lambda: time.time() - 100 * 86_400
+        store.create_campaign(NewCampaign("c-old", "old", SCHEDULER, "{}"), [], [])
+        store.end_campaign("c-old")
+        store.create_campaign(NewCampaign("c-open", "open", SCHEDULER, "{}"), [], None)
+    a_campaign(typed, "c-new")
+    assert typed("db", "prune").code == 2
+    assert typed("db", "prune", "--older", "soon").code == 2
+    assert typed("db", "prune", "--older", "90d", "--dry-run").out == "c-old  old\n"
+    assert typed("db", "prune", "--older", "1y").out == "0 campaigns removed.\n"
+    assert typed("db", "prune", "--older", "90d", "--keep", "5").out == "0 campaigns removed.\n"
+    on(typed, 'keep = "90d"')
+    assert typed("db", "prune").out == "1 campaign removed.\n"
+    assert campaigns(typed) == {"c-open", "c-new"}
+
+
+def test_a_file_that_is_no_backup_changes_nothing(typed: Typed, tmp_path: Path) -> None:
+    a_campaign(typed, "c-one")
+    junk = tmp_path / "junk"
+    junk.write_bytes(b"junk")
+    for words in (("restore", "--replace"), ("import",)):
+        told = typed("db", *words, junk)
+        assert told.code == 2
+        assert "gzip" in told.err
+    assert typed("db", "import", tmp_path / "nothing").code == 2
+    assert campaigns(typed) == {"c-one"}
+
+
+def test_a_wrong_address_of_a_server_is_told_without_its_password(typed: Typed) -> None:
+    for url in ("postgresql://sark:hunter2@127.0.0.1:1/db", "mysql://sark:hunter2@h/db"):
+        on(typed, f'store = "{url}"')
+        told = typed("campaigns")
+        assert told.code in (2, 6)
+        assert "hunter2" not in told.err + told.out
+    assert typed("info").code in (0, 2)
