@@ -6,7 +6,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
-from tests.web.conftest import Open, Site, told
+from tests.web.site import Open, Site, told
 
 PAGES = ("", "#/campaigns/{done}", "#/campaigns/{done}?view=list", "#/tasks/{done}/1", "#/fleet", "#/gate")
 SERIOUS = ("serious", "critical")

@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.web.conftest import HOSTILE, Open, Site, served
+from tests.web.site import HOSTILE, Open, Site, served
 
 LONG = {"measure": {"runs": 1_000_000, "loads": 1}, "timeouts": {"run": "5m"}}
 """Goes on for longer than any test looks at it."""

@@ -1,0 +1,144 @@
+"""A real swarm with a dashboard: a gate and two workers, each a real process, nothing simulated."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from playwright.sync_api import Page
+
+from tests.real.lab import Lab, kill_marked, until
+
+CHROMIUM: Final = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
+HOSTILE: Final = "<img src=x onerror=alert(1)>&\"'=1+1.onnx"
+"""A model's name that a page, a sheet or an attribute could take for something else."""
+
+
+Open = Callable[..., Page]
+
+
+class WebLab(Lab):
+    """Its workers simulate nothing, and its gate tells the scheduler `me` how it stands."""
+
+    def start_gate(self) -> None:
+        """The gate, with an operator."""
+        listen = f"/ip4/{self.address}/tcp/{self.port}"
+        self.start("gate", "gate", "--listen", listen, "--operator", self.peer("me"))
+
+    def start_worker(self, name: str, *arguments: str) -> None:
+        """A worker that serves and obeys `me`."""
+        me = self.peer("me")
+        self.start(
+            name, "join", "--gate", self.gate, "--allow", me, "--owner", me, "--name", name, "--on-battery",
+            "--listen", "/ip4/127.0.0.1/tcp/0",
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """End everything; how fast is not looked at here."""
+        try:
+            for process in self.running.values():
+                process.terminate()
+            for process in self.running.values():
+                process.communicate(timeout=30)
+        finally:
+            kill_marked(self.mark)
+
+
+@dataclass
+class Site:
+    """The dashboard of one home."""
+
+    lab: WebLab
+    home: str
+    url: str
+    shas: dict[str, str] = field(default_factory=dict)
+    """Of the models that were sent, by name."""
+
+    def post(self, path: str, **how: Any) -> Any:
+        """Ask the API as a program would."""
+        answer = httpx.post(self.url + path, timeout=20, trust_env=False, **how)
+        assert answer.is_success, answer.text
+        return answer.json()
+
+    def get(self, path: str) -> Any:
+        """The same, looking only."""
+        answer = httpx.get(self.url + path, timeout=20, trust_env=False)
+        assert answer.is_success, answer.text
+        return answer.json()
+
+    def send(self, model: Path) -> None:
+        """Send a model, to be named in campaigns."""
+        self.shas[model.name] = self.post(
+            "api/v1/models", params={"name": model.name}, content=model.read_bytes()
+        )["sha256"]
+
+    def submit(self, name: str, *models: str, **more: Any) -> str:
+        """Submit a campaign by the API; gives its id."""
+        content = {
+            "campaign": name,
+            "models": [f"sha256:{self.shas[model]}" for model in models],
+            "units": ["CPU (ONNX)"],
+            **more,
+        }
+        return str(self.post("api/v1/campaigns", json=content)["campaign_id"])
+
+    def ended(self, campaign: str) -> str:
+        """Wait until it has; gives how."""
+
+        def status() -> str:
+            told = self.get(f"api/v1/campaigns/{campaign}")
+            return str(told["status"]) if told["ended"] else ""
+
+        return str(until(status, f"{campaign} has ended", within=60, every=0.2))
+
+
+@contextlib.contextmanager
+def served(lab: WebLab, home: str) -> Iterator[str]:
+    """`sark-node serve` on that home; gives its address."""
+    log = lab.folder / f"serve-{home}.log"
+    with log.open("wb") as errors:
+        process = subprocess.Popen(
+            lab.command(home, "serve", "--port", "0", "--gate", lab.gate),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env=lab.environment(home),
+            text=True,
+        )
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        assert line.startswith("Dashboard"), log.read_text()
+        yield line.split()[1]
+    finally:
+        process.terminate()
+        process.communicate(timeout=10)
+
+
+def network(folder: Path, name: str, width: int) -> Path:
+    """A real model: a product and a threshold."""
+    weights = np.random.default_rng(1).standard_normal((width, width)).astype("float32") / width
+    ends = [helper.make_tensor_value_info(end, TensorProto.FLOAT, [1, width]) for end in "xy"]
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Relu", ["h"], ["y"])]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], [numpy_helper.from_array(weights, "w")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    path = folder / name
+    onnx.save(model, str(path))
+    return path
+
+
+def told(value: Any) -> str:
+    """For a message of a failed assertion."""
+    return json.dumps(value, indent=1)
