@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import typer
+from pydantic import BaseModel
 from rich.text import Text
 
 import sark
@@ -201,7 +202,7 @@ def settings(of: type[RoleSettings]) -> dict[str, str]:
     """What can be set for a role, with what its source says of it; inherited ones first."""
     found: dict[str, str] = {}
     for cls in reversed(of.__mro__):
-        if not (issubclass(cls, RoleSettings) and "model_fields" in dir(cls)):
+        if cls is BaseModel or not issubclass(cls, BaseModel):
             continue
         body = ast.parse(inspect.getsource(cls)).body[0]
         assert isinstance(body, ast.ClassDef)
