@@ -217,6 +217,11 @@ export function plainTable(heads, rows, caption) {
   );
 }
 
+// Text as it stands, line by line; wide lines scroll, with the keyboard too.
+export function lines(label, text, more = "") {
+  return h("pre", { tabindex: "0", role: "region", "aria-label": label, class: more || null }, text);
+}
+
 // Whatever is wider than the page scrolls by itself, with the keyboard too.
 export function scrolled(label, ...children) {
   return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, children);

@@ -2,7 +2,7 @@
 // what it would do on the devices of now is shown before it can be submitted.
 
 import { Problem, get, send } from "../api.js";
-import { bytes, plainTable, scrolled, seconds } from "../charts.js";
+import { bytes, lines, plainTable, scrolled, seconds } from "../charts.js";
 import { h, replace } from "../dom.js";
 import { campaignForm } from "../campaignform.js";
 import { put } from "../yamltext.js";
@@ -175,7 +175,7 @@ function planView(made, again) {
     h("h2", { id: "plan-head" }, "Plan"),
     h("p", {}, `${made.covered} of ${made.cells.length} cell${made.cells.length === 1 ? "" : "s"} covered: ${tasks(made.tasks)}; ${devices} of ${made.seen} device${made.seen === 1 ? "" : "s"} seen fit. Expected: ${total}; ${made.fetch ? `${bytes(made.fetch)} to fetch` : "nothing to fetch"}.`),
     scrolled("Plan", plainTable(["model", "unit", "covered", "tasks#", "would be served by", "starts", "each takes", "fetch#"], cells)),
-    [...reasons].map(([why, alike]) => h("div", { class: "judged warn-edge" }, h("h3", {}, `Why not: ${listed([...new Set(alike)])}`), h("pre", {}, why))),
+    [...reasons].map(([why, alike]) => h("div", { class: "judged warn-edge" }, h("h3", {}, `Why not: ${listed([...new Set(alike)])}`), lines("Why not", why))),
     ways.length > 0 && h("div", { class: "judged warn-edge" }, h("h3", {}, "Somebody's run would have to give way"), h("ul", {}, ways.map((way) => h("li", {}, way)))),
     !made.complete && h("p", { class: "quiet" }, "There are more devices than can be looked at: this holds for those that were seen."),
     made.notes.map((note) => h("p", { class: "quiet" }, note)),
@@ -218,10 +218,10 @@ function textEditor(text) {
       count();
     },
     go(line) {
-      const lines = area.value.split("\n");
-      const from = lines.slice(0, line - 1).join("\n").length + (line > 1 ? 1 : 0);
+      const all = area.value.split("\n");
+      const from = all.slice(0, line - 1).join("\n").length + (line > 1 ? 1 : 0);
       area.focus();
-      area.setSelectionRange(from, from + (lines[line - 1] ?? "").length);
+      area.setSelectionRange(from, from + (all[line - 1] ?? "").length);
     },
   };
 }

@@ -1,7 +1,7 @@
 // One task: what came out, how sure that is and why, every sample it was made from, and how anyone can check it.
 
 import { get, save, stream } from "../api.js";
-import { bytes, digits, percent, plainTable, scrolled, seconds, time, whole } from "../charts.js";
+import { bytes, digits, lines, percent, plainTable, scrolled, seconds, time, whole } from "../charts.js";
 import { h, replace } from "../dom.js";
 import { histogram, steps, strip, timeline, trace } from "../plots.js";
 
@@ -90,7 +90,7 @@ function headline({ task, row, judgement: judged, unreadable }) {
       { class: "judged bad-edge" },
       h("p", { class: "headline" }, `${row.Status}${row.Reason ? `: ${row.Reason}` : ""}`),
       first && h("p", {}, first),
-      more.length > 0 && h("pre", {}, more.join("\n")),
+      more.length > 0 && lines("Details", more.join("\n")),
       h("p", { class: "quiet" }, "No number is told of a task that is not complete; what was measured before it failed is below."),
     );
   }
@@ -152,15 +152,15 @@ function distribution({ row }, samples) {
 function warmups({ row }, samples) {
   const warm = samples.launches.filter((one) => one.warmup.at.length);
   if (!warm.length) return null;
-  const lines = warm.map((one) => ({ name: `Launch ${one.launch}`, at: one.warmup.at, ms: one.warmup.ns.map((ns) => ns / 1e6), count: one.warmups }));
+  const curves = warm.map((one) => ({ name: `Launch ${one.launch}`, at: one.warmup.at, ms: one.warmup.ns.map((ns) => ns / 1e6), count: one.warmups }));
   const median = row?.Status === "Complete" ? row.InferenceMsMedian : null;
-  const first = lines[0].ms[0];
+  const first = curves[0].ms[0];
   return h(
     "section",
     {},
     h("h2", {}, "Warm-up"),
     h("p", {}, `The first inference took ${time(first)}${median && (first > 1.05 * median || first < 0.95 * median) ? `, ${digits(first / median, 2)} times the median` : ""}. None of these counts; the dashed line is the median of what does.`),
-    trace({ lines, median, caption: "Each launch's inferences until it had settled.", across: "inference" }),
+    trace({ lines: curves, median, caption: "Each launch's inferences until it had settled.", across: "inference" }),
   );
 }
 
@@ -315,7 +315,7 @@ function result({ row, csv }) {
     "section",
     {},
     h("h2", {}, "The row in the CSV"),
-    h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "CSV" }, h("pre", { class: "csv" }, csv.replaceAll("\r\n", "\n"))),
+    lines("CSV", csv.replaceAll("\r\n", "\n"), "csv"),
     copy("Copy", () => csv),
     h("details", {}, h("summary", {}, `Its ${cells.length} cells that are not empty`), scrolled("Cells", plainTable(["column", "value"], cells.map(([name, value]) => [name, String(value)])))),
   );
@@ -341,7 +341,7 @@ function verify(path, { task, record }) {
     {},
     h("h2", {}, "Check it yourself"),
     h("p", {}, `The worker signed ${bytes(record.bytes)} of raw samples and facts with its key. Whoever has the file can check the signature, the hashes of task and model, and make every number again:`),
-    h("pre", {}, `${command}\n${command} --model MODEL   # against the model's file, too`),
+    lines("Commands", `${command}\n${command} --model MODEL   # against the model's file, too`),
     h("p", { class: "choices" }, h("button", { onclick: take }, "Download the signed record"), h("button", { class: "plain", onclick: check }, "Check it here"), copy("Copy the command", () => command)),
     said,
     h(
