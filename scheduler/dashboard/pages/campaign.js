@@ -134,7 +134,7 @@ export async function show(main, parts, { signal, query }) {
         const first = Math.min(...open);
         const page = await get(`${base}/results?after=${first - 1}&limit=${open.length === 1 ? 1 : PAGE}`, signal);
         medians.set(first, null); // also where nothing is told of it: it is not asked for again
-        for (const row of page.results) medians.set(Number(row.job_id.slice(row.job_id.lastIndexOf("/") + 1)), row.inference_ms_median);
+        for (const row of page.results) medians.set(Number(row.JobId.slice(row.JobId.lastIndexOf("/") + 1)), row.InferenceMsMedian);
         const some = [...tasks.values()].filter((task) => task.state === "succeeded" && task.median_ms === null && medians.get(task.n));
         some.forEach(keep);
         views[view].put(some);
