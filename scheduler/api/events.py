@@ -30,7 +30,7 @@ _BOTH: Final[dict[int | str, dict[str, Any]]] = {
         "description": "A page of events; or, where `Accept: text/event-stream` asks for it, a stream.",
         "content": {
             "application/json": {"schema": {"$ref": "#/components/schemas/EventPage"}},
-            MEDIA_TYPE: {"schema": {"type": "string"}},
+            MEDIA_TYPE: {},
         },
     },
     204: {"description": "To who comes back to a stream: the campaign has ended, and all of it was told."},

@@ -18,12 +18,15 @@ _TYPES: Final = {
     "json": "application/json",
 }
 
+PATHS: Final = {"index.html": "/", "docs.html": "/docs"}
+"""Pages by their own names; all else is below /static."""
+
 
 def router() -> APIRouter:
     """`/` and `/static/…`. A browser keeps a file for as long as its content is the same."""
     pages = APIRouter(include_in_schema=False)
     for name, content in _found(files("scheduler") / "dashboard"):
-        pages.add_api_route("/" if name == "index.html" else f"/static/{name}", _answer(name, content))
+        pages.add_api_route(PATHS.get(name, f"/static/{name}"), _answer(name, content))
     return pages
 
 

@@ -60,7 +60,14 @@ _FILES: Final[dict[int | str, dict[str, Any]]] = {
     200: {
         "description": "A page of rows, or with `format` the whole file.",
         "content": {
-            "application/json": {"schema": {"$ref": "#/components/schemas/ResultPage"}},
+            "application/json": {
+                "schema": {
+                    "anyOf": [
+                        {"$ref": "#/components/schemas/ResultPage"},
+                        {"type": "object", "title": "Raw", "required": ["format", "campaign", "results"]},
+                    ]
+                }
+            },
             "text/csv": {"schema": {"type": "string"}},
             "application/x-ndjson": {"schema": {"type": "string"}},
             "application/vnd.apache.parquet": {"schema": {"type": "string", "format": "binary"}},

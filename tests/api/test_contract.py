@@ -101,5 +101,6 @@ def test_answers_are_as_the_document_says(address: str, name: str) -> None:
 
 
 def _ask(case: Any, address: str) -> None:
+    case.headers.pop("accept", None)  # a stream of a campaign that goes on would not end
     answer = case.call(base_url=address, timeout=PATIENCE_S)
     case.validate_response(answer, checks=list(CHECKS))

@@ -1,0 +1,166 @@
+// The HTTP API for people, made of /openapi.json: what there is, what it takes and gives, and how to ask with curl.
+
+import { get, Problem, setToken } from "./api.js";
+import { h, replace } from "./dom.js";
+
+const main = document.getElementById("main");
+const DEPTH = 4;
+
+async function show() {
+  try {
+    draw(await get("/openapi.json"));
+  } catch (error) {
+    const told = error instanceof Problem ? error : new Problem(0, String(error), "");
+    replace(
+      main,
+      h("div", { class: "problem", role: "alert" }, h("h1", {}, told.message), h("p", {}, told.hint), told.status === 401 && ask()),
+    );
+  }
+}
+
+function ask() {
+  const go = (event) => {
+    event.preventDefault();
+    setToken(new FormData(event.target).get("token"));
+    show();
+  };
+  return h(
+    "form",
+    { onsubmit: go },
+    h("label", {}, "Token ", h("input", { name: "token", type: "password", autocomplete: "off", required: true })),
+    h("button", {}, "Go on"),
+  );
+}
+
+function draw(document_) {
+  const found = h("p", { class: "quiet", role: "status" });
+  const sections = document_.tags.map((tag) => section(document_, tag));
+  const search = h("input", { type: "search", id: "search", autocomplete: "off" });
+  const narrow = () => {
+    const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+    let left = 0;
+    for (const { element, items } of sections) {
+      let some = 0;
+      for (const item of items) {
+        const good = words.every((word) => item.text.includes(word));
+        item.element.hidden = !good;
+        some += good;
+      }
+      element.hidden = !some;
+      left += some;
+    }
+    found.textContent = `${left} operation${left === 1 ? "" : "s"}`;
+  };
+  search.addEventListener("input", narrow);
+  replace(
+    main,
+    h("h1", {}, `HTTP API, version ${document_.info.version}`),
+    prose(document_.info.description),
+    h("div", { class: "docs-search" }, h("label", { for: "search" }, "Search "), search, found),
+    sections.map(({ element }) => element),
+  );
+  narrow();
+}
+
+// Paragraphs of a text whose lines are broken anywhere.
+function prose(text) {
+  return (text || "").split(/\n\s*\n/).map((part) => h("p", { class: "lead" }, part.replace(/\s+/g, " ")));
+}
+
+function section(document_, tag) {
+  const items = [];
+  for (const [path, methods] of Object.entries(document_.paths)) {
+    for (const [method, operation] of Object.entries(methods)) {
+      if ((operation.tags || [])[0] !== tag.name) continue;
+      const words = [method, path, operation.operationId, operation.summary, operation.description];
+      items.push({ element: one(document_, path, method, operation), text: words.join(" ").toLowerCase() });
+    }
+  }
+  const heading = h("h2", {}, tag.name);
+  return { element: h("section", {}, heading, h("p", {}, tag.description), items.map(({ element }) => element)), items };
+}
+
+function one(document_, path, method, operation) {
+  const details = h(
+    "details",
+    { class: "operation", id: operation.operationId },
+    h(
+      "summary",
+      {},
+      h("span", { class: "method" }, method.toUpperCase()),
+      " ",
+      h("code", {}, path),
+      h("span", { class: "what" }, operation.summary),
+    ),
+  );
+  const fill = () => {
+    if (details.open && details.childElementCount === 1) details.append(...body(document_, path, method, operation));
+  };
+  details.addEventListener("toggle", fill);
+  return details;
+}
+
+function body(document_, path, method, operation) {
+  const parts = [...prose(operation.description), h("pre", { tabindex: "0" }, curl(path, method, operation))];
+  if (operation.parameters?.length) {
+    const each = operation.parameters.map((one) => [
+      h("dt", {}, h("code", {}, one.name), ` (${one.in}${one.required ? ", needed" : ""}): ${shape(document_, one.schema, 0)}`),
+      h("dd", {}, one.description),
+    ]);
+    parts.push(h("h3", {}, "Parameters"), h("dl", {}, each));
+  }
+  for (const [type, content] of Object.entries(operation.requestBody?.content || {})) {
+    parts.push(h("h3", {}, `Body: ${type}`), h("pre", { tabindex: "0" }, shape(document_, content.schema, 0)));
+  }
+  for (const [status, answer] of Object.entries(operation.responses)) {
+    parts.push(h("h3", {}, status === "default" ? "Else" : status, ": ", answer.description));
+    for (const [type, content] of Object.entries(answer.content || {})) {
+      const simple = type === "application/problem+json" ? "Problem: title, status, detail, hint" : shape(document_, content.schema, 0);
+      parts.push(h("p", {}, h("code", {}, type)), h("pre", { tabindex: "0" }, simple));
+    }
+  }
+  return parts;
+}
+
+// How somebody asks with curl: what is in braces is to be filled in.
+function curl(path, method, operation) {
+  const needed = (operation.parameters || []).filter((one) => one.in === "query" && one.required);
+  const query = needed.length ? `?${needed.map((one) => `${one.name}=…`).join("&")}` : "";
+  const lines = [`curl ${method === "get" ? "" : `-X ${method.toUpperCase()} `}'${location.origin}${path}${query}'`];
+  const type = Object.keys(operation.requestBody?.content || {})[0];
+  if (type) {
+    const example = operation.requestBody.content[type].example;
+    lines.push(`-H 'Content-Type: ${type}'`, type === "application/octet-stream" ? "--data-binary @FILE" : `-d '${JSON.stringify(example ?? {})}'`);
+  }
+  if (sessionStorage.getItem("sark-token")) lines.push("-H \"Authorization: Bearer $TOKEN\"");
+  return lines.join(" \\\n  ");
+}
+
+// A schema in the manner of its JSON, with what each field says beside it.
+function shape(document_, schema, depth) {
+  if (!schema) return "anything";
+  if (schema.$ref) {
+    const name = schema.$ref.split("/").pop();
+    return depth > DEPTH ? name : shape(document_, document_.components.schemas[name], depth);
+  }
+  const several = !schema.properties && (schema.anyOf || schema.oneOf || schema.allOf);
+  if (several) return several.map((one) => shape(document_, one, depth)).join(" | ");
+  if (schema.enum) return schema.enum.map((value) => JSON.stringify(value)).join(" | ");
+  if ("const" in schema) return JSON.stringify(schema.const);
+  if (schema.type === "array") return `[${shape(document_, schema.items, depth + 1)}, …]`;
+  if (schema.properties) {
+    const inner = "  ".repeat(depth + 1);
+    const fields = Object.entries(schema.properties).map(([name, field]) => {
+      const says = (field.description || "").replace(/\s+/g, " ");
+      return `${inner}${JSON.stringify(name)}: ${shape(document_, field, depth + 1)}${says ? `   // ${says}` : ""}`;
+    });
+    return `{\n${fields.join("\n")}\n${"  ".repeat(depth)}}`;
+  }
+  if (schema.type === "object") {
+    const value = typeof schema.additionalProperties === "object" ? shape(document_, schema.additionalProperties, depth + 1) : "…";
+    return `{name: ${value}}`;
+  }
+  return schema.format ? `${schema.type} (${schema.format})` : String(schema.type ?? "anything");
+}
+
+show();
