@@ -9,7 +9,6 @@ import re
 import secrets
 import shlex
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -27,6 +26,7 @@ class Reader:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.staying: list[subprocess.Popen[bytes]] = []
         self.mark = f"tutorial-{secrets.token_hex(8)}"
         self.environment = {
             **{key: value for key, value in os.environ.items() if not key.startswith("SARK_")},
@@ -51,6 +51,8 @@ class Reader:
                 stderr=out,
             )
 
+        self.staying.append(process)
+
         def up() -> bool:
             assert process.poll() is None, said.read_text()
             return "12D3Koo" in said.read_text()
@@ -72,6 +74,8 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
     reader = Reader(tmp_path)
     yield reader
     kill_marked(reader.mark)
+    for process in reader.staying:
+        process.wait(10)
 
 
 def test_every_command_of_the_tutorial_works_in_its_order(reader: Reader) -> None:
@@ -91,7 +95,6 @@ def test_every_command_of_the_tutorial_works_in_its_order(reader: Reader) -> Non
     assert re.search(
         "FASTER|SLOWER|SAME|AMBIGUOUS", said["sark-node compare one-thread.json two-threads.json"]
     )
-    assert "2 campaigns" not in said["sark-node top --once"]
     assert said["sark-node top --once"].count("succeeded") == 2
     assert len(json.loads((reader.folder / "two-threads.json").read_text())["results"]) == 1
     assert (
@@ -101,7 +104,6 @@ def test_every_command_of_the_tutorial_works_in_its_order(reader: Reader) -> Non
         .lower()
         .startswith("<!doctype html")
     )
-    assert sys.executable == SARK[0]
 
 
 def test_the_installation_is_all_that_is_not_run() -> None:
