@@ -170,10 +170,10 @@ def _cell(path: Path, number: int, column: sa.Column[Any], value: Any) -> Any:
         raise _bad(path, number, f"{column.name!r} cannot be what it is there")
     if isinstance(kind, sa.LargeBinary):
         try:
-            return base64.b64decode(value, validate=True)
+            return base64.b64decode(str(value), validate=True)
         except (binascii.Error, ValueError):
             raise _bad(path, number, f"{column.name!r} is no base64") from None
-    return float(value) if isinstance(kind, sa.Float) else value
+    return float(value) if isinstance(kind, sa.Float) and isinstance(value, int | float) else value
 
 
 def _bad(path: Path, number: int, why: str) -> CampaignError:

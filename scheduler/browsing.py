@@ -53,7 +53,7 @@ class Browsing(Questions):
         more = len(found) > limit
         return ResultsPage(shown, f"{shown[-1].ended!r}~{shown[-1].task}" if more else None)
 
-    def _tuples(self, query: sa.Select[Any]) -> Sequence[Sequence[Any]]:
+    def _tuples(self, query: sa.Executable) -> Sequence[Sequence[Any]]:
         """The driver's own rows, of columns that need no translation: half the time where there are very many."""
         with self._backend.told():
             result = self._open().execute(query)
