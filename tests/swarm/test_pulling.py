@@ -301,7 +301,7 @@ async def test_what_is_there_and_wrong_is_brought_again(field_: Field, autojump_
 
 async def test_one_that_is_busy_is_asked_again_later(field_: Field, autojump_clock: MockClock) -> None:
     node, rests, alive = field_.node("busy"), True, True
-    serve_blobs(Counted(node, field_.sent), lambda *_: None, shared=lambda *_: CONTENT, resting=lambda: rests)
+    field_.serves(node, lambda *_: CONTENT, resting=lambda: rests)
     field_.others.append(node)
     store = Kept()
 
@@ -321,7 +321,7 @@ async def test_those_that_have_none_for_us_make_room_for_those_that_have(
     field_: Field, autojump_clock: MockClock
 ) -> None:
     for n in range(8):
-        serve_blobs(stingy := field_.node(f"stingy {n}"), lambda *_: None, shared=lambda *_: None)
+        field_.serves(stingy := field_.node(f"stingy {n}"), lambda *_: None)
         field_.others.append(stingy)
     other = field_.shares("other")
     field_.speakers.silent = True
@@ -360,7 +360,7 @@ async def test_eight_takers_at_once_bring_it_to_each_other(field_: Field, autoju
         return lambda *_: Part(kept[node.peer_id])
 
     for node in takers:
-        serve_blobs(Counted(node, field_.sent), lambda *_: None, shared=shared(node))
+        field_.serves(node, shared(node))
     field_.others += takers
     async with trio.open_nursery() as nursery:
         for n, node in enumerate(takers):
