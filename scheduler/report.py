@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from protocol.errors import RemoteProtocolError, ResourceError
 from protocol.record import Ran, SignedRecord, read_record
 from scheduler.observed import observe
-from scheduler.row import COLUMNS, Row
+from scheduler.row import COLUMNS, Row, later_columns
 from scheduler.safe import safe_text
 
 CELL: Final = 2000
@@ -136,12 +136,14 @@ def raw_result(row: Row, task_body: bytes, signed: SignedRecord | None) -> RawRe
     )
 
 
-def json_lines(campaign: str, results: Iterable[RawResult]) -> Iterable[str]:
-    """One JSON document in pieces, one result on each line, so that a large campaign need not be held at once."""
+def json_lines(campaign: str, results: Iterable[RawResult], *, as_read: bool = False) -> Iterable[str]:
+    """One JSON document in pieces, one result on each line, so that a large campaign need not be held at once. `as_read`: without the
+    columns that rows read from an older file lack."""
     yield f'{{"format": {json.dumps(FORMAT)}, "campaign": {json.dumps(campaign)}, "results": [\n'
     comma = ""
     for result in results:
-        yield comma + result.model_dump_json()
+        lacks = set(later_columns(result.row)) if as_read else set[str]()
+        yield comma + result.model_dump_json(exclude={"row": lacks} if lacks else None)
         comma = ",\n"
     yield "\n]}\n"
 

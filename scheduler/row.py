@@ -295,6 +295,13 @@ class Row(BaseModel):
 CONTRACT: Final = 17
 COLUMNS: Final[tuple[str, ...]] = tuple(column_name(name) for name in Row.model_fields)
 """All columns in order."""
+LATER: Final = frozenset({"simulated"})
+"""Fields of columns that files of results from before lack. Whatever is added from now on belongs here: people keep their files."""
+
+
+def later_columns(row: Row) -> frozenset[str]:
+    """Those of `LATER` that `row` was read without."""
+    return LATER - row.model_fields_set
 
 
 def columns_page() -> str:

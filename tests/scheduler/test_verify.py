@@ -111,6 +111,16 @@ def test_what_a_worker_signed_holds_and_what_nobody_signed_is_told_as_such() -> 
     assert (second.task, second.wrong, second.signed) == ("c-1/2", (), False)
 
 
+def test_a_file_from_before_a_column_was_added_holds_and_one_that_lacks_another_does_not() -> None:
+    whole = text(result())
+    older = whole.replace(',"Simulated":null', "")
+    assert older != whole
+    (read,) = read_raw(older.encode())
+    assert wrongs(read, text=older) == []
+    (cut,) = read_raw(whole.replace(',"Runs":30', "").encode())
+    assert wrongs(cut, text=whole.replace(',"Runs":30', "")) != []
+
+
 def test_a_task_that_is_there_twice_does_not_hold() -> None:
     assert wrongs(result(), result()) == ["it is there more than once"]
     lines = list(csv_lines([result().row]))
