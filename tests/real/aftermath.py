@@ -121,7 +121,7 @@ def _worker(storm: Storm, name: str, found: History, names: dict[str, str]) -> N
     frozen = [(f.at, f.at + f.lasts) for f in storm.seen if (f.kind, f.victim) == (Kind.FROZEN_WORKER, name)]
     for fault in storm.seen:
         if (fault.kind, fault.victim) == (Kind.WORKER, name):
-            found.add(fault.at - storm.began, Happened.DIED, worker=name)
+            found.add(fault.over - storm.began, Happened.DIED, worker=name)
     for line in lines(storm, name):
         at, told = line.at - storm.began, line.fields
         run = {"worker": name, "lease": told.get("lease", "")}

@@ -97,6 +97,8 @@ class Fault:
     lasts: float
     held: dict[str, int]
     """Tasks that had a place at the victim (of a scheduler: anywhere), with their attempt."""
+    over: float
+    """When the blow was done, by the wall clock: until then a victim that dies lived on."""
 
 
 @dataclass
@@ -191,7 +193,7 @@ class Storm:
         mend = self._hit(kind, victim, rng)
         if mend is None:
             return
-        self.seen.append(Fault(kind, victim, at, lasts, held))
+        self.seen.append(Fault(kind, victim, at, lasts, held, time.time()))
         self.say(
             f"{self.seen[-1].at - self.began:7.2f} s  {kind}: {victim}"
             + (f" for {lasts:.1f} s" if lasts else "")

@@ -13,7 +13,7 @@ from playwright.sync_api import Page, expect
 
 from scheduler.report import read_raw
 from scheduler.verify import check_results
-from tests.web.conftest import HOSTILE, Open, Site, network, told
+from tests.web.site import HOSTILE, Open, Site, network, told
 
 SERIOUS = ("serious", "critical")
 MEASURE = {"runs": 120, "loads": 6}
