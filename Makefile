@@ -31,8 +31,7 @@ imports: $(STAMP)
 
 pytest: $(STAMP)
 	$(BIN)/python -m pytest --ignore=tests/real --ignore=tests/nat --ignore=tests/web -n 2 --dist worksteal
-	$(BIN)/python -m pytest tests/real --ignore=tests/real/test_chaos.py -n 2 --dist loadfile  # real processes, a file at a time on each core
-	$(BIN)/python -m pytest tests/real/test_chaos.py tests/nat tests/web  # each of these fills the machine
+	$(BIN)/python -m pytest tests/real tests/nat tests/web  # real processes, one test at a time: each fills the machine
 
 EXTRAS := .venv-extras
 test-extras:  ## the optional drivers with their real runtimes, in an environment of their own (.venv-extras): torch is large
