@@ -85,8 +85,8 @@ def chart(
 ) -> None:
     """Draw results for a slide: medians, all samples, or the time against what it costs."""
     from scheduler.charts_pareto import Quality
-    from scheduler.exports import replace_bytes
     from scheduler.opening import open_store
+    from scheduler.report import replace_bytes
     from scheduler.reporting import SIZES, Kind, picture
     from scheduler.reporting import chart as drawn
     from scheduler.sources import read_source

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import typing
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from protocol.errors import ResourceError
-from scheduler.report import CELL, RawResult, check_folder, replace_file
+from scheduler.report import CELL, RawResult, replace_bytes, replace_file
 from scheduler.row import Row, column_meanings, column_name
 from scheduler.safe import safe_text
 from scheduler.sources import launches_of, warmups_of
@@ -170,26 +169,3 @@ def _type(arrow: Any, name: str) -> Any:
     if isinstance(inner, type) and issubclass(inner, StrEnum):
         return arrow.string()
     return {str: arrow.string(), int: arrow.int64(), float: arrow.float64(), bool: arrow.bool_()}[inner]
-
-
-# -- files -----------------------------------------------------------------------------------------------------------------------------
-
-
-def replace_bytes(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """As `replace_file`, for bytes."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    check_folder(path)
-    try:
-        try:
-            with part.open("wb") as out:
-                write(out)
-                out.flush()
-                os.fsync(out.fileno())
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
-    except OSError as exc:
-        raise ResourceError(
-            f"cannot write {safe_text(str(path))}: {exc.strerror or exc}",
-            hint="make room or choose another path; the results are still in the store",
-        ) from exc

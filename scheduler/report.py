@@ -6,12 +6,13 @@ Files appear whole or not at all. Text that came from peers can be no formula, n
 from __future__ import annotations
 
 import base64
+import io
 import json
 import os
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Final, TextIO
+from typing import IO, Annotated, Final, TextIO
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -183,12 +184,23 @@ def check_folder(path: Path) -> None:
 
 
 def replace_file(path: Path, write: Callable[[TextIO], object]) -> None:
-    """Write beside `path`, flush to the disk, then take its place."""
+    """As `replace_bytes`, for text in UTF-8 whose line ends stay as they are."""
+
+    def as_bytes(out: IO[bytes]) -> None:
+        text = io.TextIOWrapper(out, encoding="utf-8", newline="")
+        write(text)
+        text.detach()  # which flushes, and leaves the file open
+
+    replace_bytes(path, as_bytes)
+
+
+def replace_bytes(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """Write beside `path`, flush to the disk, then take its place. Raises `ResourceError`; then nothing is there that was not. Blocking."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     check_folder(path)
     try:
         try:
-            with part.open("w", encoding="utf-8", newline="") as out:
+            with part.open("wb") as out:
                 write(out)
                 out.flush()
                 os.fsync(out.fileno())
