@@ -17,6 +17,7 @@ from typing import Final
 
 import pytest
 
+from tests.packages.in_bash import install_completion, typed
 from tests.real.lab import until
 
 ROOT: Final = Path(__file__).parents[2]
@@ -155,3 +156,10 @@ def test_the_installed_program_serves_its_pages(program: Path, tmp_path: Path) -
             with urllib.request.urlopen(f"{base}{page}", timeout=30) as answer:  # noqa: S310  (our own address)
                 assert answer.status == 200
                 assert kind in answer.headers["content-type"]
+
+
+def test_bash_completes_the_commands_of_the_installed_program(program: Path, tmp_path: Path) -> None:
+    here = environment(tmp_path)
+    here["PATH"] = f"{program.parent}{os.pathsep}{here['PATH']}"
+    assert "bash completion installed" in install_completion(here)
+    assert "sark-node campaigns " in typed("sark-node camp\t", "campaigns ", here, tmp_path)

@@ -1,0 +1,54 @@
+"""A bash with somebody at its keyboard, for what only a real one does: completing what is typed."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+ENDED: Final = b"\x15exit\n"
+"""Forget the line, and go."""
+
+
+def install_completion(environment: Mapping[str, str]) -> str:
+    """What `sark-node --install-completion` says in a bash; `sark-node` is found on the PATH."""
+    command = ["bash", "--norc", "-c", "sark-node --install-completion; exit $?"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    return done.stdout
+
+
+def typed(
+    keys: str, awaited: str, environment: Mapping[str, str], cwd: Path, *, within: float = 120.0
+) -> str:
+    """Type these keys at the prompt of an interactive bash, which reads the user's own .bashrc. Gives what the terminal shows as soon as it
+    shows `awaited`; AssertionError when that is not in time.
+    """
+    ours, theirs = pty.openpty()
+    bash = subprocess.Popen(
+        ["bash", "--noprofile", "-i"], stdin=theirs, stdout=theirs, stderr=theirs, cwd=cwd, start_new_session=True,
+        env={**environment, "TERM": "dumb", "PS1": "$ "},
+    )  # fmt: skip
+    os.close(theirs)
+    try:
+        os.write(ours, keys.encode())
+        shown, deadline = "", time.monotonic() + within
+        while awaited not in shown:
+            left = deadline - time.monotonic()
+            assert left > 0, f"not within {within:g} s: {awaited!r} in {shown!r}"
+            if select.select([ours], [], [], left)[0]:
+                shown += os.read(ours, 4096).decode(errors="replace")
+        os.write(ours, ENDED)
+        return shown
+    finally:
+        try:
+            bash.wait(10)
+        except subprocess.TimeoutExpired:
+            bash.kill()
+            bash.wait()
+        os.close(ours)
