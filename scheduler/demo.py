@@ -146,7 +146,7 @@ def _await_log(swarm: Swarm, names: Sequence[str]) -> None:
 def _seen(swarm: Swarm) -> int:
     """How many devices somebody who looks around finds."""
     (gate,) = local_gates(Home.at(swarm.home("gate")))
-    command = [sys.executable, "-P", "-m", "sark", "--home", str(swarm.home("scheduler")), "peers", "--json"]
+    command = [*own_command(), "--home", str(swarm.home("scheduler")), "peers", "--json"]
     try:
         told = subprocess.run(
             [*command, "--gate", gate],
