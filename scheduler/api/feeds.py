@@ -3,24 +3,34 @@
     store ── one look ──▶ Feed (rows, each with the look that changed it) ──▶ Follower ── what changed since its last look ──▶ a client
                                                                           └─▶ Follower ──▶ …
 
-Whoever waits does the looking, one at a time: where nobody follows, nothing runs. A follower has no queue. One that is slow is told less
-often, and then only the newest state of a task; of stored events it is told every one, from the store where they are no longer here.
+Whoever waits does the looking, one at a time: where nobody follows, nothing runs. A look reads in a thread, and what it found is put in
+place in the loop, all at once: no follower sees half of it. A follower has no queue. One that is slow is told less often, and then only
+the newest state of a task; of stored events it is told every one, from the store where they are no longer here.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Final
 
 import trio
+from pydantic import BaseModel
 
 from protocol.errors import ResourceError
 from scheduler.api.live import Tell, event_text
 from scheduler.api.problems import Wrong
-from scheduler.forms import CampaignInfo, TaskInfo, campaign_info, event_info, task_info
+from scheduler.forms import (
+    CampaignInfo,
+    CampaignStatus,
+    Form,
+    TaskInfo,
+    campaign_info,
+    event_info,
+    task_info,
+)
 from scheduler.store import Store
 from scheduler.stored import Event, TaskRow
 
@@ -34,6 +44,20 @@ RECENT: Final = 2000
 PIECE: Final = 64 * 1024
 PAGE: Final = 500
 """Events that one is told at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What a look found of one campaign."""
+
+    info: CampaignInfo
+    tasks: tuple[tuple[TaskRow, TaskInfo], ...]
+    """Those that are not as they were."""
+    events: tuple[Event, ...]
+
+
+Told = tuple[str, BaseModel, int]
+"""An event's name, what it says, and after which stored event a reader that was cut off goes on."""
 
 
 @dataclass(slots=True)
@@ -58,21 +82,32 @@ class Feed:
         """The campaign has ended: nothing of it changes any more."""
         return self.info.ended is not None
 
-    def update(self, store: Store, look: int, *, scheduling: bool) -> None:
-        """See what is new. Raises `ResourceError`."""
+    def read(self, store: Store, *, scheduling: bool) -> News | None:
+        """What is new, for `take`; nothing changes here. None: there is no such campaign any more. Blocking; raises `ResourceError`."""
         item = store.summary(self.campaign)
         if item is None:
-            return  # the store was put in place of another
+            return None  # the store was put in place of another
         info = campaign_info(item, scheduling=scheduling)
-        for task in store.tasks(self.campaign):
-            if self.tasks.get(task.id) != task:
-                self.tasks[task.id] = task
-                self.told[task.id] = (look, task_info(task))
-        while page := store.events_since(self.campaign, self.last):
-            self.events.extend(page)
-            self.last = page[-1].seq
-        if info != self.info:
-            self.info, self.info_at = info, look
+        tasks = tuple(
+            (task, task_info(task)) for task in store.tasks(self.campaign) if self.tasks.get(task.id) != task
+        )
+        events: list[Event] = []
+        last = self.last
+        while page := store.events_since(self.campaign, last):
+            events += page
+            last = page[-1].seq
+        return News(info, tasks, tuple(events))
+
+    def take(self, news: News, look: int) -> None:
+        """It is so from this look on."""
+        for task, info in news.tasks:
+            self.tasks[task.id] = task
+            self.told[task.id] = (look, info)
+        if news.events:
+            self.events.extend(news.events)
+            self.last = news.events[-1].seq
+        if news.info != self.info:
+            self.info, self.info_at = news.info, look
 
 
 class Feeds:
@@ -130,7 +165,11 @@ class Feeds:
             async with self._turn:
                 if self.look == seen:
                     await trio.sleep(POLL_S)
-                    await trio.to_thread.run_sync(self._see)
+                    found = await trio.to_thread.run_sync(self._see, tuple(self._feeds.values()))
+                    if found is not None:
+                        self.look += 1
+                        for feed, news in found:
+                            feed.take(news, self.look)
 
     async def events(self, campaign: str, after: int) -> tuple[Event, ...]:
         """Those that no feed holds any more."""
@@ -161,29 +200,31 @@ class Feeds:
         item = store.summary(campaign)
         if item is None:
             return None
-        self._runs = self._scheduling()
+        runs = self._scheduling()
         feed = Feed(
             campaign,
-            campaign_info(item, scheduling=self._runs),
+            campaign_info(item, scheduling=runs),
             info_at=self.look,
             events=deque(maxlen=self._recent),
             last=max(0, store.event_count(campaign)[1] - self._recent),
         )
-        feed.update(store, self.look, scheduling=self._runs)
+        news = feed.read(store, scheduling=runs)
+        if news is not None:  # nobody else has this feed yet
+            feed.take(news, self.look)
         return feed
 
-    def _see(self) -> None:
+    def _see(self, feeds: Sequence[Feed]) -> list[tuple[Feed, News]] | None:
+        """What is new in all of them; None: nothing was written since. A look that fails has seen nothing: the next one looks again."""
         store = self._stored()
         self._beats += 1
         version, runs = store.changed_by_others(), self._runs
         if self._beats % BEATS == 0:
             runs = self._scheduling()
         if version == self._version and runs == self._runs:
-            return
+            return None
+        found = [(feed, feed.read(store, scheduling=runs)) for feed in feeds]
         self._version, self._runs = version, runs
-        for feed in tuple(self._feeds.values()):
-            feed.update(store, self.look + 1, scheduling=runs)
-        self.look += 1
+        return [(feed, news) for feed, news in found if news is not None]
 
 
 class Follower:
@@ -195,16 +236,16 @@ class Follower:
         self._look = -1
         self._done = False
 
-    async def more(self) -> list[str] | None:
-        """The next events as text, at least one; None: the campaign has ended and all is told. Raises `ResourceError`."""
+    async def more(self) -> list[Told] | None:
+        """The next events, at least one; None: the campaign has ended and all is told. Raises `ResourceError`."""
         while not self._done:
             told = self._changes() + await self._events()
             if told:
                 return told
             if self._feed.over and self._look == self._feeds.look:
                 self._done = True
-                end = f'{{"campaign":"{self._feed.campaign}","status":"{self._feed.info.status}"}}'
-                return [_block("end", end, self._seq)]
+                end = _End(campaign=self._feed.campaign, status=self._feed.info.status)
+                return [("end", end, self._seq)]
             await self._feeds.changed(self._look)
         return None
 
@@ -216,7 +257,9 @@ class Follower:
         """Tell a reader, until the campaign has ended."""
         try:
             while (told := await self.more()) is not None:
-                for some in _pieces(told):
+                for some in _pieces(
+                    told
+                ):  # text is made as it is taken: a reader may be slow, and the campaign large
                     await tell.text(some)
         except ResourceError as exc:
             await tell("problem", {"detail": exc.what, "hint": exc.hint})
@@ -227,21 +270,17 @@ class Follower:
         """Be gone."""
         self._feeds.leave(self._feed)
 
-    def _changes(self) -> list[str]:
+    def _changes(self) -> list[Told]:
         """The campaign, where it changed, and the tasks that did."""
         feed, since = self._feed, self._look
         self._look = self._feeds.look
-        told = []
+        told: list[Told] = []
         if feed.info_at > since:
-            told.append(_block("campaign", feed.info.model_dump_json(), self._seq))
-        told += [
-            _block("task", info.model_dump_json(), self._seq)
-            for look, info in feed.told.values()
-            if look > since
-        ]
+            told.append(("campaign", feed.info, self._seq))
+        told += [("task", info, self._seq) for look, info in feed.told.values() if look > since]
         return told
 
-    async def _events(self) -> list[str]:
+    async def _events(self) -> list[Told]:
         feed = self._feed
         if self._seq >= feed.last:
             return []
@@ -249,24 +288,26 @@ class Follower:
             page = [event for event in feed.events if event.seq > self._seq][:PAGE]
         else:
             page = list(await self._feeds.events(feed.campaign, self._seq))
-        told = [_block("event", event_info(event).model_dump_json(), event.seq) for event in page]
+        told: list[Told] = [("event", event_info(event), event.seq) for event in page]
         self._seq = page[-1].seq if page else feed.last
         return told
 
 
-def _block(name: str, value: str, mark: int) -> str:
-    """`mark`: after which stored event a reader that was cut off goes on."""
-    return event_text(name, value, id=str(mark))
+class _End(Form):
+    campaign: str
+    status: CampaignStatus
 
 
-def _pieces(told: list[str]) -> list[str]:
-    """Joined, so that not each small event is a write of its own."""
-    pieces: list[list[str]] = [[]]
+def _pieces(told: Iterable[Told]) -> Iterator[str]:
+    """As text, several joined, so that not each small event is a write of its own."""
+    piece: list[str] = []
     size = 0
-    for one in told:
+    for name, value, mark in told:
+        text = event_text(name, value.model_dump_json(), id=str(mark))
+        piece.append(text)
+        size += len(text)
         if size > PIECE:
-            pieces.append([])
-            size = 0
-        pieces[-1].append(one)
-        size += len(one)
-    return ["".join(piece) for piece in pieces]
+            yield "".join(piece)
+            piece, size = [], 0
+    if piece:
+        yield "".join(piece)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 import h11
@@ -13,8 +15,11 @@ import httpx
 import pytest
 import trio
 
+from protocol.errors import ResourceError
 from scheduler.api import feeds
 from scheduler.api.desk import Desk
+from scheduler.store import Store
+from scheduler.stored import Event
 
 BASE = "/api/v1/campaigns"
 PATIENCE_S = 20.0
@@ -164,17 +169,85 @@ async def test_a_late_reader_gets_every_event_though_only_the_last_are_held(kept
     assert follower is not None
     seen: list[int] = []
     while len(seen) < kept.store.event_count("c-one")[1] - 3:
-        told = await follower.more()
-        seen += [
-            int(line[4:])
-            for text in told or []
-            if "event: event" in text
-            for line in text.splitlines()
-            if line.startswith("id: ")
-        ]
+        seen += [mark for name, _, mark in await follower.more() or [] if name == "event"]
     assert seen == list(range(4, len(seen) + 4))
     follower.close()
     few.close()
+
+
+class Odd(Store):
+    """One whose events are read only when they may be, and which can be told to break."""
+
+    def __init__(self, place: Path) -> None:
+        super().__init__(place)
+        self.go, self.reading = threading.Event(), threading.Event()
+        self.go.set()
+        self.broken = False
+
+    def events_since(self, campaign: str, seq: int = 0, *, limit: int = 1000) -> tuple[Event, ...]:
+        if self.broken:
+            raise ResourceError("the server does not answer")
+        found = super().events_since(campaign, seq, limit=limit)
+        self.reading.set()
+        assert self.go.wait(PATIENCE_S)
+        return found
+
+
+async def test_what_a_look_finds_is_seen_whole_or_not_at_all(kept: Any, desk: Desk) -> None:
+    kept.campaign("c-one", tasks=2)
+    store = Odd(desk.home.store)
+    some = feeds.Feeds(lambda: store, lambda: False)
+    one, two = [await some.follow("c-one", None) for _ in range(2)]
+    assert one is not None
+    assert two is not None
+    await one.more()
+    store.reading.clear()
+    store.go.clear()
+    kept.begin("c-one/1")
+    heard: list[list[feeds.Told] | None] = []
+
+    async def hear() -> None:
+        heard.append(await one.more())
+
+    with trio.fail_after(PATIENCE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(hear)
+            await trio.to_thread.run_sync(store.reading.wait, PATIENCE_S)
+            before = await two.more()  # while a thread reads: what was before, all of it
+            store.go.set()
+    assert before is not None
+    assert [getattr(said, "state", None) for name, said, _ in before if name == "task"] == ["pending"] * 2
+    (told,) = heard
+    assert told is not None
+    assert [name for name, *_ in told].count("task") == 1
+    assert [name for name, *_ in told].count("event") == 2
+    for follower in (one, two):
+        follower.close()
+    some.close()
+
+
+async def test_a_look_that_failed_is_made_again_and_nothing_is_lost(kept: Any, desk: Desk) -> None:
+    kept.campaign("c-one", tasks=1)
+    store = Odd(desk.home.store)
+    some = feeds.Feeds(lambda: store, lambda: False)
+    follower = await some.follow("c-one", None)
+    assert follower is not None
+    await follower.more()
+    with trio.fail_after(PATIENCE_S):
+        store.broken = True
+        kept.fail("c-one/1")
+        kept.store.end_campaign("c-one")
+        with pytest.raises(ResourceError):
+            await follower.more()
+        store.broken = False
+        told = await follower.more()
+        assert told is not None
+        assert [name for name, *_ in told][:2] == ["campaign", "task"]
+        ended = await follower.more()
+        assert ended is not None
+        assert ended[0][0] == "end"
+    follower.close()
+    some.close()
 
 
 async def test_many_readers_share_one_look_and_nothing_of_them_is_left(
