@@ -162,7 +162,8 @@ def _names(hosts: Sequence[str], given: Sequence[str]) -> frozenset[str]:
     """What the Host header may say: loopback's names, the addresses listened on, those of this machine where it listens on all."""
     import psutil
 
-    names = {"localhost", *LOOPBACK, *(name.lower() for name in given), *hosts}
+    names = {"localhost", *LOOPBACK, *(name.lower() for name in given)}
+    names.update(str(ipaddress.ip_address(host)) for host in hosts)
     if any(ipaddress.ip_address(host).is_unspecified for host in hosts):
         for addresses in psutil.net_if_addrs().values():
             names.update(item.address.partition("%")[0].lower() for item in addresses)

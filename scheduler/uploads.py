@@ -90,9 +90,11 @@ class Incoming:
 
     def drop(self) -> None:
         """Leave nothing of it, unless it was kept."""
-        self._file.close()
-        with contextlib.suppress(OSError):
-            self._part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # on a full disk it cannot write what it still holds
+            self._file.close()
+        for left in (self._part, self._part.with_suffix(".json")):
+            with contextlib.suppress(OSError):
+                left.unlink(missing_ok=True)
 
 
 class Uploads:

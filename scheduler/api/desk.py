@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 import trio
 
 from scheduler.api.feeds import Feeds
+from scheduler.api.once import Once
 from scheduler.background import is_running
 from scheduler.opening import open_store
 from scheduler.store import Store
@@ -41,8 +42,11 @@ class Desk:
     _slow: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(SLOW))
     feeds: Feeds = field(init=False)
     """What streams are told."""
+    once: Once = field(init=False)
+    """What is done once though it is asked for twice."""
 
     def __post_init__(self) -> None:
+        self.once = Once(self.home.folder("scheduler") / "once")
         self.feeds = Feeds(self.open_store, partial(is_running, self.home))
 
     async def store(self, work: Callable[[Store], T]) -> T:
@@ -78,6 +82,7 @@ class Desk:
     def close(self) -> None:
         """Close the stores."""
         self.feeds.close()
+        self.once.close()
         if self._store is not None:
             self._store.close()
             self._store = None

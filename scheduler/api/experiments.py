@@ -12,7 +12,7 @@ from pydantic import ConfigDict
 
 from protocol.errors import CampaignError
 from scheduler.api.desk import Desk
-from scheduler.api.once import Key, Once
+from scheduler.api.once import Key
 from scheduler.api.parts import MAX_NUMBER, NOT_FOUND, PAGE, Limit, conflict, problems
 from scheduler.api.problems import Wrong
 from scheduler.downloads import downloader
@@ -71,7 +71,6 @@ class Begun(Form):
 def router(desk: Desk) -> APIRouter:
     """Endpoints over `desk`."""
     v1 = APIRouter(prefix="/api/v1", tags=["experiments"])
-    once = Once(desk.home.folder("scheduler") / "once")
 
     @v1.get("/experiments", operation_id="listExperiments")
     async def experiments(
@@ -146,7 +145,7 @@ def router(desk: Desk) -> APIRouter:
         async def make(new: str) -> dict[str, Any]:
             return (await desk.apart(lambda store: _begin(desk, store, title, version, new))).model_dump()
 
-        told, again = await once.do(key, f"experiment\0{title}".encode(), make)
+        told, again = await desk.once.do(key, f"experiment\0{title}".encode(), make)
         await desk.wake()
         response.headers["Location"] = f"/api/v1/campaigns/{told['campaign']}"
         if again:

@@ -9,11 +9,12 @@ size     a body longer than allowed is refused, also when its length was not tol
 from __future__ import annotations
 
 import hmac
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from http import HTTPStatus
+from ipaddress import IPv6Address
 from typing import Final
-from urllib.parse import urlsplit
 
 import trio
 from starlette.datastructures import Headers, MutableHeaders
@@ -45,6 +46,9 @@ SECURITY: Final = {
 OWN_SITE: Final = frozenset({"none", "same-origin"})
 """What browsers say of a request from a page of ours, or of what somebody typed. Another port of this machine is another site."""
 
+_AUTHORITY: Final = re.compile(r"(?:\[([0-9a-fA-F:.]{2,45})\]|([a-zA-Z0-9._-]{1,253}))(?::[0-9]{1,5})?")
+"""A host, and a port if it is not the usual one: nothing before it, such as `name@`, and nothing behind."""
+
 LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -64,8 +68,10 @@ class Rules:
     stall_s: float = STALL_S
 
 
-def refusal(rules: Rules, path: str, headers: Headers) -> tuple[HTTPStatus, str, str] | None:
-    """Why a request with these headers is refused: status, what, what to do. None: it is not."""
+def refusal(
+    rules: Rules, path: str, headers: Headers, query: bytes = b""
+) -> tuple[HTTPStatus, str, str] | None:
+    """Why a request with these headers is refused: status, what, what to do. None: it is not. `path`: decoded; `query`: as it came."""
     host = _host(headers.get("host", ""))
     if host not in rules.names:
         return (
@@ -74,7 +80,8 @@ def refusal(rules: Rules, path: str, headers: Headers) -> tuple[HTTPStatus, str,
             "use the address that `sark-node serve` prints, or tell it the name: --name HOST",
         )
     origin = headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc.lower() != headers.get("host", "").lower():
+    own = headers.get("host", "").lower()
+    if origin is not None and origin.lower() not in (f"http://{own}", f"https://{own}"):
         return HTTPStatus.FORBIDDEN, "a page of another site may not ask here", ""
     if headers.get("sec-fetch-site", "none") not in OWN_SITE and path not in rules.open_paths:
         return HTTPStatus.FORBIDDEN, "a page of another site may not ask here", ""
@@ -86,6 +93,8 @@ def refusal(rules: Rules, path: str, headers: Headers) -> tuple[HTTPStatus, str,
             "a body of two lengths",
             "send Content-Length or Transfer-Encoding, not both",
         )
+    if "\x00" in path or b"%00" in query:  # no name holds it, and PostgreSQL takes none
+        return HTTPStatus.BAD_REQUEST, "a zero byte in the address", ""
     if (
         rules.token is not None
         and path not in rules.open_paths
@@ -104,8 +113,11 @@ def refusal(rules: Rules, path: str, headers: Headers) -> tuple[HTTPStatus, str,
 
 def _host(header: str) -> str:
     """The name in a Host header, in lower case, without port and brackets; nothing when it cannot be read."""
+    found = _AUTHORITY.fullmatch(header)
+    if found is None:
+        return ""
     try:
-        return (urlsplit(f"//{header}").hostname or "").lower()
+        return str(IPv6Address(found[1])) if found[1] else found[2].lower()
     except ValueError:
         return ""
 
@@ -125,7 +137,7 @@ class Guard:
             await send({"type": "websocket.close", "code": 1000})
             return
         headers, path = Headers(scope=scope), scope["path"]
-        why = refusal(self._rules, path, headers)
+        why = refusal(self._rules, path, headers, scope.get("query_string", b""))
         large = path in self._rules.large
         length = headers.get("content-length", "0")
         if why is None and not large and (not length.isdecimal() or int(length) > self._rules.max_body):

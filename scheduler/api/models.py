@@ -137,10 +137,9 @@ async def _take(request: Request, incoming: Incoming) -> Upload:
             if incoming.size + len(held) > room:
                 raise _too_large(room)
             if len(held) >= PIECE:
-                await trio.to_thread.run_sync(incoming.write, bytes(held))
-                held.clear()
+                room = await _write(incoming, held)
         if held:
-            await trio.to_thread.run_sync(incoming.write, bytes(held))
+            await _write(incoming, held)
         if not incoming.size:
             raise Wrong(
                 HTTPStatus.UNPROCESSABLE_ENTITY,
@@ -151,6 +150,21 @@ async def _take(request: Request, incoming: Incoming) -> Upload:
     finally:
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(incoming.drop)
+
+
+async def _write(incoming: Incoming, held: bytearray) -> int:
+    """What is held to the disk; how large the model may be as of now: others write there, too. Raises `Wrong`."""
+
+    def write() -> int:
+        left = incoming.room()
+        if len(held) > left:
+            raise _too_large(incoming.size + left)
+        incoming.write(bytes(held))
+        return incoming.size + left - len(held)
+
+    room = await trio.to_thread.run_sync(write)
+    held.clear()
+    return room
 
 
 def _too_large(room: int) -> Wrong:

@@ -2,14 +2,14 @@
 
     claim: key, body, the id that the new campaign will have ──▶ on disk ──▶ the campaign is stored ──▶ its answer is kept beside the claim
 
-A server that is killed in between finds the claim, and by the id in it whether the campaign was stored.
+A server that is killed in between finds the claim, and by the id in it whether the campaign was stored. So does one whose store was gone
+for a moment. Several servers of one home share the keys: one of them answers to a key at a time.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -23,8 +23,10 @@ from pydantic import ValidationError
 
 from protocol.errors import ResourceError, SarkError
 from scheduler.api.problems import Wrong
+from scheduler.api.turns import Turns
 from scheduler.forms import Form
 from scheduler.submit import new_campaign_id
+from swarm.identity import write_durably
 
 KEEP_S: Final = 86_400.0
 TIDY_S: Final = 600.0
@@ -49,12 +51,15 @@ class _Claim(Form):
 
 @dataclass(slots=True)
 class Once:
-    """The keys of one home."""
+    """The keys of one home: one object for each server."""
 
     folder: Path
     wall: Callable[[], float] = time.time
-    _busy: set[str] = field(default_factory=set)
+    _turns: Turns = field(init=False)
     _tidied: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._turns = Turns(self.folder.with_name(f"{self.folder.name}.lock"))
 
     async def do(
         self, key: str | None, request: bytes, make: Callable[[str], Awaitable[dict[str, Any]]]
@@ -65,24 +70,29 @@ class Once:
         if key is None:
             return await make(new_campaign_id()), False
         path = self.folder / f"{hashlib.sha256(key.encode()).hexdigest()}.json"
-        if path.name in self._busy:
-            raise Wrong(
-                HTTPStatus.CONFLICT, "a request with this Idempotency-Key is being answered", hint="ask again"
-            )
-        self._busy.add(path.name)
-        try:
+        with self._turns.held(path.name) as mine:
+            if not mine:
+                raise Wrong(
+                    HTTPStatus.CONFLICT,
+                    "a request with this Idempotency-Key is being answered",
+                    hint="ask again",
+                )
             claim = await trio.to_thread.run_sync(self._claim, path, hashlib.sha256(request).hexdigest())
             if claim.answer is not None:
                 return claim.answer, True
             try:
                 answer = await make(claim.campaign)
+            except ResourceError:  # it may be stored though the answer did not come: the claim's id will tell
+                raise
             except (SarkError, Wrong):  # nothing was stored: the key is free for a better request
                 await trio.to_thread.run_sync(lambda: path.unlink(missing_ok=True))
                 raise
             await trio.to_thread.run_sync(_write, path, claim.model_copy(update={"answer": answer}))
             return answer, False
-        finally:
-            self._busy.discard(path.name)
+
+    def close(self) -> None:
+        """Nothing more is asked."""
+        self._turns.close()
 
     def _claim(self, path: Path, body: str) -> _Claim:
         self._tidy()
@@ -116,15 +126,4 @@ class Once:
 
 
 def _write(path: Path, claim: _Claim) -> None:
-    fresh = path.with_suffix(".part")
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with fresh.open("w", encoding="utf-8") as file:
-            file.write(claim.model_dump_json())
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
-    except OSError as exc:
-        raise ResourceError(
-            f"cannot write {path.parent}: {exc.strerror or exc}", hint="free some space, or check its rights"
-        ) from None
+    write_durably(path, claim.model_dump_json().encode())

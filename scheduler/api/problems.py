@@ -8,9 +8,12 @@
 
 from __future__ import annotations
 
+import traceback
 from http import HTTPStatus
+from pathlib import Path
 from typing import Final
 
+import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -18,8 +21,15 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from protocol.errors import CampaignError, SarkError
+from scheduler.safe import safe_text
 
 MEDIA_TYPE: Final = "application/problem+json"
+MAX_TEXT: Final = 2000
+"""Letters of what is wrong, which may hold words of the client's."""
+FRAMES: Final = 6
+"""Places of a mistake of ours that the log tells."""
+
+log = structlog.get_logger("sark.api")
 
 _STATUS: Final[dict[int, HTTPStatus]] = {
     2: HTTPStatus.UNPROCESSABLE_ENTITY,
@@ -60,7 +70,8 @@ def problem(
     *,
     line: int | None = None,
 ) -> JSONResponse:
-    """The answer."""
+    """The answer: on one line, without what cannot be seen or written."""
+    detail, hint = safe_text(detail, MAX_TEXT), safe_text(hint, MAX_TEXT)
     told = Problem(
         title=HTTPStatus(status).phrase, status=status, detail=detail, hint=hint, error=detail, line=line
     ).model_dump(exclude_none=True)
@@ -89,3 +100,15 @@ def tell_problems(app: FastAPI) -> None:
     async def http(request: Request, exc: HTTPException) -> JSONResponse:
         hint = "see /docs for what there is" if exc.status_code == HTTPStatus.NOT_FOUND else ""
         return problem(exc.status_code, str(exc.detail), hint, dict(exc.headers or {}))
+
+    @app.exception_handler(Exception)
+    async def bug(request: Request, exc: Exception) -> JSONResponse:
+        route = getattr(request.scope.get("route"), "path", "")
+        frames = traceback.extract_tb(exc.__traceback__)[-FRAMES:]  # and no values: a token may be among them
+        at = " > ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames)
+        log.error("api.bug", method=request.method, route=route, error=type(exc).__name__, at=at)
+        return problem(
+            HTTPStatus.INTERNAL_SERVER_ERROR,
+            "a mistake of ours",
+            "the server's log says more: please report it",
+        )

@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from protocol.errors import CampaignError
 from scheduler.api.desk import Desk
-from scheduler.api.once import Key, Once
+from scheduler.api.once import Key
 from scheduler.api.parts import CampaignId, conflict, found, problems
 from scheduler.api.problems import Wrong
 from scheduler.background import is_running
@@ -71,7 +71,6 @@ class Retried(Form):
 def router(desk: Desk) -> APIRouter:
     """Endpoints over `desk`."""
     v1 = APIRouter(prefix="/api/v1", tags=["campaigns"])
-    once = Once(desk.home.folder("scheduler") / "once")
     uploads = Uploads(desk.home)
 
     @v1.post(
@@ -104,7 +103,7 @@ def router(desk: Desk) -> APIRouter:
         file = file_of(request.headers.get("content-type", ""))
         body = await request.body()
         asked = b"\0".join([b"create", file.encode(), wait.encode(), body])
-        told, again = await once.do(
+        told, again = await desk.once.do(
             key, asked, lambda new: _create(desk, uploads, body, file, wait_s=wait_s, new=new)
         )
         await desk.wake()  # after the answer was kept: a scheduler that does not start takes nothing back
@@ -120,7 +119,7 @@ def router(desk: Desk) -> APIRouter:
     )
     async def retry(campaign: CampaignId, response: Response, key: Key = None) -> dict[str, Any]:
         """Run again what failed or was cancelled, as a new campaign. The old one stays as it is."""
-        told, again = await once.do(
+        told, again = await desk.once.do(
             key, f"retry\0{campaign}".encode(), lambda new: _retry(desk, uploads, campaign, new)
         )
         await desk.wake()  # after the answer was kept: a scheduler that does not start takes nothing back

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import subprocess
+import sys
+from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,7 @@ import httpx
 import pytest
 import trio
 
+from protocol.errors import ResourceError
 from scheduler.api.desk import Desk
 from scheduler.api.once import KEEP_S, Once
 from scheduler.api.problems import Wrong
@@ -215,6 +219,71 @@ async def test_a_key_is_kept_for_a_day_and_in_use_by_one_at_a_time(tmp_path: Pat
     now[0] += 2
     assert not (await once.do("k", b"other", make))[1]
     assert len(made) == 2
+
+
+async def test_a_store_that_was_gone_when_it_should_have_answered_makes_no_second_campaign(
+    tmp_path: Path,
+) -> None:
+    once = Once(tmp_path)
+    asked: list[str] = []
+
+    async def stored_and_gone(campaign: str) -> dict[str, Any]:
+        asked.append(campaign)
+        if len(asked) == 1:
+            raise ResourceError("the server does not answer")
+        return {"campaign": campaign}
+
+    with pytest.raises(ResourceError):
+        await once.do("k", b"body", stored_and_gone)
+    assert await once.do("k", b"body", stored_and_gone) == ({"campaign": asked[0]}, False)
+    assert asked[0] == asked[1]
+
+
+OTHER = """
+import sys
+from pathlib import Path
+from scheduler.api.turns import Turns
+with Turns(Path(sys.argv[1])).held(sys.argv[2]) as mine:
+    print(mine, flush=True)
+    sys.stdin.read()
+"""
+
+
+NAME = f"{hashlib.sha256(b'k').hexdigest()}.json"
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that is about to answer to the key `k`."""
+    with subprocess.Popen(
+        [sys.executable, "-c", OTHER, str(tmp_path / "once.lock"), NAME],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "True\n"
+        yield process
+        process.kill()
+
+
+async def test_a_key_that_another_server_of_the_home_answers_to_is_free_when_that_one_is_gone(
+    tmp_path: Path, other: subprocess.Popen[str]
+) -> None:
+    once = Once(tmp_path / "once")
+
+    async def make(campaign: str) -> dict[str, Any]:
+        return {"campaign": campaign}
+
+    with pytest.raises(Wrong, match="is being answered"):
+        await once.do("k", b"body", make)
+    assert not (await once.do("another", b"body", make))[1]
+    with pytest.raises(Wrong, match="is being answered"):  # nor has the other key given the first one back
+        await once.do("k", b"body", make)
+    other.kill()
+    await trio.to_thread.run_sync(other.wait)
+    assert not (await once.do("k", b"body", make))[1]
+    once.close()
 
 
 @pytest.mark.parametrize("key", ["", "x" * 201, "with space"])
