@@ -100,9 +100,13 @@ async def serve(
 
     async def connected(stream: trio.SocketStream) -> None:
         with door.entered(stream) as wire:
-            if wire is not None:
-                like_a_stream: Any = wire
+            if wire is None:
+                return
+            like_a_stream: Any = wire
+            try:
                 await Connection(wrapped, config, context, {}, like_a_stream).run()
+            except* Exception as group:  # noqa: BLE001  (whatever a client made of its connection ends that one, and no other)
+                log.warning("api.connection", why=" ".join(sorted(_kinds(group))))
 
     listeners = [trio.SocketListener(trio.socket.from_stdlib_socket(one)) for one in sockets]
     async with trio.open_nursery() as living:
@@ -119,6 +123,15 @@ async def serve(
                 door.close()
 
 
+def _kinds(group: BaseExceptionGroup[Exception]) -> set[str]:
+    """Of all errors in it."""
+    return {
+        kind
+        for inner in group.exceptions
+        for kind in (_kinds(inner) if isinstance(inner, BaseExceptionGroup) else {type(inner).__name__})
+    }
+
+
 # -- connections ---------------------------------------------------------------------------------------------------------------
 
 
@@ -132,10 +145,13 @@ class Wire:
         self.socket = stream.socket
 
     async def send_all(self, data: bytes) -> None:
-        """As a stream's. Raises `trio.BrokenResourceError` for a reader that has stopped."""
+        """As a stream's. Raises `trio.BrokenResourceError` for a reader that has stopped, and where this side is ending it already."""
         for start in range(0, len(data), PIECE):
             with trio.move_on_after(self._send_s) as waiting:
-                await self._stream.send_all(data[start : start + PIECE])
+                try:
+                    await self._stream.send_all(data[start : start + PIECE])
+                except trio.BusyResourceError:
+                    raise trio.BrokenResourceError("it is being ended") from None
             if waiting.cancelled_caught:
                 await trio.aclose_forcefully(self._stream)
                 raise trio.BrokenResourceError("the reader does not read")

@@ -61,6 +61,10 @@ def _odd(gone: trio.Event) -> APIRouter:
     async def much() -> Response:
         return _Much(gone)
 
+    @router.get("/broken")
+    async def broken() -> Response:
+        return _Broken()
+
     @router.post("/take")
     async def take(request: Request) -> int:
         return len(await request.body())
@@ -230,3 +234,42 @@ async def test_a_request_sent_behind_a_refused_one_is_not_answered_as_its_own(de
         )
         heard = await ended(stream)
     assert heard.count(b"HTTP/1.1 ") == 1
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        b"GET / HTTP/1.1\r\n" + HOST + b"Connection: close\r\n\r\nmore",
+        b"POST /take HTTP/1.1\r\n"
+        + HOST
+        + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET / HTTP/9\r\n\r\n",
+        b"GET /nothing HTTP/1.0\r\n" + HOST + b"\r\n\r\n\r\nx",
+        b"GET / HTTP/1.1\r\n" + HOST + b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n\x81\x05hello",
+    ],
+    ids=["more after the last", "a second one that is none", "as of old", "no websocket"],
+)
+async def test_whatever_a_client_sends_ends_its_own_connection_alone(desk: Desk, odd: bytes) -> None:
+    async with serving(desk, idle_s=0.5) as port:
+        for cut in range(len(odd) // 2, len(odd), 3):
+            async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+                await stream.send_all(odd[:cut])
+                await stream.send_all(odd[cut:])
+                await stream.send_eof()
+                await ended(stream)
+        assert (await say(port, GET + b"\r\n")).startswith(b"HTTP/1.1 200 ")
+
+
+class _Broken(Response):
+    """Says another length than it has: an error in the midst of the connection's own doing."""
+
+    def __init__(self) -> None:
+        super().__init__(b"four")
+        self.headers["content-length"] = "2"
+
+
+async def test_an_error_within_a_connection_ends_no_other(desk: Desk) -> None:
+    async with serving(desk) as port:
+        async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+            await stream.send_all(b"GET /broken HTTP/1.1\r\n" + HOST + b"\r\n")
+            await ended(stream)
+        assert (await say(port, GET + b"\r\n")).startswith(b"HTTP/1.1 200 ")
