@@ -9,7 +9,8 @@ on Linux each worker is a device of its own.
   findable    from starting a worker's process, and from its line that it is a worker, to being found by somebody who came by the one
               gate, and by somebody who came by the other; both look again and again, so a time has the grain of one look
   all found   from the last worker's line to the moment at which both have found all
-  campaign    `submit --gate FIRST`, to its end: tasks of the simulated unit that sleep, so that what is timed is finding and placing
+  campaign    `submit --gate FIRST` of tasks on every device there is, to its end: of the simulated unit, and they sleep, so that what is
+              timed is finding and placing
   idle        after all that: memory and processor of each process over the window; pss shares what several processes have in common
 """
 
@@ -38,7 +39,7 @@ from tests.real.two_gates import (
     shares,
     start_two_gates,
     start_workers,
-    tasks_for,
+    tasks_on_each,
     worker_ids,
 )
 
@@ -51,7 +52,7 @@ def main() -> None:
     )
     parser.add_argument("--workers", type=int, default=60)
     parser.add_argument("--batch", type=int, default=10)
-    parser.add_argument("--each", type=int, default=3, help="tasks for each worker")
+    parser.add_argument("--each", type=int, default=3, help="tasks on each worker")
     parser.add_argument("--task", type=float, default=1.0, help="seconds of a task")
     parser.add_argument("--idle", type=float, default=30.0)
     parser.add_argument("--within", type=float, default=600.0, help="seconds to wait for anything")
@@ -139,7 +140,7 @@ def look(lab: Lab, gate: str) -> None:
 def campaign(lab: Lab, arguments: argparse.Namespace, workers: set[str]) -> None:
     """One over all of them; each has to have a share in it. The gates are watched meanwhile."""
     table = lab.folder / "found.csv"
-    file = tasks_for(lab, lab.folder, arguments.each, arguments.task)
+    file = tasks_on_each(lab.folder, arguments.each, arguments.task)
     gates = [psutil.Process(lab.running[name].pid) for name in ("gate", OTHER)]
     before, began = [cpu_s(gate) for gate in gates], time.monotonic()
     done = lab.submit("ada", file, "--csv", table, within=arguments.within)

@@ -22,6 +22,7 @@ from libp2p.custom_types import TProtocol
 from libp2p.exceptions import BaseLibp2pError
 from libp2p.host.basic_host import BasicHost
 from libp2p.host.exceptions import ConnectionFailure, StreamFailure
+from libp2p.identity.identify.identify import ID as IDENTIFY
 from libp2p.identity.identify_push.identify_push import ID_PUSH as IDENTIFY_PUSH
 from libp2p.io.abc import ReadWriteCloser
 from libp2p.network.auto_connector import AutoConnector
@@ -37,12 +38,14 @@ from libp2p.security.noise.exceptions import PeerIDMismatchesPubkey
 from multiaddr import Multiaddr
 
 from protocol.errors import SarkError
+from protocol.words import Family
 from swarm.addresses import Circuit, parse_circuit, parse_tcp, usable, ways
 from swarm.arrivals import Arrivals
 from swarm.dial_rules import DialRules
 from swarm.limits import InboundLimits
 from swarm.muxer import BoundedYamux
 from swarm.network import Address, PeerId, Stream
+from swarm.routing import KAD_PROTOCOL
 
 DIAL_WITHIN_S: Final = 10.0
 """One address, from the first packet to a secured connection."""
@@ -54,6 +57,8 @@ NEGOTIATE_WITHIN_S: Final = 5
 MAX_RESOLVED: Final = 2
 """IP addresses of one name."""
 MAX_HEARD: Final = 4096
+CASUAL: Final = frozenset({str(IDENTIFY), KAD_PROTOCOL, Family.INDEX, Family.REACH, Family.HEALTH})
+"""Protocols of questions that somebody else can answer as well, or that give up by themselves."""
 
 ORDINARY: Final = (BaseLibp2pError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError)
 """How streams end when peers go away; nothing to write home about."""
@@ -390,6 +395,7 @@ class NodeHost(BasicHost):
                 self._swarm.drop(conn)
             raise StreamFailure(_reason(error)) from error
         stream.set_protocol(spoken)
+        _watch(stream, spoken)
         return stream
 
     def _note(self, peer: ID, protocol: str) -> None:
@@ -416,6 +422,7 @@ class NodeHost(BasicHost):
                         log.info("too many streams of one protocol", peer=peer, protocol=protocol)
                         return
                     net_stream.set_protocol(protocol)
+                    _watch(net_stream, protocol)
                     self._note(net_stream.muxed_conn.peer_id, protocol)
                     await handler(net_stream)
                     served = True
@@ -448,6 +455,12 @@ async def _resolved(address: Address) -> tuple[Address, ...]:
         for entry in entries
     )
     return usable(found)[:MAX_RESOLVED]
+
+
+def _watch(stream: INetStream, protocol: str) -> None:
+    """From now on it matters whether the peer is there, unless all that is said here is of no consequence to anybody waiting."""
+    if protocol not in CASUAL and isinstance(stream.muxed_conn, BoundedYamux):
+        stream.muxed_conn.watched = True
 
 
 def is_relayed(conn: INetConn) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import heapq
+import math
 import random
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -50,6 +51,8 @@ MAX_DIALLED: Final = 8
 """Direct addresses of one peer that are tried at a time."""
 FORGOTTEN_S: Final = 60.0
 """How long a peer that did not answer is left out, whoever names it again."""
+LOOK_EVERY_S: Final = 1.0
+"""How old our knowledge of this machine's own addresses may be: it is wanted with every answer, and a look goes through its interfaces."""
 REFRESH_WITHIN_S: Final = 15.0
 CLOSE_WITHIN_S: Final = 0.6
 
@@ -67,6 +70,7 @@ class HostNetwork:
         self._relays = Relays(identity.peer_id, host, swarm, self.handle, lambda: self.addresses)
         self._forgotten: dict[PeerId, float] = {}
         self._addresses: tuple[Address, ...] = ()
+        self._looked_at = -math.inf
 
     @property
     def peer_id(self) -> PeerId:
@@ -74,8 +78,11 @@ class HostNetwork:
 
     @property
     def addresses(self) -> tuple[Address, ...]:
-        with contextlib.suppress(OSError):  # no more open files, say: it stays at those of the last look
-            self._addresses = usable(self._host.get_addrs())
+        now = trio.current_time()
+        if now - self._looked_at >= LOOK_EVERY_S:
+            self._looked_at = now
+            with contextlib.suppress(OSError):  # no more open files, say: it stays at those of the last look
+                self._addresses = usable(self._host.get_addrs())
         return self._addresses
 
     def sign(self, body: bytes) -> bytes:

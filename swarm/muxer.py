@@ -32,6 +32,12 @@ MAX_STREAMS: Final = 512
 PING_EVERY_S: Final = 4.0
 PONG_WITHIN_S: Final = 4.0
 """A link with nothing to hear for PING_EVERY_S + PONG_WITHIN_S, although it was asked, is dead."""
+CASUAL_PING_EVERY_S: Final = 30.0
+CASUAL_PONG_WITHIN_S: Final = 12.0
+"""The same where nobody waits for anything. Each of 60 nodes has a connection with each other: asked every 4 s, the questions alone
+took half of two processors, and answers that came too late ended connections, which made more work (measured)."""
+LATE_S: Final = 1.0
+"""Who looks so much later than meant had no processor to look with: it says nothing of the peer, which is asked again."""
 WRITE_WITHIN_S: Final = 5.0
 """A frame once begun must be finished; a socket that takes no bytes for so long is dead."""
 RELAYED_FRAME: Final = MAX_FRAME - 30
@@ -244,6 +250,10 @@ class BoundedYamux(yamux.Yamux):
         """Shared by the connections of a node."""
         self.heard_at = 0.0
         """When the peer was last heard, on trio's clock."""
+        self.watched = False
+        """Whether somebody waits for what comes by this connection, and has to know soon that nothing will."""
+        self._said_at = 0.0
+        """When the peer was first sent something since it was last heard."""
         self.relayed = self.secured_conn.get_connection_type() is ConnectionType.RELAYED
         self.max_frame = RELAYED_FRAME if self.relayed else MAX_FRAME
         self._write_within_s = RELAYED_WRITE_WITHIN_S if self.relayed else WRITE_WITHIN_S
@@ -323,24 +333,35 @@ class BoundedYamux(yamux.Yamux):
         self.heard_at = trio.current_time()
         begun = False
         while not self.event_shutting_down.is_set():
-            quiet = trio.current_time() - self.heard_at
-            if quiet < PING_EVERY_S and begun:
-                await trio.sleep(PING_EVERY_S - quiet)
+            pause = self._quiet_for()
+            if pause > 0 and begun:
+                await trio.sleep(min(pause, PING_EVERY_S))  # what is quiet now may be watched soon
                 continue
             self._ping_id += 1
             asked = trio.current_time()
             self._ping_sent_time = asked
             self._ping_event = trio.Event()
-            with trio.move_on_after(PONG_WITHIN_S):
+            within = PONG_WITHIN_S if self.watched or not begun else CASUAL_PONG_WITHIN_S
+            with trio.move_on_after(within):
                 try:
                     await self._write_frame(_header(yamux.TYPE_PING, yamux.FLAG_SYN, 0, self._ping_id))
                 except _LINK_ERRORS:
                     return  # the reader of the connection sees it too and cleans up
                 await self._ping_event.wait()
-            if self.heard_at < asked and begun:
+            late = trio.current_time() - asked - within
+            if self.heard_at < asked and begun and late < LATE_S:
                 await self.cut()
                 return
             begun = True  # the first is sent at once, to know how far the peer is, and one that is slow to begin is waited for
+
+    def _quiet_for(self) -> float:
+        """Seconds until the peer is asked, unless it is heard before: soon where somebody waits, or where it owes an answer."""
+        owes = self._said_at > self.heard_at
+        if self.watched or not owes:
+            return (
+                self.heard_at + (PING_EVERY_S if self.watched else CASUAL_PING_EVERY_S) - trio.current_time()
+            )
+        return self._said_at + PING_EVERY_S - trio.current_time()
 
     async def _write_frame(self, data: bytes) -> None:
         """Write one frame whole. Waiting for the turn can be cancelled; half a frame would garble every stream."""
@@ -351,6 +372,8 @@ class BoundedYamux(yamux.Yamux):
             with trio.move_on_after(self._write_within_s, shield=True):
                 await self.secured_conn.write(data)
                 written = True
+            if data[1] == yamux.TYPE_DATA and self._said_at <= self.heard_at:
+                self._said_at = trio.current_time()
             if not written:
                 await self.cut()
                 raise RawConnError(f"the peer took no bytes for {self._write_within_s:g} s")

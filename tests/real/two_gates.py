@@ -29,6 +29,7 @@ from tests.real.lab import Lab, campaign, script, until
 
 OTHER = "gate-b"
 LOOK_EVERY_S = 0.25
+RUNS = {"measure": {"runs": 5, "loads": 1, "warmup": 1}}
 
 
 def start_two_gates(lab: Lab) -> None:
@@ -121,6 +122,16 @@ def shares(path: Path) -> Counter[str]:
 
 def tasks_for(lab: Lab, folder: Path, each: int, seconds: float) -> Path:
     """A campaign of so many tasks for each worker, that take so long: with all of them free, none is left without."""
+    return campaign(folder, "everybody", models_for(folder, each * len(lab.workers), seconds), **RUNS)
+
+
+def tasks_on_each(folder: Path, each: int, seconds: float) -> Path:
+    """A campaign of so many tasks on every single device there is."""
+    devices = {"spread": "device"}
+    return campaign(folder, "everybody", models_for(folder, each, seconds), devices=devices, **RUNS)
+
+
+def models_for(folder: Path, count: int, seconds: float) -> list[dict[str, str]]:
+    """So many models whose task takes so long."""
     model = script(folder, f"m-{seconds:g}.json", latencies_ms=[seconds * 200.0], sleep=True)
-    models = [{"name": f"m{number}", "path": str(model)} for number in range(each * len(lab.workers))]
-    return campaign(folder, "everybody", models, measure={"runs": 5, "loads": 1, "warmup": 1})
+    return [{"name": f"m{number}", "path": str(model)} for number in range(count)]

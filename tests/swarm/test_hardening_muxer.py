@@ -247,16 +247,66 @@ async def test_what_a_finished_stream_had_received_can_be_read_after_the_connect
 # -- a clock that jumps: nothing here takes real time ---------------------------------------------------------------------
 
 
-async def test_a_silent_peer_is_given_up_within_10_seconds(
+async def test_a_silent_peer_that_is_waited_for_is_given_up_within_10_seconds(
     autojump_clock: trio.testing.MockClock, rig: Rig
 ) -> None:
+    rig.conn.watched = True
+    assert await given_up_after(rig) <= 10
+
+
+async def test_a_silent_peer_that_was_told_something_is_given_up_within_20_seconds(
+    autojump_clock: trio.testing.MockClock, rig: Rig
+) -> None:
+    await rig.pipe.open(1)
+    await trio.sleep(0.1)
+    begun = trio.current_time()
+    for _ in range(4):  # whoever goes on telling is answered no sooner
+        await rig.accepted[0].write(b"are you there?")
+        await trio.sleep(3)
+    with pytest.raises(MuxedStreamReset):
+        await rig.accepted[0].read(1)
+    assert rig.pipe.closed
+    assert trio.current_time() - begun <= 20
+
+
+async def test_a_silent_peer_of_whom_nobody_wants_anything_is_given_up_within_45_seconds(
+    autojump_clock: trio.testing.MockClock, rig: Rig
+) -> None:
+    assert 20 < await given_up_after(rig) <= 45
+
+
+async def given_up_after(rig: Rig) -> float:
+    """Seconds until the connection is closed, with a stream on which nothing comes."""
     await rig.pipe.open(1)
     await trio.sleep(0.1)
     begun = trio.current_time()
     with pytest.raises(MuxedStreamReset):
         await rig.accepted[0].read(1)
     assert rig.pipe.closed
-    assert trio.current_time() - begun <= 10
+    return trio.current_time() - begun
+
+
+@pytest.mark.parametrize(("watched", "most"), [(True, 160), (False, 25)])
+async def test_a_connection_where_nobody_waits_is_seldom_asked(
+    autojump_clock: trio.testing.MockClock, rig: Rig, watched: bool, most: int
+) -> None:
+    rig.conn.watched = watched
+    asked = 0
+
+    async def answer() -> None:
+        nonlocal asked
+        async for data in rig.pipe.replies:
+            _, kind, flags, _, number = struct.unpack(yamux.YAMUX_HEADER_FORMAT, data[:12])
+            if kind == yamux.TYPE_PING and flags == yamux.FLAG_SYN:
+                asked += 1
+                await rig.pipe.frame(yamux.TYPE_PING, yamux.FLAG_ACK, 0, number)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(answer)
+        await trio.sleep(600)
+        nursery.cancel_scope.cancel()
+    assert not rig.pipe.closed
+    assert most / 1.5 < asked <= most
 
 
 async def test_a_quiet_peer_that_answers_pings_is_kept(

@@ -99,6 +99,8 @@ def visit(browser: Browser) -> Iterator[Open]:
                 "addEventListener('securitypolicyviolation', (e) => console.error('CSP', e.violatedDirective))"
             )
             page = context.new_page()
+            # an answer that a test changes may be under way when the page closes; nobody waits for it any more
+            open_.callback(lambda: page.is_closed() or page.unroute_all(behavior="ignoreErrors"))
             page.set_default_timeout(20_000)
             page.on("console", lambda said: notes(said.type, said.text, noted))
             page.on("pageerror", lambda error: wrong.append(f"error: {error}"))
