@@ -37,12 +37,12 @@ def test_eight_workers_of_two_gates_that_know_nothing_of_each_other_are_all_foun
         by_one, by_other = Watch(lab.gate), Watch(other_gate(lab))
         with by_one.running(), by_other.running():
             for watch in (by_one, by_other):
-                await_found(watch, WORKERS, within=90)
+                await_found(watch, WORKERS, within=300)
         assert set(by_one.seen) == set(by_other.seen) == set(worker_ids(lab))
         for gate in (lab.gate, other_gate(lab)):
             until(lambda gate=gate: answering(lab, gate) == set(by_one.seen), "peers shows all", within=60)  # type: ignore[misc]
         table = tmp_path / "found.csv"
-        done = lab.submit("ada", tasks_for(lab, tmp_path, 2, 0.5), "--csv", table, within=90)
+        done = lab.submit("ada", tasks_for(lab, tmp_path, 2, 0.5), "--csv", table, within=200)
         assert done.code == 0, done
         assert shares(table).total() == 2 * WORKERS
         assert set(shares(table)) == set(by_one.seen)
