@@ -19,6 +19,8 @@ from swarm.home import Home
 from swarm.network import Contact
 
 MAX_ASKED: Final = 8
+AT_ONCE: Final = 3
+"""Requests that are answered at a time: each asks every gate with a node of its own."""
 
 Ways = Callable[[], tuple[str, ...]]
 Asking = Callable[[Home, Sequence[str]], AbstractAsyncContextManager[Asked]]
@@ -49,6 +51,7 @@ class Gates(BaseModel):
 def router(home: Home, ways: Ways, ask: Asking = asking) -> APIRouter:
     """Endpoints for `home`. `ways`: its ways into the swarm as of now, blocking; `ask`: another way to a gate, for tests."""
     gates = APIRouter(prefix="/api/v1", tags=["gate"])
+    asking = trio.Semaphore(AT_ONCE)
 
     @gates.get("/gate", operation_id="getGates")
     async def status() -> Gates:
@@ -59,7 +62,7 @@ def router(home: Home, ways: Ways, ask: Asking = asking) -> APIRouter:
         async def one(contact: Contact) -> None:
             shown[contact.peer] = await _shown(home, contact, contact.peer in own, ask)
 
-        async with trio.open_nursery() as nursery:
+        async with asking, trio.open_nursery() as nursery:
             for contact in known:
                 nursery.start_soon(one, contact)
         told = tuple(shown[contact.peer] for contact in known)

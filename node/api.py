@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Final
 
 import trio
 from fastapi import APIRouter, Body
@@ -19,6 +19,9 @@ from swarm.gates import left_addresses
 from swarm.home import Home
 from swarm.identity import load_or_create
 from swarm.logs import safe
+
+AT_ONCE: Final = 3
+"""Words that go to the worker at a time: each is said by a node of its own."""
 
 Say = Callable[[Home, Sequence[str], Sequence[str], Control | Status], Awaitable[tuple[Told, ...]]]
 
@@ -64,12 +67,14 @@ class Order(BaseModel):
 def router(home: Home, say: Say = tell_devices) -> APIRouter:
     """Endpoints for `home`. `say`: another way to the worker, for tests."""
     worker = APIRouter(prefix="/api/v1", tags=["worker"])
+    telling = trio.Semaphore(AT_ONCE)
 
     @worker.get("/worker", operation_id="getWorker")
     async def status() -> Worker:
         """How this home's worker stands: its state and why, and what it runs for whom."""
         try:
-            return await _tell(home, say, Status())
+            async with telling:
+                return await _tell(home, say, Status())
         except Unreachable as exc:
             return Worker(error=exc.what, hint=exc.hint)
 
@@ -80,7 +85,8 @@ def router(home: Home, say: Say = tell_devices) -> APIRouter:
         pause: no new work until told to resume. drain: no new work, and the worker's process ends once what runs has ended.
         reset: examine a faulty device now.
         """
-        return await _tell(home, say, Control(action=action, now=order.now, finish=order.finish))
+        async with telling:
+            return await _tell(home, say, Control(action=action, now=order.now, finish=order.finish))
 
     return worker
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import ipaddress
-import os
-import secrets
+import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
+from urllib.parse import quote
 
 import typer
 
-from protocol.errors import CampaignError, ResourceError
+from protocol.errors import CampaignError
 from scheduler.cli_parts import GATE, fetching, gates_of, keeper
 from swarm.home import Home
 
@@ -119,7 +119,7 @@ async def serving(
     from swarm.urls import FOR_OTHERS, FOR_OWNER
 
     home: Home = ctx.obj
-    token = _token(home, terms.token_file, needed=terms.beyond)
+    token, kept = _token(home, terms.token_file, needed=terms.beyond)
 
     def gates_now() -> tuple[str, ...]:
         return gates_of(ctx, gate)
@@ -141,8 +141,7 @@ async def serving(
             await nursery.start(serve, app, sockets)
             nursery.start_soon(schedules.keep, desk.wake)
             url = f"http://{f'[{shown}]' if ':' in shown else shown}:{actual}/"
-            print(f"Dashboard  {url}{'#token=' + token if token else ''}", flush=True)
-            print(f"API        {url}docs", flush=True)
+            _announce(url, token, kept)
             yield
             nursery.cancel_scope.cancel()
     finally:
@@ -170,21 +169,20 @@ def _names(hosts: Sequence[str], given: Sequence[str]) -> frozenset[str]:
     return frozenset(names)
 
 
-def _token(home: Home, file: Path | None, *, needed: bool) -> str | None:
-    """The one in `file`, else this home's own where one is needed. Raises `ResourceError`, `CampaignError`."""
-    if file is None and not needed:
-        return None
-    path = file or home.folder("scheduler") / "api-token"
-    try:
-        if file is None and not path.exists():
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
-                out.write(secrets.token_urlsafe(32) + "\n")
-        token = path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as exc:
-        raise ResourceError(f"cannot read {path}: {exc}", hint="name a file with the token in it") from None
-    if len(token) < 16 or not token.isascii() or not token.isprintable() or " " in token:
-        raise CampaignError(
-            f"{path}: a token has 16 letters or more and no spaces", hint="make one: openssl rand -hex 32"
-        )
-    return token
+def _token(home: Home, file: Path | None, *, needed: bool) -> tuple[str | None, Path]:
+    """The one in `file`, else this home's own where one is needed; and where it is kept. Raises `ResourceError`, `CampaignError`."""
+    from scheduler.api.tokens import own_token, read_token
+
+    own = home.folder("scheduler") / "api-token"
+    if file is not None:
+        return read_token(file), file
+    return (own_token(own) if needed else None), own
+
+
+def _announce(url: str, token: str | None, kept: Path) -> None:
+    """Where to go. The token itself is for a person's eyes: what stands on no terminal stands in a log, and there none belongs."""
+    shown = token is not None and sys.stdout.isatty()
+    print(f"Dashboard  {url}{'#token=' + quote(token or '', safe='') if shown else ''}", flush=True)
+    if token is not None and not shown:
+        print(f"Token      in {kept}", flush=True)
+    print(f"API        {url}docs", flush=True)

@@ -71,6 +71,11 @@ class Lookout:
             self._looking -= 1
             self._left_at = trio.current_time()
 
+    @property
+    def readers(self) -> int:
+        """How many look now."""
+        return self._looking
+
     async def newer(self, than: int = 0) -> Picture:
         """The latest picture, once there is one with a higher number. To be called while watching."""
         while self._picture is None or self._picture.number <= than:

@@ -6,7 +6,7 @@ import hashlib
 import importlib.util
 import zipfile
 from collections.abc import Callable, Collection, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Final
 
 from pydantic import ValidationError
@@ -96,7 +96,7 @@ def find_model(entry: ModelEntry, base_dir: Path, fetch: Fetch = no_fetch) -> Pa
             f"python -m pip install {entry.package}",
         )
     inside = PurePosixPath(path)
-    if inside.is_absolute() or ".." in inside.parts:
+    if inside.is_absolute() or ".." in inside.parts or "\\" in path or PureWindowsPath(path).drive:
         raise entry.error(
             f"path {safe_text(path)!r} leaves the package {entry.package}", "give the path inside it"
         )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib.util
 import os
 import re
 import shutil
@@ -19,11 +20,12 @@ from uuid import uuid4
 from pydantic import StringConstraints, ValidationError
 
 from protocol.base import Sha256
-from protocol.errors import ResourceError
+from protocol.errors import Refused, ResourceError
 from scheduler.campaign_form import Campaign, ModelEntry
 from scheduler.forms import Form, utc
 from scheduler.safe import safe_text
 from swarm.home import Home
+from swarm.urls import FOR_OTHERS, read_url, scheme_of
 
 SCHEME: Final = "sha256:"
 LEFT_FREE: Final = 1024**3
@@ -145,7 +147,7 @@ def placed(campaign: Campaign, uploads: Uploads, *, allow_paths: bool) -> Campai
     """`campaign` with its uploads named by where they lie in the folder of `uploads`, from which its paths are to be read.
 
     Raises `CampaignError` for an upload that is not here, and for what a campaign that came over a network may not name: unless
-    `allow_paths` says otherwise, files of this machine.
+    `allow_paths` says otherwise, files of this machine, and URLs of its own networks, also those that its devices would fetch.
     """
     models = tuple(_placed(entry, uploads, allow_paths=allow_paths) for entry in campaign.models)
     labels = [entry.label for entry in models]
@@ -159,6 +161,8 @@ def placed(campaign: Campaign, uploads: Uploads, *, allow_paths: bool) -> Campai
 
 def _placed(entry: ModelEntry, uploads: Uploads, *, allow_paths: bool) -> ModelEntry:
     path = entry.path or ""
+    if not allow_paths:
+        _refuse_inside(entry)
     if path.startswith(SCHEME) and entry.package is None:
         digest = path.removeprefix(SCHEME)
         upload = uploads.find(digest)
@@ -183,6 +187,27 @@ def _placed(entry: ModelEntry, uploads: Uploads, *, allow_paths: bool) -> ModelE
             "write the whole path",
         )
     return entry
+
+
+def _refuse_inside(entry: ModelEntry) -> None:
+    """Raise `CampaignError` for a URL of this machine's networks, and for a folder that is no package though Python would find it."""
+    label = safe_text(entry.label, 60)
+    if entry.url is not None and scheme_of(entry.url) in ("http", "https"):
+        try:
+            read_url(entry.url, FOR_OTHERS)
+        except Refused as exc:
+            raise entry.error(
+                f"model {label!r} cannot be fetched: {exc.what}",
+                exc.hint
+                or "send the model, POST /api/v1/models?name=FILE; or start the server with --allow-paths",
+            ) from None
+    if entry.package is not None:
+        spec = importlib.util.find_spec(entry.package)
+        if spec is not None and spec.origin is None:
+            raise entry.error(
+                f"model {label!r}: {entry.package} is a folder of the server's, not a package",
+                "name an installed package, or send the model: POST /api/v1/models?name=FILE",
+            )
 
 
 def _cannot(folder: Path, error: OSError) -> ResourceError:

@@ -13,16 +13,17 @@ import random
 import signal
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 import structlog
 import trio
 
 from protocol.base import Message
-from protocol.errors import RemoteProtocolError
+from protocol.errors import RemoteProtocolError, ResourceError
 from protocol.health_messages import HEALTH, Ping, Pong
 from protocol.words import Family
 from swarm.arrivals import Arrivals
@@ -43,6 +44,8 @@ log = structlog.get_logger("sark.node")
 
 ANYWHERE: tuple[Address, ...] = ("/ip4/0.0.0.0/tcp/0",)
 """Any free port on every interface."""
+TRIES: Final = 5
+AGAIN_S: Final = 0.05
 END_OF_INPUT: Final = "end of input"
 
 
@@ -65,6 +68,21 @@ class Here:
     def addresses(self) -> tuple[Address, ...]:
         """Where others reach this node now: directly, or through gates."""
         return self.network.addresses if self.reach is None else self.reach.addresses
+
+
+@asynccontextmanager
+async def locked(folder: Path) -> AsyncIterator[None]:
+    """Hold the folder as `lock_folder` does. Whoever only looks whether a node runs there has it for a moment: that is waited for."""
+    with ExitStack() as held:
+        for last in (*(False,) * (TRIES - 1), True):
+            try:
+                held.enter_context(lock_folder(folder))
+                break
+            except ResourceError:
+                if last:
+                    raise
+                await trio.sleep(AGAIN_S)
+        yield
 
 
 @asynccontextmanager
@@ -92,7 +110,7 @@ async def enter(
     files = allow_open_files()
     arrivals.limits = replace(arrivals.limits, all=for_others(files))
     log.debug("node.files", allowed=files)
-    with lock_folder(folder):
+    async with locked(folder):
         identity = load_or_create(home.key(role))
         incarnation = next_incarnation(folder / "incarnation")
         rng = random.Random()

@@ -53,6 +53,8 @@ def router(desk: Desk) -> APIRouter:
         responses=problems(HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY),
     )
 
+    busy = trio.CapacityLimiter(1)  # seconds of a processor, at most: one after the other
+
     @v1.get("/compare", operation_id="compare")
     async def compare(
         a: Annotated[
@@ -101,7 +103,7 @@ def router(desk: Desk) -> APIRouter:
                 ),
             )
 
-        return await trio.to_thread.run_sync(compared)
+        return await trio.to_thread.run_sync(compared, limiter=busy)
 
     @v1.get("/matrix", operation_id="matrix")
     async def matrix(
@@ -128,7 +130,9 @@ def router(desk: Desk) -> APIRouter:
 
         found = [row for row in await desk.store(rows) if not model or row.file_name in model]
         try:
-            return matrix_of(found, base=base, prices=prices)
+            return await trio.to_thread.run_sync(
+                lambda: matrix_of(found, base=base, prices=prices), limiter=busy
+            )
         except ValueError as exc:
             raise Wrong(
                 HTTPStatus.UNPROCESSABLE_ENTITY,

@@ -14,6 +14,7 @@ from fastapi import APIRouter, Query
 
 from protocol.requirement import Requirement, parse_clause
 from scheduler.api.desk import Desk
+from scheduler.api.feeds import MAX_FOLLOWERS
 from scheduler.api.live import MEDIA_TYPE, Live, Tell
 from scheduler.api.problems import Wrong
 from scheduler.devices import Fleet, FleetDevice, TaskThere, changed, show_fleet_device
@@ -31,8 +32,8 @@ Where = Annotated[
 ]
 
 
-def router(desk: Desk, opening: Opening | None = None) -> APIRouter:
-    """Endpoints over `desk`'s swarm. `opening`: other eyes than a visitor's, for tests."""
+def router(desk: Desk, opening: Opening | None = None, *, most: int = MAX_FOLLOWERS) -> APIRouter:
+    """Endpoints over `desk`'s swarm. `opening`: other eyes than a visitor's, for tests; `most`: live readers at a time."""
     lookout = Lookout(opening or partial(_eyes, desk))
 
     @asynccontextmanager
@@ -74,6 +75,12 @@ def router(desk: Desk, opening: Opening | None = None) -> APIRouter:
         """The same, live. Events: `fleet` holds `at`, `count`, `fit`, `explain`, `peers` (those that changed; all of them at first) and
         `gone` (peer ids); `problem` holds `detail` and `hint` while the swarm cannot be looked at."""
         requirement = _requirement(where)
+        if lookout.readers >= most:
+            raise Wrong(
+                HTTPStatus.TOO_MANY_REQUESTS,
+                f"{lookout.readers} look at the swarm over this server",
+                hint="close one, or ask for the list now and then: /api/v1/peers",
+            )
         return Live(partial(_feed, desk, lookout, requirement))
 
     return fleet

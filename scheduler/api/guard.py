@@ -106,7 +106,7 @@ def refusal(
             return (
                 HTTPStatus.UNAUTHORIZED,
                 "this server wants its token",
-                "send it as: Authorization: Bearer TOKEN; `sark-node serve` prints it",
+                "send it as: Authorization: Bearer TOKEN; `sark-node serve` says where it is",
             )
     return None
 

@@ -79,6 +79,7 @@ _FILES: Final[dict[int | str, dict[str, Any]]] = {
 def router(desk: Desk) -> APIRouter:
     """Endpoints over `desk`."""
     v1 = APIRouter(prefix="/api/v1", tags=["results"])
+    whole_files = trio.Semaphore(1)  # a file that is made whole, with all samples, is held: one at a time
 
     @v1.get(
         "/campaigns/{campaign}/results",
@@ -105,8 +106,9 @@ def router(desk: Desk) -> APIRouter:
         name = f"{campaign}-raw.json" if format is ResultFormat.RAW else f"{campaign}.{format}"
         headers = {"Content-Disposition": f'attachment; filename="{name}"'}
         if format is ResultFormat.PARQUET:
-            whole = await desk.store(lambda store: raw_results(store.rows(campaign)))
-            content = await trio.to_thread.run_sync(parquet_bytes, campaign, whole)
+            async with whole_files:
+                whole = await desk.store(lambda store: raw_results(store.rows(campaign)))
+                content = await trio.to_thread.run_sync(parquet_bytes, campaign, whole)
             return Response(content, media_type=_TYPES[format], headers=headers)
         pieces = _pieces(desk, partial(_lines, campaign, format))
         return StreamingResponse(pieces, media_type=_TYPES[format], headers=headers)

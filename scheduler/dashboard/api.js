@@ -12,9 +12,9 @@ export class Problem extends Error {
 
 // The server prints a link that ends in #token=…; it is kept for this tab alone and taken out of the address.
 export function takeToken() {
-  const found = /^#token=([\w.~-]+)$/.exec(location.hash);
+  const found = /^#token=((?:[\w.~-]|%[2-7][\dA-F])+)$/.exec(location.hash);
   if (found) {
-    sessionStorage.setItem(KEPT, found[1]);
+    setToken(decodeURIComponent(found[1]));
     history.replaceState(null, "", "#/");
   }
 }

@@ -144,6 +144,18 @@ async def test_a_swarm_that_cannot_be_reached_is_no_fault_of_the_server(
     assert answer.json()["hint"] == "start one with: sark-node gate"
 
 
+async def test_more_live_readers_than_there_is_room_for_are_told_so(desk: Desk, swarm: Swarm) -> None:
+    live = fleet.router(desk, swarm.eyes, most=0)  # type: ignore[arg-type]
+    app = FastAPI()
+    tell_problems(app)
+    app.include_router(live)
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:5000") as client:
+        answer = await client.get("/api/v1/fleet")
+    assert answer.status_code == HTTPStatus.TOO_MANY_REQUESTS
+    assert "/api/v1/peers" in answer.json()["hint"]
+
+
 async def test_a_reader_who_goes_is_no_longer_told(desk: Desk, swarm: Swarm) -> None:
     lookout = Lookout(swarm.eyes)  # type: ignore[arg-type]
     sent: list[dict[str, Any]] = []

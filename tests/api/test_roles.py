@@ -7,10 +7,12 @@ from contextlib import asynccontextmanager
 from http import HTTPStatus
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import pytest
 import trio
+import trio.testing
 from fastapi import APIRouter, FastAPI
 
 import gate.api
@@ -111,6 +113,36 @@ async def test_an_order_reaches_the_worker_as_it_was_given(home: Home) -> None:
     ]
 
 
+class Few:
+    """Counts who is there at a time, and lets them go when all that may come have come."""
+
+    def __init__(self, few: int) -> None:
+        self.few, self.here, self.most = few, 0, 0
+        self._full = trio.Event()
+
+    async def stay(self) -> None:
+        self.here += 1
+        self.most = max(self.most, self.here)
+        if self.here >= self.few:
+            self._full.set()
+        await self._full.wait()
+        await trio.testing.wait_all_tasks_blocked()
+        self.here -= 1
+
+
+async def test_a_few_words_at_a_time_go_to_the_worker_however_many_ask(home: Home) -> None:
+    worker, few = Worker(home), Few(node.api.AT_ONCE)
+
+    async def say(*args: Any) -> tuple[Told, ...]:
+        await few.stay()
+        return await worker.say(*args)
+
+    async with client(node.api.router(home, say)) as asking, trio.open_nursery() as nursery:
+        for _ in range(10):
+            nursery.start_soon(asking.get, "/api/v1/worker")
+    assert (few.most, len(worker.said)) == (node.api.AT_ONCE, 10)
+
+
 async def test_a_worker_that_says_no_is_heard(home: Home) -> None:
     worker = Worker(home)
     worker.error = Refused("you are not its owner", reason=Reason.NOT_ALLOWED, hint="sark-node join --owner")
@@ -159,6 +191,22 @@ async def test_each_gate_is_shown_as_it_stands_or_with_why_it_does_not_say(home:
         "sark-node gate --operator",
     )
     assert (third["reached"], third["error"]) == (False, "no gate answers")
+
+
+async def test_gates_are_asked_for_a_few_at_a_time_however_many_ask(home: Home) -> None:
+    few = Few(gate.api.AT_ONCE)
+
+    @asynccontextmanager
+    async def ask(home: Home, gates: Sequence[str]) -> AsyncIterator[SimpleNamespace]:
+        await few.stay()
+        async with asking_gate(home, gates) as asked:
+            yield asked
+
+    router = gate.api.router(home, lambda: (address(0),), ask)  # type: ignore[arg-type]
+    async with client(router) as asking, trio.open_nursery() as nursery:
+        for _ in range(10):
+            nursery.start_soon(asking.get, "/api/v1/gate")
+    assert few.most == gate.api.AT_ONCE
 
 
 async def test_a_homes_own_gate_stands_alone_and_its_worker_is_no_gate(home: Home) -> None:

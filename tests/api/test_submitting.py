@@ -100,6 +100,16 @@ async def test_without_its_content_type_a_campaign_is_not_read(client: httpx.Asy
         assert answer.status_code == HTTPStatus.UNSUPPORTED_MEDIA_TYPE
 
 
+@pytest.fixture
+def folder_of_ours(tmp_path: Path) -> Iterator[None]:
+    """Where Python looks for packages, as when the server is started with `python -m`."""
+    (tmp_path / "here" / "a_folder_of_ours").mkdir(parents=True)
+    (tmp_path / "here" / "a_folder_of_ours" / "x.onnx").write_bytes(MODEL)
+    sys.path.append(str(tmp_path / "here"))
+    yield
+    sys.path.remove(str(tmp_path / "here"))
+
+
 @pytest.mark.parametrize(
     ("model", "word"),
     [
@@ -113,10 +123,15 @@ async def test_without_its_content_type_a_campaign_is_not_read(client: httpx.Asy
         ("http://127.0.0.1:1/x.onnx", "fetched"),
         ("https://169.254.169.254/latest/x.onnx", "169.254"),
         ({"package": "magika", "path": "../../../etc/hostname"}, "leaves the package"),
+        ({"url": "http://192.168.1.1/x.onnx", "sha256": "ab" * 32, "size": 7}, "fetched"),
+        ({"url": "https://10.0.0.1/x.onnx", "sha256": "ab" * 32, "size": 7}, "10.0.0.1"),
+        ({"url": "https://printer.lan/x.onnx", "sha256": "ab" * 32, "size": 7}, "printer.lan"),
+        ({"url": "https://127.0.0.1/x.onnx", "path": f"sha256:{SHA}"}, "127.0.0.1"),
+        ({"package": "a_folder_of_ours", "path": "x.onnx"}, "not a package"),
     ],
 )
 async def test_what_is_the_server_s_own_cannot_be_named(
-    client: httpx.AsyncClient, kept: Any, model: object, word: str
+    client: httpx.AsyncClient, kept: Any, sent: str, folder_of_ours: None, model: object, word: str
 ) -> None:
     answer = await client.post(CAMPAIGNS, json={**NAMED, "models": [model]})
     assert answer.status_code == HTTPStatus.UNPROCESSABLE_ENTITY

@@ -102,7 +102,8 @@ def test_a_package_that_is_not_there_is_answered_with_the_line_that_installs_it(
 
 
 def test_a_path_in_a_package_stays_in_it(tmp_path: Path) -> None:
-    assert "leaves the package" in str(refused("{package: magika, path: ../onnx/x.onnx}", tmp_path))
+    for path in ("../onnx/x.onnx", "/x.onnx", r"..\onnx\x.onnx", "C:/x.onnx", "C:x.onnx"):
+        assert "leaves the package" in str(refused(f"{{package: magika, path: '{path}'}}", tmp_path))
     assert "no such file" in str(refused("{package: magika, path: none.onnx}", tmp_path))
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from gate.service import run_gate
 from gate.settings import GateSettings
@@ -15,9 +16,10 @@ from protocol.errors import ResourceError
 from protocol.health_messages import HEALTH, Ping, Pong
 from protocol.requirement import Requirement
 from protocol.words import Family
-from swarm.entry import Here, enter
+from swarm.entry import Here, enter, locked
 from swarm.gates import leave_addresses, local_gates, own_worker, remember_gates, remembered_gates
 from swarm.home import Home
+from swarm.identity import lock_folder
 from swarm.link import Links
 from swarm.settings import RoleSettings
 
@@ -58,6 +60,23 @@ async def test_a_second_node_on_the_same_folder_is_refused_at_once(tmp_path: Pat
             "gate", home, SETTINGS, holder=True
         ) as gate:  # another role of the same home has its own
             assert gate.identity.peer_id
+
+
+async def test_whoever_only_looks_whether_a_node_runs_keeps_none_from_starting(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    looked = trio.Event()
+
+    async def look() -> None:
+        with lock_folder(tmp_path):
+            looked.set()
+            await trio.sleep(0.07)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(look)
+        await looked.wait()
+        async with locked(tmp_path):
+            assert trio.current_time() > 0
 
 
 async def test_no_gate_file_is_no_error_and_a_strange_one_neither(tmp_path: Path) -> None:
