@@ -53,6 +53,8 @@ class Finding(StrEnum):
     """The samples do not say it surely enough."""
     DOUBTFUL = "doubtful"
     """Measured, but its verdict is not valid: neither an alarm nor something to compare with."""
+    SIMULATED = "simulated"
+    """A simulation: nothing was measured, so it is neither an alarm nor something to compare with."""
     SLOWER = "slower"
     MEMORY = "more-memory"
     FAILED = "failed"
@@ -70,6 +72,7 @@ class Finding(StrEnum):
     """Of a run that was due: it could not begin."""
 
 
+_UNMEASURED: Final = frozenset({Finding.ABSENT, Finding.SIMULATED})
 WORSE: Final = frozenset({Finding.SLOWER, Finding.MEMORY, Finding.FAILED})
 
 
@@ -90,19 +93,11 @@ class Good:
     measured: Measured
 
 
-class Cell(BaseModel):
-    """One cell of one run; times in ms, memory in MB of 1,048,576 bytes. Kept with the run, so that a history outlives campaigns."""
+class Outcome(BaseModel):
+    """What one run measured of one cell, and what that is beside the last good one; times in ms, memory in MB of 1,048,576 bytes."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
 
-    key: str
-    """The same for the same model, unit, threads, shapes and device."""
-    model: str
-    unit: str
-    device: str
-    device_id: str = ""
-    threads: int | None = None
-    shapes: str = ""
     status: str
     verdict: str = ""
     median_ms: float | None = None
@@ -119,12 +114,26 @@ class Cell(BaseModel):
     ratio_high: float | None = None
     memory_ratio: float | None = None
     why: str = ""
+
+
+class Cell(Outcome):
+    """One cell of one run. Kept with the run, so that a history outlives campaigns."""
+
+    key: str
+    """The same for the same model, unit, threads, shapes and device."""
+    model: str
+    unit: str
+    device: str
+    device_id: str = ""
+    threads: int | None = None
+    shapes: str = ""
     simulated: bool = False
 
     @property
     def good(self) -> bool:
         """Whether later results may be held against it."""
-        return self.status == Status.COMPLETE and self.verdict == Verdict.VALID and self.finding not in WORSE
+        measured = self.status == Status.COMPLETE and not self.simulated
+        return measured and self.verdict == Verdict.VALID and self.finding not in WORSE
 
 
 def key_of(row: Row) -> str:
@@ -155,7 +164,7 @@ def judge(
     cells = tuple(_cell(found, last_good, alarm) for found in results)
     if any(cell.finding in WORSE for cell in cells):
         return Finding.REGRESSION, cells
-    if not cells or any(cell.finding is Finding.ABSENT for cell in cells):
+    if not cells or any(cell.finding in _UNMEASURED for cell in cells):
         return Finding.INCOMPLETE, cells
     return Finding.FINE, cells
 
@@ -179,6 +188,8 @@ def _cell(found: Measured, last_good: Callable[[Row, str], Good | None], alarm: 
         simulated=bool(row.simulated),
         finding=Finding.FIRST,
     )
+    if row.simulated:
+        return base.model_copy(update={"finding": Finding.SIMULATED, "why": row.verdict_reason or row.detail})
     good = last_good(row, key)
     if row.status is not Status.COMPLETE:
         worse = good is not None and row.status is Status.FAILED and row.reason in BY_MODEL

@@ -16,6 +16,7 @@ from typing import Final
 from scheduler.compare import Comparison, Word, compare_intervals, compare_samples, compare_through
 from scheduler.row import Row, Status
 from scheduler.sources import Entry
+from scheduler.verdict import Verdict
 
 OTHERS_APART: Final = 10.0
 STALL_APART: Final = 20.0
@@ -99,11 +100,13 @@ def _pair(
     said = _through(a, b, through, seed) if through[2] else _compared(a, b, seed)
     if said.word in (Word.FASTER, Word.SLOWER) and (why := other_host(a.row, b.row)):
         said = replace(said, word=Word.AMBIGUOUS, why=f"{said.why}; but {why}")
-    doubts = [
-        f"{side} is {row.verdict}" for side, row in (("A", a.row), ("B", b.row)) if row.verdict != "valid"
-    ]
     if a.row.simulated:
-        doubts.insert(0, "a simulation, nothing was measured")
+        return Pair(a.row, b.row, said, "a simulation, nothing was measured")
+    doubts = [
+        f"{side} is {row.verdict}"
+        for side, row in (("A", a.row), ("B", b.row))
+        if row.verdict != Verdict.VALID
+    ]
     return Pair(a.row, b.row, said, "; ".join(doubts))
 
 

@@ -22,6 +22,8 @@ from scheduler.figures import (
     ResultsPage,
 )
 from scheduler.questions import Questions
+from scheduler.simulated import UNIT
+from scheduler.verdict import Verdict
 
 MAX_PAGE: Final = 1000
 _EXACT: Final = ("campaign", "model", "sha256", "unit", "soc", "state", "verdict")
@@ -66,18 +68,21 @@ class Browsing(Questions):
     def pivot(
         self, rows: Dimension, columns: Dimension, value: Figure, filters: Filters | None = None
     ) -> Pivot:
-        """How `value` is in each pair of `rows` and `columns`: the median over all succeeded tasks that have it."""
+        """How `value` is in each pair of `rows` and `columns`: the median over all succeeded tasks that have it. Simulations are left out
+        where anything else is found.
+        """
         down, across, figure = (t.results.c[str(name)] for name in (rows, columns, value))
-        query = sa.select(down, across, figure).where(
+        query = sa.select(down, across, figure, t.results.c.verdict).where(
             t.results.c.state == str(TaskState.SUCCEEDED),
             figure.is_not(None),
             *_where(filters or Filters()),
         )
         found: defaultdict[tuple[Any, Any], list[float]] = defaultdict(list)
-        for one, other, number in self._tuples(
-            query
-        ):  # three times as quick as asking SQLite for the medians
-            found[one, other].append(number)
+        lines = self._tuples(query)  # three times as quick as asking SQLite for the medians
+        measured = any(verdict != Verdict.SIMULATED for *_, verdict in lines)
+        for one, other, number, verdict in lines:
+            if not measured or verdict != Verdict.SIMULATED:
+                found[one, other].append(number)
         cells = [
             PivotCell(_shown(one), _shown(other), len(each), median(each), min(each), max(each))
             for (one, other), each in found.items()
@@ -95,6 +100,9 @@ def _where(filters: Filters) -> list[sa.ColumnElement[bool]]:
     found = [r[name] == str(getattr(filters, name)) for name in _EXACT if getattr(filters, name) is not None]
     if filters.device is not None:
         found.append(sa.or_(r.device == filters.device, r.device_id == filters.device))
+    if filters.simulated is not None:
+        pretended = r.unit == UNIT
+        found.append(pretended if filters.simulated else sa.not_(pretended))
     if filters.since is not None:
         found.append(r.ended >= filters.since)
     if filters.until is not None:

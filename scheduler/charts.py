@@ -18,6 +18,8 @@ from scheduler.verdict import Verdict
 SPOTS: Final = 300
 """Dots in a strip; of more samples, so many at even ranks."""
 _GOLDEN: Final = 0.618034
+_UNTOLD: Final = frozenset({Verdict.VALID, Verdict.SIMULATED})
+"""Verdicts that a bar does not tell: the one is as it should be, the other stands in the name."""
 _TONES: Final = {"FASTER": Tone.GOOD, "SLOWER": Tone.BAD, "SAME": Tone.FIRST, "AMBIGUOUS": Tone.WARN}
 
 
@@ -77,14 +79,14 @@ def bars(
 
 def _value(row: Row) -> str:
     told = f"{digits(row.inference_ms_median or 0.0)} ms"
-    return told if row.verdict == Verdict.VALID else f"{told}  {row.verdict}"
+    return told if row.verdict in _UNTOLD else f"{told}  {row.verdict}"
 
 
 def _spoken(row: Row) -> str:
     told = f"{digits(row.inference_ms_median or 0.0)} ms"
     if row.inference_ms_median_low is not None and row.inference_ms_median_high is not None:
         told += f" ({digits(row.inference_ms_median_low)} to {digits(row.inference_ms_median_high)})"
-    return told + ("" if row.verdict == Verdict.VALID else f", {row.verdict}")
+    return told + ("" if row.verdict in _UNTOLD else f", {row.verdict}")
 
 
 # -- samples -----------------------------------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from scheduler.drawing import (
     wide,
 )
 from scheduler.row import Row
+from scheduler.simulated import counting
 
 NAMED: Final = 24
 """Points that are called by name."""
@@ -100,7 +101,9 @@ def pareto(
                 bold=True,
             )
         )
-    front = best_of(points)
+    there_count = {row.job_id for row in counting(there)}
+    told_of = [at for at, row in enumerate(there) if row.job_id in there_count]
+    front = [told_of[at] for at in best_of([points[at] for at in told_of])]
     marks.append(
         Stroke([(across.at(points[at][0]), up.at(points[at][1])) for at in front], Tone.GOOD, 1.8, 0.8)
     )

@@ -9,6 +9,7 @@ from typing import Final
 from scheduler.drawing import Box, Mark, Scale, Stroke, Tone, Words, fit, tick_text, wide
 from scheduler.row import Row, Status
 from scheduler.safe import safe_text
+from scheduler.simulated import marked
 
 PAGE: Final = 400.0
 """Width of a picture in a page, in its units."""
@@ -36,6 +37,7 @@ def complete(rows: Sequence[Row]) -> list[Row]:
 
 def names_of(rows: Sequence[Row], *, model: bool = True) -> list[str]:
     """What tells each of `rows` from the others: of model, device, unit and threads those in which they differ; the task where none do.
+    A simulation is marked.
 
     `model`: it is named, even if there is one only.
     """
@@ -56,7 +58,10 @@ def names_of(rows: Sequence[Row], *, model: bool = True) -> list[str]:
             parts.append(part)
     if not parts:
         parts = [lambda row: row.device_name or "no device"]
-    names = [" · ".join(filter(None, (safe_text(part(row), 80) for part in parts))) for row in rows]
+    names = [
+        marked(" · ".join(filter(None, (safe_text(part(row), 80) for part in parts))), row.simulated)
+        for row in rows
+    ]
     return [
         f"{name} · task {row.job_id.rpartition('/')[2]}" if names.count(name) > 1 else name
         for name, row in zip(names, rows, strict=True)

@@ -199,6 +199,9 @@ def matrix(
 
 
 def _show_matrix(cells: tuple[Cell, ...], base: str) -> None:
+    from scheduler.simulated import marked
+    from scheduler.verdict import Verdict
+
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     money = next((cell.currency for cell in cells if cell.currency), "")
     heads = ["model", "device", "unit", "median ms", "95 %", *(["ratio"] if base else [])]
@@ -219,7 +222,8 @@ def _show_matrix(cells: tuple[Cell, ...], base: str) -> None:
             numbers.append("" if cell.per_watt is None else f"{cell.per_watt:.4g}")
         if priced:
             numbers.append("" if cell.per_million is None else f"{cell.per_million:.4g}")
-        names = (Text(safe_text(name)) for name in (cell.model, cell.device, _unit(cell)))
+        device = marked(safe_text(cell.device), cell.verdict == Verdict.SIMULATED)
+        names = (Text(safe_text(cell.model)), Text(device), Text(safe_text(_unit(cell))))
         table.add_row(*names, *numbers)
     console = new_console()
     console.print(table)
@@ -241,8 +245,14 @@ _STYLE = {"FASTER": "green", "SLOWER": "red", "SAME": "", "AMBIGUOUS": "yellow"}
 
 
 def _both(pair: Pair, name: str) -> str:
-    """The two sides' fact; one word where they share it."""
-    told = [safe_text(str(getattr(row, name)), 60) for row in (pair.a, pair.b) if row is not None]
+    """The two sides' fact; one word where they share it. A device that is not there is marked."""
+    from scheduler.simulated import marked
+
+    told = [
+        marked(safe_text(str(getattr(row, name)), 60), name == "device_name" and row.simulated)
+        for row in (pair.a, pair.b)
+        if row is not None
+    ]
     return " → ".join(dict.fromkeys(told))
 
 

@@ -37,6 +37,8 @@ class PairInfo(Form):
     a_median_ms: float | None
     a_launches: int | None
     a_threads: int | None
+    a_simulated: bool | None
+    """true: a simulation, which is never compared with what was measured."""
     b_job: str | None
     b_model: str | None
     b_unit: str | None
@@ -44,6 +46,7 @@ class PairInfo(Form):
     b_median_ms: float | None
     b_launches: int | None
     b_threads: int | None
+    b_simulated: bool | None
 
 
 class Beside(Form):
@@ -105,6 +108,7 @@ _SIDE: Final = {
     "median_ms": "inference_ms_median",
     "launches": "launches",
     "threads": "threads",
+    "simulated": "simulated",
 }
 
 

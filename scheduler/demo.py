@@ -129,8 +129,8 @@ def demo_swarm(
         swarm.stop()
 
 
-def _await_log(swarm: Swarm, names: Sequence[str]) -> None:
-    """Until each of these workers has said that others can reach it: a campaign by classes is planned on those that are there."""
+def _await_fleet(swarm: Swarm, names: Sequence[str], say: Callable[[str], None]) -> None:
+    """Until each of these workers is found by who looks around: a campaign by classes is planned on those that are there."""
 
     def up() -> bool:
         logs = (swarm.home(name) / "output.log" for name in names)
@@ -138,12 +138,21 @@ def _await_log(swarm: Swarm, names: Sequence[str]) -> None:
 
     within = START_WITHIN_S * max(1, len(names) // 2)
     _wait(swarm, up, "the workers do not come up", within=within)
-    with contextlib.suppress(ResourceError):  # a busy machine: it goes on with those that are found
-        _wait(swarm, lambda: _seen(swarm) >= len(names), "not all workers are found", within=START_WITHIN_S)
+    found = 0
+
+    def all_found() -> bool:
+        nonlocal found
+        found = max(found, _seen(swarm, within))
+        return found >= len(names)
+
+    with contextlib.suppress(ResourceError):  # a very busy machine: it goes on with those that are found
+        _wait(swarm, all_found, "not all workers are found", within=within)
     swarm.check()
+    if found < len(names):
+        say(f"only {found} of {len(names)} are found on this busy machine: the campaign is planned on those")
 
 
-def _seen(swarm: Swarm) -> int:
+def _seen(swarm: Swarm, within: float) -> int:
     """How many devices somebody who looks around finds."""
     (gate,) = local_gates(Home.at(swarm.home("gate")))
     command = [*own_command(), "--home", str(swarm.home("scheduler")), "peers", "--json"]
@@ -153,7 +162,7 @@ def _seen(swarm: Swarm) -> int:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             check=False,
-            timeout=START_WITHIN_S,
+            timeout=within,
         )
         return int(json.loads(told.stdout)["count"])
     except (subprocess.TimeoutExpired, ValueError):
@@ -208,7 +217,7 @@ def run_demo(folder: Path, workers: int, console: Console, *, fleet: int = 0) ->
             demo_swarm(folder, 0 if fleet else workers, say, fleet=joins) as (swarm, home),
         ):
             if fleet:
-                _await_log(swarm, [member.name for member in joins])
+                _await_fleet(swarm, [member.name for member in joins], say)
             say(f"submitting {file} …")
             campaign_id = submit_campaign(home, file, wait_s=60.0)
             with open_store(home) as store:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
-from scheduler.alarm import Cell, Finding
+from scheduler.alarm import Cell, Outcome
 from scheduler.campaign_form import Schedule, show_time_of_day
 from scheduler.campaign_text import campaign_text, read_spec
 from scheduler.experiment_store import ExperimentRow, VersionRow
@@ -77,25 +77,12 @@ class RunView(_Shown):
     why: str = ""
 
 
-class Point(_Shown):
-    """What one run measured of one cell; times in ms, memory in MB of 1,048,576 bytes."""
+class Point(Outcome):
+    """What one run measured of one cell."""
 
     campaign: str
     version: int
     begun: str
-    status: str
-    verdict: str
-    median_ms: float | None = None
-    low_ms: float | None = None
-    high_ms: float | None = None
-    memory_mb: float | None = None
-    finding: Finding
-    against: str | None = None
-    ratio: float | None = None
-    ratio_low: float | None = None
-    ratio_high: float | None = None
-    memory_ratio: float | None = None
-    why: str = ""
 
 
 class CellHistory(_Shown):
@@ -198,7 +185,7 @@ def history_view(store: Store, name: str, *, limit: int = 20, after: str | None 
                     campaign=run.campaign,
                     version=run.version,
                     begun=utc(run.begun) or "",
-                    **cell.model_dump(include=set(Point.model_fields) - {"campaign", "version", "begun"}),
+                    **cell.model_dump(include=set(Outcome.model_fields)),
                 )
             )
     return History(

@@ -260,7 +260,7 @@ def found_of(
 
 
 def _measured(cell: Cell) -> bool:
-    return cell.status == Status.COMPLETE and cell.median_ms is not None
+    return cell.status == Status.COMPLETE and cell.median_ms is not None and not cell.simulated
 
 
 def _again(cell: Cell, row: Row, there: dict[str, Measured]) -> Measured:

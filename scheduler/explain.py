@@ -17,6 +17,7 @@ from protocol.requirement import Clause, Of, Op, Requirement, attribute_of
 from protocol.words import Reason
 from scheduler.rank import RESTING, WorkerView
 from scheduler.safe import safe_text
+from scheduler.simulated import shown_name
 
 _AT_LEAST: Final = (Op.GE, Op.GT)
 _AT_MOST: Final = (Op.LE, Op.LT)
@@ -65,7 +66,7 @@ def _devices(count: int) -> str:
 
 def _nearest(clause: Clause, verdicts: Sequence[tuple[Advert, ClauseVerdict]]) -> str:
     advert, verdict = min(verdicts, key=lambda pair: (_distance(clause, pair[0]), pair[0].name))
-    return f"{safe_text(advert.name)} has {safe_text(verdict.have)}"
+    return f"{shown_name(advert)} has {safe_text(verdict.have)}"
 
 
 def _distance(clause: Clause, advert: Advert) -> float:

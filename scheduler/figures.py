@@ -111,6 +111,8 @@ class Filters:
     soc: str | None = None
     state: TaskState | None = None
     verdict: str | None = None
+    simulated: bool | None = None
+    """True: simulations alone; False: without them."""
     since: float | None = None
     """Ended then or later, in seconds since 1970."""
     until: float | None = None

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from protocol.attempt import TaskState
 from protocol.words import Phase, Reason
 from scheduler.progress import fraction, progress_text
+from scheduler.simulated import UNIT, asks_for_it
 from scheduler.stored import CampaignRow, Event, NewModel, Outcome, Summary, TaskRow
 
 
@@ -60,6 +61,8 @@ class CampaignInfo(Form):
     """Why it ended before its tasks did, if it did."""
     experiment: str | None = None
     """Of which version of an experiment it is a run, such as nightly@3; null: of none."""
+    simulated: bool = False
+    """Some of it, or all, is a simulation: figures from a script, or devices that are not there."""
     finding: str | None = None
     """What that run was, beside the last good results: fine, regression or incomplete; null: not known yet."""
 
@@ -141,6 +144,7 @@ def _campaign(item: Summary, *, scheduling: bool) -> dict[str, Any]:
         "detail": campaign.detail,
         "experiment": item.experiment or None,
         "finding": item.finding or None,
+        "simulated": asks_for_it(campaign.spec),
     }
 
 
@@ -158,6 +162,8 @@ class TaskInfo(Form):
     """Of the model."""
     unit: str
     """The compute unit asked for."""
+    simulated: bool = False
+    """A simulation: its figures come from a script, or its device is not there."""
     state: TaskState
     progress: str
     """How it stands, in a phrase: what `watch` shows."""
@@ -202,6 +208,7 @@ def task_info(row: TaskRow) -> TaskInfo:
         model=row.model,
         sha256=row.sha256,
         unit=row.unit,
+        simulated=row.unit == UNIT,
         state=row.state,
         progress=progress_text(row),
         phase=row.phase,

@@ -11,6 +11,7 @@ from protocol.attempt import TaskState
 from scheduler import tables as t
 from scheduler.forms import CampaignStatus
 from scheduler.questions import TASK_COLUMNS, Questions, campaign_row, task_row
+from scheduler.simulated import UNIT
 from scheduler.stored import Summary, TaskRow
 
 _STILL: Final = (CampaignStatus.RUNNING, CampaignStatus.CANCELLING)
@@ -89,17 +90,24 @@ class Listing(Questions):
         return found
 
     def counted(self) -> dict[str, dict[str, int]]:
-        """How many campaigns, tasks and attempts stand where, for gauges: `{"campaigns": {"running": 1}, …}`."""
+        """How many campaigns, tasks and attempts stand where, for gauges: `{"campaigns": {"running": 1}, …}`. Simulations are
+        counted apart.
+        """
         c = t.campaigns.c
         standing = sa.case((c.ended.is_not(None), c.outcome), (c.cancel, "cancelling"), else_="running")
+        pretended = t.tasks.c.unit == UNIT
+
+        def by_state(table: sa.Table, *which: sa.ColumnElement[bool]) -> sa.Select[Any]:
+            query = sa.select(table.c.state, sa.func.count().label("number")).where(*which)
+            return query.group_by(table.c.state)
+
         questions: dict[str, Any] = {
             "campaigns": sa.select(standing.label("state"), sa.func.count().label("number")).group_by(
                 "state"
             ),
-            **{
-                name: sa.select(table.c.state, sa.func.count().label("number")).group_by(table.c.state)
-                for name, table in (("tasks", t.tasks), ("attempts", t.attempts))
-            },
+            "tasks": by_state(t.tasks, sa.not_(pretended)),
+            "simulated_tasks": by_state(t.tasks, pretended),
+            "attempts": by_state(t.attempts),
         }
         return {
             name: {str(row.state): int(row.number) for row in self._all(query)}

@@ -25,6 +25,7 @@ from scheduler.models import Models, unseen
 from scheduler.plan import Cell
 from scheduler.rank import FETCH_RATE, RESTING
 from scheduler.safe import safe_text
+from scheduler.simulated import shown_name
 from scheduler.visit import Kind, Told, Visit, kind_of
 
 DIGITS = 12
@@ -230,7 +231,7 @@ def _why_not(task: Task, near: Sequence[Advert], visit: Visit) -> str:
         return note + explain(task.requirement, visit.adverts)
     words = {advert.peer: refusal(visit.told.get(advert.peer), kind_of(task)) for advert in near}
     said = [
-        f"  {safe_text(advert.name, 40)}: {safe_text(words[advert.peer].partition(ADVICE)[0], 200)}"
+        f"  {shown_name(advert, 40)}: {safe_text(words[advert.peer].partition(ADVICE)[0], 200)}"
         for advert in near[:5]
     ]
     more = [f"  and {len(near) - 5} more"] if len(near) > 5 else []

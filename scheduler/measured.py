@@ -39,8 +39,12 @@ SERIES: Final[dict[str, str]] = {
 Access = Literal["white", "gray", "black"]
 
 
-def measured(record: Record, observed: Observed, *, precision: float | None) -> dict[str, object]:
-    """All that was measured, and the verdict on it. `precision`: the share that the task asked for, None for a number of runs."""
+def measured(
+    record: Record, observed: Observed, *, precision: float | None, simulated: bool = False
+) -> dict[str, object]:
+    """All that was measured, and the verdict on it. `precision`: the share that the task asked for, None for a number of runs.
+    `simulated`: nothing was measured at all.
+    """
     ran = record.ran
     verdict, why = judge(
         observed,
@@ -48,6 +52,7 @@ def measured(record: Record, observed: Observed, *, precision: float | None) -> 
         precision=precision,
         accelerator=record.accelerator,
         crowded=crowded(record, observed),
+        simulated=simulated,
     )
     found: dict[str, object] = {"verdict": str(verdict), "verdict_reason": why}
     found |= _loads(record, observed) | _beside(record, observed)

@@ -192,5 +192,12 @@ def in_words_of(dialect: str, statement: str) -> str:
     return re.sub(rf"\b({'|'.join(_POSTGRESQL)})\b", lambda found: _POSTGRESQL[found[1]], statement)
 
 
-MIGRATIONS: Final[tuple[Migration, ...]] = (_first, _second, _experiments, _results)
+def _simulated(connection: sa.Connection) -> None:
+    """What was kept of simulations before they had a verdict of their own."""
+    connection.execute(
+        sa.text("UPDATE results SET verdict = 'simulated' WHERE unit = 'Fake (Simulation)' AND verdict <> ''")
+    )
+
+
+MIGRATIONS: Final[tuple[Migration, ...]] = (_first, _second, _experiments, _results, _simulated)
 """A store knows how many of them it has been through."""

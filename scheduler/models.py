@@ -15,13 +15,13 @@ from protocol.errors import CampaignError, Refused
 from protocol.task import Model
 from scheduler.campaign_form import Campaign, ModelEntry, file_of
 from scheduler.safe import safe_text
+from scheduler.simulated import UNIT as SIMULATED_UNIT
 from swarm.bundles import contents
 from swarm.urls import FOR_OTHERS, read_url, scheme_of
 
 Models = Mapping[str, tuple[Path | None, Model]]
 """By name, as `ModelEntry.label` has it: the file or folder, and what the protocol calls it. None: each device fetches it by its URL."""
 
-SIMULATION: Final = "Fake (Simulation)"
 """The unit whose "model" is a script in JSON."""
 TORCH: Final = "(Torch)"
 """How the units end whose models may be zip archives."""
@@ -166,7 +166,7 @@ def _read(entry: ModelEntry, path: Path, units: Collection[str]) -> tuple[int, s
     hashing = hashlib.sha256()
     size = 0
     for chunk in contents(path):
-        if size == 0 and set(units) != {SIMULATION}:
+        if size == 0 and set(units) != {SIMULATED_UNIT}:
             if any(unit.endswith(TORCH) for unit in units) and chunk.startswith(b"PK\x03\x04"):
                 _refuse_checkpoint(entry, path)
             else:

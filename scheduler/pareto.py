@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Final
 
 from scheduler.matrix import Cell
+from scheduler.simulated import counting
 
 
 class Axis(StrEnum):
@@ -33,12 +34,12 @@ MORE_IS_BETTER: Final = frozenset({Axis.QUALITY})
 
 def front(cells: Sequence[Cell], axis: Axis) -> tuple[str, ...]:
     """Jobs of the cells that no other is at least as good as in both and better than in one, the quickest first. Cells without a time or
-    without a value on `axis` are in no front. Of cells that are alike in both, all are.
+    without a value on `axis` are in no front, nor are simulations where anything was measured. Of cells that are alike in both, all are.
     """
     sign = -1.0 if axis in MORE_IS_BETTER else 1.0
     known = sorted(
         (cell.median_ms, sign * value, cell.job)
-        for cell in cells
+        for cell in counting(cell for cell in cells if cell.median_ms is not None)
         if cell.median_ms is not None and (value := READ[axis](cell)) is not None
     )
     found: list[str] = []
@@ -52,8 +53,7 @@ def front(cells: Sequence[Cell], axis: Axis) -> tuple[str, ...]:
 
 def fronts(cells: Sequence[Cell]) -> dict[Axis, tuple[str, ...]]:
     """The front of each axis on which two cells or more have a value."""
+    told = counting(cell for cell in cells if cell.median_ms is not None)
     return {
-        axis: front(cells, axis)
-        for axis in Axis
-        if sum(cell.median_ms is not None and READ[axis](cell) is not None for cell in cells) > 1
+        axis: front(cells, axis) for axis in Axis if sum(READ[axis](cell) is not None for cell in told) > 1
     }

@@ -17,6 +17,7 @@ from scheduler.beside import Pair, put_beside
 from scheduler.charts_parts import complete, names_of
 from scheduler.report import RawResult, json_lines
 from scheduler.row import Row
+from scheduler.simulated import counting
 from scheduler.sources import Entry, launches_of
 from scheduler.stored import CampaignRow, Outcome
 from scheduler.verify import Finding, check_results
@@ -25,8 +26,6 @@ MAX_PAIRS: Final = 100
 """Comparisons within a campaign: each draws a thousand times."""
 MAX_CHECKED: Final = 2000
 """Results up to which a report verifies them itself: each row is made again."""
-SIMULATED: Final = "fake"
-"""The driver whose figures come from a script."""
 
 Named = tuple[str, Pair]
 
@@ -105,9 +104,13 @@ class Report:
         )
 
     def of_model(self, name: str) -> list[Row]:
-        """Its complete rows, the quickest first."""
+        """Its rows that were measured, the quickest first; where there are none, those of simulations."""
+        return counting(self.all_of_model(name))
+
+    def all_of_model(self, name: str) -> list[Row]:
+        """Its complete rows, the quickest first, simulations last."""
         found = [row for row in self.done if row.file_name == name]
-        return sorted(found, key=lambda row: (row.inference_ms_median or 0.0, row.job_id))
+        return sorted(found, key=_quickest_first)
 
 
 def gather(
@@ -158,6 +161,11 @@ def gather(
     )
 
 
+def _quickest_first(row: Row) -> tuple[bool, float, str]:
+    """What was measured before what was not."""
+    return bool(row.simulated), row.inference_ms_median or 0.0, row.job_id
+
+
 def _within(entries: Sequence[Entry]) -> tuple[list[Named], int]:
     """Model by model, all others beside the quickest."""
     found: list[Named] = []
@@ -165,7 +173,7 @@ def _within(entries: Sequence[Entry]) -> tuple[list[Named], int]:
     there = {entry.row.job_id: entry for entry in entries if complete([entry.row])}
     for model in dict.fromkeys(entry.row.file_name for entry in there.values()):
         rows = [entry for entry in there.values() if entry.row.file_name == model]
-        rows.sort(key=lambda entry: (entry.row.inference_ms_median or 0.0, entry.row.job_id))
+        rows.sort(key=lambda entry: _quickest_first(entry.row))
         names = names_of([entry.row for entry in rows], model=False)
         for entry, name in zip(rows[1:], names[1:], strict=True):
             if len(found) >= MAX_PAIRS:

@@ -13,6 +13,7 @@ from scheduler.report import RawResult
 from scheduler.report_facts import Report
 from scheduler.report_results import number, verdict_cell
 from scheduler.row import Row
+from scheduler.simulated import marked
 
 MAX_FINDINGS: Final = 50
 MAX_NOTES: Final = 20
@@ -64,7 +65,7 @@ def host(report: Report) -> Section | None:
     lines = [
         [
             Cell([Said(_task(row))]),
-            Cell([Said(row.device_name)]),
+            Cell([Said(marked(row.device_name, row.simulated))]),
             *(_value(get(row)) for _, get in told),
             verdict_cell(row),
         ]
@@ -159,7 +160,7 @@ def fingerprints(report: Report) -> Section:
         ]
         lines = [
             [
-                Cell([Said(row.device_name)]),
+                Cell([Said(marked(row.device_name, row.simulated))]),
                 Cell([Said(" ".join(filter(None, (row.soc, row.arch))))]),
                 number(row.cores),
                 Cell(["" if row.ram is None else f"{row.ram:.1f}"]),
@@ -200,7 +201,7 @@ def fingerprints(report: Report) -> Section:
         [
             Cell([Said(_task(result.row))]),
             Cell([Said(result.row.file_name)]),
-            Cell([Said(result.row.device_name or "none")]),
+            Cell([Said(marked(result.row.device_name or "none", result.row.simulated))]),
             _code(result.row.fingerprint),
             _code(result.row.task_sha256),
             _code(_signature(result)),

@@ -29,6 +29,7 @@ from scheduler.page import (
 from scheduler.report_facts import Named, Report
 from scheduler.report_summary import where
 from scheduler.row import Row, Status
+from scheduler.simulated import marked
 from scheduler.sources import launches_of, warmups_of
 from scheduler.verdict import Verdict
 
@@ -75,10 +76,12 @@ def medians(report: Report) -> Section:
     """Model × device × unit."""
     blocks: list[Block] = []
     for model in report.models:
-        rows = report.of_model(model)
-        if not rows:
-            continue
-        blocks += [Heading([Said(model)]), *_of_model(model, rows)]
+        rows = report.all_of_model(model)
+        for simulated in (False, True):  # a table of each, so that neither is among the other's
+            alike = [row for row in rows if bool(row.simulated) == simulated]
+            if alike:
+                name = marked(model, simulated)
+                blocks += [Heading([Said(name)]), *_of_model(name, alike)]
     several = [row for row in report.done if row.inference_ms_median]
     if len(several) > 2 and (drawn := pareto(several)) is not None:
         blocks += [Heading(["Time and what it costs"]), Figures([drawn], told=False)]

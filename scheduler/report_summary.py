@@ -9,8 +9,9 @@ from typing import Final
 from scheduler.drawing import digits
 from scheduler.page import Bullets, Line, Paragraph, Said, Section, Span
 from scheduler.replicas import disagreements
-from scheduler.report_facts import SIMULATED, Report, instant
+from scheduler.report_facts import Report, instant
 from scheduler.row import Row, Status
+from scheduler.simulated import counting, marked
 from scheduler.verdict import Verdict
 
 NAMED: Final = 6
@@ -42,9 +43,13 @@ def summary(report: Report) -> Section:
     """What came out."""
     lines = [_ended(report), *_measured(report), *_quickest(report), *_trust(report), *_beside(report)]
     blocks: list[Paragraph | Bullets] = [Bullets([line for line in lines if line])]
-    if any(result.row.driver == SIMULATED for result in report.results):
-        told = "Simulated: figures of the unit Fake (Simulation) come from a script. They are no results."
-        blocks.insert(0, Paragraph([told], "bad"))
+    if pretended := sum(bool(row.simulated) for row in report.rows):
+        whole = pretended == len(report.rows)
+        which = "All of this is" if whole else f"Of {pretended} of the {len(report.rows)} rows all is"
+        told = f"{which} a simulation: its figures come from a script. They are no results"
+        blocks.insert(
+            0, Paragraph([told + ("." if whole else ", and stand apart from what was measured.")], "bad")
+        )
     return Section("summary", "Summary", blocks)
 
 
@@ -63,13 +68,14 @@ def _measured(report: Report) -> Iterable[Line]:
     if not report.done:
         yield ["Nothing was measured."]
         return
-    models = list(dict.fromkeys(row.file_name for row in report.done))
-    units = list(dict.fromkeys(row.compute_units for row in report.done))
+    rows = counting(report.done)
+    models = list(dict.fromkeys(row.file_name for row in rows))
+    units = list(dict.fromkeys(row.compute_units for row in rows))
     yield [
-        f"Measured: {_count(len(models), 'model')} (",
+        f"{'Simulated' if rows[0].simulated else 'Measured'}: {_count(len(models), 'model')} (",
         *listed(models),
-        f") on {_count(len(_devices(report.done)), 'device')} (",
-        *listed(_devices(report.done)),
+        f") on {_count(len(_devices(rows)), 'device')} (",
+        *listed(_devices(rows)),
         f") and {_count(len(units), 'unit')} (",
         *listed(units),
         ").",
@@ -101,13 +107,16 @@ def _quickest(report: Report) -> Iterable[Line]:
 def _trust(report: Report) -> Iterable[Line]:
     if report.done:
         verdicts = Counter(row.verdict for row in report.done)
-        good = verdicts.pop(Verdict.VALID, 0)
-        if not verdicts:
+        good, pretended = verdicts.pop(Verdict.VALID, 0), verdicts.pop(Verdict.SIMULATED, 0)
+        measured = len(report.done) - pretended
+        if not measured:
+            yield ["Nothing was measured: all figures are of simulations."]
+        elif not verdicts:
             yield [f"All {good} measurements are valid: checked, steady, on a host that did nothing else."]
         else:
             told = ", ".join(f"{count} {word}" for word, count in verdicts.most_common())
             yield [
-                f"{good} of {len(report.done)} measurements are valid; ",
+                f"{good} of {measured} measurements are valid; ",
                 Said(told),
                 (
                     ": these figures are what was measured, under conditions that a repeat may not have. "
@@ -155,7 +164,11 @@ def _time(row: Row) -> list[Span]:
 
 def where(row: Row) -> list[Span]:
     """Device, unit and threads."""
-    line: list[Span] = [Said(row.device_name or "no device"), " · ", Said(row.compute_units)]
+    line: list[Span] = [
+        Said(marked(row.device_name or "no device", row.simulated)),
+        " · ",
+        Said(row.compute_units),
+    ]
     if row.threads is not None:
         line.append(f" · {row.threads} thread{'' if row.threads == 1 else 's'}")
     return line
@@ -183,7 +196,7 @@ def listed(names: Sequence[str]) -> list[Span]:
 
 
 def _devices(rows: Sequence[Row]) -> list[str]:
-    return list(dict.fromkeys(row.device_name for row in rows if row.device_name))
+    return list(dict.fromkeys(marked(row.device_name, row.simulated) for row in rows if row.device_name))
 
 
 def _count(number: int, noun: str) -> str:

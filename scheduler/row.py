@@ -19,11 +19,10 @@ from protocol.words import Reason
 from scheduler.fingerprint import fingerprint
 from scheduler.measured import measured
 from scheduler.observed import observe
+from scheduler.simulated import UNIT as SIMULATED_UNIT
 from scheduler.verdict import Verdict
 
 GB: Final = 1024**3
-SIMULATION: Final = "Fake (Simulation)"
-"""The unit whose figures come from a script."""
 
 
 class Status(StrEnum):
@@ -162,7 +161,7 @@ class Row(BaseModel):
     tolerance: float | None = None
     """The largest MaxError that counts as agreeing."""
     verdict: str = ""
-    """valid, unchecked, few-runs, throttled, busy-host, drift, bimodal, noisy or unreadable; empty for a row that is not Complete."""
+    """valid, simulated, unchecked, few-runs, throttled, busy-host, drift, bimodal, noisy or unreadable; empty unless Complete."""
     verdict_reason: str = ""
     """Why the verdict is what it is; all reasons, the gravest first."""
     reason: str = ""
@@ -353,7 +352,7 @@ def make_row(
         replica=task.replica,
         reason=str(reason or ""),
         detail=detail,
-        simulated=True if task.unit == SIMULATION else None,
+        simulated=True if task.unit == SIMULATED_UNIT else None,
     )
     if record is None:
         return base
@@ -369,7 +368,8 @@ def make_row(
         observed = observe(record)
     except RemoteProtocolError as exc:
         return row.model_copy(update={"verdict": str(Verdict.UNREADABLE), "verdict_reason": str(exc)})
-    return row.model_copy(update=measured(record, observed, precision=task.measure.precision))
+    told = measured(record, observed, precision=task.measure.precision, simulated=bool(row.simulated))
+    return row.model_copy(update=told)
 
 
 def _context(record: Record) -> dict[str, object]:

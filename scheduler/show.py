@@ -78,7 +78,7 @@ def remarks(rows: Sequence[Row]) -> list[str]:
         if row.status is not Status.COMPLETE:
             continue
         number = row.job_id.rpartition("/")[2]
-        if row.verdict not in ("", Verdict.VALID):
+        if row.verdict not in ("", Verdict.VALID, Verdict.SIMULATED):  # simulations are told of in one line
             found.append(f"{number} {row.verdict}: {safe_text(row.verdict_reason)}")
         notes = [note for note in row.notes.split("; ") if any(word in note for word in _TOLD_NOTES)]
         if notes:

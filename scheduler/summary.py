@@ -29,6 +29,7 @@ from scheduler.report import RawResult, raw_result, write_csv, write_raw
 from scheduler.row import Row, make_row
 from scheduler.safe import safe_text
 from scheduler.show import show_results
+from scheduler.simulated import asks_for_it, marked, shown_name
 from scheduler.store import Store
 from scheduler.stored import CampaignRow, Outcome, ResultRow, Summary
 from swarm.paths import path_words
@@ -95,7 +96,7 @@ def campaigns_table(summaries: Sequence[Summary], *, scheduling: bool = True) ->
         campaign = item.campaign
         table.add_row(
             campaign.id,
-            Text(safe_text(campaign.name, 30)),
+            Text(marked(safe_text(campaign.name, 30), asks_for_it(campaign.spec))),
             _shown_status(item, scheduling=scheduling),
             str(item.tasks) if campaign.planned else "-",
             str(item.counts.get(TaskState.SUCCEEDED, 0)),
@@ -200,7 +201,7 @@ def peers_table(seen: Sequence[Seen], width: int = 80) -> Table:
         units = ", ".join(safe_text(unit.unit) for unit in advert.units) or "none"
         table.add_row(
             Text(
-                safe_text(advert.name) + (" (simulation)" if advert.simulated else ""),
+                shown_name(advert),
                 style="" if item.verdict.fits else "dim",
             ),
             Text(f"…{advert.peer[-8:]}"),
@@ -221,7 +222,7 @@ def peers_table(seen: Sequence[Seen], width: int = 80) -> Table:
 def peer_remarks(seen: Sequence[Seen]) -> list[str]:
     """What stands below the table: every clause that a device does not meet, and which workers are one and the same device."""
     told = [
-        f"{safe_text(item.advert.name)} does not fit: "
+        f"{shown_name(item.advert)} does not fit: "
         + "; ".join(safe_text(str(clause)) for clause in item.verdict.missing)
         for item in seen
         if not item.verdict.fits

@@ -200,6 +200,7 @@ def _judged(row: Row, record: Record | None, observed: Observed | None, asked: T
             precision=asked.measure.precision,
             accelerator=record.accelerator,
             crowded=crowded(record, observed),
+            simulated=bool(row.simulated),
         )
     reasons = tuple(
         Reason(verdict=verdict, why=why, means=MEANS[verdict][0], help=MEANS[verdict][1])

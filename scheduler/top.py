@@ -18,6 +18,7 @@ from scheduler.forms import campaign_info
 from scheduler.peers import Seen
 from scheduler.progress import progress_text, show_time
 from scheduler.safe import safe_text
+from scheduler.simulated import asks_for_it, marked, shown_name
 from scheduler.stored import Outcome, Summary, TaskRow
 from swarm.paths import path_words
 
@@ -140,7 +141,7 @@ def _campaigns(items: Sequence[Summary], now: Now, width: int) -> Table:
         campaign = item.campaign
         table.add_row(
             campaign.id,
-            Text(safe_text(campaign.name, 80)),
+            Text(marked(safe_text(campaign.name, 80), asks_for_it(campaign.spec))),
             Text(bar(ended / item.tasks, 16 if roomy else 8) if item.tasks else "", style=style),
             f"{item.counts.get(TaskState.SUCCEEDED, 0)}/{item.tasks}" if campaign.planned else "-",
             Text(str(failed) if failed else "", style="red"),
@@ -188,7 +189,7 @@ def _devices(items: Sequence[Seen], now: Now, width: int) -> Table:
         state, style = _state(item)
         direct = item.path is None or item.path.direct
         table.add_row(
-            Text(safe_text(item.advert.name, 80)),
+            Text(shown_name(item.advert, 80)),
             Text(state, style=style),
             _work(item, by_worker.get(item.advert.peer, ())),
             "" if item.pong is None else str(item.pong.queue),

@@ -1,6 +1,6 @@
 """What the numbers of a complete row are worth, and why: one word, the gravest, and all the reasons.
 
-    unchecked > few-runs > throttled > busy-host > drift > bimodal > noisy > valid
+    simulated > unchecked > few-runs > throttled > busy-host > drift > bimodal > noisy > valid
 
 Thresholds are of two kinds. Those of statistics follow from what a reader takes from a number: a tenth is a difference that people act on.
 Those of the host were chosen with `benchmarks/flags.py`, which loads a device blindly and counts what is flagged.
@@ -40,11 +40,16 @@ CLOCK: Final = 0.75
 """A launch's clock below this share of the fastest launch's is a fall."""
 
 
+PRETENDED: Final = "a simulation: its figures come from a script, nothing was measured"
+
+
 class Verdict(StrEnum):
     """What the numbers of a complete row are worth."""
 
     VALID = "valid"
     """Checked against the reference, its interval is as narrow as asked, and nothing that was seen of the host speaks against it."""
+    SIMULATED = "simulated"
+    """A simulation: its figures come from a script or its device only pretends to be one. Nothing was measured."""
     UNCHECKED = "unchecked"
     """The outputs were not compared with a reference: the time is right, what was computed may not be."""
     FEW_RUNS = "few-runs"
@@ -64,6 +69,7 @@ class Verdict(StrEnum):
 
 
 _GRAVEST: Final = (
+    Verdict.SIMULATED,
     Verdict.UNCHECKED,
     Verdict.FEW_RUNS,
     Verdict.THROTTLED,
@@ -76,6 +82,10 @@ MEANS: Final[dict[Verdict, tuple[str, str]]] = {
     Verdict.VALID: (
         "The outputs are right, the median is known as closely as asked, and nothing that was seen of the device speaks against it.",
         "",
+    ),
+    Verdict.SIMULATED: (
+        "These figures come from a script, or from a device that is not there: they say nothing of any device or model.",
+        "measure on a real unit, such as CPU (ONNX)",
     ),
     Verdict.UNCHECKED: (
         "Nobody knows whether the device computed the right thing: the times are real, the outputs may not be.",
@@ -119,11 +129,20 @@ def judge(
     precision: float | None = None,
     accelerator: Accelerator | None = None,
     crowded: bool = False,
+    simulated: bool = False,
 ) -> Finding:
     """The verdict on a measurement and why. `precision`: the share of the median that was asked for; None: a number of runs was.
     `crowded`: its threads wait for each other, being as many as there are cores or more: that something waited says nothing of others.
+    `simulated`: nothing was measured, whatever else is to be said of the numbers.
     """
-    found = findings(observed, agrees=agrees, precision=precision, accelerator=accelerator, crowded=crowded)
+    found = findings(
+        observed,
+        agrees=agrees,
+        precision=precision,
+        accelerator=accelerator,
+        crowded=crowded,
+        simulated=simulated,
+    )
     return found[0][0], "; ".join(why for _, why in found)
 
 
@@ -134,10 +153,12 @@ def findings(
     precision: float | None = None,
     accelerator: Accelerator | None = None,
     crowded: bool = False,
+    simulated: bool = False,
 ) -> list[Finding]:
     """Each reason of its own, the gravest first; at least one, as `valid` has a reason too. Arguments as of `judge`."""
     launches = [launch for launch in observed.launches if launch.samples]
     found = [
+        *([(Verdict.SIMULATED, PRETENDED)] if simulated else []),
         *_checked(agrees),
         *_enough(launches),
         *_throttled(launches, accelerator),

@@ -14,6 +14,7 @@ from protocol.attempt import TaskState
 from protocol.words import Phase
 from scheduler.progress import BUSY, ENDED, STATE_WORDS, fraction, ordinal, progress_text, show_time
 from scheduler.safe import safe_text
+from scheduler.simulated import asks_for_it, marked
 from scheduler.store import Store
 from scheduler.stored import CampaignRow, TaskRow
 
@@ -142,7 +143,7 @@ def render(
     done = sum(task.state is TaskState.SUCCEEDED for task in tasks)
     failed = sum(task.state is TaskState.FAILED for task in tasks)
     headline = Text.assemble(
-        (safe_text(campaign.name), "bold"),
+        (marked(safe_text(campaign.name), asks_for_it(campaign.spec)), "bold"),
         f"  {campaign.id}  ",
         f"{done} of {len(tasks)} done" if tasks else "waiting for devices",
         (f"  {failed} failed", "red") if failed else "",

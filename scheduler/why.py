@@ -28,6 +28,7 @@ from scheduler.explain import LACKS_SIBLING, explain
 from scheduler.progress import ADOPTED, ENDED, about, nobody_line, ordinal, progress_text, show_time
 from scheduler.rank import LEAST_AHEAD
 from scheduler.safe import safe_text
+from scheduler.simulated import asks_for_it, marked, shown_name
 from scheduler.stored import AttemptRow, AttemptState, CampaignRow, Event, Outcome, TaskRow
 
 MAX_TRIED: Final = 8
@@ -128,7 +129,7 @@ def why(
         remarks.append(f"The swarm could not be looked at: {safe_text(seen.blind)}")
     return Why(
         campaign=campaign.id,
-        name=safe_text(campaign.name),
+        name=marked(safe_text(campaign.name), asks_for_it(campaign.spec)),
         head=_head(campaign, tasks, now, scheduling=seen.scheduling),
         stories=stories,
         remarks=tuple(remarks),
@@ -262,8 +263,8 @@ class _Teller:
             adverts = self._seen.adverts or ()
             fits = [advert for advert in adverts if match(requirement, advert).fits]
             if fits:
-                names = list(dict.fromkeys(safe_text(advert.name, 40) for advert in fits))
-                names = [f"{name}{self._load(name)}" for name in names]
+                shown = {safe_text(advert.name, 40): shown_name(advert, 40) for advert in fits}
+                names = [f"{told}{self._load(name)}" for name, told in shown.items()]
                 more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
                 lines: tuple[str, ...] = (f"{_THERE}: {', '.join(names[:MAX_NAMES])}{more}",)
             else:

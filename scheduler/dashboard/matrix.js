@@ -32,7 +32,7 @@ export function matrix() {
 
   function draw(one, task) {
     one.task = task;
-    const text = task.state === "succeeded" && task.median_ms !== null ? `done, ${ms(task.median_ms)}` : task.progress;
+    const text = task.state === "succeeded" && task.median_ms !== null ? `done, ${ms(task.median_ms)}${task.simulated ? ", simulated" : ""}` : task.progress;
     setText(one.words, text);
     const as = `cell state ${task.state}`;
     if (one.link.className !== as) one.link.className = as;

@@ -10,6 +10,13 @@ export function badge(state, text = state) {
   return h("span", { class: `state ${known}` }, text);
 }
 
+// What stands beside whatever is no measurement. The word, not the colour, says it.
+export function simulation() {
+  return h("span", { class: "simulated" }, "simulation");
+}
+
+export const SIMULATED = "A simulation: these figures come from a script, nothing was measured. They are no results, and are never put beside any.";
+
 // An instant (ISO, or null) in the reader's own time.
 export function instant(iso) {
   if (!iso) return "";

@@ -296,9 +296,7 @@ def test_a_result_that_does_not_hold_is_told_where_it_is_read_first() -> None:
 
 
 def test_figures_of_the_simulated_unit_are_called_no_results() -> None:
-    ran = {"driver": "fake", "file_name": "m"}
-    fake = RESULTS[0].model_copy(update={"row": RESULTS[0].row.model_copy(update=ran)})
-    assert "They are no results" in html_of(fake)
+    assert "They are no results" in html_of(complete(1, unit="Fake (Simulation)"))
     assert "They are no results" not in html_of(*RESULTS)
 
 

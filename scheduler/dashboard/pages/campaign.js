@@ -4,7 +4,7 @@ import { down } from "../app.js";
 import { get, post, save, stream } from "../api.js";
 import { h, replace } from "../dom.js";
 import { matrix } from "../matrix.js";
-import { announce, ask, badge, bar, count, doing, duration, facts, gather, instant, ms, setText, table } from "../widgets.js";
+import { announce, ask, badge, bar, count, doing, duration, facts, gather, instant, ms, setText, simulation, SIMULATED, table } from "../widgets.js";
 import { stands } from "./campaigns.js";
 
 export const title = "Campaign";
@@ -56,7 +56,8 @@ export async function show(main, parts, { signal, query }) {
   replace(
     main,
     h("p", { class: "small" }, h("a", { href: "#/" }, "Campaigns"), " / ", h("code", {}, campaign.campaign_id)),
-    h("div", { class: "line" }, h("h1", { class: "grow" }, campaign.name), state, cancel, retry),
+    h("div", { class: "line" }, h("h1", { class: "grow" }, campaign.name, campaign.simulated && [" ", simulation()]), state, cancel, retry),
+    campaign.simulated && h("p", { class: "warning" }, SIMULATED),
     detail,
     strip,
     counts,
@@ -277,7 +278,7 @@ function list(cancelOne) {
       { name: "State", width: "7.5rem", value: (task) => task.state, cell: (task) => badge(task.state) },
       { name: "How it stands", sort: false, width: "minmax(10rem, 2.4fr)", value: (task) => task.progress },
       { name: "Share", hidden: true, width: "5rem", value: (task) => (ENDED.has(task.state) ? null : task.fraction), cell: (task) => bar(ENDED.has(task.state) ? null : task.fraction) },
-      { name: "Median", number: true, width: "5.5rem", value: (task) => task.median_ms, cell: (task) => ms(task.median_ms) },
+      { name: "Median", number: true, width: "7.5rem", value: (task) => task.median_ms, cell: (task) => [ms(task.median_ms), task.simulated && task.median_ms !== null && h("div", {}, simulation())] },
       {
         name: "Deeds",
         hidden: true,

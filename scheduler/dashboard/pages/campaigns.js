@@ -3,7 +3,7 @@
 import { down } from "../app.js";
 import { get } from "../api.js";
 import { h, replace } from "../dom.js";
-import { badge, bar, count, duration, every, instant, table } from "../widgets.js";
+import { badge, bar, count, duration, every, instant, simulation, table } from "../widgets.js";
 
 export const title = "Campaigns";
 
@@ -20,7 +20,7 @@ export async function show(main, parts, { signal, query }) {
         name: "Campaign",
         head: true,
         value: (one) => one.name,
-        cell: (one) => [h("a", { href: `#/campaigns/${encodeURIComponent(one.campaign_id)}` }, one.name), " ", h("code", { class: "small quiet" }, one.campaign_id)],
+        cell: (one) => [h("a", { href: `#/campaigns/${encodeURIComponent(one.campaign_id)}` }, one.name), " ", one.simulated && [simulation(), " "], h("code", { class: "small quiet" }, one.campaign_id)],
       },
       { name: "Status", value: stands, cell: (one) => badge(stands(one)) },
       {

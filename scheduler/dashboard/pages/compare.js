@@ -9,6 +9,7 @@ import { get } from "../api.js";
 import { bytes, digits, plainTable, scrolled, time } from "../charts.js";
 import { h, replace } from "../dom.js";
 import { forest, pareto } from "../plots.js";
+import { SIMULATED } from "../widgets.js";
 
 export const title = "Compare";
 
@@ -43,7 +44,8 @@ export async function show(main, parts, { signal, query }) {
     cells = await get(`/api/v1/matrix?${search}`, signal);
     main.querySelector("form").replaceWith(picker(campaigns, asked, names, cells));
     const compared = asked.a && asked.b.length ? await get(`/api/v1/compare?${comparison(asked, names)}`, signal) : null;
-    replace(results, compared ? compared.comparisons.map((one) => beside(one)) : hint(asked), matrix(cells, query), front(cells, query));
+    const pretend = cells.cells.some((cell) => cell.verdict === "simulated") && h("p", { class: "warning" }, SIMULATED);
+    replace(results, pretend, compared ? compared.comparisons.map((one) => beside(one)) : hint(asked), matrix(cells, query), front(cells, query));
   } catch (error) {
     if (signal.aborted) return;
     replace(results, h("div", { class: "problem", role: "alert" }, h("p", {}, error.message), h("p", {}, error.hint)));
@@ -66,7 +68,7 @@ function hint({ by }) {
 // -- what is compared ---------------------------------------------------------------------------------------------------------------
 
 function picker(campaigns, asked, names, cells) {
-  const words = new Map(campaigns.map((one) => [one.campaign_id, `${one.name} · ${one.campaign_id} · ${new Date(one.created).toLocaleDateString()}`]));
+  const words = new Map(campaigns.map((one) => [one.campaign_id, `${one.name}${one.simulated ? " (simulation)" : ""} · ${one.campaign_id} · ${new Date(one.created).toLocaleDateString()}`]));
   const known = new Set([...words.keys(), ...(cells?.cells ?? []).map((cell) => cell.job).filter(Boolean)]);
   const devices = [...new Set((cells?.cells ?? []).map((cell) => cell.device).filter(Boolean))];
   const choice = (name, value, label, options, empty) =>
@@ -172,16 +174,21 @@ function on(unit, threads) {
   return unit === null ? null : threads === null ? unit : `${unit}, ${threads} thread${threads === 1 ? "" : "s"}`;
 }
 
+function devices(pair) {
+  const mark = (name, simulated) => (name && simulated ? `${name} (simulation)` : name);
+  return both(mark(pair.a_device, pair.a_simulated), mark(pair.b_device, pair.b_simulated));
+}
+
 // The models on one line, where they ran on another; where both ran alike, that alone.
 function parted(pair) {
   return {
     name: both(pair.a_model, pair.b_model),
-    more: [both(on(pair.a_unit, pair.a_threads), on(pair.b_unit, pair.b_threads)), both(pair.a_device, pair.b_device)].filter(Boolean).join(" · "),
+    more: [both(on(pair.a_unit, pair.a_threads), on(pair.b_unit, pair.b_threads)), devices(pair)].filter(Boolean).join(" · "),
   };
 }
 
 function named(pair) {
-  return [both(pair.a_model, pair.b_model), both(on(pair.a_unit, pair.a_threads), on(pair.b_unit, pair.b_threads)), both(pair.a_device, pair.b_device)].filter(Boolean).join(" × ");
+  return [both(pair.a_model, pair.b_model), both(on(pair.a_unit, pair.a_threads), on(pair.b_unit, pair.b_threads)), devices(pair)].filter(Boolean).join(" × ");
 }
 
 function sentence(pair) {
@@ -216,7 +223,7 @@ function matrix({ cells, base }, query) {
 }
 
 function place(cell) {
-  return `${cell.device || "no device"} · ${on(cell.unit, cell.threads)}`;
+  return `${cell.device || "no device"}${cell.verdict === "simulated" ? " (simulation)" : ""} · ${on(cell.unit, cell.threads)}`;
 }
 
 function square(cell, several) {

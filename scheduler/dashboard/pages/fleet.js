@@ -3,7 +3,7 @@
 import { down } from "../app.js";
 import { stream } from "../api.js";
 import { h, replace } from "../dom.js";
-import { announce, badge, count, problem, setText, size, table, tail } from "../widgets.js";
+import { announce, badge, count, problem, setText, simulation, size, table, tail } from "../widgets.js";
 
 export const title = "Fleet";
 
@@ -21,6 +21,7 @@ export async function show(main, parts, { signal, query }) {
         cell: (one) => [
           one.name,
           " ",
+          one.simulated && [simulation(), " "],
           tail(one.peer),
           h("div", { class: "small quiet id" }, one.device),
           one.unmet.length > 0 && h("ul", { class: "plain-list small" }, one.unmet.map((why) => h("li", {}, why))),
@@ -82,7 +83,9 @@ export async function show(main, parts, { signal, query }) {
     const hosts = new Set(devices.rows().map((one) => one.device)).size;
     const fits = where.length ? `, ${told.fit} ${told.fit === 1 ? "fits" : "fit"}` : "";
     const who = hosts === told.count ? count(told.count, "device") : `${count(told.count, "worker")} on ${count(hosts, "device")}`;
-    setText(headline, `${who}${fits}; looked at ${new Date(told.at).toLocaleTimeString()}`);
+    const pretend = devices.rows().filter((one) => one.simulated).length;
+    const not = pretend ? `, ${pretend === told.count ? "all" : pretend} of them ${pretend === 1 ? "a simulation that is" : "simulations that are"} not there` : "";
+    setText(headline, `${who}${not}${fits}; looked at ${new Date(told.at).toLocaleTimeString()}`);
     explained.hidden = !told.explain;
     setText(explained, told.explain);
   };

@@ -4,6 +4,7 @@ import { get, save, stream } from "../api.js";
 import { bytes, digits, lines, percent, plainTable, scrolled, seconds, time, whole } from "../charts.js";
 import { h, replace } from "../dom.js";
 import { histogram, steps, strip, timeline, trace } from "../plots.js";
+import { simulation, SIMULATED } from "../widgets.js";
 
 export const title = "Task";
 
@@ -60,6 +61,7 @@ function page(path, told, pictures) {
   return [
     h("p", { class: "crumbs" }, h("a", { href: "#/" }, "Campaigns"), " / ", h("a", { href: `#/campaigns/${encodeURIComponent(campaign)}` }, told.campaign_name || campaign), ` / task ${task.n}`),
     h("h1", {}, `${task.model} × ${task.unit}`),
+    task.simulated && h("p", { class: "warning" }, SIMULATED),
     h("p", { class: "under" }, h("span", { class: `state ${task.state}` }, task.state), where(told), h("a", { href: `#/compare?a=${encodeURIComponent(task.task)}` }, "Compare with …")),
     headline(told),
     told.judgement && judgement(told.judgement),
@@ -75,8 +77,9 @@ function page(path, told, pictures) {
 
 function where({ task, record }) {
   const device = record?.device;
-  if (!device) return task.device ? h("span", {}, ` ${task.device}`) : null;
-  return h("span", {}, ` ${[device.name, device.soc, device.ram && bytes(device.ram), device.os].filter(Boolean).join(" · ")} `);
+  const mark = task.simulated && [simulation(), " "];
+  if (!device) return task.device ? h("span", {}, ` ${task.device} `, mark) : mark;
+  return h("span", {}, ` ${[device.name, device.soc, device.ram && bytes(device.ram), device.os].filter(Boolean).join(" · ")} `, mark);
 }
 
 // -- what came out ------------------------------------------------------------------------------------------------------------------
@@ -111,7 +114,6 @@ function headline({ task, row, judgement: judged, unreadable }) {
       row.LoadMsMedian !== null && ` Loading the model takes ${time(row.LoadMsMedian)}.`,
       judged?.verdict === "unchecked" && " What was computed was not checked.",
     ),
-    row.Notes.includes("simulation") && h("p", { class: "warning" }, "Simulation: these figures come from a script, no model ran."),
   );
 }
 
