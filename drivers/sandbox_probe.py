@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -47,13 +47,14 @@ OPEN: Final[Mapping[str, str]] = {
 
 
 class Prober:
-    """See `drivers.base.Driver`. `home`: the folder of whoever runs the node."""
+    """See `drivers.base.Driver`. `home`: the folder of whoever runs the node. `code`: see `view.code_folders`."""
 
     name = NAME
 
-    def __init__(self, home: str) -> None:
+    def __init__(self, home: str, code: Iterable[str] = ()) -> None:
         self._home = home
-        self._at_home = _listed(home)
+        leads = {name for name in _listed(home) if any(_within(place, home, name) for place in code)}
+        self._at_home = _listed(home) - leads
 
     def preload(self) -> tuple[str, ...]:
         """Nothing."""
@@ -101,8 +102,8 @@ class Prober:
         }
 
     def _look_home(self) -> None:
-        """What of it belongs to the interpreter may be seen, such as one's own installation of Python."""
-        if _listed(self._home) < self._at_home or not self._at_home:
+        """What of it leads to the interpreter may be seen, such as one's own Python. The rest, if there is any, is hidden."""
+        if not self._at_home or not self._at_home <= _listed(self._home):
             raise OSError("hidden")
 
 
@@ -111,6 +112,12 @@ def _listed(folder: str) -> set[str]:
         return set(os.listdir(folder))  # noqa: PTH208
     except OSError:
         return set()
+
+
+def _within(place: str, home: str, name: str) -> bool:
+    """Whether `place` is what is called `name` in `home`, or lies below it; also where a link leads."""
+    inside = Path(home, name)
+    return any(Path(one).is_relative_to(inside) for one in (place, os.path.realpath(place)))
 
 
 def _works(attempt: Callable[[], object]) -> bool:

@@ -58,9 +58,10 @@ class Plan:
     gpu: bool = False
 
 
-def code_folders() -> tuple[str, ...]:
-    """Where this interpreter, its packages and their libraries are."""
+def code_folders(frozen: bool = bool(getattr(sys, "frozen", False))) -> tuple[str, ...]:
+    """Where this interpreter, its packages and their libraries are. `frozen`: modules are read from the program's own file."""
     places = [sys.prefix, sys.base_prefix, sys.exec_prefix, *sys.path, *site.getsitepackages()]
+    places += [os.path.dirname(sys.executable)] if frozen else []  # noqa: PTH120
     named = [os.environ.get("LD_LIBRARY_PATH", ""), os.environ.get(native.VARIABLE, "")]
     libraries = os.pathsep.join(named).split(os.pathsep)
     return tuple(dict.fromkeys(place for place in (*places, *libraries) if place.startswith("/")))

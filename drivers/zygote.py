@@ -153,7 +153,7 @@ def worth_preparing(driver: Driver | None, tier: Tier, ahead: int) -> int:
 def preload_driver(name: str, simulate: bool) -> Driver | None:
     """Import what every launch of the driver would import. One that fails here fails again, and is reported, in its launch."""
     if name == sandbox_probe.NAME:
-        return sandbox_probe.Prober(os.environ.get("HOME", ""))
+        return sandbox_probe.Prober(os.environ.get("HOME", ""), view.code_folders())
     try:
         driver = registry.load(name, simulate)
         for module in driver.preload():

@@ -217,6 +217,12 @@ def test_every_folder_of_the_view_is_made_before_what_lies_in_it() -> None:
         there.add(step.path)
 
 
+def test_a_program_in_one_file_is_seen_by_those_that_read_modules_from_it() -> None:
+    beside = str(Path(sys.executable).parent)
+    assert beside in view.code_folders(frozen=True)
+    assert beside not in view.code_folders(frozen=False)
+
+
 def test_only_a_unit_with_a_gpu_sees_its_devices() -> None:
     assert "/dev/nvidia0" in planned(gpu=True).devices
     assert not any("nvidia" in device for device in planned().devices)
@@ -364,6 +370,25 @@ def held(plan: Tier, got: dict[Tier, tuple[str, ...] | str]) -> Callable[[Tier],
         return answer
 
     return experience
+
+
+def test_a_home_that_holds_nothing_but_the_program_has_nothing_to_hide(tmp_path: Path) -> None:
+    """A user made for the program alone: what leads to its code is seen by every launch."""
+    inside = tmp_path / ".local" / "share"
+    inside.mkdir(parents=True)
+    order = WorkOrder("model", sandbox_probe.UNIT, 1, 1, dims={"port": 1, "pid": 1, "room": 1})
+
+    def sees_it(code: tuple[str, ...]) -> bool:
+        try:
+            sandbox_probe.Prober(str(tmp_path), code).tries(order)["reads_home"]()
+        except OSError:
+            return False
+        return True
+
+    assert sees_it(())
+    assert not sees_it((str(inside),))
+    (tmp_path / "letters").mkdir()
+    assert sees_it((str(inside),))
 
 
 def test_a_system_without_namespaces_is_partial_and_says_what_to_look_at() -> None:
