@@ -78,6 +78,8 @@ if TYPE_CHECKING:
     from fastapi import APIRouter
 
     from node.local import LocalDevice
+    from protocol.messages import Action
+    from scheduler.api.desk import Tell
     from scheduler.bench import Bench, Measurement
     from scheduler.compare import Comparison
 
@@ -113,9 +115,23 @@ def _routers(home: Home, ways: Callable[[], tuple[str, ...]]) -> Sequence[APIRou
     return node.api.router(home), gate.api.router(home, ways)
 
 
+def _telling(home: Home, ways: Callable[[], tuple[str, ...]]) -> Tell:
+    """How the API says something to a worker, as its owner. `ways`: into the swarm, as of now; blocking."""
+    import trio
+
+    import node.api
+    from scheduler.api.desk import Obeyed
+
+    async def tell(peer: str, action: Action) -> Obeyed:
+        gates = await trio.to_thread.run_sync(ways)
+        return Obeyed(*await node.api.tell_one(home, peer, gates, action))
+
+    return tell
+
+
 def _serving(ctx: typer.Context, where: str, gate: list[str] | None) -> AbstractAsyncContextManager[None]:
     """For a worker that serves its home, too."""
-    return scheduler.cli_serve.serving(ctx, _routers, scheduler.cli_serve.terms_of(where), gate)
+    return scheduler.cli_serve.serving(ctx, _routers, _telling, scheduler.cli_serve.terms_of(where), gate)
 
 
 def openapi_text() -> str:
@@ -168,7 +184,7 @@ app.add_typer(node.cli_owner.app)
 app.add_typer(gate.cli.app)
 scheduler.cli_experiment.add_experiment(app)
 scheduler.cli_bench.add_bench(app, _this_device)
-scheduler.cli_serve.add_serve(app, _routers)
+scheduler.cli_serve.add_serve(app, _routers, _telling)
 
 
 def _version(wanted: bool) -> None:

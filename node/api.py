@@ -91,6 +91,23 @@ def router(home: Home, say: Say = tell_devices) -> APIRouter:
     return worker
 
 
+async def tell_one(
+    home: Home, peer: str, ways: Sequence[str], action: Action, say: Say = tell_devices
+) -> tuple[WorkerState, str]:
+    """Say this to the worker with that id, as its owner: how it stands then, and why. `ways`: into the swarm.
+
+    Raises `Refused` when its owner is somebody else, `Unreachable`.
+    """
+    told = [one for one in await say(home, (peer,), ways, Control(action=action)) if one.peer in (peer, "")]
+    for one in told:
+        if one.standing is not None:
+            return one.standing.state, safe(one.standing.why)
+    for one in told:
+        if one.error is not None:
+            raise one.error
+    raise Unreachable("it is not in the swarm any more", hint="list the devices: sark-node peers")
+
+
 async def _tell(home: Home, say: Say, message: Control | Status) -> Worker:
     """Raises `Unreachable` when it does not run, `Refused` when it says no."""
     if not await trio.to_thread.run_sync(left_addresses, home.worker_file):

@@ -24,7 +24,7 @@ import sqlalchemy as sa
 
 from protocol.errors import CampaignError, ResourceError
 from scheduler.migrations import MIGRATIONS
-from scheduler.transfer import TABLES, Entry
+from scheduler.transfer import TABLES, Entry, Transfer
 
 FORMAT: Final = "sark store 1"
 MAX_LINE: Final = 512 * 1024 * 1024
@@ -48,6 +48,25 @@ def write_archive(path: Path, entries: Iterable[Entry]) -> int:
 
     replace_whole(path, write)
     return campaigns
+
+
+def write_backup(path: Path, store: Transfer) -> None:
+    """Copy all of `store` into `path`, which appears whole, for its owner alone: a SQLite file, or of a server's store an archive.
+    Campaigns may go on. Raises `ResourceError`. Blocking."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        part.unlink(missing_ok=True)
+        part.touch(0o600)
+        if store.copy_file(part):
+            part.replace(path)
+        else:
+            write_archive(path, store.dump())
+    except OSError as exc:
+        raise ResourceError(
+            f"cannot write {path}: {exc.strerror or exc}", hint="name a file in a folder that exists"
+        ) from None
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def replace_whole(path: Path, write: Callable[[IO[bytes]], None]) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from protocol.errors import CampaignError, ResourceError
+from protocol.errors import CampaignError
 from scheduler.cli_parts import JSON, count, new_console, print_json
 from scheduler.safe import safe_text
 from swarm.home import Home
@@ -85,25 +85,12 @@ def migrate(ctx: typer.Context) -> None:
 @db.command()
 def backup(ctx: typer.Context, file: Annotated[Path, FILE]) -> None:
     """Copy the whole store into FILE while campaigns go on: a SQLite file, or from a server what `db export` writes."""
-    from scheduler.archive import write_archive
+    from scheduler.archive import write_backup
     from scheduler.opening import open_store
 
     _refuse_there(file)
     with open_store(ctx.obj) as store:
-        part = file.with_name(f".{file.name}.part")
-        try:
-            part.unlink(missing_ok=True)
-            part.touch(0o600)
-            if store.copy_file(part):
-                part.replace(file)
-            else:
-                write_archive(file, store.dump())
-        except OSError as exc:
-            raise ResourceError(
-                f"cannot write {file}: {exc.strerror or exc}", hint="name a file in a folder that exists"
-            ) from None
-        finally:
-            part.unlink(missing_ok=True)
+        write_backup(file, store)
         told = store.about()["rows"]["campaigns"]
     print(f"{count(told, 'campaign')} in {file}. Models of open campaigns and the keys are no part of it.")
 

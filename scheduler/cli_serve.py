@@ -20,6 +20,8 @@ from swarm.home import Home
 if TYPE_CHECKING:
     from fastapi import APIRouter
 
+    from scheduler.api.desk import Tell
+
 PORT: Final = 5000
 """Where the first system's clients look."""
 LOOPBACK: Final = ("127.0.0.1", "::1")
@@ -27,6 +29,8 @@ MAX_PORT: Final = 65535
 
 Routers = Callable[[Home, Callable[[], tuple[str, ...]]], Sequence["APIRouter"]]
 """What a home's other roles offer, given its ways into the swarm; only the program knows them all."""
+Telling = Callable[[Home, Callable[[], tuple[str, ...]]], "Tell"]
+"""How a home's owner says something to a worker; only the program knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +50,7 @@ class Terms:
         return not all(_is_loopback(host) for host in self.hosts)
 
 
-def add_serve(app: typer.Typer, routers: Routers) -> None:
+def add_serve(app: typer.Typer, routers: Routers, telling: Telling) -> None:
     """Give `app` the command `serve`."""
 
     @app.command(rich_help_panel="For all")
@@ -85,7 +89,7 @@ def add_serve(app: typer.Typer, routers: Routers) -> None:
         terms = Terms(tuple(host or LOOPBACK), port, tuple(name or ()), token_file, allow_paths)
 
         async def run() -> None:
-            async with serving(ctx, routers, terms, gate):
+            async with serving(ctx, routers, telling, terms, gate):
                 await trio.sleep_forever()
 
         trio.run(run)
@@ -106,7 +110,7 @@ def terms_of(text: str) -> Terms:
 
 @asynccontextmanager
 async def serving(
-    ctx: typer.Context, routers: Routers, terms: Terms, gate: list[str] | None
+    ctx: typer.Context, routers: Routers, telling: Telling, terms: Terms, gate: list[str] | None
 ) -> AsyncIterator[None]:
     """This home is served for as long as the context lasts. Raises `CampaignError` and `ResourceError`."""
     import trio
@@ -130,6 +134,7 @@ async def serving(
         keep_alive=lambda: keeper(ctx, gates_now())(),
         allow_paths=terms.allow_paths,
         reach=FOR_OWNER if terms.allow_paths else FOR_OTHERS,
+        tell=telling(home, gates_now),
     )
     rules = Rules(names=_names(terms.hosts, terms.names), token=token)
     app = make_app(desk, rules, routers(home, gates_now))

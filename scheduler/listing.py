@@ -12,8 +12,9 @@ from scheduler import tables as t
 from scheduler.forms import CampaignStatus
 from scheduler.questions import TASK_COLUMNS, Questions, campaign_row, task_row
 from scheduler.simulated import UNIT
-from scheduler.stored import Summary, TaskRow
+from scheduler.stored import Summary, TaskRow, Waiting
 
+_WAITING: Final = (TaskState.PENDING, TaskState.COMMITTING, TaskState.QUEUED)
 _STILL: Final = (CampaignStatus.RUNNING, CampaignStatus.CANCELLING)
 
 
@@ -76,6 +77,21 @@ class Listing(Questions):
         c = t.tasks.c
         query = sa.select(c.n).where(c.campaign == campaign, c.n > after, c.ended.is_not(None))
         return tuple(row.n for row in self._all(query.order_by(c.n).limit(limit)))
+
+    def waiting(self) -> tuple[Waiting, ...]:
+        """Tasks of campaigns that have not ended which wait to be begun, counted."""
+        c = t.tasks.c
+        query = (
+            sa.select(c.unit, c.state, c.worker, c.device, sa.func.count().label("tasks"))
+            .join(t.campaigns, t.campaigns.c.id == c.campaign)
+            .where(t.campaigns.c.ended.is_(None), c.state.in_([str(state) for state in _WAITING]))
+            .group_by(c.unit, c.state, c.worker, c.device)
+            .order_by(c.unit, c.worker)
+        )
+        return tuple(
+            Waiting(row.unit, row.worker if row.state == TaskState.QUEUED else None, row.device, row.tasks)
+            for row in self._all(query)
+        )
 
     def _counts(self, campaigns: Sequence[str]) -> dict[str, dict[TaskState, int]]:
         c = t.tasks.c

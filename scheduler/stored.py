@@ -253,6 +253,18 @@ class Summary:
 
 
 @dataclass(frozen=True, slots=True)
+class Waiting:
+    """Tasks that wait for the same."""
+
+    unit: str
+    worker: str | None
+    """In whose queue they have a ticket; None: in none yet."""
+    device: str
+    """That worker's name."""
+    tasks: int
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerRow:
     """Where a worker was last reached."""
 

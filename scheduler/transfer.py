@@ -133,6 +133,14 @@ class Transfer(Writing):
             c.execute(t.campaigns.delete().where(ended))
             return True
 
+    def forget_workers(self) -> bool:
+        """Remove where workers were last reached. False: a campaign that has not ended needs it to find them again."""
+        with self._writing() as c:
+            if c.execute(sa.select(t.campaigns.c.id).where(t.campaigns.c.ended.is_(None))).first():
+                return False
+            c.execute(t.workers.delete())
+            return True
+
     def about(self) -> dict[str, Any]:
         """Where it is, what stores it, how much there is."""
         with self._backend.told():

@@ -8,12 +8,13 @@ from importlib.metadata import version
 from fastapi import APIRouter, FastAPI
 from starlette.types import ASGIApp
 
-from scheduler.api import experiments, fleet, pages, report, server, v1
+from scheduler.api import experiments, first, fleet, pages, report, server, v1
 from scheduler.api.desk import Desk
 from scheduler.api.document import describe
 from scheduler.api.guard import Guard, Rules
 from scheduler.api.metrics import Measured, Metrics
 from scheduler.api.problems import Problem, tell_problems
+from scheduler.lookout import Lookout
 
 
 def make_app(desk: Desk, rules: Rules, routers: Sequence[APIRouter] = ()) -> ASGIApp:
@@ -22,8 +23,15 @@ def make_app(desk: Desk, rules: Rules, routers: Sequence[APIRouter] = ()) -> ASG
     return Measured(Guard(open_app(desk, routers, metrics), rules), metrics)
 
 
-def open_app(desk: Desk, routers: Sequence[APIRouter] = (), metrics: Metrics | None = None) -> FastAPI:
-    """The same without the guard: for the OpenAPI document and for tests of the endpoints by themselves."""
+def open_app(
+    desk: Desk,
+    routers: Sequence[APIRouter] = (),
+    metrics: Metrics | None = None,
+    lookout: Lookout | None = None,
+) -> FastAPI:
+    """The same without the guard: for the OpenAPI document and for tests of the endpoints by themselves. `lookout`: another view of the
+    swarm than this home's own."""
+    lookout = lookout or fleet.lookout_of(desk)
     app = FastAPI(
         title="Sark",
         version=version("sark-node"),
@@ -38,7 +46,8 @@ def open_app(desk: Desk, routers: Sequence[APIRouter] = (), metrics: Metrics | N
     own = (
         pages.router(),
         v1.router(desk),
-        fleet.router(desk),
+        fleet.router(desk, lookout),
+        first.router(desk, lookout),
         report.router(desk),
         experiments.router(desk),
         server.router(desk, metrics or Metrics()),

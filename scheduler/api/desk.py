@@ -5,13 +5,16 @@ The scheduler process of the home does the work, as it does for the command line
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeVar
 
 import trio
 
+from protocol.errors import Unreachable
+from protocol.messages import Action
+from protocol.words import WorkerState
 from scheduler.api.feeds import Feeds
 from scheduler.api.once import Once
 from scheduler.background import is_running
@@ -26,6 +29,23 @@ SLOW: Final = 4
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True)
+class Obeyed:
+    """How a worker stands after it was told something."""
+
+    state: WorkerState
+    why: str
+
+
+Tell = Callable[[str, Action], Awaitable[Obeyed]]
+"""Say this to the worker with this peer id, if it is this home's own or its owner is this home's scheduler. Raises `Refused` when it is
+not, `Unreachable`. The program knows how; nothing here speaks to workers."""
+
+
+async def _nobody(peer: str, action: Action) -> Obeyed:
+    raise Unreachable("no worker can be told anything from here", hint="tell it on its own machine")
+
+
 @dataclass(slots=True)
 class Desk:
     """One for each server. `gates`: the ways into the swarm as of now; `keep_alive`: starts the scheduler process when it is gone."""
@@ -37,6 +57,7 @@ class Desk:
     """Campaigns that come over HTTP may name files of this machine."""
     reach: Reach = FOR_OTHERS
     """Where their models by URL may be fetched from."""
+    tell: Tell = _nobody
     _store: Store | None = None
     _turn: trio.Lock = field(default_factory=trio.Lock)
     _slow: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(SLOW))

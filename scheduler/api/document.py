@@ -25,9 +25,11 @@ TAGS: Final = {
     "fleet": "The devices of the swarm.",
     "worker": "This home's own worker.",
     "gate": "The gates that this home knows.",
+    "first": "The first system's endpoints, with its paths and shapes: its clients work as they are.",
     "server": "This server: its health, its version, its metrics.",
 }
 ABOUT: Final = """Everything below `/api/v1` does what a command of `sark-node` does, and answers what that prints with `--json`.
+Below `/api` alone are the first system's endpoints, for its clients.
 
 Instants are UTC as ISO 8601, durations are in the unit of their name (`_s`, `_ms`), sizes are in bytes. Lists are
 `{"count", …, "next"}`: give `next` as `after` for the page that follows. What goes wrong is `application/problem+json`, with a `hint` for

@@ -20,7 +20,7 @@ from scheduler.api.problems import Wrong
 from scheduler.devices import Fleet, FleetDevice, TaskThere, changed, show_fleet_device
 from scheduler.explain import explain
 from scheduler.lookout import Lookout, Picture
-from scheduler.peers import Eyes, Opening, by_fit, eyes_open
+from scheduler.peers import Eyes, by_fit, eyes_open
 from scheduler.store import Store
 from swarm.identity import load_or_create
 
@@ -32,9 +32,23 @@ Where = Annotated[
 ]
 
 
-def router(desk: Desk, opening: Opening | None = None, *, most: int = MAX_FOLLOWERS) -> APIRouter:
-    """Endpoints over `desk`'s swarm. `opening`: other eyes than a visitor's, for tests; `most`: live readers at a time."""
-    lookout = Lookout(opening or partial(_eyes, desk))
+def lookout_of(desk: Desk) -> Lookout:
+    """Watches `desk`'s swarm with a visitor's eyes."""
+    return Lookout(partial(_eyes, desk))
+
+
+async def picture_of(lookout: Lookout) -> Picture:
+    """How the swarm looks now. Raises `Wrong` when that cannot be told in time, and the `SarkError` of what is in the way."""
+    with lookout.watching(), trio.move_on_after(PATIENCE_S):
+        picture = await lookout.newer()
+        if picture.error is not None:
+            raise picture.error
+        return picture
+    raise Wrong(HTTPStatus.FAILED_DEPENDENCY, "the swarm could not be looked at in time", hint="ask again")
+
+
+def router(desk: Desk, lookout: Lookout, *, most: int = MAX_FOLLOWERS) -> APIRouter:
+    """Endpoints over what `lookout` sees, which runs for as long as the server does. `most`: live readers at a time."""
 
     @asynccontextmanager
     async def looking(_: Any) -> AsyncIterator[None]:
@@ -55,15 +69,7 @@ def router(desk: Desk, opening: Opening | None = None, *, most: int = MAX_FOLLOW
     ) -> Fleet:
         """Every device that can be found, how it is, and whether it meets the clauses: those that do come first."""
         requirement = _requirement(where)
-        with lookout.watching(), trio.move_on_after(PATIENCE_S):
-            picture = await lookout.newer()
-            if picture.error is not None:
-                raise picture.error
-            whole = await _fleet(desk, picture, requirement)
-            return _page(whole, limit, after)
-        raise Wrong(
-            HTTPStatus.FAILED_DEPENDENCY, "the swarm could not be looked at in time", hint="ask again"
-        )
+        return _page(await _fleet(desk, await picture_of(lookout), requirement), limit, after)
 
     @fleet.get(
         "/fleet",

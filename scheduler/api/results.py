@@ -110,8 +110,8 @@ def router(desk: Desk) -> APIRouter:
                 whole = await desk.store(lambda store: raw_results(store.rows(campaign)))
                 content = await trio.to_thread.run_sync(parquet_bytes, campaign, whole)
             return Response(content, media_type=_TYPES[format], headers=headers)
-        pieces = _pieces(desk, partial(_lines, campaign, format))
-        return StreamingResponse(pieces, media_type=_TYPES[format], headers=headers)
+        sent = pieces(desk, partial(_lines, campaign, format))
+        return StreamingResponse(sent, media_type=_TYPES[format], headers=headers)
 
     return v1
 
@@ -120,7 +120,7 @@ def _page(store: Store, *, campaign: str, limit: int, after: int) -> ResultPage:
     found(store, campaign)
     numbers = store.ended_numbers(campaign, limit=limit + 1, after=after)
     shown = frozenset(numbers[:limit])
-    rows = _rows(store, campaign, min(shown), max(shown)) if shown else []
+    rows = rows_of(store, campaign, min(shown), max(shown)) if shown else []
     return ResultPage(
         campaign=campaign,
         count=len(rows),
@@ -138,7 +138,8 @@ def _raw(store: Store, campaign: str, low: int, high: int) -> list[RawResult]:
     return [raw for raw in raw_results(_near(store, campaign, low, high)) if low <= _number(raw.row) <= high]
 
 
-def _rows(store: Store, campaign: str, low: int, high: int) -> list[Row]:
+def rows_of(store: Store, campaign: str, low: int, high: int) -> list[Row]:
+    """The rows of the ended tasks with these numbers."""
     return [row for row in campaign_rows(_near(store, campaign, low, high)) if low <= _number(row) <= high]
 
 
@@ -146,7 +147,7 @@ def _near(store: Store, campaign: str, low: int, high: int) -> Sequence[ResultRo
     return store.rows(campaign, low - REPLICAS, high + REPLICAS)
 
 
-def _walk(store: Store, campaign: str, read: Callable[[Store, str, int, int], list[T]]) -> Iterator[T]:
+def walk(store: Store, campaign: str, read: Callable[[Store, str, int, int], list[T]]) -> Iterator[T]:
     """All that has ended, a few tasks at a time."""
     last = 0
     while numbers := store.ended_numbers(campaign, limit=AT_ONCE, after=last):
@@ -158,14 +159,14 @@ def _lines(campaign: str, wanted: ResultFormat, store: Store) -> Iterator[str]:
     """A file's lines, made as they are taken."""
     match wanted:
         case ResultFormat.CSV:
-            return iter(csv_lines(_walk(store, campaign, _rows)))
+            return iter(csv_lines(walk(store, campaign, rows_of)))
         case ResultFormat.JSONL:
-            return jsonl_lines(_walk(store, campaign, _raw))
+            return jsonl_lines(walk(store, campaign, _raw))
         case _:
-            return iter(json_lines(campaign, _walk(store, campaign, _raw)))
+            return iter(json_lines(campaign, walk(store, campaign, _raw)))
 
 
-async def _pieces(desk: Desk, make: Callable[[Store], Iterator[str]]) -> AsyncIterator[str]:
+async def pieces(desk: Desk, make: Callable[[Store], Iterator[str]]) -> AsyncIterator[str]:
     """A file in pieces, each made when the one before has been sent: never the whole of it is held, nor the store."""
     lines = await desk.store(make)
     while piece := await desk.store(lambda store: "".join(islice(lines, AT_ONCE))):

@@ -104,7 +104,7 @@ def router(desk: Desk) -> APIRouter:
         body = await request.body()
         asked = b"\0".join([b"create", file.encode(), wait.encode(), body])
         told, again = await desk.once.do(
-            key, asked, lambda new: _create(desk, uploads, body, file, wait_s=wait_s, new=new)
+            key, asked, lambda new: create_campaign(desk, uploads, body, file, wait_s=wait_s, new=new)
         )
         await desk.wake()  # after the answer was kept: a scheduler that does not start takes nothing back
         _mark(response, told["campaign_id"], again=again)
@@ -155,7 +155,7 @@ def _mark(response: Response, campaign: str, *, again: bool) -> None:
         response.headers["Idempotency-Replayed"] = "true"
 
 
-async def _create(
+async def create_campaign(
     desk: Desk, uploads: Uploads, body: bytes, file: str, *, wait_s: float, new: str
 ) -> dict[str, Any]:
     def work(store: Store) -> CampaignInfo:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from functools import partial
 from http import HTTPStatus
 from typing import Any
@@ -14,66 +13,15 @@ import pytest
 import trio
 from fastapi import FastAPI
 
-from protocol.advert import Advert, UnitOffer
-from protocol.errors import Unreachable
-from protocol.health_messages import Pong
-from protocol.match import match
 from protocol.requirement import Requirement
-from protocol.words import WorkerState
 from scheduler.api import fleet
 from scheduler.api.desk import Desk
 from scheduler.api.live import Live
 from scheduler.api.problems import tell_problems
 from scheduler.api.serving import bind, serve
 from scheduler.lookout import Lookout
-from scheduler.peers import Seen
 from swarm.identity import Identity
-from swarm.network import Path
-
-GATE = Identity.from_seed("gate").peer_id
-HOSTILE = "<img src=x onerror=alert(1)>"
-
-
-def seen(name: str, gib: int, *, via: str | None = None, silent: bool = False) -> Seen:
-    advert = Advert(
-        peer=Identity.from_seed(name).peer_id,
-        seq=1,
-        device=f"d-{name}",
-        name=name,
-        ram=gib * 1024**3,
-        soc=HOSTILE,
-        units=(UnitOffer(unit="CPU (ONNX)", runtime="onnxruntime"),),
-        models=("ab" * 32,),
-    )
-    pong = Pong(role="worker", incarnation=1, state=WorkerState.ACTIVE, running=1, why="\x1b[31mred")
-    path = Path(via is None, via, 2.04)
-    return Seen(
-        advert,
-        None if silent else pong,
-        "silence" if silent else "",
-        match(Requirement(), advert),
-        None if silent else path,
-    )
-
-
-class Swarm:
-    """What the eyes see."""
-
-    def __init__(self, *devices: Seen) -> None:
-        self.devices = list(devices)
-        self.opened = 0
-        self.dark = False
-
-    @asynccontextmanager
-    async def eyes(self) -> AsyncIterator[Swarm]:
-        if self.dark:
-            raise Unreachable("no gate is known here", hint="start one with: sark-node gate")
-        self.opened += 1
-        yield self
-
-    async def look(self) -> tuple[Seen, ...]:
-        await trio.lowlevel.checkpoint()
-        return tuple(self.devices)
+from tests.api.swarm_parts import GATE, HOSTILE, Swarm, seen
 
 
 @pytest.fixture
@@ -86,7 +34,7 @@ async def asking(desk: Desk, swarm: Swarm) -> AsyncIterator[httpx.AsyncClient]:
     """Over a real socket, for the server starts what looks around."""
     app = FastAPI()
     tell_problems(app)
-    app.include_router(fleet.router(desk, swarm.eyes))  # type: ignore[arg-type]
+    app.include_router(fleet.router(desk, Lookout(swarm.eyes)))  # type: ignore[arg-type]
     sockets = bind(["127.0.0.1"], 0)
     url = f"http://127.0.0.1:{sockets[0].getsockname()[1]}"
     async with trio.open_nursery() as nursery:
@@ -145,7 +93,7 @@ async def test_a_swarm_that_cannot_be_reached_is_no_fault_of_the_server(
 
 
 async def test_more_live_readers_than_there_is_room_for_are_told_so(desk: Desk, swarm: Swarm) -> None:
-    live = fleet.router(desk, swarm.eyes, most=0)  # type: ignore[arg-type]
+    live = fleet.router(desk, Lookout(swarm.eyes), most=0)  # type: ignore[arg-type]
     app = FastAPI()
     tell_problems(app)
     app.include_router(live)
