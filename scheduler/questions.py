@@ -42,10 +42,12 @@ class Questions:
     _connection: sa.Connection
 
     def _open(self) -> sa.Connection:
-        """The connection; a new one in place of one that broke: what it was used for has been told as an error."""
+        """The connection; a new one in place of one that broke: what it was used for has been told as an error. Where there is none to be
+        had now, the broken one stays, and the next question tries again."""
         if self._connection.invalidated:
+            fresh = self._backend.connect()
             self._connection.close()
-            self._connection = self._backend.connect()
+            self._connection = fresh
         return self._connection
 
     def _all(self, query: sa.Executable) -> Sequence[sa.Row[Any]]:

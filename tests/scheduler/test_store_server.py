@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -62,6 +63,27 @@ def test_a_server_that_is_down_is_one_clear_line(tmp_path: Path) -> None:
     assert told.what == "postgresql://sark@/db: the server does not answer"
     assert "is it running" in told.hint
     assert "does not answer" in refusal(server_url("postgresql://sark:hunter2@127.0.0.1:1/db")).what
+
+
+def test_a_server_that_stays_away_is_asked_again_each_time_and_found_when_it_is_back(
+    postgres: str, store: Store
+) -> None:
+    url = server_url(postgres)
+    with tempfile.TemporaryDirectory(
+        prefix="sark-way-", dir="/tmp"
+    ) as folder:  # a socket's path may have 107 bytes
+        way = Path(folder) / "way"
+        way.symlink_to(str(url.query["host"]))
+        with Store(on_server(str(url.set(query={"host": str(way)})))) as other:
+            named(other)
+            pid = other._connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
+            way.unlink()
+            cut_off(store, pid)
+            for _ in range(3):
+                with pytest.raises(ResourceError, match="does not answer"):
+                    other.campaign("c-one")
+            way.symlink_to(str(url.query["host"]))
+            assert other.campaign("c-one") is not None
 
 
 def test_a_database_that_is_missing_is_one_clear_line(postgres: str) -> None:
