@@ -278,9 +278,9 @@ def check(workload: Workload, order: WorkOrder) -> None:
     """Raises `Unfit` for what this driver cannot do of an order, or should not."""
     if order.precision is not None or order.window_s is not None:
         raise Unfit("an API is measured with `runs: N` requests, not with a precision")
-    if order.pre or order.post or order.dims:
+    if order.pre or order.post or order.dims or order.batch is not None:
         raise Unfit(
-            "an API takes no dims and no pre-run or post-run steps: write them into the workload's prompts"
+            "an API takes no dims, no batch and no pre-run or post-run steps: write them into the workload's prompts"
         )
     if order.runs > MAX_REQUESTS:
         raise Unfit(f"runs ({order.runs}) may be at most {MAX_REQUESTS} for an API")

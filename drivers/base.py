@@ -70,6 +70,10 @@ class WorkOrder:
     """Type and shape of inputs by name, such as `float32[batch, 3, 224, 224]`, for formats that do not tell them (TorchScript)."""
     trusted: bool = True
     """Not from a stranger: a model in a format that carries a program may be run."""
+    batch: int | None = None
+    """Size of the batch, which `drivers.batching.dims_of` lays on the right dimension; None: as the model and `dims` have it."""
+    batch_dim: str | None = None
+    """Which dynamic dimension that is; None: the first one of the inputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +195,8 @@ class Described:
     seed: int
     notes: tuple[str, ...] = ()
     """Such as `dim 'batch' not given: 1 is taken`."""
+    batch: int | None = None
+    """Of the order, where the inputs were made with it. A driver that leaves it out has not heeded it: the run then fails."""
 
 
 @dataclass(frozen=True, slots=True)

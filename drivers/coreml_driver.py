@@ -143,6 +143,7 @@ class CoreMLDriver:
             dtypes={one.name: one.dtype for one in live.inputs},
             seed=order.seed,
             notes=tuple(note[:500] for note in notes[:MAX_NOTES]),
+            batch=order.batch,
         )
         yield measured
         yield Progressed(Phase.CHECK)
@@ -195,12 +196,13 @@ class _Ready:
 def _ready(order: WorkOrder, live: _Live) -> _Ready:
     """The first inputs that run. Raises what the best guess failed with when nothing does."""
     from drivers import memory, steps
+    from drivers.batching import dims_of, failed_with
     from drivers.feeds import feeds
     from drivers.onnx_inputs import attempts
 
     steps.check(order.pre, steps.PRE, [one.name for one in live.inputs])
     why: DriverError | None = None
-    for shapes, bound in attempts(live.inputs, order.dims, {}):
+    for shapes, bound in attempts(live.inputs, dims_of(order, live.inputs), {}):
         made, pre_ns = feeds(order, live.inputs, shapes, bound)
         fed = {name: _picture(value) if name in live.images else value for name, value in made.items()}
         resetting = memory.reset_peak()
@@ -212,7 +214,7 @@ def _ready(order: WorkOrder, live: _Live) -> _Ready:
             continue
         return _Ready(fed, shapes, pre_ns, time.perf_counter_ns() - began, resetting)
     assert why is not None
-    raise why
+    raise failed_with(order, why)
 
 
 def _predict(model: Any, fed: Mapping[str, Any]) -> Any:

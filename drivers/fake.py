@@ -88,7 +88,16 @@ class FakeDriver:
         runs = order.runs if order.window_s is None else WINDOW_RUNS
         warmup = order.warmup_floor if order.warmup is None else max(1, order.warmup)
         yield Described(
-            UNIT, self.name, "script", (UNIT,), order.threads or 1, {}, {}, order.seed, (ANNOUNCED,)
+            UNIT,
+            self.name,
+            "script",
+            (UNIT,),
+            order.threads or 1,
+            {},
+            {},
+            order.seed,
+            (ANNOUNCED,),
+            batch=order.batch,
         )
         yield Progressed(Phase.WARM_UP, warmup, warmup)
         _act(script, Phase.WARM_UP, order)

@@ -105,6 +105,7 @@ class OnnxDriver:
             dtypes={one.name: one.dtype for one in ready.inputs},
             seed=order.seed,
             notes=tuple(note[:500] for note in (*notes, *ran.notes)[:MAX_NOTES]),
+            batch=order.batch,
         )
         yield measured
         yield Progressed(Phase.CHECK)

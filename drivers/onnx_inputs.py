@@ -54,8 +54,10 @@ no such type."""
 NARROW: Final[Mapping[str, int]] = {"uint4": 4, "int4": 4, "uint2": 2, "int2": 2}
 """Bits of the integers that lie several to a byte."""
 
+BATCH: Final = re.compile(r"^(n|b|bs|batch.*|.*batch(_?size)?|num_?batch.*)$", re.IGNORECASE)
+"""Names of symbols that are the batch."""
 BY_NAME: Final[tuple[tuple[re.Pattern[str], int], ...]] = (
-    (re.compile(r"^(n|b|bs|batch.*|.*batch(_?size)?|num_?batch.*)$", re.IGNORECASE), 1),
+    (BATCH, 1),
     (re.compile(r"past|cache", re.IGNORECASE), 16),
     (re.compile(r"seq|len|tokens?|^t$|time|frames?|steps?|words?|chars?", re.IGNORECASE), 128),
     (re.compile(r"^(c|ch|channels?|num_?channels?)$", re.IGNORECASE), 3),
@@ -132,13 +134,13 @@ def candidates(
                 given[key] = told
                 guesses.pop(key, None)
             elif key not in guesses:
-                guesses[key] = 1 if _is_batch_of_state(made, axis) else guess(key, axis, axes)
+                guesses[key] = 1 if is_batch_of_state(made, axis) else guess(key, axis, axes)
     yield Shapes(given | guesses, tuple(guesses))
     batches = {
         key
         for made in inputs
         for axis, key in enumerate(made.axes())
-        if (axis == 0 or _is_batch_of_state(made, axis)) and guesses.get(str(key)) == 1
+        if (axis == 0 or is_batch_of_state(made, axis)) and guesses.get(str(key)) == 1
     }
     seen = {tuple(guesses.values())}
     for fixed in (batches, set[str]()):
@@ -149,7 +151,7 @@ def candidates(
                 yield Shapes(given | stepped, tuple(guesses))
 
 
-def _is_batch_of_state(made: Input, axis: int) -> bool:
+def is_batch_of_state(made: Input, axis: int) -> bool:
     """Whether this is the nameless second axis of a recurrent state: [layers, batch, width]."""
     return axis == 1 and len(made.shape) == 3 and not made.shape[1] and STATE.search(made.name) is not None
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 from drivers import memory, native_ort, onnx_native, steps
 from drivers import onnx_session as edge
 from drivers.base import DriverError, Loaded, Unfit, WorkOrder
+from drivers.batching import dims_of, failed_with
 from drivers.feeds import feeds
 from drivers.hardware import threads_for
 from drivers.onnx_inputs import Input, Shapes, attempts
@@ -103,7 +104,7 @@ class Model:
         steps.check(self.order.pre, steps.PRE, [one.name for one in inputs])
         steps.check(self.order.post, steps.POST, [one.name for one in made[0].get_outputs()])
         why: DriverError | None = None
-        for shapes, bound in attempts(inputs, self.order.dims, edge.metadata_of(made[0])):
+        for shapes, bound in attempts(inputs, dims_of(self.order, inputs), edge.metadata_of(made[0])):
             try:
                 found = self._try(made[0], inputs, shapes, bound)
             except Unfit as failed:
@@ -117,7 +118,7 @@ class Model:
                 found = self._try(made[0], inputs, shapes, bound)
             return found
         assert why is not None
-        raise why
+        raise failed_with(self.order, why)
 
     def _inputs_of(self, session: Any) -> tuple[Input, ...]:
         """The model's inputs, with the rows of the tables that whole numbers index where that can be seen."""

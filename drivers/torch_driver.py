@@ -162,18 +162,19 @@ def _places(module: Any) -> dict[str, str]:
 def _ready(order: WorkOrder, live: _Live) -> _Ready:
     """The first inputs that run. Raises what the best guess failed with when nothing does."""
     from drivers import steps
+    from drivers.batching import dims_of, failed_with
     from drivers.onnx_inputs import attempts
 
     inputs = live.network.inputs
     steps.check(order.pre, steps.PRE, [one.name for one in inputs])
     why: DriverError | None = None
-    for shapes, bound in attempts(inputs, order.dims, {}):
+    for shapes, bound in attempts(inputs, dims_of(order, inputs), {}):
         try:
             return _try(order, live, shapes, bound)
         except Unfit as failed:
             why = why or failed
     assert why is not None
-    raise why
+    raise failed_with(order, why)
 
 
 def _try(order: WorkOrder, live: _Live, shapes: Any, bound: int) -> _Ready:
@@ -245,6 +246,7 @@ def _told(
         dtypes={one.name: one.dtype for one in inputs},
         seed=order.seed,
         notes=tuple(note[:500] for note in notes[:MAX_NOTES]),
+        batch=order.batch,
     )
     yield measured
     yield Progressed(Phase.CHECK)

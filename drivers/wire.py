@@ -293,6 +293,7 @@ FIELDS: Final[Mapping[type, Mapping[str, Callable[[object], Any]]]] = {
         "dtypes": _table(_text),
         "seed": _whole,
         "notes": _list(_text),
+        "batch": _maybe(_positive),
     },
     Checked: {
         "agrees": _maybe(_truth),

@@ -140,8 +140,9 @@ class Observed:
             case driver.Telemetry():
                 self.telemetry = event
 
-    def verdict(self, unit: str) -> End:
-        """How a launch that ended by itself is to be taken: as complete only if the unit that was asked for ran and agrees."""
+    def verdict(self, unit: str, batch: int | None = None) -> End:
+        """How a launch that ended by itself is to be taken: as complete only if the unit that was asked for ran, with the batch that was
+        asked for, and agrees."""
         if self.described is None or not self.measured:
             return failed(Reason.CRASHED, "the driver ended without a measurement")
         live = self.described.providers
@@ -149,6 +150,9 @@ class Observed:
         if self.described.unit != unit or (wanted is not None and (not live or live[0] not in wanted)):
             ran = ", ".join(live) or "nothing"
             return failed(Reason.WRONG_UNIT, f"asked for {unit}, it ran on {self.described.unit} ({ran})")
+        if batch is not None and self.described.batch != batch:
+            why = f"the driver {self.described.driver} heeds no batch: it did not run with one of {batch}"
+            return failed(Reason.DOES_NOT_FIT, why)
         if self.checked is not None and self.checked.agrees is False:
             why = self.checked.note or "outputs differ from the reference"
             return failed(Reason.CHECK_FAILED, why)
@@ -244,6 +248,7 @@ class Observed:
             threads=told.threads,
             shapes=_fitting(told.shapes),
             dtypes=dict(list(told.dtypes.items())[:256]),
+            batch=told.batch,
             seed=told.seed,
             notes=tuple(detail(note) for note in notes[:64]),
             output_sha256=check.output_sha256 if check is not None and check.output_sha256 else None,

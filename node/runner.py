@@ -119,6 +119,8 @@ def work_order(task: Task, model: str, stranger: bool = False, floor: int = FLOO
         threads=measure.threads,
         dims=dict(measure.dims),
         inputs=dict(measure.inputs),
+        batch=measure.batch,
+        batch_dim=measure.batch_dim,
         trusted=not stranger,
         seed=measure.seed,
         check=measure.check,
@@ -197,7 +199,7 @@ async def _attempt(job: Job, bench: Bench, seen: Observed, report: Report, timin
         return failed(exc.reason, exc.what + hint, permanent=exc.permanent)
     except ResourceError as exc:
         return failed(Reason.CRASHED, exc.what)
-    return problem or seen.verdict(task.unit)
+    return problem or seen.verdict(task.unit, task.measure.batch)
 
 
 @contextlib.asynccontextmanager

@@ -151,6 +151,8 @@ class Ran(Message):
     threads: Annotated[int, Field(ge=0, le=8192)] = 0
     shapes: Annotated[dict[str, tuple[int, ...]], Field(max_length=256)] = {}
     dtypes: Annotated[dict[str, str], Field(max_length=256)] = {}
+    batch: Annotated[int, Field(ge=1, le=2**20)] | None = None
+    """Size of the batch that it was given because the task says so."""
     seed: Count = 0
     notes: Annotated[tuple[Detail, ...], Field(max_length=64)] = ()
     output_sha256: Sha256 | None = None

@@ -20,6 +20,8 @@ InputForm = Annotated[
 ]
 """Type and shape of an input, such as `float32[batch, 3, 224, 224]`."""
 UrlText = Annotated[str, StringConstraints(pattern=r"^https?://[!-~]{1,2040}$")]
+VariantName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,31}$")]
+"""Which of several forms of a model, such as `fp16`."""
 FileName = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f/\\]{1,200}$")]
 
 
@@ -30,6 +32,8 @@ class Model(Message):
     """File name for people and rows; never used as a path."""
     sha256: Sha256
     size: Count
+    variant: VariantName | None = None
+    """Which form of it, such as `int8`; the name then ends in it. None: there is only one."""
 
 
 StepValue = str | bool | int | float | Annotated[tuple[int | float, ...], Field(max_length=64)]
@@ -57,6 +61,10 @@ class Measure(Message):
     threads: Annotated[int, Field(ge=1, le=8192)] | None = None
     """None: as many as physical cores."""
     dims: Annotated[dict[DimName, Annotated[int, Field(ge=1, le=2**31)]], Field(max_length=64)] = {}
+    batch: Annotated[int, Field(ge=1, le=2**20)] | None = None
+    """Size of the batch; None: as the model and `dims` have it."""
+    batch_dim: DimName | None = None
+    """Which dynamic dimension the batch is; None: the first one of the inputs."""
     inputs: Annotated[dict[DimName, InputForm], Field(max_length=64)] = {}
     """Of models whose format does not tell its inputs (TorchScript)."""
     seed: Annotated[int, Field(ge=0, le=2**32)] = 0

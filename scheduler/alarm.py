@@ -1,6 +1,6 @@
 """Has a result got worse? Each cell of a run against the last good one of the same cell, by the statistics of `compare`. Pure.
 
-    cell     model, unit, threads, shapes and device: what a history is of
+    cell     model, unit, threads, batch, shapes and device: what a history is of
     good     complete, with the verdict valid, and itself no regression (or accepted as the new normal)
 
 SLOWER alone raises the alarm, with its interval beyond the threshold, and a valid verdict; what noise does is AMBIGUOUS there. Memory
@@ -120,12 +120,13 @@ class Cell(Outcome):
     """One cell of one run. Kept with the run, so that a history outlives campaigns."""
 
     key: str
-    """The same for the same model, unit, threads, shapes and device."""
+    """The same for the same model, unit, threads, batch, shapes and device."""
     model: str
     unit: str
     device: str
     device_id: str = ""
     threads: int | None = None
+    batch: int | None = None
     shapes: str = ""
     simulated: bool = False
 
@@ -151,6 +152,7 @@ def key_of(row: Row) -> str:
         None if row.ram is None else round(4 * row.ram),
         row.accelerator,
         row.simulated,
+        *(() if row.batch is None else (row.batch,)),  # histories of before have none
     )
     return hashlib.sha256("\n".join(map(str, told)).encode()).hexdigest()[:24]
 
@@ -158,8 +160,8 @@ def key_of(row: Row) -> str:
 def judge(
     results: Sequence[Measured], last_good: Callable[[Row, str], Good | None], *, alarm: float = MARGIN
 ) -> tuple[Finding, tuple[Cell, ...]]:
-    """What a run is beside those before. `last_good`: by row and key; of a row that failed, by model, unit and device. `alarm`: the share
-    by which the whole interval must lie beyond the last good time.
+    """What a run is beside those before. `last_good`: by row and key; of a row that failed, by model, unit, batch and device. `alarm`: the
+    share by which the whole interval must lie beyond the last good time.
     """
     cells = tuple(_cell(found, last_good, alarm) for found in results)
     if any(cell.finding in WORSE for cell in cells):
@@ -178,6 +180,7 @@ def _cell(found: Measured, last_good: Callable[[Row, str], Good | None], alarm: 
         device=row.device_name,
         device_id=row.device_id,
         threads=row.threads,
+        batch=row.batch,
         shapes=row.shapes,
         status=str(row.status),
         verdict=row.verdict,

@@ -1,9 +1,9 @@
 """Two sets of results beside each other: which rows belong together, whether they may be compared at all, and what comes of it. Pure.
 
-Rows belong together by model, unit, threads and device; where the sides share no device, by the others alone, and whatever the threads
-if there is one row of it on either side; where each side has one model, the two models are what is compared; where each side is a single
-row, the two rows are, such as a task on the CPU and one on the GPU. A pair that may not be compared (other shapes, not complete) says so
-instead.
+Rows belong together by model, unit, threads, batch and device; where the sides share no device, by the others alone, and whatever the
+threads if there is one row of it on either side; where each side has one model, the two models are what is compared; where each side is a
+single row, the two rows are, such as a task on the CPU and one on the GPU. A pair that may not be compared (other shapes, not complete)
+says so instead.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ def put_beside(
             row.file_name if named else "",
             row.compute_units,
             row.threads,
+            row.batch,
             row.replica,
             row.device_id if devices else "",
         )
@@ -126,9 +127,15 @@ def unlike(a: Row, b: Row) -> str:
             return f"{side} has no times"
     if _sizes(a.shapes) != _sizes(b.shapes):
         return f"the input shapes differ: {a.shapes or 'unknown'} and {b.shapes or 'unknown'}"
-    if a.dtypes and b.dtypes and _sizes(a.dtypes) != _sizes(b.dtypes):
+    variants = bool(a.variant and b.variant) and stem(a) == stem(b)  # other types are what they are for
+    if not variants and a.dtypes and b.dtypes and _sizes(a.dtypes) != _sizes(b.dtypes):
         return f"the element types differ: {a.dtypes} and {b.dtypes}"
     return ""
+
+
+def stem(row: Row) -> str:
+    """The model's name without its variant."""
+    return row.file_name.removesuffix(f" {row.variant}") if row.variant else row.file_name
 
 
 def other_host(a: Row, b: Row) -> str:

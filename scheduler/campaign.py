@@ -6,7 +6,7 @@ bytes ──▶ yamlfile ──▶ plain values + lines ──▶ campaign_form 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,10 +25,11 @@ from scheduler.campaign_form import (
     ModelEntry,
     Retry,
     Schedule,
+    VariantEntry,
 )
 from scheduler.campaign_plain import is_plain, read_plain
 from scheduler.safe import is_safe, safe_text
-from scheduler.yamlfile import Document, parse_document, read_document
+from scheduler.yamlfile import Document, Where, parse_document, read_document
 from swarm.urls import scheme_of
 
 __all__ = [
@@ -47,7 +48,7 @@ __all__ = [
 ]
 
 MAX_CELLS: Final = 10_000
-"""Models × units × threads in one campaign."""
+"""Models × units × threads × batches in one campaign."""
 MAX_DIMS: Final = 64
 _SERVED: Final = "API "
 """How units begin whose model is in a server."""
@@ -58,6 +59,7 @@ _STEPS_HINT: Final = {
 
 _PARTS: Final[dict[str, type[BaseModel]]] = {
     "models": ModelEntry,
+    "variants": VariantEntry,
     "devices": Devices,
     "measure": Measuring,
     "timeouts": Limits,
@@ -101,7 +103,9 @@ def _campaign(document: Document, more_units: Collection[str]) -> Campaign:
             document.file,
             document.line(("models", index) if "models" in value else ("model_url",)),
         )
-    return campaign
+    return campaign.model_copy(
+        update={"models": tuple(one for entry in campaign.models for one in entry.each())}
+    )
 
 
 def _validated(document: Document, value: dict[str, Any]) -> Campaign:
@@ -165,27 +169,30 @@ def _cross_problems(campaign: Campaign) -> list[Problem]:
     problems: list[Problem] = []
     names: dict[str, int] = {}
     for index, entry in enumerate(campaign.models):
-        problems += _source_problems(entry, index)
+        problems += _variant_problems(entry, index)
+        problems += _twice(entry.batch, ("models", index, "batch"), "batch")
         if len({**campaign.measure.dims, **entry.dims}) > MAX_DIMS:
             what = f"more than {MAX_DIMS} dims for one model, those of measure counted in"
             problems.append(Problem(("models", index), what, "give only those the model has"))
-        if entry.label and entry.label in names:
-            first = names[entry.label] + 1
-            problems.append(
-                Problem(
-                    ("models", index),
-                    f"two models are called {safe_text(entry.label, 60)!r} (the first is number {first})",
-                    "give each a name: of its own",
+        for one in entry.each():
+            if one.label and one.label in names:
+                first = names[one.label] + 1
+                problems.append(
+                    Problem(
+                        ("models", index),
+                        f"two models are called {safe_text(one.label, 60)!r} (the first is number {first})",
+                        "give each a name: of its own",
+                    )
                 )
-            )
-        names.setdefault(entry.label, index)
+            names.setdefault(one.label, index)
     threads = campaign.measure.threads
+    problems += _twice(threads, ("measure", "threads"), "threads")
+    problems += _twice(campaign.measure.batch, ("measure", "batch"), "batch")
     problems += [
-        Problem(("measure", "threads", index), f"threads {count} is listed twice", "remove one of the two")
-        for index, count in enumerate(threads)
-        if count in threads[:index]
+        *_precision_problems(campaign),
+        *_batch_problems(campaign),
+        *_step_problems(campaign.measure),
     ]
-    problems += [*_precision_problems(campaign), *_step_problems(campaign.measure)]
     if campaign.devices.limit is not None and campaign.devices.spread == "any":
         problems.append(
             Problem(
@@ -202,12 +209,14 @@ def _cross_problems(campaign: Campaign) -> list[Problem]:
                 "take spread: class (or any), or remove replicas",
             )
         )
-    cells = len(campaign.models) * len(campaign.lines()) * len(threads)
+    forms = sum(len(entry.each()) * len(campaign.batches(entry)) for entry in campaign.models)
+    cells = forms * len(campaign.lines()) * len(threads)
     if cells > MAX_CELLS:
+        what = "models" if forms == len(campaign.models) else "models with their variants and batches"
         problems.append(
             Problem(
                 (),
-                f"{len(campaign.models)} models × {len(campaign.lines())} units × {len(threads)} thread counts"
+                f"{forms} {what} × {len(campaign.lines())} units × {len(threads)} thread counts"
                 f" make {cells:,} tasks; {MAX_CELLS:,} are allowed",
                 "split it into several campaigns",
             )
@@ -215,9 +224,44 @@ def _cross_problems(campaign: Campaign) -> list[Problem]:
     return problems
 
 
-def _source_problems(entry: ModelEntry, index: int) -> list[Problem]:
-    """A model comes from one place, a URL beside a path only says where else it lies."""
+def _twice(values: Sequence[object] | None, where: Where, what: str) -> list[Problem]:
+    """A value of a list that stands there before."""
+    return [
+        Problem((*where, index), f"{what} {value} is listed twice", "remove one of the two")
+        for index, value in enumerate(values or ())
+        if value in (values or ())[:index]
+    ]
+
+
+def _batch_problems(campaign: Campaign) -> list[Problem]:
+    """A server makes its own batches."""
+    served = next((job.unit for job in campaign.lines() if job.unit.startswith(_SERVED)), None)
+    if served is None:
+        return []
+    ways: list[Where] = [("measure", "batch")] if campaign.measure.batch else []
+    ways += [("models", index, "batch") for index, entry in enumerate(campaign.models) if entry.batch]
+    what = f"batch is not for {served}: a server makes its batches itself"
+    return [Problem(way, what, "remove it, or give that unit a campaign of its own") for way in ways]
+
+
+def _variant_problems(entry: ModelEntry, index: int) -> list[Problem]:
+    """What is wrong with where a model comes from, or each of its variants."""
     where = ("models", index)
+    if not entry.variants:
+        return _source_problems(entry, where)
+    said = [key for key in ("path", "url", "sha256", "size", "variant") if getattr(entry, key) is not None]
+    if said:
+        hint = "give each variant its own, or remove variants"
+        return [Problem((*where, said[0]), f"{said[0]} does not go with variants", hint)]
+    if entry.name is None:
+        what = "a model with variants needs a name"
+        return [Problem(where, what, "add name: rows then say the name and the variant")]
+    pairs = zip(entry.each(), entry.variants, strict=True)
+    return [found for one, name in pairs for found in _source_problems(one, (*where, "variants", name))]
+
+
+def _source_problems(entry: ModelEntry, where: Where) -> list[Problem]:
+    """A model comes from one place, a URL beside a path only says where else it lies."""
     if entry.path and scheme_of(entry.path) in URL_SCHEMES:
         return [Problem((*where, "path"), "this path is a URL", "write url: instead of path:")]
     if entry.package and entry.url:

@@ -15,7 +15,6 @@ from scheduler.yamlfile import Document, Where
 
 LATER: Final[dict[str, str]] = {
     "prepare": "give the steps before the runs under measure.pre",
-    "batch": "give the batch dimension under dims",
     "concurrency": "leave it out",
 }
 """Keys that a later version will read, and what to do meanwhile."""
@@ -207,6 +206,8 @@ def _unknown_key(key: str, where: Where, root: type[BaseModel], parts: Parts) ->
 def _keys(where: Sequence[Any], root: type[BaseModel], parts: Parts) -> list[str]:
     """The keys that may stand beside the last one of `where`."""
     model = parts.get(str(where[0]), root) if len(where) > 1 else root
+    if "variants" in where[1:-1]:
+        model = parts.get("variants", model)
     return [name for name in model.model_fields if name not in HIDDEN or "model_url" in model.model_fields]
 
 

@@ -28,7 +28,7 @@ from pydantic_core import PydanticCustomError
 from protocol.base import Name, Sha256
 from protocol.errors import CampaignError, Refused
 from protocol.requirement import Clause, parse_clause
-from protocol.task import DimName
+from protocol.task import DimName, VariantName
 from protocol.words import Reason
 from scheduler.safe import is_safe, safe_text
 from swarm.urls import FOR_OWNER, MAX_URL, name_in, read_hf, read_url, scheme_of, travelling, without_secrets
@@ -253,6 +253,9 @@ Bytes = Annotated[int, Field(ge=1, le=2**53)]
 InputText = Annotated[str, AfterValidator(_check_input)]
 Runs = Annotated[int, Field(ge=1, le=1_000_000)]
 StepOption = str | bool | int | float | Annotated[tuple[int | float, ...], Field(max_length=64, strict=False)]
+Batches = Annotated[
+    tuple[Annotated[int, Field(ge=1, le=2**20)], ...], Field(min_length=1, max_length=64, strict=False)
+]
 Threads = Literal["physical"] | Annotated[int, Field(ge=1, le=8192)]
 
 
@@ -264,10 +267,34 @@ class Part(BaseModel):
     )
 
 
+def _unset(value: object) -> bool:
+    """Keys that campaigns of before lack are left out where they are not used: those who know no such key can read the rest."""
+    return value is None or value == {}
+
+
+class VariantEntry(Part):
+    """One form of a model: its file, or where it is fetched from. All else is the model's."""
+
+    model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["path"]}, {"required": ["url"]}]})
+
+    path: Annotated[str, StringConstraints(min_length=1, max_length=4096)] | None = None
+    """As of a model."""
+    url: UrlText | None = None
+    """As of a model."""
+    sha256: Sha256 | None = None
+    """As of a model."""
+    size: Bytes | None = None
+    """As of a model."""
+
+
 class ModelEntry(Part):
     """A model to be measured: a file, a file inside an installed Python package, or one that is fetched by URL."""
 
-    model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["path"]}, {"required": ["url"]}]})
+    model_config = ConfigDict(
+        json_schema_extra={
+            "anyOf": [{"required": ["path"]}, {"required": ["url"]}, {"required": ["variants", "name"]}]
+        }
+    )
 
     name: (
         Annotated[
@@ -294,15 +321,42 @@ class ModelEntry(Part):
     """Sizes of dynamic dimensions by their symbol; they go before those of `measure`."""
     inputs: Annotated[dict[DimName, InputText], Field(max_length=64)] = {}
     """Type and shape of its inputs where its format does not tell them (TorchScript), such as `x: float32[batch, 3, 224, 224]`."""
+    batch: Batches | None = Field(default=None, exclude_if=_unset)
+    """Sizes of the batch for this model, in place of those of `measure`; each is a task of its own."""
+    batch_dim: DimName | None = Field(default=None, exclude_if=_unset)
+    """Which dynamic dimension the batch is: its symbol, or `input[axis]`. Left out: the first one of the inputs."""
+    variant: VariantName | None = Field(default=None, exclude_if=_unset)
+    """Which form of a model this is, such as int8. Rows call it by the name and this."""
+    variants: Annotated[
+        dict[
+            VariantName,
+            Annotated[
+                VariantEntry, BeforeValidator(_path_is_enough, json_schema_input_type=str | VariantEntry)
+            ],
+        ],
+        Field(max_length=32),
+    ] = Field(default={}, exclude_if=_unset)
+    """The same model in several forms, such as numeric types: `{fp32: a.onnx, int8: b.onnx}`. Each is measured as a model of its own."""
 
     _place: tuple[str, int | None] = PrivateAttr(default=("", None))
 
     @property
     def label(self) -> str:
-        """Its name, given or taken from the path or the URL."""
-        if self.name or not self.path:
-            return self.name or name_in(self.url or "")
-        return re.split(r"[/\\]", self.path.rstrip("/\\"))[-1]
+        """Its name, given or taken from the path or the URL, with its variant if it has one."""
+        name = self.name or (
+            re.split(r"[/\\]", self.path.rstrip("/\\"))[-1] if self.path else name_in(self.url or "")
+        )
+        return f"{name} {self.variant}" if self.variant else name
+
+    def each(self) -> tuple[ModelEntry, ...]:
+        """Itself, or one for each of its variants."""
+        if not self.variants:
+            return (self,)
+        made = []
+        for variant, given in self.variants.items():
+            update = {**given.model_dump(exclude_none=True), "variant": variant, "variants": {}}
+            made.append(self.model_copy(update=update))
+        return tuple(made)
 
     @property
     def public_url(self) -> str | None:
@@ -372,6 +426,8 @@ class Measuring(Part):
     """Compare the outputs with a plain reference run, or do not."""
     dims: Dims = {}
     """Sizes of dynamic dimensions by their symbol, for all models."""
+    batch: Batches | None = Field(default=None, exclude_if=_unset)
+    """Sizes of the batch: each is a task of its own, for each model that does not say its own. Left out: one, as the model has it."""
     pre: Steps = ()
     """Done in order to the made inputs, before anything is timed."""
     post: Steps = ()
@@ -419,7 +475,7 @@ class Job(Part):
 
 
 class Campaign(Part):
-    """A campaign: models × units × threads, on the devices that fit."""
+    """A campaign: models × units × threads × batches, on the devices that fit."""
 
     campaign: Name
     """Its name: letters, digits, space and . _ -"""
@@ -449,6 +505,10 @@ class Campaign(Part):
     def spec(self) -> str:
         """As it is stored, and as devices keep it for whoever carries it on: without the schedule, which is no business of theirs."""
         return self.model_dump_json(exclude={"schedule"})
+
+    def batches(self, entry: ModelEntry) -> tuple[int | None, ...]:
+        """Of one of its models; None: as the model has it."""
+        return entry.batch or self.measure.batch or (None,)
 
     def lines(self) -> tuple[Job, ...]:
         """What each model runs on: the plain form's jobs, or one for each unit."""

@@ -36,7 +36,7 @@ def complete(rows: Sequence[Row]) -> list[Row]:
 
 
 def names_of(rows: Sequence[Row], *, model: bool = True) -> list[str]:
-    """What tells each of `rows` from the others: of model, device, unit and threads those in which they differ; the task where none do.
+    """What tells each of `rows` from the others: of model, device, unit, threads and batch those in which they differ; the task if none do.
     A simulation is marked.
 
     `model`: it is named, even if there is one only.
@@ -53,6 +53,7 @@ def names_of(rows: Sequence[Row], *, model: bool = True) -> list[str]:
                 "" if row.threads is None else f"{row.threads} thread{'' if row.threads == 1 else 's'}"
             ),
         ),
+        ({row.batch for row in rows}, lambda row: "" if row.batch is None else f"batch {row.batch}"),
     ):
         if len(differ) > 1:
             parts.append(part)

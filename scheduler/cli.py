@@ -76,15 +76,29 @@ def validate(
     exact_to = campaign.measure.precision or 0.0
     exact = not exact_to
     table = Table(box=None, padding=(0, 2), header_style="dim")
-    for column in ("model", "size", "sha256", "unit", "threads", "runs", "loads"):
+    batched = any(batch is not None for entry in campaign.models for batch in campaign.batches(entry))
+    sizes = {entry.label: campaign.batches(entry) for entry in campaign.models}
+    for column in (
+        "model",
+        "size",
+        "sha256",
+        "unit",
+        "threads",
+        *(("batch",) if batched else ()),
+        "runs",
+        "loads",
+    ):
         table.add_column(column)
     for name, (_, model) in models.items():
         first = (Text(safe_text(name)), show_size(model.size), f"{model.sha256[:12]}…")
-        for line, threads in itertools.product(campaign.lines(), campaign.measure.threads):
+        for line, threads, batch in itertools.product(
+            campaign.lines(), campaign.measure.threads, sizes[name]
+        ):
             table.add_row(
                 *first,
                 Text(safe_text(line.unit)),
                 str(threads),
+                *(("" if batch is None else str(batch),) if batched else ()),
                 str(line.runs or campaign.measure.runs) if exact else f"±{show_percent(exact_to)}",
                 str(campaign.measure.loads) if exact else "6 to 20",
             )

@@ -60,6 +60,14 @@ def add_bench(app: typer.Typer, opened: Open) -> None:
             int | None,
             typer.Option(help="Of one inference.  \\[default: one for each physical core]", min=1),
         ] = None,
+        batch: Annotated[
+            int | None,
+            typer.Option(
+                help="Size of the batch, the first dynamic dimension of the inputs.  \\[default: the model's]",
+                min=1,
+                max=2**20,
+            ),
+        ] = None,
         dim: Annotated[
             list[str] | None,
             typer.Option("--dim", help="Size of a dynamic dimension. Repeatable.", metavar="NAME=SIZE"),
@@ -100,7 +108,15 @@ def add_bench(app: typer.Typer, opened: Open) -> None:
                 "--compare writes no rows, so it takes no --csv and no --raw",
                 hint="measure each with --raw, then: sark-node compare A.json B.json",
             )
-        how = _how(runs=runs, precision=precision, loads=loads, warmup=warmup, threads=threads, dim=dim)
+        how = _how(
+            runs=runs,
+            precision=precision,
+            loads=loads,
+            warmup=warmup,
+            threads=threads,
+            batch=batch,
+            dim=dim,
+        )
         if declare:
             how["inputs"] = dict(map(_input, declare))
         console = new_console()
@@ -196,6 +212,7 @@ def _how(
     loads: int | None,
     warmup: int | None,
     threads: int | None,
+    batch: int | None,
     dim: list[str] | None,
 ) -> dict[str, Any]:
     """What was said of how to measure; the rest is left to the protocol's defaults."""
@@ -204,6 +221,7 @@ def _how(
         "loads": loads,
         "warmup": warmup,
         "threads": threads,
+        "batch": batch,
         "precision": None if precision is None else share(precision),
         "dims": dict(map(_dim, dim)) if dim else None,
     }

@@ -167,7 +167,7 @@ def matrix(
     ctx: typer.Context,
     results: Annotated[list[str], typer.Argument(help=f"{SOURCE} Several are put together.")],
     base: Annotated[
-        str, typer.Option(help="A device, unit or model that ratios are to.", metavar="NAME")
+        str, typer.Option(help="A device, unit, model or variant that ratios are to.", metavar="NAME")
     ] = "",
     prices: Annotated[
         Path | None,
@@ -205,6 +205,8 @@ def _show_matrix(cells: tuple[Cell, ...], base: str) -> None:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     money = next((cell.currency for cell in cells if cell.currency), "")
     heads = ["model", "device", "unit", "median ms", "95 %", *(["ratio"] if base else [])]
+    batched = any(cell.batch is not None for cell in cells)
+    heads += ["inputs per s"] if batched else []
     watt, priced = any(cell.per_watt for cell in cells), bool(money)
     heads += [*(["per s and W"] if watt else []), *([f"{money} per million"] if priced else [])]
     for head in heads:
@@ -218,6 +220,8 @@ def _show_matrix(cells: tuple[Cell, ...], base: str) -> None:
         numbers = ["–" if cell.median_ms is None else f"{cell.median_ms:.4g}", spread]
         if base:
             numbers.append("" if cell.ratio is None else f"{cell.ratio:.3f}")
+        if batched:
+            numbers.append("" if cell.per_s is None else f"{cell.per_s:.4g}")
         if watt:
             numbers.append("" if cell.per_watt is None else f"{cell.per_watt:.4g}")
         if priced:
@@ -234,11 +238,12 @@ def _show_matrix(cells: tuple[Cell, ...], base: str) -> None:
 
 
 def _unit(cell: Cell) -> str:
-    return _on(cell.unit, cell.threads)
+    return _on(cell.unit, cell.threads, cell.batch)
 
 
-def _on(unit: str, threads: int | None) -> str:
-    return unit if threads is None else f"{unit}, {count(threads, 'thread')}"
+def _on(unit: str, threads: int | None, batch: int | None) -> str:
+    told = unit if threads is None else f"{unit}, {count(threads, 'thread')}"
+    return told if batch is None else f"{told}, batch {batch}"
 
 
 _STYLE = {"FASTER": "green", "SLOWER": "red", "SAME": "", "AMBIGUOUS": "yellow"}
@@ -258,7 +263,7 @@ def _both(pair: Pair, name: str) -> str:
 
 def _ran_on(pair: Pair) -> str:
     """`CPU (ONNX), 2 threads`; `CPU (ONNX), 1 thread → CPU (ONNX), 2 threads`."""
-    told = [_on(row.compute_units, row.threads) for row in (pair.a, pair.b) if row is not None]
+    told = [_on(row.compute_units, row.threads, row.batch) for row in (pair.a, pair.b) if row is not None]
     return " → ".join(dict.fromkeys(safe_text(text, 80) for text in told))
 
 

@@ -39,6 +39,7 @@ class PairInfo(Form):
     a_threads: int | None
     a_simulated: bool | None
     """true: a simulation, which is never compared with what was measured."""
+    a_batch: int | None
     b_job: str | None
     b_model: str | None
     b_unit: str | None
@@ -47,6 +48,7 @@ class PairInfo(Form):
     b_launches: int | None
     b_threads: int | None
     b_simulated: bool | None
+    b_batch: int | None
 
 
 class Beside(Form):
@@ -109,6 +111,7 @@ _SIDE: Final = {
     "launches": "launches",
     "threads": "threads",
     "simulated": "simulated",
+    "batch": "batch",
 }
 
 

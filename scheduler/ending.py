@@ -61,7 +61,7 @@ class Ending(Spares):
         return self._after_failure(entry, record.worker, reason, detail)
 
     def _said(self, entry: Entry) -> Said:
-        model = (entry.task.model.sha256, entry.task.unit)
+        model = (entry.task.model.sha256, entry.task.unit, entry.task.measure.batch)
         return self.courses[entry.task.campaign].said.setdefault(model, Said())
 
     def _agreed(self, entry: Entry, peer: str) -> bool:

@@ -294,8 +294,8 @@ class Course:
     done_at: float | None = None
     """When that was noticed."""
     timed_out: bool = False
-    said: dict[tuple[str, str], Said] = field(default_factory=dict)
-    """By model and unit."""
+    said: dict[tuple[str, str, int | None], Said] = field(default_factory=dict)
+    """By model, unit and batch."""
 
 
 def need_of(task: Task) -> str:

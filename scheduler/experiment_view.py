@@ -91,6 +91,7 @@ class CellHistory(_Shown):
     model: str
     unit: str
     threads: int | None = None
+    batch: int | None = None
     shapes: str = ""
     device: str
     device_id: str
@@ -178,7 +179,7 @@ def history_view(store: Store, name: str, *, limit: int = 20, after: str | None 
     heads: dict[tuple[str, ...], Cell] = {}
     for run in told:
         for cell in read_cells(run):
-            place = (cell.model, cell.unit, cell.device_id, str(cell.threads), cell.shapes)
+            place = (cell.model, cell.unit, cell.device_id, str(cell.threads), str(cell.batch), cell.shapes)
             heads.setdefault(place, cell)
             cells.setdefault(place, []).append(
                 Point(
@@ -210,6 +211,7 @@ def history_view(store: Store, name: str, *, limit: int = 20, after: str | None 
                 model=head.model,
                 unit=head.unit,
                 threads=head.threads,
+                batch=head.batch,
                 shapes=head.shapes,
                 device=head.device,
                 device_id=head.device_id,

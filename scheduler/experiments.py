@@ -243,9 +243,10 @@ def found_of(
         complete = row.status is Status.COMPLETE
         for other, cells in earlier:
             for cell in cells:
-                alike = (cell.model, cell.unit, cell.device_id) == (
+                alike = (cell.model, cell.unit, cell.batch, cell.device_id) == (
                     row.file_name,
                     row.compute_units,
+                    row.batch,
                     row.device_id,
                 )
                 if cell.key == key or (not complete and alike and row.device_id):
@@ -317,11 +318,15 @@ def read_cells(run: RunRow) -> list[Cell]:
 def alarm_lines(run: RunRow) -> list[str]:
     """What got worse, a line each, for people."""
     return [
-        f"{safe_text(cell.model, 60)} × {safe_text(cell.unit, 60)} on {safe_text(cell.device, 60) or 'no device'}: "
+        f"{safe_text(cell.model, 60)}{_batch(cell)} × {safe_text(cell.unit, 60)} on {safe_text(cell.device, 60) or 'no device'}: "
         f"{cell.finding}, {safe_text(cell.why, 300)} (last good: {cell.against})"
         for cell in read_cells(run)
         if cell.finding in WORSE
     ]
+
+
+def _batch(cell: Cell) -> str:
+    return "" if cell.batch is None else f", batch {cell.batch}"
 
 
 def why_unstarted(run: RunRow) -> str:

@@ -37,12 +37,14 @@ class _Part(BaseModel):
 
 
 class PlanCell(_Part):
-    """One square of the matrix: a model on a unit with a number of threads."""
+    """One square of the matrix: a model on a unit with a number of threads and a batch."""
 
     model: str
     unit: str
     threads: int | None
     """None: as many as physical cores."""
+    batch: int | None = None
+    """None: as the model has it."""
     tasks: int
     """One for each device, class or replica where the campaign asks for that."""
     fit: tuple[str, ...]
@@ -205,6 +207,7 @@ def _cell(
         model=cell.model.label,
         unit=cell.unit,
         threads=cell.threads,
+        batch=cell.batch,
         tasks=len(tasks),
         fit=tuple(fits),
         serve=tuple(serves),
@@ -257,11 +260,12 @@ def _seen_before(task: Task, history: Sequence[tuple[Task, float]]) -> float | N
 
 
 def _alike(one: Measure, other: Measure) -> bool:
-    return (one.runs, one.loads, one.precision, one.threads) == (
+    return (one.runs, one.loads, one.precision, one.threads, one.batch) == (
         other.runs,
         other.loads,
         other.precision,
         other.threads,
+        other.batch,
     )
 
 
@@ -369,12 +373,12 @@ def changes(kept: LivePlan, now: LivePlan) -> list[str]:
     return told
 
 
-def _keyed(cells: Sequence[PlanCell]) -> dict[tuple[str, str, int | None, int], PlanCell]:
+def _keyed(cells: Sequence[PlanCell]) -> dict[tuple[str, str, int | None, int | None, int], PlanCell]:
     """By what a cell measures, and the how-manieth of those alike it is: the plain form may ask for one on several devices by name."""
-    alike: Counter[tuple[str, str, int | None]] = Counter()
-    keyed: dict[tuple[str, str, int | None, int], PlanCell] = {}
+    alike: Counter[tuple[str, str, int | None, int | None]] = Counter()
+    keyed: dict[tuple[str, str, int | None, int | None, int], PlanCell] = {}
     for cell in cells:
-        key = (cell.model, cell.unit, cell.threads)
+        key = (cell.model, cell.unit, cell.threads, cell.batch)
         alike[key] += 1
         keyed[*key, alike[key]] = cell
     return keyed
@@ -382,4 +386,5 @@ def _keyed(cells: Sequence[PlanCell]) -> dict[tuple[str, str, int | None, int], 
 
 def _named(cell: PlanCell) -> str:
     threads = f" ×{cell.threads}" if cell.threads is not None else ""
-    return f"{safe_text(cell.model, 60)} × {cell.unit}{threads}"
+    batch = f", batch {cell.batch}" if cell.batch is not None else ""
+    return f"{safe_text(cell.model, 60)} × {cell.unit}{threads}{batch}"

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final
 
-from scheduler.beside import unlike
+from scheduler.beside import stem, unlike
 from scheduler.prices import Price
 from scheduler.row import Row, Status
 from scheduler.verdict import Verdict
@@ -27,11 +27,17 @@ class Cell:
     device: str
     unit: str
     threads: int | None = None
+    batch: int | None = None
+    """That was asked for; None: as the model has it."""
+    variant: str = ""
+    """Which form of the model it is; `model` ends in it."""
     median_ms: float | None = None
     low_ms: float | None = None
     high_ms: float | None = None
     ratio: float | None = None
-    """Its median by the base's of the same model; None: no base, or not to be compared with it."""
+    """Its median by the base's of the same model and batch; None: no base, or not to be compared with it."""
+    per_s: float | None = None
+    """Inputs in a second: the batch by the median."""
     joules: float | None = None
     """Of one inference, as the device's meter had it."""
     per_watt: float | None = None
@@ -39,7 +45,7 @@ class Cell:
     price_per_hour: float | None = None
     """Of the device, from the price file."""
     per_million: float | None = None
-    """Price of a million inferences."""
+    """Price of a million inputs."""
     currency: str = ""
     remark: str = ""
     """Why it is not valid, or has no ratio."""
@@ -60,19 +66,27 @@ class Cell:
 def make_matrix(
     rows: Sequence[Row], *, base: str = "", prices: Mapping[str, Price] | None = None
 ) -> tuple[Cell, ...]:
-    """A cell for each row, in the order of models, devices, units. `base`: a device (name or id), a unit or a model. What a cell's ratio
-    is to differs from it in that alone. `prices`: by device or chip. Raises ValueError for a base that is in no row.
+    """A cell for each row, in the order of models, devices, units, threads, batches. `base`: a device (name or id), a unit, a model or a
+    variant. What a cell's ratio is to differs from it in that alone. `prices`: by device or chip. Raises ValueError for a base that is in
+    no row.
     """
     ordered = sorted(
-        rows, key=lambda row: (row.file_name, row.device_name, row.compute_units, row.threads or 0)
+        rows,
+        key=lambda row: (
+            row.file_name,
+            row.device_name,
+            row.compute_units,
+            row.threads or 0,
+            row.batch or 0,
+        ),
     )
     if base and not any(_is_base(row, base) for row in ordered):
-        raise ValueError(f"no model, device or unit is called {base!r} there")
+        raise ValueError(f"no model, variant, device or unit is called {base!r} there")
     return tuple(_cell(row, _base_of(row, ordered, base), base, prices or {}) for row in ordered)
 
 
 def _is_base(row: Row, base: str) -> bool:
-    return base in (row.file_name, row.device_name, row.device_id, row.compute_units)
+    return base in (row.file_name, row.variant, row.device_name, row.device_id, row.compute_units)
 
 
 def _base_of(row: Row, rows: Sequence[Row], base: str) -> Row | None:
@@ -84,9 +98,10 @@ def _base_of(row: Row, rows: Sequence[Row], base: str) -> Row | None:
         if not _is_base(other, base):
             continue
         model = base == other.file_name or other.file_name == row.file_name
+        model = model or (base == other.variant and stem(other) == stem(row))
         device = base in (other.device_name, other.device_id) or other.device_id == row.device_id
         unit = base == other.compute_units or other.compute_units == row.compute_units
-        if model and device and unit and other.status is Status.COMPLETE:
+        if model and device and unit and other.batch == row.batch and other.status is Status.COMPLETE:
             found.append(other)
     same = [other for other in found if other.threads == row.threads]
     return next(iter(same or found), None)
@@ -101,6 +116,8 @@ def _cell(row: Row, base: Row | None, wanted: str, prices: Mapping[str, Price]) 
             row.device_name,
             row.compute_units,
             row.threads,
+            row.batch,
+            row.variant,
             remark=f"{row.status}, {why}",
             job=row.job_id,
         )
@@ -119,14 +136,19 @@ def _cell(row: Row, base: Row | None, wanted: str, prices: Mapping[str, Price]) 
         device=row.device_name,
         unit=row.compute_units,
         threads=row.threads,
+        batch=row.batch,
+        variant=row.variant,
         median_ms=median,
         low_ms=row.inference_ms_median_low,
         high_ms=row.inference_ms_median_high,
         ratio=ratio,
+        per_s=row.throughput_per_s,
         joules=joules,
         per_watt=1 / joules if joules else None,
         price_per_hour=per_hour,
-        per_million=None if per_hour is None else per_hour * median / 1000 / HOUR_S * MILLION,
+        per_million=None
+        if per_hour is None
+        else per_hour * median / 1000 / HOUR_S * MILLION / (row.batch or 1),
         currency="" if price is None else price.currency,
         remark="; ".join(filter(None, [verdict, why])),
         job=row.job_id,

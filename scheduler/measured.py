@@ -36,14 +36,21 @@ SERIES: Final[dict[str, str]] = {
 }
 """Series of a record whose median has a column, and its field."""
 
+SERVED: Final = "API "
+"""How units begin whose model is in a server."""
 Access = Literal["white", "gray", "black"]
 
 
 def measured(
-    record: Record, observed: Observed, *, precision: float | None, simulated: bool = False
+    record: Record,
+    observed: Observed,
+    *,
+    precision: float | None,
+    batch: int | None = None,
+    simulated: bool = False,
 ) -> dict[str, object]:
-    """All that was measured, and the verdict on it. `precision`: the share that the task asked for, None for a number of runs.
-    `simulated`: nothing was measured at all.
+    """All that was measured, and the verdict on it. `precision`: the share that the task asked for, None for a number of runs; `batch`:
+    what it asked for, None for none. `simulated`: nothing was measured at all.
     """
     ran = record.ran
     verdict, why = judge(
@@ -64,7 +71,7 @@ def measured(
             "access": access(record),
         }
     if observed.runs:
-        found |= _inferences(record, observed) | _host(observed.launches)
+        found |= _inferences(record, observed, batch) | _host(observed.launches)
     if record.accelerator is not None:
         found |= _accelerator(record.accelerator, observed.inferences)
     return found
@@ -86,7 +93,7 @@ def access(record: Record) -> Access:
     alone.
     """
     ran = record.ran
-    if ran is None or not ran.unit.startswith("API "):
+    if ran is None or not ran.unit.startswith(SERVED):
         return "white"
     return "gray" if "access: gray" in ran.providers else "black"
 
@@ -111,13 +118,14 @@ def _loads(record: Record, observed: Observed) -> dict[str, object]:
     }
 
 
-def _inferences(record: Record, observed: Observed) -> dict[str, object]:
+def _inferences(record: Record, observed: Observed, batch: int | None) -> dict[str, object]:
     timings, launches = record.timings, [launch.samples for launch in observed.launches]
     run, middle, odd = summarise(observed.runs), centre(launches), outliers(launches)
     per_sample = max(timing.per_sample for timing in timings)
     # means of several inferences scatter less than inferences do: nothing that tells of single ones is told from them
     single = per_sample == 1
     width = middle.half_width
+    served = record.ran is not None and record.ran.unit.startswith(SERVED)
     return {
         "inference_ms_median": middle.median,
         "inference_ms_median_low": middle.low,
@@ -131,6 +139,7 @@ def _inferences(record: Record, observed: Observed) -> dict[str, object]:
         "inference_ms_p90": run.p90 if single else None,
         "inference_ms_p95": run.p95 if single else None,
         "inference_ms_p99": run.p99 if single else None,
+        "throughput_per_s": 1000 * (batch or 1) / middle.median if middle.median and not served else None,
         "half_width_percent": None if width is None else 100 * width,
         "launches": middle.launches,
         "launch_spread_percent": None if middle.spread is None else 100 * middle.spread,

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from protocol.errors import CampaignError, Refused
 from protocol.task import Model
 from scheduler.campaign_form import Campaign, ModelEntry, file_of
+from scheduler.onnx_batch import check_batches
 from scheduler.safe import safe_text
 from scheduler.simulated import UNIT as SIMULATED_UNIT
 from swarm.bundles import contents
@@ -24,6 +25,7 @@ Models = Mapping[str, tuple[Path | None, Model]]
 
 """The unit whose "model" is a script in JSON."""
 TORCH: Final = "(Torch)"
+ONNX: Final = "(ONNX)"
 """How the units end whose models may be zip archives."""
 _HEAD: Final = 512
 
@@ -75,10 +77,16 @@ def describe_models(
     brings those that are given by URL alone; of those that devices fetch the campaign's word is taken (`unseen`).
 
     Raises `CampaignError`, with the line of the model, for one that is missing, unreadable, empty, plainly not a model, or of another
-    sha256 than the campaign says. Blocking, and reads every byte: call it in a thread.
+    sha256 than the campaign says, or with a batch that it cannot have. Blocking, and reads every byte: call it in a thread.
     """
     units = {line.unit for line in campaign.lines()}
-    return {entry.label: _describe(entry, base_dir, units, fetch) for entry in campaign.models}
+    described: dict[str, tuple[Path | None, Model]] = {}
+    for entry in campaign.models:
+        path, model = _describe(entry, base_dir, units, fetch)
+        if path is not None and any(unit.endswith(ONNX) for unit in units):
+            check_batches(entry, path, campaign.batches(entry))
+        described[entry.label] = path, model
+    return described
 
 
 def find_model(entry: ModelEntry, base_dir: Path, fetch: Fetch = no_fetch) -> Path:
@@ -135,7 +143,7 @@ def _describe(
     entry: ModelEntry, base_dir: Path, units: Collection[str], fetch: Fetch
 ) -> tuple[Path | None, Model]:
     if entry.size is not None and entry.sha256 is not None:
-        return None, Model(name=entry.label, sha256=entry.sha256, size=entry.size)
+        return None, Model(name=entry.label, sha256=entry.sha256, size=entry.size, variant=entry.variant)
     label = safe_text(entry.label, 60)
     try:
         path = find_model(entry, base_dir, fetch)
@@ -158,7 +166,7 @@ def _describe(
             f"model {label!r} has the sha256 {digest}, not the one in the campaign",
             f"the {'URL' if entry.path is None else 'file'} has changed, or is another one: correct sha256, or take it out",
         )
-    return path, Model(name=entry.label, sha256=digest, size=size)
+    return path, Model(name=entry.label, sha256=digest, size=size, variant=entry.variant)
 
 
 def _read(entry: ModelEntry, path: Path, units: Collection[str]) -> tuple[int, str]:

@@ -1,6 +1,6 @@
 """From a campaign to its tasks. Pure: the same campaign, models and devices give the same tasks with the same ids, on any machine.
 
-models × jobs (one for each unit) × threads × spread × replicas ──▶ Task c-…/1, c-…/2, …
+models × jobs (one for each unit) × threads × batches × spread × replicas ──▶ Task c-…/1, c-…/2, …
 
 Replicas of a cell never share a device: each is given devices of one class that the others are not.
 """
@@ -48,23 +48,27 @@ class Cell:
     runs: int
     threads: int | None
     """None: as many as physical cores."""
+    batch: int | None
+    """None: as the model has it."""
     clauses: tuple[Clause, ...]
     """What it needs of a device, the unit first."""
 
 
 def cells(campaign: Campaign) -> tuple[Cell, ...]:
-    """The matrix in the order of the file: models, then jobs or units, then threads."""
+    """The matrix in the order of the file: models, then jobs or units, then threads, then batches."""
     return tuple(
         Cell(
             model=entry,
             unit=job.unit,
             runs=job.runs or campaign.measure.runs,
             threads=None if count == "physical" else count,
+            batch=batch,
             clauses=_clauses(campaign, job),
         )
         for entry in campaign.models
         for job in campaign.lines()
         for count in campaign.measure.threads
+        for batch in campaign.batches(entry)
     )
 
 
@@ -163,6 +167,8 @@ def _task(
             warmup=None if measure.warmup == "auto" else measure.warmup,
             threads=cell.threads,
             dims={**measure.dims, **cell.model.dims},
+            batch=cell.batch,
+            batch_dim=None if cell.batch is None else cell.model.batch_dim,
             inputs=cell.model.inputs,
             seed=measure.seed,
             check=measure.check == "reference",

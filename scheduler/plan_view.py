@@ -28,6 +28,7 @@ MAX_UNCOVERED: Final = 12
 def plan_table(plan: LivePlan, width: int = 80) -> Table:
     """A line for each cell."""
     threads = any(cell.threads is not None for cell in plan.cells)
+    batches = any(cell.batch is not None for cell in plan.cells)
     tasks = any(cell.tasks != 1 for cell in plan.cells)
     roomy = width >= 100
     table = Table(box=None, padding=(0, 2 if roomy else 1, 0, 0), header_style="dim")
@@ -36,10 +37,11 @@ def plan_table(plan: LivePlan, width: int = 80) -> Table:
         "model",
         "unit",
         *(("threads",) if threads else ()),
+        *(("batch",) if batches else ()),
         *(("tasks",) if tasks else ()),
         *_NUMBERS,
     )
-    lines = [_line(cell, threads=threads, tasks=tasks) for cell in plan.cells]
+    lines = [_line(cell, threads=threads, batches=batches, tasks=tasks) for cell in plan.cells]
     widths = [max(len(line[place]) for line in (heads, *lines)) for place in range(len(heads))]
     gap = 2 if roomy else 1
     while sum(widths) + gap * len(heads) > width:
@@ -62,12 +64,13 @@ _MODEL: Final = 1
 _UNIT: Final = 2
 
 
-def _line(cell: PlanCell, *, threads: bool, tasks: bool) -> tuple[str, ...]:
+def _line(cell: PlanCell, *, threads: bool, batches: bool, tasks: bool) -> tuple[str, ...]:
     return (
         "✓" if cell.covered else "✗",
         safe_text(cell.model, 60),
         safe_text(cell.unit, 40),
         *((str(cell.threads or "physical"),) if threads else ()),
+        *(("" if cell.batch is None else str(cell.batch),) if batches else ()),
         *((str(cell.tasks),) if tasks else ()),
         str(len(cell.fit)),
         str(len(cell.serve)),

@@ -98,6 +98,7 @@ def method(report: Report) -> Section:
         ("inferences", _runs),
         ("warm-up", lambda m: "until it has settled" if m.warmup is None else f"{m.warmup} inferences"),
         ("threads", lambda m: "as many as physical cores" if m.threads is None else str(m.threads)),
+        ("batch", lambda m: "" if m.batch is None else str(m.batch)),
         ("inputs", lambda m: f"made from seed {m.seed}"),
         ("dimensions", lambda m: ", ".join(f"{name} = {size}" for name, size in sorted(m.dims.items()))),
         ("before the load", lambda m: ", ".join(step.step for step in m.pre)),

@@ -41,6 +41,7 @@ _TONES: Final = {"FASTER": "good", "SLOWER": "bad", "SAME": "", "AMBIGUOUS": "wa
 
 Column = tuple[str, Callable[[Row], float | int | None]]
 _TIMES: Final[tuple[Column, ...]] = (
+    ("inputs per s", lambda row: None if row.batch is None else row.throughput_per_s),
     ("p90 ms", lambda row: row.inference_ms_p90),
     ("p99 ms", lambda row: row.inference_ms_p99),
     ("load ms", lambda row: row.load_ms_median),
@@ -115,6 +116,8 @@ def _of_model(model: str, rows: Sequence[Row]) -> Iterable[Block]:
     shapes = {row.shapes for row in rows}
     if len(shapes) > 1:
         told = "The input shapes differ: these rows are not to be compared with each other."
+        if len({row.batch for row in rows}) == len(shapes):
+            told = "The batches differ: one inference of a larger one does more. What can be compared is the inputs in a second."
         yield Paragraph([told], "warn")
 
 

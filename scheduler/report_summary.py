@@ -163,7 +163,7 @@ def _time(row: Row) -> list[Span]:
 
 
 def where(row: Row) -> list[Span]:
-    """Device, unit and threads."""
+    """Device, unit, threads and batch."""
     line: list[Span] = [
         Said(marked(row.device_name or "no device", row.simulated)),
         " · ",
@@ -171,6 +171,8 @@ def where(row: Row) -> list[Span]:
     ]
     if row.threads is not None:
         line.append(f" · {row.threads} thread{'' if row.threads == 1 else 's'}")
+    if row.batch is not None:
+        line.append(f" · batch {row.batch}")
     return line
 
 

@@ -131,7 +131,8 @@ def check_sense(record: Record, task: Task, observed: Observed) -> None:
 
 
 def not_as_asked(record: Record, task: Task) -> tuple[Reason, str] | None:
-    """Why a measurement is one of something else: on another unit than was asked for, or with other outputs than the reference's.
+    """Why a measurement is one of something else: on another unit or with another batch than was asked for, or with other outputs than
+    the reference's.
 
     None when there is nothing of the kind to say.
     """
@@ -140,6 +141,10 @@ def not_as_asked(record: Record, task: Task) -> tuple[Reason, str] | None:
     if record.ran.unit != task.unit:
         words = f"{task.unit} was asked for, {record.ran.unit} ran the model"
         return Reason.WRONG_UNIT, words
+    asked = task.measure.batch
+    if asked is not None and record.ran.batch != asked:  # a worker of a version that knows no batches
+        words = f"a batch of {asked} was asked for, the worker ran without: its sark-node is older"
+        return Reason.DOES_NOT_FIT, words
     if record.ran.agrees is False:
         return Reason.CHECK_FAILED, "the outputs do not agree with the reference"
     return None

@@ -289,12 +289,19 @@ class Row(BaseModel):
     """One hash over device, system, runtime, unit, threads, shapes, seed, steps and model: rows that share it were made alike."""
     simulated: bool | None = None
     """true: a simulation, its figures come from a script or its device only pretends to be one. Empty: neither is so."""
+    variant: str = ""
+    """Which form of the model this is, such as int8; its name ends in it. Empty: there is only one."""
+    batch: int | None = None
+    """Size of the batch that was asked for; empty: as the model has it."""
+    throughput_per_s: float | None = None
+    """Batch by InferenceMsMedian: inputs in a second, one inference after the other; where no batch was asked for, inferences. Empty of a
+    server, which works on several at a time."""
 
 
 CONTRACT: Final = 17
 COLUMNS: Final[tuple[str, ...]] = tuple(column_name(name) for name in Row.model_fields)
 """All columns in order."""
-LATER: Final = frozenset({"simulated"})
+LATER: Final = frozenset({"simulated", "variant", "batch", "throughput_per_s"})
 """Fields of columns that files of results from before lack. Whatever is added from now on belongs here: people keep their files."""
 
 
@@ -350,6 +357,9 @@ def make_row(
         device_name=device,
         attempt=attempt,
         replica=task.replica,
+        variant=task.model.variant or "",
+        batch=task.measure.batch,
+        throughput_per_s=None,  # said, and not left out: see `later_columns`
         reason=str(reason or ""),
         detail=detail,
         simulated=True if task.unit == SIMULATED_UNIT else None,
@@ -368,7 +378,13 @@ def make_row(
         observed = observe(record)
     except RemoteProtocolError as exc:
         return row.model_copy(update={"verdict": str(Verdict.UNREADABLE), "verdict_reason": str(exc)})
-    told = measured(record, observed, precision=task.measure.precision, simulated=bool(row.simulated))
+    told = measured(
+        record,
+        observed,
+        precision=task.measure.precision,
+        batch=task.measure.batch,
+        simulated=bool(row.simulated),
+    )
     return row.model_copy(update=told)
 
 

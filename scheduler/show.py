@@ -17,12 +17,15 @@ from scheduler.safe import safe_text
 from scheduler.verdict import Verdict
 
 HEADS: Final = ("Task", "Model", "Unit", "Device", "Load ms", "Inference ms", "RAM MB", "Result")
+PER_S: Final = "Per s"
+"""A column beside the inferences' time where a batch was asked for: inputs in a second."""
+_AFTER: Final = HEADS.index("Inference ms") + 1
 VERDICT: Final = "Verdict"
 """What the last column is called when every row has one."""
 LEGEND: Final = "Medians in ms; ±: half of the 95 % interval of the median."
 MAX_REMARKS: Final = 12
 _TOLD_NOTES: Final = ("not given", "names no dynamic dimension")
-_RIGHT: Final = frozenset({"Load ms", "Inference ms", "RAM MB"})
+_RIGHT: Final = frozenset({"Load ms", "Inference ms", PER_S, "RAM MB"})
 _SHORTENED: Final = (1, 2, 3)
 """Model, unit and device give way when the table is too wide."""
 SHORTEST: Final = 6
@@ -99,7 +102,12 @@ def _numbers(numbers: Sequence[str]) -> str:
 
 def _heads(rows: Sequence[Row]) -> tuple[str, ...]:
     complete = bool(rows) and all(row.status is Status.COMPLETE for row in rows)
-    return (*HEADS[:-1], VERDICT) if complete else HEADS
+    heads = (*HEADS[:-1], VERDICT) if complete else HEADS
+    return (*heads[:_AFTER], PER_S, *heads[_AFTER:]) if _batches(rows) else heads
+
+
+def _batches(rows: Sequence[Row]) -> bool:
+    return any(row.batch is not None for row in rows)
 
 
 def failure_text(row: Row) -> str:
@@ -116,8 +124,8 @@ def kept_columns(line: str) -> str:
 def results_table(rows: Sequence[Row], width: int = 80) -> Table:
     """A table `width` columns wide at most: numbers stand whole, names are shortened, nothing is wrapped."""
     heads, cells = _heads(rows), _cells(rows)
-    widths = [max(len(line[column]) for line in [heads, *cells]) for column in range(len(HEADS))]
-    while sum(widths) + len(HEADS) > width:
+    widths = [max(len(line[column]) for line in [heads, *cells]) for column in range(len(heads))]
+    while sum(widths) + len(heads) > width:
         longest = max(_SHORTENED, key=lambda column: widths[column])
         if widths[longest] <= SHORTEST:
             break
@@ -134,34 +142,37 @@ def results_table(rows: Sequence[Row], width: int = 80) -> Table:
 
 def plain_lines(rows: Sequence[Row]) -> list[str]:
     """The same cells in full, in columns of spaces."""
-    lines = [_heads(rows), *_cells(rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(HEADS))]
+    heads = _heads(rows)
+    lines = [heads, *_cells(rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
     return [
         "  ".join(
             cell.rjust(width) if head in _RIGHT else cell.ljust(width)
-            for head, cell, width in zip(HEADS, line, widths, strict=True)
+            for head, cell, width in zip(heads, line, widths, strict=True)
         ).rstrip()
         for line in lines
     ]
 
 
 def _cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
-    """The number of threads is shown where it tells rows apart."""
+    """The number of threads is shown where it tells rows apart, the batch where one was asked for."""
     threads = len({row.threads for row in rows if row.threads is not None}) > 1
-    return [result_cells(row, threads=threads) for row in rows]
+    return [result_cells(row, threads=threads, batches=_batches(rows)) for row in rows]
 
 
-def result_cells(row: Row, *, threads: bool = False) -> tuple[str, ...]:
+def result_cells(row: Row, *, threads: bool = False, batches: bool = False) -> tuple[str, ...]:
     """One row in words: the task by its number, times as medians, ± how well they are known; why it failed is told elsewhere."""
     complete = row.status is Status.COMPLETE and row.verdict
     return (
         row.job_id.rpartition("/")[2],
         safe_text(row.file_name, 40),
         safe_text(row.compute_units, 40)
-        + (f" ×{row.threads}" if threads and row.threads is not None else ""),
+        + (f" ×{row.threads}" if threads and row.threads is not None else "")
+        + (f", batch {row.batch}" if row.batch is not None else ""),
         safe_text(row.device_name, 40) or "-",
         _time(row.load_ms_median, None),
         _time(row.inference_ms_median, row.half_width_percent),
+        *(("" if row.throughput_per_s is None else f"{row.throughput_per_s:.4g}",) if batches else ()),
         "" if row.peak_inference_ram_usage is None else f"{row.peak_inference_ram_usage:.1f}",
         row.verdict if complete else str(row.status).lower(),
     )

@@ -17,6 +17,9 @@ models:
 #   path: models/tinyyolov2-7.onnx
 #   sha256: 8c1f...                    # 64 digits; refused when the file is another one
 #   dims: {{batch: 1, H: 416, W: 416}}   # sizes of dynamic dimensions
+# - name: yolo                         # the same model in several numeric types, each measured as "yolo fp32", …
+#   variants: {{fp32: yolo.onnx, fp16: yolo-fp16.onnx}}
+#   batch: [1, 8]                      # for this model, in place of those of measure
 # - name: magika                       # a model that an installed Python package carries
 #   package: magika
 #   path: models/standard_v3_3/model.onnx
@@ -43,6 +46,7 @@ measure:
 # precision: 2%                        # instead of both: until the median is known so well, at most 20 loads
 # warmup: auto                         # or a number of inferences before the timed ones
 # threads: [physical]                  # of one inference; [1, 4, physical] makes three tasks
+# batch: [1, 8, 32]                    # sizes of the batch, each a task; models need a dynamic first dimension
 # seed: 0                              # of the made inputs
 # check: reference                     # compare the outputs with a plain run; or none
 # dims: {{batch: 1}}                     # for all models

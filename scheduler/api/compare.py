@@ -109,7 +109,7 @@ def router(desk: Desk) -> APIRouter:
     async def matrix(
         of: Annotated[Names, Query(description="Campaigns or tasks whose results are put together.")],
         base: Annotated[
-            str, Query(max_length=200, description="A device, unit or model that ratios are to.")
+            str, Query(max_length=200, description="A device, unit, model or variant that ratios are to.")
         ] = "",
         model: Annotated[list[str] | None, Query(max_length=100, description="Only these models.")] = None,
         price: Annotated[

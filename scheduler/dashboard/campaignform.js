@@ -119,8 +119,9 @@ function modelsPart(edit, busy) {
 
 function named(entry) {
   if (typeof entry === "string") return entry;
-  const { name, path, url, package: from } = tree(entry);
-  return String(name ?? (from ? `${from}: ${path}` : path ?? url) ?? JSON.stringify(entry));
+  const { name, path, url, package: from, variant, variants } = tree(entry);
+  const forms = Object.keys(tree(variants)).join(", ") || variant;
+  return `${String(name ?? (from ? `${from}: ${path}` : path ?? url) ?? JSON.stringify(entry))}${forms ? ` (${forms})` : ""}`;
 }
 
 // -- units ------------------------------------------------------------------------------------------------------------------------------
@@ -218,6 +219,7 @@ function measurePart(edit) {
   const loads = h("input", { id: "f-loads", type: "number", min: "1", max: "100" });
   const precision = h("input", { id: "f-precision", placeholder: "2%", size: "6" });
   const threads = h("input", { id: "f-threads", placeholder: "physical, 1, 4" });
+  const batch = h("input", { id: "f-batch", placeholder: "as the model has it; 1, 8, 32", "aria-describedby": "f-batch-help" });
   const checks = h("input", { id: "f-check", type: "checkbox" });
   const replicas = h("input", { id: "f-replicas", type: "number", min: "1", max: "16" });
   const priority = h("input", { id: "f-priority", type: "number", min: "0", max: "100" });
@@ -227,10 +229,12 @@ function measurePart(edit) {
   runs.addEventListener("change", () => write({ runs: number(runs.value), precision: undefined }));
   loads.addEventListener("change", () => write({ loads: number(loads.value), precision: undefined }));
   precision.addEventListener("change", () => write({ precision: precision.value.trim() || undefined, runs: undefined, loads: undefined }));
-  threads.addEventListener("change", () => {
-    const entries = threads.value.split(",").map((one) => one.trim()).filter(Boolean).map((one) => (/^\d+$/.test(one) ? Number(one) : one));
-    write({ threads: entries.length ? entries : undefined });
-  });
+  const entries = (input) => {
+    const all = input.value.split(",").map((one) => one.trim()).filter(Boolean).map((one) => (/^\d+$/.test(one) ? Number(one) : one));
+    return all.length ? all : undefined;
+  };
+  threads.addEventListener("change", () => write({ threads: entries(threads) }));
+  batch.addEventListener("change", () => write({ batch: entries(batch) }));
   checks.addEventListener("change", () => write({ check: checks.checked ? undefined : "none" }));
   replicas.addEventListener("change", () => edit(() => ({ replicas: number(replicas.value) })));
   priority.addEventListener("change", () => edit(() => ({ priority: number(priority.value) })));
@@ -246,6 +250,8 @@ function measurePart(edit) {
       h("div", { class: "fields" }, modes[0], h("label", { for: "f-runs" }, "inferences"), runs, h("label", { for: "f-loads" }, "in launches"), loads),
       h("div", { class: "fields" }, modes[1], h("label", { for: "f-precision" }, "±"), precision),
       h("div", { class: "fields" }, h("label", { for: "f-threads" }, "threads, each a task"), threads),
+      h("div", { class: "fields" }, h("label", { for: "f-batch" }, "batches, each a task"), batch),
+      h("p", { id: "f-batch-help", class: "quiet" }, "For models whose first dimension is dynamic."),
       h("div", { class: "fields" }, h("label", { class: "check" }, checks, " compare the outputs with a reference")),
       h("div", { class: "fields" }, h("label", { for: "f-replicas" }, "replicas"), replicas, h("label", { for: "f-priority" }, "priority"), priority),
     ),
@@ -262,6 +268,7 @@ function measurePart(edit) {
       set(loads, exact ? "" : (measure.loads ?? 6));
       set(precision, measure.precision ?? "");
       set(threads, list(measure.threads).join(", "));
+      set(batch, list(measure.batch).join(", "));
       checks.checked = measure.check !== "none";
       set(replicas, given.replicas ?? 1);
       set(priority, given.priority ?? 50);

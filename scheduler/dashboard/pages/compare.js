@@ -170,8 +170,9 @@ function both(one, other) {
   return told.join(" → ");
 }
 
-function on(unit, threads) {
-  return unit === null ? null : threads === null ? unit : `${unit}, ${threads} thread${threads === 1 ? "" : "s"}`;
+function on(unit, threads, batch) {
+  if (unit === null) return null;
+  return [unit, threads !== null && `${threads} thread${threads === 1 ? "" : "s"}`, batch !== null && `batch ${batch}`].filter(Boolean).join(", ");
 }
 
 function devices(pair) {
@@ -183,12 +184,12 @@ function devices(pair) {
 function parted(pair) {
   return {
     name: both(pair.a_model, pair.b_model),
-    more: [both(on(pair.a_unit, pair.a_threads), on(pair.b_unit, pair.b_threads)), devices(pair)].filter(Boolean).join(" · "),
+    more: [both(on(pair.a_unit, pair.a_threads, pair.a_batch), on(pair.b_unit, pair.b_threads, pair.b_batch)), devices(pair)].filter(Boolean).join(" · "),
   };
 }
 
 function named(pair) {
-  return [both(pair.a_model, pair.b_model), both(on(pair.a_unit, pair.a_threads), on(pair.b_unit, pair.b_threads)), devices(pair)].filter(Boolean).join(" × ");
+  return [both(pair.a_model, pair.b_model), both(on(pair.a_unit, pair.a_threads, pair.a_batch), on(pair.b_unit, pair.b_threads, pair.b_batch)), devices(pair)].filter(Boolean).join(" × ");
 }
 
 function sentence(pair) {
@@ -203,7 +204,7 @@ function matrix({ cells, base }, query) {
   if (!cells.length) return h("p", {}, "No task of it has ended yet.");
   const places = [...new Map(cells.map((cell) => [place(cell), cell])).keys()].sort();
   const models = [...new Set(cells.map((cell) => cell.model))];
-  const bases = [...new Set([...models, ...cells.map((cell) => cell.device), ...cells.map((cell) => cell.unit)].filter(Boolean))];
+  const bases = [...new Set([...models, ...cells.map((cell) => cell.variant), ...cells.map((cell) => cell.device), ...cells.map((cell) => cell.unit)].filter(Boolean))];
   const select = h("select", { onchange: (event) => turned(query, "base", event.target.value) }, h("option", { value: "" }, "no base"), bases.map((name) => h("option", { value: name, selected: name === base }, name)));
   const several = new Set(cells.map((cell) => cell.job.split("/")[0])).size > 1;
   const rows = models.map((model) => [
@@ -223,14 +224,15 @@ function matrix({ cells, base }, query) {
 }
 
 function place(cell) {
-  return `${cell.device || "no device"}${cell.verdict === "simulated" ? " (simulation)" : ""} · ${on(cell.unit, cell.threads)}`;
+  return `${cell.device || "no device"}${cell.verdict === "simulated" ? " (simulation)" : ""} · ${on(cell.unit, cell.threads, cell.batch)}`;
 }
 
 function square(cell, several) {
   const content = cell.median_ms === null ? [h("span", { class: "state failed" }, cell.remark.split(",")[0])] : [h("strong", {}, time(cell.median_ms, 3)), cell.ratio !== null && h("span", {}, ` ${digits(cell.ratio, 3)}×`)];
   const doubt = cell.median_ms !== null && cell.verdict && cell.verdict !== "valid" && h("small", { class: "doubt" }, ` ⚠ ${cell.verdict}`);
   const spread = cell.low_ms !== null && h("small", { class: "quiet" }, `${time(cell.low_ms, 3)} – ${time(cell.high_ms, 3)}`);
-  return h("div", { class: "square" }, cell.job ? h("a", { href: taskLink(cell.job) }, content) : content, several && h("small", { class: "quiet" }, ` ${cell.job}`), doubt, spread && [h("br"), spread]);
+  const rate = cell.batch !== null && cell.per_s !== null && h("small", {}, ` ${digits(cell.per_s, 3)} per s`);
+  return h("div", { class: "square" }, cell.job ? h("a", { href: taskLink(cell.job) }, content) : content, rate, several && h("small", { class: "quiet" }, ` ${cell.job}`), doubt, spread && [h("br"), spread]);
 }
 
 // -- what no other beats ------------------------------------------------------------------------------------------------------------------
@@ -247,7 +249,7 @@ function front({ cells, fronts }, query) {
   const twice = new Set(fronts[axis]).size > new Set(jobs.filter((cell) => best.has(cell.job)).map((cell) => cell.model)).size;
   const points = jobs.map((cell) => {
     const whole = `${cell.model} × ${place(cell)}${several ? ` (${cell.job})` : ""}`;
-    return { x: cell.median_ms, y: read(cell), front: best.has(cell.job), name: whole, short: [models && cell.model, (twice || !models) && `${cell.device}, ${on(cell.unit, cell.threads)}`].filter(Boolean).join(" · "), words: `${whole}: ${time(cell.median_ms)}, ${name} ${words(read(cell))}${best.has(cell.job) ? "; on the front" : ""}`, job: cell.job };
+    return { x: cell.median_ms, y: read(cell), front: best.has(cell.job), name: whole, short: [models && cell.model, (twice || !models) && `${cell.device}, ${on(cell.unit, cell.threads, cell.batch)}`].filter(Boolean).join(" · "), words: `${whole}: ${time(cell.median_ms)}, ${name} ${words(read(cell))}${best.has(cell.job) ? "; on the front" : ""}`, job: cell.job };
   });
   const select = h("select", { onchange: (event) => turned(query, "axis", event.target.value) }, axes.map((one) => h("option", { value: one, selected: one === axis }, AXES[one].name)));
   const winners = fronts[axis].map((job) => points.find((point) => point.job === job)).filter(Boolean);

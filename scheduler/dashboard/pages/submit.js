@@ -160,7 +160,7 @@ function planView(made, again) {
   const total = made.total_s === null ? "time in all not known" : `about ${seconds(made.total_s)} in all (from ${sources.join(" and ")})`;
   const cells = made.cells.map((cell) => [
     cell.model,
-    `${cell.unit}${cell.threads === null ? "" : `, ${cell.threads} threads`}`,
+    `${cell.unit}${cell.threads === null ? "" : `, ${cell.threads} thread${cell.threads === 1 ? "" : "s"}`}${cell.batch === null ? "" : `, batch ${cell.batch}`}`,
     cell.covered ? h("span", { class: "state succeeded" }, "covered") : h("span", { class: "state failed" }, "no device"),
     String(cell.tasks),
     cell.serve.length ? listed(names(cell.serve)) : cell.fit.length ? `none now; ${cell.fit.length} fit` : "none fits",

@@ -249,6 +249,8 @@ function measured({ row, record }) {
     ["runtime", row.Runtime || null],
     ["providers", row.Providers || null],
     ["threads", row.Threads === null ? null : String(row.Threads)],
+    ["batch", row.Batch === null ? null : String(row.Batch)],
+    ["inputs in a second", row.ThroughputPerS === null ? null : digits(row.ThroughputPerS, 4)],
     ["inputs", [row.Shapes, row.Dtypes].filter(Boolean).join(" · ") || null],
     ["chosen, as the campaign did not say", row.Notes || null],
     ["fingerprint", row.Fingerprint || null],
@@ -302,7 +304,7 @@ function asked({ asked: task, needs }) {
     ["model", `${task.model.name} (${bytes(task.model.size)})`],
     ["model's sha256", task.model.sha256],
     ["a device must meet", needs.join("; ") || "nothing"],
-    ["measured", `${steps}; warm-up ${measure.warmup ?? "until settled"}; ${measure.threads ?? "as many as physical cores"} threads; seed ${measure.seed}; outputs ${measure.check ? "checked against the reference" : "not checked"}`],
+    ["measured", `${steps}; warm-up ${measure.warmup ?? "until settled"}; ${measure.threads ?? "as many as physical cores"} threads;${measure.batch ? ` batch ${measure.batch};` : ""} seed ${measure.seed}; outputs ${measure.check ? "checked against the reference" : "not checked"}`],
     ["model may be fetched from", task.model_url],
     ["note", task.note],
   ].filter(([, value]) => value);
