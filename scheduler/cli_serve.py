@@ -145,6 +145,7 @@ async def serving(
         async with trio.open_nursery() as nursery:
             await nursery.start(serve, app, sockets)
             nursery.start_soon(schedules.keep, desk.wake)
+            nursery.start_soon(desk.mind)
             url = f"http://{f'[{shown}]' if ':' in shown else shown}:{actual}/"
             _announce(url, token, kept)
             yield

@@ -13,8 +13,9 @@ import re
 import shutil
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import IO, Annotated, Final
 from uuid import uuid4
 
 from pydantic import StringConstraints, ValidationError
@@ -47,22 +48,33 @@ class Upload(Form):
     added: str
 
 
-class Incoming:
-    """A model that is being sent. Every way out ends in `keep` or `drop`. Blocking."""
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """Where uploads are kept."""
 
-    def __init__(self, folder: Path, name: str, wall: Callable[[], float]) -> None:
-        self._folder, self._name, self._wall = folder, name, wall
+    new: Callable[[Path], IO[bytes]] = lambda path: path.open("xb")
+    free: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free
+
+
+DISK: Final = Disk()
+
+
+class Incoming:
+    """A model that is being sent. Every way out ends in `keep` or `drop`. Blocking. `disk`: another one, for tests."""
+
+    def __init__(self, folder: Path, name: str, wall: Callable[[], float], disk: Disk = DISK) -> None:
+        self._folder, self._name, self._wall, self._disk = folder, name, wall, disk
         self._digest, self.size = hashlib.sha256(), 0
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._part = folder / f".part-{uuid4().hex}"
-            self._file = self._part.open("xb")
+            self._file = disk.new(self._part)
         except OSError as exc:
             raise _cannot(folder, exc) from None
 
     def room(self) -> int:
         """How many bytes more may come."""
-        return max(0, shutil.disk_usage(self._folder).free - LEFT_FREE)
+        return max(0, self._disk.free(self._folder) - LEFT_FREE)
 
     def write(self, data: bytes) -> None:
         """The next bytes. Raises `ResourceError`."""

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeVar
 
+import structlog
 import trio
 
-from protocol.errors import Unreachable
+from protocol.errors import ResourceError, Unreachable
 from protocol.messages import Action
 from protocol.words import WorkerState
 from scheduler.api.feeds import Feeds
@@ -25,6 +26,12 @@ from swarm.urls import FOR_OTHERS, Reach
 
 SLOW: Final = 4
 """Things that may take long, such as fetching a model, that are done at a time."""
+
+MIND_S: Final = 5.0
+"""How often it is seen whether a scheduler process runs for what has not ended."""
+RAREST_S: Final = 300.0
+
+log = structlog.get_logger("sark.api")
 
 T = TypeVar("T")
 
@@ -99,6 +106,24 @@ class Desk:
     async def wake(self) -> None:
         """See to it that a scheduler process runs: somebody waits for its work. Raises `ResourceError` when it cannot be started."""
         await trio.to_thread.run_sync(self.keep_alive)
+
+    async def mind(self, every_s: float = MIND_S) -> None:
+        """For ever: who submitted here relies on the scheduler process. One that was killed, or ended because its store was away for a
+        moment, is started again; one that ends each time, ever more rarely.
+        """
+        wait_s = every_s
+        while True:
+            await trio.sleep(wait_s)
+            try:
+                open_ = await self.store(lambda store: len(store.unfinished_campaigns()))
+                if not open_ or await trio.to_thread.run_sync(is_running, self.home):
+                    wait_s = every_s
+                    continue
+                log.info("scheduler.again", campaigns=open_)
+                await self.wake()
+            except ResourceError as exc:
+                log.warning("scheduler.gone", why=exc.what)
+            wait_s = min(2 * wait_s, RAREST_S)
 
     def close(self) -> None:
         """Close the stores."""

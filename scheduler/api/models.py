@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from http import HTTPStatus
 from typing import Annotated, Any, Final
 
@@ -132,12 +133,13 @@ async def _take(request: Request, incoming: Incoming) -> Upload:
         if told.isdecimal() and int(told) > room:
             raise _too_large(room)
         held = bytearray()
-        async for piece in request.stream():
-            held += piece
-            if incoming.size + len(held) > room:
-                raise _too_large(room)
-            if len(held) >= PIECE:
-                room = await _write(incoming, held)
+        async with aclosing(request.stream()) as pieces:
+            async for piece in pieces:
+                held += piece
+                if incoming.size + len(held) > room:
+                    raise _too_large(room)
+                if len(held) >= PIECE:
+                    room = await _write(incoming, held)
         if held:
             await _write(incoming, held)
         if not incoming.size:

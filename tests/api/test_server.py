@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import trio
 
 import sark
+from scheduler.api.desk import Desk
+from swarm.identity import lock_folder
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "openapi.json"
 
@@ -21,6 +24,25 @@ async def test_health_and_version_are_told(client: httpx.AsyncClient, kept: Any)
         "unfinished": 1,
     }
     assert (await client.get("/api/v1/version")).json()["name"] == "sark-node"
+
+
+async def test_while_a_campaign_goes_on_a_scheduler_process_that_is_gone_is_started_again(
+    desk: Desk, kept: Any, woken: Any
+) -> None:
+    kept.campaign("c-one")
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            with lock_folder(desk.home.folder("scheduler")):  # one runs
+                nursery.start_soon(desk.mind, 0.01)
+                looks = 0
+                while looks < 5:
+                    await desk.store(lambda store: None)  # in turn with the looks
+                    await trio.sleep(0.01)
+                    looks += 1
+                assert woken.times == 0
+            while not woken.times:
+                await trio.sleep(0.01)
+            nursery.cancel_scope.cancel()
 
 
 async def test_metrics_count_campaigns_tasks_and_requests_by_their_route(
