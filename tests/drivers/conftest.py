@@ -17,6 +17,7 @@ os.environ.setdefault("SARK_NATIVE", str(Path(tempfile.gettempdir(), "sark-tests
 
 from drivers.confine import Tier
 from drivers.launch import Zygote
+from tests.drivers.launching import below, wait_until
 from tests.drivers.shelf import Shelf
 
 
@@ -53,6 +54,15 @@ def bare() -> Iterator[Zygote]:
     """Launches of the fake driver that are not shut in, so that a script may start processes."""
     with Zygote("fake", simulate=True, tier=Tier.NONE).start() as started:
         yield started
+
+
+@pytest.fixture
+def nothing_is_left(stage: Zygote) -> Iterator[None]:
+    """After each test: no process below the zygotes, no private folder."""
+    before = set(Path(tempfile.gettempdir()).glob("sark-run-*"))
+    yield
+    wait_until(lambda: not below(stage), f"left behind: {below(stage)}")
+    assert set(Path(tempfile.gettempdir()).glob("sark-run-*")) <= before
 
 
 @pytest.fixture

@@ -1,0 +1,71 @@
+"""What the tests of launches share: orders for the scripted unit, what came of them, and what hangs below a zygote."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import psutil
+
+from drivers.base import (
+    Event,
+    Limits,
+    Loaded,
+    Progressed,
+    WorkOrder,
+)
+from drivers.fake import UNIT
+from drivers.launch import Zygote, measure
+
+Script = Callable[..., str]
+
+LONG_S = 120.0
+"""For whatever comes at once on a machine that has nothing else to do."""
+QUICK = Limits(load_s=LONG_S, run_s=LONG_S)
+GONE_S = LONG_S
+
+
+def order(model: str, runs: int = 4, loads: int = 1) -> WorkOrder:
+    """An order for the scripted unit."""
+    return WorkOrder(model, UNIT, runs, loads)
+
+
+def play(model: str, stage: Zygote, limits: Limits = QUICK, runs: int = 4, loads: int = 1) -> list[Event]:
+    """All events of one order."""
+    return list(measure(order(model, runs, loads), limits, stage))
+
+
+def below(stage: Zygote) -> list[psutil.Process]:
+    """Every process that hangs below the zygotes: keepers, workers, and what was re-parented to keepers."""
+    found: list[psutil.Process] = []
+    for pid in stage.pids:
+        found += psutil.Process(pid).children(recursive=True)
+    return found
+
+
+def lives(process: psutil.Process) -> bool:
+    """Whether it still runs; a dead one that nobody has reaped does not."""
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def wait_until(condition: Callable[[], bool], what: str, seconds: float = GONE_S) -> None:
+    """Poll under a deadline."""
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, f"not within {seconds} s: {what}"
+        time.sleep(0.005)
+
+
+def told(events: list[Event]) -> list[str]:
+    """What came, without progress; loads by their kind."""
+    return [
+        str(event.kind) if isinstance(event, Loaded) else type(event).__name__
+        for event in events
+        if not isinstance(event, Progressed)
+    ]
+
+
+STORY = ["Described", "Measured", "Checked", "warm"]
