@@ -1,4 +1,5 @@
-"""For all tests: nobody is looked for on the LAN of the machine they run on, nor told of them there; a PostgreSQL of their own."""
+"""For all tests: nobody is looked for on the LAN of the machine they run on, nor told of them there; a PostgreSQL of their own; a slow
+clock for those that only speak with each other."""
 
 from __future__ import annotations
 
@@ -7,12 +8,38 @@ import pwd
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from inspect import iscoroutinefunction
 from pathlib import Path
+from typing import Final
 
 import pytest
+import trio
+from trio.abc import Clock, Instrument
+from trio.testing import MockClock
 
 os.environ["SARK_LAN"] = "false"
+
+PATIENT: Final = 0.2
+"""Seconds on the clock of a `patient` test in a second: each of the nodes' own limits lasts five times as long."""
+
+
+def _patiently(
+    test: Callable[[], Awaitable[object]],
+    *,
+    clock: Clock | None = None,
+    instruments: Sequence[Instrument] = (),
+) -> object:
+    """`trio.run` with a slow clock, unless the test brings its own."""
+    return trio.run(test, clock=clock or MockClock(rate=PATIENT), instruments=instruments)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests with the mark `patient` run so."""
+    for item in items:
+        if item.get_closest_marker("patient") is not None and iscoroutinefunction(getattr(item, "obj", None)):
+            item.add_marker(pytest.mark.trio(run=_patiently), append=False)
+
 
 _DEBIAN = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
 

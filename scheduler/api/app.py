@@ -17,10 +17,14 @@ from scheduler.api.problems import Problem, tell_problems
 from scheduler.lookout import Lookout
 
 
-def make_app(desk: Desk, rules: Rules, routers: Sequence[APIRouter] = ()) -> ASGIApp:
-    """An ASGI application for `desk`'s home. `routers`: what other roles of this home offer, with their whole paths."""
+def make_app(
+    desk: Desk, rules: Rules, routers: Sequence[APIRouter] = (), lookout: Lookout | None = None
+) -> ASGIApp:
+    """An ASGI application for `desk`'s home. `routers`: what other roles of this home offer, with their whole paths. `lookout`: another
+    view of the swarm than this home's own.
+    """
     metrics = Metrics()
-    return Measured(Guard(open_app(desk, routers, metrics), rules), metrics)
+    return Measured(Guard(open_app(desk, routers, metrics, lookout), rules), metrics)
 
 
 def open_app(

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import requests
+import schemathesis
 import trio
 from hypothesis import HealthCheck, Phase, given, settings
 
@@ -16,14 +20,26 @@ from scheduler.api.app import make_app, open_app
 from scheduler.api.desk import Desk
 from scheduler.api.guard import Rules
 from scheduler.api.serving import bind, serve
+from scheduler.lookout import Lookout
+from scheduler.peers import Seen
 from swarm.home import Home
 
-schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed here")
-
 EXAMPLES: Final = 3
-PATIENCE_S: Final = 20.0
-ELSEWHERE: Final = frozenset({"listPeers", "watchFleet", "plan", "explain", "explainTask"})
-"""They look at the swarm, or never end: asked in tests that have a swarm."""
+PATIENCE_S: Final = 120.0
+ENDLESS: Final = "watchFleet"
+"""Its answer goes on for as long as somebody listens: only how it begins is looked at."""
+
+
+class Eyes:
+    """They see a swarm with nobody in it."""
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Eyes]:
+        yield self
+
+    async def look(self) -> tuple[Seen, ...]:
+        await trio.lowlevel.checkpoint()
+        return ()
 
 
 def _document() -> dict[str, Any]:
@@ -34,9 +50,7 @@ def _document() -> dict[str, Any]:
 
 SCHEMA: Final = schemathesis.openapi.from_dict(_document())
 OPERATIONS: Final = {
-    f"{one.method.upper()} {one.path}": one
-    for one in (found.ok() for found in SCHEMA.get_all_operations())
-    if one.definition.raw["operationId"] not in ELSEWHERE
+    f"{one.method.upper()} {one.path}": one for one in (found.ok() for found in SCHEMA.get_all_operations())
 }
 CHECKS: Final = (
     schemathesis.checks.not_a_server_error,
@@ -54,7 +68,7 @@ def address(tmp_path_factory: pytest.TempPathFactory, filled: Callable[[Home], N
     desk = Desk(home, gates=tuple, keep_alive=lambda: None)
     sockets = bind(["127.0.0.1"], 0)
     url = f"http://127.0.0.1:{sockets[0].getsockname()[1]}"
-    app = make_app(desk, Rules(), sark._routers(home, tuple))
+    app = make_app(desk, Rules(), sark._routers(home, tuple), lookout=Lookout(Eyes().open))  # type: ignore[arg-type]
     stop, begun = trio.Event(), threading.Event()
     token: list[trio.lowlevel.TrioToken] = []
 
@@ -102,5 +116,20 @@ def test_answers_are_as_the_document_says(address: str, name: str) -> None:
 
 def _ask(case: Any, address: str) -> None:
     case.headers.pop("accept", None)  # a stream of a campaign that goes on would not end
+    if case.operation.definition.raw["operationId"] == ENDLESS:
+        _listen(case, address)
+        return
     answer = case.call(base_url=address, timeout=PATIENCE_S)
     case.validate_response(answer, checks=list(CHECKS))
+
+
+def _listen(case: Any, address: str) -> None:
+    """Until it has begun to tell, or has said no."""
+    asked = case.as_transport_kwargs(base_url=address)
+    with requests.request(**asked, stream=True, timeout=PATIENCE_S) as answer:
+        if answer.status_code == HTTPStatus.OK:
+            assert answer.headers["Content-Type"].startswith("text/event-stream")
+            assert next(answer.iter_lines())
+        else:
+            assert answer.status_code == HTTPStatus.UNPROCESSABLE_ENTITY
+            assert answer.headers["Content-Type"] == "application/problem+json"
