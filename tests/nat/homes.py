@@ -62,7 +62,7 @@ class Homes(Lab):
         for name in names:
             self.begin(name)
         for name in names:
-            until(lambda name=name: self.said(name, UP[name[:4]]) > before[name], f"{name} is up", within=180)
+            until(lambda name=name: self.said(name, UP[name[:4]]) > before[name], f"{name} is up")
 
     def said(self, name: str, words: str) -> int:
         """How often it said so. AssertionError when it has ended."""

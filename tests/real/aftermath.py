@@ -95,11 +95,15 @@ def wait_until_quiet(storm: Storm) -> list[str]:
         return launches(lab, *(name for name in lab.workers if name in lab.running))
 
     try:
-        until(lambda: not runs(), "no run is left", within=QUIET_S)
+        until(lambda: not runs(), "no run is left", within=QUIET_S * storm.plan.slow)
     except AssertionError:
         found.append(f"processes of runs are left although the campaign has ended: {runs()}")
     try:
-        until(lambda: not marked(lab.mark_of(HOME)), "the scheduler process has ended", within=LEAVES_S)
+        until(
+            lambda: not marked(lab.mark_of(HOME)),
+            "the scheduler process has ended",
+            within=LEAVES_S * storm.plan.slow,
+        )
     except AssertionError:
         found.append(f"the scheduler process is left: {marked(lab.mark_of(HOME))}")
     return found
@@ -107,7 +111,7 @@ def wait_until_quiet(storm: Storm) -> list[str]:
 
 def history(storm: Storm) -> History:
     """The storm in the form that the invariants read; its clock begins with the campaign."""
-    found = History(limits=Limits(slack_s=1.0), slots=dict.fromkeys(storm.lab.workers, 1))
+    found = History(limits=Limits(slack_s=1.0 * storm.plan.slow), slots=dict.fromkeys(storm.lab.workers, 1))
     names: dict[str, str] = {}
     for name in storm.lab.workers:
         _worker(storm, name, found, names)

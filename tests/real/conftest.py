@@ -32,7 +32,7 @@ def whole_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """Started once; ended, with every child, before the session ends."""
     with a_lab(tmp_path_factory.mktemp("lab"), SCHEDULERS) as lab:
         yield lab
-    until(lambda: not marked(lab.mark), "nothing of the lab is left", within=5)
+    until(lambda: not marked(lab.mark), "nothing of the lab is left")
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.real.lab import MARK, SARK, kill_marked, marked, until
+from tests.real.lab import MARK, PATIENCE_S, SARK, kill_marked, marked, until
 
 CONTRACT = (
     "Status", "JobId", "FileName", "FileSize", "ComputeUnits", "DeviceName", "Soc", "Ram", "DeviceOs", "LoadMsMedian",
@@ -73,7 +73,7 @@ def test_the_demo_measures_real_models_on_three_workers_and_leaves_nothing_runni
         seen.update(demo.left())
         return demo.process.poll() is not None
 
-    until(ended, "the demo ends", within=90, every=0.2)
+    until(ended, "the demo ends", every=0.2)
     assert demo.process.returncode == 0, demo.text
     assert demo.left() == {}
     roles = " ".join(seen.values())
@@ -107,10 +107,10 @@ def test_ctrl_c_ends_the_demo_and_every_process_of_it(
 ) -> None:
     demo = Demo(tmp_path / "demo", "--workers", "1")
     demos.append(demo)
-    until(lambda: said in demo.text, f"the demo is at: {moment}", within=60)
+    until(lambda: said in demo.text, f"the demo is at: {moment}")
     os.killpg(demo.process.pid, signal.SIGINT)
-    assert demo.process.wait(10) == 130, demo.text
-    until(lambda: not demo.left(), "nothing of the demo is left", within=3)
+    assert demo.process.wait(PATIENCE_S) == 130, demo.text
+    until(lambda: not demo.left(), "nothing of the demo is left")
     assert "Traceback" not in demo.text
     assert "interrupted" in demo.text
 
@@ -118,8 +118,8 @@ def test_ctrl_c_ends_the_demo_and_every_process_of_it(
 def test_nothing_outlives_a_demo_that_was_killed(demos: list[Demo], tmp_path: Path) -> None:
     demo = Demo(tmp_path / "demo", "--workers", "1")
     demos.append(demo)
-    until(lambda: ": load" in demo.text or ": run" in demo.text, "the demo measures", within=60)
+    until(lambda: ": load" in demo.text or ": run" in demo.text, "the demo measures")
     assert demo.left()
     demo.process.kill()
     demo.process.wait()
-    until(lambda: not demo.left(), "nothing of the demo is left", within=8)
+    until(lambda: not demo.left(), "nothing of the demo is left")

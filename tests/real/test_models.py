@@ -54,7 +54,6 @@ def test_a_model_that_its_owner_put_there_is_taken_up_by_the_worker_that_runs(
     until(
         lambda: all("model.taken_up" in lab.log(name) for name in lab.workers),
         "both workers have taken it up",
-        within=30,
     )
     done = lab.submit("ada", campaign(tmp_path, "mine", [model], measure={"runs": 5, "loads": 1}))
     assert done.code == 0, done

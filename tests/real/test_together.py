@@ -6,7 +6,7 @@ import signal
 import subprocess
 from pathlib import Path
 
-from tests.real.lab import Lab, alive, campaign, launches, marked, script, until
+from tests.real.lab import PATIENCE_S, Lab, alive, campaign, launches, marked, script, until
 
 
 def test_two_schedulers_share_the_workers_and_no_two_runs_overlap(lab: Lab, tmp_path: Path) -> None:
@@ -29,7 +29,7 @@ def test_two_schedulers_share_the_workers_and_no_two_runs_overlap(lab: Lab, tmp_
             for name, each in found.items()
         )
 
-    until(over, "both campaigns have ended", within=60, every=0.01)
+    until(over, "both campaigns have ended", every=0.01)
     assert len(seen) > 1
     assert most == 1
     for name, each in found.items():
@@ -65,7 +65,7 @@ def test_a_task_and_then_its_campaign_are_cancelled_from_another_terminal(lab: L
         assert launches(lab, "one", "two") == []
         assert done.code == 0, done
         assert "is cancelled: 3 stopped, 1 had ended before" in done.out
-        output, _ = watching.communicate(timeout=15)
+        output, _ = watching.communicate(timeout=PATIENCE_S)
         assert watching.returncode == 1, output
         assert "0 of 4 tasks complete" in output
     listed = {each["campaign_id"]: each for each in lab.run("ada", "campaigns", "--json").json()["campaigns"]}
@@ -93,13 +93,11 @@ def test_ctrl_c_stops_watching_and_the_campaign_goes_on(lab: Lab, tmp_path: Path
         words = watching.stdout.readline()
         found = words.split()[1]
         watching.send_signal(signal.SIGINT)
-        _, told = watching.communicate(timeout=10)
+        _, told = watching.communicate(timeout=PATIENCE_S)
     assert watching.returncode == 130
     assert f"sark-node watch {found}" in told
     assert "Traceback" not in told
     done = lab.run("bob", "watch", found[:6], "--json")
     assert done.code == 0, done
     assert done.json()["campaign"] == found
-    until(
-        lambda: not marked(lab.mark_of("bob")), "the scheduler process ends when nothing is left", within=10
-    )
+    until(lambda: not marked(lab.mark_of("bob")), "the scheduler process ends when nothing is left")

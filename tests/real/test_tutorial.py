@@ -15,7 +15,7 @@ from typing import Final
 
 import pytest
 
-from tests.real.lab import MARK, SARK, kill_marked, until
+from tests.real.lab import MARK, PATIENCE_S, SARK, kill_marked, until
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "tutorial.md"
 BLOCK: Final = re.compile(r"^```(\w*) ?(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -57,13 +57,13 @@ class Reader:
             assert process.poll() is None, said.read_text()
             return "12D3Koo" in said.read_text()
 
-        until(up, f"{words[0]} is up", within=60)
+        until(up, f"{words[0]} is up")
 
     def type(self, words: list[str]) -> str:
         """Run it to its end; it must end well."""
         done = subprocess.run(
             [*SARK, *words], cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False,
-            timeout=150,
+            timeout=2 * PATIENCE_S,
         )  # fmt: skip
         assert done.returncode == 0, (words, done.stdout, done.stderr)
         return done.stdout
@@ -75,7 +75,7 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
     yield reader
     kill_marked(reader.mark)
     for process in reader.staying:
-        process.wait(10)
+        process.wait(PATIENCE_S)
 
 
 def test_every_command_of_the_tutorial_works_in_its_order(reader: Reader) -> None:

@@ -25,7 +25,7 @@ from swarm.gates import local_gates
 from swarm.host import open_host
 from swarm.identity import Identity, load_or_create
 from swarm.index import Index
-from tests.real.lab import Lab, campaign, script, until
+from tests.real.lab import PATIENCE_S, Lab, campaign, script, until
 
 OTHER = "gate-b"
 LOOK_EVERY_S = 0.25
@@ -89,7 +89,7 @@ class Watch:
             yield self
         finally:
             over.set()
-            thread.join(20)
+            thread.join(PATIENCE_S)
 
     async def _look(self, over: threading.Event) -> None:
         rng = random.Random()
@@ -109,7 +109,7 @@ class Watch:
             nursery.cancel_scope.cancel()
 
 
-def await_found(watch: Watch, count: int, within: float) -> None:
+def await_found(watch: Watch, count: int, within: float = PATIENCE_S) -> None:
     """Until so many have been found."""
     until(lambda: len(watch.seen) >= count, f"{count} workers are found", within=within, every=0.1)
 

@@ -11,10 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from tests.real.lab import marked, until
+from tests.real.lab import PATIENCE_S, marked, until
 from tests.web.site import CHROMIUM, HOSTILE, Open, Site, WebLab, network, served
+
+expect.set_options(timeout=1000 * PATIENCE_S)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -37,7 +39,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebLab]:
         yield lab
     finally:
         lab.close()
-    until(lambda: not marked(lab.mark), "nothing of the lab is left", within=10)
+    until(lambda: not marked(lab.mark), "nothing of the lab is left")
 
 
 @pytest.fixture(scope="session")
@@ -62,7 +64,9 @@ def done(site: Site) -> str:
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox"], timeout=1000 * PATIENCE_S
+        )
         yield browser
         browser.close()
 
@@ -101,7 +105,7 @@ def visit(browser: Browser) -> Iterator[Open]:
             page = context.new_page()
             # an answer that a test changes may be under way when the page closes; nobody waits for it any more
             open_.callback(lambda: page.is_closed() or page.unroute_all(behavior="ignoreErrors"))
-            page.set_default_timeout(20_000)
+            page.set_default_timeout(1000 * PATIENCE_S)
             page.on("console", lambda said: notes(said.type, said.text, noted))
             page.on("pageerror", lambda error: wrong.append(f"error: {error}"))
             page.on("dialog", lambda dialog: wrong.append(f"dialog: {dialog.message}"))

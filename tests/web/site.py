@@ -17,7 +17,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from playwright.sync_api import Page
 
-from tests.real.lab import Lab, kill_marked, until
+from tests.real.lab import PATIENCE_S, Lab, kill_marked, until
 
 CHROMIUM: Final = (
     shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -51,7 +51,7 @@ class WebLab(Lab):
             for process in self.running.values():
                 process.terminate()
             for process in self.running.values():
-                process.communicate(timeout=30)
+                process.communicate(timeout=PATIENCE_S)
         finally:
             kill_marked(self.mark)
 
@@ -68,13 +68,13 @@ class Site:
 
     def post(self, path: str, **how: Any) -> Any:
         """Ask the API as a program would."""
-        answer = httpx.post(self.url + path, timeout=20, trust_env=False, **how)
+        answer = httpx.post(self.url + path, timeout=PATIENCE_S, trust_env=False, **how)
         assert answer.is_success, answer.text
         return answer.json()
 
     def get(self, path: str) -> Any:
         """The same, looking only."""
-        answer = httpx.get(self.url + path, timeout=20, trust_env=False)
+        answer = httpx.get(self.url + path, timeout=PATIENCE_S, trust_env=False)
         assert answer.is_success, answer.text
         return answer.json()
 
@@ -101,7 +101,7 @@ class Site:
             told = self.get(f"api/v1/campaigns/{campaign}")
             return str(told["status"]) if told["ended"] else ""
 
-        return str(until(status, f"{campaign} has ended", within=60, every=0.2))
+        return str(until(status, f"{campaign} has ended", every=0.2))
 
 
 @contextlib.contextmanager
@@ -124,7 +124,7 @@ def served(lab: WebLab, home: str) -> Iterator[str]:
         yield line.split()[1]
     finally:
         process.terminate()
-        process.communicate(timeout=10)
+        process.communicate(timeout=PATIENCE_S)
 
 
 def network(folder: Path, name: str, width: int) -> Path:

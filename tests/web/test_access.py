@@ -15,9 +15,9 @@ SERIOUS = ("serious", "critical")
 def settled(page: Page, path: str) -> None:
     """What comes later is there."""
     if path == "#/fleet":
-        expect(page.locator("tbody tr")).to_have_count(2, timeout=30_000)
+        expect(page.locator("tbody tr")).to_have_count(2)
     elif path == "#/gate":
-        expect(page.get_by_text("Up for")).to_be_visible(timeout=30_000)
+        expect(page.get_by_text("Up for")).to_be_visible()
     elif "campaigns" in path:
         expect(page.locator("tbody tr").first).to_be_visible()
     elif "tasks" in path:
@@ -52,7 +52,7 @@ def test_a_question_before_a_deed_is_accessible_too(site: Site, visit: Open) -> 
     bad = [one for one in Axe().run(page).response["violations"] if one["impact"] in SERIOUS]
     assert bad == [], told(bad)
     page.get_by_role("button", name="Cancel it").click()
-    expect(page.locator(".line .state.cancelled").first).to_be_visible(timeout=30_000)
+    expect(page.locator(".line .state.cancelled").first).to_be_visible()
 
 
 def test_no_page_runs_out_of_a_narrow_screen(site: Site, done: str, visit: Open) -> None:

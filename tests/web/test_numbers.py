@@ -53,7 +53,7 @@ def test_a_campaign_is_defined_by_form_planned_and_submitted(site: Site, visit: 
     expect(text).to_have_value(re.compile(r"  runs: 30   # timed inferences"))  # comments stay
     expect(text).to_have_value(re.compile(r"  threads: \[1, 2\]"))
     plan = page.get_by_role("region", name="Plan").first
-    expect(plan).to_contain_text("2 of 2 cells covered", timeout=40_000)
+    expect(plan).to_contain_text("2 of 2 cells covered")
     expect(plan).to_contain_text("by-form.onnx")
     expect(submit).to_be_enabled()
 
@@ -64,7 +64,7 @@ def test_a_campaign_is_defined_by_form_planned_and_submitted(site: Site, visit: 
     expect(text).to_be_focused()
     assert "rums" in page.evaluate("getSelection().toString()")
     text.fill(text.input_value().replace("rums:", "runs:"))
-    expect(page.get_by_role("button", name="Submit 2 tasks")).to_be_enabled(timeout=40_000)
+    expect(page.get_by_role("button", name="Submit 2 tasks")).to_be_enabled()
     page.get_by_role("button", name="Submit 2 tasks").click()
     page.wait_for_url(re.compile("#/campaigns/c-"))
     campaign = page.url.rpartition("/")[2]
@@ -88,7 +88,7 @@ def test_what_no_device_can_run_is_said_with_the_smallest_change_before_it_is_su
         f'campaign: too much\nmodels: ["sha256:{site.shas["small.onnx"]}"]\nunits: [CPU (ONNX), GPU (CoreML)]\n'
     )
     plan = page.get_by_role("region", name="Plan").first
-    expect(plan).to_contain_text("1 of 2 cells covered", timeout=40_000)
+    expect(plan).to_contain_text("1 of 2 cells covered")
     expect(page.get_by_text("Smallest change: without units has GPU (CoreML)")).to_be_visible()
     expect(
         page.get_by_role("button", name="Submit all the same: 1 of 2 cells have a device now")
