@@ -146,18 +146,22 @@ def openapi_text() -> str:
 
 
 def open_bench(home: Path | None = None, *, simulate: bool = False) -> Bench:
-    """Measure models on this device from Python, without any network; one start of each runtime serves all of them.
+    """Measure models on this device from Python, without any network but for models by URL; one start of each runtime serves all of them.
 
         with sark.open_bench() as bench:
             for model in ("a.onnx", "b.onnx"):
                 found = bench.measure(model, precision=0.02)
                 print(found.row.file_name, found.median_ms, found.interval_ms, found.verdict)
 
-    `home`: the folder for keys instead of the platform's own. Blocking; see `scheduler.bench.Bench`.
+    A model is a file or, as for `bench`, a URL, which is fetched once, such as `hf://ORG/REPO/model.onnx@REVISION`; `measure(…, sha256=…)`
+    refuses another one. `home`: the folder for keys and the cache instead of the platform's own. Blocking; see `scheduler.bench.Bench`.
     """
     from scheduler.bench import Bench
+    from scheduler.downloads import downloader
 
-    return Bench(_this_device(Home.at(home), simulate))
+    there = Home.at(home)
+    fetch = downloader(there, lambda name, done, total: None)
+    return Bench(_this_device(there, simulate), fetch=fetch, folder=there.cache)
 
 
 def __getattr__(name: str) -> object:

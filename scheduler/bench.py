@@ -5,8 +5,10 @@ Bench ──▶ Device.measure ──▶ signed record ──▶ the same row as
 
 from __future__ import annotations
 
+import contextlib
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +21,9 @@ from protocol.errors import CampaignError
 from protocol.record import Record, SignedRecord, read_record
 from protocol.task import Measure, Task, Timeouts, task_body
 from protocol.words import Outcome, Phase
+from scheduler.bench_models import at_hand, is_url
 from scheduler.compare import Comparison, Word, compare_samples
+from scheduler.models import Fetch, no_fetch
 from scheduler.observed import Observed, observe
 from scheduler.report import RawResult, raw_result
 from scheduler.row import Row, Status, make_row
@@ -142,9 +146,18 @@ class Bench:
         print(bench.compare("a.onnx", "b.onnx")[0].word)
     """
 
-    def __init__(self, device: Device, report: Told | None = None) -> None:
+    def __init__(
+        self,
+        device: Device,
+        report: Told | None = None,
+        *,
+        fetch: Fetch = no_fetch,
+        folder: Path | None = None,
+    ) -> None:
+        """`fetch` brings models by URL; in `folder`, or the system's own for such things, they lie under their names meanwhile."""
         self._device = device
         self._report = report or _nobody
+        self._fetch, self._folder = fetch, folder or Path(tempfile.gettempdir())
 
     def __enter__(self) -> Self:
         return self
@@ -169,16 +182,31 @@ class Bench:
         unit: str | None = None,
         *,
         timeouts: Timeouts | None = None,
+        sha256: str | None = None,
         **how: Any,
     ) -> Measurement:
-        """Measure one model. `unit`: by its public name; None: the processor, by the file's ending. `how`: what `Measure` has,
-        such as `runs=100`, `precision=0.02`, `threads=2`, `dims={"batch": 8}`.
+        """Measure one model: a file, or a URL as `bench` takes them (https:, http:, file:, hf://ORG/REPO/FILE@REVISION). `unit`: by its
+        public name; None: the processor, by the file's ending. `sha256`: of the model, which is refused when it is another one. `how`: what
+        `Measure` has, such as `runs=100`, `precision=0.02`, `threads=2`, `batch=8`, `dims={"seq": 128}`.
 
         A model that fails is a measurement that says why. Raises `CampaignError` for what cannot be asked for (a file that is not there, a
         field that does not exist), `ResourceError` for a unit that does not work here.
         """
-        path = Path(model)
         asked = asked_for(how)
+        with self._at_hand(model, sha256=sha256) as (path,):
+            return self._measured(path, unit, asked, timeouts)
+
+    @contextlib.contextmanager
+    def _at_hand(self, *models: str | Path, sha256: str | None = None) -> Iterator[tuple[Path, ...]]:
+        if sha256 is None and not any(is_url(str(model)) for model in models):
+            yield tuple(map(Path, models))  # what is wrong with a file is for the device to say
+            return
+        with at_hand(tuple(map(str, models)), self._folder, self._fetch, sha256=sha256) as paths:
+            yield paths
+
+    def _measured(
+        self, path: Path, unit: str | None, asked: Measure, timeouts: Timeouts | None = None
+    ) -> Measurement:
         made = self._device.measure(path, unit or unit_for(path), asked, timeouts, self._report)
         return measurement(made.task, made.signed)
 
@@ -196,8 +224,14 @@ class Bench:
         the comparison (ratio: second / first), with both medians, and the first launch of each, which checks outputs. Raises
         `CampaignError` where one of them fails, or their input shapes differ.
         """
-        once: dict[str, Any] = how | {"loads": 1, "runs": LEAST}
-        firsts = [self.measure(model, unit, **once) for model in (first, second)]
+        with self._at_hand(first, second) as (one, other):
+            return self._compared(one, other, unit, looks, how)
+
+    def _compared(
+        self, first: Path, second: Path, unit: str | None, looks: Sequence[int], how: Mapping[str, Any]
+    ) -> tuple[Comparison, Measurement, Measurement]:
+        once = asked_for({**how, "loads": 1, "runs": LEAST})
+        firsts = [self._measured(model, unit, once) for model in (first, second)]
         for each in firsts:
             if not each.complete:
                 raise CampaignError(
@@ -214,8 +248,8 @@ class Bench:
         def look(enough: int) -> Comparison:
             for turn in range(len(times[0]), enough):
                 for side in (0, 1) if turn % 2 == 0 else (1, 0):
-                    asked: dict[str, Any] = how | {"loads": 1, "runs": runs[side], "check": False}
-                    done = self.measure((first, second)[side], unit, **asked)
+                    asked = asked_for({**how, "loads": 1, "runs": runs[side], "check": False})
+                    done = self._measured((first, second)[side], unit, asked)
                     if not done.complete:
                         raise CampaignError(f"{done.row.file_name} failed in the middle: {done.why}")
                     times[side].append(done.launches_ns[0])

@@ -16,23 +16,38 @@ from protocol.errors import CampaignError, ResourceError
 from scheduler.campaign_form import URL_SCHEMES, ModelEntry
 from scheduler.models import Fetch, find_model
 from scheduler.safe import safe_text
+from scheduler.sources import sha256_of
 from swarm.urls import scheme_of, without_secrets
 
 
+def is_url(name: str) -> bool:
+    """Whether a model of this name is fetched."""
+    return scheme_of(name) in URL_SCHEMES
+
+
 @contextlib.contextmanager
-def at_hand(names: Sequence[str], folder: Path, fetch: Fetch) -> Iterator[tuple[Path, ...]]:
+def at_hand(
+    names: Sequence[str], folder: Path, fetch: Fetch, *, sha256: str | None = None
+) -> Iterator[tuple[Path, ...]]:
     """Each of these as a path: what is a URL is fetched, and lies under its last name in a folder of its own in `folder`, for the block.
+    `sha256`: what each of them must have.
 
     Raises `CampaignError` for a file that is not there and for a URL that gives none, `ResourceError` when it cannot be kept. Blocking.
     """
-    found = tuple(_found(name, fetch) for name in names)
+    found = tuple(_found(name, fetch, sha256) for name in names)
+    for name, (path, _) in zip(names, found, strict=True):
+        if sha256 is not None and (digest := sha256_of(path)) != sha256:
+            raise CampaignError(
+                f"model {safe_text(without_secrets(name), 100)} has the sha256 {digest}, not the one that was asked for",
+                hint="the file has changed, or is another one",
+            )
     with contextlib.ExitStack() as stack:
         yield tuple(path if entry is None else _named(path, entry, folder, stack) for path, entry in found)
 
 
-def _found(name: str, fetch: Fetch) -> tuple[Path, ModelEntry | None]:
+def _found(name: str, fetch: Fetch, sha256: str | None) -> tuple[Path, ModelEntry | None]:
     """Where it is; the entry, where it was fetched and has another name there."""
-    if scheme_of(name) not in URL_SCHEMES:
+    if not is_url(name):
         path = Path(name)
         if not path.exists():
             raise CampaignError(
@@ -40,7 +55,7 @@ def _found(name: str, fetch: Fetch) -> tuple[Path, ModelEntry | None]:
             )
         return path, None
     try:
-        entry = ModelEntry.model_validate({"url": name})
+        entry = ModelEntry.model_validate({"url": name, "sha256": sha256})
     except ValidationError as exc:
         told = exc.errors(include_url=False)[0]
         said = told.get("ctx", {})

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from protocol.errors import CampaignError, NothingFits, ResourceError, Unreachable
-from scheduler import cli_adopt, cli_db, cli_experiment, cli_numbers, cli_report, cli_top, cli_why
+from scheduler import cli_adopt, cli_db, cli_experiment_run, cli_numbers, cli_report, cli_top, cli_why
 from scheduler.cli_parts import (
     GATE,
     JSON,
@@ -180,7 +180,7 @@ def submit(
     for note in unseen(campaign):
         print(note, file=sys.stderr)
     if experiment is not None:
-        campaign_id = cli_experiment.submit_as(home, file, experiment, wait_s)
+        campaign_id = cli_experiment_run.submit_as(home, file, experiment, wait_s)
     else:
         campaign_id = submit_campaign(home, file, wait_s=wait_s, fetch=fetching(home))
         if campaign.schedule is not None:
@@ -202,7 +202,7 @@ def submit(
         return
     csv = csv or Path(f"{campaign_id}.csv")
     if experiment is not None:
-        cli_experiment.ended(
+        cli_experiment_run.ended(
             ctx, campaign_id, lambda: follow(ctx, campaign_id, keep_alive, csv=csv, as_json=as_json)
         )
     follow(ctx, campaign_id, keep_alive, csv=csv, as_json=as_json)

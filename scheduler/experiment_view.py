@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pydantic import BaseModel, ConfigDict
 
 from scheduler.alarm import Cell, Outcome
 from scheduler.campaign_form import Schedule, show_time_of_day
 from scheduler.campaign_text import campaign_text, read_spec
-from scheduler.experiment_store import ExperimentRow, VersionRow
+from scheduler.experiment_store import ExperimentRow, KeptModel, VersionRow
 from scheduler.experiments import find, read_cells, utc, why_unstarted
 from scheduler.safe import safe_text
 from scheduler.store import Store
@@ -151,21 +153,23 @@ def version_view(version: VersionRow) -> VersionView:
     )
 
 
-def version_text(
-    version: VersionRow, *, schedule: Schedule | None = None, whole: bool = False, title: bool = True
-) -> str:
-    """As a campaign file, its models' hashes as comments at its end. `whole`: with whole paths, so that it can lie anywhere."""
+def version_text(version: VersionRow, *, schedule: Schedule | None = None, title: bool = True) -> str:
+    """As a campaign file, its models' hashes as comments at its end."""
     text = campaign_text(
         read_spec(version.spec, version.title),
-        folder=version.folder if whole else "",
         schedule=schedule,
         note=f"{version.title}, saved {utc(version.created)} from {safe_text(version.folder, 400)}"
         if title
         else "",
     )
-    return text + "".join(
+    return text + model_notes(version.models)
+
+
+def model_notes(models: Sequence[KeptModel]) -> str:
+    """The hashes of models, as comments."""
+    return "".join(
         f"# model {safe_text(model.name, 200)}: {model.size} bytes, sha256 {model.sha256}\n"
-        for model in version.models
+        for model in models
     )
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from http import HTTPStatus
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import trio
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Response
 from pydantic import ConfigDict
 
 from protocol.attempt import TaskState
@@ -17,6 +17,7 @@ from scheduler.api.parts import NOT_FOUND, PAGE, After, CampaignId, Limit, Numbe
 from scheduler.api.problems import Wrong
 from scheduler.background import is_running
 from scheduler.cancel import ask_cancel
+from scheduler.cloning import campaign_clone
 from scheduler.forms import (
     CampaignDetail,
     CampaignInfo,
@@ -28,6 +29,7 @@ from scheduler.forms import (
     task_info,
 )
 from scheduler.store import Store
+from scheduler.uploads import Uploads
 
 
 class CampaignPage(Form):
@@ -58,6 +60,11 @@ class Cancelled(Form):
     """A campaign's id, or a task's."""
     open_tasks: int
     """How many had not ended; 0: there was nothing left to cancel."""
+
+
+_FILE: Final[dict[int | str, dict[str, Any]]] = {
+    200: {"description": "A campaign.yaml.", "content": {"text/yaml": {"schema": {"type": "string"}}}}
+}
 
 
 def router(desk: Desk) -> APIRouter:
@@ -98,6 +105,37 @@ def router(desk: Desk) -> APIRouter:
         """One campaign: how it stands, its models, and the campaign as it was given."""
         scheduling = await trio.to_thread.run_sync(is_running, desk.home)
         return await desk.store(lambda store: detail_of(store, campaign, scheduling=scheduling))
+
+    @v1.get(
+        "/campaigns/{campaign}/file",
+        operation_id="cloneCampaign",
+        response_class=Response,
+        responses=_FILE
+        | problems(HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY),
+    )
+    async def file(
+        campaign: CampaignId,
+        change: Annotated[
+            list[Annotated[str, Query(max_length=2000)]] | None,
+            Query(
+                alias="set",
+                max_length=64,
+                description="Change a key on the way: KEY=VALUE, such as measure.batch=[1,8]. Repeatable.",
+            ),
+        ] = None,
+    ) -> Response:
+        """A campaign as a file, to be edited and submitted again."""
+
+        def text(store: Store) -> str:
+            found(store, campaign)
+            try:
+                return campaign_clone(store, campaign, change or (), Uploads(desk.home).folder)
+            except CampaignError as exc:
+                if change:
+                    raise Wrong(HTTPStatus.UNPROCESSABLE_ENTITY, exc.what, hint=exc.hint) from None
+                raise conflict(exc) from None
+
+        return Response(await desk.store(text), media_type="text/yaml; charset=utf-8")
 
     @v1.get("/campaigns/{campaign}/tasks", operation_id="listTasks", responses=NOT_FOUND)
     async def tasks(

@@ -45,6 +45,10 @@ export async function get(path, signal) {
   return (await ask(path, { signal })).json();
 }
 
+export async function text(path, signal) {
+  return (await ask(path, { signal })).text();
+}
+
 export async function post(path, body, more = {}) {
   const answer = await ask(path, {
     method: "POST",

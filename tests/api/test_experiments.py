@@ -103,3 +103,33 @@ async def test_a_version_whose_model_has_changed_cannot_be_run_and_the_latest_ma
     assert (await client.post(RUN)).json()["version"] == 2
     await another.unlink()
     assert (await client.post(RUN)).status_code == 409
+
+
+async def test_a_past_campaign_is_cloned_as_a_file_with_keys_changed_on_the_way(
+    client: httpx.AsyncClient, saved: Path
+) -> None:
+    campaign = (await client.post(RUN)).json()["campaign"]
+    path = f"/api/v1/campaigns/{campaign}/file"
+    plain = await client.get(path)
+    assert plain.headers["content-type"] == "text/yaml; charset=utf-8"
+    assert plain.text.startswith(f"# From campaign {campaign}.\n")
+    changed = await client.get(path, params={"set": ["measure.runs=7", "measure.threads=[1, 2]"]})
+    assert "runs: 7" in changed.text
+    assert (await client.get("/api/v1/campaigns/c-none/file")).status_code == 404
+    refused = await client.get(path, params={"set": "measure.bach=[1]"})
+    assert refused.status_code == 422
+    assert "unknown key 'bach'" in refused.json()["detail"]
+
+
+async def test_a_clone_of_what_was_sent_here_can_be_sent_again(client: httpx.AsyncClient) -> None:
+    sent = await client.post("/api/v1/models", params={"name": "m.json"}, content=b'{"latencies_ms": [1]}')
+    given = {
+        "campaign": "sent",
+        "models": [{"path": f"sha256:{sent.json()['sha256']}"}],
+        "units": ["Fake (Simulation)"],
+    }
+    first = await client.post("/api/v1/campaigns", json=given)
+    text = (await client.get(f"/api/v1/campaigns/{first.json()['campaign_id']}/file")).text
+    again = await client.post("/api/v1/campaigns", content=text, headers={"Content-Type": "text/yaml"})
+    assert again.status_code == 201
+    assert again.json()["name"] == "sent"

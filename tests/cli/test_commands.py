@@ -305,3 +305,25 @@ def test_a_campaign_that_has_ended_is_shown_and_not_called_safe(typed: Typed) ->
     done = typed("watch", "--csv", target)
     assert "safe on disk" not in done.out
     assert "c-ended/1" in target.read_text(encoding="utf-8")
+
+
+def test_an_experiment_is_kept_shown_compared_and_cloned_as_a_newcomer_types_it(typed: Typed) -> None:
+    file = plain(typed.folder)
+    assert "nightly@1 is saved" in typed("experiment", "save", file, "--name", "nightly").out
+    assert "the same as before" in typed("experiment", "save", file, "--name", "nightly").out
+    plain(typed.folder, measure={"runs": 7})
+    assert "nightly@2 is saved" in typed("experiment", "save", file, "--name", "nightly").out
+    assert "+  runs: 7" in typed("experiment", "diff", "nightly@1", "nightly@2").out
+    assert "nightly" in typed("experiment", "list").out
+    clone = typed(
+        "experiment", "clone", "nightly@1", "--set", "measure.batch=[1,8]", "--set", "campaign=more"
+    )
+    assert clone.code == 0
+    again = typed.folder / "again.yaml"
+    again.write_text(clone.out, encoding="utf-8")
+    checked = typed("validate", again)
+    assert (checked.code, "more is valid: 2 tasks." in checked.out) == (0, True)
+    wrong = typed("experiment", "clone", "nightly", "--set", "measure.batch=8")
+    assert (wrong.code, wrong.out) == (2, "")
+    assert "--set" in wrong.err or "with these changes" in wrong.err
+    assert "forgotten" in typed("experiment", "remove", "nightly").out

@@ -29,6 +29,7 @@ from protocol.requirement import Requirement
 from protocol.task import Measure, Model, Task, Timeouts, task_body
 from protocol.words import Outcome, Phase, Reason
 from scheduler.bench import LEAST, MOST, Bench, asked_for, per_launch, unit_for
+from scheduler.campaign_form import ModelEntry
 from scheduler.cli_bench import add_bench, progress_line, share
 from scheduler.compare import Word
 from swarm.home import Home
@@ -246,3 +247,25 @@ def test_what_begins_is_told_beside_the_table(tmp_path: Path) -> None:
         app, [str(model), "--runs", "20", "--loads", "1", "--json"], obj=Home.at(tmp_path)
     )
     assert quiet.stderr == ""
+
+
+def test_a_model_is_fetched_by_its_url_and_held_against_its_sha256(tmp_path: Path) -> None:
+    kept = tmp_path / "downloads" / "0badcafe"
+    kept.parent.mkdir()
+    kept.write_bytes(b"a model")
+    asked: list[str | None] = []
+
+    def fetch(entry: ModelEntry) -> Path:
+        asked.append(entry.url)
+        return kept
+
+    device = Scripted({"a.onnx": 500})
+    bench = Bench(device, fetch=fetch, folder=tmp_path)
+    good = hashlib.sha256(b"a model").hexdigest()
+    assert bench.measure("https://example.org/a.onnx", sha256=good, runs=5).complete
+    assert bench.compare("https://example.org/a.onnx", "https://example.org/a.onnx")[0].word is Word.SAME
+    assert asked == ["https://example.org/a.onnx"] * 3, "once for each model, not for each launch"
+    assert {name for name, _ in device.asked} == {"a.onnx"}
+    for model in ("https://example.org/a.onnx", str(kept)):
+        with pytest.raises(CampaignError, match="has the sha256"):
+            bench.measure(model, "CPU (ONNX)", sha256="0" * 64)

@@ -42,6 +42,7 @@ export async function show(main, parts, { signal, query }) {
   const strip = h("div", { class: "parts", "aria-hidden": "true" }, PARTS.map(([name]) => h("span", { class: name })));
   const cancel = h("button", { class: "danger", type: "button", onclick: () => doing(cancel, cancelAll) }, "Cancel campaign …");
   const retry = h("button", { type: "button", hidden: true, onclick: () => doing(retry, again) }, "Run what failed again …");
+  const clone = h("a", { class: "button", href: `#/submit?from=${encodeURIComponent(campaign.campaign_id)}` }, "Clone …");
   const file = (words, path, name) => {
     const button = h("button", { class: "plain", type: "button", onclick: () => doing(button, () => save(path, name)) }, words);
     return button;
@@ -56,7 +57,7 @@ export async function show(main, parts, { signal, query }) {
   replace(
     main,
     h("p", { class: "small" }, h("a", { href: "#/" }, "Campaigns"), " / ", h("code", {}, campaign.campaign_id)),
-    h("div", { class: "line" }, h("h1", { class: "grow" }, campaign.name, campaign.simulated && [" ", simulation()]), state, cancel, retry),
+    h("div", { class: "line" }, h("h1", { class: "grow" }, campaign.name, campaign.simulated && [" ", simulation()]), state, cancel, retry, clone),
     campaign.simulated && h("p", { class: "warning" }, SIMULATED),
     detail,
     strip,

@@ -1,7 +1,7 @@
 // A new campaign: a form and its text side by side. The text is the campaign; the form only edits it. What is wrong stands at its line, and
 // what it would do on the devices of now is shown before it can be submitted.
 
-import { Problem, get, send } from "../api.js";
+import { Problem, get, send, text as fetched } from "../api.js";
 import { bytes, lines, plainTable, scrolled, seconds } from "../charts.js";
 import { h, replace } from "../dom.js";
 import { campaignForm } from "../campaignform.js";
@@ -20,8 +20,10 @@ measure:
 const TYPING_MS = 350;
 const SETTLED_MS = 700;
 
-export async function show(main, parts, { signal }) {
-  const editor = textEditor(sessionStorage.getItem(DRAFT) ?? STARTER);
+export async function show(main, parts, { signal, query }) {
+  const from = query.get("from"); // a past campaign to begin with
+  const begun = from ? await fetched(`/api/v1/campaigns/${encodeURIComponent(from)}/file`, signal) : sessionStorage.getItem(DRAFT);
+  const editor = textEditor(begun ?? STARTER);
   const said = h("div", { role: "status", "aria-live": "polite", class: "mistakes" });
   const planned = h("section", { "aria-labelledby": "plan-head", "aria-live": "polite" });
   const button = h("button", { type: "button", disabled: true }, "Submit");

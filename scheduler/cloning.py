@@ -1,0 +1,144 @@
+"""A past campaign, or a version of an experiment, as a file to be edited and run again, with some of its keys changed on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from protocol.errors import CampaignError
+from scheduler.campaign import parse_campaign
+from scheduler.campaign_form import Campaign
+from scheduler.campaign_text import campaign_text, read_spec
+from scheduler.cli_parts import find_campaign
+from scheduler.experiment_view import model_notes
+from scheduler.experiments import find_version, utc
+from scheduler.safe import safe_text
+from scheduler.store import Store
+from scheduler.uploads import SCHEME
+
+_HINT = (
+    "such as --set measure.batch=[1,8] or --set models.1.path=other.onnx; a list's entries count from 1,"
+    " nothing after = takes a key out"
+)
+
+
+def clone_text(store: Store, source: str, changes: Sequence[str] = ()) -> str:
+    """The text of `source`: a campaign's id or the beginning of it, or an experiment as `nightly` or `nightly@3`. `changes`: such as
+    `measure.batch=[1,8]`. Raises `CampaignError`.
+    """
+    if "@" in source or store.experiment(source) is not None:  # its runs bear the same name
+        version = find_version(store, source)
+        campaign = read_spec(version.spec, version.title)
+        note = f"{version.title}, saved {utc(version.created)} from {safe_text(version.folder, 400)}"
+        models = () if changes else version.models
+        return _text(campaign, version.folder, note, changes) + model_notes(models)
+    found = find_campaign(store, source)
+    return campaign_clone(store, found, changes)
+
+
+def campaign_clone(
+    store: Store, campaign: str, changes: Sequence[str] = (), uploads: Path | None = None
+) -> str:
+    """The text of a stored campaign by its whole id. `uploads`: the folder of models that were sent here, which are named by their hash.
+    Raises `CampaignError`, KeyError for one that is not there.
+    """
+    row, folder = store.campaign(campaign), store.folder(campaign)
+    if row is None:
+        raise KeyError(campaign)
+    spec = read_spec(row.spec, campaign)
+    note = f"From campaign {campaign}."
+    if uploads is not None and folder and Path(folder) == uploads:
+        spec = spec.model_copy(
+            update={
+                "models": tuple(
+                    entry.model_copy(update={"path": SCHEME + entry.path})
+                    if entry.path is not None and entry.package is None and not Path(entry.path).is_absolute()
+                    else entry
+                    for entry in spec.models
+                )
+            }
+        )
+        folder = ""
+    elif not folder:
+        note += "\nThe folder it was submitted from is not known: look at its models' paths."
+    return _text(spec, folder, note, changes)
+
+
+def _text(campaign: Campaign, folder: str, note: str, changes: Sequence[str]) -> str:
+    text = campaign_text(campaign, folder=folder, note=note)
+    if not changes:
+        return text
+    value = yaml.safe_load(text)
+    for change in changes:
+        _set(value, change)
+    try:
+        changed = parse_campaign(
+            yaml.safe_dump(value, sort_keys=False, allow_unicode=True).encode(),
+            "clone.yaml",
+            more_units=campaign.units,
+        )
+    except CampaignError as exc:
+        raise CampaignError(
+            f"with these changes it is no campaign: {exc.said}", hint=exc.first_hint
+        ) from None
+    told = ", ".join(safe_text(change.partition("=")[0], 60) for change in changes)
+    return campaign_text(changed, note=f"{note}\nChanged: {told}")
+
+
+def _set(value: Any, change: str) -> None:
+    """`measure.batch=[1,8]` in `value`; nothing after the sign takes the key out. Raises `CampaignError`."""
+    way, sign, told = change.partition("=")
+    keys = way.strip().split(".")
+    if not sign or not all(keys):
+        raise CampaignError(f"--set {safe_text(change, 80)!r} is not KEY=VALUE", hint=_HINT)
+    try:
+        new = yaml.safe_load(told)
+    except yaml.YAMLError:
+        raise CampaignError(
+            f"--set {safe_text(change, 80)!r}: the value is not valid YAML", hint=_HINT
+        ) from None
+    for key in keys[:-1]:
+        value = _inside(value, key, change)
+    last = keys[-1]
+    if isinstance(value, list):
+        at = _at(value, last, change)
+        value[at] = new
+        if new is None:
+            del value[at]
+    elif isinstance(value, dict):
+        if new is None and last not in value:
+            raise CampaignError(f"--set {safe_text(change, 80)!r}: it has no such key", hint=_HINT)
+        value[last] = new
+        if new is None:
+            del value[last]
+    else:
+        raise CampaignError(f"--set {safe_text(change, 80)!r}: there is no such place in it", hint=_HINT)
+
+
+def _inside(value: Any, key: str, change: str) -> Any:
+    if isinstance(value, list):
+        at = _at(value, key, change)
+        if isinstance(value[at], str):  # a model that is a path alone
+            value[at] = {"path": value[at]}
+        return value[at]
+    if isinstance(value, dict):
+        found = value.setdefault(key, {})
+        if isinstance(found, (dict, list)):
+            return found
+    raise CampaignError(f"--set {safe_text(change, 80)!r}: there is no such place in it", hint=_HINT)
+
+
+def _at(value: Sequence[Any], key: str, change: str) -> int:
+    """The place in a list: a number from 1, or a model's name."""
+    if key.isdecimal() and len(key) < 6 and 1 <= int(key) <= len(value):
+        return int(key) - 1
+    for at, one in enumerate(value):
+        if isinstance(one, Mapping) and one.get("name") == key:
+            return at
+    raise CampaignError(
+        f"--set {safe_text(change, 80)!r}: {safe_text(key, 40)} is no entry of that list of {len(value)}",
+        hint=_HINT,
+    )
