@@ -45,13 +45,13 @@ def server_url(text: str) -> sa.URL:
     try:
         url = sa.make_url(text)
     except (ArgumentError, ValueError):
-        raise ValueError(_LOOKS_LIKE) from None
-    if url.drivername not in ("postgresql", "postgres", "postgresql+psycopg"):
-        raise ValueError(_LOOKS_LIKE)
+        raise ValueError(LOOKS_LIKE) from None
+    if url.drivername not in ("postgresql", "postgres", "postgresql+psycopg") or "@" in (url.host or ""):
+        raise ValueError(LOOKS_LIKE)  # a host with @ is the end of a password
     return url.set(drivername="postgresql")
 
 
-_LOOKS_LIKE: Final = "a store on a server looks like postgresql://user:password@host/database; in a password, @ is written %40 and / %2F"
+LOOKS_LIKE: Final = "a store on a server looks like postgresql://user:password@host/database; in a password, @ is written %40 and / %2F"
 
 
 class Backend(ABC):

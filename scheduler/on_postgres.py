@@ -14,10 +14,10 @@ import re
 from typing import Any, Final
 
 import sqlalchemy as sa
-from sqlalchemy.exc import DBAPIError, InternalError, OperationalError
+from sqlalchemy.exc import ArgumentError, DBAPIError, InternalError, OperationalError
 
 from protocol.errors import ResourceError
-from scheduler.backend import BUSY_MS, Backend, ServerPlace
+from scheduler.backend import BUSY_MS, LOOKS_LIKE, Backend, ServerPlace
 
 CONNECT_S: Final = 10
 """How long to wait for the server when a connection is made."""
@@ -59,6 +59,8 @@ class PostgreSQL(Backend):
                     f"{self.place}: the driver for PostgreSQL is not installed",
                     hint="install it: pip install 'sark-node[postgres]'",
                 ) from None
+            except ArgumentError:  # what it says repeats the URL
+                raise ResourceError(f"{self.place}: this address cannot be used", hint=LOOKS_LIKE) from None
             connection = engine.connect()
             try:
                 connection.exec_driver_sql(f'SET search_path TO "{self._server.schema}"')

@@ -145,7 +145,7 @@ def load_settings(
 
 def _shown(value: object) -> str:
     """A wrong value, short, without the name and password that a URL may hold."""
-    text = re.sub(r"//\S*@", "//…@", str(value))
+    text = re.sub(r"(\S*?//)?\S*@", r"\1…@", str(value))
     return re.sub(r"(?i)(pass\w*=)[^&\s]*", r"\1…", text)[:80]
 
 

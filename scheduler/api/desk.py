@@ -25,7 +25,9 @@ from swarm.home import Home
 from swarm.urls import FOR_OTHERS, Reach
 
 SLOW: Final = 4
-"""Things that may take long, such as fetching a model, that are done at a time."""
+"""Things that may take long that are done at a time."""
+FETCHING: Final = 16
+"""The same of those that may wait for a model to be fetched."""
 
 MIND_S: Final = 5.0
 """How often it is seen whether a scheduler process runs for what has not ended."""
@@ -68,6 +70,7 @@ class Desk:
     _store: Store | None = None
     _turn: trio.Lock = field(default_factory=trio.Lock)
     _slow: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(SLOW))
+    _fetching: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(FETCHING))
     feeds: Feeds = field(init=False)
     """What streams are told."""
     once: Once = field(init=False)
@@ -82,8 +85,9 @@ class Desk:
         async with self._turn:
             return await trio.to_thread.run_sync(partial(self._with_store, work))
 
-    async def apart(self, work: Callable[[Store], T]) -> T:
+    async def apart(self, work: Callable[[Store], T], *, fetching: bool = False) -> T:
         """Do this with a connection of its own, for what may take long: a few at a time, in nobody's way. Goes on when its caller is gone.
+        `fetching`: it may wait for other servers, for hours: more at a time, and in the way of none that does not.
 
         Raises what `work` raises, and `ResourceError`.
         """
@@ -92,7 +96,8 @@ class Desk:
             with self.open_store() as store:
                 return work(store)
 
-        return await trio.to_thread.run_sync(whole, limiter=self._slow, abandon_on_cancel=True)
+        limiter = self._fetching if fetching else self._slow
+        return await trio.to_thread.run_sync(whole, limiter=limiter, abandon_on_cancel=True)
 
     def _with_store(self, work: Callable[[Store], T]) -> T:
         if self._store is None:

@@ -143,7 +143,9 @@ def router(desk: Desk) -> APIRouter:
         title = experiment if version is None else f"{experiment}@{version}"
 
         async def make(new: str) -> dict[str, Any]:
-            return (await desk.apart(lambda store: _begin(desk, store, title, version, new))).model_dump()
+            return (
+                await desk.apart(lambda store: _begin(desk, store, title, version, new), fetching=True)
+            ).model_dump()
 
         told, again = await desk.once.do(key, f"experiment\0{title}".encode(), make)
         await desk.wake()

@@ -52,7 +52,9 @@ def router(desk: Desk) -> APIRouter:
         """Everything that is wrong with a campaign's text, each with its line and what to do; or what it would measure."""
         file, body = file_of(request.headers.get("content-type", "")), await request.body()
 
-        return await desk.apart(lambda store: check(body, file, here, described if models else None))
+        return await desk.apart(
+            lambda store: check(body, file, here, described if models else None), fetching=True
+        )
 
     @v1.post("/plan", operation_id="planCampaign", responses=refusals, openapi_extra=CAMPAIGN_BODY)
     async def plan(request: Request) -> LivePlan:
@@ -66,7 +68,7 @@ def router(desk: Desk) -> APIRouter:
                 keep_plan(desk.home, told)
             return told
 
-        return await desk.apart(made)
+        return await desk.apart(made, fetching=True)
 
     @v1.get("/explain/{campaign}", operation_id="explainCampaign", responses=NOT_FOUND)
     async def explain(campaign: CampaignId) -> Why:

@@ -176,7 +176,7 @@ async def create_campaign(
         assert item is not None, "it was stored"
         return campaign_info(item, scheduling=is_running(desk.home))
 
-    return (await desk.apart(work)).model_dump(mode="json")
+    return (await desk.apart(work, fetching=True)).model_dump(mode="json")
 
 
 async def _retry(desk: Desk, uploads: Uploads, campaign: str, new: str) -> dict[str, Any]:
@@ -194,4 +194,4 @@ async def _retry(desk: Desk, uploads: Uploads, campaign: str, new: str) -> dict[
             raise conflict(exc) from None
         return Retried(campaign=made, tasks=tasks)
 
-    return (await desk.apart(work)).model_dump(mode="json")
+    return (await desk.apart(work, fetching=True)).model_dump(mode="json")

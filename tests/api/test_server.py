@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import httpx
 import trio
 
 import sark
-from scheduler.api.desk import Desk
+from scheduler.api.desk import FETCHING, Desk
 from swarm.identity import lock_folder
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "openapi.json"
@@ -43,6 +45,21 @@ async def test_while_a_campaign_goes_on_a_scheduler_process_that_is_gone_is_star
             while not woken.times:
                 await trio.sleep(0.01)
             nursery.cancel_scope.cancel()
+
+
+async def test_models_that_are_being_fetched_are_in_the_way_of_nothing_else(
+    client: httpx.AsyncClient, desk: Desk, kept: Any
+) -> None:
+    kept.campaign("c-one")
+    go = threading.Event()
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            for _ in range(FETCHING):
+                nursery.start_soon(partial(desk.apart, lambda store: go.wait(20), fetching=True))
+            while desk._fetching.available_tokens:
+                await trio.sleep(0.01)
+            assert await desk.apart(lambda store: store.campaign("c-one")) is not None
+            go.set()
 
 
 async def test_metrics_count_campaigns_tasks_and_requests_by_their_route(

@@ -63,6 +63,7 @@ def test_a_server_that_is_down_is_one_clear_line(tmp_path: Path) -> None:
     assert told.what == "postgresql://sark@/db: the server does not answer"
     assert "is it running" in told.hint
     assert "does not answer" in refusal(server_url("postgresql://sark:hunter2@127.0.0.1:1/db")).what
+    assert "cannot be used" in refusal(server_url("postgresql://h/db?password=hunter2&port=x")).what
 
 
 def test_a_server_that_stays_away_is_asked_again_each_time_and_found_when_it_is_back(
@@ -181,7 +182,14 @@ def test_what_a_peer_says_may_hold_a_nul(store: Store) -> None:
 
 def test_an_address_that_is_none_is_told_without_being_repeated(tmp_path: Path) -> None:
     home = Home.at(tmp_path)
-    for text in ("mysql://u:hunter2@h/d", "postgresql://u:hunter2@h:port/d", "hunter2"):
+    for text in (
+        "mysql://u:hunter2@h/d",
+        "postgresql://u:hunter2@h:port/d",
+        "postgresql://u:p@hunter2@h/d",  # the password is p@hunter2: @ was to be written %40
+        "postgresql:/u:hunter2@h/d",
+        "u:hunter2@h/d",
+        "hunter2",
+    ):
         with pytest.raises(SettingsError) as told:
             store_place(home, {"SARK_STORE": text})
         assert "postgresql://user:password@host/database" in told.value.hint
