@@ -1,0 +1,222 @@
+"""The commands of the first system's README as they stand there, typed into a shell against a gate, workers and `sark-node serve`:
+only port, model and ids are put in. What it documents beside its examples is asked by the same client."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.drivers.shelf import Shelf
+from tests.real.lab import Lab, until
+from tests.swarm.web_parts import web_beside
+
+CREATE: Final = """
+curl -X POST http://localhost:5000/api/campaigns \\
+  -H "Content-Type: application/json" \\
+  -d '{
+    "model_url": "MODEL",
+    "jobs": [
+      {
+        "compute_unit": "CPU (ONNX)",
+        "num_inference_runs": 10
+      }
+    ]
+  }'
+"""
+FILES: Final = "curl http://localhost:5000/api/results/files"
+DOWNLOAD: Final = "curl http://localhost:5000/api/campaigns/{campaign-id}/results > results.csv"
+CREATE_TWO: Final = """
+curl -X POST http://localhost:5000/api/campaigns \\
+  -H "Content-Type: application/json" \\
+  -d '{
+    "model_url": "MODEL",
+    "jobs": [
+      { "compute_unit": "CPU (ONNX)", "num_inference_runs": 10 },
+      { "compute_unit": "GPU (ONNX)", "num_inference_runs": 10 }
+    ]
+  }'
+"""
+MONITOR: Final = "curl http://localhost:5000/api/campaigns/{campaign-id}"
+REGISTER: Final = "curl -X POST http://localhost:5000/api/register -d '{...}'"
+CREATE_MANY: Final = """
+curl -X POST http://localhost:5000/api/campaigns \\
+  -H "Content-Type: application/json" \\
+  -d '{
+    "model_url": "MODEL",
+    "jobs": [
+      { "compute_unit": "CPU (ONNX)" },
+      { "compute_unit": "CPU (ONNX)" },
+      { "compute_unit": "GPU (CoreML)" },
+      { "compute_unit": "GPU (CoreML)" }
+    ]
+  }'
+"""
+DEVICE: Final = """{
+  "device_name": "MacBook Pro",
+  "ip_address": "192.168.1.100",
+  "capabilities": ["CPU (ONNX)", "GPU (CoreML)"],
+  "device_info": {
+    "Soc": "Apple M2 Pro",
+    "Ram": "16",
+    "DeviceOs": "Darwin",
+    "UDID": "unique-device-id"
+  }
+}"""
+"""What stands for the dots in its example."""
+
+
+@dataclass
+class Client:
+    """Somebody with a shell and curl, who knows that README."""
+
+    folder: Path
+    port: int
+    model: str
+
+    def type(self, command: str, campaign: str = "") -> str:
+        """Type it; gives what it printed. curl must end well, whatever the server answered."""
+        command = command.replace("localhost:5000", f"localhost:{self.port}").replace("MODEL", self.model)
+        command = command.replace("{campaign-id}", campaign).replace("{...}", DEVICE)
+        done = subprocess.run(
+            ["bash", "-c", command], cwd=self.folder, env={**os.environ, "NO_PROXY": "*"}, capture_output=True, text=True,
+            timeout=60, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, (command, done.stderr)
+        return done.stdout
+
+    def json(self, command: str, campaign: str = "") -> Any:
+        """The same of what answers with JSON."""
+        return json.loads(self.type(command, campaign))
+
+    def ask(self, method: str, path: str, body: str = "") -> Any:
+        """What is documented without an example."""
+        data = f" -d '{body}'" if body else ""
+        return self.json(f"curl -X {method} http://localhost:5000/api{path}{data}")
+
+    def rows(self, campaign: str) -> list[dict[str, str]]:
+        """Of results.csv, downloaded now."""
+        self.type(DOWNLOAD, campaign)
+        with (self.folder / "results.csv").open(encoding="utf-8", newline="") as file:
+            return list(csv.DictReader(file))
+
+    def cancel(self, campaign: str) -> None:
+        """Not of that README: nothing here has the units that some of its jobs ask for."""
+        self.ask("POST", f"/v1/campaigns/{campaign}/cancel")
+        until(lambda: self.json(MONITOR, campaign)["status"] != "running", f"{campaign} is over", every=0.2)
+
+
+@pytest.fixture
+def client(lab: Lab, tmp_path: Path) -> Iterator[Client]:
+    """Of a worker's own home, so that the worker is one that this home may command."""
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not installed here")
+    model = Path(Shelf(tmp_path).nano())
+    with web_beside() as site, (tmp_path / "serve.log").open("wb") as errors:
+        site.file("/model/tinyyolov2-7.onnx", model.read_bytes())
+        server = subprocess.Popen(
+            lab.command("one", "serve", "--port", "0", "--gate", lab.gate, "--allow-paths"),
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, env=lab.environment("one"), text=True,
+        )  # fmt: skip
+        assert server.stdout is not None
+        try:
+            line = server.stdout.readline()
+            assert line.startswith("Dashboard"), (tmp_path / "serve.log").read_text()
+            port = int(line.strip().rstrip("/").rpartition(":")[2])
+            yield Client(tmp_path, port, f"http://127.0.0.1:{site.port}/model/tinyyolov2-7.onnx")
+        finally:
+            server.terminate()
+            server.communicate(timeout=10)
+
+
+def test_the_first_systems_readme_runs_as_it_stands(client: Client) -> None:
+    # First Campaign
+    made = client.json(CREATE)
+    campaign = made["campaign_id"]
+    assert (made["total_jobs"], made["jobs"][0]["job_id"]) == (1, f"{campaign}-job-0")
+    until(
+        lambda: client.json(MONITOR, campaign)["status"] == "completed",
+        "it is completed",
+        within=120,
+        every=0.3,
+    )
+    assert [item["campaign_id"] for item in client.json(FILES)["files"]] == [campaign]
+    (row,) = client.rows(campaign)
+    assert (row["Status"], row["JobId"], row["FileName"]) == (
+        "Complete", f"{campaign}-job-0", "tinyyolov2-7.onnx",
+    )  # fmt: skip
+    assert float(row["InferenceMsMedian"]) > 0
+    # Single Device Benchmark: nothing here has the second unit
+    two = client.json(CREATE_TWO)["campaign_id"]
+    until(
+        lambda: any(row["Status"] == "Complete" for row in client.rows(two)),
+        "one of two is complete",
+        within=120,
+        every=0.3,
+    )
+    assert client.json(MONITOR, two)["job_breakdown"]["complete"] == 1
+    client.cancel(two)
+    # Multi-Device Distribution
+    registered = client.json(REGISTER)
+    assert registered["status"] == "registered"
+    assert registered["how_to_join"].startswith("sark-node join --gate /ip4/")
+    many = client.json(CREATE_MANY)
+    assert [job["compute_unit"] for job in many["jobs"]] == ["CPU (ONNX)"] * 2 + ["GPU (CoreML)"] * 2
+    client.cancel(many["campaign_id"])
+    everything = client.json("curl http://localhost:5000/api/campaigns")
+    assert everything["count"] == 3
+    # what it documents without an example
+    job = client.ask("GET", f"/jobs/{campaign}-job-0")
+    assert (job["job"]["status"], job["result"]["status"]) == ("complete", "Complete")
+    assert job["result"]["InferenceMsMedian"] == pytest.approx(float(row["InferenceMsMedian"]), abs=1e-6)
+    assert client.ask("GET", "/health")["status"] == "healthy"
+    assert set(client.ask("GET", "/queue/status")) == {
+        "worker_queues", "capability_queues", "results_queue_size",
+    }  # fmt: skip
+    file = client.json(FILES)["files"][-1]["filename"]
+    assert client.type(f"curl http://localhost:5000/api/results/download/{file}").startswith("Status,JobId,")
+
+
+def test_the_workers_of_the_swarm_and_what_their_owner_can_say(client: Client, lab: Lab) -> None:
+    workers = until(
+        lambda: {each["device_name"]: each for each in client.ask("GET", "/workers")["workers"]},
+        "workers are seen",
+        within=60,
+        every=0.3,
+    )
+    assert {"one", "two"} <= workers.keys()
+    own, other = workers["one"]["worker_id"], workers["two"]["worker_id"]
+    assert "CPU (ONNX)" in workers["one"]["capabilities"]
+    assert client.ask("GET", f"/workers/{own}")["worker_id"] == own
+    assert client.ask("GET", f"/workers/{other}/health")["is_healthy"] is True
+    assert client.ask("GET", "/health/workers")["healthy"] >= 2
+    assert client.ask("POST", f"/workers/{other}/heartbeat")["action"] == "none"
+    assert client.ask("GET", "/monitoring/stats")["health_monitor"]["total_workers"] >= 2
+    refused = client.ask("PUT", f"/workers/{other}/status", '{ "status": "active" }')
+    assert (refused["status"], refused["error"]) == (403, "you are not its owner")
+    paused = client.ask("PUT", f"/workers/{own}/status", '{ "status": "cleanup" }')
+    assert paused == {"worker_id": own, "status": "cleanup"}
+    assert "paused by its owner" in lab.run("one", "status").out
+    served = client.ask("PUT", f"/workers/{own}/status", '{ "status": "active" }')
+    assert served == {"worker_id": own, "status": "active"}
+    assert client.ask("PUT", f"/workers/{own}/reset")["status"] == "active"
+
+
+def test_reset_clears_what_is_over(client: Client, lab: Lab) -> None:
+    campaign = client.json(CREATE)["campaign_id"]
+    running = client.ask("POST", "/reset")
+    assert (running["status"], running["title"]) == (409, "Conflict")
+    client.cancel(campaign)
+    told = client.ask("POST", "/reset")
+    assert told["status"] == "reset"
+    assert client.json("curl http://localhost:5000/api/campaigns")["count"] == 0
+    assert Path(told["backup"]).exists()
+    assert lab.run("one", "status").out.startswith("this device: active")
