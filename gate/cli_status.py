@@ -7,8 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from rich.console import Console, Group
-from rich.live import Live
+from rich.console import Console
 from rich.text import Text
 
 from gate.settings import GateSettings
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 EVERY_S: Final = 1.0
-HEAD_ROWS: Final = 18
-"""Lines of the live view that are no circuits and no peers."""
+REDRAW_S: Final = 0.25
 PIPE_WIDTH: Final = 1000
 
 
@@ -46,14 +44,17 @@ def status(
     """
     import trio
 
+    from swarm.screen import can_live
+
     home: Home = ctx.obj
     settings = GateSettings.load(
         home.config_file, ctx.meta["environment"], {"gates": tuple(gate) if gate else None}
     )
     gates = settings.gates if gate else local_gates(home) or settings.gates or remembered_gates(home)
-    if live and not as_json and not sys.stdout.isatty():
+    if live and not as_json and not can_live(Console()):
         raise SettingsError(
-            "--live needs a terminal", hint="add --json for a line each second, or leave --live out"
+            "--live needs a terminal that can move its cursor",
+            hint="add --json for a line each second, or leave --live out",
         )
     try:
         trio.run(_watch if live else _once, home, gates, as_json)
@@ -100,20 +101,19 @@ async def _lines(asked: Asked, standing: GateStanding) -> None:
         standing = await asked.standing()
 
 
-async def _screen(asked: Asked, standing: GateStanding) -> None:
+async def _screen(asked: Asked, first: GateStanding) -> None:
     import trio
 
-    from gate.status_view import status_view
+    from gate.status_view import status_screen
     from protocol.errors import Unreachable
+    from swarm.screen import Screen
 
-    console, before, silent = Console(), None, ""
-    with Live(console=console, auto_refresh=False, screen=False) as view:
+    console, standing, silent = Console(), first, ""
+    before: GateStanding | None = None
+
+    async def ask() -> None:
+        nonlocal before, standing, silent
         while True:
-            rows = max(1, (console.height - HEAD_ROWS) // 2)
-            hint = Text(silent or "Ctrl-C leaves it running", style="yellow" if silent else "dim")
-            view.update(
-                Group(status_view(asked.peer, standing, before, rows=rows), Text(), hint), refresh=True
-            )
             await trio.sleep(EVERY_S)
             try:
                 fresh = await asked.standing()
@@ -121,3 +121,11 @@ async def _screen(asked: Asked, standing: GateStanding) -> None:
                 silent = "it does not answer; this is how it stood last"
             else:
                 before, standing, silent = standing, fresh, ""
+
+    with Screen(console) as screen:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            while True:  # more often than it is asked: the terminal may be given another size
+                hint = Text(silent or "q or Ctrl-C leaves it running", style="yellow" if silent else "dim")
+                screen.show(status_screen(asked.peer, standing, before, height=console.height, hint=hint))
+                await trio.sleep(REDRAW_S)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from rich.console import Group, RenderableType
@@ -14,6 +14,8 @@ from protocol.gate_messages import CircuitSeen, GateStanding, PeerSeen
 from protocol.requirement import show_size
 from swarm.logs import safe
 
+OVER: Final = 2
+"""Lines above the entries of a table of the live view: a blank one, and its head."""
 TAIL: Final = 8
 """Letters of a peer id's end that are shown."""
 _UNITS: Final = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"))
@@ -40,6 +42,54 @@ def status_view(
     if now.peers:
         parts += [Text(), _peers(now, rows)]
     return Group(*parts)
+
+
+def status_screen(
+    gate: str, now: GateStanding, before: GateStanding | None, *, height: int, hint: Text
+) -> RenderableType:
+    """The same in at most `height` lines, where those of the head leave room for more: each thing on one line, `hint` the last."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(no_wrap=True, overflow="ellipsis")
+    lines = _lines(gate, now, before)
+    for what, value in lines:
+        table.add_row(what, _on_one_line(value))
+    parts: list[RenderableType] = [table]
+    circuits, peers = shares(
+        height - len(lines) - 1, _wanted(now.circuits, now.busiest), _wanted(now.connected, now.peers)
+    )
+    if circuits:
+        parts += [Text(), _circuits(now, _entries(circuits, now.circuits), titled=False)]
+    if peers:
+        parts += [Text(), _peers(now, _entries(peers, now.connected), titled=False)]
+    hint.no_wrap, hint.overflow = True, "ellipsis"
+    return Group(*parts, hint)
+
+
+def shares(room: int, circuits: int, peers: int) -> tuple[int, int]:
+    """How many of so many lines that are wanted circuits and peers get, each below a blank line and a head that come out of `room`, too."""
+    one = room - OVER
+    if not circuits or not peers or one - OVER < 2:
+        first = min(circuits, max(0, one))
+        return first, 0 if first else min(peers, max(0, one))
+    both = one - OVER
+    for_peers = min(peers, max(both // 2, both - circuits))
+    return min(circuits, both - for_peers), for_peers
+
+
+def _wanted(number: int, told: Sequence[object]) -> int:
+    """Lines for those that are told of, and one for the others."""
+    return len(told) + (number > len(told)) if told else 0
+
+
+def _entries(lines: int, number: int) -> int:
+    """How many stand there by themselves where the last line may be for those left out."""
+    return lines if number <= lines else lines - 1
+
+
+def _on_one_line(value: Text) -> Text:
+    first, *others = value.split("\n")
+    return Text.assemble(first, f" and {len(others)} more") if others else first
 
 
 def _lines(gate: str, now: GateStanding, before: GateStanding | None) -> list[tuple[str, Text]]:
@@ -108,8 +158,9 @@ def _counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{safe(what)} {count}" for what, count in most)
 
 
-def _circuits(now: GateStanding, rows: int) -> Table:
-    table = _table(f"circuits, busiest first ({now.circuits})", ("from", "to", "for", "carried"))
+def _circuits(now: GateStanding, rows: int, *, titled: bool = True) -> Table:
+    title = f"circuits, busiest first ({now.circuits})" if titled else None
+    table = _table(title, ("from" if titled else "circuit from", "to", "for", "carried"))
     for seen in now.busiest[:rows]:
         table.add_row(*_circuit(seen))
     _more(table, now.circuits - min(rows, len(now.busiest)))
@@ -125,8 +176,8 @@ def _circuit(seen: CircuitSeen) -> tuple[Text, ...]:
     )
 
 
-def _peers(now: GateStanding, rows: int) -> Table:
-    table = _table(f"peers ({now.connected})", ("peer", "seen at", "place"))
+def _peers(now: GateStanding, rows: int, *, titled: bool = True) -> Table:
+    table = _table(f"peers ({now.connected})" if titled else None, ("peer", "seen at", "place"))
     for seen in now.peers[:rows]:
         table.add_row(*_peer(seen))
     _more(table, now.connected - min(rows, len(now.peers)))
@@ -138,9 +189,9 @@ def _peer(seen: PeerSeen) -> tuple[Text, ...]:
     return Text(_tail(seen.peer)), Text(where), Text("holds one" if seen.place else "")
 
 
-def _table(title: str, columns: tuple[str, ...]) -> Table:
+def _table(title: str | None, columns: tuple[str, ...]) -> Table:
     table = Table(
-        title=Text(title),
+        title=None if title is None else Text(title),
         title_justify="left",
         title_style="bold",
         box=None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -26,7 +25,7 @@ app = typer.Typer()
 
 REDRAW_S: Final = 0.25
 LEAST_S: Final = 0.5
-HINT: Final = "Ctrl-C leaves; what runs goes on"
+HINT: Final = "q or Ctrl-C leaves; what runs goes on"
 
 
 @app.command(rich_help_panel=PANEL)
@@ -52,6 +51,7 @@ def top(
     from scheduler.opening import open_store
     from scheduler.peers import eyes_open
     from swarm.identity import load_or_create
+    from swarm.screen import can_live
 
     home: Home = ctx.obj
     try:
@@ -68,7 +68,7 @@ def top(
 
     lookout = Lookout(opening, every_s=max(LEAST_S, every_s))
     console = new_console()
-    live = not (once or as_json) and sys.stdout.isatty() and not console.is_dumb_terminal
+    live = not (once or as_json) and can_live(console)
     with open_store(home) as store:
         if not live:
             trio.run(_once, home, store, lookout, console, as_json)
@@ -102,9 +102,9 @@ async def _once(home: Home, store: Store, lookout: Lookout, console: Console, as
 
 async def _screen(home: Home, store: Store, lookout: Lookout, console: Console) -> None:
     import trio
-    from rich.live import Live
 
     from scheduler.top import draw
+    from swarm.screen import Screen
 
     picture: Picture | None = None
 
@@ -113,13 +113,13 @@ async def _screen(home: Home, store: Store, lookout: Lookout, console: Console) 
         while True:
             picture = await lookout.newer(picture.number if picture else 0)
 
-    with lookout.watching(), Live(console=console, auto_refresh=False, screen=True) as view:
+    with lookout.watching(), Screen(console) as screen:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(lookout.run)
             nursery.start_soon(look)
             while True:
                 now = _now(home, store, picture)
-                view.update(draw(now, width=console.width, height=console.height, hint=HINT), refresh=True)
+                screen.show(draw(now, width=console.width, height=console.height, hint=HINT))
                 await trio.sleep(REDRAW_S)
 
 

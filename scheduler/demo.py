@@ -222,7 +222,7 @@ def run_demo(folder: Path, workers: int, console: Console, *, fleet: int = 0) ->
             campaign_id = submit_campaign(home, file, wait_s=60.0)
             with open_store(home) as store:
                 campaign = watch(
-                    store, campaign_id, console, keep_alive=swarm.check, hint="Ctrl-C stops the demo"
+                    store, campaign_id, console, keep_alive=swarm.check, hint="q or Ctrl-C stops the demo"
                 )
                 csv = folder.absolute() / "results.csv"
                 code = finish(store, campaign, console, csv=csv, raw=folder.absolute(), as_json=False)

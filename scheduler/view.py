@@ -1,12 +1,13 @@
-"""Watching a campaign in a terminal: a live table on a tty, one line for each step when piped."""
+"""Watching a campaign: a live table on a terminal, one line for each step when piped, or where a terminal cannot have one."""
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 
+from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
@@ -17,10 +18,13 @@ from scheduler.safe import safe_text
 from scheduler.simulated import asks_for_it, marked
 from scheduler.store import Store
 from scheduler.stored import CampaignRow, TaskRow
+from swarm.screen import Screen, can_live
 
 REFRESH_S = 0.125
 NARROW = 76
 """Columns below which the unit gives way to the phase."""
+HEADS = 3
+"""Lines that are no task: headline, the table's head, what is left out with the hint."""
 WIDE = 100
 """Columns from which there is room for a bar."""
 _STYLES = {
@@ -29,6 +33,16 @@ _STYLES = {
     TaskState.CANCELLED: "yellow",
     TaskState.RUNNING: "cyan",
     TaskState.LEASED: "cyan",
+}
+_WORDS = {
+    TaskState.RUNNING: "running",
+    TaskState.LEASED: "running",
+    TaskState.QUEUED: "waiting",
+    TaskState.COMMITTING: "waiting",
+    TaskState.PENDING: "waiting",
+    TaskState.FAILED: "failed",
+    TaskState.CANCELLED: "cancelled",
+    TaskState.SUCCEEDED: "done",
 }
 _MARKS = {TaskState.SUCCEEDED: "✓", TaskState.FAILED: "✗", TaskState.CANCELLED: "–"}
 
@@ -39,7 +53,7 @@ def watch(
     console: Console,
     *,
     keep_alive: Callable[[], None],
-    hint: str = "Ctrl-C leaves it running",
+    hint: str = "q or Ctrl-C leaves it running",
     pause: Callable[[float], None] = time.sleep,
     wall: Callable[[], float] = time.time,
 ) -> CampaignRow:
@@ -47,7 +61,7 @@ def watch(
 
     `keep_alive` is called about once a second: it starts the scheduler process again if that died. `hint` stands below the table.
     """
-    show = _Screen(console, wall, hint) if console.is_terminal else _Lines(console)
+    show = _Table(console, wall, hint) if can_live(console) else _Lines(console)
     with show:
         rounds, version = 0, -1
         tasks: Sequence[TaskRow] = ()
@@ -68,28 +82,26 @@ def watch(
             pause(REFRESH_S)
 
 
-class _Screen:
+class _Table:
     """A table that stays in place."""
 
     def __init__(self, console: Console, wall: Callable[[], float], hint: str) -> None:
         self._console = console
         self._wall = wall
         self._hint = hint
-        self._live = Live(console=console, auto_refresh=False, transient=True)
+        self._screen = Screen(console)
 
-    def __enter__(self) -> _Screen:
-        self._live.start()
+    def __enter__(self) -> _Table:
+        self._screen.__enter__()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._live.stop()
+        self._screen.__exit__(*exc)
 
     def update(self, campaign: CampaignRow, tasks: Sequence[TaskRow]) -> None:
-        height = max(4, self._console.height - 4)
-        self._live.update(
-            render(campaign, tasks, self._wall(), width=self._console.width, height=height, hint=self._hint),
-            refresh=True,
-        )
+        width, height = self._console.size
+        room = max(1, height - HEADS)
+        self._screen.show(render(campaign, tasks, self._wall(), width=width, height=room, hint=self._hint))
 
 
 class _Lines:
@@ -142,13 +154,16 @@ def render(
     """The whole picture: a headline and as many tasks as fit, those that move first."""
     done = sum(task.state is TaskState.SUCCEEDED for task in tasks)
     failed = sum(task.state is TaskState.FAILED for task in tasks)
-    headline = Text.assemble(
-        (marked(safe_text(campaign.name), asks_for_it(campaign.spec)), "bold"),
+    stands = Text.assemble(
         f"  {campaign.id}  ",
         f"{done} of {len(tasks)} done" if tasks else "waiting for devices",
         (f"  {failed} failed", "red") if failed else "",
         f"  {show_time((campaign.ended or now) - campaign.created)}",
     )
+    mark = marked("", asks_for_it(campaign.spec))
+    name = Text(safe_text(campaign.name), "bold")
+    name.truncate(max(8, width - cell_len(mark) - stands.cell_len), overflow="ellipsis")
+    headline = Text.assemble(name, (mark, "bold"), stands, no_wrap=True, overflow="ellipsis")
     shown = _most_interesting(tasks, height)
     narrow, wide = width < NARROW, width >= WIDE
     table = Table(box=None, padding=(0, 1), show_header=True, header_style="dim", expand=True)
@@ -171,9 +186,16 @@ def render(
             *((Text(_bar(fraction(task)), style=style),) if wide else ()),
             Text(progress_text(task), style=style),
         )
-    rest = len(tasks) - len(shown)
-    footer = Text(f"  … and {rest} more", style="dim") if rest else Text("")
-    return Group(headline, table, Text.assemble(footer, "  ", (hint, "dim")))
+    footer = Text("  ".join(filter(None, (left_out(tasks, shown), hint))), style="dim")
+    return Group(headline, table, Text.assemble("  ", footer, no_wrap=True, overflow="ellipsis"))
+
+
+def left_out(tasks: Sequence[TaskRow], shown: Sequence[TaskRow]) -> str:
+    """`… 41 more: 30 waiting, 11 done`; empty where all are shown."""
+    there = {task.n for task in shown}
+    hidden = Counter(_WORDS[task.state] for task in tasks if task.n not in there)
+    told = ", ".join(f"{hidden[word]} {word}" for word in dict.fromkeys(_WORDS.values()) if hidden[word])
+    return f"… {hidden.total()} more: {told}" if hidden else ""
 
 
 def _bar(share: float | None) -> str:
