@@ -68,6 +68,7 @@ try:
     import scheduler.cli_bench
     import scheduler.cli_experiment
     import scheduler.cli_serve
+    import scheduler.completing
     from drivers.base import Driver, Unfit, UnitInfo, WorkOrder
     from protocol.errors import SarkError
     from swarm.home import Home
@@ -176,7 +177,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "obj": scheduler.completing.OFFERS},
     epilog="Start with: [bold]sark-node demo[/bold].  Exit codes: 0 well, 1 tasks failed, 2 bad input, 3 nothing fits, "
     "4 unreachable, 5 not permitted, 6 local resource, 130 interrupted.",
 )

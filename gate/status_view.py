@@ -49,20 +49,22 @@ def status_screen(
 ) -> RenderableType:
     """The same in at most `height` lines, where those of the head leave room for more: each thing on one line, `hint` the last."""
     table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
+    table.add_column(style="dim", no_wrap=True, min_width=9)
     table.add_column(no_wrap=True, overflow="ellipsis")
     lines = _lines(gate, now, before)
     for what, value in lines:
         table.add_row(what, _on_one_line(value))
     parts: list[RenderableType] = [table]
     circuits, peers = shares(
-        height - len(lines) - 1, _wanted(now.circuits, now.busiest), _wanted(now.connected, now.peers)
+        height - len(lines) - 2, _wanted(now.circuits, now.busiest), _wanted(now.connected, now.peers)
     )
     if circuits:
         parts += [Text(), _circuits(now, _entries(circuits, now.circuits), titled=False)]
     if peers:
         parts += [Text(), _peers(now, _entries(peers, now.connected), titled=False)]
     hint.no_wrap, hint.overflow = True, "ellipsis"
+    if height > len(lines) + 1:
+        parts.append(Text())
     return Group(*parts, hint)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import sys
@@ -14,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from protocol.errors import SarkError
 from protocol.requirement import show_size
 from swarm.home import Home
 
@@ -22,7 +24,24 @@ if TYPE_CHECKING:
 
 PANEL = "For a device's owner"
 JSON = typer.Option("--json", help="For programs.")
-NAMED = typer.Argument(help="A model's hash, at least six digits of it; or its name.", metavar="HASH...")
+
+
+def _models(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    """For the shell: names and hashes of what is kept here."""
+    from node import shelf
+
+    if ctx.obj is None:
+        return []
+    with contextlib.suppress(SarkError):
+        kept = [each for each in shelf.listing(ctx.obj.home(ctx).cache / "models") if not each.arriving]
+        names = [(each.name, f"{each.sha256[:16]}…") for each in kept if each.name.startswith(incomplete)]
+        return names or [(each.sha256, each.name) for each in kept if each.sha256.startswith(incomplete)]
+    return []
+
+
+NAMED = typer.Argument(
+    help="A model's hash, at least six digits of it; or its name.", metavar="HASH...", autocompletion=_models
+)
 app = typer.Typer()
 models = typer.Typer(help="The models that are kept on this device.", invoke_without_command=True)
 app.add_typer(models, name="models", rich_help_panel=PANEL)

@@ -15,10 +15,19 @@ from swarm.home import Home
 
 app = typer.Typer()
 PANEL = "For a device's owner"
+
+
+def _devices(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    """For the shell: names and ids that this home knows, as far as the program can tell."""
+    found: list[tuple[str, str]] = ctx.obj.devices(ctx, incomplete) if ctx.obj is not None else []
+    return found
+
+
 DEVICES = typer.Argument(
     help="Name or id of devices of yours, as peers shows them.  \\[default: the worker of this --home]",
     metavar="DEVICE...",
     show_default=False,
+    autocompletion=_devices,
 )
 GATE = typer.Option(
     "--gate",

@@ -15,7 +15,16 @@ from rich.table import Table
 from rich.text import Text
 
 from protocol.errors import CampaignError, NothingFits, ResourceError, Unreachable
-from scheduler import cli_adopt, cli_db, cli_experiment_run, cli_numbers, cli_report, cli_top, cli_why
+from scheduler import (
+    cli_adopt,
+    cli_db,
+    cli_experiment_run,
+    cli_numbers,
+    cli_report,
+    cli_top,
+    cli_why,
+    completing,
+)
 from scheduler.cli_parts import (
     GATE,
     JSON,
@@ -137,7 +146,11 @@ def submit(
     ] = None,
     experiment: Annotated[
         str | None,
-        typer.Option(help="Save it as a version of this experiment, of which this is a run.", metavar="NAME"),
+        typer.Option(
+            help="Save it as a version of this experiment, of which this is a run.",
+            metavar="NAME",
+            autocompletion=completing.experiments,
+        ),
     ] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
@@ -212,7 +225,11 @@ def submit(
 def watch(
     ctx: typer.Context,
     campaign: Annotated[
-        str, typer.Argument(help="Its id, or the beginning of it.  \\[default: the latest]")
+        str,
+        typer.Argument(
+            help="Its id, or the beginning of it.  \\[default: the latest]",
+            autocompletion=completing.campaigns,
+        ),
     ] = "",
     gate: Annotated[list[str] | None, GATE] = None,
     csv: Annotated[
@@ -276,7 +293,11 @@ def campaigns(ctx: typer.Context, as_json: Annotated[bool, JSON] = False) -> Non
 def results(
     ctx: typer.Context,
     campaign: Annotated[
-        str, typer.Argument(help="Its id, or the beginning of it.  \\[default: the latest]")
+        str,
+        typer.Argument(
+            help="Its id, or the beginning of it.  \\[default: the latest]",
+            autocompletion=completing.campaigns,
+        ),
     ] = "",
     csv: Annotated[
         str | None, typer.Option(help="Write the CSV there; - for standard output.", metavar="PATH")
@@ -394,7 +415,11 @@ def cancel(
     ctx: typer.Context,
     targets: Annotated[
         list[str],
-        typer.Argument(help="Campaigns' ids, or tasks', such as c-ab23cd45/3.", metavar="ID..."),
+        typer.Argument(
+            help="Campaigns' ids, or tasks', such as c-ab23cd45/3.",
+            metavar="ID...",
+            autocompletion=completing.campaigns,
+        ),
     ],
     gate: Annotated[list[str] | None, GATE] = None,
 ) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 import typer
 
 from protocol.errors import CampaignError, NotPermitted, ResourceError
+from scheduler import completing
 from scheduler.cli_parts import GATE, JSON, PANEL, count, find_campaign, gates_of, keeper, print_json
 from scheduler.safe import safe_text
 from swarm.home import Home
@@ -29,7 +30,9 @@ _WHOLE: Final = re.compile(r"c-[a-z0-9]{8}")
 @app.command(rich_help_panel=PANEL)
 def delegate(
     ctx: typer.Context,
-    campaign: Annotated[str, typer.Argument(help="Its id, or the beginning of it.")],
+    campaign: Annotated[
+        str, typer.Argument(help="Its id, or the beginning of it.", autocompletion=completing.campaigns)
+    ],
     to: Annotated[
         str,
         typer.Option(help="Id of the other machine's scheduler: sark-node info shows it.", metavar="ID"),

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from protocol.errors import CampaignError
 from protocol.words import Phase
+from scheduler import completing
 from scheduler.cli_parts import JSON, fetching, new_console, print_json
 from scheduler.progress import BUSY
 from swarm.home import Home
@@ -38,7 +39,9 @@ def add_bench(app: typer.Typer, opened: Open) -> None:
         unit: Annotated[
             list[str] | None,
             typer.Option(
-                "--unit", help="A compute unit by its name, or 'all'. Repeatable.  \\[default: the processor]"
+                "--unit",
+                help="A compute unit by its name, or 'all'. Repeatable.  \\[default: the processor]",
+                autocompletion=completing.units,
             ),
         ] = None,
         runs: Annotated[

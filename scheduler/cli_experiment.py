@@ -11,6 +11,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from scheduler import completing
 from scheduler.cli_experiment_parts import NAME, TITLE, finding, local, when
 from scheduler.cli_experiment_run import accept, history, run
 from scheduler.cli_experiment_schedule import schedule, tick
@@ -94,8 +95,8 @@ def show(ctx: typer.Context, title: Annotated[str, TITLE], as_json: Annotated[bo
 
 def diff(
     ctx: typer.Context,
-    one: Annotated[str, typer.Argument(metavar="NAME@V")],
-    other: Annotated[str, typer.Argument(metavar="NAME@V")],
+    one: Annotated[str, typer.Argument(metavar="NAME@V", autocompletion=completing.experiments)],
+    other: Annotated[str, typer.Argument(metavar="NAME@V", autocompletion=completing.experiments)],
 ) -> None:
     """What differs between two versions. Exit code 0: nothing, 1: something."""
     from scheduler.experiment_view import version_text
@@ -116,7 +117,12 @@ def diff(
 def clone(
     ctx: typer.Context,
     source: Annotated[
-        str, typer.Argument(help="A campaign of this home, or an experiment.", metavar="CAMPAIGN|NAME[@V]")
+        str,
+        typer.Argument(
+            help="A campaign of this home, or an experiment.",
+            metavar="CAMPAIGN|NAME[@V]",
+            autocompletion=completing.campaigns_or_experiments,
+        ),
     ],
     changes: Annotated[
         list[str] | None,

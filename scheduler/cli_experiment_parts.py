@@ -5,11 +5,16 @@ from __future__ import annotations
 import typer
 from rich.text import Text
 
+from scheduler import completing
 from scheduler.cli_parts import fetching
 from swarm.home import Home
 
-NAME = typer.Argument(help="The experiment's name.", metavar="NAME")
-TITLE = typer.Argument(help="The experiment, or one version of it, such as nightly@3.", metavar="NAME[@V]")
+NAME = typer.Argument(help="The experiment's name.", metavar="NAME", autocompletion=completing.experiments)
+TITLE = typer.Argument(
+    help="The experiment, or one version of it, such as nightly@3.",
+    metavar="NAME[@V]",
+    autocompletion=completing.experiments,
+)
 
 
 def step(ctx: typer.Context, *, begin: bool) -> list[str]:

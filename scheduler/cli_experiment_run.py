@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from protocol.errors import CampaignError, Unreachable
+from scheduler import completing
 from scheduler.cli_experiment_parts import NAME, TITLE, finding, local, step
 from scheduler.cli_parts import (
     GATE,
@@ -118,7 +119,12 @@ def history(
 
 def accept(
     ctx: typer.Context,
-    campaign: Annotated[str, typer.Argument(help="The campaign of a run, or the beginning of its id.")],
+    campaign: Annotated[
+        str,
+        typer.Argument(
+            help="The campaign of a run, or the beginning of its id.", autocompletion=completing.campaigns
+        ),
+    ],
 ) -> None:
     """Take what a run measured as the new normal: later runs are held against it, though it was a regression."""
     from scheduler.experiments import judge_ended

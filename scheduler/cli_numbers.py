@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from protocol.errors import CampaignError
+from scheduler import completing
 from scheduler.cli_parts import JSON, PANEL, count, new_console, print_json
 from scheduler.safe import safe_text
 from swarm.home import Home
@@ -34,7 +35,12 @@ CSV = typer.Option(help="Write the table there; - for standard output.", metavar
 @app.command(rich_help_panel=PANEL)
 def verify(
     ctx: typer.Context,
-    result: Annotated[str, typer.Argument(help=SOURCE.replace("(--raw or --csv)", "(--raw)"))],
+    result: Annotated[
+        str,
+        typer.Argument(
+            help=SOURCE.replace("(--raw or --csv)", "(--raw)"), autocompletion=completing.campaigns
+        ),
+    ],
     model: Annotated[
         Path | None, typer.Option(help="The model that it is said to be measured with.", metavar="FILE")
     ] = None,
@@ -95,17 +101,34 @@ def verify(
 @app.command(rich_help_panel=PANEL)
 def compare(
     ctx: typer.Context,
-    a: Annotated[str, typer.Argument(help=f"{SOURCE} With --by device: a device's name or id.", metavar="A")],
-    b: Annotated[str, typer.Argument(help="The same; what is told is how B is beside A.", metavar="B")],
+    a: Annotated[
+        str,
+        typer.Argument(
+            help=f"{SOURCE} With --by device: a device's name or id.",
+            metavar="A",
+            autocompletion=completing.sides,
+        ),
+    ],
+    b: Annotated[
+        str,
+        typer.Argument(
+            help="The same; what is told is how B is beside A.", metavar="B", autocompletion=completing.sides
+        ),
+    ],
     by: Annotated[str, typer.Option(help="results, or device: A and B are devices of --of.")] = "results",
     of: Annotated[
-        str, typer.Option(help="With --by device: whose results.  \\[default: the latest campaign]")
+        str,
+        typer.Option(
+            help="With --by device: whose results.  \\[default: the latest campaign]",
+            autocompletion=completing.campaigns,
+        ),
     ] = "",
     reference: Annotated[
         str,
         typer.Option(
             help="A model that both sides measured: each time is divided by its time there, so that devices can differ.",
             metavar="MODEL",
+            autocompletion=completing.models,
         ),
     ] = "",
     seed: Annotated[int, typer.Option(help="Of the bootstrap.")] = 0,
@@ -165,9 +188,17 @@ def compare(
 @app.command(rich_help_panel=PANEL)
 def matrix(
     ctx: typer.Context,
-    results: Annotated[list[str], typer.Argument(help=f"{SOURCE} Several are put together.")],
+    results: Annotated[
+        list[str],
+        typer.Argument(help=f"{SOURCE} Several are put together.", autocompletion=completing.campaigns),
+    ],
     base: Annotated[
-        str, typer.Option(help="A device, unit, model or variant that ratios are to.", metavar="NAME")
+        str,
+        typer.Option(
+            help="A device, unit, model or variant that ratios are to.",
+            metavar="NAME",
+            autocompletion=completing.bases,
+        ),
     ] = "",
     prices: Annotated[
         Path | None,

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from protocol.errors import CampaignError
+from scheduler import completing
 from scheduler.cli_parts import PANEL
 from scheduler.safe import safe_text
 from swarm.home import Home
@@ -23,7 +24,7 @@ FORMS = "html or md.  \\[default: by the file's ending, else html]"
 @app.command(rich_help_panel=PANEL)
 def report(
     ctx: typer.Context,
-    campaign: Annotated[str, typer.Argument(help=SOURCE)] = "",
+    campaign: Annotated[str, typer.Argument(help=SOURCE, autocompletion=completing.campaigns)] = "",
     output: Annotated[
         Path | None,
         typer.Option(
@@ -33,7 +34,11 @@ def report(
     form: Annotated[str, typer.Option("--format", help=FORMS, metavar="FORM")] = "",
     against: Annotated[
         str,
-        typer.Option(help="Results to hold them against: a campaign, a task or a file.", metavar="CAMPAIGN"),
+        typer.Option(
+            help="Results to hold them against: a campaign, a task or a file.",
+            metavar="CAMPAIGN",
+            autocompletion=completing.campaigns,
+        ),
     ] = "",
 ) -> None:
     """Write a report of results: one HTML file that needs nothing else, or Markdown."""
@@ -67,7 +72,7 @@ def report(
 @app.command(rich_help_panel=PANEL)
 def chart(
     ctx: typer.Context,
-    campaign: Annotated[str, typer.Argument(help=SOURCE)] = "",
+    campaign: Annotated[str, typer.Argument(help=SOURCE, autocompletion=completing.campaigns)] = "",
     output: Annotated[
         Path,
         typer.Option("-o", "--output", help="An .svg, or with the extra \\[report] a .png.", metavar="FILE"),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from protocol.errors import CampaignError
+from scheduler import completing
 from scheduler.cli_parts import (
     GATE,
     JSON,
@@ -38,7 +39,7 @@ _HASH = re.compile(r"[0-9a-fA-F]{64}")
 @app.command(rich_help_panel=PANEL)
 def events(
     ctx: typer.Context,
-    campaign: Annotated[str, typer.Argument(help=LATEST)] = "",
+    campaign: Annotated[str, typer.Argument(help=LATEST, autocompletion=completing.campaigns)] = "",
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the campaign ends.")] = False,
     verify: Annotated[
         bool, typer.Option("--verify", help="Check the chain of hashes instead of showing the events.")
@@ -129,6 +130,7 @@ def explain(
         typer.Argument(
             help="A campaign's id, or a task's, such as c-ab23cd45/3.  \\[default: the latest campaign]",
             metavar="[ID]",
+            autocompletion=completing.campaigns,
         ),
     ] = "",
     gate: Annotated[list[str] | None, GATE] = None,
@@ -189,7 +191,7 @@ def plan(
 @app.command(rich_help_panel=PANEL)
 def retry(
     ctx: typer.Context,
-    campaign: Annotated[str, typer.Argument(help=LATEST)] = "",
+    campaign: Annotated[str, typer.Argument(help=LATEST, autocompletion=completing.campaigns)] = "",
     gate: Annotated[list[str] | None, GATE] = None,
     folder: Annotated[
         Path, typer.Option(help="The folder of the campaign file, where its models are.", file_okay=False)

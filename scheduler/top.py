@@ -180,22 +180,27 @@ def _devices(items: Sequence[Seen], now: Now, width: int) -> Table:
     for task in now.tasks:
         by_worker.setdefault(task.worker or "", []).append(task)
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", expand=width < PIPE_WIDTH)
-    table.add_column("device", no_wrap=True, overflow="ellipsis", min_width=8, max_width=24 if roomy else 16)
-    table.add_column("state", no_wrap=True, overflow="ellipsis", min_width=9, max_width=28 if roomy else 12)
+    table.add_column("device", no_wrap=True, overflow="ellipsis", min_width=8, max_width=_most(width, 24, 16))
+    table.add_column("state", no_wrap=True, overflow="ellipsis", min_width=9, max_width=_most(width, 28, 12))
     table.add_column("runs", no_wrap=True, overflow="ellipsis", min_width=16, ratio=1)
     table.add_column("queue", no_wrap=True, justify="right", min_width=5)
-    table.add_column("path", no_wrap=True, overflow="ellipsis", min_width=8, max_width=30 if roomy else 18)
+    table.add_column("path", no_wrap=True, overflow="ellipsis", min_width=8, max_width=_most(width, 30, 18))
     for item in items:
         state, style = _state(item)
         direct = item.path is None or item.path.direct
         table.add_row(
             Text(shown_name(item.advert, 80)),
             Text(state, style=style),
-            _work(item, by_worker.get(item.advert.peer, ())),
+            _work(item, by_worker.get(item.advert.peer, ()), roomy=roomy),
             "" if item.pong is None else str(item.pong.queue),
             Text(path_words(item.path, item.advert.addresses), style="" if direct else "yellow"),
         )
     return table
+
+
+def _most(width: int, roomy: int, narrow: int) -> int | None:
+    """The most columns of one that could take all; None: as many as it wants, as in a pipe."""
+    return None if width >= PIPE_WIDTH else roomy if width >= ROOMY else narrow
 
 
 def _state(item: Seen) -> tuple[str, str]:
@@ -209,14 +214,14 @@ def _state(item: Seen) -> tuple[str, str]:
     return told, _STATES.get(state, "")
 
 
-def _work(item: Seen, tasks: Sequence[TaskRow]) -> Text:
-    """What of ours it runs, and how much of others."""
+def _work(item: Seen, tasks: Sequence[TaskRow], *, roomy: bool) -> Text:
+    """What of ours it runs, and how much of others. `roomy`: with models and units."""
     if item.pong is None:
         return Text(safe_text(item.why_silent), style="dim")
-    told = [
-        f"{task.campaign}/{task.n} {safe_text(task.model, 40)}, {safe_text(task.unit, 40)}: {progress_text(task)}"
-        for task in tasks
-    ]
+    told = []
+    for task in tasks:
+        what = f" {safe_text(task.model, 40)}, {safe_text(task.unit, 40)}:" if roomy else ""
+        told.append(f"{task.campaign}/{task.n}{what} {progress_text(task)}")
     others = item.pong.running - len(tasks)
     if others > 0:
         told.append(f"{_count(others, 'task')} of others")

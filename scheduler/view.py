@@ -25,6 +25,8 @@ NARROW = 76
 """Columns below which the unit gives way to the phase."""
 HEADS = 3
 """Lines that are no task: headline, the table's head, what is left out with the hint."""
+TAKEN = 14
+"""Columns for a task's number, and between the columns."""
 WIDE = 100
 """Columns from which there is room for a bar."""
 _STYLES = {
@@ -166,15 +168,22 @@ def render(
     headline = Text.assemble(name, (mark, "bold"), stands, no_wrap=True, overflow="ellipsis")
     shown = _most_interesting(tasks, height)
     narrow, wide = width < NARROW, width >= WIDE
-    table = Table(box=None, padding=(0, 1), show_header=True, header_style="dim", expand=True)
+    names = width - TAKEN  # of this room the phase, which is what one looks for, has the larger half
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=True, header_style="dim", expand=True)
     table.add_column("task", no_wrap=True)
-    table.add_column("model", no_wrap=True, overflow="ellipsis", max_width=max(12, min(28, width - 64)))
+    table.add_column(
+        "model", no_wrap=True, overflow="ellipsis", max_width=max(10, min(40, names * 24 // 100))
+    )
     if not narrow:
-        table.add_column("unit", no_wrap=True, overflow="ellipsis", max_width=22)
-    table.add_column("device", no_wrap=True, overflow="ellipsis", min_width=6, max_width=18)
+        table.add_column(
+            "unit", no_wrap=True, overflow="ellipsis", max_width=max(10, min(22, names * 17 // 100))
+        )
+    table.add_column(
+        "device", no_wrap=True, overflow="ellipsis", min_width=6, max_width=max(8, min(24, names * 17 // 100))
+    )
     if wide:
         table.add_column("", no_wrap=True, width=8)
-    table.add_column("phase", no_wrap=True, overflow="ellipsis", min_width=24, ratio=1)
+    table.add_column("phase", no_wrap=True, overflow="ellipsis", min_width=20, ratio=1)
     for task in shown:
         style = _STYLES.get(task.state, "")
         mark = _MARKS.get(task.state, " ")

@@ -191,7 +191,10 @@ class _Keys:
         if sys.platform == "win32" or self._fd is None or self._before is None:
             return
         with contextlib.suppress(termios.error):
-            termios.tcsetattr(self._fd, termios.TCSAFLUSH, self._before)
+            termios.tcflush(self._fd, termios.TCIFLUSH)
+            termios.tcsetattr(
+                self._fd, termios.TCSANOW, self._before
+            )  # to drain it first would wait for who reads
 
     def typed(self) -> bytes:
         """What was typed since the last time."""

@@ -7,8 +7,9 @@ import json
 
 import pytest
 from rich.console import Console
+from rich.text import Text
 
-from gate.status_view import show_for, status_json, status_view
+from gate.status_view import shares, show_for, status_json, status_screen, status_view
 from protocol.gate_messages import CircuitSeen, GateStanding, PeerSeen, RelayCaps
 from swarm.identity import Identity
 
@@ -66,6 +67,32 @@ def shown(
 @pytest.mark.parametrize("standing", [BUSY, QUIET], ids=["busy", "quiet"])
 def test_it_fits_the_terminal(standing: GateStanding, width: int) -> None:
     assert max(map(len, shown(standing, width=width).splitlines())) <= width
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40), (60, 20), (200, 60)])
+def test_the_live_view_fits_and_says_what_it_leaves_out(width: int, height: int) -> None:
+    page = io.StringIO()
+    screen = status_screen(GATE, BUSY, None, height=height, hint=Text("q leaves"))
+    Console(file=page, width=width, color_system=None).print(screen)
+    lines = page.getvalue().splitlines()
+    assert len(lines) <= height
+    assert max(map(len, lines)) <= width
+    assert "q leaves" in lines[-1]
+    assert "214 connected" in page.getvalue()
+    if height >= 40:
+        assert f"…{A[-8:]}" in page.getvalue()
+    told = sum(" more" in line and line.startswith("…") for line in lines)
+    assert told == sum(line.startswith(("circuit from", "peer  ")) for line in lines)
+
+
+def test_circuits_and_peers_share_the_room_and_leave_none_of_it_while_there_are_more() -> None:
+    assert shares(30, 49, 49) == (13, 13)
+    assert shares(30, 3, 49) == (3, 23)
+    assert shares(30, 49, 3) == (23, 3)
+    assert shares(30, 2, 3) == (2, 3)
+    assert shares(30, 0, 49) == (0, 28)
+    assert shares(4, 49, 49) == (2, 0)
+    assert shares(0, 49, 49) == (0, 0)
 
 
 def test_a_busy_gate_tells_the_most_in_a_screen() -> None:

@@ -140,6 +140,16 @@ def test_a_glance_shows_progress_work_queue_and_path_at_80_columns() -> None:
     assert "c-00000001/3 mobilenet.onnx, CPU (ONNX): run 12/60; 1 task of others" in wide
 
 
+def test_where_there_is_little_room_it_is_told_how_far_a_task_is_not_what_it_is_called() -> None:
+    one = device("lab-1", WorkerState.BUSY, running=1)
+    assert "c-00000001/3 run 12/60 " in "\n".join(drawn(now([campaign(1)], [one], [task(one)]), 80))
+
+
+def test_in_a_pipe_nothing_is_cut() -> None:
+    one = device("a-name-that-is-64-" + "x" * 46, WorkerState.BUSY, running=1)
+    assert one.advert.name in "\n".join(drawn(now([campaign(1)], [one], [task(one)]), 1000))
+
+
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 24), (60, 12), (200, 50)])
 def test_it_never_outgrows_the_terminal_and_says_what_it_leaves_out(width: int, height: int) -> None:
     devices = [device(f"lab-{n:02}", running=int(n == 59)) for n in range(60)]

@@ -6,6 +6,7 @@ import dataclasses
 import io
 
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
 
 from protocol.attempt import TaskState
@@ -137,6 +138,34 @@ def test_the_table_fits_the_terminal_and_keeps_what_moves(width: int, height: in
     assert "0:14" in lines[0]
     assert sum("run 120" in line for line in lines) == min(6, height - 4)
     assert f"{300 - (height - 4)} more" in lines[-1]
+
+
+def test_what_is_hidden_is_counted_by_how_it_stands() -> None:
+    states = [TaskState.SUCCEEDED] * 30 + [TaskState.RUNNING] * 3 + [TaskState.QUEUED] * 7
+    states += [TaskState.PENDING] * 19 + [TaskState.FAILED]
+    tasks = [changed(id=f"c-abcdefgh/{n}", n=n, state=state) for n, state in enumerate(states, 1)]
+    out = io.StringIO()
+    console = Console(file=out, width=80, height=24, color_system=None)
+    console.print(render(CAMPAIGN, tasks, 114.0, width=80, height=21, hint="q leaves it running"))
+    lines = out.getvalue().splitlines()
+    assert len(lines) == 24
+    assert lines[-1].strip() == "… 39 more: 9 waiting, 30 done  q leaves it running"
+    assert sum("run 120/200 (median 12.5 ms)" in line for line in lines) == 3, "the phase has room at 80"
+
+
+def test_long_names_leave_room_for_how_it_stands() -> None:
+    long = dataclasses.replace(CAMPAIGN, name="n" * 64)
+    task = changed(model="模型" * 40, device="d" * 64, unit="u" * 64)
+    for width in (60, 80, 120, 200):
+        out = io.StringIO()
+        Console(file=out, width=width, color_system=None).print(
+            render(long, [task], 114.0, width=width, height=10, hint="q")
+        )
+        lines = out.getvalue().splitlines()
+        assert len(lines) == 4
+        assert all(cell_len(line) <= width for line in lines)
+        assert "0 of 1 done  0:14" in lines[0]
+        assert "run 120/200" in lines[2]
 
 
 def test_a_pipe_reads_words_for_people() -> None:

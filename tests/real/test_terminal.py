@@ -1,0 +1,159 @@
+"""Live views on a real terminal: they take it as it is, follow its size, and give it back as it was."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import termios
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from swarm.screen import ENTER, LEAVE
+from tests.real.lab import Lab, campaign, script, until
+
+ENDS_WITHIN_S = 30.0
+
+
+class Terminal:
+    """One of 80 × 24, the other end of which is ours, and a command on it."""
+
+    def __init__(self, command: list[str], environment: Mapping[str, str], cwd: Path) -> None:
+        self._ours, theirs = pty.openpty()
+        self._theirs = theirs  # kept open: what its settings are in the end is asked of it
+        self.resize(80, 24)
+        self.before = termios.tcgetattr(theirs)
+        self.heard = ""
+        self.process = subprocess.Popen(
+            command,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            cwd=cwd,
+            env=dict(environment),
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )
+
+    def resize(self, columns: int, lines: int) -> None:
+        fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+
+    def settings(self) -> list[object]:
+        return termios.tcgetattr(self._theirs)
+
+    def type(self, keys: str) -> None:
+        os.write(self._ours, keys.encode())
+
+    def until(self, words: str, after: int = 0) -> None:
+        """Hear until the words have come; AssertionError with what came instead when they do not."""
+
+        def come() -> bool:
+            self._hear()
+            return words in self.heard[after:]
+
+        try:
+            until(come, words, within=ENDS_WITHIN_S)
+        except AssertionError:
+            raise AssertionError(f"{words!r} not in {self.heard[after:]!r}") from None
+
+    def _hear(self) -> None:
+        while select.select([self._ours], [], [], 0)[0]:
+            self.heard += os.read(self._ours, 65536).decode(errors="replace")
+
+    def ended(self) -> int:
+        """Its exit code, and all is heard."""
+        until(self._is_over, "it ends", within=ENDS_WITHIN_S)
+        return self.process.returncode
+
+    def _is_over(self) -> bool:
+        over = self.process.poll() is not None  # asked first: what it wrote last is there then
+        self._hear()
+        return over
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._ours)
+        os.close(self._theirs)
+
+
+@contextmanager
+def on_terminal(lab: Lab, *arguments: str, home: str = "ada", **more: str) -> Iterator[Terminal]:
+    cwd = lab.folder / home
+    cwd.mkdir(parents=True, exist_ok=True)
+    environment = {**lab.environment(home), "TERM": "xterm-256color", **more}
+    terminal = Terminal(lab.command(home, *arguments), environment, cwd)
+    try:
+        yield terminal
+    finally:
+        terminal.close()
+
+
+@pytest.mark.parametrize(
+    ("home", "arguments", "seen"),
+    [("ada", ("top",), "sark-node top  2 devices"), ("gate", ("gate", "status", "--live"), "lets in")],
+    ids=["top", "gate"],
+)
+def test_a_live_view_follows_the_size_and_gives_the_terminal_back_after_ctrl_c(
+    lab: Lab, home: str, arguments: tuple[str, ...], seen: str
+) -> None:
+    with on_terminal(lab, *arguments, "--gate", lab.gate, home=home) as terminal:
+        terminal.until(seen)
+        assert ENTER in terminal.heard
+        assert terminal.settings() != terminal.before, "keys are not shown where there is a picture"
+        drawn = len(terminal.heard)
+        terminal.resize(60, 12)
+        terminal.until("leaves" if home == "ada" else "more lines", after=drawn)
+        terminal.type("\x03")
+        assert terminal.ended() == 0
+        assert terminal.heard.endswith(LEAVE)
+        assert terminal.heard.count(ENTER) == 1
+        assert terminal.settings() == terminal.before
+
+
+def test_a_campaign_is_watched_on_a_terminal_left_with_a_key_and_goes_on(lab: Lab, tmp_path: Path) -> None:
+    slow = script(tmp_path, "模型-🚀-a-long-name.json", sleep=True, latencies_ms=[20_000.0])
+    found = lab.detach("ada", campaign(tmp_path, "watched", [slow]))
+    try:
+        with on_terminal(lab, "watch", found, NO_COLOR="1") as terminal:
+            terminal.until("q or Ctrl-C leaves it running")
+            assert "0 of 1 done" in terminal.heard
+            assert "\x1b[3" not in terminal.heard, "no colours"
+            terminal.type("q")
+            assert terminal.ended() == 130
+            assert LEAVE in terminal.heard
+            assert terminal.heard.rstrip().endswith(f"Attach again: sark-node watch {found}")
+        with on_terminal(lab, "watch", found) as terminal:
+            terminal.until("0 of 1 done")
+            terminal.process.send_signal(signal.SIGTERM)
+            assert terminal.ended() == -signal.SIGTERM
+            assert terminal.heard.endswith(LEAVE), "also when it is ended from elsewhere"
+            assert terminal.settings() == terminal.before
+        with on_terminal(lab, "watch", found, TERM="dumb") as terminal:
+            terminal.until(f"{found}/1  ")
+            assert "\x1b" not in terminal.heard, "a terminal that can do nothing is told lines"
+            terminal.type("\x03")
+            assert terminal.ended() == 130
+    finally:
+        lab.run("ada", "cancel", found)
+
+
+def test_a_live_view_that_was_stopped_gives_the_terminal_back_and_comes_again(lab: Lab) -> None:
+    with on_terminal(lab, "top") as terminal:
+        terminal.until("sark-node top")
+        terminal.process.send_signal(signal.SIGTSTP)
+        terminal.until(LEAVE)
+        left = len(terminal.heard)
+        terminal.process.send_signal(signal.SIGCONT)
+        terminal.until("sark-node top", after=left)
+        assert ENTER in terminal.heard[left:]
+        terminal.type("q")
+        assert terminal.ended() == 0
+        assert terminal.settings() == terminal.before
