@@ -57,6 +57,26 @@ def looks_trusting(unit: str, name: str) -> bool:
     return unit.endswith(TORCH) and PurePosixPath(name.lower()).suffix in SUFFIXES
 
 
+ENDINGS: Final = frozenset({".onnx", ".ort", ".mlmodel", ".yaml", ".yml", ".json"})
+"""Of models that cannot be told by their first bytes."""
+
+
+def check_known(path: Path) -> None:
+    """Raises `Unfit` for a file or folder that none of our drivers could open: by its bytes, else by its ending."""
+    kind = kind_of(path)
+    if kind in UNPICKLES:
+        raise Unfit(NO_PICKLE.format(kind=kind))
+    if kind is Kind.FOLDER:
+        if not any(path.glob("*.onnx")):
+            raise Unfit(
+                "there is no .onnx file in the folder, and it is neither an mlpackage nor a declaration with weights"
+            )
+    elif kind in (Kind.OTHER, Kind.ZIP) and path.suffix.lower() not in ENDINGS:
+        raise Unfit(
+            f"neither its first bytes nor its ending ({path.suffix or 'it has none'}) tell what runs it"
+        )
+
+
 def kind_of(path: Path) -> Kind:
     """The format of the model at `path`. Raises `Unfit` where there is none, or it cannot be read."""
     try:

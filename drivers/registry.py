@@ -44,6 +44,11 @@ def names(simulate: bool = False) -> tuple[str, ...]:
     return tuple(point.name for point in installed() if simulate or point.name not in SIMULATED)
 
 
+def all_ours() -> bool:
+    """Whether every driver here came with this program: of others nobody knows which files they read."""
+    return all(point.value.startswith("drivers.") for point in installed())
+
+
 def load(name: str, simulate: bool = False) -> Driver:
     """Import and make one driver. Raises `Unfit` with one line when it is not here, broken, or hidden."""
     if name in SIMULATED and not simulate:

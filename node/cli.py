@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import sys
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from typer.core import TyperCommand
 
 from protocol.requirement import ATTRIBUTES, show_size
 from swarm.home import Home
@@ -149,7 +151,44 @@ SHUT_IN = {
 """What the tiers of the sandbox mean to the owner."""
 
 
-@app.command(rich_help_panel=PANEL)
+SERVE_PORT: Final = "5000"
+"""Where the home is served if no port is said, as with `serve`."""
+_PLACE: Final = re.compile(r"([^,/]*:)?[0-9]+(,.*)?")
+
+
+def with_places(words: Sequence[str]) -> list[str]:
+    """The command line of `join` with a port for each `--serve` that has none. `--api` is another name of it, unless a URL follows."""
+    said: list[str] = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        name, equals, value = word.partition("=")
+        if word == "--":
+            return [*said, word, *rest]
+        if name not in ("--serve", "--api"):
+            said.append(word)
+            continue
+        if (
+            not equals
+            and rest
+            and (_PLACE.fullmatch(rest[0]) or (rest[0] and not rest[0].startswith(("-", "sark1"))))
+        ):
+            value = rest.pop(0)
+        if name == "--api" and value and not _PLACE.fullmatch(value):
+            said += [name, value]
+        else:
+            said += ["--serve", value or SERVE_PORT]
+    return said
+
+
+class _Join(TyperCommand):
+    """Some options may stand without their value."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, with_places(args))
+
+
+@app.command(rich_help_panel=PANEL, cls=_Join)
 def join(
     ctx: typer.Context,
     ticket: Annotated[
@@ -250,8 +289,8 @@ def join(
     serve: Annotated[
         str | None,
         typer.Option(
-            help="Serve the dashboard and the HTTP API of this home, too; a port alone means this machine alone. Beyond"
-            " it a token is wanted.",
+            help="Serve the dashboard and the HTTP API of this home, too; without a value at port 5000. A port alone means this"
+            " machine alone; beyond it a token is wanted. Also: --api [PORT].",
             metavar="[ADDRESS:]PORT[,NAME]",
         ),
     ] = None,
@@ -290,6 +329,7 @@ def join(
     from node.settings import WorkerSettings
     from swarm.gates import local_gates, remembered_gates
     from swarm.pool_files import secret_text
+    from swarm.tickets import read_ticket
 
     home: Home = ctx.obj
     if install and uninstall:
@@ -326,6 +366,7 @@ def join(
     if ticket is not None:
         ticket = secret_text(ticket, sys.stdin)
     pools = pool_changes(home, ticket, leave_pool or ())
+    must = () if ticket is None else (read_ticket(ticket).pool,)
     known = settings.gates or local_gates(home) or remembered_gates(home, ("worker",))
     if not known and not any(pool.gates for pool in pools):
         who = "only devices of this LAN" if settings.lan else "nobody"
@@ -353,7 +394,7 @@ def join(
 
     async def run() -> None:
         async with served:
-            await run_process(home, settings, stop_with_stdin, joined, tell, private, pretended)
+            await run_process(home, settings, stop_with_stdin, joined, tell, private, pretended, must)
 
     trio.run(run)
 

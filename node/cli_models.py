@@ -18,6 +18,7 @@ from rich.text import Text
 from protocol.errors import SarkError
 from protocol.requirement import show_size
 from swarm.home import Home
+from swarm.settings import SettingsError
 
 if TYPE_CHECKING:
     from node.shelf import Shelved
@@ -105,6 +106,7 @@ def add(
     settings = WorkerSettings.load(home.config_file, ctx.meta["environment"], {})
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for path in file:
+        _refuse_unknown(path.expanduser())
         used = sum(each.size for each in shelf.listing(folder))
         free = shutil.disk_usage(folder).free
         cap = settings.cache_bytes if settings.cache_bytes is not None else default_cap(free + used)
@@ -112,6 +114,24 @@ def add(
         if pin_it:
             shelf.set_pin(folder, kept, True)
         print(f"{kept.name}: {show_size(kept.size)}, {kept.sha256}{', pinned' if pin_it else ''}")
+
+
+def _refuse_unknown(path: Path) -> None:
+    """Raises `SettingsError` for what no driver of this device knows: it would lie here, and be of use to no task."""
+    from drivers.base import Unfit
+    from drivers.formats import check_known
+    from drivers.registry import all_ours
+
+    if path.exists() and all_ours():
+        try:
+            check_known(path)
+        except Unfit as exc:
+            raise SettingsError(
+                f"{path} is no model that a driver here knows: {exc}", hint=_FORMATS
+            ) from None
+
+
+_FORMATS = "models are ONNX, TorchScript, torch.export, safetensors with a declaration, CoreML, or a workload (.yaml, .json)"
 
 
 @models.command()

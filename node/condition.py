@@ -101,6 +101,13 @@ class Condition:
             self.why = ""
             self._stand()
 
+    @property
+    def refusal(self) -> str:
+        """What is said to who brings work while there is none to be taken."""
+        if self.state is WorkerState.DRAINING and self.why:
+            return f"this worker takes no new work: {self.why}"
+        return f"this worker is {self.state}" + (f": {self.why}" if self.why else "")
+
     def hold(self, why: str) -> None:
         """Take no new work while `why` says so; empty: take it again, unless it is leaving."""
         self._held = why

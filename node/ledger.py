@@ -163,8 +163,7 @@ class Ledger:
         if stale := self._speakers.refuse(wanted.peer, *campaign, wanted.epoch):
             return stale
         if not self.condition.serving:
-            why = f": {self.condition.why}" if self.condition.why else ""
-            return Denied(reason=Reason.NOT_SERVING, detail=f"this worker is {self.condition.state}{why}")
+            return Denied(reason=Reason.NOT_SERVING, detail=self.condition.refusal)
         if over := over_quota(wanted, self._slots.places.values()):
             return Denied(reason=Reason.QUOTA, detail=over, retry_s=self._retry_s(now))
         if wanted.ledger is not None and wanted.ledger != self.version:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from importlib.metadata import version
 
@@ -60,11 +60,14 @@ async def run_process(
     tell: Callable[[str], None],
     private: Private | None = None,
     pretended: Pretended | None = None,
+    must: Collection[str] = (),
 ) -> None:
     """Be a worker until told to stop. `joined` is called once others can reach it, `tell` with a line for each thing that happens;
-    `private` is what single drivers are given, `pretended` the device that it says it is, for demonstrations.
+    `private` is what single drivers are given, `pretended` the device that it says it is, for demonstrations. `must`: ids of pools
+    for which it came with a ticket.
 
-    Raises `ResourceError` for a port, folder or key that cannot be had, and for a device on which no unit works.
+    Raises `ResourceError` for a port, folder or key that cannot be had, and for a device on which no unit works; `NotPermitted` when
+    one of `must` says no.
     """
     folder = home.folder("worker")
     private = private or Private()
@@ -172,6 +175,7 @@ async def run_process(
                     rng=here.rng,
                     news=worker.heard,
                     gates=lambda: settings.gates or local_gates(home),
+                    must=must,
                 )
                 node.serve()
                 await nursery.start(node.run)

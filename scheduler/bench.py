@@ -22,6 +22,8 @@ from protocol.record import Record, SignedRecord, read_record
 from protocol.task import Measure, Task, Timeouts, task_body
 from protocol.words import Outcome, Phase
 from scheduler.bench_models import at_hand, is_url
+from scheduler.campaign_errors import did_you_mean
+from scheduler.campaign_form import UNITS
 from scheduler.compare import Comparison, Word, compare_samples
 from scheduler.models import Fetch, no_fetch
 from scheduler.observed import Observed, observe
@@ -207,6 +209,8 @@ class Bench:
     def _measured(
         self, path: Path, unit: str | None, asked: Measure, timeouts: Timeouts | None = None
     ) -> Measurement:
+        if unit is not None:
+            check_unit(unit, self.units)
         made = self._device.measure(path, unit or unit_for(path), asked, timeouts, self._report)
         return measurement(made.task, made.signed)
 
@@ -277,6 +281,16 @@ def unit_for(model: Path) -> str:
             hint=f"name a unit, such as --unit 'CPU (ONNX)'; endings that tell: {' '.join(UNIT_OF)}",
         )
     return found
+
+
+def check_unit(unit: str, here: Sequence[str]) -> None:
+    """Raises `CampaignError` for a unit that nobody knows. One that is known and does not work `here` is the device's to tell of."""
+    known = tuple(dict.fromkeys((*here, *UNITS)))
+    if unit not in known:
+        hint = "  ".join(
+            filter(None, (did_you_mean(unit, known), f"units here: {', '.join(here) or 'none works'}"))
+        )
+        raise CampaignError(f"there is no unit {unit!r}", hint=hint)
 
 
 def asked_for(how: Mapping[str, Any]) -> Measure:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Final
 
 from scheduler.beside import stem, unlike
+from scheduler.campaign_errors import did_you_mean
 from scheduler.prices import Price
 from scheduler.row import Row, Status
 from scheduler.verdict import Verdict
@@ -81,7 +82,16 @@ def make_matrix(
         ),
     )
     if base and not any(_is_base(row, base) for row in ordered):
-        raise ValueError(f"no model, variant, device or unit is called {base!r} there")
+        known = {
+            name
+            for row in rows
+            for name in (row.file_name, row.variant, row.device_name, row.compute_units)
+            if name
+        }
+        raise ValueError(
+            f"no model, variant, device or unit is called {base!r} there"
+            + (f"; {near}" if (near := did_you_mean(base, known)) else "")
+        )
     return tuple(_cell(row, _base_of(row, ordered, base), base, prices or {}) for row in ordered)
 
 

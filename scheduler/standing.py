@@ -114,7 +114,9 @@ class Standing(Limits):
     def _rest(view: WorkerView, now: float) -> None:
         """One that takes no work now is asked again later."""
         if view.state in RESTING or view.says:
-            words = f"it is {view.state}" if view.state in RESTING else ""
+            # while it drains its reason says it all: paused, quiet hours, leaving
+            bare = view.state is WorkerState.FAULTY or (view.state in RESTING and not view.says)
+            words = f"it is {view.state}" if bare else ""
             view.quoted, view.retry_at = False, now + REST_S
             view.why = ": ".join(part for part in (words, view.says) if part)
 

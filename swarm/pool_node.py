@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Final
 
@@ -24,7 +24,7 @@ from protocol.pool_messages import Manifest, PoolManifest
 from protocol.words import Role
 from swarm.home import Home
 from swarm.link import Links
-from swarm.membership import Joined, joined_pools, keep_joined, keep_manifest, kept_manifest
+from swarm.membership import Joined, joined_pools, keep_joined, keep_manifest, kept_manifest, leave_pool
 from swarm.network import Network
 from swarm.own_pools import OwnPool, own_pools
 from swarm.pool_desk import Admit, Enroller, PoolDesk, Shelf
@@ -68,10 +68,12 @@ class PoolNode:
         aside: Aside = trio.to_thread.run_sync,
         admit: Admit = lambda peer: None,
         serves: Sequence[str] = (),
+        must: Collection[str] = (),
     ) -> None:
         """`name`: what the pool's owner calls this member by. `gates`: ways in, besides those of the tickets. `aside`: has something
         done that waits for the disk, which would disturb what is being timed here. `admit`: who may leave manifests of other pools
-        here. `serves`: ids of pools whose newest manifest is always known here, though this node is not in them."""
+        here. `serves`: ids of pools whose newest manifest is always known here, though this node is not in them. `must`: ids of pools
+        that it comes to be let in to: `run` forgets one that says no, and raises `NotPermitted`, unless it has let this node in before."""
         self._network = network
         self._index = index
         self._home = home
@@ -97,6 +99,7 @@ class PoolNode:
         self.shelf: Final = Shelf(self._own_manifest, self._newer, network.peer_id)
         self._desk = PoolDesk(self.shelf, enrol, admit)
         self._serves = tuple(serves)
+        self._must = frozenset(must)
         self._follow(self._serves)
         self._look()
 
@@ -221,6 +224,9 @@ class PoolNode:
             first, most = ENROL_AGAIN_S
             pause = self._tries.get(joined.pool, (0.0, first))[1]
             self._tries[joined.pool] = (trio.current_time() + pause, min(2 * pause, most))
+            if isinstance(exc, NotPermitted) and joined.pool in self._must and joined.credential is None:
+                await self._write(partial(leave_pool, self._home, joined.pool, joined.role))
+                raise NotPermitted(exc.what, hint=exc.hint) from None
             if not isinstance(exc, Unreachable):
                 self._say(f"{exc.what}; {exc.hint}" if exc.hint else exc.what)
             return

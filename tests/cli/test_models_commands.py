@@ -6,6 +6,8 @@ import hashlib
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import Typed
 
 
@@ -38,3 +40,31 @@ def test_what_is_not_there_is_told_in_a_line_and_nothing_is_done(typed: Typed, t
     missing = typed("models", "add", str(tmp_path / "none.onnx"))
     assert missing.code == 6
     assert "No such file" in missing.err
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        ("notes.txt", b"hello", "neither its first bytes nor its ending (.txt) tell what runs it"),
+        ("nameless", b"hello", "it has none"),
+        ("weights.bin", b"\x80\x02rest", "a Python pickle"),
+        ("things.zip", b"PK\x03\x04", "archive is broken"),
+    ],
+)
+def test_a_file_that_no_driver_knows_is_refused_in_a_line(
+    typed: Typed, tmp_path: Path, name: str, content: bytes, why: str
+) -> None:
+    file = tmp_path / name
+    file.write_bytes(content)
+    done = typed("models", "add", str(file))
+    assert done.code == 2
+    assert f"{name} is no model that a driver here knows" in done.err
+    assert why in done.err
+    assert len(done.err.splitlines()) == 2
+    assert json.loads(typed("models", "--json").out)["models"] == []
+
+
+def test_what_tells_itself_by_its_first_bytes_needs_no_ending(typed: Typed, tmp_path: Path) -> None:
+    file = tmp_path / "weights"
+    file.write_bytes((2).to_bytes(8, "little") + b"{}")
+    assert typed("models", "add", str(file)).code == 0

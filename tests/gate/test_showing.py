@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,17 +10,17 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from protocol.errors import Unreachable
+from protocol.errors import NotPermitted, Unreachable
 from protocol.index_messages import Refused
 from protocol.pool_messages import Enrol, Enrolled
 from protocol.words import Reason, Role
 from swarm.identity import Identity, write_durably
 from swarm.manifests import verified, without
 from swarm.membership import credentials, join_pool, joined_pools, kept_manifest
-from swarm.pool_node import LOOK_S, POLL_S, Aside
+from swarm.pool_node import LOOK_S, POLL_S, Aside, PoolNode
 from swarm.pools import enrol, pool_links
 from swarm.tokens import prove
-from tests.gate.field import Field, Node, pool_field, wall
+from tests.gate.field import Field, Node, inline, pool_field, wall
 
 SOON_S = 15.0
 ME = Identity.from_seed("me").peer_id
@@ -103,6 +104,35 @@ async def test_a_new_ticket_that_is_refused_leaves_the_credential_at_hand_in_use
         asked = len(field.enrolled)
         await trio.sleep(600)
         assert len(field.enrolled) == asked
+
+
+async def test_a_used_up_ticket_ends_who_came_for_it_and_leaves_who_is_in_already(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with pool_field(tmp_path) as field:
+        ticket = field.ticket(Role.SUBMIT, uses=1)
+        ann = await field.join("ann", ticket, Role.SUBMIT)
+        await trio.sleep(SOON_S)
+        late = await field.join("late", ticket, Role.SUBMIT)
+        for node in (ann, late):
+            node.following.cancel()
+
+        def comes(node: Node) -> PoolNode:
+            return PoolNode(
+                node.network, node.index, node.home, Role.SUBMIT, name="x", wall=wall, rng=random.Random(1),
+                aside=inline, must=(field.pool.id,),
+            )  # fmt: skip
+
+        no = pytest.RaisesExc(
+            NotPermitted, match="as many have used it", check=lambda exc: "new ticket" in exc.hint
+        )
+        with pytest.RaisesGroup(no, flatten_subgroups=True):
+            await comes(late).run()
+        assert joined_pools(late.home, Role.SUBMIT) == (), "and is not tried again at the next start"
+        with trio.move_on_after(60) as looked:
+            await comes(ann).run()
+        assert looked.cancelled_caught
+        assert len(joined_pools(ann.home, Role.SUBMIT)) == 1
 
 
 async def test_a_gate_that_cannot_catch_up_with_its_own_pool_says_so_and_goes_on(

@@ -77,7 +77,7 @@ async def test_paused_nothing_new_is_taken_and_what_runs_goes_on(world: Any) -> 
     denied = await link.ask(world.ann.commit(world.ann.task(3)), Denied)
     assert (denied.reason, denied.detail) == (
         Reason.NOT_SERVING,
-        "this worker is draining: paused by its owner",
+        "this worker takes no new work: paused by its owner",
     )
     pings = Link(await world.ann.network.open(world.network.peer_id, Family.HEALTH), HEALTH)
     await world.nursery.start(pings.run)

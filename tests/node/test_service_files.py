@@ -18,10 +18,11 @@ import pytest
 import typer.main
 
 import node.cli
+import scheduler.cli_serve
 from node.again import AGAIN_S
 from node.again import again as again_of
 from node.again import main as main_of
-from node.cli import same_again
+from node.cli import SERVE_PORT, same_again, with_places
 from node.installing import (
     install,
     not_carried,
@@ -344,6 +345,29 @@ def test_the_service_joins_with_the_same_arguments_but_for_what_was_for_once() -
     assert words == [*given, "--no-enroll"]
     assert not any("sark1secret" in word for word in worker_command(None, words))
     assert again() == []
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        (["--serve"], ["--serve", "5000"]),
+        (["--serve", "--name", "x"], ["--serve", "5000", "--name", "x"]),
+        (["--serve", "sark1abc"], ["--serve", "5000", "sark1abc"]),
+        (["--serve", "0.0.0.0:80,name"], ["--serve", "0.0.0.0:80,name"]),
+        (["--serve=8080"], ["--serve", "8080"]),
+        (["--api"], ["--serve", "5000"]),
+        (["--api", "127.0.0.1:5001", "--upnp"], ["--serve", "127.0.0.1:5001", "--upnp"]),
+        (["--api", "http://127.0.0.1:8000/v1,fast"], ["--api", "http://127.0.0.1:8000/v1,fast"]),
+        (["--", "--serve"], ["--", "--serve"]),
+    ],
+)
+def test_serving_needs_no_port_and_has_two_names(typed: list[str], words: list[str]) -> None:
+    assert with_places(typed) == words
+
+
+def test_the_port_is_that_of_serve_and_a_service_keeps_it() -> None:
+    assert int(SERVE_PORT) == scheduler.cli_serve.PORT
+    assert again("--api", "--on-battery") == ["--on-battery", "--serve", SERVE_PORT]
 
 
 def test_the_service_has_the_same_home(tmp_path: Path) -> None:

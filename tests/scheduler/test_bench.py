@@ -120,6 +120,13 @@ class Scripted:
         """Nothing runs."""
 
 
+def test_a_unit_that_nobody_knows_is_told_with_the_one_that_may_be_meant() -> None:
+    with Bench(Scripted({"a.onnx": 500})) as bench:
+        with pytest.raises(CampaignError, match="there is no unit 'CPU \\(ONX\\)'") as wrong:
+            bench.measure("a.onnx", "CPU (ONX)")
+        assert "did you mean 'CPU (ONNX)'?" in wrong.value.hint
+
+
 def test_a_models_numbers_are_those_of_a_campaigns_row() -> None:
     with Bench(Scripted({"a.onnx": 500})) as bench:
         found = bench.measure("a.onnx", runs=20, loads=1)
