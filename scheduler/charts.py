@@ -11,6 +11,7 @@ from typing import Final
 from scheduler.beside import Pair
 from scheduler.charts_parts import Sheet, axis, complete, fitting, frame_for, names_of
 from scheduler.drawing import Box, Dots, Drawing, Stroke, Tone, Wedge, Words, digits, scale_over, wide
+from scheduler.plural import count
 from scheduler.row import Row
 from scheduler.sources import Entry
 from scheduler.verdict import Verdict
@@ -126,7 +127,7 @@ def strips(entries: Sequence[Entry], sheet: Sheet = Sheet(), *, title: str = "")
         if ms[-1] > limit:
             marks.append(Wedge(frame.right + sheet.type * 0.6, y, "right", size=sheet.type * 0.55))
     told = "; ".join(
-        f"{name}: {len(ms)} samples from {digits(ms[0])} to {digits(ms[-1])} ms, median {digits(whole)} ms"
+        f"{name}: {count(len(ms), 'sample')} from {digits(ms[0])} to {digits(ms[-1])} ms, median {digits(whole)} ms"
         for name, ms, whole in zip(names, samples, medians, strict=True)
     )
     return Drawing(

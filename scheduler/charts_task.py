@@ -24,6 +24,7 @@ from scheduler.drawing import (
     scale_over,
     tick_text,
 )
+from scheduler.plural import count
 from scheduler.row import Row
 from scheduler.stats import median, middle
 
@@ -96,7 +97,8 @@ def _told_distribution(row: Row, launches: Sequence[Sequence[float]], edge: floa
     every = sorted(ms for launch in launches for ms in launch)
     parts = [
         (
-            f"{len(every)} samples in {len(launches)} launches, from {digits(every[0])} to {digits(every[-1])} ms; "
+            f"{count(len(every), 'sample')} in {count(len(launches), 'launch', 'launches')}, "
+            f"from {digits(every[0])} to {digits(every[-1])} ms; "
             f"the middle half of all lies between {digits(_rank(every, 25))} and {digits(_rank(every, 75))} ms."
         )
     ]
@@ -176,7 +178,10 @@ def trace_of(row: Row, launches: Launches, warmups: Launches) -> Drawing | None:
 
 def _told_trace(warm: Launches | Sequence[Sequence[float]], timed: Sequence[Sequence[float]]) -> str:
     middles = [median(launch) for launch in timed if launch]
-    told = f"{sum(map(len, warm))} warm-up and {sum(map(len, timed))} timed inferences in {len(timed)} launches, whose medians are "
+    told = (
+        f"{sum(map(len, warm))} warm-up and {sum(map(len, timed))} timed inferences in "
+        f"{count(len(timed), 'launch', 'launches')}, whose medians are "
+    )
     listed = ", ".join(digits(value) for value in middles[:20]) + ("" if len(middles) <= 20 else ", …")
     told += f"{listed} ms."
     firsts = [launch[0] for launch in warm if launch]

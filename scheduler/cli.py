@@ -369,7 +369,7 @@ def results(
         else:
             print(f"No task of {found} has ended yet. Watch it: sark-node watch {found}")
         if open_ and rows:
-            print(f"{len(rows)} of {len(stored)} tasks have ended; the campaign is not over.")
+            print(f"{len(rows)} of {count(len(stored), 'task')} ended so far; the campaign is not over.")
     if open_ and not is_running(home):
         print(nobody_line(found), file=sys.stderr if as_json or "-" in (csv, raw, jsonl) else sys.stdout)
 

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from protocol.errors import CampaignError
+from scheduler.plural import count as count
 from swarm.home import Home
 
 if TYPE_CHECKING:
@@ -91,8 +92,3 @@ def print_json(value: Any) -> None:
     """For programs, on standard output."""
     json.dump(value, sys.stdout, indent=2, ensure_ascii=False)
     sys.stdout.write("\n")
-
-
-def count(number: int, noun: str) -> str:
-    """`1 task`, `2 tasks`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from scheduler.plural import count
 from scheduler.ranks import mann_whitney, signed_rank
 from scheduler.stats import median
 
@@ -105,7 +106,7 @@ def compare_through(
     one, other, by_one, by_other = (median(side) for side in middles)
     ratio = (other / by_other) / (one / by_one)
     if min(counts) < MIN_LAUNCHES:
-        why = f"{min(counts)} launches of either, {MIN_LAUNCHES} are needed"
+        why = f"{count(min(counts), 'launch', 'launches')} of either, {MIN_LAUNCHES} are needed"
         return Comparison(Word.AMBIGUOUS, why, ratio, launches=counts)
     chance = random.Random(seed)
     drawn = []

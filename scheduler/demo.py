@@ -23,6 +23,7 @@ from rich.console import Console
 from protocol.errors import ResourceError
 from scheduler.demo_fleet import Member, members, write_campaign
 from scheduler.opening import open_store
+from scheduler.plural import count
 from scheduler.progress import show_time
 from scheduler.submit import submit_campaign
 from scheduler.summary import finish
@@ -111,7 +112,7 @@ def demo_swarm(
         swarm.start("gate", "gate", "--listen", "/ip4/127.0.0.1/tcp/0", "--stop-with-stdin")
         _wait(swarm, lambda: bool(local_gates(gate_home)), "the gate does not come up")
         (gate,) = local_gates(gate_home)
-        many = f"{len(fleet)} simulated workers" if fleet else f"{workers} workers"
+        many = count(len(fleet), "simulated worker") if fleet else count(workers, "worker")
         say(f"starting {many}, each with its own key and folder …")
         for number in range(1, workers + 1):
             swarm.start(

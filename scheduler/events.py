@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from scheduler.plural import count
 from scheduler.safe import safe_text
 from scheduler.stored import Event
 
 SAYS: Final[dict[str, str]] = {
-    "campaign.created": "created: {name}, {tasks} tasks",
-    "campaign.planned": "planned on the devices seen: {tasks} tasks",
-    "campaign.taken-over": "taken over from another machine: {tasks} tasks, {found} of them found at devices",
+    "campaign.created": "created: {name}, {of_tasks}",
+    "campaign.planned": "planned on the devices seen: {of_tasks}",
+    "campaign.taken-over": "taken over from another machine: {of_tasks}, {found} of them found at devices",
     "campaign.adopted": "a scheduler takes it up (epoch {epoch})",
     "campaign.ended": "ended: {outcome}",
     "cancel.requested": "cancel asked for; open tasks: {tasks}",
@@ -53,7 +54,9 @@ def event_words(event: Event) -> str:
     if says is None:
         told = ", ".join(f"{key} {value}" for key, value in fields.items())
         return safe_text(f"{event.name}: {told}" if told else event.name, 400)
-    words = says.format_map(_Fields(fields))
+    tasks = fields.get("tasks", "-")
+    known = {**fields, "of_tasks": count(tasks, "task") if isinstance(tasks, int) else f"{tasks} tasks"}
+    words = says.format_map(_Fields(known))
     counts = [f"{fields[state]} {state}" for state in _COUNTS if fields.get(state)]
     why = [str(fields[key]).splitlines()[0] for key in _WHY if fields.get(key) and fields[key] != words]
     return safe_text(": ".join([words, *([", ".join(counts)] if counts else []), *why]), 400)

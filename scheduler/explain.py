@@ -15,6 +15,7 @@ from protocol.advert import Advert
 from protocol.match import ClauseVerdict, Met, match, match_clause
 from protocol.requirement import Clause, Of, Op, Requirement, attribute_of
 from protocol.words import Reason
+from scheduler.plural import count
 from scheduler.rank import RESTING, WorkerView
 from scheduler.safe import safe_text
 from scheduler.simulated import shown_name
@@ -145,7 +146,7 @@ def why_none(
 
 
 def _count(number: int) -> str:
-    return "1 device that fits" if number == 1 else f"{number} devices that fit"
+    return count(number, "device that fits", "devices that fit")
 
 
 def _who(views: Sequence[WorkerView]) -> str:

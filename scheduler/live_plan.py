@@ -23,6 +23,7 @@ from scheduler.campaign_form import Campaign
 from scheduler.explain import ADVICE, LACKS_SIBLING, explain
 from scheduler.models import Models, unseen
 from scheduler.plan import Cell
+from scheduler.plural import count
 from scheduler.rank import FETCH_RATE, RESTING
 from scheduler.safe import safe_text
 from scheduler.simulated import shown_name
@@ -360,7 +361,7 @@ def changes(kept: LivePlan, now: LivePlan) -> list[str]:
         if not complete:
             continue
         if cell.tasks != other.tasks:
-            told.append(f"{_named(cell)} makes {other.tasks} tasks now, {cell.tasks} before")
+            told.append(f"{_named(cell)} makes {count(other.tasks, 'task')} now, {cell.tasks} before")
         for device in set(cell.serve) - set(other.serve):
             gone[device] = gone.get(device, 0) + 1
     told += [

@@ -9,6 +9,7 @@ from typing import Final
 
 from protocol.task import Measure
 from scheduler.page import Block, Bullets, Cell, Commands, Head, Line, Paragraph, Said, Section, Table
+from scheduler.plural import count
 from scheduler.report import RawResult
 from scheduler.report_facts import Report
 from scheduler.report_results import number, verdict_cell
@@ -96,7 +97,7 @@ def method(report: Report) -> Section:
     facts: list[tuple[str, Line]] = []
     for name, tell in (
         ("inferences", _runs),
-        ("warm-up", lambda m: "until it has settled" if m.warmup is None else f"{m.warmup} inferences"),
+        ("warm-up", lambda m: "until it has settled" if m.warmup is None else count(m.warmup, "inference")),
         ("threads", lambda m: "as many as physical cores" if m.threads is None else str(m.threads)),
         ("batch", lambda m: "" if m.batch is None else str(m.batch)),
         ("inputs", lambda m: f"made from seed {m.seed}"),
@@ -135,7 +136,7 @@ def _notes(report: Report) -> list[Line]:
 def _runs(measure: Measure) -> str:
     if measure.precision is not None:
         return f"as many as it takes to know the median to ± {measure.precision:.3g} of itself, in 6 to 20 launches"
-    return f"{measure.runs}, shared out over {measure.loads} launches"
+    return f"{measure.runs}, shared out over {count(measure.loads, 'launch', 'launches')}"
 
 
 # -- fingerprints ------------------------------------------------------------------------------------------------------------------

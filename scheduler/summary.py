@@ -23,6 +23,7 @@ from protocol.words import Reason, WorkerState
 from scheduler.devices import show_device
 from scheduler.forms import status_of
 from scheduler.peers import Seen
+from scheduler.plural import count
 from scheduler.progress import show_time
 from scheduler.replicas import compare_replicas, disagreements
 from scheduler.report import RawResult, raw_result, write_csv, write_raw
@@ -144,7 +145,7 @@ def finish(
     show_results(rows, console)
     done = sum(row.status == "Complete" for row in rows)
     took = show_time((campaign.ended or campaign.created) - campaign.created)
-    console.print(f"{done} of {len(rows)} tasks complete in {took}.", highlight=False)
+    console.print(f"{done} of {count(len(rows), 'task')} complete in {took}.", highlight=False)
     odd = disagreements(rows)
     if odd:
         console.print(
@@ -232,7 +233,7 @@ def peer_remarks(seen: Sequence[Seen]) -> list[str]:
     if pretend:
         told.append(f"{pretend} of {len(seen)} are simulations: these devices are not there")
     return told + [
-        f"{count} workers share the device {safe_text(device, 40)}: spread: device measures it once"
-        for device, count in shared.items()
-        if count > 1
+        f"{workers} workers share the device {safe_text(device, 40)}: spread: device measures it once"
+        for device, workers in shared.items()
+        if workers > 1
     ]

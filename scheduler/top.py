@@ -16,6 +16,7 @@ from protocol.words import WorkerState
 from scheduler.devices import TaskThere, show_fleet_device
 from scheduler.forms import campaign_info
 from scheduler.peers import Seen
+from scheduler.plural import count
 from scheduler.progress import progress_text, show_time
 from scheduler.safe import safe_text
 from scheduler.simulated import asks_for_it, marked, shown_name
@@ -113,9 +114,9 @@ def _headline(now: Now, width: int) -> Text:
     queue = sum(item.pong.queue for item in now.devices if item.pong is not None)
     at = datetime.fromtimestamp(now.at, UTC).astimezone()
     parts = [
-        _count(len(now.devices), "device") + (f", {silent} silent" if silent else ""),
+        count(len(now.devices), "device") + (f", {silent} silent" if silent else ""),
         f"{queue} queued",
-        f"{_count(running, 'campaign')} open",
+        f"{count(running, 'campaign')} open",
     ]
     line = Text("  ".join(("sark-node top", *parts)), style="bold", no_wrap=True, overflow="ellipsis")
     gap = width - line.cell_len - 8
@@ -224,7 +225,7 @@ def _work(item: Seen, tasks: Sequence[TaskRow], *, roomy: bool) -> Text:
         told.append(f"{task.campaign}/{task.n}{what} {progress_text(task)}")
     others = item.pong.running - len(tasks)
     if others > 0:
-        told.append(f"{_count(others, 'task')} of others")
+        told.append(f"{count(others, 'task')} of others")
     return Text("; ".join(told), style="cyan" if tasks else "")
 
 
@@ -239,9 +240,7 @@ def _busiest(devices: Sequence[Seen], room: int) -> list[Seen]:
 
 
 def _left_out(number: int, noun: str) -> list[RenderableType]:
-    return (
-        [Text(f"… and {number} more {noun}{'' if number == 1 else 's'}", style="dim")] if number > 0 else []
-    )
+    return [Text(f"… and {count(number, f'more {noun}')}", style="dim")] if number > 0 else []
 
 
 def _nobody(now: Now) -> Text:
@@ -250,7 +249,3 @@ def _nobody(now: Now) -> Text:
     if now.blind:
         return Text(f"No device can be seen: {safe_text(now.blind)}", style="yellow")
     return Text("The gate answers, but no device has joined yet: sark-node join")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

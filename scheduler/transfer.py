@@ -18,6 +18,7 @@ from sqlalchemy.exc import IntegrityError
 from protocol.errors import CampaignError, ResourceError
 from scheduler import experiment_tables as x
 from scheduler import tables as t
+from scheduler.plural import count as plural
 from scheduler.questions import campaign_row
 from scheduler.stored import CampaignRow
 from scheduler.writing import Writing
@@ -246,7 +247,7 @@ def refuse_full(count: int, place: object) -> None:
     """Raises `CampaignError` where a backup would take the place of campaigns."""
     if count:
         raise CampaignError(
-            f"{place} holds {count} campaigns, which would be gone",
+            f"{place} holds {plural(count, 'campaign')}, which would be gone",
             hint="with --replace the backup takes their place; or keep both: sark-node db import FILE",
         )
 

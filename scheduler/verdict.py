@@ -14,6 +14,7 @@ from typing import Final
 
 from protocol.record import Accelerator
 from scheduler.observed import Launch, Observed
+from scheduler.plural import count
 from scheduler.stats import MIN_LAUNCHES, Centre, centre, follows, launch_medians, median, nearest_rank
 
 NOISY: Final = 0.10
@@ -168,7 +169,9 @@ def findings(
     ]
     if not found:
         width = centre([launch.samples for launch in launches]).half_width
-        why = f"checked; {len(launches)} launches, the median within ±{(width or 0.0):.1%}"
+        why = (
+            f"checked; {count(len(launches), 'launch', 'launches')}, the median within ±{(width or 0.0):.1%}"
+        )
         return [(Verdict.VALID, why)]
     return sorted(found, key=lambda item: _GRAVEST.index(item[0]))
 
@@ -282,7 +285,7 @@ def modes(medians: Sequence[float]) -> Finding | None:
         low, high = ordered[:at], ordered[at:]
         gap = high[0] - low[-1]
         if whole and gap / whole > MODES and gap > 2 * max(low[-1] - low[0], high[-1] - high[0]):
-            told = f"{at} launches at {median(low) / 1e6:.4g} ms, {len(high)} at {median(high) / 1e6:.4g} ms"
+            told = f"{count(at, 'launch', 'launches')} at {median(low) / 1e6:.4g} ms, {len(high)} at {median(high) / 1e6:.4g} ms"
             return Verdict.BIMODAL, f"two modes: {told}"
     return None
 

@@ -22,6 +22,7 @@ from protocol.record import Record, SignedRecord, read_record, record_message
 from protocol.task import Task, read_task
 from protocol.words import Outcome, Reason
 from scheduler.forms import Form
+from scheduler.plural import count
 from scheduler.replicas import compare_replicas
 from scheduler.report import RawResult, csv_lines, json_lines, raw_result
 from scheduler.results import check_whole, not_as_asked
@@ -230,7 +231,9 @@ def _whole_file(campaign: str, results: Sequence[RawResult], text: str) -> list[
         if line != expected:
             return [Finding("", (f"line {number} of the file is not as results are written",))]
     if len(found) != len(lines):
-        return [Finding("", (f"the file has {len(found)} lines where its results make {len(lines)}",))]
+        return [
+            Finding("", (f"the file has {count(len(found), 'line')} where its results make {len(lines)}",))
+        ]
     other = {result.row.campaign for result in results} - {campaign}
     return (
         [Finding("", (f"it is said to be of campaign {campaign}, and has results of others",))]

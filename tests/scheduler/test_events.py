@@ -198,3 +198,10 @@ def test_the_command_shows_them_checks_them_and_names_the_first_broken_link(
     assert run(tmp_path, "events", "c-one", "--verify") == 1
     assert "broken at event 6" in capsys.readouterr().out
     assert run(tmp_path, "events", "c-one") == 0, "what is there can still be read"
+
+
+@pytest.mark.parametrize(("tasks", "words"), [(1, "created: c, 1 task"), (2, "created: c, 2 tasks")])
+def test_one_task_is_one_task(tasks: int, words: str) -> None:
+    assert (
+        event_words(Event("c", 1, 0.0, "campaign.created", None, {"name": "c", "tasks": tasks}, "")) == words
+    )
