@@ -185,6 +185,7 @@ def _show_history(told: History) -> None:
     console = new_console()
     for cell in told.cells:
         threads = "" if cell.threads is None else f", {count(cell.threads, 'thread')}"
+        threads += "" if cell.batch is None else f", batch {cell.batch}"
         mark = "  [simulation]" if cell.simulated else ""
         console.print(
             Text(

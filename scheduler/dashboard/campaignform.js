@@ -219,7 +219,7 @@ function measurePart(edit) {
   const loads = h("input", { id: "f-loads", type: "number", min: "1", max: "100" });
   const precision = h("input", { id: "f-precision", placeholder: "2%", size: "6" });
   const threads = h("input", { id: "f-threads", placeholder: "physical, 1, 4" });
-  const batch = h("input", { id: "f-batch", placeholder: "as the model has it; 1, 8, 32", "aria-describedby": "f-batch-help" });
+  const batch = h("input", { id: "f-batch", placeholder: "1, 8, 32", "aria-describedby": "f-batch-help" });
   const checks = h("input", { id: "f-check", type: "checkbox" });
   const replicas = h("input", { id: "f-replicas", type: "number", min: "1", max: "16" });
   const priority = h("input", { id: "f-priority", type: "number", min: "0", max: "100" });
@@ -251,7 +251,7 @@ function measurePart(edit) {
       h("div", { class: "fields" }, modes[1], h("label", { for: "f-precision" }, "±"), precision),
       h("div", { class: "fields" }, h("label", { for: "f-threads" }, "threads, each a task"), threads),
       h("div", { class: "fields" }, h("label", { for: "f-batch" }, "batches, each a task"), batch),
-      h("p", { id: "f-batch-help", class: "quiet" }, "For models whose first dimension is dynamic."),
+      h("p", { id: "f-batch-help", class: "quiet" }, "For models whose first dimension is dynamic. Empty: as the model has it."),
       h("div", { class: "fields" }, h("label", { class: "check" }, checks, " compare the outputs with a reference")),
       h("div", { class: "fields" }, h("label", { for: "f-replicas" }, "replicas"), replicas, h("label", { for: "f-priority" }, "priority"), priority),
     ),

@@ -202,7 +202,7 @@ function sentence(pair) {
 
 function matrix({ cells, base }, query) {
   if (!cells.length) return h("p", {}, "No task of it has ended yet.");
-  const places = [...new Map(cells.map((cell) => [place(cell), cell])).keys()].sort();
+  const places = [...new Map(cells.map((cell) => [place(cell), cell])).keys()].sort((one, other) => one.localeCompare(other, undefined, { numeric: true }));
   const models = [...new Set(cells.map((cell) => cell.model))];
   const bases = [...new Set([...models, ...cells.map((cell) => cell.variant), ...cells.map((cell) => cell.device), ...cells.map((cell) => cell.unit)].filter(Boolean))];
   const select = h("select", { onchange: (event) => turned(query, "base", event.target.value) }, h("option", { value: "" }, "no base"), bases.map((name) => h("option", { value: name, selected: name === base }, name)));
