@@ -63,7 +63,7 @@ class Cancelled(Form):
 
 
 _FILE: Final[dict[int | str, dict[str, Any]]] = {
-    200: {"description": "A campaign.yaml.", "content": {"text/yaml": {"schema": {"type": "string"}}}}
+    200: {"description": "A campaign.yaml.", "content": {"text/yaml": {}}}
 }
 
 
