@@ -126,7 +126,7 @@ async def test_a_used_up_ticket_ends_who_came_for_it_and_leaves_who_is_in_alread
         no = pytest.RaisesExc(
             NotPermitted, match="as many have used it", check=lambda exc: "new ticket" in exc.hint
         )
-        with pytest.RaisesGroup(no, flatten_subgroups=True):
+        with pytest.RaisesGroup(no, flatten_subgroups=True), trio.move_on_after(60):
             await comes(late).run()
         assert joined_pools(late.home, Role.SUBMIT) == (), "and is not tried again at the next start"
         with trio.move_on_after(60) as looked:

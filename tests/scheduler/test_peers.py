@@ -58,3 +58,12 @@ def test_workers_that_share_a_device_are_told_to_be_measured_once() -> None:
     items = [seen("a", "d-one"), seen("b", "d-one"), seen("c", "d-two")]
     assert peer_remarks(items) == ["2 workers share the device d-one: spread: device measures it once"]
     assert peer_remarks(items[1:]) == []
+
+
+def test_at_80_columns_a_direct_way_stands_on_one_line_beside_a_long_name() -> None:
+    items = [replace(seen(name, "d-1"), path=Path(True, None, 53.4)) for name in ("lab-1", "n" * 64)]
+    out = io.StringIO()
+    Console(file=out, width=80).print(peers_table(items, 80))
+    lines = out.getvalue().splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    assert sum("direct, 53 ms" in line for line in lines) == 2
