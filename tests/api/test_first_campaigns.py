@@ -201,6 +201,10 @@ async def test_a_file_for_each_campaign_that_is_over(client: httpx.AsyncClient, 
         assert file.content == whole.content
         assert item["size_mb"] == pytest.approx(len(file.content) / 1024**2, abs=1e-4)
         assert file.headers["content-disposition"] == f'attachment; filename="{item["filename"]}"'
+    other = await client.get("/api/results/download/c-one_20250109_143022_results.csv")  # none was listed so
+    assert other.status_code == HTTPStatus.NOT_FOUND
+    runs = await client.get("/api/results/download/c-runs_20250109_143022_results.csv")
+    assert runs.status_code == HTTPStatus.NOT_FOUND
     one = (await client.get("/api/results/files", params={"limit": 1})).json()
     rest = (await client.get("/api/results/files", params={"limit": 1, "after": one["next"]})).json()
     assert [item["campaign_id"] for item in one["files"] + rest["files"]] == ["c-two", "c-one"]
