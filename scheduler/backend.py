@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, DBAPIError
@@ -58,6 +58,8 @@ class Backend(ABC):
     """One for each open store; it knows what it has written itself."""
 
     place: Place
+    makes_medians: ClassVar[bool] = False
+    """Whether it makes a median of many rows quicker than they can be read."""
 
     @abstractmethod
     def connect(self) -> sa.Connection:

@@ -26,6 +26,8 @@ from scheduler.simulated import UNIT
 from scheduler.verdict import Verdict
 
 MAX_PAGE: Final = 1000
+Column = sa.ColumnElement[Any]
+Where = Sequence[sa.ColumnElement[bool]]
 _EXACT: Final = ("campaign", "model", "sha256", "unit", "soc", "state", "verdict")
 
 
@@ -72,27 +74,37 @@ class Browsing(Questions):
         where anything else is found.
         """
         down, across, figure = (t.results.c[str(name)] for name in (rows, columns, value))
-        query = sa.select(down, across, figure, t.results.c.verdict).where(
+        all_ = (
             t.results.c.state == str(TaskState.SUCCEEDED),
             figure.is_not(None),
             *_where(filters or Filters()),
         )
-        found: defaultdict[tuple[Any, Any], list[float]] = defaultdict(list)
-        lines = self._tuples(query)  # three times as quick as asking SQLite for the medians
-        measured = any(verdict != Verdict.SIMULATED for *_, verdict in lines)
-        for one, other, number, verdict in lines:
-            if not measured or verdict != Verdict.SIMULATED:
-                found[one, other].append(number)
-        cells = [
-            PivotCell(_shown(one), _shown(other), len(each), median(each), min(each), max(each))
-            for (one, other), each in found.items()
-        ]
+        measured = (*all_, t.results.c.verdict != str(Verdict.SIMULATED))
+        make = self._cells_of_server if self._backend.makes_medians else self._cells
+        cells = make(down, across, figure, measured) or make(down, across, figure, all_)
         cells.sort(key=lambda cell: (_order(cell.row), _order(cell.column)))
         return Pivot(
             rows=tuple(sorted({cell.row for cell in cells}, key=_order)),
             columns=tuple(sorted({cell.column for cell in cells}, key=_order)),
             cells=tuple(cells),
         )
+
+    def _cells(self, down: Column, across: Column, figure: Column, where: Where) -> list[PivotCell]:
+        """Every number is read: three times as quick as asking SQLite for the medians."""
+        found: defaultdict[tuple[Any, Any], list[float]] = defaultdict(list)
+        for one, other, number in self._tuples(sa.select(down, across, figure).where(*where)):
+            found[one, other].append(number)
+        return [
+            PivotCell(_shown(one), _shown(other), len(each), median(each), min(each), max(each))
+            for (one, other), each in found.items()
+        ]
+
+    def _cells_of_server(self, down: Column, across: Column, figure: Column, where: Where) -> list[PivotCell]:
+        """No number leaves the server but those of the cells."""
+        middle = sa.func.percentile_cont(0.5).within_group(figure)
+        numbers = (sa.func.count(), middle, sa.func.min(figure), sa.func.max(figure))
+        query = sa.select(down, across, *numbers).where(*where).group_by(down, across)
+        return [PivotCell(_shown(one), _shown(other), *each) for one, other, *each in self._tuples(query)]
 
 
 def _where(filters: Filters) -> list[sa.ColumnElement[bool]]:

@@ -148,25 +148,22 @@ def _results(connection: sa.Connection) -> None:
 
     _all(connection, RESULTS)
     last = ""
+    columns = ", ".join(f"{name} = coalesce(:{name}, {name})" for name in sorted(_OF_RECORDS))
+    fill = sa.text(f"UPDATE results SET {columns} WHERE task = :of")  # noqa: S608  (names of the list above)
     page = sa.text(
         "SELECT t.id, t.state, t.body, r.body AS record FROM tasks t JOIN records r ON r.task = t.id AND r.decides"
         " WHERE t.ended IS NOT NULL AND t.id > :last ORDER BY t.id LIMIT 200"
     )
     while rows := connection.execute(page, {"last": last}).all():
-        last = rows[-1].id
+        last, told = rows[-1].id, []
         for row in rows:
             found = figures_of_bodies(bytes(row.body), bytes(row.record))
             if row.state != "succeeded":
                 found = without_figures(found)
-            values = {
-                name: value for name, value in found.items() if name in _OF_RECORDS and value is not None
-            }
-            if values:
-                told = ", ".join(f"{name} = :{name}" for name in values)
-                connection.execute(
-                    sa.text(f"UPDATE results SET {told} WHERE task = :task"),  # noqa: S608  (names of the list above)
-                    {**values, "task": row.id},
-                )
+            if found:
+                told.append({name: found.get(name) for name in _OF_RECORDS} | {"of": row.id})
+        if told:
+            connection.execute(fill, told)
 
 
 def _all(connection: sa.Connection, script: str) -> None:

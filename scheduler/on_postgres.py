@@ -35,6 +35,8 @@ _ALIVE: Final = {
 class PostgreSQL(Backend):
     """One connection with the schema of one scheduler as its search path."""
 
+    makes_medians = True
+
     def __init__(self, place: ServerPlace) -> None:
         self.place = self._server = place
         self._own = 0

@@ -189,12 +189,18 @@ def outliers(launches: Sequence[Sequence[int]]) -> Outliers:
         low, high, half = nearest_rank(ordered, 25), nearest_rank(ordered, 75), middle(ordered)
         width = high - low
         deviation = _SCALE * median([abs(sample - half) for sample in ordered])
-        for sample in ordered:
-            beyond = max(low - sample, sample - high)
-            severe += beyond > SEVERE * width
-            mild += MILD * width < beyond <= SEVERE * width
-            far += deviation > 0 and abs(sample - half) > FAR * deviation
+        beyond = _beyond(ordered, low, high, SEVERE * width)
+        severe += beyond
+        mild += _beyond(ordered, low, high, MILD * width) - beyond
+        far += _beyond(ordered, half, half, FAR * deviation) if deviation > 0 else 0
     return Outliers(mild, severe, far)
+
+
+def _beyond(ordered: Sequence[int], low: float, high: float, distance: float) -> int:
+    """How many of sorted values are further than `distance` below `low` or above `high`: those are the first and the last of them."""
+    below = bisect_left(ordered, True, key=lambda value: low - value <= distance)
+    above = bisect_left(ordered, True, key=lambda value: value - high > distance)
+    return below + len(ordered) - above
 
 
 def median(values: Sequence[float]) -> float:

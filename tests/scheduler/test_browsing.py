@@ -19,6 +19,7 @@ from scheduler.figures import Dimension, Figure, Filters, figures_of
 from scheduler.migrations import MIGRATIONS
 from scheduler.store import Store
 from scheduler.stored import Intent, NewCampaign
+from scheduler.verdict import Verdict
 from tests.scheduler.book_parts import PEERS, SCHEDULER, SHA, UNIT, a_task
 
 
@@ -178,6 +179,19 @@ def test_a_pivot_shows_the_median_of_each_pair(store: Store) -> None:
     narrowed = store.pivot(Dimension.THREADS, Dimension.UNIT, Figure.INFERENCE, Filters(device="maxi"))
     assert [(cell.row, cell.column, cell.count) for cell in narrowed.cells] == [("4", UNIT, 2)]
     assert store.pivot(Dimension.DEVICE, Dimension.UNIT, Figure.TOKENS).cells == ()
+
+
+def test_simulations_are_in_a_pivot_only_where_nothing_was_measured(store: Store) -> None:
+    campaign(store, "c-one", 3)
+    finish(store, "c-one", 1, "mini", 5)
+    finish(store, "c-one", 2, "mini", 9)
+    with store._writing() as c:
+        c.execute(tables.results.update().values(verdict=str(Verdict.SIMULATED)))
+    (cell,) = store.pivot(Dimension.DEVICE, Dimension.MODEL, Figure.INFERENCE).cells
+    assert (cell.count, cell.median) == (2, 7.0)
+    finish(store, "c-one", 3, "mini", 1)
+    (cell,) = store.pivot(Dimension.DEVICE, Dimension.MODEL, Figure.INFERENCE).cells
+    assert (cell.count, cell.median) == (1, 1.0)
 
 
 def test_results_of_an_older_store_are_in_the_lists_with_all_their_figures(store: Store) -> None:
