@@ -44,6 +44,7 @@ def open_app(
         docs_url=None,
         redoc_url=None,
         openapi_url="/openapi.json",
+        redirect_slashes=False,  # behind a proxy with TLS it would lead to http, and a client's token with it
         responses={"default": {"model": Problem, "description": "What went wrong."}},
     )
     tell_problems(app)

@@ -26,7 +26,8 @@ def router() -> APIRouter:
     """`/` and `/static/…`. A browser keeps a file for as long as its content is the same."""
     pages = APIRouter(include_in_schema=False)
     for name, content in _found(files("scheduler") / "dashboard"):
-        pages.add_api_route(PATHS.get(name, f"/static/{name}"), _answer(name, content))
+        path = PATHS.get(name, f"/static/{name}")
+        pages.add_api_route(path, _answer(name, content), methods=["GET", "HEAD"])
     return pages
 
 

@@ -149,6 +149,15 @@ async def test_what_is_wrong_is_told_on_one_line_of_letters_whatever_the_client_
             assert len(answer.json()["detail"]) < 3000
 
 
+async def test_nobody_is_led_elsewhere_and_the_pages_have_a_head(served: httpx.AsyncClient) -> None:
+    for path in ("/api/v1/campaigns/", "/docs/", "//evil.example/docs/", "/static/", "/%2e%2e/docs/"):
+        answer = await served.get(path)
+        assert (answer.status_code, answer.headers.get("location")) == (HTTPStatus.NOT_FOUND, None)
+    head = await served.head("/docs")
+    assert (head.status_code, head.content) == (HTTPStatus.OK, b"")
+    assert head.headers["content-security-policy"] == SECURITY["Content-Security-Policy"]
+
+
 async def test_a_mistake_of_ours_is_a_problem_too_and_does_not_say_what_it_was(desk: Desk) -> None:
     async with odd(desk) as asking:
         answer = await asking.get("/bug")
