@@ -335,6 +335,19 @@ def test_tasks_that_only_workers_out_of_order_fit_are_given_up_after_the_wait() 
     assert of(story.after(11.0), Explain)
 
 
+def test_a_device_that_was_paused_is_called_paused_and_a_faulty_one_faulty() -> None:
+    for state, says, why in (
+        (WorkerState.DRAINING, "paused by its owner", "paused by its owner"),
+        (WorkerState.DRAINING, "", "it is draining"),
+        (WorkerState.FAULTY, "three runs crashed", "it is faulty: three runs crashed"),
+    ):
+        story = Story(workers=0)
+        story.tell(story.book.found(story.need, [advert(0)], story.now))
+        told = quote(state=state).model_copy(update={"why": says})
+        story.tell(story.book.quoted(PEERS[0], told, story.now))
+        assert story.book.view(PEERS[0]).why == why
+
+
 def test_nothing_that_fits_is_explained_after_the_wait_and_fails_the_tasks() -> None:
     story = Story(tasks=2, workers=0, wait_s=10.0)
     story.tell(story.book.found(story.need, [], story.now))
