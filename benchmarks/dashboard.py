@@ -8,6 +8,8 @@ waiting), looked at with headless Chromium at 1400 × 900. Nothing runs: another
   first view    from asking for the address to the campaign's name on the page, a fresh browser context each time; the median and the worst
   drawn         from the same start to every task being there
   frames        time between two pictures, in ms: median, 95th percentile, worst; 16.7 is what a screen of 60 Hz can show
+  requests      files and answers of the first view, and their bytes
+  script        ms that the page's own work before a picture takes while tasks change: median, 95th percentile, worst
   busy          share of the time in which the page's own thread worked without a pause of less than 50 ms (`longtask`)
 """
 
@@ -34,6 +36,7 @@ from protocol.lease import Fence
 from protocol.requirement import Requirement
 from protocol.task import Measure, Model, Task, Timeouts
 from protocol.words import Phase
+from scheduler.opening import open_store
 from scheduler.store import Store
 from scheduler.stored import Intent, Live, NewCampaign, NewModel
 from swarm.home import Home
@@ -43,6 +46,20 @@ SARK: Final = [sys.executable, "-P", "-m", "sark"]
 CAMPAIGN: Final = "c-large"
 SCHEDULER: Final = Identity.from_seed("scheduler").peer_id
 WORKERS: Final = [Identity.from_seed(f"worker {n}").peer_id for n in range(25)]
+TIMED: Final = """(() => {
+  const ask = window.requestAnimationFrame.bind(window);
+  window.worked = [];
+  window.requestAnimationFrame = (take) => ask((now) => {
+    const began = performance.now();
+    take(now);
+    if (take.name !== "step") window.worked.push(performance.now() - began);
+  });
+})()"""
+"""Notes how long each piece of the page's own work before a picture takes, the scrolling's aside."""
+LOADED: Final = """() => {
+  const all = [...performance.getEntriesByType("navigation"), ...performance.getEntriesByType("resource")];
+  return [all.length, all.reduce((sum, one) => sum + one.transferSize, 0)];
+}"""
 SCROLL: Final = """async (seconds) => {
   const frames = [];
   const long = [];
@@ -57,7 +74,8 @@ SCROLL: Final = """async (seconds) => {
     scrollBy(0, way * 120);
     if (now - began > seconds * 1000) done(); else requestAnimationFrame(step);
   }));
-  return { frames: frames.slice(1), busy: long.reduce((sum, one) => sum + one, 0) / (seconds * 1000) };
+  const script = (window.worked || []).slice();
+  return { frames: frames.slice(1), script, busy: long.reduce((sum, one) => sum + one, 0) / (seconds * 1000) };
 }"""
 
 
@@ -97,7 +115,7 @@ def going_on(home: Home, running: Sequence[str], changes: int) -> Iterator[None]
 
     def write() -> None:
         done = 0
-        with Store(home.store) as store:
+        with open_store(home) as store:
             while not stop.wait(0.2):
                 done += 1
                 some = [running[(done * changes // 5 + k) % len(running)] for k in range(changes // 5)]
@@ -139,12 +157,17 @@ def served(home: Home, folder: Path) -> Iterator[str]:
 def view(browser: Browser, url: str, path: str, cells: str, tasks: int) -> tuple[Page, float, float]:
     """A page in a fresh context; seconds to its first view, and to all of it."""
     page = browser.new_context(viewport={"width": 1400, "height": 900}).new_page()
+    page.add_init_script(TIMED)
     began = time.perf_counter()
     page.goto(url + path)
     page.wait_for_selector("h1")
     first = time.perf_counter() - began
     page.wait_for_function(
-        "([cells, tasks]) => document.querySelectorAll(cells).length >= tasks", arg=[cells, tasks]
+        """([cells, tasks]) => {
+          const found = document.querySelectorAll(cells);  // a table says how many rows it has, in sight or not
+          return (Number(found[0]?.ariaRowCount) || found.length) >= tasks
+        }""",
+        arg=[cells, tasks],
     )
     return page, first, time.perf_counter() - began
 
@@ -171,7 +194,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place, sync_playwright() as playwright:
         folder = Path(place)
         home = Home.at(folder)
-        with Store(home.store) as store:
+        with open_store(home) as store:
             running = fill(store, arguments.tasks)
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         with served(home, folder) as url:
@@ -184,25 +207,31 @@ def look(browser: Browser, url: str, home: Home, running: Sequence[str], argumen
     """Both views, at rest and while tasks change."""
     for name, path, cells in (
         ("matrix", f"#/campaigns/{CAMPAIGN}", ".matrix .cell"),
-        ("list", f"#/campaigns/{CAMPAIGN}?view=list", "table.long tbody tr"),
+        ("list", f"#/campaigns/{CAMPAIGN}?view=list", "table.long"),
     ):
         firsts, alls = [], []
         for _ in range(arguments.views):
             page, first, whole = view(browser, url, path, cells, arguments.tasks)
             firsts.append(first)
             alls.append(whole)
+            files, size = page.evaluate(LOADED)
+            drawing = page.evaluate("window.worked")
             page.context.close()
         print(
             f"{name:7} first view {statistics.median(firsts):.2f} s, worst {max(firsts):.2f} s; "
-            f"{arguments.tasks} tasks drawn after {statistics.median(alls):.2f} s, worst {max(alls):.2f} s"
+            f"{arguments.tasks} tasks drawn after {statistics.median(alls):.2f} s, worst {max(alls):.2f} s; "
+            f"{files} requests, {size / 1000:.0f} kB"
         )
+        print(f"{name:7} script of a picture while they are drawn {told(drawing)}")
         for changes in (0, arguments.changes):
             page, _, _ = view(browser, url, path, cells, arguments.tasks)
             with going_on(home, running, changes):
+                page.evaluate("window.worked.length = 0")
                 seen = page.evaluate(SCROLL, arguments.seconds)
             page.context.close()
+            script = f"; script {told(seen['script'])}" if seen["script"] else ""
             print(
-                f"{name:7} scrolled, {changes:3} changes/s: frames {told(seen['frames'])}; busy {100 * seen['busy']:.0f} %"
+                f"{name:7} scrolled, {changes:3} changes/s: frames {told(seen['frames'])}; busy {100 * seen['busy']:.0f} %{script}"
             )
 
 

@@ -114,7 +114,7 @@ def history(
     if not told.runs:
         print(f"{safe_text(name)} has not run yet: sark-node experiment run {safe_text(name)}")
         return
-    _show_history(told)
+    show_history(told)
 
 
 def accept(
@@ -181,7 +181,8 @@ def _seconds(wait: str) -> float:
         raise CampaignError(f"--wait: {exc}", hint="write it as 90s, 10m or 2h") from None
 
 
-def _show_history(told: History) -> None:
+def show_history(told: History) -> None:
+    """A table for each cell, the latest run first."""
     console = new_console()
     for cell in told.cells:
         threads = "" if cell.threads is None else f", {count(cell.threads, 'thread')}"

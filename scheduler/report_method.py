@@ -12,9 +12,8 @@ from scheduler.page import Block, Bullets, Cell, Commands, Head, Line, Paragraph
 from scheduler.plural import count
 from scheduler.report import RawResult
 from scheduler.report_facts import Report
-from scheduler.report_results import number, verdict_cell
+from scheduler.report_results import device_cell, number, task_cell, text, verdict_cell
 from scheduler.row import Row
-from scheduler.simulated import marked
 
 MAX_FINDINGS: Final = 50
 MAX_NOTES: Final = 20
@@ -65,8 +64,8 @@ def host(report: Report) -> Section | None:
     heads = [Head("task"), Head("device"), *(Head(name, True) for name, _ in told), Head("verdict")]
     lines = [
         [
-            Cell([Said(_task(row))]),
-            Cell([Said(marked(row.device_name, row.simulated))]),
+            task_cell(row),
+            device_cell(row),
             *(_value(get(row)) for _, get in told),
             verdict_cell(row),
         ]
@@ -162,12 +161,12 @@ def fingerprints(report: Report) -> Section:
         ]
         lines = [
             [
-                Cell([Said(marked(row.device_name, row.simulated))]),
-                Cell([Said(" ".join(filter(None, (row.soc, row.arch))))]),
+                device_cell(row),
+                text(" ".join(filter(None, (row.soc, row.arch)))),
                 number(row.cores),
                 Cell(["" if row.ram is None else f"{row.ram:.1f}"]),
-                Cell([Said(row.device_os)]),
-                Cell([Said(row.node_version)]),
+                text(row.device_os),
+                text(row.node_version),
                 _code(row.device_id),
                 _code(row.worker_id),
             ]
@@ -176,10 +175,7 @@ def fingerprints(report: Report) -> Section:
         blocks.append(Table(["Devices"], heads, lines))
     models = {row.model_sha256: row for row in report.rows}
     heads = [Head("model"), Head("bytes", True), Head("sha256")]
-    lines = [
-        [Cell([Said(row.file_name)]), number(row.file_size), _code(row.model_sha256)]
-        for row in models.values()
-    ]
+    lines = [[text(row.file_name), number(row.file_size), _code(row.model_sha256)] for row in models.values()]
     blocks.append(Table(["Models"], heads, lines))
     runtimes = {
         (row.driver, row.runtime, row.providers, row.compute_units): row for row in report.rows if row.driver
@@ -187,7 +183,7 @@ def fingerprints(report: Report) -> Section:
     if runtimes:
         heads = [Head("unit"), Head("driver"), Head("runtime"), Head("execution providers")]
         lines = [
-            [Cell([Said(text)]) for text in (row.compute_units, row.driver, row.runtime, row.providers)]
+            [text(words) for words in (row.compute_units, row.driver, row.runtime, row.providers)]
             for row in runtimes.values()
         ]
         blocks.append(Table(["Runtimes"], heads, lines))
@@ -201,9 +197,9 @@ def fingerprints(report: Report) -> Section:
     ]
     lines = [
         [
-            Cell([Said(_task(result.row))]),
-            Cell([Said(result.row.file_name)]),
-            Cell([Said(marked(result.row.device_name or "none", result.row.simulated))]),
+            task_cell(result.row),
+            text(result.row.file_name),
+            device_cell(result.row),
             _code(result.row.fingerprint),
             _code(result.row.task_sha256),
             _code(_signature(result)),
@@ -224,10 +220,6 @@ def _signature(result: RawResult) -> str:
 
 def _code(text: str) -> Cell:
     return Cell([Said(text, code=True)] if text else [""])
-
-
-def _task(row: Row) -> str:
-    return row.job_id.rpartition("/")[2]
 
 
 # -- verifying ---------------------------------------------------------------------------------------------------------------------

@@ -63,6 +63,21 @@ def number(value: float | int | None) -> Cell:
     return Cell([f"{value:,}" if isinstance(value, int) else digits(value)])
 
 
+def text(value: str) -> Cell:
+    """Somebody's words."""
+    return Cell([Said(value)])
+
+
+def task_cell(row: Row) -> Cell:
+    """The task by its number."""
+    return text(row.job_id.rpartition("/")[2])
+
+
+def device_cell(row: Row) -> Cell:
+    """The device's name, with the mark of one that is not there."""
+    return text(marked(row.device_name or "none", row.simulated))
+
+
 def verdict_cell(row: Row) -> Cell:
     """The verdict of a complete row, the status of another."""
     if row.status is Status.COMPLETE:
@@ -190,7 +205,7 @@ def _pairs(pairs: Sequence[Named], told: str) -> Iterable[Block]:
         remark: list[Span] = [Said("; ".join(filter(None, (why, pair.note))))]
         lines.append(
             [
-                Cell([Said(name)]),
+                text(name),
                 word,
                 Cell(["" if said.ratio is None else f"{said.ratio:.3f}"]),
                 Cell([ends]),
@@ -270,19 +285,15 @@ def failures(report: Report) -> Section | None:
     heads = [Head("task"), Head("model"), Head("unit"), Head("device"), Head("status"), Head("why")]
     lines = [
         [
-            Cell([Said(row.job_id.rpartition("/")[2])]),
-            Cell([Said(row.file_name)]),
-            Cell([Said(row.compute_units)]),
-            Cell([Said(row.device_name or "none")]),
+            task_cell(row),
+            text(row.file_name),
+            text(row.compute_units),
+            device_cell(row),
             verdict_cell(row),
-            Cell(
-                [
-                    Said(
-                        ": ".join(filter(None, (row.reason, "; ".join(row.detail.splitlines()))))
-                        or row.verdict_reason
-                        or "no reason told"
-                    )
-                ]
+            text(
+                ": ".join(filter(None, (row.reason, "; ".join(row.detail.splitlines()))))
+                or row.verdict_reason
+                or "no reason told"
             ),
         ]
         for row in rows

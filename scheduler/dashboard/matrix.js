@@ -1,25 +1,32 @@
 // Models and units against devices, a cell for each pair, in it what each of its tasks does now. Whichever are fewer are the columns.
 
 import { h, replace } from "./dom.js";
-import { bar, ms, region, setBar, setText } from "./widgets.js";
+import { bar, inOrder, ms, region, setBar, setText } from "./widgets.js";
 
 const NOWHERE = "no device yet";
 
 // Gives { element, put(changed tasks), filter(test) }.
 export function matrix() {
-  const known = new Map(); // task id -> { task, link, words, line, shown, where }
+  const known = new Map(); // task id -> { task, link, words, line, at, shown }
   const element = h("div");
   let shows = () => true;
   let cells = new Map();
   let shape = "";
 
-  function put(tasks) {
+  let moved = false;
+
+  // `last`: no more follow at once, so that they are put in their cells.
+  function put(tasks, last = true) {
     for (const task of tasks) {
       const one = known.get(task.task) || make(task);
       known.set(task.task, one);
       draw(one, task);
-      one.shown = shows(task);
+      const [at, shown] = [address(task), shows(task)];
+      moved = moved || at !== one.at || shown !== one.shown;
+      [one.at, one.shown] = [at, shown];
     }
+    if (!moved || !last) return;
+    moved = false;
     arrange();
   }
 
@@ -27,7 +34,7 @@ export function matrix() {
     const words = h("span");
     const line = bar(null);
     const link = h("a", { href: `#/tasks/${task.task}` }, h("b", {}, `${task.n} `), words, line);
-    return { task, link, words, line };
+    return { task, link, words, line, at: null, shown: false };
   }
 
   function draw(one, task) {
@@ -49,14 +56,14 @@ export function matrix() {
       kinds.set(JSON.stringify([task.model, task.unit]), task);
       devices.set(place(task), task.worker ? task.device || task.worker.slice(-8) : NOWHERE);
     }
-    const names = [...devices].sort((a, b) => (a[0] === "") - (b[0] === "") || a[1].localeCompare(b[1], undefined, { numeric: true }) || (a[0] < b[0] ? -1 : 1));
+    const names = [...devices].sort((a, b) => (a[0] === "") - (b[0] === "") || inOrder(a[1], b[1]) || (a[0] < b[0] ? -1 : 1));
     const now = JSON.stringify([...kinds.keys(), names]);
     if (now !== shape) {
       shape = now;
       frame([...kinds], names);
     }
     for (const one of shown) {
-      const cell = cells.get(address(one.task));
+      const cell = cells.get(one.at);
       if (one.link.parentNode !== cell) cell.append(one.link);
     }
     for (const one of known.values()) if (!one.shown) one.link.remove();

@@ -160,18 +160,24 @@ export async function doing(button, deed) {
   }
 }
 
+const ROW_REM = 2.4; // of a long table, as the style sheet has it
+const AROUND = 15;
+
 // -- tables -----------------------------------------------------------------------------------------------------------
 
 // A table whose rows change one by one. Columns: { name, value(row) -> what is shown and sorted by,
 //   cell(row) -> node, text or list (else value), sign(row) -> text that changes when the cell must be drawn anew (else value),
 //   number: true, width: "6rem" (where `long`), sort: false, head: true (names its row), hidden: true (its name is for listeners) }
 // Options: label, key(row) -> text, sorted: [column name, "ascending" | "descending"], empty: what is said without rows,
-//   long: rows out of sight cost nothing; stack: on a narrow screen each row is a card; rowClass(row) -> one of our classes.
+//   long: only rows in sight are there, each of one height; stack: on a narrow screen each row is a card; rowClass(row) -> one of our classes.
 // Gives { element, set(rows), put(changed rows), drop(keys), filter(test), rows() }.
 export function table(columns, { label, key, sorted = null, long = false, stack = false, empty = "None.", rowClass = () => "" }) {
-  const known = new Map(); // key -> { row, tr, cells, signs, place, by, shown }
+  const known = new Map(); // key -> { row, tr, cells, signs, place, by, shown, at }
+  let inOrderNow = []; // those that are shown
+  let drawn = new Set(); // those whose rows stand in the page
   let order = sorted ? { column: columns.find((one) => one.name === sorted[0]), down: sorted[1] === "descending" } : null;
   let shows = () => true;
+  let moved = false;
   const roles = (role) => (long || stack ? { role } : {}); // boxes that are laid out otherwise lose what a table tells by itself
   const heads = columns.map((column) => {
     const sorts = column.sort !== false && !column.hidden;
@@ -185,7 +191,7 @@ export function table(columns, { label, key, sorted = null, long = false, stack 
   const whole = h(
     "table",
     { class: long ? "long" : stack ? "stack" : null, "aria-label": label, ...roles("table") },
-    h("thead", roles("rowgroup"), h("tr", roles("row"), heads)),
+    h("thead", roles("rowgroup"), h("tr", { ...roles("row"), "aria-rowindex": long ? 1 : null }, heads)),
     body,
   );
   if (long) whole.style.setProperty("--columns", columns.map((column) => column.width || "minmax(6rem, 1fr)").join(" "));
@@ -214,22 +220,69 @@ export function table(columns, { label, key, sorted = null, long = false, stack 
     const way = order?.down ? -1 : 1;
     list.sort((a, b) => (order ? compare(a.by, b.by, way) : 0) || a.place - b.place);
     none.hidden = list.length > 0;
+    inOrderNow = list;
+    if (long) {
+      whole.setAttribute("aria-rowcount", list.length + 1);
+      body.style.height = `${list.length * ROW_REM}rem`;
+      addEventListener("scroll", soon, { passive: true });
+      addEventListener("resize", soon, { passive: true });
+    }
+    fill();
+  }
+
+  // From which row to which they are in sight, with some above and below so that Tab and a turn of the wheel find them there. It moves by
+  // many rows at a time: most pictures of a scrolling page then need nothing of it.
+  function sight() {
+    const height = ROW_REM * parseFloat(getComputedStyle(document.documentElement).fontSize) * AROUND;
+    const top = body.getBoundingClientRect().top;
+    const first = Math.max(0, Math.floor(-top / height) - 1) * AROUND;
+    return [first, Math.max(first, (Math.ceil((innerHeight - top) / height) + 1) * AROUND)];
+  }
+
+  function inSight([first, last]) {
+    const held = inOrderNow.findIndex((one) => one.tr?.contains(document.activeElement));
+    const some = inOrderNow.slice(first, last);
+    if (held >= 0 && held < first) some.unshift(inOrderNow[held]); // what has the focus keeps it
+    if (held >= last) some.push(inOrderNow[held]);
+    return some;
+  }
+
+  let asked = false;
+  function soon() {
+    if (asked) return;
+    asked = true;
+    requestAnimationFrame(() => {
+      asked = false;
+      if (body.isConnected) fill(false);
+      else for (const name of ["scroll", "resize"]) removeEventListener(name, soon);
+    });
+  }
+
+  let shownRange = [0, 0];
+  function fill(anew = true) {
+    const here = long && inOrderNow.length > 4 * AROUND ? sight() : null;
+    if (!anew && (!here || String(here) === String(shownRange))) return;
+    shownRange = here;
+    if (anew && long) inOrderNow.forEach((one, index) => (one.at = index));
+    const list = here ? inSight(here) : inOrderNow;
     const held = document.activeElement;
     let next = body.firstChild;
-    for (const { tr } of list) {
-      if (tr === next) next = next.nextSibling;
-      else body.insertBefore(tr, next);
+    for (const one of list) {
+      paint(one);
+      if (one.tr === next) next = next.nextSibling;
+      else body.insertBefore(one.tr, next);
     }
     while (next) {
       const gone = next;
       next = next.nextSibling;
       gone.remove();
     }
+    drawn = new Set(list);
     if (held !== document.activeElement && body.contains(held)) held.focus({ preventScroll: true });
   }
 
-  function make(row) {
-    const cells = columns.map((column) =>
+  function make(one) {
+    one.cells = columns.map((column) =>
       h(column.head ? "th" : "td", {
         scope: column.head ? "row" : null,
         class: column.number ? "number" : null,
@@ -237,30 +290,41 @@ export function table(columns, { label, key, sorted = null, long = false, stack 
         ...roles(column.head ? "rowheader" : "cell"),
       }),
     );
-    return { row, cells, tr: h("tr", roles("row"), cells), signs: [], place: known.size, by: undefined, shown: false };
+    one.tr = h("tr", roles("row"), one.cells);
+  }
+
+  // The row as it is now; only cells that say something else than before are drawn.
+  function paint(one) {
+    if (!one.tr) make(one);
+    const as = rowClass(one.row);
+    if (one.tr.className !== as) one.tr.className = as;
+    if (long && one.tr.dataset.at !== String(one.at)) {
+      one.tr.dataset.at = one.at;
+      one.tr.setAttribute("aria-rowindex", one.at + 2);
+      one.tr.style.top = `${one.at * ROW_REM}rem`;
+    }
+    columns.forEach((column, index) => {
+      const sign = String((column.sign || column.value)(one.row));
+      if (one.signs[index] === sign) return;
+      one.signs[index] = sign;
+      const shown = column.cell ? column.cell(one.row) : column.value(one.row);
+      replace(one.cells[index], shown);
+      if (long && typeof shown !== "object") one.cells[index].title = visible(String(shown ?? ""));
+    });
   }
 
   // Whether the row stands elsewhere now, or comes, or goes.
   function draw(row) {
     const id = key(row);
     const fresh = !known.has(id);
-    const one = known.get(id) || make(row);
+    const one = known.get(id) || { row, tr: null, cells: [], signs: [], place: known.size, by: undefined, shown: false, at: 0 };
     known.set(id, one);
     one.row = row;
-    const as = rowClass(row);
-    if (one.tr.className !== as) one.tr.className = as;
-    columns.forEach((column, index) => {
-      const sign = String((column.sign || column.value)(row));
-      if (one.signs[index] === sign) return;
-      one.signs[index] = sign;
-      const shown = column.cell ? column.cell(row) : column.value(row);
-      replace(one.cells[index], shown);
-      if (long && typeof shown !== "object") one.cells[index].title = visible(String(shown ?? ""));
-    });
+    if (drawn.has(one)) paint(one);
     const [by, shown] = [order?.column.value(row), shows(row)];
-    const moved = fresh || by !== one.by || shown !== one.shown;
+    const elsewhere = fresh || by !== one.by || shown !== one.shown;
     [one.by, one.shown] = [by, shown];
-    return moved;
+    return elsewhere;
   }
 
   return {
@@ -274,10 +338,12 @@ export function table(columns, { label, key, sorted = null, long = false, stack 
       });
       arrange();
     },
-    put(rows) {
-      let moved = false;
+    // `last`: no more follow at once, so that they are put in order.
+    put(rows, last = true) {
       for (const row of rows) moved = draw(row) || moved;
-      if (moved) arrange();
+      if (!moved || !last) return;
+      moved = false;
+      arrange();
     },
     drop(ids) {
       for (const id of ids) known.delete(id);
@@ -292,11 +358,14 @@ export function table(columns, { label, key, sorted = null, long = false, stack 
   };
 }
 
+// Numbers in texts count as numbers. One collator: made anew for each pair it would take most of the time of sorting.
+export const inOrder = new Intl.Collator(undefined, { numeric: true }).compare;
+
 function compare(a, b, way) {
   const none = (value) => value === null || value === undefined || value === "";
   if (none(a) || none(b)) return none(a) - none(b); // what is not known stands last, whichever way
   if (typeof a === "number" && typeof b === "number") return way * (a - b);
-  return way * String(a).localeCompare(String(b), undefined, { numeric: true });
+  return way * inOrder(String(a), String(b));
 }
 
 // -- time -------------------------------------------------------------------------------------------------------------
@@ -322,19 +391,34 @@ export async function every(seconds, deed, signal) {
   }
 }
 
-// Collects what comes and hands it over once for each picture that is drawn; nothing piles up while the page is out of sight.
+const SLICE = 60;
+const FRAME_MS = 8; // about half of what a picture may take: the rest is for laying it out
+
+// Collects what comes and hands it over once for each picture that is drawn, of very much so much at a time that the page still answers.
+// Nothing piles up while the page is out of sight.
 export function gather(key, take) {
   const waiting = new Map();
   let asked = false;
-  return (thing) => {
-    waiting.set(key(thing), thing);
+  function ask() {
     if (asked) return;
     asked = true;
     requestAnimationFrame(() => {
       asked = false;
-      const things = [...waiting.values()];
-      waiting.clear();
-      take(things);
+      const began = performance.now();
+      do {
+        const things = [];
+        for (const [name, thing] of waiting) {
+          things.push(thing);
+          waiting.delete(name);
+          if (things.length === SLICE) break;
+        }
+        take(things, waiting.size === 0);
+      } while (waiting.size && performance.now() - began < FRAME_MS);
+      if (waiting.size) ask();
     });
+  }
+  return (thing) => {
+    waiting.set(key(thing), thing);
+    ask();
   };
 }

@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 from protocol.errors import CampaignError
-from scheduler.alarm import Cell, Finding, Good, Measured, judge, key_of, more_memory
+from scheduler.alarm import Cell, Finding, Good, Measured, Outcome, judge, key_of, more_memory
 from scheduler.campaign import load_campaign, parse_campaign
 from scheduler.campaign_form import Schedule
 from scheduler.campaign_text import campaign_text, read_spec
+from scheduler.cli_experiment_run import show_history
 from scheduler.experiment import DAY_S, first_due, following, is_due, read_title, strayed
 from scheduler.experiment_store import ExperimentRow
-from scheduler.experiment_view import experiments_view, history_view
+from scheduler.experiment_view import CellHistory, History, Point, experiments_view, history_view
 from scheduler.experiments import begin, begin_due, find_version, save, set_schedule
 from scheduler.row import Row, Status
 from scheduler.store import Store
@@ -405,3 +406,18 @@ def test_memory_needs_launches_on_both_sides() -> None:
     more = tuple(2 * n for n in EIGHT)
     assert "2.00 times" in more_memory(EIGHT, more)
     assert more_memory(EIGHT[:5], more) == more_memory((), more) == more_memory(EIGHT, ()) == ""
+
+
+def test_hostile_names_do_no_harm_in_a_history(capsys: pytest.CaptureFixture[str]) -> None:
+    bad = "[red]x[/]\x1b[2J\u202egnp.exe\u200b<img src=x>=1+1"
+    _, (cell,) = judge(
+        [measured(2.0, file_name=bad, device_name=bad, compute_units=bad)], lambda row, key: None
+    )
+    point = {name: getattr(cell, name) for name in Outcome.model_fields}
+    points = (Point(campaign="c-1", version=1, begun="2026-11-21T12:00:00+00:00", **point),)
+    shown = CellHistory(model=bad, unit=bad, device=bad, device_id="d", simulated=True, points=points)
+    show_history(History(experiment="e", count=1, total=1, runs=(), cells=(shown,)))
+    told = capsys.readouterr().out
+    assert not set(told) & {"\x1b", "\u202e", "\u200b"}
+    assert "[red]x[/]" in told
+    assert "[simulation]" in told

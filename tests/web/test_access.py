@@ -8,7 +8,16 @@ from playwright.sync_api import Page, expect
 
 from tests.web.site import Open, Site, told
 
-PAGES = ("", "#/campaigns/{done}", "#/campaigns/{done}?view=list", "#/tasks/{done}/1", "#/fleet", "#/gate")
+PAGES = (
+    "",
+    "#/campaigns/{done}",
+    "#/campaigns/{done}?view=list",
+    "#/tasks/{done}/1",
+    "#/fleet",
+    "#/gate",
+    "#/compare?a={done}/1&b={done}/2",
+    "#/submit",
+)
 SERIOUS = ("serious", "critical")
 
 
@@ -18,6 +27,10 @@ def settled(page: Page, path: str) -> None:
         expect(page.locator("tbody tr")).to_have_count(2)
     elif path == "#/gate":
         expect(page.get_by_text("Up for")).to_be_visible()
+    elif "compare" in path:
+        expect(page.get_by_role("heading", name="Matrix")).to_be_visible()
+    elif "submit" in path:
+        expect(page.get_by_role("heading", name="Plan")).to_be_visible()
     elif "campaigns" in path:
         expect(page.locator("tbody tr").first).to_be_visible()
     elif "tasks" in path:

@@ -33,6 +33,7 @@ export async function show(main, parts, { signal, query }) {
   const tasks = new Map();
   const medians = new Map(); // by number
   let asking = false;
+  let stale = true; // who waits or failed is to be told anew
 
   // -- what stands still -------------------------------------------------------------------------------------------------
   const state = h("span");
@@ -51,7 +52,7 @@ export async function show(main, parts, { signal, query }) {
   const only = h("select", { "aria-label": "Tasks in state" }, h("option", { value: "" }, "all tasks"), PARTS.map(([name, words]) => h("option", { value: name }, words)));
   const find = h("input", { type: "search", "aria-label": "Model, unit or device holds", placeholder: "model, unit, device", autocomplete: "off" });
   const place = h("div");
-  const views = { matrix: matrix(), list: list(cancelOne) };
+  const views = { matrix: matrix(), list: list(cancelOne, campaign.simulated) };
   let view = query.get("view") === "list" ? "list" : "matrix";
   const choose = Object.keys(views).map((name) => h("button", { type: "button", onclick: () => turn(name) }, name === "matrix" ? "Matrix" : "List"));
   replace(
@@ -91,11 +92,14 @@ export async function show(main, parts, { signal, query }) {
   // -- what moves --------------------------------------------------------------------------------------------------------
   const changed = gather(
     (task) => task.task,
-    (some) => {
+    (some, last) => {
       if (signal.aborted) return;
-      for (const task of some) keep(task);
-      views[view].put(some);
-      told();
+      for (const task of some) {
+        stale = stale || hasStory(task) || hasStory(tasks.get(task.task));
+        keep(task);
+      }
+      views[view].put(some, last);
+      if (last) told();
       if (some.some((task) => task.state === "succeeded" && task.median_ms === null)) measured();
     },
   );
@@ -138,8 +142,7 @@ export async function show(main, parts, { signal, query }) {
         medians.set(first, null); // also where nothing is told of it: it is not asked for again
         for (const row of page.results) medians.set(Number(row.JobId.slice(row.JobId.lastIndexOf("/") + 1)), row.InferenceMsMedian);
         const some = [...tasks.values()].filter((task) => task.state === "succeeded" && task.median_ms === null && medians.get(task.n));
-        some.forEach(keep);
-        views[view].put(some);
+        some.forEach(changed); // drawn a few at a time, as all that comes is
       }
     } catch (error) {
       if (!signal.aborted && error.status) throw error;
@@ -169,7 +172,8 @@ export async function show(main, parts, { signal, query }) {
       const grow = String(sums[name]);
       if (strip.children[index].style.flexGrow !== grow) strip.children[index].style.flexGrow = grow;
     });
-    tell(waits, [...tasks.values()]);
+    if (stale) tell(waits, [...tasks.values()]);
+    stale = false;
   }
 
   function turn(to) {
@@ -228,6 +232,10 @@ function part(task) {
   return task.state === "running" || task.state === "leased" ? "running" : "waiting";
 }
 
+function hasStory(task) {
+  return task !== undefined && ["waiting", "failed"].includes(part(task));
+}
+
 // Who waits and why, who failed and why: those with the same story together.
 function tell(place, tasks) {
   const stories = new Map();
@@ -269,7 +277,7 @@ function numbers(list) {
 }
 
 // Every task in a line.
-function list(cancelOne) {
+function list(cancelOne, simulated) {
   return table(
     [
       { name: "Task", head: true, number: false, width: "3.5rem", value: (task) => task.n, sign: (task) => task.n, cell: (task) => h("a", { href: `#/tasks/${task.task}` }, task.n) },
@@ -279,7 +287,7 @@ function list(cancelOne) {
       { name: "State", width: "7.5rem", value: (task) => task.state, cell: (task) => badge(task.state) },
       { name: "How it stands", sort: false, width: "minmax(10rem, 2.4fr)", value: (task) => task.progress },
       { name: "Share", hidden: true, width: "5rem", value: (task) => (ENDED.has(task.state) ? null : task.fraction), cell: (task) => bar(ENDED.has(task.state) ? null : task.fraction) },
-      { name: "Median", number: true, width: "7.5rem", value: (task) => task.median_ms, cell: (task) => [ms(task.median_ms), task.simulated && task.median_ms !== null && h("div", {}, simulation())] },
+      { name: "Median", number: true, width: simulated ? "11rem" : "5.5rem", value: (task) => task.median_ms, cell: (task) => [ms(task.median_ms), task.simulated && task.median_ms !== null && [" ", simulation()]] },
       {
         name: "Deeds",
         hidden: true,

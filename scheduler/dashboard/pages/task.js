@@ -107,7 +107,9 @@ function headline({ task, row, judgement: judged, unreadable }) {
     h(
       "p",
       {},
-      low === null
+      task.simulated
+        ? `From a script: ${many}.`
+        : low === null
         ? `From ${many}: too few launches to say how far the true median may lie from it.`
         : `With 95 % confidence the median lies between ${time(low)} and ${time(high)}: ${many}.`,
       row.InferenceMsP99 !== null && ` One in a hundred takes ${time(row.InferenceMsP99)} or longer.`,
