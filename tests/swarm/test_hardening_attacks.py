@@ -37,6 +37,8 @@ from swarm.network import Contact, Network, Stream
 from swarm.routing import KAD_PROTOCOL, SLOTS, SLOTS_PER_PEER
 from tests.swarm.attacker import ATTACKER, MSS, RawLink, attack, ended, line, tcp
 
+pytestmark = pytest.mark.patient
+
 ECHO = "/test/echo/1"
 
 
