@@ -75,7 +75,7 @@ Start = tuple[HostNetwork, HostNetwork, HostNetwork]
 async def three() -> AsyncIterator[Start]:
     """A gate, a node with a place there, and a caller."""
     async with AsyncExitStack() as stack:
-        stack.enter_context(trio.fail_after(15))
+        stack.enter_context(trio.fail_after(60))
         gate, node, caller = [
             await stack.enter_async_context(
                 open_host(
@@ -138,6 +138,7 @@ async def test_a_kept_link_moves_to_the_direct_connection_and_gives_the_circuit_
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.patient
 async def test_somebody_else_at_an_address_that_a_peer_told_is_called_once_a_try(three: Start) -> None:
     """A peer may tell where anybody is, to have us call there again and again."""
     _, node, caller = three
@@ -158,6 +159,7 @@ async def test_somebody_else_at_an_address_that_a_peer_told_is_called_once_a_try
     assert calls == 1
 
 
+@pytest.mark.patient
 async def test_few_tries_are_answered_at_a_time_whoever_asks(three: Start) -> None:
     gate, node, _ = three
     place = await node.reserve(gate.peer_id, gate.addresses)
