@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo test test-extras lint types imports pytest fmt spec lock binary clean
+.PHONY: demo test test-extras lint types imports pytest fmt spec lock binary packages clean
 
 demo: $(STAMP)  ## a gate, three workers and a campaign on this machine
 	@$(BIN)/sark-node demo
@@ -49,8 +49,12 @@ spec: $(STAMP)  ## write what is generated: parts of SPEC.md, docs/columns.md, d
 	@$(BIN)/python -c "from pathlib import Path; import sark; Path('docs/openapi.json').write_text(sark.openapi_text(), 'utf-8')"
 	@$(BIN)/python -P tools/reference.py
 
-binary:  ## dist/sark-node-…: all in one file for this system, in an environment of its own (.venv-binary)
+binary: $(STAMP)  ## dist/sark-node-…: all in one file for this system, made in an environment of its own (.venv-binary) and tried
 	$(PYTHON) -P tools/binary.py
+	$(BIN)/python -m pytest tests/packages/test_binary.py
+
+packages: $(STAMP)  ## the wheel, installed by pipx and by uv as its users do; fetches what it needs
+	$(BIN)/python -m pytest tests/packages/installers
 
 lock:  ## pin what a fresh environment of this project's dependencies resolves to
 	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock

@@ -67,7 +67,9 @@ def prepare() -> Path:
     if not python.exists():
         venv.create(ENVIRONMENT, with_pip=True)
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "-c", str(ROOT / "constraints.txt"), str(ROOT), "pyinstaller>=6.16"], check=True)
+    subprocess.run(
+        [*pip, "-c", str(ROOT / "constraints.txt"), f"{ROOT}[demo]", "pyinstaller>=6.16"], check=True
+    )
     return python
 
 

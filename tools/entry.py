@@ -3,11 +3,28 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 
 PART = "--part"
+LIBRARIES = "LD_LIBRARY_PATH"
+ANEW = "PYINSTALLER_RESET_ENVIRONMENT"
+
+
+def as_it_was() -> None:
+    """The variable that led the loader to our libraries says again what it said before: it has been read, and programs of this system
+    that we start, such as its C compiler, find their own. Another of ourselves begins anew.
+    """
+    os.environ[ANEW] = "1"
+    if sys.platform == "linux":
+        before = os.environ.pop(f"{LIBRARIES}_ORIG", "")
+        os.environ.pop(LIBRARIES, None)
+        if before:
+            os.environ[LIBRARIES] = before
+
 
 if __name__ == "__main__":
+    as_it_was()
     if sys.argv[1:2] == [PART]:
         importlib.import_module(f"drivers.{sys.argv[2]}").main(sys.argv[3:])
     else:

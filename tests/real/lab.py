@@ -113,6 +113,8 @@ class Lab:
     """The gate's."""
     lan: bool = False
     """Whether they look for neighbours."""
+    program: Sequence[str] = SARK
+    """What is tried."""
 
     def home(self, name: str) -> Home:
         """Where that process keeps its things."""
@@ -160,7 +162,7 @@ class Lab:
                 [
                     *self.places.get(name, ()),
                     *before,
-                    *SARK,
+                    *self.program,
                     "--log-level",
                     "info",
                     "--home",
@@ -248,7 +250,13 @@ class Lab:
 
     def command(self, name: str, *arguments: str | Path) -> list[str]:
         """`sark-node --home …/name ARGUMENTS`."""
-        return [*self.places.get(name, ()), *SARK, "--home", str(self.folder / name), *map(str, arguments)]
+        return [
+            *self.places.get(name, ()),
+            *self.program,
+            "--home",
+            str(self.folder / name),
+            *map(str, arguments),
+        ]
 
     def run(
         self,
