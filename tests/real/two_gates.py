@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import json
 import random
 import threading
 import time
@@ -125,10 +126,15 @@ def tasks_for(lab: Lab, folder: Path, each: int, seconds: float) -> Path:
     return campaign(folder, "everybody", models_for(folder, each * len(lab.workers), seconds), **RUNS)
 
 
-def tasks_on_each(folder: Path, each: int, seconds: float) -> Path:
-    """A campaign of so many tasks on every single device there is."""
-    devices = {"spread": "device"}
-    return campaign(folder, "everybody", models_for(folder, each, seconds), devices=devices, **RUNS)
+def one_for_each(folder: Path, workers: Sequence[str], seconds: float) -> Path:
+    """A campaign in the plain form with one job for each of these workers, by its peer id."""
+    model = models_for(folder, 1, seconds)[0]["path"]
+    jobs = [
+        {"compute_unit": "Fake (Simulation)", "num_inference_runs": 5, "worker_id": peer} for peer in workers
+    ]
+    path = folder / "one-for-each.json"
+    path.write_text(json.dumps({"model_url": model, "jobs": jobs}), encoding="utf-8")
+    return path
 
 
 def models_for(folder: Path, count: int, seconds: float) -> list[dict[str, str]]:
