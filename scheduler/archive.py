@@ -23,8 +23,11 @@ from typing import IO, Any, Final
 import sqlalchemy as sa
 
 from protocol.errors import CampaignError, ResourceError
+from scheduler import tables as t
 from scheduler.migrations import MIGRATIONS
+from scheduler.simulated import UNIT
 from scheduler.transfer import TABLES, Entry, Transfer
+from scheduler.verdict import Verdict
 
 FORMAT: Final = "sark store 1"
 MAX_LINE: Final = 512 * 1024 * 1024
@@ -170,6 +173,8 @@ def _entry(path: Path, number: int, value: dict[str, Any]) -> Entry:
             found[column.name] = _cell(path, number, column, row[column.name])
         elif not column.nullable and column.default is None:
             raise _bad(path, number, f"the row has no {column.name!r}")
+    if table is t.results and found.get("unit") == UNIT and found.get("verdict"):
+        found["verdict"] = str(Verdict.SIMULATED)  # files from before simulations had a verdict of their own
     return table.name, found
 
 

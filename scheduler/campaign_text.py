@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from protocol.errors import CampaignError
 from scheduler.campaign_form import Campaign, Job, ModelEntry, Schedule, StepEntry
+from scheduler.yamlfile import meaning
 
 
 def read_spec(spec: str, title: str) -> Campaign:
@@ -30,7 +31,19 @@ def campaign_text(
     if schedule is not None:
         value["schedule"] = schedule.model_dump(mode="json", exclude_defaults=True)
     head = "".join(f"# {line}\n" for line in note.splitlines())
-    return head + yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=120)
+    return head + yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes also what our reader alone would take for a number, such as 1e5."""
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    quoted = "'" if meaning(text) != text else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=quoted)
+
+
+_Dumper.add_representer(str, _text)
 
 
 def _ours(campaign: Campaign, folder: str) -> dict[str, Any]:

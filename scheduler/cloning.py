@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from protocol.errors import CampaignError
 from scheduler.campaign import parse_campaign
@@ -18,6 +17,7 @@ from scheduler.experiments import find_version, utc
 from scheduler.safe import safe_text
 from scheduler.store import Store
 from scheduler.uploads import SCHEME
+from scheduler.yamlfile import parse_document
 
 _HINT = (
     "such as --set measure.batch=[1,8] or --set models.1.path=other.onnx; a list's entries count from 1,"
@@ -71,18 +71,14 @@ def _text(campaign: Campaign, folder: str, note: str, changes: Sequence[str]) ->
     text = campaign_text(campaign, folder=folder, note=note)
     if not changes:
         return text
-    value = yaml.safe_load(text)
+    value = parse_document(text.encode(), "clone.yaml").value
     for change in changes:
         _set(value, change)
-    try:
-        changed = parse_campaign(
-            yaml.safe_dump(value, sort_keys=False, allow_unicode=True).encode(),
-            "clone.yaml",
-            more_units=campaign.units,
-        )
+    try:  # as JSON: each value is read as the one that it is
+        changed = parse_campaign(json.dumps(value).encode(), "clone.json", more_units=campaign.units)
     except CampaignError as exc:
         raise CampaignError(
-            f"with these changes it is no campaign: {exc.said}", hint=exc.first_hint
+            f"with these changes it is no campaign: {exc.said}", hint=exc.first_hint or _HINT
         ) from None
     told = ", ".join(safe_text(change.partition("=")[0], 60) for change in changes)
     return campaign_text(changed, note=f"{note}\nChanged: {told}")
@@ -95,11 +91,9 @@ def _set(value: Any, change: str) -> None:
     if not sign or not all(keys):
         raise CampaignError(f"--set {safe_text(change, 80)!r} is not KEY=VALUE", hint=_HINT)
     try:
-        new = yaml.safe_load(told)
-    except yaml.YAMLError:
-        raise CampaignError(
-            f"--set {safe_text(change, 80)!r}: the value is not valid YAML", hint=_HINT
-        ) from None
+        new = parse_document(told.encode("utf-8", "replace"), "--set").value
+    except CampaignError as exc:
+        raise CampaignError(f"--set {safe_text(change, 80)!r}: {exc.said}", hint=_HINT) from None
     for key in keys[:-1]:
         value = _inside(value, key, change)
     last = keys[-1]

@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import zipfile
 from collections.abc import Callable, Collection, Mapping
+from importlib.machinery import ModuleSpec
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Final
 
@@ -96,7 +97,7 @@ def find_model(entry: ModelEntry, base_dir: Path, fetch: Fetch = no_fetch) -> Pa
     path = entry.path or ""
     if entry.package is None:
         return base_dir / Path(path).expanduser()
-    spec = importlib.util.find_spec(entry.package)  # a top-level package is found without being imported
+    spec = package_spec(entry.package)
     folders = list(spec.submodule_search_locations or ()) if spec else []
     if not folders:
         raise entry.error(
@@ -110,6 +111,14 @@ def find_model(entry: ModelEntry, base_dir: Path, fetch: Fetch = no_fetch) -> Pa
         )
     found = [Path(folder) / inside for folder in folders]
     return next((file for file in found if file.exists()), found[0])
+
+
+def package_spec(name: str) -> ModuleSpec | None:
+    """Where the top-level package `name` is, without importing it; None: there is none."""
+    try:
+        return importlib.util.find_spec(name)
+    except ValueError:  # a module that came in another way, such as __main__
+        return None
 
 
 def unseen(campaign: Campaign) -> tuple[str, ...]:

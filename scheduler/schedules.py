@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 import structlog
 import trio
 
-from protocol.errors import ResourceError, SarkError
+from protocol.errors import SarkError
 from scheduler.experiment_store import SENT, RunRow
 from scheduler.experiments import alarm_lines, begin_due, hook_body, judge_ended
 from scheduler.models import Fetch
@@ -51,9 +51,7 @@ class Schedules:
                 try:
                     if await self.step(begin=begin):
                         await wake()
-                except (
-                    ResourceError
-                ) as exc:  # a full disk, a locked store: it may be well again the next time
+                except SarkError as exc:  # a full disk, a locked store, settings that were changed: it may be well the next time
                     log.warning("experiments.waiting", why=exc.what)
                 await trio.sleep(LOOK_S)
         finally:

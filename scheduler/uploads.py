@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib.util
 import os
 import re
 import shutil
@@ -24,6 +23,7 @@ from protocol.base import Sha256
 from protocol.errors import Refused, ResourceError
 from scheduler.campaign_form import Campaign, ModelEntry
 from scheduler.forms import Form, utc
+from scheduler.models import package_spec
 from scheduler.safe import safe_text
 from swarm.home import Home
 from swarm.urls import FOR_OTHERS, read_url, scheme_of
@@ -214,7 +214,7 @@ def _refuse_inside(entry: ModelEntry) -> None:
                 or "send the model, POST /api/v1/models?name=FILE; or start the server with --allow-paths",
             ) from None
     if entry.package is not None:
-        spec = importlib.util.find_spec(entry.package)
+        spec = package_spec(entry.package)
         if spec is not None and spec.origin is None:
             raise entry.error(
                 f"model {label!r}: {entry.package} is a folder of the server's, not a package",

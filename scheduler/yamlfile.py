@@ -218,7 +218,7 @@ def _yaml_events(text: str, file: str) -> Iterator[_Event]:
                     yield _Event(_Kind.END, line)
                 case yaml.ScalarEvent():
                     plain = event.style is None or event.style == ""
-                    value = _plain(event.value) if plain else event.value
+                    value = meaning(event.value) if plain else event.value
                     key = "<<" if event.value == "<<" and plain else event.value
                     yield _Event(_Kind.KEY_OR_SCALAR, line, value, key)
                 case _:
@@ -239,7 +239,7 @@ def _yaml_events(text: str, file: str) -> Iterator[_Event]:
         ) from exc
 
 
-def _plain(text: str) -> Any:
+def meaning(text: str) -> Any:
     """What a word without quotes means."""
     if text in _WORDS:
         return _WORDS[text]

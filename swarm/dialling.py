@@ -383,9 +383,10 @@ class NodeHost(BasicHost):
         try:
             stream = await conn.new_stream()
             try:
-                spoken = await self.multiselect_client.select_one_of(
-                    list(protocol_ids), MultiselectCommunicator(stream), NEGOTIATE_WITHIN_S
-                )
+                with _expecting(conn, protocol_ids):
+                    spoken = await self.multiselect_client.select_one_of(
+                        list(protocol_ids), MultiselectCommunicator(stream), NEGOTIATE_WITHIN_S
+                    )
             except BaseException:
                 with trio.move_on_after(1.0, shield=True):
                     await stream.reset()
@@ -461,6 +462,24 @@ def _watch(stream: INetStream, protocol: str) -> None:
     """From now on it matters whether the peer is there, unless all that is said here is of no consequence to anybody waiting."""
     if protocol not in CASUAL and isinstance(stream.muxed_conn, BoundedYamux):
         stream.muxed_conn.watched = True
+
+
+@contextlib.contextmanager
+def _expecting(conn: SwarmConn, wanted: Sequence[str]) -> Iterator[None]:
+    """A peer that may be gone is being asked whether it speaks one of these. Who says no to what matters was no more than asked."""
+    muxed = conn.muxed_conn
+    if not isinstance(muxed, BoundedYamux) or CASUAL.issuperset(wanted):
+        yield
+        return
+    muxed.expected += 1
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, BaseLibp2pError) or _is_silence(error):
+            muxed.watched = True
+        raise
+    finally:
+        muxed.expected -= 1
 
 
 def is_relayed(conn: INetConn) -> bool:

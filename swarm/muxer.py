@@ -252,6 +252,8 @@ class BoundedYamux(yamux.Yamux):
         """When the peer was last heard, on trio's clock."""
         self.watched = False
         """Whether somebody waits for what comes by this connection, and has to know soon that nothing will."""
+        self.expected = 0
+        """How many wait to be told whether the peer speaks what they want of it."""
         self._said_at = 0.0
         """When the peer was first sent something since it was last heard."""
         self.relayed = self.secured_conn.get_connection_type() is ConnectionType.RELAYED
@@ -328,6 +330,11 @@ class BoundedYamux(yamux.Yamux):
                 stream.rest = bytes(self.stream_buffers.get(stream_id, b""))
         await super()._cleanup_on_error()
 
+    @property
+    def matters(self) -> bool:
+        """Whether somebody waits here now."""
+        return self.watched or self.expected > 0
+
     async def _measure_rtt_loop(self) -> None:
         """Ask a quiet peer whether it is there (libp2p asks too, and ignores that nothing comes back)."""
         self.heard_at = trio.current_time()
@@ -341,7 +348,7 @@ class BoundedYamux(yamux.Yamux):
             asked = trio.current_time()
             self._ping_sent_time = asked
             self._ping_event = trio.Event()
-            within = PONG_WITHIN_S if self.watched or not begun else CASUAL_PONG_WITHIN_S
+            within = PONG_WITHIN_S if self.matters or not begun else CASUAL_PONG_WITHIN_S
             with trio.move_on_after(within):
                 try:
                     await self._write_frame(_header(yamux.TYPE_PING, yamux.FLAG_SYN, 0, self._ping_id))
@@ -357,9 +364,9 @@ class BoundedYamux(yamux.Yamux):
     def _quiet_for(self) -> float:
         """Seconds until the peer is asked, unless it is heard before: soon where somebody waits, or where it owes an answer."""
         owes = self._said_at > self.heard_at
-        if self.watched or not owes:
+        if self.matters or not owes:
             return (
-                self.heard_at + (PING_EVERY_S if self.watched else CASUAL_PING_EVERY_S) - trio.current_time()
+                self.heard_at + (PING_EVERY_S if self.matters else CASUAL_PING_EVERY_S) - trio.current_time()
             )
         return self._said_at + PING_EVERY_S - trio.current_time()
 

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 import structlog
 import trio
 
-from protocol.errors import ResourceError, Unreachable
+from protocol.errors import SarkError, Unreachable
 from protocol.messages import Action
 from protocol.words import WorkerState
 from scheduler.api.feeds import Feeds
@@ -126,7 +126,9 @@ class Desk:
                     continue
                 log.info("scheduler.again", campaigns=open_)
                 await self.wake()
-            except ResourceError as exc:
+            except (
+                SarkError
+            ) as exc:  # also for settings that were changed meanwhile: they may be mended again
                 log.warning("scheduler.gone", why=exc.what)
             wait_s = min(2 * wait_s, RAREST_S)
 

@@ -12,8 +12,8 @@ from typing import Final
 
 from protocol.errors import ResourceError
 
-PLACES: Final = 2**62
-"""Bytes of the file, none of which is ever written."""
+PLACES: Final = 2**30
+"""Bytes of the file, none of which is ever written. As many as each system's C library can lock: on Windows an offset is a `long`."""
 
 
 class Turns:

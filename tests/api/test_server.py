@@ -10,10 +10,16 @@ from typing import Any
 
 import httpx
 import trio
+import trio.testing
 
 import sark
 from scheduler.api.desk import FETCHING, Desk
+from scheduler.models import no_fetch
+from scheduler.schedules import Schedules
+from scheduler.store import Store
+from swarm.home import Home
 from swarm.identity import lock_folder
+from swarm.settings import SettingsError
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "openapi.json"
 
@@ -45,6 +51,47 @@ async def test_while_a_campaign_goes_on_a_scheduler_process_that_is_gone_is_star
             while not woken.times:
                 await trio.sleep(0.01)
             nursery.cancel_scope.cancel()
+
+
+async def test_settings_that_are_wrong_for_a_while_end_no_server(tmp_path: Path, kept: Any) -> None:
+    """Whoever mends the file finds the server where it was; with `join --serve` a worker would end with it."""
+    kept.campaign("c-one")
+    times = 0
+
+    def keep_alive() -> None:
+        nonlocal times
+        times += 1
+        if times == 1:
+            raise SettingsError("config.toml: gates: no list")
+
+    desk = Desk(Home.at(tmp_path / "home"), gates=tuple, keep_alive=keep_alive)
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(desk.mind, 0.01)
+            while times < 2:
+                await trio.sleep(0.01)
+            nursery.cancel_scope.cancel()
+    desk.close()
+
+
+async def test_experiments_are_seen_to_again_after_settings_were_wrong(
+    autojump_clock: trio.testing.MockClock, tmp_path: Path
+) -> None:
+    times = 0
+    again = trio.Event()
+
+    def open_store() -> Store:
+        nonlocal times
+        times += 1
+        if times == 2:
+            trio.from_thread.run_sync(again.set)
+        raise SettingsError("config.toml: store: no URL")
+
+    schedules = Schedules(Home.at(tmp_path / "home"), open_store, no_fetch)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(schedules.keep, trio.lowlevel.checkpoint)
+        await again.wait()
+        nursery.cancel_scope.cancel()
 
 
 async def test_models_that_are_being_fetched_are_in_the_way_of_nothing_else(

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import httpx
@@ -106,7 +107,11 @@ def folder_of_ours(tmp_path: Path) -> Iterator[None]:
     (tmp_path / "here" / "a_folder_of_ours").mkdir(parents=True)
     (tmp_path / "here" / "a_folder_of_ours" / "x.onnx").write_bytes(MODEL)
     sys.path.append(str(tmp_path / "here"))
+    sys.modules["a_module_of_ours"] = ModuleType(
+        "a_module_of_ours"
+    )  # as `__main__` is in an installed program
     yield
+    del sys.modules["a_module_of_ours"]
     sys.path.remove(str(tmp_path / "here"))
 
 
@@ -128,6 +133,7 @@ def folder_of_ours(tmp_path: Path) -> Iterator[None]:
         ({"url": "https://printer.lan/x.onnx", "sha256": "ab" * 32, "size": 7}, "printer.lan"),
         ({"url": "https://127.0.0.1/x.onnx", "path": f"sha256:{SHA}"}, "127.0.0.1"),
         ({"package": "a_folder_of_ours", "path": "x.onnx"}, "not a package"),
+        ({"package": "a_module_of_ours", "path": "x.onnx"}, "not installed"),
     ],
 )
 async def test_what_is_the_server_s_own_cannot_be_named(

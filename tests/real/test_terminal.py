@@ -20,8 +20,6 @@ import pytest
 from swarm.screen import ENTER, LEAVE
 from tests.real.lab import Lab, campaign, script, until
 
-ENDS_WITHIN_S = 30.0
-
 
 class Terminal:
     """One of 80 × 24, the other end of which is ours, and a command on it."""
@@ -60,7 +58,7 @@ class Terminal:
             return words in self.heard[after:]
 
         try:
-            until(come, words, within=ENDS_WITHIN_S)
+            until(come, words)
         except AssertionError:
             raise AssertionError(f"{words!r} not in {self.heard[after:]!r}") from None
 
@@ -70,7 +68,7 @@ class Terminal:
 
     def ended(self) -> int:
         """Its exit code, and all is heard."""
-        until(self._is_over, "it ends", within=ENDS_WITHIN_S)
+        until(self._is_over, "it ends")
         return self.process.returncode
 
     def _is_over(self) -> bool:

@@ -74,6 +74,12 @@ def test_keys_are_changed_on_the_way(home: Home, source: str) -> None:
     assert (found.devices.spread, found.units) == ("class", ("CPU (ONNX)",))
 
 
+@pytest.mark.parametrize("typed", ["on", "no", "'1e5'", "2020-01-01", "1:30", "0x1F"])
+def test_a_value_is_read_as_in_a_campaign_file(home: Home, typed: str) -> None:
+    found = cloned(home, "nightly", f"models.two.batch_dim={typed}")
+    assert found.models[1].batch_dim == typed.strip("'")
+
+
 def test_a_model_is_taken_out(home: Home) -> None:
     assert [entry.label for entry in cloned(home, "nightly", "models.1=").models] == ["two"]
 
@@ -92,7 +98,10 @@ def test_the_text_says_where_it_is_from_and_what_was_changed(home: Home) -> None
         ("measure.batch", "'measure.batch' is not KEY=VALUE"),
         ("=1", "is not KEY=VALUE"),
         ("measure..runs=1", "is not KEY=VALUE"),
-        ("measure.runs=[", "the value is not valid YAML"),
+        ("measure.runs=[", "not valid YAML"),
+        ("measure.runs=2020-99-99", "with these changes it is no campaign: measure.runs"),
+        ("measure.runs=!!int x", "tags are not read here"),
+        ("models=" + "[" * 1500, "nested deeper than 32 levels"),
         ("models.9.batch=[1]", "9 is no entry of that list of 2"),
         ("models.none.batch=[1]", "none is no entry of that list of 2"),
         ("campaign.name=x", "there is no such place in it"),

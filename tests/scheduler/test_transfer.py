@@ -126,6 +126,16 @@ def test_all_that_goes_out_comes_in_byte_for_byte_and_a_second_time_changes_noth
         assert [task.state for task in other.tasks("c-open")][2] is TaskState.PENDING
 
 
+def test_simulations_in_files_from_before_they_had_a_verdict_are_not_taken_for_measurements(
+    store: Store, tmp_path: Path
+) -> None:
+    rows = [row for name, row in list(store.dump()) if name == "results" and row["state"] == "succeeded"]
+    units = ("Fake (Simulation)", "CPU (ONNX)")
+    file = tmp_path / "old.jsonl.gz"
+    write_archive(file, [("results", rows[0] | {"unit": unit, "verdict": "valid"}) for unit in units])
+    assert [row["verdict"] for _, row in read_archive(file)] == ["simulated", "valid"]
+
+
 def test_open_campaigns_stay_out_unless_they_are_wanted(store: Store, target: Place, tmp_path: Path) -> None:
     file = tmp_path / "all.jsonl.gz"
     write_archive(file, store.dump())

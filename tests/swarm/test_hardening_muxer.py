@@ -247,10 +247,11 @@ async def test_what_a_finished_stream_had_received_can_be_read_after_the_connect
 # -- a clock that jumps: nothing here takes real time ---------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("how", ["watched", "expected"])
 async def test_a_silent_peer_that_is_waited_for_is_given_up_within_10_seconds(
-    autojump_clock: trio.testing.MockClock, rig: Rig
+    autojump_clock: trio.testing.MockClock, rig: Rig, how: str
 ) -> None:
-    rig.conn.watched = True
+    setattr(rig.conn, how, 1)
     assert await given_up_after(rig) <= 10
 
 

@@ -10,12 +10,14 @@ from functools import partial
 import pytest
 import trio
 import trio.testing
+from libp2p.peer.id import ID
 
 from protocol.errors import ResourceError, Unreachable
 from swarm.addresses import concrete, parse_tcp, split_peer, usable
 from swarm.dialling import AnotherAnswers
 from swarm.host import HostNetwork, open_host
-from swarm.identity import Identity
+from swarm.identity import Identity, peer_id_bytes
+from swarm.muxer import BoundedYamux
 from swarm.network import Stream
 
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
@@ -200,6 +202,28 @@ async def test_a_link_that_is_cut_silently_is_noticed_within_10_seconds() -> Non
             with pytest.raises(trio.BrokenResourceError):
                 await stream.receive_some()
             await until(lambda: (client.connected(), server.connected()) == ((), ()))
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("cut", [True, False], ids=["silence", "no"])
+async def test_a_connection_is_watched_once_somebody_has_waited_for_work_there_in_vain(cut: bool) -> None:
+    """Else the next one who wants something of that peer is given the dead connection, too. A peer that says no is there."""
+    async with (
+        open_host(Identity.from_seed(1), listen=[LOOPBACK], server=True) as server,
+        open_host(Identity.from_seed(2), server=False) as client,
+        trio.open_nursery() as nursery,
+    ):
+        proxy = Proxy(server)
+        await client.connect(server.peer_id, [await nursery.start(proxy.run)])
+        conn = client._swarm.live(ID(peer_id_bytes(server.peer_id)))
+        assert conn is not None
+        muxed = conn.muxed_conn
+        assert isinstance(muxed, BoundedYamux)
+        assert not muxed.matters
+        proxy.cut = cut
+        with pytest.raises(Unreachable):
+            await client.open(server.peer_id, ECHO, patience_s=0.2 if cut else 20)
+        assert muxed.matters is cut
         nursery.cancel_scope.cancel()
 
 
