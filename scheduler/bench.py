@@ -23,7 +23,7 @@ from protocol.task import Measure, Task, Timeouts, task_body
 from protocol.words import Outcome, Phase
 from scheduler.bench_models import at_hand, is_url
 from scheduler.campaign_errors import did_you_mean
-from scheduler.campaign_form import UNITS
+from scheduler.campaign_words import UNITS
 from scheduler.compare import Comparison, Word, compare_samples
 from scheduler.models import Fetch, no_fetch
 from scheduler.observed import Observed, observe

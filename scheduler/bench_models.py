@@ -13,7 +13,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from protocol.errors import CampaignError, ResourceError
-from scheduler.campaign_form import URL_SCHEMES, ModelEntry
+from scheduler.campaign_form import ModelEntry
+from scheduler.campaign_words import URL_SCHEMES
 from scheduler.models import Fetch, find_model
 from scheduler.safe import safe_text
 from scheduler.sources import sha256_of

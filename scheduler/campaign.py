@@ -15,8 +15,6 @@ from pydantic import BaseModel, ValidationError
 from protocol.steps import POST, PRE, problem
 from scheduler.campaign_errors import Problem, did_you_mean, first_found, first_of
 from scheduler.campaign_form import (
-    UNITS,
-    URL_SCHEMES,
     Campaign,
     Devices,
     Job,
@@ -28,6 +26,7 @@ from scheduler.campaign_form import (
     VariantEntry,
 )
 from scheduler.campaign_plain import is_plain, read_plain
+from scheduler.campaign_words import UNITS, URL_SCHEMES
 from scheduler.safe import is_safe, safe_text
 from scheduler.yamlfile import Document, Where, parse_document, read_document
 from swarm.urls import scheme_of

@@ -15,7 +15,8 @@ from pydantic import Field, StringConstraints, ValidationError
 
 from protocol.base import Name, Sha256
 from scheduler.campaign_errors import Problem, first_found, first_of
-from scheduler.campaign_form import Bytes, Campaign, Job, ModelEntry, Part, Runs, UnitName
+from scheduler.campaign_form import Campaign, Job, ModelEntry, Part
+from scheduler.campaign_words import Bytes, Runs, UnitName
 from scheduler.yamlfile import Document
 from swarm.urls import scheme_of
 

@@ -71,7 +71,7 @@ def validate(
     """Check a campaign file and its models, and say what would be measured. Needs no network, but for models by URL."""
     from protocol.requirement import show_size
     from scheduler.campaign import load_campaign
-    from scheduler.campaign_form import show_percent
+    from scheduler.campaign_words import show_percent
     from scheduler.models import describe_models
     from scheduler.validating import valid
 
@@ -159,7 +159,7 @@ def submit(
     Ctrl-C only stops watching. Exit code 0: all tasks succeeded, 1: some did not, or the world is not as planned, 3: no device fits.
     """
     from scheduler.campaign import load_campaign
-    from scheduler.campaign_form import parse_duration
+    from scheduler.campaign_words import parse_duration
     from scheduler.models import unseen
     from scheduler.report import check_folder
     from scheduler.submit import submit_campaign

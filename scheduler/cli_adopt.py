@@ -296,7 +296,7 @@ MAX_LASTS_S: Final = 3_650 * 86_400.0
 
 
 def _days(text: str) -> float:
-    from scheduler.campaign_form import parse_duration
+    from scheduler.campaign_words import parse_duration
 
     try:
         number = text[:-1].strip()

@@ -173,7 +173,7 @@ def _answering(ctx: typer.Context, gate: list[str] | None) -> tuple[str, ...]:
 
 
 def _seconds(wait: str) -> float:
-    from scheduler.campaign_form import parse_duration
+    from scheduler.campaign_words import parse_duration
 
     try:
         return parse_duration(wait)

@@ -46,7 +46,7 @@ def top(
     """
     import trio
 
-    from scheduler.campaign_form import parse_duration
+    from scheduler.campaign_words import parse_duration
     from scheduler.lookout import Lookout
     from scheduler.opening import open_store
     from scheduler.peers import eyes_open

@@ -86,7 +86,7 @@ def models(ctx: typer.Context, incomplete: str) -> list[Word]:
 
 def units(ctx: typer.Context, incomplete: str) -> list[Word]:
     """Compute units by their public names."""
-    from scheduler.campaign_form import UNITS  # pydantic's second is paid by who asks for units
+    from scheduler.campaign_words import UNITS  # pydantic's second is paid by who asks for units
 
     return offered(((unit, "") for unit in UNITS), incomplete)
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pydantic import BaseModel, ConfigDict
 
 from scheduler.alarm import Cell, Outcome
-from scheduler.campaign_form import Schedule, show_time_of_day
+from scheduler.campaign_form import Schedule
 from scheduler.campaign_text import campaign_text, read_spec
+from scheduler.campaign_words import show_time_of_day
 from scheduler.experiment_store import ExperimentRow, KeptModel, VersionRow
 from scheduler.experiments import find, read_cells, utc, why_unstarted
 from scheduler.safe import safe_text

@@ -113,7 +113,7 @@ class Listing(Questions):
         standing = sa.case((c.ended.is_not(None), c.outcome), (c.cancel, "cancelling"), else_="running")
         pretended = t.tasks.c.unit == UNIT
 
-        def by_state(table: sa.Table, *which: sa.ColumnElement[bool]) -> sa.Select[Any]:
+        def by_state(table: sa.Table, *which: sa.ColumnElement[bool]) -> sa.Executable:
             query = sa.select(table.c.state, sa.func.count().label("number")).where(*which)
             return query.group_by(table.c.state)
 

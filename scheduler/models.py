@@ -14,7 +14,8 @@ from pydantic import ValidationError
 
 from protocol.errors import CampaignError, Refused
 from protocol.task import Model
-from scheduler.campaign_form import Campaign, ModelEntry, file_of
+from scheduler.campaign_form import Campaign, ModelEntry
+from scheduler.campaign_words import file_of
 from scheduler.onnx_batch import check_batches
 from scheduler.safe import safe_text
 from scheduler.simulated import UNIT as SIMULATED_UNIT

@@ -16,7 +16,7 @@ from scheduler.api.parts import CampaignId, conflict, found, problems
 from scheduler.api.problems import Wrong
 from scheduler.background import is_running
 from scheduler.campaign import parse_campaign
-from scheduler.campaign_form import parse_duration
+from scheduler.campaign_words import parse_duration
 from scheduler.downloads import downloader
 from scheduler.forms import CampaignInfo, Form, campaign_info
 from scheduler.models import describe_models

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from protocol.errors import CampaignError
 from scheduler.campaign import MAX_CELLS, Campaign, load_campaign, parse_campaign
-from scheduler.campaign_form import parse_duration, show_duration
 from scheduler.campaign_schema import SCHEMA_FILE, campaign_schema, schema_text
+from scheduler.campaign_words import parse_duration, show_duration
 from scheduler.starter import starter_campaign
 
 HEAD = "campaign: trial\nmodels: [a.onnx]\nunits: [CPU (ONNX)]\n"
