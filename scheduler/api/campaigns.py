@@ -221,5 +221,5 @@ async def _cancel(desk: Desk, campaign: str, target: str) -> Cancelled:
 
     concerned = await desk.store(ask)
     if concerned:
-        await desk.wake()
+        await desk.go_on()
     return Cancelled(target=target, open_tasks=concerned)

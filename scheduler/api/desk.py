@@ -112,6 +112,15 @@ class Desk:
         """See to it that a scheduler process runs: somebody waits for its work. Raises `ResourceError` when it cannot be started."""
         await trio.to_thread.run_sync(self.keep_alive)
 
+    async def go_on(self) -> None:
+        """The same for what was stored just now. That it is stored is what its client is told, whatever comes of this: who was told of a
+        failure would ask for it once more. Where no process can be started now, `mind` does it later.
+        """
+        try:
+            await self.wake()
+        except SarkError as exc:
+            log.warning("scheduler.gone", why=exc.what)
+
     async def mind(self, every_s: float = MIND_S) -> None:
         """For ever: who submitted here relies on the scheduler process. One that was killed, or ended because its store was away for a
         moment, is started again; one that ends each time, ever more rarely.

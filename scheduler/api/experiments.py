@@ -148,7 +148,7 @@ def router(desk: Desk) -> APIRouter:
             ).model_dump()
 
         told, again = await desk.once.do(key, f"experiment\0{title}".encode(), make)
-        await desk.wake()
+        await desk.go_on()
         response.headers["Location"] = f"/api/v1/campaigns/{told['campaign']}"
         if again:
             response.headers["Idempotency-Replayed"] = "true"

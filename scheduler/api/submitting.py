@@ -106,7 +106,7 @@ def router(desk: Desk) -> APIRouter:
         told, again = await desk.once.do(
             key, asked, lambda new: create_campaign(desk, uploads, body, file, wait_s=wait_s, new=new)
         )
-        await desk.wake()  # after the answer was kept: a scheduler that does not start takes nothing back
+        await desk.go_on()
         _mark(response, told["campaign_id"], again=again)
         return told
 
@@ -122,7 +122,7 @@ def router(desk: Desk) -> APIRouter:
         told, again = await desk.once.do(
             key, f"retry\0{campaign}".encode(), lambda new: _retry(desk, uploads, campaign, new)
         )
-        await desk.wake()  # after the answer was kept: a scheduler that does not start takes nothing back
+        await desk.go_on()
         _mark(response, told["campaign"], again=again)
         return told
 

@@ -17,10 +17,13 @@ import pytest
 import trio
 
 from protocol.errors import ResourceError
+from scheduler.api.app import open_app
 from scheduler.api.desk import Desk
 from scheduler.api.once import KEEP_S, Once
 from scheduler.api.problems import Wrong
 from scheduler.uploads import Uploads
+from swarm.home import Home
+from swarm.settings import SettingsError
 
 CAMPAIGNS = "/api/v1/campaigns"
 MODELS = "/api/v1/models"
@@ -311,6 +314,27 @@ async def test_a_key_that_another_server_of_the_home_answers_to_is_free_when_tha
 async def test_a_key_that_is_none_is_refused(client: httpx.AsyncClient, key: str) -> None:
     answer = await client.post(CAMPAIGNS, json=NAMED, headers={"Idempotency-Key": key})
     assert answer.status_code == HTTPStatus.UNPROCESSABLE_ENTITY
+
+
+async def test_what_is_stored_is_told_as_stored_though_no_scheduler_can_be_started_now(
+    tmp_path: Path, kept: Any
+) -> None:
+    """Who was answered with an error would send it again, and have it twice."""
+
+    def keep_alive() -> None:
+        raise SettingsError("config.toml: gates: no list")
+
+    desk = Desk(Home.at(tmp_path / "home"), gates=tuple, keep_alive=keep_alive)
+    transport = httpx.ASGITransport(open_app(desk))
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:5000") as client:
+        assert (await client.post(f"{MODELS}?name=m.onnx", content=MODEL)).status_code == HTTPStatus.CREATED
+        made = await client.post(CAMPAIGNS, json=NAMED)
+        assert made.status_code == HTTPStatus.CREATED, made.text
+        (item,) = kept.store.summaries()
+        assert made.json()["campaign_id"] == item.campaign.id
+        gone = await client.post(f"{CAMPAIGNS}/{item.campaign.id}/cancel")
+        assert gone.status_code == HTTPStatus.ACCEPTED, gone.text
+    desk.close()
 
 
 # -- again ----------------------------------------------------------------------------------------------------------------------

@@ -76,7 +76,7 @@ def router(desk: Desk) -> APIRouter:
             b"first\0" + body,
             lambda new: create_campaign(desk, uploads, body, "campaign.json", wait_s=WAIT_S, new=new),
         )
-        await desk.wake()  # after the answer was kept: a scheduler that does not start takes nothing back
+        await desk.go_on()
         campaign = str(told["campaign_id"])
         response.headers["Location"] = f"/api/campaigns/{campaign}"
         return await desk.store(lambda store: _created(store, campaign))
