@@ -111,8 +111,10 @@ class Screen:
         lines = self._lines(picture, size[1])
         told = changes(self._shown, lines, size)
         if told:
+            self._shown = (
+                lines  # before it is written: what was stopped in the middle of it begins with nothing
+            )
             self._write(told)
-            self._shown = lines
 
     def _lines(self, picture: RenderableType, height: int) -> list[str]:
         with self._console.capture() as captured:
@@ -134,8 +136,11 @@ class Screen:
         self._keys.loud()
 
     def _write(self, text: str) -> None:
-        self._console.file.write(text)
-        self._console.file.flush()
+        try:
+            self._console.file.write(text)
+            self._console.file.flush()
+        except RuntimeError:  # a signal came while a slow terminal took a picture: Python lets nobody else write to the file then
+            os.write(self._console.file.fileno(), text.encode())
 
     def _step_aside(self, number: int, frame: FrameType | None) -> None:
         """Leave the terminal as it was, do what the signal does by itself, and be back if that was to wait."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import random
 import re
 
@@ -138,6 +139,33 @@ def test_the_terminal_is_given_back_however_it_ends(how: type[BaseException] | N
     assert text.endswith(LEAVE)
     for on, off in (("\x1b[?1049h", "\x1b[?1049l"), ("\x1b[?25l", "\x1b[?25h"), ("\x1b[?7l", "\x1b[?7h")):
         assert text.count(on) == text.count(off) == 1
+
+
+class Slow(io.StringIO):
+    """A terminal that is taking a picture when a signal comes: Python lets no handler write to its file meanwhile."""
+
+    def __init__(self, fd: int) -> None:
+        super().__init__()
+        self._fd, self.taking = fd, False
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def write(self, text: str) -> int:
+        if self.taking:
+            raise RuntimeError("reentrant call inside <_io.BufferedWriter name=1>")
+        return super().write(text)
+
+
+def test_a_signal_in_the_middle_of_a_picture_gives_a_slow_terminal_back() -> None:
+    reading, writing = os.pipe()
+    out = Slow(writing)
+    with Screen(Console(file=out, width=40, height=6, force_terminal=True), io.StringIO()) as screen:
+        screen.show("one")
+        out.taking = True
+    os.close(writing)
+    with os.fdopen(reading, encoding="utf-8") as heard:
+        assert heard.read() == LEAVE
 
 
 @pytest.mark.parametrize(
