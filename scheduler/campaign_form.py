@@ -200,7 +200,8 @@ class Measuring(Part):
     runs: Runs = 100
     """Timed inferences."""
     loads: Annotated[int, Field(ge=1, le=100)] = 6
-    """Launches, each in a fresh process that loads the model; the runs are shared out over them."""
+    """Launches, each in a fresh process that loads the model; the runs are shared out over them. Fewer than four runs for each are all made
+    in the first, and the row is few-runs."""
     precision: Percent | None = None
     """Instead of runs and loads: launch until the median is known within so much either way, or say that it is not."""
     warmup: Literal["auto"] | Annotated[int, Field(ge=0, le=100_000)] = "auto"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from copy import deepcopy
+from pathlib import Path, PurePath
 from typing import Any
 
 from protocol.errors import CampaignError
@@ -20,7 +21,7 @@ from scheduler.uploads import SCHEME
 from scheduler.yamlfile import parse_document
 
 _HINT = (
-    "such as --set measure.batch=[1,8] or --set models.1.path=other.onnx; a list's entries count from 1,"
+    "such as --set measure.batch=[1,8] or --set models.1.path=other.onnx; models go by name or by number from 1,"
     " nothing after = takes a key out"
 )
 
@@ -81,7 +82,7 @@ def _text(campaign: Campaign, folder: str, note: str, changes: Sequence[str]) ->
             f"with these changes it is no campaign: {exc.said}", hint=exc.first_hint or _HINT
         ) from None
     told = ", ".join(safe_text(change.partition("=")[0], 60) for change in changes)
-    return campaign_text(changed, note=f"{note}\nChanged: {told}")
+    return campaign_text(changed, schedule=changed.schedule, note=f"{note}\nChanged: {told}")
 
 
 def _set(value: Any, change: str) -> None:
@@ -89,50 +90,58 @@ def _set(value: Any, change: str) -> None:
     way, sign, told = change.partition("=")
     keys = way.strip().split(".")
     if not sign or not all(keys):
-        raise CampaignError(f"--set {safe_text(change, 80)!r} is not KEY=VALUE", hint=_HINT)
+        raise _wrong(change, "is not KEY=VALUE", colon=False)
     try:
         new = parse_document(told.encode("utf-8", "replace"), "--set").value
     except CampaignError as exc:
-        raise CampaignError(f"--set {safe_text(change, 80)!r}: {exc.said}", hint=_HINT) from None
-    for key in keys[:-1]:
-        value = _inside(value, key, change)
-    last = keys[-1]
+        raise _wrong(change, exc.said) from None
+    _put(value, keys, new, change)
+
+
+def _put(value: Any, keys: Sequence[str], new: Any, change: str) -> None:
     if isinstance(value, list):
-        at = _at(value, last, change)
-        value[at] = new
-        if new is None:
-            del value[at]
-    elif isinstance(value, dict):
-        if new is None and last not in value:
-            raise CampaignError(f"--set {safe_text(change, 80)!r}: it has no such key", hint=_HINT)
-        value[last] = new
-        if new is None:
-            del value[last]
+        places, rest = _places(value, keys, change)
+        for at in reversed(places):
+            if not rest and new is None:
+                del value[at]
+            elif not rest:
+                value[at] = deepcopy(new)
+            else:
+                if isinstance(value[at], str):  # a model that is a path alone
+                    value[at] = {"path": value[at]}
+                _put(value[at], rest, new, change)
+    elif not isinstance(value, dict):
+        raise _wrong(change, "there is no such place in it")
+    elif len(keys) > 1:
+        _put(value.setdefault(keys[0], {}), keys[1:], new, change)
+    elif new is not None:
+        value[keys[0]] = deepcopy(new)
+    elif keys[0] in value:
+        del value[keys[0]]
     else:
-        raise CampaignError(f"--set {safe_text(change, 80)!r}: there is no such place in it", hint=_HINT)
+        raise _wrong(change, "it has no such key")
 
 
-def _inside(value: Any, key: str, change: str) -> Any:
-    if isinstance(value, list):
-        at = _at(value, key, change)
-        if isinstance(value[at], str):  # a model that is a path alone
-            value[at] = {"path": value[at]}
-        return value[at]
-    if isinstance(value, dict):
-        found = value.setdefault(key, {})
-        if isinstance(found, (dict, list)):
-            return found
-    raise CampaignError(f"--set {safe_text(change, 80)!r}: there is no such place in it", hint=_HINT)
+def _places(value: Sequence[Any], keys: Sequence[str], change: str) -> tuple[list[int], Sequence[str]]:
+    """Of a list the place by its number from 1, or those of all models of that name, which may hold dots; and the keys that are left."""
+    first = keys[0]
+    if first.isdecimal() and len(first) < 6 and 1 <= int(first) <= len(value):
+        return [int(first) - 1], keys[1:]
+    for length in range(len(keys), 0, -1):
+        name = ".".join(keys[:length])
+        found = [at for at, one in enumerate(value) if name in _names(one)]
+        if found:
+            return found, keys[length:]
+    raise _wrong(change, f"{safe_text(first, 40)} is no entry of that list of {len(value)}")
 
 
-def _at(value: Sequence[Any], key: str, change: str) -> int:
-    """The place in a list: a number from 1, or a model's name."""
-    if key.isdecimal() and len(key) < 6 and 1 <= int(key) <= len(value):
-        return int(key) - 1
-    for at, one in enumerate(value):
-        if isinstance(one, Mapping) and one.get("name") == key:
-            return at
-    raise CampaignError(
-        f"--set {safe_text(change, 80)!r}: {safe_text(key, 40)} is no entry of that list of {len(value)}",
-        hint=_HINT,
-    )
+def _names(one: Any) -> tuple[str, ...]:
+    """What a model is called: all its variants, and the very one."""
+    if not isinstance(one, Mapping):
+        return (PurePath(one).name,) if isinstance(one, str) else ()
+    name = str(one.get("name") or PurePath(str(one.get("path") or one.get("url") or "")).name)
+    return (name, f"{name} {one.get('variant')}")
+
+
+def _wrong(change: str, what: str, *, colon: bool = True) -> CampaignError:
+    return CampaignError(f"--set {safe_text(change, 80)!r}{':' if colon else ''} {what}", hint=_HINT)

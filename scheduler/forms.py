@@ -17,6 +17,7 @@ from protocol.words import Phase, Reason
 from scheduler.progress import fraction, progress_text
 from scheduler.simulated import UNIT, asks_for_it
 from scheduler.stored import CampaignRow, Event, NewModel, Outcome, Summary, TaskRow
+from scheduler.ways import UNSAID, Way
 
 
 class Form(BaseModel):
@@ -162,6 +163,10 @@ class TaskInfo(Form):
     """Of the model."""
     unit: str
     """The compute unit asked for."""
+    threads: int | None = None
+    """Of one inference; null: as many as physical cores."""
+    batch: int | None = None
+    """Size of the batch; null: as the model has it."""
     simulated: bool = False
     """A simulation: its figures come from a script, or its device is not there."""
     state: TaskState
@@ -200,7 +205,7 @@ class TaskInfo(Form):
     ended: str | None
 
 
-def task_info(row: TaskRow) -> TaskInfo:
+def task_info(row: TaskRow, way: Way = UNSAID) -> TaskInfo:
     """`row` for programs."""
     return TaskInfo(
         task=row.id,
@@ -208,6 +213,8 @@ def task_info(row: TaskRow) -> TaskInfo:
         model=row.model,
         sha256=row.sha256,
         unit=row.unit,
+        threads=way.threads,
+        batch=way.batch,
         simulated=row.unit == UNIT,
         state=row.state,
         progress=progress_text(row),

@@ -162,9 +162,13 @@ class Questions:
         rows = self._all(query.where(t.models.c.sha256.in_(hashes)).group_by(t.models.c.sha256))
         return {row.sha256: row.name for row in rows}
 
-    def bodies(self, campaign: str) -> dict[str, bytes]:
-        """The canonical bytes of each task, by id."""
-        query = sa.select(t.tasks.c.id, t.tasks.c.body).where(t.tasks.c.campaign == campaign)
+    def bodies(self, campaign: str, first: int = 1, last: int | None = None) -> dict[str, bytes]:
+        """The canonical bytes of each task, by id; only those with a number from `first` to `last`."""
+        query = sa.select(t.tasks.c.id, t.tasks.c.body).where(
+            t.tasks.c.campaign == campaign, t.tasks.c.n >= first
+        )
+        if last is not None:
+            query = query.where(t.tasks.c.n <= last)
         return {row.id: row.body for row in self._all(query)}
 
     def attempts(self, campaign: str) -> tuple[AttemptRow, ...]:

@@ -41,7 +41,7 @@ units:                                 # each model runs on each of these
 #   limit: 20                          # with class or device: at most so many
 
 measure:
-  runs: 100                            # timed inferences, shared out over the loads
+  runs: 100                            # timed inferences, shared out over the loads: four or more for each
   loads: 6                             # fresh processes that load the model; from six on the median has an interval
 # precision: 2%                        # instead of both: until the median is known so well, at most 20 loads
 # warmup: auto                         # or a number of inferences before the timed ones

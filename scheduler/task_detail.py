@@ -18,6 +18,7 @@ from scheduler.row import Row, Status
 from scheduler.stats import median
 from scheduler.stored import AttemptRow, AttemptState, Event, ResultRow
 from scheduler.verdict import MEANS, Verdict, findings
+from scheduler.ways import Way
 from scheduler.why import attempt_words
 
 MAX_BLOCKS: Final = 600
@@ -159,7 +160,7 @@ def task_detail(
     if row is not None and row.status is Status.COMPLETE:
         judgement = _judged(row, record, observed, asked)
     return TaskDetail(
-        task=task_info(item.task),
+        task=task_info(item.task, Way(asked.measure.threads, asked.measure.batch)),
         campaign_name=campaign_name,
         asked=asked.model_dump(mode="json"),
         needs=tuple(str(clause) for clause in asked.requirement.clauses),

@@ -94,7 +94,7 @@ MEANS: Final[dict[Verdict, tuple[str, str]]] = {
     ),
     Verdict.FEW_RUNS: (
         "How far the median may lie from what another day would give cannot be said from so few launches.",
-        f"measure with loads: {MIN_LAUNCHES} or more, or with precision: 2%",
+        f"measure with loads: {MIN_LAUNCHES} or more and at least four runs for each of them, or with precision: 2%",
     ),
     Verdict.THROTTLED: (
         "The device slowed itself down while it was measured: a cool one would be quicker.",

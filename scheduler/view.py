@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
@@ -18,6 +19,7 @@ from scheduler.safe import safe_text
 from scheduler.simulated import asks_for_it, marked
 from scheduler.store import Store
 from scheduler.stored import CampaignRow, TaskRow
+from scheduler.ways import UNSAID, Way, ways_of
 from swarm.screen import Screen, can_live
 
 REFRESH_S = 0.125
@@ -67,11 +69,15 @@ def watch(
     with show:
         rounds, version = 0, -1
         tasks: Sequence[TaskRow] = ()
+        ways: dict[str, Way] = {}
         while True:
             changed = store.changed_by_others()
             if changed != version:
                 version = changed
                 tasks = store.tasks(campaign_id)
+                if len(ways) != len(tasks):
+                    ways = ways_of(store.bodies(campaign_id))
+                tasks = [replace(task, unit=ways.get(task.id, UNSAID).on(task.unit)) for task in tasks]
             campaign = store.campaign(campaign_id)
             if campaign is None:
                 raise LookupError(campaign_id)  # it was there: only a store put in place of ours explains it
@@ -176,7 +182,7 @@ def render(
     )
     if not narrow:
         table.add_column(
-            "unit", no_wrap=True, overflow="ellipsis", max_width=max(10, min(22, names * 17 // 100))
+            "unit", no_wrap=True, overflow="ellipsis", max_width=max(10, min(30, names * 34 // 100))
         )
     table.add_column(
         "device", no_wrap=True, overflow="ellipsis", min_width=6, max_width=max(8, min(24, names * 17 // 100))

@@ -30,6 +30,7 @@ from scheduler.forms import (
 )
 from scheduler.store import Store
 from scheduler.uploads import Uploads
+from scheduler.ways import way_of
 
 
 class CampaignPage(Form):
@@ -149,12 +150,14 @@ def router(desk: Desk) -> APIRouter:
         def page(store: Store) -> TaskPage:
             found(store, campaign)
             rows = store.tasks_page(campaign, limit=limit + 1, after=after, state=state)
-            told = tuple(task_info(row) for row in rows[:limit])
+            rows, more = rows[:limit], len(rows) > limit
+            bodies = store.bodies(campaign, rows[0].n, rows[-1].n) if rows else {}
+            told = tuple(task_info(row, way_of(bodies[row.id])) for row in rows)
             return TaskPage(
                 campaign=campaign,
                 count=len(told),
                 tasks=told,
-                next=told[-1].n if len(rows) > limit else None,
+                next=told[-1].n if more else None,
             )
 
         return await desk.store(page)

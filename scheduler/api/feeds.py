@@ -11,7 +11,7 @@ the newest state of a task; of stored events it is told every one, from the stor
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Final
@@ -33,6 +33,7 @@ from scheduler.forms import (
 )
 from scheduler.store import Store
 from scheduler.stored import Event, TaskRow
+from scheduler.ways import UNSAID, Way, ways_of
 
 POLL_S: Final = 0.2
 BEATS: Final = 10
@@ -53,6 +54,8 @@ class News:
     info: CampaignInfo
     tasks: tuple[tuple[TaskRow, TaskInfo], ...]
     """Those that are not as they were."""
+    ways: Mapping[str, Way]
+    """Of all of them."""
     events: tuple[Event, ...]
 
 
@@ -71,6 +74,8 @@ class Feed:
     tasks: dict[str, TaskRow] = field(default_factory=dict)
     told: dict[str, tuple[int, TaskInfo]] = field(default_factory=dict)
     """Of each task the look that found it so."""
+    ways: Mapping[str, Way] = field(default_factory=dict)
+    """How each is measured: a task's signed bytes never change, and are read once."""
     events: deque[Event] = field(default_factory=deque)
     """The last of them."""
     last: int = 0
@@ -88,18 +93,21 @@ class Feed:
         if item is None:
             return None  # the store was put in place of another
         info = campaign_info(item, scheduling=scheduling)
-        tasks = tuple(
-            (task, task_info(task)) for task in store.tasks(self.campaign) if self.tasks.get(task.id) != task
-        )
+        rows = [task for task in store.tasks(self.campaign) if self.tasks.get(task.id) != task]
+        ways = self.ways
+        if any(task.id not in ways for task in rows):
+            ways = ways_of(store.bodies(self.campaign))
+        tasks = tuple((task, task_info(task, ways.get(task.id, UNSAID))) for task in rows)
         events: list[Event] = []
         last = self.last
         while page := store.events_since(self.campaign, last):
             events += page
             last = page[-1].seq
-        return News(info, tasks, tuple(events))
+        return News(info, tasks, ways, tuple(events))
 
     def take(self, news: News, look: int) -> None:
         """It is so from this look on."""
+        self.ways = news.ways
         for task, info in news.tasks:
             self.tasks[task.id] = task
             self.told[task.id] = (look, info)

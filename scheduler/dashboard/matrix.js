@@ -1,7 +1,7 @@
 // Models and units against devices, a cell for each pair, in it what each of its tasks does now. Whichever are fewer are the columns.
 
 import { h, replace } from "./dom.js";
-import { bar, inOrder, ms, region, setBar, setText } from "./widgets.js";
+import { bar, inOrder, ms, on, region, setBar, setText } from "./widgets.js";
 
 const NOWHERE = "no device yet";
 
@@ -50,10 +50,10 @@ export function matrix() {
   // Draws the frame anew only where rows or columns changed; else tasks that found a device move to their cell.
   function arrange() {
     const shown = [...known.values()].filter((one) => one.shown);
-    const kinds = new Map(); // model × unit
+    const kinds = new Map(); // model × unit × threads × batch
     const devices = new Map(); // peer id -> name
     for (const { task } of shown) {
-      kinds.set(JSON.stringify([task.model, task.unit]), task);
+      kinds.set(kind(task), task);
       devices.set(place(task), task.worker ? task.device || task.worker.slice(-8) : NOWHERE);
     }
     const names = [...devices].sort((a, b) => (a[0] === "") - (b[0] === "") || inOrder(a[1], b[1]) || (a[0] < b[0] ? -1 : 1));
@@ -77,7 +77,7 @@ export function matrix() {
     }
     const twice = new Set(devices.map(([, name]) => name).filter((name, index, all) => all.indexOf(name) !== index));
     const tops = devices.map(([peer, name]) => ({ key: peer, words: [name, twice.has(name) && peer && h("code", { class: "small quiet" }, ` …${peer.slice(-8)}`)] }));
-    const sides = kinds.map(([key, task]) => ({ key, words: [task.model, h("div", { class: "small quiet" }, task.unit)] }));
+    const sides = kinds.map(([key, task]) => ({ key, words: [task.model, h("div", { class: "small quiet" }, on(task.unit, task.threads, task.batch))] }));
     const turned = tops.length > sides.length;
     const [columns, rows] = turned ? [sides, tops] : [tops, sides];
     const corner = turned ? "Device" : "Model and unit";
@@ -110,10 +110,14 @@ export function matrix() {
   };
 }
 
+function kind(task) {
+  return JSON.stringify([task.model, task.unit, task.threads, task.batch]);
+}
+
 function place(task) {
   return task.worker || "";
 }
 
 function address(task) {
-  return `${JSON.stringify([task.model, task.unit])} ${place(task)}`;
+  return `${kind(task)} ${place(task)}`;
 }

@@ -62,6 +62,12 @@ export function count(number, noun) {
 }
 
 // The end of a long id, the whole of it where the pointer rests.
+// Where and how something is measured: "CPU (ONNX), 2 threads, batch 8".
+export function on(unit, threads, batch) {
+  if (unit === null) return null;
+  return [unit, threads !== null && count(threads, "thread"), batch !== null && `batch ${batch}`].filter(Boolean).join(", ");
+}
+
 export function tail(id) {
   return h("code", { title: id, class: "id" }, id ? `…${id.slice(-8)}` : "");
 }

@@ -78,16 +78,26 @@ class Kept:
     def __init__(self, home: Home) -> None:
         self.store = Store(home.store)
 
-    def campaign(self, name: str = "c-one", tasks: int = 3, title: str = "vision", device: str = "d") -> str:
-        """A campaign none of whose tasks has begun."""
+    def campaign(
+        self,
+        name: str = "c-one",
+        tasks: int = 3,
+        title: str = "vision",
+        device: str = "d",
+        batches: bool = False,
+    ) -> str:
+        """A campaign none of whose tasks has begun. `batches`: the n-th has one of n, with two threads."""
         self.store.create_campaign(
             NewCampaign(name, title, SCHEDULER, SPEC.model_dump_json()),
             [NewModel("m.onnx", "ab" * 32, 7, facts="m.onnx")],
-            [self.task(name, n) for n in range(1, tasks + 1)],
+            [
+                self.task(name, n, Measure(threads=2, batch=n) if batches else None)
+                for n in range(1, tasks + 1)
+            ],
         )
         return name
 
-    def task(self, campaign: str, n: int) -> Task:
+    def task(self, campaign: str, n: int, measure: Measure | None = None) -> Task:
         """The n-th of a campaign."""
         return Task(
             campaign=campaign,
@@ -96,7 +106,7 @@ class Kept:
             model=Model(name="m.onnx", sha256="ab" * 32, size=7),
             unit="CPU (ONNX)",
             requirement=Requirement(clauses=(parse_clause("ram >= 1 GiB"),)),
-            measure=Measure(),
+            measure=measure or Measure(),
             timeouts=Timeouts(),
         )
 

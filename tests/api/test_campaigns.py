@@ -75,6 +75,18 @@ async def test_the_tasks_of_a_campaign_as_they_stand(client: httpx.AsyncClient, 
     assert [task["n"] for task in some["tasks"]] == [2]
 
 
+async def test_tasks_of_one_model_are_told_apart_by_threads_and_batch(
+    client: httpx.AsyncClient, kept: Any
+) -> None:
+    kept.campaign("c-one", tasks=3, batches=True)
+    kept.campaign("c-two", tasks=1)
+    rest = (await client.get(f"{BASE}/c-one/tasks", params={"after": 1})).json()["tasks"]
+    assert [(task["threads"], task["batch"]) for task in rest] == [(2, 2), (2, 3)]
+    plain = (await client.get(f"{BASE}/c-two/tasks/1")).json()["task"]
+    assert (plain["threads"], plain["batch"]) == (None, None)
+    assert (await client.get(f"{BASE}/c-one/tasks/3")).json()["task"]["batch"] == 3
+
+
 async def test_cancelling_puts_the_wish_on_disk_and_wakes_the_scheduler(
     client: httpx.AsyncClient, kept: Any, woken: Any
 ) -> None:

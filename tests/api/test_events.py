@@ -104,6 +104,19 @@ async def test_events_come_as_json_a_page_at_a_time(client: httpx.AsyncClient, k
     assert rest["next"] is None
 
 
+async def test_a_stream_tells_threads_and_batch_of_each_task_also_when_it_changes(
+    served: httpx.AsyncClient, kept: Any
+) -> None:
+    kept.campaign("c-one", tasks=2, batches=True)
+    async with listening(served, "c-one") as told:
+        found = [await told.next() for _ in range(3)]
+        assert [(value["threads"], value["batch"]) for _, value, _ in found[1:]] == [(2, 1), (2, 2)]
+        kept.begin("c-one/2")
+        while (event := await told.next())[0] != "task":
+            pass
+        assert (event[1]["n"], event[1]["batch"]) == (2, 2)
+
+
 async def test_a_stream_tells_how_all_stands_then_what_changes_and_that_it_has_ended(
     served: httpx.AsyncClient, kept: Any
 ) -> None:

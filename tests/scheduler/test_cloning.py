@@ -84,6 +84,32 @@ def test_a_model_is_taken_out(home: Home) -> None:
     assert [entry.label for entry in cloned(home, "nightly", "models.1=").models] == ["two"]
 
 
+def test_a_name_with_dots_is_a_model_s_and_all_its_variants_are_changed(home: Home, tmp_path: Path) -> None:
+    content = {
+        "campaign": "forms",
+        "models": [
+            "there/m.json",
+            {"name": "v1.5", "variants": {"fp32": "there/m.json", "int8": "there/n.json"}},
+        ],
+        "units": ["Fake (Simulation)"],
+    }
+    (tmp_path / "forms.yaml").write_text(json.dumps(content))
+    with Store(home.store) as store:
+        save(store, tmp_path / "forms.yaml")
+    found = cloned(home, "forms", "models.v1.5.batch=[4]", "models.m.json.batch=[2]")
+    assert [entry.batch for entry in found.models] == [(2,), (4,), (4,)]
+    found = cloned(home, "forms", "models.v1.5 int8.batch=[4]")
+    assert [entry.batch for entry in found.models] == [None, None, (4,)]
+    assert [entry.label for entry in cloned(home, "forms", "models.v1.5=").models] == ["m.json"]
+
+
+def test_values_are_read_as_in_a_file_and_a_schedule_is_kept(home: Home) -> None:
+    found = cloned(home, "nightly", "campaign=no", "schedule.every=1d", "schedule.at=12:30")
+    assert found.campaign == "no"
+    assert found.schedule is not None
+    assert (found.schedule.every, found.schedule.at) == (86400.0, 45000.0)
+
+
 def test_the_text_says_where_it_is_from_and_what_was_changed(home: Home) -> None:
     with Store(home.store) as store:
         plain, other = clone_text(store, "nightly"), clone_text(store, "nightly", ["measure.runs=7"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
@@ -14,8 +15,12 @@ from protocol.words import Phase, Reason
 from scheduler.assign import why_waiting
 from scheduler.progress import fraction, progress_text, show_ms, show_time
 from scheduler.rank import WorkerView
+from scheduler.store import Store
 from scheduler.stored import CampaignRow, TaskRow
-from scheduler.view import _Lines, render
+from scheduler.submit import submit_campaign
+from scheduler.view import _Lines, render, watch
+from scheduler.ways import Way
+from swarm.home import Home
 
 TASK = TaskRow(
     id="c-abcdefgh/1",
@@ -166,6 +171,41 @@ def test_long_names_leave_room_for_how_it_stands() -> None:
         assert all(cell_len(line) <= width for line in lines)
         assert "0 of 1 done  0:14" in lines[0]
         assert "run 120/200" in lines[2]
+
+
+def test_what_tells_tasks_of_one_model_apart_has_room_at_80() -> None:
+    task = changed(unit=Way(2, 8).on("CPU (ONNX)"))
+    out = io.StringIO()
+    Console(file=out, width=80, color_system=None).print(
+        render(CAMPAIGN, [task], 114.0, width=80, height=10, hint="q")
+    )
+    line = out.getvalue().splitlines()[2]
+    assert "CPU (ONNX) ×2, batch 8 " in line
+    assert "run 120/200" in line
+
+
+def test_who_watches_reads_threads_and_batch(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    (tmp_path / "m.json").write_text('{"latencies_ms": [1]}')
+    file.write_text(
+        "campaign: c\nmodels: [m.json]\nunits: [Fake (Simulation)]\nmeasure: {threads: [physical, 2], batch: [1, 8]}\n"
+    )
+    home = Home.at(tmp_path / "home")
+    campaign = submit_campaign(home, file, wait_s=1.0)
+    out = io.StringIO()
+
+    def leave(_: float) -> None:
+        raise KeyboardInterrupt
+
+    with Store(home.store) as store, pytest.raises(KeyboardInterrupt):
+        watch(store, campaign, Console(file=out, width=200), keep_alive=lambda: None, pause=leave)
+    told = [line.split(" × ")[1].partition(": ")[0] for line in out.getvalue().splitlines()]
+    assert told == [
+        "Fake (Simulation), batch 1",
+        "Fake (Simulation), batch 8",
+        "Fake (Simulation) ×2, batch 1",
+        "Fake (Simulation) ×2, batch 8",
+    ]
 
 
 def test_a_pipe_reads_words_for_people() -> None:

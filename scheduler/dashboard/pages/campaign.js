@@ -4,7 +4,7 @@ import { down } from "../app.js";
 import { get, post, save, stream } from "../api.js";
 import { h, replace } from "../dom.js";
 import { matrix } from "../matrix.js";
-import { announce, ask, badge, bar, count, doing, duration, facts, gather, instant, ms, setText, simulation, SIMULATED, table } from "../widgets.js";
+import { announce, ask, badge, bar, count, doing, duration, facts, gather, instant, ms, on, setText, simulation, SIMULATED, table } from "../widgets.js";
 import { stands } from "./campaigns.js";
 
 export const title = "Campaign";
@@ -52,7 +52,7 @@ export async function show(main, parts, { signal, query }) {
   const only = h("select", { "aria-label": "Tasks in state" }, h("option", { value: "" }, "all tasks"), PARTS.map(([name, words]) => h("option", { value: name }, words)));
   const find = h("input", { type: "search", "aria-label": "Model, unit or device holds", placeholder: "model, unit, device", autocomplete: "off" });
   const place = h("div");
-  const views = { matrix: matrix(), list: list(cancelOne, campaign.simulated) };
+  const views = { matrix: matrix(), list: list(cancelOne, campaign.simulated, inWays(campaign.spec)) };
   let view = query.get("view") === "list" ? "list" : "matrix";
   const choose = Object.keys(views).map((name) => h("button", { type: "button", onclick: () => turn(name) }, name === "matrix" ? "Matrix" : "List"));
   replace(
@@ -78,7 +78,7 @@ export async function show(main, parts, { signal, query }) {
       file("JSON Lines", `${base}/results?format=jsonl`, `${id}.jsonl`),
       file("Raw, signed", `${base}/results?format=raw`, `${id}-raw.json`),
       file("Report", `${base}/report`, `${id}.html`),
-      h("a", { href: `#/compare?campaign=${encodeURIComponent(id)}` }, "Compare"),
+      h("a", { href: `#/compare?a=${encodeURIComponent(id)}` }, "Compare"),
     ),
     waits,
     h("div", { class: "line" }, h("h2", { class: "grow" }, "Tasks"), only, find, h("div", { class: "segments", role: "group", "aria-label": "View" }, choose)),
@@ -187,7 +187,7 @@ export async function show(main, parts, { signal, query }) {
   function narrow() {
     const words = find.value.toLowerCase();
     const state = only.value;
-    const test = (task) => (!state || part(task) === state) && (!words || `${task.model} ${task.unit} ${task.device}`.toLowerCase().includes(words));
+    const test = (task) => (!state || part(task) === state) && (!words || `${task.model} ${on(task.unit, task.threads, task.batch)} ${task.device}`.toLowerCase().includes(words));
     views[view].filter(test);
   }
 
@@ -206,7 +206,7 @@ export async function show(main, parts, { signal, query }) {
   async function cancelOne(task, button) {
     const yes = await ask({
       title: `Cancel task ${task.n}?`,
-      text: `${task.model} × ${task.unit}${task.device ? ` on ${task.device}` : ""}: ${task.progress}`,
+      text: `${task.model} × ${on(task.unit, task.threads, task.batch)}${task.device ? ` on ${task.device}` : ""}: ${task.progress}`,
       action: "Cancel it",
       danger: true,
     });
@@ -276,13 +276,18 @@ function numbers(list) {
   return shown.join(", ") + (runs.length > 8 ? " …" : "");
 }
 
+// Whether its tasks differ in threads or batches, which stand beside the unit then.
+function inWays({ measure, models }) {
+  return Boolean(measure?.batch || measure?.threads?.some((one) => one !== "physical") || models?.some((one) => one.batch));
+}
+
 // Every task in a line.
-function list(cancelOne, simulated) {
+function list(cancelOne, simulated, ways) {
   return table(
     [
       { name: "Task", head: true, number: false, width: "3.5rem", value: (task) => task.n, sign: (task) => task.n, cell: (task) => h("a", { href: `#/tasks/${task.task}` }, task.n) },
       { name: "Model", width: "minmax(7rem, 1.2fr)", value: (task) => task.model },
-      { name: "Unit", width: "minmax(6rem, 1fr)", value: (task) => task.unit },
+      { name: "Unit", width: ways ? "minmax(8rem, 2fr)" : "minmax(6rem, 1fr)", value: (task) => on(task.unit, task.threads, task.batch) },
       { name: "Device", width: "minmax(5rem, 1fr)", value: (task) => task.device },
       { name: "State", width: "7.5rem", value: (task) => task.state, cell: (task) => badge(task.state) },
       { name: "How it stands", sort: false, width: "minmax(10rem, 2.4fr)", value: (task) => task.progress },

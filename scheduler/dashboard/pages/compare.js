@@ -9,7 +9,7 @@ import { get } from "../api.js";
 import { bytes, digits, plainTable, scrolled, time } from "../charts.js";
 import { h, replace } from "../dom.js";
 import { forest, pareto } from "../plots.js";
-import { SIMULATED } from "../widgets.js";
+import { on, SIMULATED } from "../widgets.js";
 
 export const title = "Compare";
 
@@ -168,11 +168,6 @@ function taskLink(job) {
 function both(one, other) {
   const told = [...new Set([one, other].filter((value) => value !== null && value !== ""))];
   return told.join(" → ");
-}
-
-function on(unit, threads, batch) {
-  if (unit === null) return null;
-  return [unit, threads !== null && `${threads} thread${threads === 1 ? "" : "s"}`, batch !== null && `batch ${batch}`].filter(Boolean).join(", ");
 }
 
 function devices(pair) {

@@ -4,7 +4,7 @@ import { get, save, stream } from "../api.js";
 import { bytes, digits, lines, percent, plainTable, scrolled, seconds, time, whole } from "../charts.js";
 import { h, replace } from "../dom.js";
 import { histogram, steps, strip, timeline, trace } from "../plots.js";
-import { simulation, SIMULATED } from "../widgets.js";
+import { on, simulation, SIMULATED } from "../widgets.js";
 
 export const title = "Task";
 
@@ -60,7 +60,7 @@ function page(path, told, pictures) {
   const [campaign] = task.task.split("/");
   return [
     h("p", { class: "crumbs" }, h("a", { href: "#/" }, "Campaigns"), " / ", h("a", { href: `#/campaigns/${encodeURIComponent(campaign)}` }, told.campaign_name || campaign), ` / task ${task.n}`),
-    h("h1", {}, `${task.model} × ${task.unit}`),
+    h("h1", {}, `${task.model} × ${on(task.unit, task.threads, task.batch)}`),
     task.simulated && h("p", { class: "warning" }, SIMULATED),
     h("p", { class: "under" }, h("span", { class: `state ${task.state}` }, task.state), where(told), h("a", { href: `#/compare?a=${encodeURIComponent(task.task)}` }, "Compare with …")),
     headline(told),
