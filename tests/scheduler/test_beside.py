@@ -170,7 +170,7 @@ def test_ratios_are_to_the_base_and_to_nothing_else() -> None:
         ("y", "one"): 0.5,
         ("y", "two"): pytest.approx(5 / 6),
     }
-    with pytest.raises(ValueError, match="no model, device or unit is called 'three'"):
+    with pytest.raises(ValueError, match="no model, variant, device or unit is called 'three'"):
         make_matrix(rows, base="three")
 
 
