@@ -287,7 +287,7 @@ function list(cancelOne, simulated, ways) {
     [
       { name: "Task", head: true, number: false, width: "3.5rem", value: (task) => task.n, sign: (task) => task.n, cell: (task) => h("a", { href: `#/tasks/${task.task}` }, task.n) },
       { name: "Model", width: "minmax(7rem, 1.2fr)", value: (task) => task.model },
-      { name: "Unit", width: ways ? "minmax(15.5rem, 2fr)" : "minmax(6rem, 1fr)", value: (task) => on(task.unit, task.threads, task.batch) },
+      { name: "Unit", width: ways ? "minmax(18rem, 2fr)" : "minmax(6rem, 1fr)", value: (task) => on(task.unit, task.threads, task.batch) },
       { name: "Device", width: "minmax(5rem, 1fr)", value: (task) => task.device },
       { name: "State", width: "7.5rem", value: (task) => task.state, cell: (task) => badge(task.state) },
       { name: "How it stands", sort: false, width: "minmax(10rem, 2.4fr)", value: (task) => task.progress },
