@@ -16,7 +16,8 @@ LONG = {"measure": {"runs": 1_000_000, "loads": 1}, "timeouts": {"run": "1h"}}
 def test_a_campaign_is_watched_from_its_submission_to_its_end_without_a_reload(
     site: Site, visit: Open
 ) -> None:
-    campaign = site.submit("watched", "small.onnx", "large.onnx", measure={"runs": 40, "loads": 2})
+    # long enough to be looked at on the quickest machine
+    campaign = site.submit("watched", "small.onnx", "large.onnx", measure={"runs": 400, "loads": 20})
     page = visit(site.url)
     page.get_by_role("link", name="watched").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("watched")
