@@ -42,8 +42,8 @@ HOMES: Final = {
 """Whose home a command that begins so is typed on, where it is not the first one's."""
 ENDS: Final = {"sark-node top": "sark-node top --once", "sark-node serve": "sark-node serve --port 0"}
 """What has no end by itself, or takes a port that somebody else may have."""
-CODES: Final = {"sark-node doctor": (0, 1), "sark-node retry": (0, 2)}
-"""Ends that are right here: something on this machine may be worth a remark; nothing has failed that could be run again."""
+CODES: Final = {"sark-node doctor": (0, 6), "sark-node retry": (0, 2)}
+"""Ends that are right here: something may be bad on this machine; nothing has failed that could be run again."""
 
 
 def commands() -> Iterator[str]:
