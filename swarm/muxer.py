@@ -34,8 +34,8 @@ PONG_WITHIN_S: Final = 4.0
 """A link with nothing to hear for PING_EVERY_S + PONG_WITHIN_S, although it was asked, is dead."""
 CASUAL_PING_EVERY_S: Final = 30.0
 CASUAL_PONG_WITHIN_S: Final = 12.0
-"""The same where nobody waits for anything. Each of 60 nodes has a connection with each other: asked every 4 s, the questions alone
-took half of two processors, and answers that came too late ended connections, which made more work (measured)."""
+"""The same where nobody waits for anything. Each of 60 nodes has a connection with each other: asked every 4 s on a busy machine, many
+answered too late, and connections that ended for it made more work (docs/decisions/2026-11-21-casual-connections.md)."""
 LATE_S: Final = 1.0
 """Who looks so much later than meant had no processor to look with: it says nothing of the peer, which is asked again."""
 WRITE_WITHIN_S: Final = 5.0
