@@ -26,6 +26,7 @@ from scheduler.by_url import bring_by_url
 from scheduler.deed import deeds_in
 from scheduler.gathering import Gatherer
 from scheduler.models import by_devices
+from scheduler.plural import count
 from scheduler.spool import spool as copy_in
 from scheduler.store import Store
 from scheduler.stored import NewCampaign, NewModel
@@ -65,7 +66,7 @@ class Adoption:
         parts = [f"{self.running} running", f"{self.finished} finished elsewhere", f"{self.to_do} to do"]
         if self.waiting:
             parts.insert(1, f"{self.waiting} waiting in queues")
-        return f"{self.tasks} task{'' if self.tasks == 1 else 's'}: {', '.join(parts)}"
+        return f"{count(self.tasks, 'task')}: {', '.join(parts)}"
 
 
 async def adopt_campaign(

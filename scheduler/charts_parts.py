@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from scheduler.drawing import Box, Mark, Scale, Stroke, Tone, Words, fit, tick_text, wide
+from scheduler.plural import count
 from scheduler.row import Row, Status
 from scheduler.safe import safe_text
 from scheduler.simulated import marked
@@ -49,9 +50,7 @@ def names_of(rows: Sequence[Row], *, model: bool = True) -> list[str]:
         ({row.compute_units for row in rows}, lambda row: row.compute_units),
         (
             {row.threads for row in rows},
-            lambda row: (
-                "" if row.threads is None else f"{row.threads} thread{'' if row.threads == 1 else 's'}"
-            ),
+            lambda row: "" if row.threads is None else count(row.threads, "thread"),
         ),
         ({row.batch for row in rows}, lambda row: "" if row.batch is None else f"batch {row.batch}"),
     ):

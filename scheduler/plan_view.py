@@ -13,6 +13,7 @@ from rich.text import Text
 from protocol.errors import CampaignError
 from protocol.requirement import show_size
 from scheduler.live_plan import DIGITS, LivePlan, PlanCell
+from scheduler.plural import count
 from scheduler.progress import about
 from scheduler.safe import safe_text
 from scheduler.show import SHORTEST, kept_columns
@@ -90,8 +91,8 @@ def _start(cell: PlanCell) -> str:
 
 def plan_lines(plan: LivePlan) -> list[str]:
     """What stands below the table: totals, who would give way, why cells are not covered, and how to go on."""
-    devices = f"{len(plan.devices)} of {plan.seen} device{'' if plan.seen == 1 else 's'}"
-    tasks = f"{plan.tasks} task{'' if plan.tasks == 1 else 's'}"
+    devices = f"{len(plan.devices)} of {count(plan.seen, 'device')}"
+    tasks = count(plan.tasks, "task")
     told = [f"{plan.covered} of {len(plan.cells)} cells covered: {tasks}, {devices} fit."]
     sources = sorted({cell.run_from for cell in plan.cells if cell.run_from})
     total = "time in all not known" if plan.total_s is None else f"{about(plan.total_s)} in all"

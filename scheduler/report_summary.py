@@ -8,6 +8,7 @@ from typing import Final
 
 from scheduler.drawing import digits
 from scheduler.page import Bullets, Line, Paragraph, Said, Section, Span
+from scheduler.plural import count
 from scheduler.replicas import disagreements
 from scheduler.report_facts import Report, instant
 from scheduler.row import Row, Status
@@ -56,7 +57,7 @@ def summary(report: Report) -> Section:
 def _ended(report: Report) -> Line:
     states = Counter(row.status for row in report.rows)
     told = ", ".join(f"{states[status]} {str(status).lower()}" for status in Status if states[status])
-    line = f"{_count(report.tasks, 'task')}: {told or 'none has ended'}"
+    line = f"{count(report.tasks, 'task')}: {told or 'none has ended'}"
     left = report.tasks - len(report.rows)
     if report.open or left > 0:
         line += f"; {left} not ended yet" if left > 0 else ""
@@ -72,11 +73,11 @@ def _measured(report: Report) -> Iterable[Line]:
     models = list(dict.fromkeys(row.file_name for row in rows))
     units = list(dict.fromkeys(row.compute_units for row in rows))
     yield [
-        f"{'Simulated' if rows[0].simulated else 'Measured'}: {_count(len(models), 'model')} (",
+        f"{'Simulated' if rows[0].simulated else 'Measured'}: {count(len(models), 'model')} (",
         *listed(models),
-        f") on {_count(len(_devices(rows)), 'device')} (",
+        f") on {count(len(_devices(rows)), 'device')} (",
         *listed(_devices(rows)),
-        f") and {_count(len(units), 'unit')} (",
+        f") and {count(len(units), 'unit')} (",
         *listed(units),
         ").",
     ]
@@ -114,7 +115,7 @@ def _trust(report: Report) -> Iterable[Line]:
         elif not verdicts:
             yield [f"All {good} measurements are valid: checked, steady, on a host that did nothing else."]
         else:
-            told = ", ".join(f"{count} {word}" for word, count in verdicts.most_common())
+            told = ", ".join(f"{number} {word}" for word, number in verdicts.most_common())
             yield [
                 f"{good} of {measured} measurements are valid; ",
                 Said(told),
@@ -132,12 +133,12 @@ def _trust(report: Report) -> Iterable[Line]:
     signed = sum(bool(finding.worker) for finding in report.findings)
     if wrong:
         yield [
-            f"{_count(wrong, 'result')} did not hold when verified: see the last section. Do not rely on this report."
+            f"{count(wrong, 'result')} did not hold when verified: see the last section. Do not rely on this report."
         ]
     elif signed:
         yield [
             (
-                f"{_count(signed, 'result')} bore a worker's signature that held when this was written; "
+                f"{count(signed, 'result')} bore a worker's signature that held when this was written; "
                 "every figure was made again from the signed raw samples."
             )
         ]
@@ -148,7 +149,9 @@ def _beside(report: Report) -> Iterable[Line]:
         return
     words = Counter(str(pair.said.word) for _, pair in report.against if pair.said.ratio is not None)
     lone = sum(pair.said.ratio is None for _, pair in report.against)
-    told = ", ".join(f"{count} {word}" for word, count in words.most_common()) or "nothing could be compared"
+    told = (
+        ", ".join(f"{number} {word}" for word, number in words.most_common()) or "nothing could be compared"
+    )
     yield [
         "Beside ", Said(report.against_name), f": {told}" + (f"; {lone} not compared" if lone else "") + ".",
     ]  # fmt: skip
@@ -170,7 +173,7 @@ def where(row: Row) -> list[Span]:
         Said(row.compute_units),
     ]
     if row.threads is not None:
-        line.append(f" · {row.threads} thread{'' if row.threads == 1 else 's'}")
+        line.append(f" · {count(row.threads, 'thread')}")
     if row.batch is not None:
         line.append(f" · batch {row.batch}")
     return line
@@ -199,7 +202,3 @@ def listed(names: Sequence[str]) -> list[Span]:
 
 def _devices(rows: Sequence[Row]) -> list[str]:
     return list(dict.fromkeys(marked(row.device_name, row.simulated) for row in rows if row.device_name))
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -187,7 +187,7 @@ def _enough(launches: Sequence[Launch]) -> list[Finding]:
     if len(launches) >= MIN_LAUNCHES:
         return []
     runs = sum(len(launch.samples) for launch in launches)
-    told = f"{runs} timed inference{'' if runs == 1 else 's'} in {len(launches)} launch{'' if len(launches) == 1 else 'es'}"
+    told = f"{count(runs, 'timed inference')} in {count(len(launches), 'launch', 'launches')}"
     return [(Verdict.FEW_RUNS, f"{told}, {MIN_LAUNCHES} launches are needed for an interval")]
 
 
