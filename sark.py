@@ -1,8 +1,8 @@
 """The program: the roles' commands joined into `sark-node`, and what a driver author imports.
 
-    scheduler/cli.py ─┐
-    node/cli.py ──────┼──▶ sark-node
-    gate/cli.py ──────┘
+    scheduler/cli/campaigns.py ─┐
+    node/cli/main.py ──────┼──▶ sark-node
+    gate/cli/main.py ──────┘
 
 Our packages have plain names (`node`, `scheduler`, …), so another distribution in the same environment may claim one of them. That
 is checked here before anything else is imported.
@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-PACKAGES = ("protocol", "swarm", "drivers", "node", "scheduler", "gate")
+PACKAGES = ("protocol", "results", "swarm", "drivers", "node", "scheduler", "gate", "web")
 DISTRIBUTION = "sark-node"
 FEW_COLLECTIONS = (50_000, 20, 50)
 """Loading libp2p makes a million objects that all stay: Python's usual thresholds spend a tenth of the start on looking through them."""
@@ -59,30 +59,30 @@ try:
 
     import typer
 
-    import gate.cli
-    import node.cli
-    import node.cli_device
-    import node.cli_models
-    import node.cli_owner
-    import scheduler.cli
-    import scheduler.cli_bench
-    import scheduler.cli_experiment
-    import scheduler.cli_serve
-    import scheduler.completing
-    from drivers.base import Driver, Unfit, UnitInfo, WorkOrder
+    import gate.cli.main
+    import node.cli.device
+    import node.cli.main
+    import node.cli.models
+    import node.cli.owner
+    import scheduler.cli.bench
+    import scheduler.cli.campaigns
+    import scheduler.cli.completion
+    import scheduler.cli.experiments
+    import web.cli
+    from drivers.contract.base import Driver, Unfit, UnitInfo, WorkOrder
     from protocol.errors import SarkError
-    from swarm.home import Home
+    from swarm.base.home import Home
 except KeyboardInterrupt:  # Ctrl-C before there is a program that could say something
     raise SystemExit(130) from None
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
 
-    from node.local import LocalDevice
-    from protocol.messages import Action
-    from scheduler.api.desk import Tell
-    from scheduler.bench import Bench, Measurement
-    from scheduler.compare import Comparison
+    from node.run.local import LocalDevice
+    from protocol.messages.work import Action
+    from results.analysis.compare import Comparison
+    from scheduler.local.bench import Bench, Measurement
+    from web.http.context import Tell
 
 __all__ = [
     "Bench",
@@ -99,9 +99,9 @@ __all__ = [
 
 
 def _this_device(home: Home, simulate: bool) -> LocalDevice:
-    from node.local import LocalDevice
-    from node.owned import private_of
-    from node.settings import WorkerSettings
+    from node.run.local import LocalDevice
+    from node.settings.driver_secrets import private_of
+    from node.settings.settings import WorkerSettings
 
     settings = WorkerSettings.load(home.config_file, os.environ, {})
     private = private_of(settings, os.environ)
@@ -121,7 +121,7 @@ def _telling(home: Home, ways: Callable[[], tuple[str, ...]]) -> Tell:
     import trio
 
     import node.api
-    from scheduler.api.desk import Obeyed
+    from web.http.context import Obeyed
 
     async def tell(peer: str, action: Action) -> Obeyed:
         gates = await trio.to_thread.run_sync(ways)
@@ -132,14 +132,14 @@ def _telling(home: Home, ways: Callable[[], tuple[str, ...]]) -> Tell:
 
 def _serving(ctx: typer.Context, where: str, gate: list[str] | None) -> AbstractAsyncContextManager[None]:
     """For a worker that serves its home, too."""
-    return scheduler.cli_serve.serving(ctx, _routers, _telling, scheduler.cli_serve.terms_of(where), gate)
+    return web.cli.serving(ctx, _routers, _telling, web.cli.terms_of(where), gate)
 
 
 def openapi_text() -> str:
     """The document of the HTTP API with all that any role offers, as it stands in docs/openapi.json."""
-    from scheduler.api.app import open_app
-    from scheduler.api.desk import Desk
-    from scheduler.api.document import document_text
+    from web.app import open_app
+    from web.http.context import Desk
+    from web.http.openapi import document_text
 
     home = Home.at(Path("nowhere"))  # nothing of it is looked at
     desk = Desk(home, gates=tuple, keep_alive=lambda: None)
@@ -157,8 +157,8 @@ def open_bench(home: Path | None = None, *, simulate: bool = False) -> Bench:
     A model is a file or, as for `bench`, a URL, which is fetched once, such as `hf://ORG/REPO/model.onnx@REVISION`; `measure(…, sha256=…)`
     refuses another one. `home`: the folder for keys and the cache instead of the platform's own. Blocking; see `scheduler.bench.Bench`.
     """
-    from scheduler.bench import Bench
-    from scheduler.downloads import downloader
+    from scheduler.local.bench import Bench
+    from scheduler.models.fetch import downloader
 
     there = Home.at(home)
     fetch = downloader(there, lambda name, done, total: None)
@@ -168,7 +168,7 @@ def open_bench(home: Path | None = None, *, simulate: bool = False) -> Bench:
 def __getattr__(name: str) -> object:
     """`Bench`, `Comparison` and `Measurement`, imported when they are asked for: the program starts without them."""
     if name in ("Bench", "Comparison", "Measurement"):
-        return getattr(importlib.import_module("scheduler.bench"), name)
+        return getattr(importlib.import_module("scheduler.local.bench"), name)
     raise AttributeError(f"module 'sark' has no attribute {name!r}")
 
 
@@ -177,19 +177,22 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"], "obj": scheduler.completing.OFFERS},
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "obj": scheduler.cli.completion.OFFERS,
+    },
     epilog="Start with: [bold]sark-node demo[/bold].  Exit codes: 0 well, 1 tasks failed, 2 bad input, 3 nothing fits, "
     "4 unreachable, 5 not permitted, 6 local resource, 130 interrupted.",
 )
-app.add_typer(scheduler.cli.app)
-app.add_typer(node.cli.app)
-app.add_typer(node.cli_device.app)
-app.add_typer(node.cli_models.app)
-app.add_typer(node.cli_owner.app)
-app.add_typer(gate.cli.app)
-scheduler.cli_experiment.add_experiment(app)
-scheduler.cli_bench.add_bench(app, _this_device)
-scheduler.cli_serve.add_serve(app, _routers, _telling)
+app.add_typer(scheduler.cli.campaigns.app)
+app.add_typer(node.cli.main.app)
+app.add_typer(node.cli.device.app)
+app.add_typer(node.cli.models.app)
+app.add_typer(node.cli.owner.app)
+app.add_typer(gate.cli.main.app)
+scheduler.cli.experiments.add_experiment(app)
+scheduler.cli.bench.add_bench(app, _this_device)
+web.cli.add_serve(app, _routers, _telling)
 
 
 def _version(wanted: bool) -> None:
@@ -219,7 +222,7 @@ def common(
     ] = False,
 ) -> None:
     """Benchmark any machine-learning model on every device you can reach, with no server in the middle."""
-    from swarm.logs import set_up_logs
+    from swarm.base.logs import set_up_logs
 
     ctx.obj = Home.at(home)
     ctx.meta["environment"] = dict(os.environ)
@@ -284,7 +287,7 @@ def _leaves(exc: BaseException) -> Iterator[BaseException]:
 
 
 def _tell(what: str, hint: str) -> None:
-    from scheduler.safe import safe_text
+    from swarm.base.text import safe_text
 
     sys.stderr.write(f"sark-node: {safe_text(what, 2000)}\n")
     for line in hint.splitlines():

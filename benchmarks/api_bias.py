@@ -23,9 +23,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from drivers.api_answer import Answer, Answered
-from drivers.api_client import Client, server_of
-from drivers.api_levels import Sweep, closed_loop
+from drivers.openai.client import Client, server_of
+from drivers.openai.load import Sweep, closed_loop
+from drivers.openai.sse import Answer, Answered
 
 SERVER = Path(__file__).parents[1] / "tests" / "drivers" / "api_server_process.py"
 

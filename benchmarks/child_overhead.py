@@ -19,11 +19,11 @@ from pathlib import Path
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
-from drivers.base import Event, Limits, Loaded, Measured, WorkOrder
-from drivers.confine import Tier
-from drivers.launch import Zygote, measure
-from drivers.onnx import OnnxDriver
-from drivers.onnx_session import TINY_MODEL
+from drivers.contract.base import Event, Limits, Loaded, Measured, WorkOrder
+from drivers.launch.launch import Zygote, measure
+from drivers.onnx.driver import OnnxDriver
+from drivers.onnx.session import TINY_MODEL
+from drivers.sandbox.rlimits import Tier
 
 IDLE_S = 2.0
 """Between tasks, for launches to be prepared."""

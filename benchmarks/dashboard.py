@@ -32,15 +32,16 @@ from typing import Any, Final
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from protocol.errors import SarkError
-from protocol.lease import Fence
-from protocol.requirement import Requirement
-from protocol.task import Measure, Model, Task, Timeouts
+from protocol.values.lease import Fence
+from protocol.values.requirement import Requirement
+from protocol.values.task import Measure, Model, Task, Timeouts
 from protocol.words import Phase
-from scheduler.opening import open_store
-from scheduler.store import Store
-from scheduler.stored import Intent, Live, NewCampaign, NewModel
-from swarm.home import Home
-from swarm.identity import Identity
+from scheduler.core.commands import Intent, Live
+from scheduler.store.opening import open_store
+from scheduler.store.rows import NewCampaign, NewModel
+from scheduler.store.store import Store
+from swarm.base.home import Home
+from swarm.net.identity import Identity
 
 SARK: Final = [sys.executable, "-P", "-m", "sark"]
 CAMPAIGN: Final = "c-large"

@@ -22,10 +22,10 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 from precision import layers
 
-from node.local import LocalDevice
-from scheduler.bench import Bench
-from scheduler.compare import Comparison
-from swarm.home import Home
+from node.run.local import LocalDevice
+from results.analysis.compare import Comparison
+from scheduler.local.bench import Bench
+from swarm.base.home import Home
 
 DEPTH = 20
 

@@ -23,9 +23,9 @@ from pathlib import Path
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
-from node.local import LocalDevice
-from scheduler.bench import Bench, Measurement
-from swarm.home import Home
+from node.run.local import LocalDevice
+from scheduler.local.bench import Bench, Measurement
+from swarm.base.home import Home
 
 QUIET = 0.05
 """Share of the processors that others may take before a trial for it to count as one on a quiet host."""

@@ -68,10 +68,10 @@ async def _peers(first: int, count: int, gate: str) -> None:
 async def _peer(number: int, gate: str, *, task_status: Any) -> None:
     import trio
 
-    from protocol.advert import Advert
-    from swarm.host import open_host
-    from swarm.identity import Identity
-    from swarm.index import Index
+    from protocol.values.advert import Advert
+    from swarm.index.index import Index
+    from swarm.join.host import open_host
+    from swarm.net.identity import Identity
 
     identity = Identity.from_seed(f"benchmark {number}")
     rng = random.Random(number)

@@ -39,11 +39,11 @@ async def _node(number: int, bootstrap: tuple[str, ...]) -> None:
     import structlog
     import trio
 
-    from protocol.advert import Advert, UnitOffer
-    from protocol.requirement import Requirement, parse_clause
-    from swarm.host import open_host
-    from swarm.identity import Identity
-    from swarm.index import Index
+    from protocol.values.advert import Advert, UnitOffer
+    from protocol.values.requirement import Requirement, parse_clause
+    from swarm.index.index import Index
+    from swarm.join.host import open_host
+    from swarm.net.identity import Identity
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
     identity = Identity.from_seed(f"benchmark {number}")

@@ -20,17 +20,19 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
+from drivers.contract.boot import VARIABLE
+
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-from drivers import native
-from drivers.base import Limits, Measured, WorkOrder
-from drivers.launch import Zygote, measure
-from drivers.native_ort import NUMBERS
-from drivers.onnx_inputs import candidates, make
-from drivers.onnx_session import inputs_of, options, runtime
+from drivers.contract.base import Limits, Measured, WorkOrder
+from drivers.inputs.made import candidates, make
+from drivers.launch.launch import Zygote, measure
+from drivers.native import library as native
+from drivers.native.ort_api import NUMBERS
+from drivers.onnx.session import inputs_of, options, runtime
 
 SOURCE = Path(__file__).with_name("reference_loop.c")
 UNIT = "CPU (ONNX)"
@@ -108,7 +110,7 @@ def ours(model: str, zygote: Zygote) -> Callable[[int, int], float]:
 
 def zygote_in(cache: Path, said: str = "") -> Zygote:
     """A zygote whose launches find what `said` names, as if that were all that this device can do; empty: what it can."""
-    os.environ[native.VARIABLE] = str(cache)
+    os.environ[VARIABLE] = str(cache)
     library = native.library()
     if said and library is not None:
         cache.mkdir(mode=0o700)

@@ -25,10 +25,10 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from scheduler.background import is_running
-from scheduler.cancel import cancel_and_wait
-from scheduler.store import Store
-from scheduler.submit import submit_campaign
+from scheduler.store.store import Store
+from scheduler.submit.cancel import cancel_and_wait
+from scheduler.submit.daemon import is_running
+from scheduler.submit.submit import submit_campaign
 from tests.real.apart import can_be_apart
 from tests.real.lab import Lab, script, until
 

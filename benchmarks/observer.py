@@ -2,7 +2,7 @@
 
     python benchmarks/observer.py [pairs]
 
-Each pair times the same number of inferences twice, in turns with the other first: once with what `drivers.timing` does around
+Each pair times the same number of inferences twice, in turns with the other first: once with what `drivers.measure.timing` does around
 each stretch of 20 ms (pressure, switches, processor time, clocks) and once bare. Nothing of it lies inside a stretch, so what can
 remain is caches and the scheduler. Printed: the paired ratio of the samples' medians (target: within 0.5 %), the same for two bare
 sides, which shows what this host can tell at all, and the share of the wall time that the bookkeeping takes between stretches.
@@ -24,7 +24,7 @@ import numpy as np
 import onnxruntime
 from precision import layers
 
-from drivers import host, timing
+from drivers.measure import host, timing
 
 STRETCH_S = 0.02
 STRETCHES = 5

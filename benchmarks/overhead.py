@@ -22,13 +22,13 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from protocol.record import read_record, unpack_samples
-from scheduler.demo import demo_swarm
-from scheduler.opening import open_store
-from scheduler.store import Store
-from scheduler.stored import ResultRow
-from scheduler.submit import submit_campaign
-from swarm.home import Home
+from protocol.values.record import read_record, unpack_samples
+from scheduler.local.demo import demo_swarm
+from scheduler.store.opening import open_store
+from scheduler.store.rows import ResultRow
+from scheduler.store.store import Store
+from scheduler.submit.submit import submit_campaign
+from swarm.base.home import Home
 
 
 def tiny_model(path: Path) -> None:

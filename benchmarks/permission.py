@@ -14,13 +14,13 @@ import sys
 import time
 from collections.abc import Callable
 
-from node.permits import Permits
-from protocol.messages import Commit, Denied, Present, Presented
-from protocol.permission import Permit
-from protocol.pool_messages import PoolManifest
+from node.access.authorization import Permits
+from protocol.messages.permission import Permit
+from protocol.messages.pool import PoolManifest
+from protocol.messages.work import Commit, Denied, Present, Presented
 from protocol.words import Right
-from swarm.identity import Identity
-from swarm.tokens import Grant, delegate, issue, prove
+from swarm.net.identity import Identity
+from swarm.pools.tokens import Grant, delegate, issue, prove
 
 OTHERS = 1_000
 REVOKED = 256

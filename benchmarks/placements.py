@@ -21,17 +21,17 @@ from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
 
-from protocol.advert import Advert, UnitOffer
-from protocol.attempt import TaskEvent, TaskState
-from protocol.lease import Fence
-from protocol.messages import Progress, Quote
-from protocol.requirement import Requirement, parse_clause
-from protocol.task import Measure, Model, Task, Timeouts
+from protocol.messages.work import Progress, Quote
+from protocol.values.advert import Advert, UnitOffer
+from protocol.values.attempt import TaskEvent, TaskState
+from protocol.values.lease import Fence
+from protocol.values.requirement import Requirement, parse_clause
+from protocol.values.task import Measure, Model, Task, Timeouts
 from protocol.words import Phase, WorkerState
-from scheduler.book import Book
-from scheduler.entries import Entry, Terms
-from scheduler.orders import CommitTo, Discover, Order, ProbeWorker, ReleaseOn
-from swarm.identity import Identity
+from scheduler.core.commands import CommitTo, Discover, Order, ProbeWorker, ReleaseOn
+from scheduler.core.scheduler import Book
+from scheduler.core.state import Entry, Terms
+from swarm.net.identity import Identity
 
 UNIT = "CPU (ONNX)"
 BEAT_S = 0.2

@@ -28,11 +28,11 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-from node.local import LocalDevice
-from scheduler.bench import Bench
-from scheduler.stats import centre, launch_medians, median_interval
-from scheduler.verdict import Verdict
-from swarm.home import Home
+from node.run.local import LocalDevice
+from results.row.stats import centre, launch_medians, median_interval
+from results.row.verdict import Verdict
+from scheduler.local.bench import Bench
+from swarm.base.home import Home
 
 UNIT = "CPU (ONNX)"
 PRECISION = 0.02

@@ -18,12 +18,12 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
-from node.ledger import Ledger
-from node.places import HOLDS, OCCUPIES, Kill, Offer, Run, Wanted, Warn
-from protocol.lease import LeaseState
-from protocol.messages import Conflict, Denied, Granted, Held, Queued
-from protocol.requirement import Requirement
-from protocol.task import Measure, Model, Task, Timeouts
+from node.capacity.allocations import HOLDS, OCCUPIES, Kill, Offer, Run, Wanted, Warn
+from node.capacity.ledger import Ledger
+from protocol.messages.work import Conflict, Denied, Granted, Held, Queued
+from protocol.values.lease import LeaseState
+from protocol.values.requirement import Requirement
+from protocol.values.task import Measure, Model, Task, Timeouts
 from protocol.words import Outcome, Reason
 
 TASKS: Final = 64

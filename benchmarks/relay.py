@@ -19,10 +19,11 @@ from dataclasses import dataclass
 import psutil
 import trio
 
-from swarm.host import HostNetwork, open_host
-from swarm.identity import Identity
-from swarm.network import Address, PeerId, Stream
-from swarm.relay_desk import RelayDesk, RelayLimits
+from swarm.join.host import HostNetwork, open_host
+from swarm.net.addresses import Address, PeerId
+from swarm.net.identity import Identity
+from swarm.net.network import Stream
+from swarm.net.reservations import RelayDesk, RelayLimits
 
 ECHO = "/sark/bench/echo/1"
 SINK = "/sark/bench/sink/1"

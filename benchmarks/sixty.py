@@ -29,7 +29,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.startup import cpu_s
-from swarm.logs import set_up_logs
+from swarm.base.logs import set_up_logs
 from tests.real.apart import can_be_apart
 from tests.real.lab import Lab, kill_marked, until
 from tests.real.two_gates import (

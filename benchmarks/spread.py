@@ -27,15 +27,15 @@ from typing import Any
 
 import trio
 
-from node.cache import ModelCache
-from node.fetching import model_source
-from protocol.blob_messages import Other, Others
-from protocol.slip import Slip
-from protocol.task import Model
-from swarm.blobs import serve_blobs
-from swarm.host import open_host
-from swarm.identity import Identity
-from swarm.logs import set_up_logs
+from node.run.model_source import model_source
+from node.store.cache import ModelCache
+from protocol.messages.blobs import Other, Others
+from protocol.signed.transfer_grant import Slip
+from protocol.values.task import Model
+from swarm.base.logs import set_up_logs
+from swarm.blobs.client import serve_blobs
+from swarm.join.host import open_host
+from swarm.net.identity import Identity
 
 MIB = 1024 * 1024
 

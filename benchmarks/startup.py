@@ -18,8 +18,8 @@ from pathlib import Path
 
 import psutil
 
-from swarm.gates import local_gates
-from swarm.home import Home
+from swarm.base.home import Home
+from swarm.join.known_gates import local_gates
 
 SARK = [sys.executable, "-P", "-m", "sark"]
 

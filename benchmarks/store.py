@@ -22,16 +22,16 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from protocol.record import DeviceFacts, LoadSample, Ran, Record, Timing, pack_samples, record_body
-from protocol.requirement import Requirement
-from protocol.task import Measure, Model, Task, Timeouts, task_body
+from protocol.values.record import DeviceFacts, LoadSample, Ran, Record, Timing, pack_samples, record_body
+from protocol.values.requirement import Requirement
+from protocol.values.task import Measure, Model, Task, Timeouts, task_body
 from protocol.words import Outcome
-from scheduler import tables as t
-from scheduler.backend import Place, ServerPlace, server_url
-from scheduler.figures import Dimension, Figure, Filters, figures_of
-from scheduler.migrations import _results
-from scheduler.store import Store
-from scheduler.stored import NewCampaign, NewModel
+from results.export.columns import Dimension, Figure, Filters, figures_of
+from scheduler.store import schema as t
+from scheduler.store.backend import Place, ServerPlace, server_url
+from scheduler.store.migrations import _results
+from scheduler.store.rows import NewCampaign, NewModel
+from scheduler.store.store import Store
 
 SCHEDULER = "1" * 44
 WORKER = "2" * 44

@@ -28,10 +28,10 @@ from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.peer.id import ID
 from libp2p.security.noise.transport import Transport
 
-from protocol.blob_messages import WRITE_SIZE
-from swarm.blobs import fetch_blob, serve_blobs
-from swarm.host import open_host
-from swarm.identity import Identity
+from protocol.messages.blobs import WRITE_SIZE
+from swarm.blobs.client import fetch_blob, serve_blobs
+from swarm.join.host import open_host
+from swarm.net.identity import Identity
 
 RAW = "/sark/bench/raw/1"
 MIB = 1024 * 1024

@@ -23,8 +23,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from inference_bias import installed
 
-from drivers.base import Checked, Described, DriverError, Limits, Measured, WorkOrder
-from drivers.launch import Zygote, measure
+from drivers.contract.base import Checked, Described, DriverError, Limits, Measured, WorkOrder
+from drivers.launch.launch import Zygote, measure
 from tests.drivers import zoo_shelf
 
 LIMITS = Limits(load_s=120, run_s=300)

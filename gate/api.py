@@ -10,13 +10,12 @@ import trio
 from fastapi import APIRouter
 from pydantic import BaseModel
 
-from gate.asking import Asked, asking
+from gate.status.client import Asked, asking
 from protocol.errors import NotPermitted, SarkError
-from protocol.gate_messages import GateStanding
-from swarm.bootstrap import gate_contacts
-from swarm.gates import local_gates, own_worker
-from swarm.home import Home
-from swarm.network import Contact
+from protocol.messages.gate import GateStanding
+from swarm.base.home import Home
+from swarm.join.known_gates import local_gates, own_worker
+from swarm.net.addresses import Contact, gate_contacts
 
 MAX_ASKED: Final = 8
 AT_ONCE: Final = 3

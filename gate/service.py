@@ -15,24 +15,24 @@ from typing import Final
 import structlog
 import trio
 
-from gate.census import Census
-from gate.desk import GateDesk
+from gate.admission.enrolment import Enrolment
+from gate.admission.policy import Reception
 from gate.draining import Stops, drain
-from gate.enrolment import Enrolment
-from gate.metrics import page_of
-from gate.metrics_http import serve_metrics
-from gate.reception import Reception
 from gate.settings import GateSettings
-from protocol.index_messages import Refused
-from protocol.pool_messages import Enrol, Enrolled
+from gate.status.census import Census
+from gate.status.handlers import GateDesk
+from gate.status.metrics import page_of
+from gate.status.metrics_http import serve_metrics
+from protocol.messages.index import Refused
+from protocol.messages.pool import Enrol, Enrolled
 from protocol.words import Reason
-from swarm.arrivals import Arrivals
-from swarm.entry import Here, enter, hear_stops
-from swarm.gates import addresses_left
-from swarm.home import Home
-from swarm.network import PeerId
-from swarm.pool_node import PoolNode
-from swarm.relay_desk import RelayDesk
+from swarm.base.home import Home
+from swarm.join.enter import Here, enter, hear_stops
+from swarm.join.known_gates import addresses_left
+from swarm.net.addresses import PeerId
+from swarm.net.reservations import RelayDesk
+from swarm.p2p.connection_gater import Arrivals
+from swarm.pools.service import PoolNode
 
 log = structlog.get_logger("sark.gate")
 

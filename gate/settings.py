@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from enum import StrEnum
 from typing import Annotated, ClassVar, Final
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from gate.admission import Admit
-from protocol.base import AddressText
-from protocol.requirement import parse_size
-from swarm.arrivals import ArrivalLimits
-from swarm.identity import peer_id_bytes
-from swarm.relay_desk import RelayLimits
-from swarm.settings import RoleSettings
+from protocol.values.requirement import parse_size
+from protocol.wire.base import AddressText
+from swarm.base.settings import RoleSettings
+from swarm.net.identity import peer_id_bytes
+from swarm.net.reservations import RelayLimits
+from swarm.p2p.connection_gater import ArrivalLimits
 
 DEFAULT_PORT: Final = 4101
 LIMITS: Final = RelayLimits()
@@ -56,6 +56,14 @@ def split_listener(text: str) -> tuple[str, int]:
 
 Peer = Annotated[str, AfterValidator(_is_a_peer)]
 Size = Annotated[int, BeforeValidator(_is_a_size), Field(ge=0, le=2**53)]
+
+
+class Admit(StrEnum):
+    """Whom a gate lets in."""
+
+    OPEN = "open"
+    TICKET = "ticket"
+    LIST = "list"
 
 
 class GateSettings(RoleSettings):

@@ -10,15 +10,15 @@ import trio
 from fastapi import APIRouter, Body
 from pydantic import BaseModel, ConfigDict
 
-from node.reach import Told, tell_devices
-from node.standing import still_held
+from node.cli.remote import Told, tell_devices
+from node.cli.status_view import still_held
 from protocol.errors import Unreachable
-from protocol.messages import Action, Control, Job, Status
+from protocol.messages.work import Action, Control, Job, Status
 from protocol.words import WorkerState
-from swarm.gates import left_addresses
-from swarm.home import Home
-from swarm.identity import load_or_create
-from swarm.logs import safe
+from swarm.base.home import Home
+from swarm.base.logs import safe
+from swarm.join.known_gates import left_addresses
+from swarm.net.identity import load_or_create
 
 AT_ONCE: Final = 3
 """Words that go to the worker at a time: each is said by a node of its own."""

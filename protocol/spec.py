@@ -15,20 +15,24 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from protocol import advert, base, blob_messages, deed, lease, messages, pool_messages, record, task, worker
-from protocol.attempt import TASK
-from protocol.blob_messages import BLOB
-from protocol.codec import Vocabulary
-from protocol.gate_messages import GATE
-from protocol.health_messages import HEALTH
-from protocol.index_messages import INDEX
-from protocol.lease import LEASE
-from protocol.messages import WORK
-from protocol.pool_messages import POOL
-from protocol.reach_messages import REACH
-from protocol.table import diagram
+from protocol.messages import blobs, pool, work
+from protocol.messages.blobs import BLOB
+from protocol.messages.gate import GATE
+from protocol.messages.health import HEALTH
+from protocol.messages.index import INDEX
+from protocol.messages.pool import POOL
+from protocol.messages.reach import REACH
+from protocol.messages.work import WORK
+from protocol.signed import campaign_manifest as manifest
+from protocol.values import lease, record, task, worker
+from protocol.values.advert import ADVERT_TTL_S, MAX_ADVERT, Advert
+from protocol.values.attempt import TASK
+from protocol.values.lease import LEASE
+from protocol.values.worker import WORKER
+from protocol.wire import base
+from protocol.wire.codec import Vocabulary
+from protocol.wire.table import diagram
 from protocol.words import Family, Outcome, Phase, Reason, Right, Role, WorkerState
-from protocol.worker import WORKER
 
 VOCABULARIES: Final[dict[Family, Vocabulary]] = {
     Family.WORK: WORK,
@@ -81,12 +85,15 @@ def _caps() -> str:
         ("control frame", f"{base.MAX_FRAME:,} bytes"),
         ("nesting in a frame", str(base.MAX_DEPTH)),
         ("elements in a frame", f"{base.MAX_ELEMENTS:,}"),
-        ("advert", f"{advert.MAX_ADVERT:,} bytes, lives {advert.ADVERT_TTL_S} s"),
+        ("advert", f"{MAX_ADVERT:,} bytes, lives {ADVERT_TTL_S} s"),
         ("task", f"{task.MAX_TASK:,} bytes"),
         ("record inside its frame", f"{base.MAX_INLINE:,} bytes; a larger one is pulled as a blob"),
-        ("deed", f"{deed.MAX_DEED:,} bytes, {deed.MAX_UNPACKED:,} unpacked, {deed.MAX_DEED_TASKS:,} tasks"),
+        (
+            "deed",
+            f"{manifest.MAX_DEED:,} bytes, {manifest.MAX_UNPACKED:,} unpacked, {manifest.MAX_DEED_TASKS:,} tasks",
+        ),
         ("record", f"{record.MAX_RECORD:,} bytes, {record.MAX_SAMPLES:,} samples a list"),
-        ("piece of a blob", f"{blob_messages.MAX_PIECE:,} bytes, in writes of {blob_messages.WRITE_SIZE:,}"),
+        ("piece of a blob", f"{blobs.MAX_PIECE:,} bytes, in writes of {blobs.WRITE_SIZE:,}"),
         (
             "lease",
             f"{lease.LEASE_TTL_S:g} s, renewed every {lease.RENEW_EVERY_S:g} s, grace {lease.GRACE_S:g} s",
@@ -97,7 +104,7 @@ def _caps() -> str:
         ),
         (
             "preemption",
-            f"across a gap of {lease.PREEMPT_GAP}, grace {lease.PREEMPT_GRACE_S:g} s, {messages.MAX_PREEMPTIONS} times for a task",
+            f"across a gap of {lease.PREEMPT_GAP}, grace {lease.PREEMPT_GRACE_S:g} s, {work.MAX_PREEMPTIONS} times for a task",
         ),
         ("crashes of different models before a worker examines itself", str(worker.FAULTY_AFTER)),
     ]
@@ -167,11 +174,11 @@ SECTIONS: Final[dict[str, Callable[[], str]]] = {
     "pool": lambda: _messages(Family.POOL),
     "reach": lambda: _messages(Family.REACH),
     "gate": lambda: _messages(Family.GATE),
-    "manifest": lambda: _value(pool_messages.PoolManifest),
-    "advert": lambda: _value(advert.Advert),
+    "manifest": lambda: _value(pool.PoolManifest),
+    "advert": lambda: _value(Advert),
     "task": lambda: _value(task.Task),
     "record": lambda: _value(record.Record),
-    "deed": lambda: _value(deed.Cover, deed.Deed),
+    "deed": lambda: _value(manifest.Cover, manifest.Deed),
     "reasons": lambda: _words(Reason),
     "worker-states": lambda: _words(WorkerState),
     "rights": lambda: _words(Right),

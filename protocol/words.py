@@ -5,7 +5,9 @@ Retired words stay listed in SPEC.md.
 
 from __future__ import annotations
 
+import json
 from enum import StrEnum
+from typing import Final
 
 
 class Reason(StrEnum):
@@ -121,3 +123,19 @@ class Family(StrEnum):
     POOL = "/sark/pool/1"
     REACH = "/sark/reach/1"
     GATE = "/sark/gate/1"
+
+
+UNIT: Final = "Fake (Simulation)"
+"""The unit whose figures come from a script. Pretended devices offer no other."""
+
+
+def asks_for_it(spec: str) -> bool:
+    """Whether a stored campaign asks for the simulated unit, be it for a part of its tasks only."""
+    if UNIT not in spec:
+        return False
+    try:
+        told = json.loads(spec)
+    except ValueError:
+        return False
+    jobs = told.get("jobs") or [{"unit": unit} for unit in told.get("units") or ()]
+    return any(job.get("unit") == UNIT for job in jobs)

@@ -21,9 +21,9 @@ from rich.text import Text
 
 import sark
 from gate.settings import GateSettings
-from node.settings import WorkerSettings
-from scheduler.settings import SchedulerSettings
-from swarm.settings import RoleSettings
+from node.settings.settings import WorkerSettings
+from scheduler.store.settings import SchedulerSettings
+from swarm.base.settings import RoleSettings
 
 NAME: Final = "sark-node"
 EXIT_CODES: Final = (

@@ -10,8 +10,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from drivers import memory
-from drivers.base import (
+from drivers.contract import memory
+from drivers.contract.base import (
     Checked,
     Described,
     Event,
@@ -23,7 +23,7 @@ from drivers.base import (
     WorkOrder,
     WrongUnit,
 )
-from drivers.timing import Calls, gathered, measure_calls
+from drivers.measure.timing import Calls, gathered, measure_calls
 
 UNIT = "CPU (Mine)"
 RUNTIME = "mine 1.0"

@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 from protocol.errors import CampaignError, NotPermitted
-from protocol.requirement import Requirement
-from protocol.task import Measure, Model, Task, Timeouts
+from protocol.values.requirement import Requirement
+from protocol.values.task import Measure, Model, Task, Timeouts
 from protocol.words import Role
-from scheduler.cli_adopt import already_here
-from scheduler.handover import Handover, passed_on, write_handover
-from scheduler.remote import Speaks
-from scheduler.store import Store
-from scheduler.stored import NewCampaign
-from swarm.home import Home
-from swarm.identity import Identity, load_or_create
-from swarm.membership import Credential, credentials
+from scheduler.adoption.remote import Speaks
+from scheduler.adoption.token import Handover, passed_on, write_handover
+from scheduler.cli.adopt import already_here
+from scheduler.store.rows import NewCampaign
+from scheduler.store.store import Store
+from swarm.base.home import Home
+from swarm.net.identity import Identity, load_or_create
+from swarm.pools.membership import Credential, credentials
 from tests.cli.conftest import Typed
 
 ANN, BOB = Identity.from_seed("ann"), Identity.from_seed("bob")

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from protocol.attempt import TaskEvent
-from protocol.requirement import Requirement
-from protocol.task import Measure, Model, Task, Timeouts
-from scheduler.store import Store
-from scheduler.stored import NewCampaign, NewModel
-from swarm.home import Home
-from swarm.identity import Identity
+from protocol.values.attempt import TaskEvent
+from protocol.values.requirement import Requirement
+from protocol.values.task import Measure, Model, Task, Timeouts
+from scheduler.store.rows import NewCampaign, NewModel
+from scheduler.store.store import Store
+from swarm.base.home import Home
+from swarm.net.identity import Identity
 from tests.cli.conftest import Typed
 
 COMMANDS = (

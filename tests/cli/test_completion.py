@@ -10,13 +10,13 @@ import pytest
 from typer.testing import CliRunner
 
 import sark
-from node import shelf
-from protocol.requirement import Requirement
-from protocol.task import Measure, Model, Task, Timeouts
-from scheduler.store import Store
-from scheduler.stored import NewCampaign, NewModel
-from swarm.home import Home
-from swarm.identity import Identity
+from node.store import model_files
+from protocol.values.requirement import Requirement
+from protocol.values.task import Measure, Model, Task, Timeouts
+from scheduler.store.rows import NewCampaign, NewModel
+from scheduler.store.store import Store
+from swarm.base.home import Home
+from swarm.net.identity import Identity
 
 PEER = Identity.from_seed("worker").peer_id
 
@@ -46,7 +46,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     models = here.cache / "models"
     models.mkdir(parents=True)
     (folder / "net.onnx").write_bytes(b"net")
-    shelf.add(models, folder / "net.onnx", room=1 << 30)
+    model_files.add(models, folder / "net.onnx", room=1 << 30)
     return folder
 
 

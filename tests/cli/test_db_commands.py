@@ -7,9 +7,9 @@ import secrets
 import time
 from pathlib import Path
 
-from scheduler.opening import open_store
-from scheduler.stored import NewCampaign
-from swarm.home import Home
+from scheduler.store.opening import open_store
+from scheduler.store.rows import NewCampaign
+from swarm.base.home import Home
 from tests.cli.conftest import Typed
 from tests.scheduler.book_parts import SCHEDULER, a_task
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from node.enrolment import Enrolment, MicroFound, keep
-from swarm.home import Home
+from node.device.calibration import Enrolment, MicroFound, keep
+from swarm.base.home import Home
 from tests.cli.conftest import Typed
 
 

@@ -11,11 +11,11 @@ import pytest
 
 from protocol.errors import Unreachable
 from protocol.words import Role
-from swarm.home import Home
-from swarm.identity import Identity, load_or_create
-from swarm.membership import joined_pools
-from swarm.own_pools import own_pool
-from swarm.tickets import read_ticket
+from swarm.base.home import Home
+from swarm.net.identity import Identity, load_or_create
+from swarm.pools.membership import joined_pools
+from swarm.pools.owner import own_pool
+from swarm.pools.tickets import read_ticket
 from tests.cli.conftest import Typed
 
 GATE = f"/ip4/127.0.0.1/tcp/9/p2p/{Identity.from_seed('gate').peer_id}"

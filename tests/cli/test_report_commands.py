@@ -8,14 +8,15 @@ import json
 import pyarrow.parquet
 import pytest
 
-from protocol.attempt import TaskEvent
-from protocol.lease import Fence
-from protocol.record import record_body, record_message
-from protocol.requirement import Requirement
-from protocol.task import Measure, Model, Task, Timeouts
-from scheduler.store import Store
-from scheduler.stored import Intent, NewCampaign, NewModel
-from swarm.home import Home
+from protocol.values.attempt import TaskEvent
+from protocol.values.lease import Fence
+from protocol.values.record import record_body, record_message
+from protocol.values.requirement import Requirement
+from protocol.values.task import Measure, Model, Task, Timeouts
+from scheduler.core.commands import Intent
+from scheduler.store.rows import NewCampaign, NewModel
+from scheduler.store.store import Store
+from swarm.base.home import Home
 from tests.cli.conftest import Typed
 from tests.scheduler.report_parts import WORKERS, a_record
 

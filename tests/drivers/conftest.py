@@ -15,8 +15,8 @@ import pytest
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("SARK_NATIVE", str(Path(tempfile.gettempdir(), "sark-tests-native").absolute()))
 
-from drivers.confine import Tier
-from drivers.launch import Zygote
+from drivers.launch.launch import Zygote
+from drivers.sandbox.rlimits import Tier
 from tests.drivers.launching import below, wait_until
 from tests.drivers.shelf import Shelf
 

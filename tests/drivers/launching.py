@@ -7,15 +7,9 @@ from collections.abc import Callable
 
 import psutil
 
-from drivers.base import (
-    Event,
-    Limits,
-    Loaded,
-    Progressed,
-    WorkOrder,
-)
-from drivers.fake import UNIT
-from drivers.launch import Zygote, measure
+from drivers.contract.base import Event, Limits, Loaded, Progressed, WorkOrder
+from drivers.launch.launch import Zygote, measure
+from drivers.testing.fake import UNIT
 
 Script = Callable[..., str]
 

@@ -1,4 +1,4 @@
-"""A zygote whose driver means harm: run as a program in the place of `drivers.zygote`, with its arguments.
+"""A zygote whose driver means harm: run as a program in the place of `drivers.launch.zygote`, with its arguments.
 
 Its model is a JSON object: `try` names acts that are tried one after the other, each a figure of 1 (it worked) or 0 (refused);
 `do` names one act that may end the process; the other keys are what the acts need: places and numbers outside.
@@ -22,9 +22,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from drivers import seccomp, zygote
-from drivers.base import Checked, Described, Event, Found, Loaded, Measured, UnitInfo, WorkOrder
-from drivers.confine import Tier
+from drivers.contract.base import Checked, Described, Event, Found, Loaded, Measured, UnitInfo, WorkOrder
+from drivers.launch import zygote
+from drivers.sandbox import seccomp
+from drivers.sandbox.rlimits import Tier
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 COLUMN = 0 if os.uname().machine == "x86_64" else 1

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from drivers.launch import Zygote
+from drivers.launch.launch import Zygote
 
 
 @pytest.fixture(scope="session")

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from drivers.base import Checked, Described, Limits, Unfit, WorkOrder, WrongUnit
-from drivers.conformance import Subject, check_all
-from drivers.coreml_driver import CoreMLDriver, private_name, tiny
-from drivers.coreml_spec import inputs_of, refuse_custom
-from drivers.coreml_units import UNITS, compute_unit
-from drivers.launch import Zygote, measure
+from drivers.contract.base import Checked, Described, Limits, Unfit, WorkOrder, WrongUnit
+from drivers.coreml.driver import CoreMLDriver, private_name, tiny
+from drivers.coreml.spec import inputs_of, refuse_custom
+from drivers.coreml.units import UNITS, compute_unit
+from drivers.launch.launch import Zygote, measure
+from drivers.testing.conformance import Subject, check_all
 
 MAC = sys.platform == "darwin"
 

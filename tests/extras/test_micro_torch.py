@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from drivers.base import Crashed, Unfit
-from drivers.micro import MIB, Plan, check_product, run_micro
-from drivers.micro_torch import make_product, measure
+from drivers.contract.base import Crashed, Unfit
+from drivers.micro.micro import MIB, Plan, check_product, run_micro
+from drivers.micro.on_torch import make_product, measure
 
 TINY = Plan(sizes=(MIB,), gemm=(16, 64), block_s=0.001, blocks=2, spread=0.5, total_s=4.0)
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from drivers.architectures import ARCHITECTURES, declare
-from drivers.base import (
+from drivers.contract.base import (
     Checked,
     Described,
     Event,
@@ -23,8 +22,9 @@ from drivers.base import (
     WorkOrder,
     WrongUnit,
 )
-from drivers.conformance import Subject, check_all
-from drivers.launch import Zygote, measure
+from drivers.launch.launch import Zygote, measure
+from drivers.testing.conformance import Subject, check_all
+from drivers.torch.architectures import ARCHITECTURES, declare
 
 CPU = "CPU (Torch)"
 LIMITS = Limits(load_s=120, run_s=120)
@@ -160,7 +160,7 @@ def test_declared_weights_are_those_that_torch_builds(
     import torch
     from safetensors.torch import save_file
 
-    from drivers.torch_models import build
+    from drivers.torch.models import build
 
     declaration = declare(told)
     state = build(torch, declaration).state_dict()

@@ -10,22 +10,22 @@ from pathlib import Path
 
 import trio
 
-from gate.enrolment import Enrolment
-from gate.invitations import give_ticket
-from protocol.advert import Advert
-from protocol.index_messages import Refused
-from protocol.pool_messages import Enrol, Enrolled, PoolManifest
+from gate.admission.enrolment import Enrolment
+from gate.admission.tickets import give_ticket
+from protocol.messages.index import Refused
+from protocol.messages.pool import Enrol, Enrolled, PoolManifest
+from protocol.values.advert import Advert
 from protocol.words import Role
-from swarm.home import Home
-from swarm.identity import Identity
-from swarm.index import Index
-from swarm.membership import join_pool
-from swarm.memory import MemoryNetwork, MemorySwarm
-from swarm.network import Contact
-from swarm.own_pools import OwnPool, create_pool
-from swarm.pool_desk import Enroller
-from swarm.pool_node import Aside, PoolNode
-from swarm.tickets import Ticket
+from swarm.base.home import Home
+from swarm.index.index import Index
+from swarm.memory.network import MemoryNetwork, MemorySwarm
+from swarm.net.addresses import Contact
+from swarm.net.identity import Identity
+from swarm.pools.membership import join_pool
+from swarm.pools.owner import OwnPool, create_pool
+from swarm.pools.server import Enroller
+from swarm.pools.service import Aside, PoolNode
+from swarm.pools.tickets import Ticket
 
 START = 1_800_000_000.0
 DAY = 86_400.0

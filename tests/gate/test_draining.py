@@ -6,8 +6,8 @@ import trio
 import trio.testing
 
 from gate.draining import Over, Stops, drain
-from swarm.entry import END_OF_INPUT
-from swarm.relay_desk import Decline, Declined, Ended, RelayDesk
+from swarm.join.enter import END_OF_INPUT
+from swarm.net.reservations import Decline, Declined, Ended, RelayDesk
 
 GRACE_S = 30.0
 BEHIND, CALLER, LATE = "behind", "caller", "late"

@@ -18,11 +18,11 @@ import typer
 import yaml
 
 import sark
-from gate.metrics import page_of
 from gate.settings import GateSettings
-from protocol.gate_messages import GateStanding, RelayCaps
-from swarm.relay_desk import RelayLimits
-from swarm.settings import RoleSettings
+from gate.status.metrics import page_of
+from protocol.messages.gate import GateStanding, RelayCaps
+from swarm.base.settings import RoleSettings
+from swarm.net.reservations import RelayLimits
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "gate"
@@ -96,7 +96,7 @@ def test_every_setting_of_a_gate_stands_in_the_example_config() -> None:
 
 
 def test_what_is_commented_out_in_the_example_config_would_be_taken(tmp_path: Path) -> None:
-    from swarm.identity import Identity
+    from swarm.net.identity import Identity
 
     text = (EXAMPLES / "config.toml").read_text(encoding="utf-8")
     whole = re.sub(r"(?m)^# (?=\w+ = )", "", text).replace("12D3KooW...", Identity.from_seed(1).peer_id)

@@ -9,21 +9,21 @@ from pathlib import Path
 import pytest
 import trio
 
-from gate.invitations import give_ticket, take_back
+from gate.admission.tickets import give_ticket, take_back
 from gate.service import full_addresses, run_gate
 from gate.settings import GateSettings
-from gate.visit import be_let_in, tell_swarm
+from gate.status.visit import be_let_in, tell_swarm
 from protocol.errors import NotPermitted
-from protocol.index_messages import Refused
-from protocol.pool_messages import Enrol, Latest, Nothing
+from protocol.messages.index import Refused
+from protocol.messages.pool import Enrol, Latest, Nothing
 from protocol.words import Role
-from swarm.entry import Here
-from swarm.home import Home
-from swarm.host import open_host
-from swarm.identity import Identity, load_or_create
-from swarm.membership import join_pool, kept_manifest
-from swarm.own_pools import create_pool
-from swarm.pools import pool_links
+from swarm.base.home import Home
+from swarm.join.enter import Here
+from swarm.join.host import open_host
+from swarm.net.identity import Identity, load_or_create
+from swarm.pools.client import pool_links
+from swarm.pools.membership import join_pool, kept_manifest
+from swarm.pools.owner import create_pool
 
 SETTINGS = GateSettings(listen=("/ip4/127.0.0.1/tcp/0",))
 

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from gate.admission import Admit
-from gate.settings import GateSettings
-from swarm.identity import Identity
-from swarm.relay_desk import RelayLimits
-from swarm.settings import SettingsError
+from gate.settings import Admit, GateSettings
+from swarm.base.settings import SettingsError
+from swarm.net.identity import Identity
+from swarm.net.reservations import RelayLimits
 
 PEER = Identity.from_seed("peer").peer_id
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from swarm.identity import load_or_create
+from swarm.net.identity import load_or_create
 from tests.nat.topology import Sites
 from tests.real.apart import can_be_apart
 from tests.real.lab import Lab, kill_marked, script, until

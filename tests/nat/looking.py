@@ -13,9 +13,9 @@ from functools import partial
 import trio
 
 from protocol.errors import SarkError
-from protocol.requirement import Requirement
-from scheduler.peers import look_around
-from swarm.logs import set_up_logs
+from protocol.values.requirement import Requirement
+from scheduler.output.peers import look_around
+from swarm.base.logs import set_up_logs
 
 
 def look(gates: list[str]) -> dict[str, object]:

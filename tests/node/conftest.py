@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import trio
 
-from drivers.base import (
+from drivers.contract.base import (
     Cancelled,
     Checked,
     Crashed,
@@ -27,25 +27,25 @@ from drivers.base import (
     Progressed,
     WorkOrder,
 )
-from node.cache import ModelCache
-from node.control import Pause, Senses
-from node.device_lock import DeviceLock
-from node.outbox import Outbox
-from node.parts import Parts
-from node.probe import Profile
-from node.service import Worker, run_worker
-from node.settings import WorkerSettings
-from protocol.advert import Advert, UnitOffer
-from protocol.base import Message
-from protocol.messages import WORK, Accepted, Commit, Held, Preempt, Progress, Ready, Result, Start
-from protocol.record import Record, read_record, record_message
-from protocol.requirement import Requirement
-from protocol.task import Measure, Model, Task, Timeouts, task_body, task_message
+from node.device.lock import DeviceLock
+from node.device.probe import Profile
+from node.serve.dependencies import Parts
+from node.serve.owner_control import Pause, Senses
+from node.serve.service import Worker, run_worker
+from node.settings.settings import WorkerSettings
+from node.store.cache import ModelCache
+from node.store.outbox import Outbox
+from protocol.messages.work import WORK, Accepted, Commit, Held, Preempt, Progress, Ready, Result, Start
+from protocol.values.advert import Advert, UnitOffer
+from protocol.values.record import Record, read_record, record_message
+from protocol.values.requirement import Requirement
+from protocol.values.task import Measure, Model, Task, Timeouts, task_body, task_message
+from protocol.wire.base import Message
 from protocol.words import Family
-from swarm.blobs import serve_blobs
-from swarm.identity import Identity, verify
-from swarm.link import Link
-from swarm.memory import MemoryNetwork, MemorySwarm
+from swarm.blobs.client import serve_blobs
+from swarm.memory.network import MemoryNetwork, MemorySwarm
+from swarm.net.identity import Identity, verify
+from swarm.net.link import Link
 
 UNIT = "CPU (ONNX)"
 CONTENT = random.Random(7).randbytes(5_000)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from node.ledger import Ledger
-from node.places import Wanted
-from protocol.messages import Granted, Held, Queued
-from protocol.requirement import Requirement
-from protocol.task import Measure, Model, Task, Timeouts
+from node.capacity.allocations import Wanted
+from node.capacity.ledger import Ledger
+from protocol.messages.work import Granted, Held, Queued
+from protocol.values.requirement import Requirement
+from protocol.values.task import Measure, Model, Task, Timeouts
 
 ANN = "12D3KooWAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAn"
 BOB = "12D3KooWBobBobBobBobBobBobBobBobBobBobBobBobBobBobBo"

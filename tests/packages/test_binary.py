@@ -18,13 +18,13 @@ from typing import Final
 
 import pytest
 
-from drivers.native import TINY_MODEL
+from drivers.native.library import TINY_MODEL
 from tests.packages.in_bash import install_completion, typed
 from tests.real.lab import MARK, Done, Lab, campaign, kill_marked, marked, script, until
 
 ROOT: Final = Path(__file__).parents[2]
 MADE_OF: Final = (
-    *("protocol", "swarm", "drivers", "node", "scheduler", "gate", "tools"),
+    *("protocol", "results", "swarm", "drivers", "node", "scheduler", "gate", "web", "tools"),
     *("sark.py", "pyproject.toml", "constraints.txt", "examples/quickstart/campaign.yaml"),
 )
 LONG: Final = 300.0

@@ -20,7 +20,7 @@ from typing import Final
 import pytest
 import yaml
 
-from swarm.home import Home
+from swarm.base.home import Home
 from tests.gate.test_examples import understands
 
 ROOT: Final = Path(__file__).parents[2]
@@ -82,7 +82,12 @@ def test_what_a_build_is_given_is_the_program_and_little_else(context: Path, tmp
     assert done.returncode == 0, done.stderr
     with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as packed:
         names = packed.namelist()
-    for needed in ("sark.py", "scheduler/quickstart.yaml", "scheduler/dashboard/index.html", "gate/cli.py"):
+    for needed in (
+        "sark.py",
+        "scheduler/local/quickstart.yaml",
+        "web/dashboard/index.html",
+        "gate/cli/main.py",
+    ):
         assert needed in names
 
 

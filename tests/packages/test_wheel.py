@@ -21,7 +21,7 @@ from tests.packages.in_bash import install_completion, typed
 from tests.real.lab import until
 
 ROOT: Final = Path(__file__).parents[2]
-PACKAGES: Final = ("protocol", "swarm", "drivers", "node", "scheduler", "gate")
+PACKAGES: Final = ("protocol", "results", "swarm", "drivers", "node", "scheduler", "gate", "web")
 BUILD: Final = "import sys; import hatchling.build as b; print(b.build_wheel(sys.argv[1])); print(b.build_sdist(sys.argv[1]))"
 OF_THE_TREE: Final = shutil.ignore_patterns(
     ".*", "__pycache__", "build", "dist", "*.egg-info", "sark-demo", "c-*.csv"
@@ -52,16 +52,16 @@ def test_the_wheel_holds_every_file_of_the_program_and_nothing_else(built: tuple
     tree, wheel, _ = built
     with zipfile.ZipFile(wheel) as packed:
         names = set(packed.namelist())
-        quickstart = packed.read("scheduler/quickstart.yaml").decode()
+        quickstart = packed.read("scheduler/local/quickstart.yaml").decode()
     info = {name for name in names if ".dist-info/" in name}
     shared = {name for name in names if ".data/" in name}
-    assert names - info - shared == of_the_program(tree) | {"scheduler/quickstart.yaml"}
+    assert names - info - shared == of_the_program(tree) | {"scheduler/local/quickstart.yaml"}
     assert [name.partition(".data/data/")[2] for name in shared] == ["share/man/man1/sark-node.1"]
     assert quickstart == (tree / "examples/quickstart/campaign.yaml").read_text(encoding="utf-8")
     for needed in (
-        "scheduler/campaign.schema.json",
-        "scheduler/dashboard/index.html",
-        "drivers/native_loop.c",
+        "scheduler/campaign/campaign.schema.json",
+        "web/dashboard/index.html",
+        "drivers/native/native_loop.c",
     ):
         assert needed in names
 
@@ -130,7 +130,7 @@ def test_the_installed_program_works_away_from_the_tree(program: Path, tmp_path:
     assert run("--version").startswith("sark-node ")
     assert "is written" in run("init")
     assert (tmp_path / "campaign.yaml").is_file()
-    where = "import scheduler, scheduler.demo as d; print(scheduler.__path__[0]); print(d.quickstart_file())"
+    where = "import scheduler, scheduler.local.demo as d; print(scheduler.__path__[0]); print(d.quickstart_file())"
     told = subprocess.run(
         [str(program.with_name("python")), "-c", where], cwd=tmp_path, env=environment(tmp_path),
         capture_output=True, text=True, check=True,

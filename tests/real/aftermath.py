@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from protocol.record import read_record
-from scheduler.chain import check_chain
-from scheduler.store import Store
+from protocol.values.record import read_record
+from scheduler.store.event_chain import check_chain
+from scheduler.store.store import Store
 from tests.real.chaos import HOME, ON_WORKER, Fault, Kind, Storm
 from tests.real.lab import launches, marked, until
 from tests.simulation.history import History, Limits

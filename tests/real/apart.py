@@ -10,8 +10,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from node.device_lock import DeviceLock
-from node.probe import lock_name
+from node.device.lock import DeviceLock
+from node.device.probe import lock_name
 
 
 def can_be_apart() -> bool:

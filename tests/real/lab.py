@@ -24,9 +24,9 @@ from typing import Any, Final
 
 import psutil
 
-from drivers.child import NAME
-from swarm.home import Home
-from swarm.identity import load_or_create
+from drivers.launch.child import NAME
+from swarm.base.home import Home
+from swarm.net.identity import load_or_create
 from tests.real.apart import a_lock_of_its_own
 
 SARK = (sys.executable, "-P", "-m", "sark")
@@ -362,7 +362,7 @@ def a_lab(folder: Path, schedulers: Sequence[str]) -> Iterator[Lab]:
 
 
 def script(folder: Path, name: str, **content: object) -> Path:
-    """A model of the simulated unit: see `drivers/fake.py`."""
+    """A model of the simulated unit: see `drivers/testing/fake.py`."""
     path = folder / name
     path.write_text(json.dumps(content), encoding="utf-8")
     return path

@@ -6,9 +6,7 @@ import re
 
 import trio
 
-from protocol.base import Message
-from protocol.lease import Fence
-from protocol.messages import (
+from protocol.messages.work import (
     WORK,
     Action,
     Adopt,
@@ -25,14 +23,16 @@ from protocol.messages import (
     Shape,
     Status,
 )
-from protocol.requirement import Requirement
-from protocol.task import Measure, Model, Task, Timeouts, task_body, task_message
+from protocol.values.lease import Fence
+from protocol.values.requirement import Requirement
+from protocol.values.task import Measure, Model, Task, Timeouts, task_body, task_message
+from protocol.wire.base import Message
 from protocol.words import Family, Reason, Right
-from swarm.gates import left_addresses
-from swarm.host import open_host
-from swarm.identity import Identity, load_or_create
-from swarm.link import Links
-from swarm.tokens import Grant, issue
+from swarm.join.host import open_host
+from swarm.join.known_gates import left_addresses
+from swarm.net.identity import Identity, load_or_create
+from swarm.net.link import Links
+from swarm.pools.tokens import Grant, issue
 from tests.real.lab import Lab, until
 
 

@@ -18,10 +18,10 @@ from typing import Final
 import onnx
 import pytest
 
+from tests.browser.site import network
 from tests.real.lab import PATIENCE_S, kill_marked
 from tests.real.reader import Reader
 from tests.swarm.web_parts import web_beside
-from tests.web.site import network
 
 ROOT: Final = Path(__file__).parents[2]
 README: Final = ROOT / "README.md"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.report_facts import gather
-from scheduler.reporting import Form, render
+from results.report.facts import gather
+from scheduler.output.render import Form, render
 from tests.scheduler.report_parts import complete, failed
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

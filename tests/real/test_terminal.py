@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from swarm.screen import ENTER, LEAVE
+from swarm.base.screen import ENTER, LEAVE
 from tests.real.lab import Lab, campaign, script, until
 
 

@@ -22,10 +22,10 @@ from pathlib import Path
 import trio
 
 from protocol.errors import SarkError
-from swarm.gates import local_gates
-from swarm.host import open_host
-from swarm.identity import Identity, load_or_create
-from swarm.index import Index
+from swarm.index.index import Index
+from swarm.join.host import open_host
+from swarm.join.known_gates import local_gates
+from swarm.net.identity import Identity, load_or_create
 from tests.real.lab import PATIENCE_S, Lab, campaign, script, until
 
 OTHER = "gate-b"

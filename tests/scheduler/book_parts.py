@@ -6,18 +6,18 @@ import random
 from collections.abc import Iterable
 from typing import TypeVar
 
-from protocol.advert import Advert, UnitOffer
-from protocol.attempt import TaskEvent
-from protocol.lease import Fence
-from protocol.messages import Progress, Quote
-from protocol.record import DeviceFacts, Ran, Record, Timing, pack_samples
-from protocol.requirement import Requirement, parse_clause
-from protocol.task import Measure, Model, Task, Timeouts
+from protocol.messages.work import Progress, Quote
+from protocol.values.advert import Advert, UnitOffer
+from protocol.values.attempt import TaskEvent
+from protocol.values.lease import Fence
+from protocol.values.record import DeviceFacts, Ran, Record, Timing, pack_samples
+from protocol.values.requirement import Requirement, parse_clause
+from protocol.values.task import Measure, Model, Task, Timeouts
 from protocol.words import Outcome, Phase, Reason, WorkerState
-from scheduler.book import Book
-from scheduler.entries import Entry, Terms
-from scheduler.orders import CommitTo, Discover, Order
-from swarm.identity import Identity
+from scheduler.core.commands import CommitTo, Discover, Order
+from scheduler.core.scheduler import Book
+from scheduler.core.state import Entry, Terms
+from swarm.net.identity import Identity
 
 UNIT = "CPU (ONNX)"
 SHA = "ab" * 32

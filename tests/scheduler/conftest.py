@@ -15,13 +15,8 @@ from typing import Any
 import pytest
 import trio
 
-from protocol.advert import Advert, SignedAdvert, UnitOffer
-from protocol.attempt import TaskState
-from protocol.base import MAX_INLINE, Message
 from protocol.errors import Unreachable
-from protocol.lease import Fence
-from protocol.match import match
-from protocol.messages import (
+from protocol.messages.work import (
     WORK,
     Accepted,
     Adopt,
@@ -49,7 +44,12 @@ from protocol.messages import (
     Stopped,
     Waiting,
 )
-from protocol.record import (
+from protocol.signed.advert import SignedAdvert
+from protocol.values.advert import Advert, UnitOffer
+from protocol.values.attempt import TaskState
+from protocol.values.lease import Fence
+from protocol.values.match import match
+from protocol.values.record import (
     DeviceFacts,
     LoadSample,
     Ran,
@@ -59,20 +59,21 @@ from protocol.record import (
     record_body,
     record_message,
 )
-from protocol.requirement import Requirement, parse_clause
-from protocol.task import Measure, Model, Task, Timeouts, read_task, task_body, task_message
+from protocol.values.requirement import Requirement, parse_clause
+from protocol.values.task import Measure, Model, Task, Timeouts, read_task, task_body, task_message
+from protocol.wire.base import MAX_INLINE, Message
 from protocol.words import Family, Outcome, Phase, Reason, WorkerState
-from scheduler.backend import Place as StorePlace
-from scheduler.backend import ServerPlace, server_url
-from scheduler.service import run_scheduler
-from scheduler.store import Store
-from scheduler.stored import NewCampaign, TaskRow
-from swarm.blobs import fetch_blob, serve_blobs
-from swarm.identity import Identity, verify
-from swarm.index_gather import Sighting
-from swarm.index_query import QueryResult
-from swarm.link import Link, serve_links
-from swarm.memory import MemoryNetwork, MemorySwarm
+from scheduler.run.service import run_scheduler
+from scheduler.store.backend import Place as StorePlace
+from scheduler.store.backend import ServerPlace, server_url
+from scheduler.store.rows import NewCampaign, TaskRow
+from scheduler.store.store import Store
+from swarm.blobs.client import fetch_blob, serve_blobs
+from swarm.index.merge import Sighting
+from swarm.index.query import QueryResult
+from swarm.memory.network import MemoryNetwork, MemorySwarm
+from swarm.net.identity import Identity, verify
+from swarm.net.link import Link, serve_links
 
 SCHEDULER = Identity.from_seed("scheduler")
 UNIT = "CPU (ONNX)"

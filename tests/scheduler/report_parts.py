@@ -7,9 +7,9 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from protocol.attempt import TaskState
-from protocol.lease import Fence
-from protocol.record import (
+from protocol.values.attempt import TaskState
+from protocol.values.lease import Fence
+from protocol.values.record import (
     Accelerator,
     DeviceFacts,
     Host,
@@ -23,12 +23,12 @@ from protocol.record import (
     record_body,
     record_message,
 )
-from protocol.requirement import Requirement
-from protocol.task import Measure, Model, Task, Timeouts, task_body
+from protocol.values.requirement import Requirement
+from protocol.values.task import Measure, Model, Task, Timeouts, task_body
 from protocol.words import Outcome, Reason
-from scheduler.report import RawResult, raw_result
-from scheduler.row import make_row
-from swarm.identity import Identity
+from results.export.raw import RawResult, raw_result
+from results.row.row import make_row
+from swarm.net.identity import Identity
 
 MIB = 1024 * 1024
 WORKERS = tuple(Identity.from_seed(bytes([number]) * 32) for number in range(1, 5))

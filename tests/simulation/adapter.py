@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from node.ledger import Ledger
-from node.places import Wanted
-from protocol.attempt import TaskState
-from protocol.messages import Commit, Denied, Held, Lost, Renew, Renewed
-from protocol.permission import Permit
-from protocol.task import Task, read_task
+from node.capacity.allocations import Wanted
+from node.capacity.ledger import Ledger
+from protocol.messages.permission import Permit
+from protocol.messages.work import Commit, Denied, Held, Lost, Renew, Renewed
+from protocol.values.attempt import TaskState
+from protocol.values.task import Task, read_task
 from protocol.words import Reason
-from scheduler.entries import Entry
-from scheduler.restore import restored
+from scheduler.core.state import Entry
+from scheduler.run.restore import restored
 from tests.simulation.shelf import Row, Try
 
 

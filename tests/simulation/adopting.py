@@ -1,6 +1,6 @@
 """Adoption in the model: another machine carries a campaign on, while who had it lives, stands still, or is dead and comes back.
 
-Mirrored of `scheduler.gathering`, `scheduler.adopt` and `scheduler.takeover`: looks at all workers until nobody new answers, the places of
+Mirrored of `scheduler.adoption` and `scheduler.store.takeover`: looks at all workers until nobody new answers, the places of
 the tasks (the real `Gathered`), the leap of the epochs, the store as if this machine had always had it; then the ordinary start.
 The adopter has a copy of the owner's key, and so the same peer id, or a token of the owner's and a peer id of its own.
 """
@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 from protocol.errors import Unreachable
-from protocol.messages import Adopted, Look
-from scheduler.adopt import epoch_after
-from scheduler.gathering import PATIENCE_S, PATIENT_ROUNDS, ROUND_S, ROUNDS, Gathered, Heard
-from scheduler.takeover import Found
+from protocol.messages.work import Adopted, Look
+from scheduler.adoption.adopt import epoch_after
+from scheduler.adoption.recovery import PATIENCE_S, PATIENT_ROUNDS, ROUND_S, ROUNDS, Gathered, Heard
+from scheduler.store.takeover import Found
 from tests.simulation.history import Kind
 from tests.simulation.shelf import Folder
 from tests.simulation.sim_scheduler import SimScheduler

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from protocol.permission import Permit
+from protocol.messages.permission import Permit
 from tests.simulation.adopting import SimAdopter
 from tests.simulation.history import Kind
 from tests.simulation.kernel import Kernel

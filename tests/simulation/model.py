@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from node.ledger import Ledger
-from protocol.advert import Advert, UnitOffer
-from protocol.attempt import TaskState
+from node.capacity.ledger import Ledger
 from protocol.errors import LocalProtocolError
-from protocol.permission import Permit
-from protocol.requirement import Requirement, parse_clause
-from protocol.task import Measure, Model, Task, Timeouts
-from scheduler.book import Book
+from protocol.messages.permission import Permit
+from protocol.values.advert import Advert, UnitOffer
+from protocol.values.attempt import TaskState
+from protocol.values.requirement import Requirement, parse_clause
+from protocol.values.task import Measure, Model, Task, Timeouts
+from scheduler.core.scheduler import Book
 from tests.simulation.adapter import device_of
 from tests.simulation.adopting import SimAdopter
 from tests.simulation.faults import FAULTS_S, Faults

@@ -9,21 +9,21 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Any, Final
 
-from node.ledger import Ledger
-from node.places import MAX_REMEMBERED, OCCUPIES, Place, Wanted
-from node.slots import Slots
-from node.speakers import Speakers
-from node.turns import Rank
-from protocol.attempt import TASK, TaskEvent, TaskState
-from protocol.lease import Fence, LeaseState
-from protocol.messages import Conflict, Denied, Granted, Held, LiveLease, Queued
-from protocol.table import final
+from node.capacity.allocations import MAX_REMEMBERED, OCCUPIES, Place, Wanted
+from node.capacity.epochs import Speakers
+from node.capacity.ledger import Ledger
+from node.capacity.queue import Rank
+from node.capacity.slots import Slots
+from protocol.messages.work import Conflict, Denied, Granted, Held, LiveLease, Queued
+from protocol.values.attempt import TASK, TaskEvent, TaskState
+from protocol.values.lease import Fence, LeaseState
+from protocol.wire.table import final
 from protocol.words import Reason
-from scheduler.book import Book
-from scheduler.entries import Entry, Need
-from scheduler.orders import Order
-from scheduler.rank import WorkerView
-from scheduler.stored import Kept
+from scheduler.core.commands import Order
+from scheduler.core.ranking import WorkerView
+from scheduler.core.scheduler import Book
+from scheduler.core.state import Entry, Need
+from scheduler.store.rows import Kept
 from tests.simulation.model import Mutant
 from tests.simulation.shelf import Row, Shelf
 

@@ -9,14 +9,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from protocol.attempt import TASK, TaskEvent, TaskState
 from protocol.errors import LocalProtocolError
-from protocol.lease import Fence
-from protocol.table import final, step
-from protocol.task import Task, task_body
+from protocol.values.attempt import TASK, TaskEvent, TaskState
+from protocol.values.lease import Fence
+from protocol.values.task import Task, task_body
+from protocol.wire.table import final, step
 from protocol.words import Reason
-from scheduler.stored import AttemptState, Intent, Kept, why_not
-from scheduler.takeover import HEARSAY, NOBODY, Found
+from scheduler.core.commands import Intent
+from scheduler.store.rows import AttemptState, Kept, why_not
+from scheduler.store.takeover import HEARSAY, NOBODY, Found
 from tests.simulation.history import Kind
 
 TRIES: Final = frozenset({TaskEvent.LOSE, TaskEvent.RETRY})

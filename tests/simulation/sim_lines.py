@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from protocol.errors import RemoteProtocolError, Unreachable
-from protocol.lease import LEASE_TTL_S, RENEW_EVERY_S
-from protocol.messages import Adopted, Commit, Conflict, Denied, Granted, Queued
+from protocol.messages.work import Adopted, Commit, Conflict, Denied, Granted, Queued
+from protocol.values.lease import LEASE_TTL_S, RENEW_EVERY_S
 from protocol.words import Reason
-from scheduler.believing import FIRST
-from scheduler.book import Book
-from scheduler.negotiate import adopt, commit, probe, renew, shapes_of, stop
-from scheduler.orders import CancelOn, CommitTo, Order, ReleaseOn
-from scheduler.workers import ADRIFT_S, AGAIN_S, CONNECT_S, GONE_S, LATER_S, RESULTS_FIRST_S, SILENT_S
+from scheduler.core.commands import CancelOn, CommitTo, Order, ReleaseOn
+from scheduler.core.scheduler import Book
+from scheduler.run.calls import adopt, commit, probe, renew, shapes_of, stop
+from scheduler.run.epochs import FIRST
+from scheduler.run.links import ADRIFT_S, AGAIN_S, CONNECT_S, GONE_S, LATER_S, RESULTS_FIRST_S, SILENT_S
 from tests.simulation.history import Kind
 from tests.simulation.kernel import Flag, Process
 from tests.simulation.wire import Air, End, Station
@@ -82,7 +82,7 @@ class Lines:
 
     @staticmethod
     def _speak(end: End) -> Any:
-        """As `scheduler.negotiate` knows a link."""
+        """As `scheduler.run.calls` knows a link."""
         return end
 
     def _peek(self, peer: str) -> End | None:

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from node.delivery import AGAIN_S, RESULT_S, WORTHLESS
-from node.ledger import Ledger
-from node.places import Place
+from node.capacity.allocations import Place
+from node.capacity.ledger import Ledger
+from node.serve.delivery import AGAIN_S, RESULT_S, WORTHLESS
 from protocol.errors import Unreachable
-from protocol.messages import Accepted, Adopt, LiveLease, Result, Stale
-from protocol.record import Record
+from protocol.messages.work import Accepted, Adopt, LiveLease, Result, Stale
+from protocol.values.record import Record
 from protocol.words import Outcome, Reason
 from tests.simulation.kernel import Flag
 from tests.simulation.wire import End

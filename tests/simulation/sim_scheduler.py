@@ -1,4 +1,4 @@
-"""A scheduler of the model: the real book in a shell that does what `scheduler.service` and `scheduler.workers` do around it.
+"""A scheduler of the model: the real book in a shell that does what `scheduler.run.service` and `scheduler.run.links` do around it.
 
 Mirrored: orders for the disk before those for the network; a kept link to each worker with leases of ours, renewed every RENEW_EVERY_S
 and adopted anew whenever it comes up; commits said again under the same key for a lease's time; a worker given up LEASE_TTL_S after the
@@ -12,25 +12,13 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from protocol.advert import Advert
-from protocol.base import Message
-from protocol.messages import (
-    Accepted,
-    Commit,
-    Preempt,
-    Progress,
-    Ready,
-    Result,
-    Skip,
-    Stale,
-    Start,
-)
-from protocol.record import Record
+from protocol.messages.work import Accepted, Commit, Preempt, Progress, Ready, Result, Skip, Stale, Start
+from protocol.values.advert import Advert
+from protocol.values.record import Record
+from protocol.wire.base import Message
 from protocol.words import Reason
-from scheduler.assign import ELSEWHERE_S
-from scheduler.book import Book
-from scheduler.entries import Entry, Terms
-from scheduler.orders import (
+from scheduler.core.allocator import ELSEWHERE_S
+from scheduler.core.commands import (
     CampaignDone,
     CancelOn,
     CommitTo,
@@ -39,14 +27,16 @@ from scheduler.orders import (
     EndPending,
     EndSecond,
     Explain,
+    Intent,
     KeepGrant,
     Order,
     ProbeWorker,
     ReleaseOn,
     Switch,
 )
-from scheduler.stored import Intent
-from scheduler.workers import SETTLE_S
+from scheduler.core.scheduler import Book
+from scheduler.core.state import Entry, Terms
+from scheduler.run.links import SETTLE_S
 from tests.simulation import adapter
 from tests.simulation.history import Kind
 from tests.simulation.kernel import Flag, Kernel, Process

@@ -1,4 +1,4 @@
-"""A worker of the model: the real ledger in a shell that does what `node.service`, `node.desk` and `node.delivery` do around it.
+"""A worker of the model: the real ledger in a shell that does what `node.serve` does around it.
 
 Mirrored: permission on each verb; what a link has spoken under; orders carried out after each change; expiry on the ledger's own
 deadline; an offer that is not answered in OFFER_S is put off; a run with its phases, its timed window and its end; results on disk before
@@ -11,14 +11,13 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from node.delivery import ASIDE_S, OFFER_S
-from node.ledger import Ledger
-from node.places import HOLDS, Kill, Offer, Place, Run, Warn
-from node.slots import MUTE_S
-from protocol.base import Message
+from node.capacity.allocations import HOLDS, Kill, Offer, Place, Run, Warn
+from node.capacity.ledger import Ledger
+from node.capacity.slots import MUTE_S
+from node.serve.delivery import ASIDE_S, OFFER_S
 from protocol.errors import Unreachable
-from protocol.lease import LeaseState
-from protocol.messages import (
+from protocol.messages.permission import Permit
+from protocol.messages.work import (
     Adopt,
     Adopted,
     Cancel,
@@ -38,7 +37,8 @@ from protocol.messages import (
     Start,
     Stopped,
 )
-from protocol.permission import Permit
+from protocol.values.lease import LeaseState
+from protocol.wire.base import Message
 from protocol.words import Outcome, Phase, Reason
 from tests.simulation import adapter
 from tests.simulation.history import Kind

@@ -21,7 +21,7 @@ from typing import Final
 import trio
 from trio.testing import MockClock
 
-from drivers.base import (
+from drivers.contract.base import (
     Cancelled,
     Checked,
     Described,
@@ -32,25 +32,26 @@ from drivers.base import (
     Progressed,
     WorkOrder,
 )
-from drivers.base import Event as Shown
-from node.cache import ModelCache
-from node.device_lock import DeviceLock
-from node.outbox import Outbox
-from node.parts import Parts
-from node.probe import Profile
-from node.service import Worker, run_worker
-from node.settings import WorkerSettings
-from protocol.advert import Advert, SignedAdvert, UnitOffer
-from protocol.match import match
-from protocol.requirement import Requirement, parse_clause
-from protocol.task import Measure, Model, Task, Timeouts
-from scheduler.service import run_scheduler
-from scheduler.store import Store
-from scheduler.stored import NewCampaign
-from swarm.identity import Identity
-from swarm.index_gather import Sighting
-from swarm.index_query import QueryResult
-from swarm.memory import MemorySwarm
+from drivers.contract.base import Event as Shown
+from node.device.lock import DeviceLock
+from node.device.probe import Profile
+from node.serve.dependencies import Parts
+from node.serve.service import Worker, run_worker
+from node.settings.settings import WorkerSettings
+from node.store.cache import ModelCache
+from node.store.outbox import Outbox
+from protocol.signed.advert import SignedAdvert
+from protocol.values.advert import Advert, UnitOffer
+from protocol.values.match import match
+from protocol.values.requirement import Requirement, parse_clause
+from protocol.values.task import Measure, Model, Task, Timeouts
+from scheduler.run.service import run_scheduler
+from scheduler.store.rows import NewCampaign
+from scheduler.store.store import Store
+from swarm.index.merge import Sighting
+from swarm.index.query import QueryResult
+from swarm.memory.network import MemorySwarm
+from swarm.net.identity import Identity
 from tests.simulation.history import Event, History, Kind
 from tests.simulation.history import Limits as Promised
 from tests.simulation.invariants import FINAL, check

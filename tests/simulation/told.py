@@ -8,11 +8,10 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from protocol.record import read_record
-from scheduler import tables as t
-from scheduler.backend import backend_of
-from scheduler.chain import check_chain
-from scheduler.store import Store
+from protocol.values.record import read_record
+from scheduler.store import schema as t
+from scheduler.store.event_chain import check_chain
+from scheduler.store.store import Store, backend_of
 from tests.simulation.history import History, Kind
 
 ENDS: Final = {"task.succeeded": "succeeded", "task.failed": "failed", "task.cancelled": "cancelled"}

@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from protocol.base import Message
 from protocol.errors import RemoteProtocolError, Unreachable
+from protocol.wire.base import Message
 from tests.simulation.kernel import Flag, Process
 
 M = TypeVar("M", bound=Message)

@@ -22,9 +22,9 @@ from libp2p.security.noise.transport import Transport as NoiseTransport
 from libp2p.stream_muxer.yamux import yamux
 from libp2p.utils.varint import encode_uvarint
 
-from swarm.addresses import parse_tcp
-from swarm.identity import Identity, peer_id_bytes
-from swarm.network import Network
+from swarm.net.addresses import parse_tcp
+from swarm.net.identity import Identity, peer_id_bytes
+from swarm.net.network import Network
 
 MSS: Final = b"/multistream/1.0.0\n"
 ATTACKER: Final = Identity.from_seed("attacker")

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import trio
 
-from swarm.downloading import Edge
+from swarm.download.download import Edge
 from tests.swarm.web_parts import Papers
 
 Answers = Sequence[Sequence[str]]

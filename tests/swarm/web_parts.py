@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from swarm.downloading import Edge
+from swarm.download.download import Edge
 
 PUBLIC = "93.184.216.34"
 

@@ -1,123 +1,153 @@
-"""The dashboard in a real browser.
-
-Whatever a page does that it should not is noted while it is open and told when it closes: errors on the console, breaches of the policy
-that the server sends, requests to anybody else.
-"""
+"""A server over a store of its own, asked without sockets; and one on real sockets."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
+import httpx
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+import trio
 
-from tests.real.lab import PATIENCE_S, marked, until
-from tests.web.site import CHROMIUM, HOSTILE, Open, Site, WebLab, network, served
-
-expect.set_options(timeout=1000 * PATIENCE_S)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All of it needs a browser and real processes."""
-    here = Path(__file__).parent
-    for item in items:
-        if here in item.path.parents:
-            item.add_marker(pytest.mark.real)
-            if CHROMIUM is None:
-                item.add_marker(
-                    pytest.mark.skip("no chromium on this machine: its package is called chromium")
-                )
-
-
-@pytest.fixture(scope="session")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebLab]:
-    lab = WebLab(tmp_path_factory.mktemp("web"), ("me",))
-    try:
-        lab.mend()
-        yield lab
-    finally:
-        lab.close()
-    until(lambda: not marked(lab.mark), "nothing of the lab is left")
+from protocol.values.attempt import TaskEvent
+from protocol.values.lease import Fence
+from protocol.values.requirement import Requirement, parse_clause
+from protocol.values.task import Measure, Model, Task, Timeouts
+from protocol.words import Reason
+from scheduler.campaign.load import parse_campaign
+from scheduler.core.commands import Intent
+from scheduler.store.rows import NewCampaign, NewModel
+from scheduler.store.store import Store
+from swarm.base.home import Home
+from swarm.net.identity import Identity
+from web.app import make_app, open_app
+from web.http.context import Desk
+from web.http.middleware import Rules
+from web.http.server import bind, serve
 
 
-@pytest.fixture(scope="session")
-def site(lab: WebLab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """The dashboard of who submits, with models sent."""
-    folder = tmp_path_factory.mktemp("models")
-    with served(lab, "me") as url:
-        made = Site(lab, "me", url)
-        for name, width in (("small.onnx", 32), ("large.onnx", 256), (HOSTILE, 48)):
-            made.send(network(folder, name, width))
-        yield made
+class Woken:
+    """Counts how often the scheduler process was asked for."""
 
+    def __init__(self) -> None:
+        self.times = 0
 
-@pytest.fixture(scope="session")
-def done(site: Site) -> str:
-    """A campaign that has ended well, with a model of a hostile name."""
-    campaign = site.submit("all done", "small.onnx", HOSTILE, measure={"runs": 10, "loads": 1})
-    assert site.ended(campaign) == "succeeded"
-    return campaign
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox"], timeout=1000 * PATIENCE_S
-        )
-        yield browser
-        browser.close()
+    def __call__(self) -> None:
+        self.times += 1
 
 
 @pytest.fixture
-def visit(browser: Browser) -> Iterator[Open]:
-    """Opens a page of a site: `visit(url, "#/fleet", scheme="dark", width=360)`. What it did that it should not is told at the end."""
-    wrong: list[str] = []
+def woken() -> Woken:
+    return Woken()
 
-    def notes(kind: str, text: str, noted: str) -> None:
-        """`noted`: what the browser itself is to note, for the test asks for what is answered with no."""
-        if kind == "error" and not (noted and noted in text):
-            wrong.append(f"console: {text}")
 
-    with contextlib.ExitStack() as open_:
+@pytest.fixture
+def desk(tmp_path: Path, woken: Woken) -> Iterator[Desk]:
+    made = Desk(Home.at(tmp_path / "home"), gates=tuple, keep_alive=woken)
+    yield made
+    made.close()
 
-        def go(
-            url: str,
-            path: str = "",
-            *,
-            scheme: str = "light",
-            width: int = 1400,
-            calm: bool = False,
-            noted: str = "",
-        ) -> Page:
-            context = browser.new_context(
-                viewport={"width": width, "height": 900},
-                color_scheme=scheme,  # type: ignore[arg-type]
-                reduced_motion="reduce" if calm else "no-preference",
-                accept_downloads=True,
-            )
-            open_.callback(context.close)
-            context.add_init_script(
-                "addEventListener('securitypolicyviolation', (e) => console.error('CSP', e.violatedDirective))"
-            )
-            page = context.new_page()
-            # an answer that a test changes may be under way when the page closes; nobody waits for it any more
-            open_.callback(lambda: page.is_closed() or page.unroute_all(behavior="ignoreErrors"))
-            page.set_default_timeout(1000 * PATIENCE_S)
-            page.on("console", lambda said: notes(said.type, said.text, noted))
-            page.on("pageerror", lambda error: wrong.append(f"error: {error}"))
-            page.on("dialog", lambda dialog: wrong.append(f"dialog: {dialog.message}"))
-            page.on(
-                "request",
-                lambda asked: (
-                    None if asked.url.startswith((url, "blob:", "data:")) else wrong.append(f"to {asked.url}")
-                ),
-            )
-            page.goto(url + path)
-            page.wait_for_selector("h1")
-            return page
 
-        yield go
-    assert wrong == []
+@pytest.fixture
+async def client(desk: Desk) -> AsyncIterator[httpx.AsyncClient]:
+    """Asks the endpoints themselves."""
+    transport = httpx.ASGITransport(open_app(desk))
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:5000") as asking:
+        yield asking
+
+
+@pytest.fixture
+async def served(desk: Desk) -> AsyncIterator[httpx.AsyncClient]:
+    """Asks over a real socket, through the guard."""
+    sockets = bind(["127.0.0.1"], 0)
+    url = f"http://127.0.0.1:{sockets[0].getsockname()[1]}"
+    async with trio.open_nursery() as nursery:
+        await nursery.start(serve, make_app(desk, Rules()), sockets)
+        async with httpx.AsyncClient(base_url=url, trust_env=False) as asking:
+            yield asking
+        nursery.cancel_scope.cancel()
+
+
+WORKER = Identity.from_seed("worker").peer_id
+SCHEDULER = Identity.from_seed("scheduler").peer_id
+SPEC = parse_campaign(b"campaign: vision\nmodels: [m.onnx]\nunits: [CPU (ONNX)]\n", "c.yaml")
+
+
+class Kept:
+    """Writes campaigns into a home's store, as another process would."""
+
+    def __init__(self, home: Home) -> None:
+        self.store = Store(home.store)
+
+    def campaign(
+        self,
+        name: str = "c-one",
+        tasks: int = 3,
+        title: str = "vision",
+        device: str = "d",
+        batches: bool = False,
+    ) -> str:
+        """A campaign none of whose tasks has begun. `batches`: the n-th has one of n, with two threads."""
+        self.store.create_campaign(
+            NewCampaign(name, title, SCHEDULER, SPEC.model_dump_json()),
+            [NewModel("m.onnx", "ab" * 32, 7, facts="m.onnx")],
+            [
+                self.task(name, n, Measure(threads=2, batch=n) if batches else None)
+                for n in range(1, tasks + 1)
+            ],
+        )
+        return name
+
+    def task(self, campaign: str, n: int, measure: Measure | None = None) -> Task:
+        """The n-th of a campaign."""
+        return Task(
+            campaign=campaign,
+            task=f"{campaign}/{n}",
+            scheduler=SCHEDULER,
+            model=Model(name="m.onnx", sha256="ab" * 32, size=7),
+            unit="CPU (ONNX)",
+            requirement=Requirement(clauses=(parse_clause("ram >= 1 GiB"),)),
+            measure=measure or Measure(),
+            timeouts=Timeouts(),
+        )
+
+    def begin(self, task: str, device: str = "laptop-7") -> Fence:
+        """A worker has a place for it."""
+        fence = Fence(incarnation=1, number=int(task.rpartition("/")[2]))
+        self.store.begin_attempts([Intent(task, 1, f"key of {task}", WORKER, device, 1)])
+        self.store.record_grant(task, 1, lease=f"lease of {task}", fence=fence, queued=False)
+        return fence
+
+    def succeed(self, task: str, device: str = "laptop-7", body: bytes = b"cannot be read") -> None:
+        """It is done."""
+        fence = self.begin(task, device)
+        self.store.record_result(
+            task=task, attempt=1, fence=fence, worker=WORKER, sha256="cd" * 32, body=body,
+            signature=b"s" * 64, event=TaskEvent.SUCCEED,
+        )  # fmt: skip
+
+    def fail(self, *tasks: str, detail: str = "") -> None:
+        """No device fits."""
+        self.store.end_pending(list(tasks), TaskEvent.FAIL, reason=Reason.NOTHING_FITS, detail=detail)
+
+
+@pytest.fixture
+def kept(desk: Desk) -> Iterator[Kept]:
+    made = Kept(desk.home)
+    yield made
+    made.store.close()
+
+
+@pytest.fixture(scope="session")
+def filled() -> Callable[[Home], None]:
+    """Fills a home's store with a campaign, `c-one`: a task is done, one failed, one has a place."""
+
+    def fill(home: Home) -> None:
+        made = Kept(home)
+        made.campaign("c-one")
+        made.succeed("c-one/1")
+        made.fail("c-one/2", detail="no device")
+        made.begin("c-one/3")
+        made.store.close()
+
+    return fill

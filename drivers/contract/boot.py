@@ -1,0 +1,71 @@
+"""How a child process starts: its command line and the environment it gets."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+BOOT: Final = """
+import importlib.util as u, sys
+spec = u.spec_from_file_location("drivers", sys.argv[1] + "/__init__.py", submodule_search_locations=[sys.argv[1]])
+sys.modules["drivers"] = module = u.module_from_spec(spec)
+spec.loader.exec_module(module)
+import importlib
+importlib.import_module("drivers." + sys.argv[2]).main(sys.argv[3:])
+"""
+"""Run a module of this very package, whatever folder of the same name lies about; `-P` keeps the working directory off the path."""
+
+
+PART: Final = "--part"
+"""What the stand-alone binary is called with to be one of these children: it has no interpreter that would take `-c`."""
+
+
+def boot_command(module: str, *arguments: str) -> list[str]:
+    """Command line of a fresh interpreter that runs `drivers.<module>.main(arguments)`."""
+    if getattr(sys, "frozen", False):
+        return [sys.executable, PART, module, *arguments]
+    return [sys.executable, "-P", "-c", BOOT, str(Path(__file__).parents[1]), module, *arguments]
+
+
+VARIABLE: Final = "SARK_NATIVE"
+"""Names the folder to children, whose home is another."""
+
+
+def folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where this user's loops are kept, below the platform's place for caches."""
+    if told := environ.get(VARIABLE):
+        return Path(told)
+    home = Path(environ.get("HOME") or environ.get("USERPROFILE") or tempfile.gettempdir())
+    if sys.platform == "win32":
+        base = Path(environ.get("LOCALAPPDATA") or home / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        base = home / "Library" / "Caches"
+    else:
+        base = Path(environ.get("XDG_CACHE_HOME") or home / ".cache")
+    return base / "sark" / "native"
+
+
+KEPT: Final = (
+    *("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"),
+    *("SYSTEMROOT", "SYSTEMDRIVE", "HOME", "USERPROFILE", "APPDATA"),
+)
+"""Variables a runtime may need to find its libraries (HOME: packages installed for one user). No others reach a driver."""
+
+
+FIXED: Final = {
+    "ORT_DISABLE_TELEMETRY": "1",  # onnxruntime ≥ 1.29 otherwise opens an uploader, a thread and a database when it is imported
+    "OPENBLAS_NUM_THREADS": "1",  # numpy's pool would start threads in the zygote, and nobody may fork beside threads
+    "OMP_NUM_THREADS": "1",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # as NVML counts GPUs, so that the one that is read is the one that runs
+}
+
+
+def clean_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a zygote: what it needs of ours and nothing that could be a secret or bend an import."""
+    kept = {name: environ[name] for name in KEPT if name in environ}
+    return kept | FIXED | {VARIABLE: str(folder(environ))}

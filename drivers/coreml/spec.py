@@ -1,0 +1,110 @@
+"""What a CoreML model says of itself: the package's manifest, its inputs, and what is never run. Pure: specifications are arguments.
+
+A specification is coremltools' protobuf message (`coremltools.utils.load_spec`), or anything that has the same attributes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+from drivers.contract.base import MIB, Unfit
+from drivers.contract.formats import Kind, read_json
+from drivers.inputs.made import Input
+
+ARRAYS: Final = {
+    65568: "float",
+    65600: "double",
+    65552: "float16",
+    131104: "int32",
+    131080: "int8",
+}
+"""`ArrayFeatureType.ArrayDataType` → element type as `onnx_inputs` calls it."""
+CHANNELS: Final = {10: 1, 20: 3, 30: 3, 40: 1}
+"""`ImageFeatureType.ColorSpace` → channels: grayscale, RGB, BGR, grayscale of 16 bits."""
+SCALARS: Final = {"int64Type": "int64", "doubleType": "double"}
+MAX_ITEMS: Final = 64
+
+
+def check_package(folder: Path) -> None:
+    """Refuse a `.mlpackage` whose manifest names something outside it, or nothing. Raises `Unfit`."""
+    try:
+        with (folder / "Manifest.json").open("rb") as source:
+            told = read_json(source.read(MIB), "Manifest.json")
+    except OSError as why:
+        raise Unfit(f"the mlpackage has no readable Manifest.json: {why.strerror or why}") from why
+    items = told.get("itemInfoEntries")
+    if not isinstance(items, dict) or not 1 <= len(items) <= MAX_ITEMS:
+        raise Unfit("the mlpackage's manifest lists no items, or too many")
+    for item in items.values():
+        path = item.get("path") if isinstance(item, dict) else None
+        steps = path.split("/") if isinstance(path, str) else [""]
+        if any(step in ("", ".", "..") for step in steps):
+            raise Unfit("the mlpackage's manifest names an item outside the package")
+        if not (folder / "Data" / str(path)).exists():
+            raise Unfit(f"the mlpackage lacks {str(path)[:100]!r}, which its manifest names")
+    if told.get("rootModelIdentifier") not in items:
+        raise Unfit("the mlpackage's manifest names no model")
+
+
+def check_kind(path: Path, kind: Kind) -> str:
+    """The ending that CoreML wants of this model's name. Raises `Unfit` for what is plainly none of its formats."""
+    if kind is Kind.MLPACKAGE:
+        check_package(path)
+        return ".mlpackage"
+    if kind is not Kind.OTHER:
+        raise Unfit(f"CoreML runs .mlmodel files and .mlpackage folders; this is neither ({kind})")
+    return ".mlmodel"
+
+
+def refuse_custom(spec: Any) -> None:
+    """Custom models and layers are code of an application's own. Raises `Unfit`."""
+    kind = spec.WhichOneof("Type")
+    if kind == "customModel":
+        raise Unfit("the model is a custom one, whose code is in some application: it cannot be run here")
+    network = (
+        getattr(spec, kind, None) if isinstance(kind, str) and kind.startswith("neuralNetwork") else None
+    )
+    if network is not None and any(layer.WhichOneof("layer") == "custom" for layer in network.layers):
+        raise Unfit("the model has custom layers, whose code is in some application: it cannot be run here")
+
+
+def inputs_of(spec: Any) -> tuple[Input, ...]:
+    """The model's required inputs. An image is an input of bytes, [height, width, channels]. Raises `Unfit` for what cannot be made."""
+    return tuple(_input(told) for told in spec.description.input if not told.type.isOptional)
+
+
+def images_of(spec: Any) -> dict[str, int]:
+    """Channels of each input that is an image."""
+    images = [told for told in spec.description.input if told.type.WhichOneof("Type") == "imageType"]
+    return {told.name: CHANNELS.get(told.type.imageType.colorSpace, 0) for told in images}
+
+
+def _input(told: Any) -> Input:
+    kind = told.type.WhichOneof("Type")
+    if kind in SCALARS:
+        return Input(told.name, SCALARS[kind], ())
+    if kind == "imageType":
+        image = told.type.imageType
+        channels = CHANNELS.get(image.colorSpace)
+        if channels is None or image.colorSpace == 40:
+            raise Unfit(f"input {told.name!r} is an image in a colour space that cannot be made up")
+        return Input(told.name, "uint8", (int(image.height), int(image.width), channels))
+    if kind != "multiArrayType":
+        raise Unfit(f"input {told.name!r} is a {kind}, which cannot be made up")
+    array = told.type.multiArrayType
+    if array.dataType not in ARRAYS:
+        raise Unfit(f"input {told.name!r} is of an element type that cannot be made up ({array.dataType})")
+    return Input(told.name, ARRAYS[array.dataType], _shape(array))
+
+
+def _shape(array: Any) -> tuple[int | str | None, ...]:
+    """The shape: dynamic where a range allows more than one size. Of enumerated shapes the default one, else the first."""
+    default = tuple(int(size) for size in array.shape)
+    flexible = array.WhichOneof("ShapeFlexibility")
+    if flexible == "enumeratedShapes" and not default:
+        return tuple(int(size) for size in array.enumeratedShapes.shapes[0].shape)
+    if flexible != "shapeRange":
+        return default
+    ranges = array.shapeRange.sizeRanges
+    return tuple(int(one.lowerBound) if one.lowerBound == one.upperBound else None for one in ranges)

@@ -1,0 +1,84 @@
+"""The units of the CoreML driver, what is asked of CoreML for each, and where its plan says that operators run. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from drivers.contract.base import WrongUnit
+
+CPU: Final = "CPU (CoreML)"
+GPU: Final = "GPU (CoreML)"
+NEURAL: Final = "Neural Engine (CoreML)"
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A unit: the name in `coremltools.ComputeUnit`, and how the class of its device begins in a compute plan."""
+
+    unit: str
+    asked: str
+    device: str
+
+
+UNITS: Final = (
+    Known(CPU, "CPU_ONLY", "MLCPU"),
+    Known(GPU, "CPU_AND_GPU", "MLGPU"),
+    Known(NEURAL, "CPU_AND_NE", "MLNeuralEngine"),
+)
+"""The predecessors' `CPU_AND_…`: CoreML takes no GPU or Neural Engine without a CPU for what these cannot do."""
+
+
+def known(unit: str) -> Known:
+    """The unit by its public name. Raises `WrongUnit`."""
+    found = next((one for one in UNITS if one.unit == unit), None)
+    if found is None:
+        raise WrongUnit(f"unknown unit {unit!r}: this driver has {', '.join(one.unit for one in UNITS)}")
+    return found
+
+
+def compute_unit(ct: Any, unit: str) -> Any:
+    """What `MLModel(…, compute_units=…)` is given."""
+    return getattr(ct.ComputeUnit, known(unit).asked)
+
+
+def only_here(platform: str, unit: str) -> None:
+    """Raises `WrongUnit` off macOS."""
+    known(unit)
+    if platform != "darwin":
+        raise WrongUnit(
+            f"{unit}: CoreML runs on macOS alone, this is {platform}; export the model to ONNX for this device"
+        )
+
+
+def present(devices: Iterable[Any]) -> tuple[Known, ...]:
+    """The units whose device is among those that the system lists."""
+    kinds = [type(device).__name__ for device in devices]
+    return tuple(one for one in UNITS if any(kind.startswith(one.device) for kind in kinds))
+
+
+def count_places(usages: Iterable[Any]) -> Counter[str]:
+    """How many operators run where, by public unit. `usages`: for each operator what the plan says; None for those that do nothing."""
+    counts: Counter[str] = Counter()
+    for usage in usages:
+        device = getattr(usage, "preferred_compute_device", None)
+        kind = type(device).__name__
+        where = next((one.unit for one in UNITS if kind.startswith(one.device)), None)
+        if device is not None and where is not None:
+            counts[where] += 1
+    return counts
+
+
+def verdict(unit: str, counts: Counter[str]) -> str:
+    """The row's note on where it ran. Raises `WrongUnit` when nothing was on the unit."""
+    total = sum(counts.values())
+    if not total:
+        return f"CoreML does not tell where operators run here; {known(unit).asked} was asked for"
+    if not counts[unit]:
+        elsewhere = ", ".join(f"{count} on {where}" for where, count in counts.most_common())
+        raise WrongUnit(
+            f"asked for {unit}, but by CoreML's plan none of the operators runs there: {elsewhere}"
+        )
+    return f"by CoreML's plan {counts[unit]} of {total} operators run on {unit}"

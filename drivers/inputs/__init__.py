@@ -1,0 +1,1 @@
+"""Made inputs for any model."""

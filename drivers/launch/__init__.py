@@ -1,0 +1,1 @@
+"""Fresh processes under limits."""

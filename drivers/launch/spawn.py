@@ -1,0 +1,123 @@
+"""Launches where there is no fork (Windows): a fresh interpreter for each, told on its stdin, heard on its stdout.
+
+Dearer (the runtime is imported every time, outside every figure) and weaker (no memory limit on Windows, descendants that
+leave the process group are not found) than `drivers.launch.process`; the same face. It also runs on POSIX, where it is tested.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import BinaryIO, Final, NoReturn
+
+from drivers.contract import frames as wire
+from drivers.contract.boot import boot_command, clean_environment
+from drivers.launch import child
+from drivers.launch.process import LOOK_S, READ_BYTES, last_words, private_folder, starting
+from drivers.sandbox import cleanup
+
+_END: Final = b""
+
+
+class PlainChild:
+    """See `drivers.process.Child`."""
+
+    def __init__(self, told: bytes, output_bytes: int, private: Mapping[str, str] | None = None) -> None:
+        """`private`: variables beside the clean environment."""
+        self._pieces = wire.Reassembler(output_bytes)
+        self._chunks: queue.Queue[bytes] = queue.Queue(maxsize=64)
+        with starting() as undo:
+            self._folder = private_folder(undo)
+            self._log = undo.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
+            self._process = subprocess.Popen(
+                boot_command("launch.spawn"),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._log,
+                env=clean_environment(os.environ) | dict(private or {}),
+                cwd=self._folder,
+                start_new_session=True,
+            )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with contextlib.suppress(OSError):  # it died at once: frames() will tell
+            self._process.stdin.write(wire.frame(os.fsencode(self._folder) + b"\0" + told))
+            self._process.stdin.flush()  # and stays open: its end is how the child learns that we are gone
+        self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True)
+        self._reader.start()
+
+    def _read(self, pipe: BinaryIO) -> None:
+        while data := os.read(pipe.fileno(), READ_BYTES):
+            self._chunks.put(data)
+        self._chunks.put(_END)
+
+    @property
+    def code(self) -> int | None:
+        """See `Child`."""
+        return self._process.poll()
+
+    def frames(self, deadline: Callable[[], float]) -> Iterator[bytes]:
+        """See `Child`."""
+        while True:
+            left = deadline() - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            try:
+                data = self._chunks.get(timeout=min(left, LOOK_S))
+            except queue.Empty:
+                continue
+            if data == _END:
+                self._process.wait()
+                return
+            yield from self._pieces.feed(data)
+
+    def kill(self) -> None:
+        """See `Child`."""
+        if sys.platform != "win32":
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        elif self._process.poll() is None:
+            subprocess.run(  # the one tool of Windows that ends a whole tree
+                ["taskkill", "/F", "/T", "/PID", str(self._process.pid)], capture_output=True, check=False
+            )
+            self._process.kill()
+        self._process.wait()
+
+    def close(self) -> str:
+        """See `Child`."""
+        self.kill()
+        while self._reader.is_alive():  # let it put its last chunk and end
+            with contextlib.suppress(queue.Empty):
+                self._chunks.get(timeout=0.01)
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            with contextlib.suppress(OSError):
+                pipe.close()
+        words = last_words(self._log)
+        cleanup.remove(self._folder)
+        return words
+
+
+def main(arguments: list[str]) -> NoReturn:
+    """The child: read the order, watch for the parent's end in a thread, go to work with stdout as the pipe for events."""
+    assert not arguments
+    orders = sys.stdin.buffer
+    told = orders.read(int.from_bytes(orders.read(wire.HEADER_BYTES), "big"))
+    watched = os.dup(orders.fileno())
+    threading.Thread(target=_end_with_parent, args=(watched,), daemon=True).start()
+    child.work(os.dup(1), os.dup(2), told, None)
+
+
+def _end_with_parent(watched: int) -> None:
+    os.read(watched, 1)
+    if sys.platform != "win32":
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)

@@ -1,0 +1,1 @@
+"""The timed loop, when to stop, and what the host did meanwhile."""

@@ -1,0 +1,137 @@
+"""Which launches an order is measured with, and when to stop. Pure: medians and seconds in, the next launch out.
+
+    runs: N         the full launch first, then the others; N shared out over `loads` launches, or all in the first when few
+    precision: P    windows of time, launch by launch, until the interval of the launches' medians is within ±P, or will not be
+
+The first launch is the full one: a broken model or a wrong unit shows at once, and it is the one whose load is cold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from statistics import median
+from typing import Final
+
+from drivers.contract.base import Unfit, WorkOrder
+
+LEAST_SHARE: Final = 4
+"""Fewest runs for a launch: with fewer its median says little, and all runs are made in the first."""
+WINDOW_S: Final = 0.05
+"""Of one launch that goes by time."""
+LOOKED_AT: Final = (6, 8, 10, 12, 16, 20)
+"""Launches after which it may stop. Looking after each of them would find a narrow interval by chance."""
+RANKS: Final = {6: 1, 8: 1, 10: 2, 12: 3, 16: 4, 20: 6}
+"""The k-th smallest and the k-th largest of so many medians hold their median with at least 95 %: 96.9, 99.2, 97.9, 96.1, 97.9, 95.9."""
+SHRINKS: Final = 0.9
+"""An interval that is still above this share of its earlier best no longer shrinks."""
+
+
+class Job(StrEnum):
+    """What a child is told to do."""
+
+    UNITS = "units"
+    """Say which units work here."""
+    RUN = "run"
+    """All of it: load, describe, time, check, and load once more in the same process."""
+    AGAIN = "again"
+    """Load and time."""
+    LOAD = "load"
+    """Load."""
+
+
+class Stop(StrEnum):
+    """Why there is no further launch."""
+
+    DONE = "all launches made"
+    PRECISE = "the interval is as narrow as asked"
+    STABLE = "the interval does not become narrower"
+    MOST = "as many launches as there may be"
+    TIME = "the time limit is near"
+
+
+@dataclass(frozen=True, slots=True)
+class Launching:
+    """One launch: what to do, with so many runs or for so long."""
+
+    job: Job
+    runs: int = 0
+    window_s: float | None = None
+
+
+def shares(runs: int, loads: int) -> tuple[int, ...]:
+    """How `runs` are shared out over `loads` launches: as evenly as can be, the larger ones first; all to the first when few.
+
+    Sums to `runs` exactly; 0 is a launch that only loads.
+    """
+    if runs < LEAST_SHARE * loads:
+        return (runs, *(0,) * (loads - 1))
+    each, more = divmod(runs, loads)
+    return tuple(each + (index < more) for index in range(loads))
+
+
+def half_width(medians: Sequence[float]) -> float:
+    """Half of the 95 % interval's width as a share of the median; the whole range where the table has no ranks."""
+    ordered = sorted(medians)
+    rank = RANKS.get(len(ordered), 1)
+    middle = median(ordered)
+    return (ordered[-rank] - ordered[rank - 1]) / 2 / middle if middle else 0.0
+
+
+@dataclass(slots=True)
+class Plan:
+    """The launches of one order, one after the other. Tell it what each launch showed; ask it for the next."""
+
+    order: WorkOrder
+    budget_s: float
+    """For all launches of an order by precision together."""
+    served: bool = False
+    """The model is not loaded by the children: one launch is all."""
+    stopped: Stop | None = None
+    _made: int = 0
+    _medians: list[float] = field(default_factory=list)
+    _widths: list[float] = field(default_factory=list)
+    _longest_s: float = 0.0
+    _last_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.order.loads < 1 or self.order.runs < 1:
+            raise Unfit(f"runs ({self.order.runs}) and loads ({self.order.loads}) must be at least 1")
+        if self.order.precision is not None and not 0 < self.order.precision <= 1:
+            raise Unfit(f"precision ({self.order.precision}) must be above 0 and at most 1: 0.02 is ±2 %")
+
+    def measured(self, samples_ns: Sequence[int]) -> None:
+        """The samples of the launch that was given last."""
+        self._medians.append(median(samples_ns))
+
+    def next(self, spent_s: float) -> Launching | None:
+        """The next launch, or None; `stopped` then says why. `spent_s`: since the first began."""
+        self._longest_s, self._last_s = max(self._longest_s, spent_s - self._last_s), spent_s
+        made, self._made = self._made, self._made + 1
+        job = Job.AGAIN if made else Job.RUN
+        if self.served:
+            return self._or(Stop.DONE if made else None, Launching(job, self.order.runs))
+        if self.order.precision is not None:
+            why = self._enough(self.order.precision, spent_s) if made else None
+            return self._or(why, Launching(job, window_s=WINDOW_S))
+        runs = (*shares(self.order.runs, self.order.loads), 0)[made]
+        return self._or(
+            Stop.DONE if made == self.order.loads else None, Launching(job if runs else Job.LOAD, runs)
+        )
+
+    def _enough(self, precision: float, spent_s: float) -> Stop | None:
+        launches = len(self._medians)
+        if launches in RANKS:
+            self._widths.append(half_width(self._medians))
+            if self._widths[-1] <= precision:
+                return Stop.PRECISE
+            if launches == LOOKED_AT[-1]:
+                return Stop.MOST
+            if len(self._widths) >= 4 and min(self._widths[-2:]) > SHRINKS * min(self._widths[:-2]):
+                return Stop.STABLE
+        return Stop.TIME if spent_s + self._longest_s > self.budget_s else None
+
+    def _or(self, why: Stop | None, launch: Launching) -> Launching | None:
+        self.stopped = why
+        return None if why else launch

@@ -1,0 +1,1 @@
+"""Micro-benchmarks: what a device can do at best."""

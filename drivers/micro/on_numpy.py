@@ -1,0 +1,161 @@
+"""Micro-benchmarks of the processor, by numpy: how fast memory gives and takes, how fast matrices are multiplied.
+
+Runs in the process that `micro.run_micro` starts: that sets how many threads numpy's library of matrix products has.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from drivers.contract.base import Crashed
+from drivers.micro.micro import SEED, Course, Micro, Plan, check_product, size_name, timed_by
+
+
+def measure(plan: Plan, threads: int, clock: Callable[[], float] = time.perf_counter) -> Micro:
+    """Bandwidth of one core by size, of `threads` of them together at the largest, and products of matrices on as many threads as
+    numpy's library was told. Raises `Crashed` where a result is wrong.
+    """
+    precisions = [name for name in ("fp64", "fp32") if name in plan.precisions]
+    course = Course(plan, 4 * len(plan.sizes) + 1 + len(plan.gemm) * len(precisions), clock)
+    began = time.perf_counter_ns()
+    course.left()
+    for precision in precisions:
+        _products(course, precision)
+    idle = _idle(clock)
+    if plan.sizes:
+        _together(course, max(plan.sizes), threads)
+    for size in plan.sizes:
+        if course.left() <= 0:
+            course.notes.append(f"arrays of {size_name(size)}: left out, no time")
+            continue
+        arrays = _Arrays(size // 8)
+        for name, (times, call) in arrays.kernels.items():
+            label = f"{name}_gb_s_{size_name(size)}"
+            course.put(
+                label,
+                course.rate(label, times * size / 1e9, timed_by(call, clock), idle_s=idle[name]),
+            )
+        arrays.check()
+    for name in ("copy", "add", "read", "write"):
+        course.maximum(f"{name}_gb_s")
+    return Micro(
+        device="cpu",
+        backend=f"numpy {np.__version__}",
+        threads=threads,
+        figures=course.figures,
+        notes=tuple(course.notes),
+        windows=((began, time.perf_counter_ns()),),
+        seconds=(time.perf_counter_ns() - began) / 1e9,
+    )
+
+
+class _Arrays:
+    """Three arrays of one size and what is done with them: how many times their bytes move in one call, and the call."""
+
+    def __init__(self, count: int) -> None:
+        self._pattern = np.resize(np.arange(7.0), count)
+        self._bits = self._pattern.view(np.int64)
+        self._other = np.full(count, 2.0)
+        self._copied, self._added, self._written = np.ones(count), np.ones(count), np.ones(count)
+        self.kernels: dict[str, tuple[int, Callable[[], object]]] = {
+            "copy": (2, lambda: np.copyto(self._copied, self._pattern)),
+            "add": (3, lambda: np.add(self._pattern, self._other, out=self._added)),
+            "read": (1, self._read),
+            "write": (1, lambda: self._written.fill(3.0)),
+        }
+
+    def _read(self) -> int:
+        return int(np.bitwise_xor.reduce(self._bits))
+
+    def check(self) -> None:
+        """All of them did what they were timed for: compared with what the pattern must give."""
+        for _, call in self.kernels.values():
+            call()
+        count = len(self._pattern)
+        all_bits = 0
+        for value in range(7):
+            if (count // 7 + (value < count % 7)) % 2:
+                all_bits ^= int.from_bytes(struct.pack("<d", float(value)), "little")
+        places = [0, count // 3, count // 2, count - 1]
+        right = (
+            all(float(self._copied[at]) == at % 7 for at in places)
+            and all(float(self._added[at]) == at % 7 + 2 for at in places)
+            and all(float(self._written[at]) == 3 for at in places)
+            and self._read() == all_bits
+        )
+        if not right:
+            raise Crashed(f"arrays of {size_name(count * 8)} did not hold what was put there")
+
+
+def _idle(clock: Callable[[], float]) -> dict[str, float]:
+    """Seconds that each kernel's call takes for one number: what is taken off."""
+    return {
+        name: min(timed_by(call, clock)(200) / 200 for _ in range(5))
+        for name, (_, call) in _Arrays(1).kernels.items()
+    }
+
+
+def _together(course: Course, size: int, threads: int) -> None:
+    """Copies on several threads at once, each with arrays of its own: what memory gives to all cores together."""
+    size //= threads
+    pairs = [(np.ones(size // 8), np.full(size // 8, float(at + 2))) for at in range(threads)]
+
+    def timed(repeats: int) -> float:
+        gate = threading.Barrier(threads + 1)
+
+        def work(to: Any, source: Any) -> None:
+            gate.wait()
+            for _ in range(repeats):
+                np.copyto(to, source)
+
+        workers = [threading.Thread(target=work, args=pair) for pair in pairs]
+        for worker in workers:
+            worker.start()
+        gate.wait()
+        began = course.clock()
+        for worker in workers:
+            worker.join()
+        return course.clock() - began
+
+    found = course.rate("memory_gb_s", 2 * size * threads / 1e9, timed)
+    course.put("memory_gb_s", found)
+    if found and any(float(to[-1]) != at + 2 for at, (to, _) in enumerate(pairs)):
+        raise Crashed("arrays that were copied on several threads did not hold what was put there")
+
+
+def _products(course: Course, precision: str) -> None:
+    """Square matrices from small to large."""
+    dtype: Any = {"fp64": np.float64, "fp32": np.float32}[precision]
+    random = np.random.default_rng(SEED)
+    speed = 0.0
+    for size in course.plan.gemm:
+        label = f"{precision}_gflops_{size}"
+        work = 2 * size**3 / 1e9
+        if course.hopeless(label, work, speed):
+            continue
+        left = random.standard_normal((size, size)).astype(dtype)
+        right = random.standard_normal((size, size)).astype(dtype)
+        made = np.zeros((size, size), dtype)
+        found = course.rate(
+            label,
+            work,
+            timed_by(lambda a=left, b=right, c=made: np.matmul(a, b, out=c), course.clock),  # type: ignore[misc]
+        )
+        course.put(label, found)
+        speed = found or speed
+        if found:
+            check_product(
+                size,
+                lambda row, a=left: a[row].tolist(),  # type: ignore[misc]
+                lambda column, b=right: b[:, column].tolist(),  # type: ignore[misc]
+                lambda row, column, c=made: float(c[row, column]),  # type: ignore[misc]
+                float(np.finfo(dtype).eps),
+                label,
+            )
+    course.maximum(f"{precision}_gflops")

@@ -1,0 +1,1 @@
+"""The timed loop in C, and onnxruntime's C API."""

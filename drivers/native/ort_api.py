@@ -1,0 +1,321 @@
+"""onnxruntime through its C interface: one session on the CPU whose `Run` is called without Python in between.
+
+A call through the Python package costs about a microsecond more than the inference, which is half of a small model's time.
+The package carries the same runtime as a plain C library; here it is opened with ctypes. Only functions that have kept their
+place in the table since the interface's fifth version are used, and `native.prepare` has proved them before anything is measured.
+
+    runtime = Runtime(library, loop)          once in a process
+    session = runtime.open(path, threads)     has the face of onnxruntime's own session, as far as `onnx_session` looks at it
+    Bound(session, feeds)                     inputs and outputs in place, a `timing.Loop`: drivers/native/loop.py
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from ctypes import POINTER, byref, c_char_p, c_int, c_int64, c_size_t, c_void_p, cast
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+API_VERSION: Final = 16
+"""Of the table that is asked for; every newer runtime gives it, and the places below are older still."""
+PLACES: Final[Mapping[str, int]] = {
+    "GetErrorCode": 1,
+    "GetErrorMessage": 2,
+    "CreateEnv": 3,
+    "DisableTelemetryEvents": 6,
+    "CreateSession": 7,
+    "Run": 9,
+    "CreateSessionOptions": 10,
+    "SetSessionExecutionMode": 13,
+    "SetSessionLogSeverityLevel": 22,
+    "SetIntraOpNumThreads": 24,
+    "SetInterOpNumThreads": 25,
+    "SessionGetInputCount": 30,
+    "SessionGetOutputCount": 31,
+    "SessionGetInputTypeInfo": 33,
+    "SessionGetOutputTypeInfo": 34,
+    "SessionGetInputName": 36,
+    "SessionGetOutputName": 37,
+    "CreateTensorAsOrtValue": 48,
+    "GetTensorMutableData": 51,
+    "CastTypeInfoToTensorInfo": 55,
+    "GetOnnxTypeFromTypeInfo": 56,
+    "GetTensorElementType": 60,
+    "GetDimensionsCount": 61,
+    "GetDimensions": 62,
+    "GetSymbolicDimensions": 63,
+    "GetTensorTypeAndShape": 65,
+    "AllocatorFree": 76,
+    "GetAllocatorWithDefaultOptions": 78,
+    "ReleaseStatus": 93,
+    "ReleaseSession": 95,
+    "ReleaseValue": 96,
+    "ReleaseTypeInfo": 98,
+    "ReleaseTensorTypeAndShapeInfo": 99,
+    "ReleaseSessionOptions": 100,
+    "SessionGetModelMetadata": 111,
+    "ModelMetadataLookupCustomMetadataMap": 116,
+    "ReleaseModelMetadata": 118,
+    "ModelMetadataGetCustomMetadataMapKeys": 123,
+    "AddSessionConfigEntry": 130,
+}
+"""Where each function stands in the runtime's table."""
+WITHOUT_STATUS: Final = frozenset({"GetErrorCode", "GetErrorMessage"})
+
+ELEMENTS: Final[Mapping[int, str]] = {
+    1: "float",
+    2: "uint8",
+    3: "int8",
+    4: "uint16",
+    5: "int16",
+    6: "int32",
+    7: "int64",
+    8: "string",
+    9: "bool",
+    10: "float16",
+    11: "double",
+    12: "uint32",
+    13: "uint64",
+    14: "complex64",
+    15: "complex128",
+    16: "bfloat16",
+    17: "float8e4m3fn",
+    18: "float8e4m3fnuz",
+    19: "float8e5m2",
+    20: "float8e5m2fnuz",
+    21: "uint4",
+    22: "int4",
+    24: "uint2",
+    25: "int2",
+}
+"""Element types by the interface's number: ONNX's own up to `int4`."""
+NUMBERS: Final = {name: number for number, name in ELEMENTS.items()}
+TENSOR: Final = 1
+OTHER_KINDS: Final = ("unknown", "tensor", "seq", "map", "opaque", "sparse_tensor", "optional")
+ERRORS_ONLY: Final = 3
+
+
+class NativeError(RuntimeError):
+    """A status of the runtime, in its own words."""
+
+
+class InvalidProtobuf(NativeError):
+    """The file is not a model."""
+
+
+INVALID_PROTOBUF: Final = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """An input or output, described as onnxruntime's own session does."""
+
+    name: str
+    type: str
+    shape: tuple[int | str | None, ...]
+
+    @property
+    def plain(self) -> bool:
+        """A tensor of numbers: what can be bound to memory."""
+        return self.type.startswith("tensor(") and "string" not in self.type
+
+
+@dataclass(frozen=True, slots=True)
+class ModelMeta:
+    """What the model's makers wrote beside it."""
+
+    custom_metadata_map: Mapping[str, str]
+
+
+class Runtime:
+    """The runtime's C library and, where one was compiled, the loop. Loading it starts no thread; the first session does.
+
+    Raises OSError or `NativeError` when the library is not what it should be.
+    """
+
+    def __init__(self, library: Path, loop: Path | None) -> None:
+        base = ctypes.CDLL(str(library)).OrtGetApiBase
+        base.restype = POINTER(c_void_p)
+        functions = base()
+        table = ctypes.CFUNCTYPE(c_void_p, ctypes.c_uint32)(functions[0])(API_VERSION)
+        self.version = (ctypes.CFUNCTYPE(c_char_p)(functions[1])() or b"").decode()
+        """Such as `1.31.1`."""
+        if not table:
+            raise NativeError(f"onnxruntime {self.version} has no interface of version {API_VERSION}")
+        self._table = cast(table, POINTER(c_void_p))
+        self._calls: dict[str, Callable[..., Any]] = {}
+        self._env = c_void_p()
+        self.loop = ctypes.CDLL(str(loop)) if loop is not None else None
+        """None: the loop is Python, its calls are ctypes'."""
+        if self.loop is not None:
+            self.loop.sark_time.restype = c_void_p
+            self.loop.sark_time.argtypes = [c_void_p, c_void_p, c_int64, c_int64, c_int64]
+            self.loop.sark_clock.restype = None
+            self.loop.sark_clock.argtypes = [c_void_p, c_int64]
+
+    def address(self, name: str) -> int:
+        """Where one of `PLACES` is in memory."""
+        return int(self._table[PLACES[name]] or 0)
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Call one of `PLACES`. Raises `NativeError` for a status that is not good."""
+        function = self._calls.get(name)
+        if function is None:
+            gives: Any = {"GetErrorMessage": c_char_p, "GetErrorCode": c_int}.get(name, c_void_p)
+            gives = None if name.startswith("Release") else gives
+            function = self._calls[name] = ctypes.CFUNCTYPE(gives)(self.address(name))
+        told = function(*arguments)
+        if name.startswith("Release") or name in WITHOUT_STATUS:
+            return told
+        if told:
+            raise self.error(told)
+        return None
+
+    def error(self, status: int) -> NativeError:
+        """The error behind a status, which is let go."""
+        held = c_void_p(status)
+        kind = InvalidProtobuf if self.call("GetErrorCode", held) == INVALID_PROTOBUF else NativeError
+        words = (self.call("GetErrorMessage", held) or b"").decode("utf-8", "replace")
+        self.call("ReleaseStatus", held)
+        return kind(words)
+
+    def start(self) -> None:
+        """Make the runtime's environment, once: what comes before any session and is part of no figure."""
+        if self._env.value is None:
+            os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+            self.call("CreateEnv", ERRORS_ONLY, b"sark", byref(self._env))
+            self.call("DisableTelemetryEvents", self._env)
+
+    def options(self, threads: int) -> c_void_p:
+        """Session options, the same as `onnx_session.options` makes. Let go by `open`."""
+        chosen = c_void_p()
+        self.call("CreateSessionOptions", byref(chosen))
+        self.call("SetIntraOpNumThreads", chosen, threads)
+        self.call("SetInterOpNumThreads", chosen, 1)
+        self.call("SetSessionExecutionMode", chosen, 0)
+        self.call("SetSessionLogSeverityLevel", chosen, ERRORS_ONLY)
+        self.call("AddSessionConfigEntry", chosen, b"session.intra_op.allow_spinning", b"0")
+        return chosen
+
+    def open(self, model: str, threads: int) -> Session:
+        """Load a model; `Session.load_ns` says how long that took. Raises `NativeError`."""
+        self.start()
+        chosen, made = self.options(threads), c_void_p()
+        path: Any = model if sys.platform == "win32" else os.fsencode(model)
+        began = time.perf_counter_ns()
+        try:
+            self.call("CreateSession", self._env, path, chosen, byref(made))
+            took = time.perf_counter_ns() - began
+        finally:
+            self.call("ReleaseSessionOptions", chosen)
+        return Session(self, made, took)
+
+
+class Session:
+    """A loaded model, with the methods of onnxruntime's own session that `onnx_session` uses."""
+
+    def __init__(self, runtime: Runtime, made: c_void_p, load_ns: int) -> None:
+        self.runtime = runtime
+        self.made = made
+        self.load_ns = load_ns
+        allocator = c_void_p()
+        runtime.call("GetAllocatorWithDefaultOptions", byref(allocator))
+        self.allocator = allocator
+        self._inputs = self._ports("Input")
+        self._outputs = self._ports("Output")
+
+    def __del__(self) -> None:
+        if self.made.value is not None:
+            self.runtime.call("ReleaseSession", self.made)
+            self.made = c_void_p()
+
+    def get_inputs(self) -> tuple[Port, ...]:
+        """The model's inputs. Raises UnicodeDecodeError for a name that is not in UTF-8, as onnxruntime does."""
+        return self._inputs
+
+    def get_outputs(self) -> tuple[Port, ...]:
+        """The model's outputs."""
+        return self._outputs
+
+    def get_providers(self) -> list[str]:
+        """Where it runs."""
+        return ["CPUExecutionProvider"]
+
+    @property
+    def plain(self) -> bool:
+        """All its inputs and outputs are tensors of numbers."""
+        return all(port.plain for port in (*self._inputs, *self._outputs))
+
+    def _ports(self, side: str) -> tuple[Port, ...]:
+        count = c_size_t()
+        self.runtime.call(f"SessionGet{side}Count", self.made, byref(count))
+        return tuple(self._port(side, index) for index in range(count.value))
+
+    def _port(self, side: str, index: int) -> Port:
+        call, at = self.runtime.call, c_size_t(index)
+        name, info, kind, tensor = c_void_p(), c_void_p(), c_int(), c_void_p()
+        call(f"SessionGet{side}Name", self.made, at, self.allocator, byref(name))
+        call(f"SessionGet{side}TypeInfo", self.made, at, byref(info))
+        try:
+            call("GetOnnxTypeFromTypeInfo", info, byref(kind))
+            text = self._text(name)
+            if kind.value != TENSOR:
+                return Port(text, _other_kind(kind.value), ())
+            call("CastTypeInfoToTensorInfo", info, byref(tensor))
+            number, shape = self.tensor_info(tensor)
+            return Port(text, f"tensor({ELEMENTS.get(number, f'element {number}')})", shape)
+        finally:
+            call("ReleaseTypeInfo", info)
+
+    def _text(self, held: c_void_p) -> str:
+        """A text that the runtime allocated, which is let go."""
+        try:
+            return ctypes.string_at(held.value or 0).decode()
+        finally:
+            self.runtime.call("AllocatorFree", self.allocator, held)
+
+    def tensor_info(self, info: c_void_p) -> tuple[int, tuple[int | str | None, ...]]:
+        """Element type and shape: a size, a symbol, or None for each axis."""
+        call, number, rank = self.runtime.call, c_int(), c_size_t()
+        call("GetTensorElementType", info, byref(number))
+        call("GetDimensionsCount", info, byref(rank))
+        sizes, symbols = (c_int64 * rank.value)(), (c_char_p * rank.value)()
+        call("GetDimensions", info, sizes, rank)
+        call("GetSymbolicDimensions", info, symbols, rank)
+        shape = tuple(
+            size if size >= 0 else (symbol.decode() if symbol else None)
+            for size, symbol in zip(sizes, symbols, strict=True)
+        )
+        return number.value, shape
+
+    def get_modelmeta(self) -> ModelMeta:
+        """The model's own notes. Raises UnicodeDecodeError where they are not in UTF-8."""
+        call, meta, keys, count = self.runtime.call, c_void_p(), c_void_p(), c_int64()
+        call("SessionGetModelMetadata", self.made, byref(meta))
+        try:
+            call("ModelMetadataGetCustomMetadataMapKeys", meta, self.allocator, byref(keys), byref(count))
+            listed = cast(keys, POINTER(c_void_p))
+            names = [self._text(c_void_p(listed[index])) for index in range(count.value)]
+            if keys.value is not None:
+                call("AllocatorFree", self.allocator, keys)
+            found: dict[str, str] = {}
+            for name in names:
+                value = c_void_p()
+                call(
+                    "ModelMetadataLookupCustomMetadataMap",
+                    *(meta, self.allocator, name.encode(), byref(value)),
+                )
+                if value.value is not None:
+                    found[name] = self._text(value)
+            return ModelMeta(found)
+        finally:
+            call("ReleaseModelMetadata", meta)
+
+
+def _other_kind(kind: int) -> str:
+    return OTHER_KINDS[kind] if 0 <= kind < len(OTHER_KINDS) else "unknown"

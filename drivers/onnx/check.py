@@ -1,0 +1,148 @@
+"""Is the answer right? Outputs of the timed session against a plain one: CPU, no graph optimisation, the same inputs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from drivers.contract.base import Checked
+
+TOLERANCE: Final[Mapping[str, float]] = {"float64": 1e-6, "float32": 1e-3, "float16": 1e-2}
+"""Largest difference, relative to the largest magnitude of the reference output."""
+INTEGER_SHARE: Final = 0.01
+"""Integers (class numbers, quantised values) may differ in one of a hundred places: ties and roundings fall either way."""
+COSINE: Final = 0.999
+"""Direction that still counts as the same answer when single values differ by more: quantised models, other kernels …"""
+LARGEST: Final = 0.1
+"""… but by no more than this share of the largest magnitude: twice the answer has the same direction …"""
+LEAST_VALUES: Final = 16
+"""… and only where there are enough values for a direction to say something: a single one always has the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One output against its reference."""
+
+    agrees: bool
+    error: float | None
+    tolerance: float | None
+    note: str = ""
+
+
+def digest(outputs: Mapping[str, Any]) -> str:
+    """SHA-256 over names, types, shapes and values of all outputs, in order of name."""
+    told = hashlib.sha256()
+    for name in sorted(outputs):
+        value = outputs[name]
+        if isinstance(value, np.ndarray) and value.dtype != object:
+            told.update(f"{name}|{value.dtype}|{value.shape}|".encode())
+            told.update(np.ascontiguousarray(value).tobytes())
+        else:
+            told.update(f"{name}|{json.dumps(_plain(value), sort_keys=True)}|".encode())
+    return told.hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    """Sequences, maps and texts as JSON can hold them."""
+    if isinstance(value, np.ndarray | np.generic):
+        return _plain(value.tolist())
+    if isinstance(value, dict):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    return value if isinstance(value, int | float | str | bool) or value is None else str(value)
+
+
+def compare(name: str, got: Any, reference: Any, tolerance: float | None = None) -> Difference:
+    """One output. Numbers within a tolerance (None: that of their type), everything else equal; NaN or infinity only where the
+    reference has it too."""
+    if not isinstance(got, np.ndarray) or not isinstance(reference, np.ndarray) or got.dtype == object:
+        same = _plain(got) == _plain(reference)
+        return Difference(same, None, None, "" if same else f"output {name!r} differs from the reference")
+    if got.shape != reference.shape:
+        return Difference(
+            False, None, None, f"output {name!r} has shape {got.shape}, the reference {reference.shape}"
+        )
+    if got.size == 0:
+        return Difference(True, 0.0, None)
+    if got.dtype.kind in "iub":
+        share = float(np.mean(got != reference))
+        note = f"output {name!r} differs from the reference in {share:.1%} of its values"
+        return Difference(share <= INTEGER_SHARE, share, INTEGER_SHARE, note if share > INTEGER_SHARE else "")
+    return _compare_floats(name, got, reference, tolerance or TOLERANCE.get(str(got.dtype), 1e-2))
+
+
+def _compare_floats(
+    name: str, got: np.ndarray[Any, Any], reference: np.ndarray[Any, Any], tolerance: float
+) -> Difference:
+    wide, plain = _real(got), _real(reference)
+    finite = np.isfinite(plain)
+    broken = ~np.isfinite(wide) & finite
+    if broken.any():
+        return Difference(
+            False,
+            None,
+            tolerance,
+            f"output {name!r} has {int(broken.sum())} NaN or infinite values where the reference has none",
+        )
+    if (np.isinf(wide) & (wide == -plain)).any():
+        return Difference(
+            False, None, tolerance, f"output {name!r} is infinite the other way than the reference"
+        )
+    both = finite & np.isfinite(wide)
+    note = (
+        ""
+        if both.all()
+        else f"output {name!r} has {int((~both).sum())} NaN or infinite values, in the reference too"
+    )
+    if (np.isfinite(wide) & ~finite).any():
+        return Difference(False, None, tolerance, f"output {name!r} is finite where the reference is not")
+    if not both.any():
+        return Difference(False, None, tolerance, f"output {name!r} is nothing but NaN or infinite values")
+    scale = float(np.abs(plain[both]).max()) or 1.0
+    error = float(np.abs(wide[both] - plain[both]).max()) / scale
+    if error <= tolerance:
+        return Difference(True, error, tolerance, note)
+    told = f"output {name!r} differs by {error:.2g} of its range"
+    if error > LARGEST or int(both.sum()) < LEAST_VALUES:
+        return Difference(False, error, tolerance, told)
+    a, b = wide[both] / scale, plain[both] / scale
+    lengths = float(np.linalg.norm(a) * np.linalg.norm(b))
+    cosine = float(a @ b) / lengths if lengths else 0.0
+    return Difference(cosine >= COSINE, error, tolerance, f"{told}, cosine {cosine:.5f}")
+
+
+def _real(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """As float64; complex numbers as two of them each."""
+    if values.dtype.kind == "c":
+        return np.stack((values.real, values.imag)).astype(np.float64)
+    return values.astype(np.float64)
+
+
+def check(
+    outputs: Mapping[str, Any], reference: Mapping[str, Any], tolerance: float | None = None
+) -> Checked:
+    """All outputs together: the worst of them counts. `tolerance`: of floats; None: that of their type."""
+    found = [compare(name, outputs[name], reference[name], tolerance) for name in outputs]
+    errors = [one.error for one in found if one.error is not None]
+    tolerances = [one.tolerance for one in found if one.tolerance is not None]
+    notes = [one.note for one in found if one.note]
+    return Checked(
+        agrees=all(one.agrees for one in found),
+        output_sha256=digest(outputs),
+        max_error=max(errors, default=None),
+        tolerance=min(tolerances, default=None),
+        note="; ".join(notes)[:1000],
+    )
+
+
+def unstable(outputs: Mapping[str, Any], again: Mapping[str, Any]) -> bool:
+    """Whether a second inference on the same inputs gave something that `compare` would not let pass."""
+    if digest(outputs) == digest(again):  # also where it is the same nonsense twice
+        return False
+    return not all(compare(name, again[name], outputs[name]).agrees for name in outputs)

@@ -1,0 +1,82 @@
+"""Where a model's operators really ran: one profiled inference, apart from the timed ones.
+
+A session on a GPU gives whatever the GPU lacks to the CPU, down to every single operator, and its list of providers does not
+change by it. Only the runtime's own profile tells.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from drivers.contract.base import DriverError
+from drivers.onnx import session as edge
+from drivers.onnx.runner import Runner
+from drivers.onnx.units import UNITS, Place
+
+COPY: Final = "Memcpy"
+"""Operators that the runtime puts in to carry values between devices: no part of the model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What a row may say of where the model ran."""
+
+    unit: str
+    providers: tuple[str, ...]
+    """Those that ran operators, the unit's own first."""
+    notes: tuple[str, ...] = ()
+
+
+def nodes_by_provider(profile: str) -> Counter[str]:
+    """Operators that ran on each provider, from the text of a profile. Empty where it says nothing usable."""
+    try:
+        events = json.loads(profile)
+    except (ValueError, RecursionError):
+        return Counter()
+    found: dict[str, str] = {}
+    for event in events if isinstance(events, list) else []:
+        told = event.get("args") if isinstance(event, dict) and event.get("cat") == "Node" else None
+        if not isinstance(told, dict) or str(told.get("op_name", "")).startswith(COPY):
+            continue
+        if isinstance(provider := told.get("provider"), str) and provider:
+            found[str(event.get("name"))] = provider
+    return Counter(found.values())
+
+
+def what_ran(unit: str, wanted: str, live: Sequence[str], nodes: Mapping[str, int]) -> Ran:
+    """The unit that ran the model: another one than was asked for if none of its operators ran on that unit's provider.
+
+    `wanted`: the unit's provider; `live`: the session's providers; `nodes`: operators by provider.
+    """
+    if not nodes:
+        return Ran(unit, tuple(live), ("the runtime does not tell where the operators ran",))
+    order = sorted(nodes, key=lambda name: (name != wanted, -nodes[name], name))
+    if wanted not in nodes:
+        others = (known.unit for known in UNITS if order[0] in known.names)
+        return Ran(next(others, order[0]), tuple(order))
+    whole = sum(nodes.values())
+    notes = tuple(f"{nodes[name]} of {whole} operators ran on {name}" for name in order[1:])
+    return Ran(unit, tuple(order), notes)
+
+
+def profiled(model: str, place: Place, threads: int, feeds: Mapping[str, Any], inputs: Any) -> Counter[str]:
+    """Operators by provider, of one inference in a session of its own. Empty where it cannot be had (too little memory for two)."""
+    chosen = edge.options(threads, optimise=True)
+    chosen.enable_profiling = True
+    with tempfile.TemporaryDirectory() as folder:
+        chosen.profile_file_prefix = str(Path(folder, "profile"))
+        try:
+            session = edge.open_session(model, place, chosen)
+            Runner(session, feeds, inputs, place).first()
+        except DriverError:
+            return Counter()
+        try:
+            return nodes_by_provider(Path(session.end_profiling()).read_text("utf-8", "replace"))
+        except OSError:
+            return Counter()

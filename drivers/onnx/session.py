@@ -1,0 +1,206 @@
+"""The edge to onnxruntime: open a session on one unit, prove that it is there, run it with bound inputs and outputs.
+
+onnxruntime has no types; everything untyped stays in this module. It is imported late, in the child or its zygote.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import shutil
+import stat
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+from drivers.contract.base import DriverError, OutOfMemory, Unfit, WrongUnit
+from drivers.inputs.made import Input, element_type
+from drivers.native import library
+from drivers.onnx.units import CPU, UNITS, Place, place_for, shown
+
+PRIVATE_NAME: Final = "model.onnx"
+MAX_PORTS: Final = 2048
+"""Inputs and outputs of a model together."""
+MAX_NAME: Final = 500
+"""Characters in the name of one of them."""
+
+
+TINY_MODEL: Final = library.TINY_MODEL
+"""What a provider has to run before we say that it is here."""
+
+
+def runtime() -> ModuleType:
+    """onnxruntime, quiet and without telemetry. Raises `Unfit` where it is not installed."""
+    os.environ.setdefault(
+        "ORT_DISABLE_TELEMETRY", "1"
+    )  # read once, when it is imported: the call below comes too late
+    try:
+        import onnxruntime
+    except ImportError as why:
+        raise Unfit(f"onnxruntime is not usable here: {why}") from why
+    module: ModuleType = onnxruntime
+    module.disable_telemetry_events()
+    return module
+
+
+def provider_for(unit: str, available: Sequence[str]) -> str:
+    """The execution provider behind a unit's name. Raises `WrongUnit` when this onnxruntime has none."""
+    known = next((provider for provider in UNITS if provider.unit == unit), None)
+    if known is None:
+        raise WrongUnit(
+            f"unknown unit {unit!r}: this driver has {', '.join(provider.unit for provider in UNITS)}"
+        )
+    found = next((name for name in known.names if name in available), None)
+    if found is None:
+        raise WrongUnit(f"asked for {unit}, but this onnxruntime has only {', '.join(available)}")
+    return found
+
+
+def place_of(unit: str, gpu: str = "") -> Place:
+    """Where this onnxruntime runs a unit; from then on the process sees no other GPU than the asked one. Raises `WrongUnit`."""
+    provider = provider_for(unit, runtime().get_available_providers())
+    os.environ.update(shown(provider, gpu))
+    return place_for(next(known for known in UNITS if known.unit == unit), provider, gpu)
+
+
+def verify_provider(unit: str, wanted: str, live: Sequence[str]) -> None:
+    """Refuse a session that fell back to something else. Raises `WrongUnit`."""
+    if not live or live[0] != wanted:
+        raise WrongUnit(f"asked for {unit}, session runs on {live[0] if live else 'nothing'}")
+
+
+def private_copy(model: str, folder: Path) -> Path:
+    """The model alone in a folder of its own, so that weights 'outside the file' have nowhere to be but in this empty folder.
+
+    A link where the platform has them (the path check of onnxruntime refuses whatever leads out of the folder), else a copy. A
+    model that is a folder stays where it is: it has its weights beside it, and they are all it has.
+    """
+    source = Path(model).resolve()
+    if source.is_dir():
+        return _in_folder(source)
+    if not source.is_file():
+        raise Unfit(f"model {model}: there is no such file")
+    folder.mkdir(exist_ok=True)
+    private = folder / PRIVATE_NAME
+    private.unlink(missing_ok=True)
+    try:
+        private.symlink_to(source)
+    except OSError:
+        shutil.copyfile(source, private)
+    return private
+
+
+def _in_folder(folder: Path) -> Path:
+    """The one ONNX file of a folder that holds nothing but files and folders. Raises `Unfit`."""
+    found: list[Path] = []
+    for path in sorted(folder.rglob("*")):
+        kind = path.lstat().st_mode
+        if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
+            raise Unfit(f"the model's folder holds {path.name[:100]!r}, which is no plain file")
+        if stat.S_ISREG(kind) and path.suffix == ".onnx":
+            found.append(path)
+    if len(found) != 1:
+        raise Unfit(
+            f"the model is a folder with {len(found)} .onnx files; one with its weights beside it is taken"
+        )
+    return found[0]
+
+
+def options(threads: int, optimise: bool) -> Any:
+    """Session options: one operator at a time on `threads` threads that sleep when idle.
+
+    Threads that spin make a device that others use slower for all (measured up to 1.6 times), so they do not spin.
+    """
+    ort = runtime()
+    chosen = ort.SessionOptions()
+    chosen.intra_op_num_threads = threads
+    chosen.inter_op_num_threads = 1
+    chosen.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+    chosen.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    chosen.log_severity_level = 3
+    if not optimise:
+        chosen.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return chosen
+
+
+def open_session(model: str | bytes, place: Place, chosen: Any) -> Any:
+    """Create a session: the thing that load times are about. Raises `Unfit` or `OutOfMemory` in plain words."""
+    ort = runtime()
+    wanted = [CPU] if place.provider == CPU else [(place.provider, dict(place.options)), CPU]
+    session = translated(lambda: ort.InferenceSession(model, chosen, providers=wanted))
+    session.disable_fallback()
+    return session
+
+
+def translated(call: Callable[[], Any]) -> Any:
+    """Do something in onnxruntime; its errors become ours."""
+    try:
+        return call()
+    except runtime_errors() as why:
+        raise plain_words(why) from why
+
+
+def runtime_errors() -> tuple[type[Exception], ...]:
+    """What onnxruntime raises: its own exceptions derive from Exception alone."""
+    state = importlib.import_module("onnxruntime.capi.onnxruntime_pybind11_state")
+
+    names = (
+        "Fail",
+        "InvalidArgument",
+        "InvalidGraph",
+        "InvalidProtobuf",
+        "NoSuchFile",
+        "NotImplemented",
+        "RuntimeException",
+        "EPFail",
+    )
+    own = tuple(getattr(state, name) for name in names if hasattr(state, name))
+    return (*own, RuntimeError, ValueError)
+
+
+_NO_MEMORY: Final = re.compile(
+    r"bad_alloc|fail(ed|ure) to allocate|out of memory|cannot allocate|available memory", re.IGNORECASE
+)
+_NO_OPERATOR: Final = re.compile(r"(\S+):(\w+)\(\S*\) is not a registered function/op")
+_EXTERNAL: Final = re.compile(r"external data", re.IGNORECASE)
+
+
+def plain_words(why: Exception) -> DriverError:
+    """One sentence for an error of onnxruntime: what it means for the model, and whether another device may do better."""
+    text = " ".join(re.sub(r"\[ONNXRuntimeError\] : \d+ : (\w+) : ", "", str(why)).split())
+    if _NO_MEMORY.search(text):
+        return OutOfMemory(f"out of memory: {text[:300]}")
+    if (operator := _NO_OPERATOR.search(text)) is not None:
+        return Unfit(
+            f"the model needs the operator {operator[1]}:{operator[2]}, which this onnxruntime does not have; "
+            "custom operator libraries are never loaded"
+        )
+    if _EXTERNAL.search(text):
+        return Unfit("the model keeps weights in another file; send its folder instead of the one file")
+    if type(why).__name__ == "InvalidProtobuf":
+        return Unfit("the model file is corrupt or cut short: it is not a readable ONNX graph")
+    return Unfit(f"onnxruntime: {text[:600]}")
+
+
+def inputs_of(session: Any) -> tuple[Input, ...]:
+    """The model's inputs. Raises `Unfit` for those that are not tensors, and for names that nobody can read or show."""
+    try:
+        described = [(told.name, told.type, tuple(told.shape)) for told in session.get_inputs()]
+        names = [*(name for name, _, _ in described), *(told.name for told in session.get_outputs())]
+    except UnicodeDecodeError as why:
+        raise Unfit("the model has a name that is not in UTF-8") from why
+    if len(names) > MAX_PORTS:
+        raise Unfit(f"the model has {len(names)} inputs and outputs; at most {MAX_PORTS} are taken")
+    if (longest := max(map(len, names), default=0)) > MAX_NAME:
+        raise Unfit(f"the model has a name of {longest} characters; at most {MAX_NAME} are taken")
+    return tuple(Input(name, element_type(name, kind), shape) for name, kind, shape in described)
+
+
+def metadata_of(session: Any) -> dict[str, str]:
+    """What the model's makers wrote down beside it; nothing where that is not in UTF-8."""
+    try:
+        return dict(session.get_modelmeta().custom_metadata_map)
+    except UnicodeDecodeError:
+        return {}

@@ -1,0 +1,61 @@
+"""The sandbox of macOS: a profile for the system's own sandbox, entered by the worker just before the model is touched.
+
+`profile` is pure. It takes away the network, other programs, writing anywhere but in the launch's folder, and reading in the
+folders of users; it hides no processes, and memory has no limit of its own there: the tier is `partial`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from drivers.sandbox.mounts import Plan
+
+HOMES: Final = ("/Users", "/Volumes", "/private/var/root", "/Library/Keychains")
+"""Where people keep what is theirs."""
+OWN: Final = "/private"
+"""Behind /tmp and /var, which are links: rules are about the real paths."""
+
+
+def real(path: str) -> str:
+    """A path as the sandbox's rules want it."""
+    return f"{OWN}{path}" if path.startswith(("/tmp/", "/var/", "/etc/")) else path  # noqa: S108
+
+
+def profile(plan: Plan) -> str:
+    """The rules in the sandbox's own language; later ones win."""
+
+    def paths(kind: str, *some: str) -> str:
+        return " ".join(f"({kind} {json.dumps(real(path), ensure_ascii=False)})" for path in some)
+
+    reads = [path for path in (*plan.reads, plan.model, plan.folder) if path]
+    above = sorted({str(parent) for path in reads for parent in PurePosixPath(real(path)).parents})
+    lines = [
+        "(version 1)",
+        "(allow default)",
+        "(deny process-fork)",
+        "(deny process-exec*)",
+        "(deny signal (target others))",
+        "(deny file-write*)",
+        f"(allow file-write* {paths('subpath', plan.folder)} {paths('literal', *plan.devices)})",
+        f"(deny file-read* {paths('subpath', *HOMES)})",
+        f"(allow file-read-metadata {paths('literal', *above)})",
+        f"(allow file-read* {paths('subpath', *reads)})",
+    ]
+    if not plan.network:
+        lines.append("(deny network*)")
+    return "\n".join(lines) + "\n"
+
+
+def system_library() -> Any:
+    """Where the call is."""
+    return ctypes.CDLL("/usr/lib/libSystem.dylib")
+
+
+def shut(library: Any, plan: Plan) -> None:
+    """Enter it, for good. Raises OSError with the system's own words."""
+    said = ctypes.c_char_p()
+    if library.sandbox_init(profile(plan).encode(), ctypes.c_uint64(0), ctypes.byref(said)):
+        raise OSError((said.value or b"the sandbox refused its profile").decode("utf-8", "replace"))

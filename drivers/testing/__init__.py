@@ -1,0 +1,1 @@
+"""For driver authors: a fake driver and the conformance suite."""

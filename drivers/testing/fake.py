@@ -1,0 +1,179 @@
+"""A driver whose 'model' is a script: for tests and demonstrations of everything around the measuring, never for figures.
+
+The model file is a JSON object; every key may be left out:
+
+    {"load_ms": 2.0, "latencies_ms": [1.0, 1.5], "sleep": true, "agrees": true,
+     "fail": {"phase": "load" | "warm-up" | "run" | "check", "error": "unfit" | "crash" | "signal" | "nonsense", "why": "…",
+              "again": true},
+     "hang": "load" | "run", "eat_mib": 512, "orphan": true, "print": "…"}
+
+`kinds` holds other values by kind of device, for a worker that pretends to be one: `{"kinds": {"phone": {"latencies_ms": [9]}}}`.
+`latencies_ms` repeats for as many runs as are asked, or for `WINDOW_RUNS` where a window of time is. `again`: it fails only in launches
+after the first. `sleep` waits for as long as the script says that a run takes. `orphan`
+leaves a double-forked process behind, which the keeper has to find. It is offered only where simulation is switched on, and
+says on every row what it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from drivers.contract.base import (
+    MIB,
+    Checked,
+    Described,
+    Event,
+    Loaded,
+    Measured,
+    Phase,
+    Progressed,
+    Unfit,
+    UnitInfo,
+    WorkOrder,
+    WrongUnit,
+)
+
+UNIT: Final = "Fake (Simulation)"
+ANNOUNCED: Final = "simulation: these figures come from a script, no model ran"
+FOREVER_S: Final = 3600
+WINDOW_RUNS: Final = 20
+TELL_S: Final = 0.25
+"""How often progress is told while a script sleeps."""
+KEYS: Final = frozenset(
+    {"load_ms", "latencies_ms", "sleep", "agrees", "fail", "hang", "eat_mib", "orphan", "print", "kinds"}
+)
+KIND: Final = "SARK_FAKE_KIND"
+"""The variable with the kind of device that this one pretends to be."""
+
+
+class FakeDriver:
+    """See `drivers.base.Driver`."""
+
+    name = "fake"
+
+    def preload(self) -> tuple[str, ...]:
+        """Nothing heavy."""
+        return ()
+
+    def units(self) -> tuple[UnitInfo, ...]:
+        """One unit, which announces itself."""
+        return (UnitInfo(UNIT, self.name, "script", ANNOUNCED),)
+
+    def load_only(self, order: WorkOrder) -> Iterator[Event]:
+        """Loads as the script says."""
+        if order.unit != UNIT:
+            raise WrongUnit(f"asked for {order.unit}, this driver only has {UNIT}")
+        script = read_script(order.model)
+        yield Progressed(Phase.PREPARE)
+        yield Progressed(Phase.LOAD)
+        _act(script, Phase.LOAD, order)
+        load_ms = float(script.get("load_ms", 1.0))
+        _pause(script, load_ms)
+        yield Loaded(round(load_ms * 1e6), None, None)
+
+    def run(self, order: WorkOrder) -> Iterator[Event]:
+        """Loads, then 'runs' with exactly the scripted times."""
+        yield from self.load_only(order)
+        script = read_script(order.model)
+        latencies = [float(ms) for ms in script.get("latencies_ms", [1.0])]
+        runs = order.runs if order.window_s is None else WINDOW_RUNS
+        warmup = order.warmup_floor if order.warmup is None else max(1, order.warmup)
+        yield Described(
+            UNIT,
+            self.name,
+            "script",
+            (UNIT,),
+            order.threads or 1,
+            {},
+            {},
+            order.seed,
+            (ANNOUNCED,),
+            batch=order.batch,
+        )
+        yield Progressed(Phase.WARM_UP, warmup, warmup)
+        _act(script, Phase.WARM_UP, order)
+        samples: list[int] = []
+        told = time.perf_counter()
+        for done, latency in enumerate(itertools.islice(itertools.cycle(latencies), runs), start=1):
+            _pause(script, latency)
+            samples.append(round(latency * 1e6))
+            if done in (1, runs // 2, runs) or time.perf_counter() - told > TELL_S:
+                told = time.perf_counter()
+                yield Progressed(Phase.RUN, done, runs, latency)
+        _act(script, Phase.RUN, order)
+        wall = sum(samples) / 1e9
+        yield Measured(tuple(samples), (samples[0],) * warmup, wall, wall, None, 0, None)
+        yield Progressed(Phase.CHECK)
+        _act(script, Phase.CHECK, order)
+        agrees = bool(script.get("agrees", True)) if order.check else None
+        why = "" if agrees else "the script says so"
+        yield Checked(agrees, hashlib.sha256(Path(order.model).read_bytes()).hexdigest(), None, None, why)
+
+
+def read_script(path: str, environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """The model file as a script. Raises `Unfit` with one line when it is none."""
+    try:
+        script = json.loads(Path(path).read_bytes())
+    except OSError as why:
+        raise Unfit(f"model {path}: {why.strerror}") from why
+    except ValueError as why:
+        raise Unfit(f"model {path} is not a script in JSON: {why}") from why
+    if not isinstance(script, dict) or not script.keys() <= KEYS:
+        raise Unfit(f"model {path} is not a script: its keys may be {', '.join(sorted(KEYS))}")
+    kinds = script.pop("kinds", {})
+    own = kinds.get(environment.get(KIND, ""), {}) if isinstance(kinds, dict) else None
+    if not isinstance(own, dict) or not own.keys() <= KEYS - {"kinds"}:
+        raise Unfit(f"model {path} is not a script: kinds hold scripts by kind of device")
+    return {**script, **own}
+
+
+def _pause(script: dict[str, Any], ms: float) -> None:
+    if script.get("sleep"):
+        time.sleep(ms / 1000)
+
+
+def _act(script: dict[str, Any], phase: Phase, order: WorkOrder) -> None:
+    """Do the harm that the script wants in this phase."""
+    if phase is Phase.LOAD:
+        sys.stderr.write(str(script.get("print", "")))
+        sys.stderr.flush()
+        if script.get("orphan"):
+            _leave_orphan()
+    if phase is Phase.RUN and (eaten := script.get("eat_mib")):
+        hoard = [bytearray(MIB) for _ in range(int(eaten))]
+        del hoard
+    if script.get("hang") == phase:
+        time.sleep(FOREVER_S)
+    failure = script.get("fail") or {}
+    if failure.get("phase") == phase and (order.brief or not failure.get("again")):
+        why = str(failure.get("why", "scripted failure"))
+        if failure.get("error") == "unfit":
+            raise Unfit(why)
+        if failure.get("error") == "signal":
+            os.kill(os.getpid(), signal.SIGSEGV if sys.platform != "win32" else signal.SIGTERM)
+        if failure.get("error") == "nonsense":
+            raise _Nonsense(why)
+        os._exit(7)
+
+
+class _Nonsense(Exception):
+    """An error that no contract knows of."""
+
+
+def _leave_orphan() -> None:
+    """A process that left the group and whose parent is gone: what a hostile model would do to outlive its run."""
+    if sys.platform == "win32" or os.fork():
+        return
+    os.setsid()
+    if os.fork() == 0:
+        time.sleep(FOREVER_S)
+    os._exit(0)

@@ -1,0 +1,286 @@
+"""The edge to torch: a model of any of its formats loaded on a device, its inputs, its outputs as arrays.
+
+Torch's types stay in this module. It is imported late, in the child or its zygote. `torch.load` is called in one place, with
+`weights_only=True`; what else torch unpickles by itself is kept from it by `torch_archive.py`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from drivers.contract.base import DriverError, OutOfMemory, Unfit, WorkOrder
+from drivers.contract.formats import Kind
+from drivers.inputs.feeds import NAMES, declared
+from drivers.inputs.made import Input
+from drivers.torch import archive
+from drivers.torch.architectures import Declaration, open_declared
+from drivers.torch.safetensors import Weights
+
+FLOATS: Final[Mapping[str, str]] = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+NO_INPUTS: Final = (
+    "a TorchScript model does not tell the types and shapes of its inputs ({names}): declare them in the campaign, under "
+    "the model: inputs: {{{first}: 'float32[1, 3, 224, 224]'}}"
+)
+
+
+def runtime() -> Any:
+    """Torch. Raises `Unfit` where it is not installed."""
+    try:
+        return importlib.import_module("torch")
+    except ImportError as why:
+        raise Unfit(f"torch is not usable here: {why}; python -m pip install 'sark-node[torch]'") from why
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A model on its device, ready to be called with tensors in the order of `inputs`."""
+
+    call: Callable[..., Any]
+    module: Any
+    """With `named_parameters` and `named_buffers`."""
+    inputs: tuple[Input, ...]
+    notes: tuple[str, ...] = ()
+
+
+@contextmanager
+def plain_words() -> Any:
+    """Errors of torch become ours."""
+    torch = runtime()
+    try:
+        yield
+    except torch.OutOfMemoryError as why:
+        raise OutOfMemory(f"out of memory: {_short(why)}") from why
+    except (
+        RuntimeError,
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        IndexError,
+        AssertionError,
+        OSError,
+    ) as why:
+        if re.search(r"bad_alloc|not enough memory|out of memory|can't allocate|Cannot allocate", str(why)):
+            raise OutOfMemory(f"out of memory: {_short(why)}") from why
+        raise Unfit(f"torch: {_short(why)}") from why
+
+
+def _short(why: Exception) -> str:
+    lines = [line.strip() for line in str(why).splitlines() if line.strip()]
+    return f"{type(why).__name__}: {' '.join(lines[-2:] if len(lines) > 3 else lines)[:500]}"
+
+
+def load(kind: Kind, order: WorkOrder, device: str, wide: bool = False) -> Network:
+    """The model on the device. `wide`: its floating parameters as float32, for a reference. Raises a `DriverError`."""
+    model = Path(order.model)
+    with plain_words():
+        match kind:
+            case Kind.TORCHSCRIPT:
+                return _script(model, order, device, wide)
+            case Kind.EXPORTED:
+                return _exported(model, device)
+            case _:
+                return _declared(model, kind, device, wide)
+
+
+# -- the formats ---------------------------------------------------------------------------------------------------------
+
+
+def _script(model: Path, order: WorkOrder, device: str, wide: bool) -> Network:
+    torch = runtime()
+    module = torch.jit.load(str(model), map_location=device).eval()
+    if wide:
+        module.float()
+    arguments = [one for one in module.forward.schema.arguments if one.name != "self"]
+    needed = [one for one in arguments if not one.has_default_value()]
+    if odd := next((one for one in needed if str(one.type) != "Tensor"), None):
+        raise Unfit(
+            f"input {odd.name!r} is a {str(odd.type)[:60]}, which cannot be made up; inputs are tensors"
+        )
+    given = [one.name for one in arguments if one.name in order.inputs]
+    if missing := [one.name for one in needed if one.name not in order.inputs]:
+        raise Unfit(NO_INPUTS.format(names=", ".join(missing)[:200], first=missing[0][:50]))
+    if unknown := sorted(set(order.inputs) - set(given)):
+        names = ", ".join(one.name for one in arguments)
+        raise Unfit(f"the campaign declares the input {unknown[0][:60]!r}; the model's are {names[:200]}")
+    inputs = tuple(declared(name, order.inputs[name]) for name in given)
+    return Network(lambda *fed: module(**dict(zip(given, fed, strict=True))), module, inputs)
+
+
+def _exported(model: Path, device: str) -> Network:
+    torch = runtime()
+    for name, pickled in archive.sample_inputs(model).items():
+        _try_restricted(name, pickled)
+    program = torch.export.load(str(model))
+    if device != "cpu":
+        program = importlib.import_module("torch.export.passes").move_to_device_pass(program, device)
+    held = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
+    inputs = tuple(_told(name, held.get(name)) for name in program.graph_signature.user_inputs)
+    module = program.module()
+    spec = program.call_spec.in_spec
+
+    def call(*fed: Any) -> Any:
+        args, kwargs = torch.utils._pytree.tree_unflatten(fed, spec)
+        return module(*args, **kwargs)
+
+    plain = _is_flat(torch, spec, len(inputs))
+    return Network(
+        module if plain else call,
+        module,
+        inputs,
+        ("the program's guards on its inputs run with each inference",),
+    )
+
+
+def _is_flat(torch: Any, spec: Any, count: int) -> bool:
+    """Whether the inputs are just positional tensors, so that nothing has to be built from them for each inference."""
+    args, kwargs = torch.utils._pytree.tree_unflatten(list(range(count)), spec)
+    return not kwargs and list(args) == list(range(count))
+
+
+def _try_restricted(name: str, pickled: bytes) -> None:
+    """Where torch's restricted unpickler fails torch goes on with the unrestricted one: so it must not fail.
+
+    The errors are those of a hostile stream: whatever they are, the program is refused.
+    """
+    import pickle
+
+    torch = runtime()
+    if not pickled:
+        return
+    try:
+        torch.load(io.BytesIO(pickled), weights_only=True, map_location="cpu")
+    except (
+        pickle.UnpicklingError,
+        RuntimeError,
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        EOFError,
+        IndexError,
+    ) as why:
+        raise Unfit(
+            f"the torch.export program's {name} is a pickle with more than tensors, which is never opened: "
+            "export it with tensors as example inputs"
+        ) from why
+
+
+def _told(name: object, held: Any) -> Input:
+    torch = runtime()
+    if not isinstance(name, str) or not isinstance(held, torch.Tensor):
+        raise Unfit(f"input {str(name)[:60]!r} of the program is no tensor; inputs are tensors")
+    dtype = str(held.dtype).removeprefix("torch.")
+    if dtype not in NAMES:
+        raise Unfit(f"input {name!r} is of type {dtype}, which cannot be made up")
+    return Input(
+        name, NAMES[dtype], tuple(size if isinstance(size, int) else str(size) for size in held.shape)
+    )
+
+
+def _declared(model: Path, kind: Kind, device: str, wide: bool) -> Network:
+    torch = runtime()
+    declaration, weights = open_declared(model, kind)
+    with torch.device("meta"):
+        module = build(torch, declaration)
+    dtypes = {FLOATS[weights.tensors[name].dtype] for name in declaration.weights()}
+    state = {name: tensor_of(torch, weights, name) for name in declaration.weights()}
+    module.load_state_dict(state, strict=True, assign=True)
+    dtype = "float32" if wide else next(iter(dtypes))
+    module = module.to(device=device, dtype=getattr(torch, dtype)).eval()
+    if declaration.architecture == "transformer-encoder":
+        module.enable_nested_tensor = False
+    return Network(module, module, (Input("x", NAMES[dtype], declaration.input_shape()),))
+
+
+def tensor_of(torch: Any, weights: Weights, name: str) -> Any:
+    """One weight as a tensor of torch's."""
+    made = torch.from_numpy(weights.array(name))
+    return made.view(torch.bfloat16) if weights.tensors[name].dtype == "BF16" else made
+
+
+def build(torch: Any, declaration: Declaration) -> Any:
+    """The declared network, without weights of any worth."""
+    nn, sizes = torch.nn, declaration.sizes
+    activation = {"relu": nn.ReLU, "gelu": nn.GELU, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid}[
+        sizes["activation"]
+    ]
+    if declaration.architecture == "transformer-encoder":
+        layer = nn.TransformerEncoderLayer(
+            sizes["width"],
+            sizes["heads"],
+            sizes["feedforward"],
+            dropout=0.0,
+            activation=sizes["activation"],
+            batch_first=True,
+        )
+        return nn.TransformerEncoder(layer, sizes["layers"], enable_nested_tensor=False)
+    made: list[Any] = []
+    if declaration.architecture == "mlp":
+        widths = [sizes["inputs"], *sizes["hidden"], sizes["outputs"]]
+        for ins, outs in pairwise(widths):
+            made += [nn.Linear(ins, outs), activation()]
+        return nn.Sequential(*made[:-1])
+    channels = sizes["channels"]
+    for ins, outs in pairwise(channels):
+        made += [nn.Conv2d(ins, outs, sizes["kernel"], padding="same"), activation(), nn.MaxPool2d(2)]
+    made += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels[-1], sizes["outputs"])]
+    return nn.Sequential(*made)
+
+
+# -- values ---------------------------------------------------------------------------------------------------------------
+
+
+def to_tensor(values: np.ndarray[Any, Any], made: Input, device: str) -> Any:
+    """An array as a tensor on the device."""
+    torch = runtime()
+    held = torch.from_numpy(np.ascontiguousarray(values).reshape(values.shape))
+    return (held.view(torch.bfloat16) if made.dtype == "bfloat16" else held).to(device)
+
+
+def flat_outputs(told: Any, name: str = "output") -> dict[str, Any]:
+    """The tensors in whatever a model gave, by name: a dict's keys, a list's places."""
+    torch = runtime()
+    if isinstance(told, torch.Tensor):
+        return {name: told}
+    if isinstance(told, Mapping):
+        entries = [(str(key), value) for key, value in told.items()]
+    elif isinstance(told, Sequence) and not isinstance(told, str):
+        entries = [(f"{name}_{index}", value) for index, value in enumerate(told)]
+    else:
+        return {}
+    return {key: value for entry, part in entries for key, value in flat_outputs(part, entry).items()}
+
+
+def as_arrays(tensors: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
+    """Tensors as arrays of their own, on the host; bfloat16 is widened to float32."""
+    torch = runtime()
+    made: dict[str, np.ndarray[Any, Any]] = {}
+    for name, tensor in tensors.items():
+        plain = tensor.detach().to("cpu")
+        if plain.is_sparse or plain.is_quantized:
+            plain = plain.dequantize() if plain.is_quantized else plain.to_dense()
+        made[name] = (plain.float() if plain.dtype == torch.bfloat16 else plain).contiguous().numpy().copy()
+    return made
+
+
+__all__ = [
+    "DriverError",
+    "Network",
+    "as_arrays",
+    "flat_outputs",
+    "load",
+    "plain_words",
+    "runtime",
+    "to_tensor",
+]

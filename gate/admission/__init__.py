@@ -1,0 +1,1 @@
+"""Whom a gate serves: its policy, its members, its tickets."""

@@ -1,0 +1,1 @@
+"""How a gate stands: counts, metrics, the operator's view."""

@@ -1,0 +1,1 @@
+"""What the device can give, to whom and in which order. Pure."""

@@ -1,0 +1,147 @@
+"""How the worker is: the table of `protocol.values.worker`, moved by its runs. Pure.
+
+A worker that crashes again and again must not swallow a campaign. But models that kill every process they meet must not take a
+worker out of service either: crashes are counted over different models, and only make the worker suspect. Whether the device or the
+models are at fault is found out by running something that is known to work (`examined`).
+
+Its owner may hold it back for a while (`hold`: paused, quiet hours, on battery) or for good (`drain`). Both are told as draining; what
+is held comes back by itself.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from protocol.values.worker import FAULTY_AFTER, WORKER, WorkerEvent
+from protocol.wire.table import step
+from protocol.words import Outcome, Reason, WorkerState
+
+BLAMED_ON_WORKER: Final = frozenset({Reason.CRASHED})
+"""How a run ends when the device, its driver or its installation may be at fault."""
+SERVING: Final = frozenset({WorkerState.ACTIVE, WorkerState.BUSY, WorkerState.CLEANUP})
+
+
+class Condition:
+    """State and reason of one worker with one or more slots."""
+
+    def __init__(self) -> None:
+        self.state = WorkerState.ACTIVE
+        self.why = ""
+        self._crashed: set[str] = set()
+        self._busy = 0
+        self._cleaning = 0
+        self._held = ""
+        self._leaving = ""
+        self._finishing = False
+
+    @property
+    def serving(self) -> bool:
+        """Whether new work may be taken."""
+        return self.state in SERVING
+
+    @property
+    def at_work(self) -> bool:
+        """Whether something runs, or what it left is still being put away."""
+        return bool(self._busy or self._cleaning)
+
+    @property
+    def gives_turns(self) -> bool:
+        """Whether the tickets that wait here still get their turn."""
+        return self.serving or (self.state is WorkerState.DRAINING and self._finishing)
+
+    def begin(self) -> None:
+        """A run begins."""
+        self._busy += 1
+        if self.state is WorkerState.CLEANUP:  # another slot is being cleaned, or the last run's files are
+            self._move(WorkerEvent.CLEAN)
+        if self.state is WorkerState.ACTIVE:
+            self._move(WorkerEvent.BEGIN)
+
+    def end(self, outcome: Outcome, reason: Reason | None, permanent: bool, model_sha256: str) -> None:
+        """Its processes are gone; this is how it went. Its files and its result are still being put away."""
+        self._busy -= 1
+        self._cleaning += 1
+        if not self._busy and self.state is WorkerState.BUSY:
+            self._move(WorkerEvent.END)
+        if outcome is Outcome.COMPLETE:
+            self._crashed.clear()
+        elif outcome is Outcome.FAILED and not permanent and reason in BLAMED_ON_WORKER:
+            self._crashed.add(model_sha256)
+
+    @property
+    def suspect(self) -> bool:
+        """Whether so many models crashed in a row that the device must be examined before it goes on."""
+        return self.serving and len(self._crashed) >= FAULTY_AFTER
+
+    def examined(self, trouble: str) -> None:
+        """What running something that is known to work gave. Empty: it works, and the models were to blame."""
+        crashed = len(self._crashed)
+        self._crashed.clear()
+        if not trouble:
+            self.reset()
+        elif self.serving:
+            self.break_down(f"runs of {crashed} models crashed one after the other, and {trouble}"[:500])
+
+    def clean(self) -> None:
+        """Nothing of the run is left here."""
+        self._cleaning -= 1
+        if not self._busy and not self._cleaning and self.state is WorkerState.CLEANUP:
+            self._move(WorkerEvent.CLEAN)
+
+    def break_down(self, why: str) -> None:
+        """The device does not work any more."""
+        if self.state is not WorkerState.FAULTY:
+            self._move(WorkerEvent.BREAK)
+        self.why = why
+
+    def reset(self) -> None:
+        """A check says that it works again."""
+        if self.state is WorkerState.FAULTY:
+            self._move(WorkerEvent.RESET)
+            self.why = ""
+            self._stand()
+
+    @property
+    def refusal(self) -> str:
+        """What is said to who brings work while there is none to be taken."""
+        if self.state is WorkerState.DRAINING and self.why:
+            return f"this worker takes no new work: {self.why}"
+        return f"this worker is {self.state}" + (f": {self.why}" if self.why else "")
+
+    def hold(self, why: str) -> None:
+        """Take no new work while `why` says so; empty: take it again, unless it is leaving."""
+        self._held = why
+        self._stand()
+
+    def drain(self, why: str = "leaving", *, finish: bool = False) -> None:
+        """Take no new work any more. `finish`: but run the tickets that wait here."""
+        self._leaving = why
+        self._finishing = finish
+        self._stand()
+
+    def stay(self) -> None:
+        """It does not leave after all."""
+        self._leaving = ""
+        self._finishing = False
+        self._stand()
+
+    def _stand(self) -> None:
+        """Be draining exactly while there is a reason to; a faulty device stays so until it is found well."""
+        why = self._leaving or self._held
+        if self.state is WorkerState.FAULTY:
+            return
+        if why:
+            if self.serving:
+                self._move(WorkerEvent.DRAIN)
+            self.why = why
+            return
+        if self.state is WorkerState.DRAINING:
+            self._move(WorkerEvent.RESUME)
+            self.why = ""
+        if self.state is WorkerState.ACTIVE and (self._busy or self._cleaning):
+            self._move(WorkerEvent.BEGIN)
+            if not self._busy:
+                self._move(WorkerEvent.END)
+
+    def _move(self, event: WorkerEvent) -> None:
+        self.state = step(WORKER, self.state, event, story=self.why)

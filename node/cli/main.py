@@ -1,0 +1,481 @@
+"""What a device's owner types: info, join."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import sys
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from typer.core import TyperCommand
+
+from protocol.values.requirement import ATTRIBUTES, show_size
+from swarm.base.home import Home
+from swarm.base.settings import SettingsError
+
+if TYPE_CHECKING:
+    from drivers.measure.gpu import Gpu
+    from node.device.probe import Profile
+    from node.serve.service import Worker
+    from node.settings.settings import WorkerSettings
+    from swarm.join.enter import Here
+
+app = typer.Typer()
+PANEL = "For a device's owner"
+PIPE_WIDTH = 1000
+"""A pipe has no width: nothing is wrapped there."""
+
+
+@app.command(rich_help_panel=PANEL)
+def info(
+    ctx: typer.Context,
+    attributes: Annotated[
+        bool,
+        typer.Option(
+            "--attributes", help="List what a campaign's clauses can speak of, with this device's values."
+        ),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Show what this device is: processor, memory, GPUs and the compute units that really work here. Needs no network."""
+    from importlib.metadata import version
+
+    from drivers.launch.launch import probe_units
+    from drivers.launch.tier import probe
+    from node.device.calibration import headline, kept
+    from node.device.probe import build_advert, probe_device
+    from node.settings.driver_secrets import private_here
+    from protocol.words import Role
+    from swarm.net.identity import load_or_create
+    from swarm.pools.membership import joined_pools
+
+    home: Home = ctx.obj
+    look = partial(probe_units, private=private_here(home.config_file, ctx.meta["environment"]))
+    profile = probe_device(home.folder("worker"), look, sandbox=probe())
+    enrolled = kept(home.folder("worker"), profile.fingerprint)
+    keys = {role: load_or_create(home.key(role)).peer_id for role in ("worker", "scheduler")}
+    pools = joined_pools(home, Role.WORKER)
+    advert = build_advert(
+        profile,
+        keys["worker"],
+        version=version("sark-node"),
+        pools=sorted({pool.name for pool in pools}),
+    )
+    values = {attribute.name: attribute.read(advert) for attribute in ATTRIBUTES.values()}
+    if as_json:
+        document = {
+            **advert.model_dump(mode="json", exclude={"seq", "ttl_s", "gone", "v", "peer", "addresses"}),
+            "worker": keys["worker"],
+            "scheduler": keys["scheduler"],
+            "notes": list(profile.notes),
+            "fingerprint": profile.fingerprint,
+            "enrolment": enrolled.found.model_dump(mode="json") if enrolled.found else None,
+            "sandbox_notes": list(profile.sandbox_notes),
+        }
+        json.dump(document, sys.stdout, indent=2)
+        sys.stdout.write("\n")
+        return
+    console = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
+    table = Table(box=None, show_header=attributes, padding=(0, 2, 0, 0), header_style="dim")
+    if attributes:
+        for column in ("attribute", "kind", "meaning", "here"):
+            table.add_column(column)
+        for attribute in ATTRIBUTES.values():
+            here = values[attribute.name]
+            shown = show_size(here) if attribute.of == "size" and isinstance(here, int) else _shown(here)
+            table.add_row(attribute.name, str(attribute.of), attribute.meaning, Text(shown))
+        table.add_row("label.NAME", "text", "a label set by the owner: join --label NAME=VALUE", "")
+        console.print(table)
+        return
+    for what, value in (
+        ("device", f"{profile.name}  ({profile.device})"),
+        ("processor", profile.soc or "not known"),
+        ("cores", f"{_known(profile.cores)} physical, {_known(profile.threads)} logical"),
+        ("memory", show_size(profile.ram) if profile.ram else "not known"),
+        ("system", f"{profile.os or 'not known'}, {profile.arch}"),
+        ("GPUs", "\n".join(map(_gpu, profile.found.gpus)) or "none found"),
+        ("units", "\n".join(f"{unit.unit}  ({unit.runtime})" for unit in profile.units) or "none works"),
+        ("sandbox", "\n".join((f"{profile.sandbox}: {SHUT_IN[profile.sandbox]}", *profile.sandbox_notes))),
+        (
+            "enrolled",
+            headline(enrolled.found) if enrolled.found else f"{enrolled.why}; do it: sark-node enroll",
+        ),
+        ("fingerprint", profile.fingerprint),
+        ("works for", "\n".join(f"pool {pool.name}  ({pool.pool})" for pool in pools)),
+        ("notes", "\n".join(profile.notes)),
+        ("worker id", keys["worker"]),
+        (
+            "scheduler id",
+            f"{keys['scheduler']}\nworkers elsewhere serve you with: join --allow {keys['scheduler']}",
+        ),
+    ):
+        if value:
+            table.add_row(Text(what, style="dim"), Text(value))
+    console.print(table)
+
+
+def _gpu(gpu: Gpu) -> str:
+    """`NVIDIA H100, 80 GiB, driver 550.54, compute 9.0, tensor cores of generation 4, up to 700 W`: as much as is known."""
+    facts = [gpu.name, show_size(gpu.vram) if gpu.vram else "memory not known"]
+    facts += [f"driver {gpu.driver}"] if gpu.driver else []
+    facts += [f"compute {gpu.compute[0]}.{gpu.compute[1]}"] if gpu.compute else []
+    facts += [f"tensor cores of generation {gpu.tensor_cores}"] if gpu.tensor_cores else []
+    facts += ["no tensor cores"] if gpu.tensor_cores == 0 else []
+    facts += [f"up to {gpu.power_limit_w:.0f} W"] if gpu.power_limit_w else []
+    return ", ".join(facts)
+
+
+def _known(value: int | None) -> str:
+    return "?" if value is None else str(value)
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "not known"
+    return ", ".join(value) or "none" if isinstance(value, tuple) else str(value)
+
+
+SHUT_IN = {
+    "full": "a run reaches its model, its own folder and the libraries, and nothing else of this device",
+    "partial": "a run is shut in by halves; models only of those you know",
+    "none": "a run can read and reach what you can; models only of those you know",
+}
+"""What the tiers of the sandbox mean to the owner."""
+
+
+SERVE_PORT: Final = "5000"
+"""Where the home is served if no port is said, as with `serve`."""
+_PLACE: Final = re.compile(r"([^,/]*:)?[0-9]+(,.*)?")
+
+
+def with_places(words: Sequence[str]) -> list[str]:
+    """The command line of `join` with a port for each `--serve` that has none. `--api` is another name of it, unless a URL follows."""
+    said: list[str] = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        name, equals, value = word.partition("=")
+        if word == "--":
+            return [*said, word, *rest]
+        if name not in ("--serve", "--api"):
+            said.append(word)
+            continue
+        if (
+            not equals
+            and rest
+            and (_PLACE.fullmatch(rest[0]) or (rest[0] and not rest[0].startswith(("-", "sark1"))))
+        ):
+            value = rest.pop(0)
+        if name == "--api" and value and not _PLACE.fullmatch(value):
+            said += [name, value]
+        else:
+            said += ["--serve", value or SERVE_PORT]
+    return said
+
+
+class _Join(TyperCommand):
+    """Some options may stand without their value."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, with_places(args))
+
+
+@app.command(rich_help_panel=PANEL, cls=_Join)
+def join(
+    ctx: typer.Context,
+    ticket: Annotated[
+        str | None,
+        typer.Argument(
+            help="Work for a pool: the string that sark-node pool invite printed; or a file that holds it; or - for"
+            " standard input. Needed once.",
+            metavar="TICKET",
+        ),
+    ] = None,
+    gate: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A way into the swarm. Repeatable.  \\[default: the gate on this --home]", metavar="ADDRESS"
+        ),
+    ] = None,
+    owner: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A scheduler of yours on another machine: may do what this home's own may. Repeatable.",
+            metavar="SCHEDULER_ID",
+        ),
+    ] = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Also serve this scheduler of somebody else. Repeatable.",
+            metavar="SCHEDULER_ID",
+        ),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="How the device is called in tables.  \\[default: the host's name]")
+    ] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(help="For campaigns to choose by: label.site == lab. Repeatable.", metavar="KEY=VALUE"),
+    ] = None,
+    quiet: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="No new work then, local time: 22:00-07:00, Sat, 'Mon-Fri 09:00-17:00'. Repeatable.",
+            metavar="HOURS",
+        ),
+    ] = None,
+    on_battery: Annotated[bool, typer.Option("--on-battery", help="Take new work on battery too.")] = False,
+    only_team: Annotated[
+        list[str] | None,
+        typer.Option(help="Of a pool, serve only this team. Repeatable.", metavar="TEAM"),
+    ] = None,
+    owner_first: Annotated[
+        bool, typer.Option("--owner-first", help="Your tasks go before everybody's, whatever the priorities.")
+    ] = False,
+    longest: Annotated[
+        str | None,
+        typer.Option(
+            help="The most that a task of others than you may take by its own limits.  \\[default: 1h]",
+            metavar="TIME",
+        ),
+    ] = None,
+    accept_anyone: Annotated[
+        bool, typer.Option("--accept-anyone", help="Serve strangers too. Needs the full sandbox.")
+    ] = False,
+    leave_pool: Annotated[
+        list[str] | None,
+        typer.Option(help="Work no longer for this pool. Repeatable.", metavar="POOL"),
+    ] = None,
+    listen: Annotated[
+        list[str] | None, typer.Option(help="Listen only there, such as /ip4/192.0.2.7/tcp/4102. Repeatable.")
+    ] = None,
+    announce: Annotated[
+        list[str] | None,
+        typer.Option(help="Tell others this address instead, such as a forwarded port. Repeatable."),
+    ] = None,
+    no_lan: Annotated[
+        bool, typer.Option("--no-lan", help="Do not look for neighbours on the LAN, nor be seen by them.")
+    ] = False,
+    upnp: Annotated[
+        bool,
+        typer.Option(
+            "--upnp",
+            help="Ask the router of this LAN for a port (UPnP), so that others can dial this device.",
+        ),
+    ] = False,
+    api: Annotated[
+        str | None,
+        typer.Option(
+            help="Offer the unit API (OpenAI): whom this device serves may measure the server there, such as"
+            " http://127.0.0.1:8000/v1. Its key is taken from SARK_API_KEY.",
+            metavar="URL[,NAME]",
+        ),
+    ] = None,
+    api_watch: Annotated[
+        bool,
+        typer.Option(
+            "--api-watch", help="Watch that server's processes and counters too, where it runs on this host."
+        ),
+    ] = False,
+    serve: Annotated[
+        str | None,
+        typer.Option(
+            help="Serve the dashboard and the HTTP API of this home, too; without a value at port 5000. A port alone means this"
+            " machine alone; beyond it a token is wanted. Also: --api [PORT].",
+            metavar="[ADDRESS:]PORT[,NAME]",
+        ),
+    ] = None,
+    simulate: Annotated[
+        bool,
+        typer.Option("--simulate", help="Offer the fake unit, which invents its figures. Never for results."),
+    ] = False,
+    no_enroll: Annotated[
+        bool,
+        typer.Option("--no-enroll", help="Do not look into what this device can do before the first work."),
+    ] = False,
+    install: Annotated[
+        bool,
+        typer.Option(
+            "--install",
+            help="Do not run here: write a service for this user that joins with these very arguments, now and after"
+            " each reboot. The ticket is used now and not kept.",
+        ),
+    ] = False,
+    uninstall: Annotated[
+        bool, typer.Option("--uninstall", help="Stop that service and remove it. Keys and pools stay.")
+    ] = False,
+    pretend: Annotated[str | None, typer.Option(hidden=True)] = None,
+    stop_with_stdin: Annotated[bool, typer.Option(hidden=True)] = False,
+) -> None:
+    """Make this device a worker: tell the swarm what it is, and run what those it serves ask for. Runs until Ctrl-C.
+
+    Serves the scheduler of this home, the pools it joined by ticket (also at later starts), and those named here; nobody else.
+    """
+    import trio
+
+    from drivers.launch.tier import probe
+    from node.device.simulated import read_pretended
+    from node.serve.process import check_anyone, pool_changes, run_process
+    from node.settings.driver_secrets import private_of
+    from node.settings.settings import WorkerSettings
+    from swarm.join.known_gates import local_gates, remembered_gates
+    from swarm.pools.files import secret_text
+    from swarm.pools.tickets import read_ticket
+
+    home: Home = ctx.obj
+    if install and uninstall:
+        raise SettingsError("--install and --uninstall at once", hint="give one of the two")
+    if uninstall:
+        _uninstall(ctx)
+    settings = WorkerSettings.load(
+        home.config_file,
+        ctx.meta["environment"],
+        {
+            "gates": _tuple(gate),
+            "owners": _tuple(owner),
+            "allow": _tuple(allow),
+            "name": name,
+            "labels": _labels(label),
+            "quiet": _tuple(quiet),
+            "on_battery": on_battery or None,
+            "teams": _tuple(only_team),
+            "longest": longest,
+            "owner_first": owner_first or None,
+            "accept_anyone": accept_anyone or None,
+            "listen": _tuple(listen),
+            "announce": _tuple(announce),
+            "lan": False if no_lan else None,
+            "upnp": upnp or None,
+            "api": api,
+            "api_watch": api_watch or None,
+            "simulate": simulate or None,
+            "enroll": False if no_enroll else None,
+        },
+    )
+    if settings.accept_anyone:
+        check_anyone(settings, probe())  # a refusal comes before anything else is said or changed
+    if ticket is not None:
+        ticket = secret_text(ticket, sys.stdin)
+    pools = pool_changes(home, ticket, leave_pool or ())
+    must = () if ticket is None else (read_ticket(ticket).pool,)
+    known = settings.gates or local_gates(home) or remembered_gates(home, ("worker",))
+    if not known and not any(pool.gates for pool in pools):
+        who = "only devices of this LAN" if settings.lan else "nobody"
+        print(f"No gate is known here: {who} will find this device until one is.", file=sys.stderr)
+        print("  start one, it is found by itself: sark-node gate", file=sys.stderr)
+        print("  or name one: --gate /ip4/…/tcp/4101/p2p/12D3Koo…", file=sys.stderr)
+
+    if install:
+        _install(ctx)
+
+    def joined(here: Here, profile: Profile, worker: Worker) -> None:
+        units = ", ".join(unit.unit for unit in profile.units)
+        what = "a simulated worker" if profile.simulated else "a worker"
+        print(f"{profile.name} is {what} now: {units}. Ctrl-C stops it.", flush=True)
+        print(f"  {here.identity.peer_id}", flush=True)
+        print(f"  serves: {serves(settings, [pool.name for pool in pools])}", flush=True)
+
+    def tell(line: str) -> None:
+        with contextlib.suppress(OSError):  # nobody reads any more; the work goes on
+            print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
+
+    private = private_of(settings, ctx.meta["environment"])
+    pretended = None if pretend is None else read_pretended(pretend)
+    served = contextlib.nullcontext() if serve is None else ctx.meta["serving"](serve, gate)
+
+    async def run() -> None:
+        async with served:
+            await run_process(home, settings, stop_with_stdin, joined, tell, private, pretended, must)
+
+    trio.run(run)
+
+
+app.command("start", hidden=True)(join)
+
+ONCE = frozenset({"ticket", "leave_pool", "install", "uninstall", "stop_with_stdin"})
+"""What is for this start alone, and not for a service."""
+
+
+def _install(ctx: typer.Context) -> NoReturn:
+    """Have the system join with the same arguments; exit code 6 where it does not take it up."""
+    from node.install.install import (
+        install,
+        not_carried,
+        run_command,
+        setting_here,
+        worker_command,
+        works_here,
+    )
+
+    flag = ctx.meta["home_flag"]
+    setting = setting_here(ctx.obj, flag, ctx.meta["environment"])
+    command = worker_command(flag, same_again(ctx))
+    well = install(setting, command, run_command, print, busy=lambda: works_here(ctx.obj))
+    lost = not_carried(ctx.meta["environment"])
+    if lost:
+        print(
+            f"The service does not hear of {', '.join(lost)}: these hold in this shell alone.",
+            file=sys.stderr,
+        )
+        print(f"  what is no secret can stand in {ctx.obj.config_file}", file=sys.stderr)
+    raise SystemExit(0 if well else 6)
+
+
+def _uninstall(ctx: typer.Context) -> NoReturn:
+    from node.install.install import run_command, setting_here, uninstall
+
+    setting = setting_here(ctx.obj, ctx.meta["home_flag"], ctx.meta["environment"])
+    raise SystemExit(0 if uninstall(setting, run_command, print) else 1)
+
+
+def same_again(ctx: typer.Context) -> list[str]:
+    """The options that this command was given, as they could be typed again, less those for once."""
+    words: list[str] = []
+    for parameter in ctx.command.params:
+        name, value = parameter.name or "", ctx.params.get(parameter.name or "")
+        if name in ONCE or not value:
+            continue
+        option = max(parameter.opts, key=len)
+        if value is True:
+            words.append(option)
+        else:
+            for each in value if isinstance(value, (list, tuple)) else (value,):
+                words += [option, str(each)]
+    return words
+
+
+def serves(settings: WorkerSettings, pools: Sequence[str]) -> str:
+    """`you; pool lab, only team vision; scheduler …nF2cDYa1`."""
+    who = ["you"]
+    teams = (
+        f", only team{'s' if len(settings.teams) > 1 else ''} {', '.join(settings.teams)}"
+        if settings.teams
+        else ""
+    )
+    who += [f"pool {name}{teams}" for name in sorted(pools)]
+    ids = ", ".join(f"…{peer[-8:]}" for peer in settings.allow)
+    who += [f"scheduler{'s' if len(settings.allow) > 1 else ''} {ids}"] if ids else []
+    who += ["anybody who asks"] if settings.accept_anyone else []
+    return "; ".join(who)
+
+
+def _tuple(values: list[str] | None) -> tuple[str, ...] | None:
+    return tuple(values) if values else None
+
+
+def _labels(values: list[str] | None) -> dict[str, str] | None:
+    if not values:
+        return None
+    for value in values:
+        if "=" not in value.strip("="):
+            raise SettingsError(f"--label {value!r} has no value", hint="write it as --label site=lab")
+    return dict(value.split("=", 1) for value in values)

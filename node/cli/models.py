@@ -1,0 +1,197 @@
+"""What a device's owner types about the models that are here: models, models add, remove, pin, unpin. Works while the worker runs, too."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from protocol.errors import SarkError
+from protocol.values.requirement import show_size
+from swarm.base.home import Home
+from swarm.base.settings import SettingsError
+
+if TYPE_CHECKING:
+    from node.store.model_files import Shelved
+
+PANEL = "For a device's owner"
+JSON = typer.Option("--json", help="For programs.")
+
+
+def _models(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    """For the shell: names and hashes of what is kept here."""
+    from node.store import model_files
+
+    if ctx.obj is None:
+        return []
+    with contextlib.suppress(SarkError):
+        kept = [each for each in model_files.listing(ctx.obj.home(ctx).cache / "models") if not each.arriving]
+        names = [(each.name, f"{each.sha256[:16]}…") for each in kept if each.name.startswith(incomplete)]
+        return names or [(each.sha256, each.name) for each in kept if each.sha256.startswith(incomplete)]
+    return []
+
+
+NAMED = typer.Argument(
+    help="A model's hash, at least six digits of it; or its name.", metavar="HASH...", autocompletion=_models
+)
+app = typer.Typer()
+models = typer.Typer(help="The models that are kept on this device.", invoke_without_command=True)
+app.add_typer(models, name="models", rich_help_panel=PANEL)
+
+
+@models.callback()
+def listed(ctx: typer.Context, as_json: Annotated[bool, JSON] = False) -> None:
+    """List the models that are kept on this device, last used first; add, remove, pin or unpin some. No network is needed."""
+    if ctx.invoked_subcommand is None:
+        list_(ctx, as_json)
+
+
+@models.command("list")
+def list_(ctx: typer.Context, as_json: Annotated[bool, JSON] = False) -> None:
+    """List them; the same as without a command."""
+    from node.store.model_files import listing
+
+    folder = _folder(ctx)
+    found = listing(folder)
+    if as_json:
+        json.dump({"folder": str(folder), "models": [_plain(each) for each in found]}, sys.stdout, indent=2)
+        sys.stdout.write("\n")
+        return
+    if not found:
+        print("No model is kept here. They come with the work; or put one here: sark-node models add FILE")
+        return
+    console = Console() if sys.stdout.isatty() else Console(width=1000)
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for column in ("model", "size", "last used", "", "from", "hash"):
+        table.add_column(column, justify="right" if column == "size" else "left")
+    now = time.time()
+    for each in found:
+        state = "arriving" if each.arriving else "pinned" if each.pinned else ""
+        table.add_row(
+            Text(each.name or "?"),
+            show_size(each.size),
+            _ago(each.used, now),
+            state,
+            Text(each.origin or "?"),
+            f"{each.sha256[:16]}…",
+        )
+    console.print(table)
+    console.print(
+        f"{show_size(sum(each.size for each in found))} in {folder}", highlight=False, soft_wrap=True
+    )
+
+
+@models.command()
+def add(
+    ctx: typer.Context,
+    file: Annotated[list[Path], typer.Argument(help="A model's file, or its folder.", metavar="FILE...")],
+    pin_it: Annotated[bool, typer.Option("--pin", help="Never let it go when space is short.")] = False,
+) -> None:
+    """Copy models here, so that no task has to fetch them. Your file is only read."""
+    from node.settings.settings import WorkerSettings
+    from node.store import model_files
+    from node.store.cache import MARGIN, default_cap
+
+    home: Home = ctx.obj
+    folder = _folder(ctx)
+    settings = WorkerSettings.load(home.config_file, ctx.meta["environment"], {})
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for path in file:
+        _refuse_unknown(path.expanduser())
+        used = sum(each.size for each in model_files.listing(folder))
+        free = shutil.disk_usage(folder).free
+        cap = settings.cache_bytes if settings.cache_bytes is not None else default_cap(free + used)
+        kept = model_files.add(folder, path.expanduser(), room=min(cap, free - MARGIN))
+        if pin_it:
+            model_files.set_pin(folder, kept, True)
+        print(f"{kept.name}: {show_size(kept.size)}, {kept.sha256}{', pinned' if pin_it else ''}")
+
+
+def _refuse_unknown(path: Path) -> None:
+    """Raises `SettingsError` for what no driver of this device knows: it would lie here, and be of use to no task."""
+    from drivers.contract.base import Unfit
+    from drivers.contract.formats import check_known
+    from drivers.contract.registry import all_ours
+
+    if path.exists() and all_ours():
+        try:
+            check_known(path)
+        except Unfit as exc:
+            raise SettingsError(
+                f"{path} is no model that a driver here knows: {exc}", hint=_FORMATS
+            ) from None
+
+
+_FORMATS = "models are ONNX, TorchScript, torch.export, safetensors with a declaration, CoreML, or a workload (.yaml, .json)"
+
+
+@models.command()
+def remove(ctx: typer.Context, model: Annotated[list[str], NAMED]) -> None:
+    """Take models away from here. One that a run is using stays."""
+    from node.store import model_files
+
+    folder = _folder(ctx)
+    for each in [model_files.find(folder, word) for word in model]:
+        model_files.remove(folder, each)
+        print(f"removed {_called(each)}, {show_size(each.size)}")
+
+
+@models.command()
+def pin(ctx: typer.Context, model: Annotated[list[str], NAMED]) -> None:
+    """Keep models when space is short."""
+    _set_pins(ctx, model, True)
+
+
+@models.command()
+def unpin(ctx: typer.Context, model: Annotated[list[str], NAMED]) -> None:
+    """Let models go again when space is short."""
+    _set_pins(ctx, model, False)
+
+
+def _set_pins(ctx: typer.Context, words: list[str], on: bool) -> None:
+    from node.store import model_files
+
+    folder = _folder(ctx)
+    for each in [model_files.find(folder, word) for word in words]:
+        model_files.set_pin(folder, each, on)
+        print(f"{'pinned' if on else 'not pinned any more'}: {_called(each)}")
+
+
+def _folder(ctx: typer.Context) -> Path:
+    home: Home = ctx.obj
+    return home.cache / "models"
+
+
+def _called(model: Shelved) -> str:
+    return f"{model.name} ({model.sha256[:16]}…)" if model.name else f"{model.sha256[:16]}…"
+
+
+def _plain(model: Shelved) -> dict[str, object]:
+    return {
+        "sha256": model.sha256,
+        "name": model.name,
+        "size": model.size,
+        "last_used": model.used,
+        "pinned": model.pinned,
+        "arriving": model.arriving,
+        "from": model.origin,
+    }
+
+
+def _ago(when: float | None, now: float) -> str:
+    if when is None:
+        return "?"
+    seconds = max(0.0, now - when)
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit} ago"
+    return "just now"

@@ -1,0 +1,1 @@
+"""What this device is: hardware probe, calibration, device lock."""

@@ -1,0 +1,332 @@
+"""What this device is: read once at start, cleaned for the wire, and made into an advert.
+
+The reading is thin; what a text means is decided in `node.device.probe_parsers`. What cannot be found out stays empty, and a note says why.
+"""
+
+from __future__ import annotations
+
+import platform
+import secrets
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+
+from drivers.launch.launch import Probed
+from drivers.launch.tier import Probe
+from drivers.measure.gpu import FoundGpus, find_gpus
+from drivers.sandbox.rlimits import Tier
+from node.device import probe_parsers
+from protocol.errors import LocalProtocolError
+from protocol.values.advert import MAX_ADVERT, Advert, GpuInfo, UnitOffer
+from protocol.values.record import DeviceFacts
+from protocol.wire.codec import pack
+from swarm.base.node_text import line, name
+from swarm.net.identity import write_durably
+
+TOOL_S: Final = 5.0
+NOT_TRIED: Final = Probe(Tier.NONE, ("not tried out",))
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One device, as far as it is known. Sizes in bytes; empty or None: not known."""
+
+    device: str
+    name: str
+    soc: str = ""
+    os: str = ""
+    arch: str = ""
+    cores: int | None = None
+    threads: int | None = None
+    ram: int | None = None
+    units: tuple[UnitOffer, ...] = ()
+    drivers: Mapping[str, str] | None = None
+    """Unit → name of the driver that has it."""
+    gpus: tuple[GpuInfo, ...] = ()
+    found: FoundGpus = field(default_factory=FoundGpus)
+    """The GPUs with all that their source tells of them."""
+    notes: tuple[str, ...] = ()
+    """What could not be found out, and why."""
+    sandbox: Tier = Tier.NONE
+    """How far a run is shut in here, as tried out."""
+    sandbox_notes: tuple[str, ...] = ()
+    """Why it is not further."""
+    simulated: bool = False
+    """It pretends: see `node.device.simulated`."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the hardware and what it runs: the same for two devices of the same make with the same system and runtimes."""
+        return probe_parsers.fingerprint(
+            soc=self.soc,
+            cores=self.cores,
+            threads=self.threads,
+            ram=self.ram,
+            system=self.os,
+            arch=self.arch,
+            gpus=[(gpu.name, gpu.vram, gpu.driver) for gpu in self.gpus],
+            runtimes=[(offer.unit, offer.runtime) for offer in self.units],
+        )
+
+    def driver_of(self, unit: str) -> str | None:
+        """The driver that runs a unit here."""
+        return (self.drivers or {}).get(unit)
+
+
+def probe_device(
+    data: Path,
+    probe_units: Callable[[], Probed],
+    *,
+    sandbox: Probe = NOT_TRIED,
+    wanted_name: str = "",
+    system: str = sys.platform,
+    root: Path = Path("/"),
+    find: Callable[[], FoundGpus] = find_gpus,
+) -> Profile:
+    """Look at this device (blocking, a second or two for the units). `data`: where an id is kept if the system has none; `sandbox`: what
+    `drivers.sandbox.probe` found.
+    """
+    notes: list[str] = []
+    gpus = find()
+    found = probe_units()
+    notes += [*gpus.notes, *found.troubles]
+    host = name(wanted_name or socket.gethostname().split(".")[0], "device")
+    return Profile(
+        device=probe_parsers.device_of(read_machine_id(system, root)) or kept_device_id(data / "device-id"),
+        name=host,
+        soc=line(read_soc(system, root)),
+        os=line(read_os(system, root)),
+        arch=line(platform.machine()),
+        cores=psutil.cpu_count(logical=False) or None,
+        threads=psutil.cpu_count(logical=True) or None,
+        ram=read_ram(root),
+        units=tuple(UnitOffer(unit=line(unit.unit), runtime=line(unit.runtime)) for unit in found.units[:12]),
+        drivers={line(unit.unit): unit.driver for unit in found.units},
+        gpus=read_gpus(gpus),
+        found=gpus,
+        notes=tuple(line(note) for note in notes),
+        sandbox=sandbox.tier,
+        sandbox_notes=tuple(line(reason) for reason in sandbox.reasons),
+    )
+
+
+def trouble_with(profile: Profile, probe_units: Callable[[], Probed]) -> str:
+    """Whether the units of this device still run their one-line models (blocking, a second or two). Empty: they do."""
+    found = probe_units()
+    works = {line(unit.unit) for unit in found.units}
+    gone = [offer.unit for offer in profile.units if offer.unit not in works]
+    if not gone:
+        return ""
+    why = f" ({'; '.join(line(note) for note in found.troubles)})" if found.troubles else ""
+    return f"a check finds that {', '.join(gone)} no longer works here{why}"
+
+
+# -- reading -------------------------------------------------------------------------------------------------------------
+
+
+def read_soc(system: str, root: Path) -> str:
+    """Processor or system on chip."""
+    if system == "darwin":
+        return _tool("/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string")
+    if system == "win32":
+        return (
+            _registry(r"HARDWARE\DESCRIPTION\System\CentralProcessor\0", "ProcessorNameString")
+            or platform.processor()
+        )
+    cpu = probe_parsers.cpu_of_cpuinfo(_text(root / "proc/cpuinfo"))
+    dmi = root / "sys/devices/virtual/dmi/id"
+    board = probe_parsers.board_of(
+        _text(root / "proc/device-tree/model"), _text(dmi / "sys_vendor"), _text(dmi / "product_name")
+    )
+    return cpu or board
+
+
+def read_os(system: str, root: Path) -> str:
+    """Name and version of the operating system."""
+    if system == "darwin":
+        return f"macOS {platform.mac_ver()[0]}".strip()
+    if system == "win32":
+        return probe_parsers.windows_name(platform.release(), platform.version())
+    known = probe_parsers.os_of_release(_text(root / "etc/os-release") or _text(root / "usr/lib/os-release"))
+    return f"{known or 'Linux'} ({platform.system()} {platform.release()})"
+
+
+def read_machine_id(system: str, root: Path) -> str:
+    """The system's own id of this machine; it goes no further than the hash that is made of it."""
+    if system == "darwin":
+        return probe_parsers.uuid_of_ioreg(_tool("/usr/sbin/ioreg", "-rd1", "-c", "IOPlatformExpertDevice"))
+    if system == "win32":
+        return _registry(r"SOFTWARE\Microsoft\Cryptography", "MachineGuid")
+    return _text(root / "etc/machine-id") or _text(root / "var/lib/dbus/machine-id")
+
+
+def lock_name(system: str = sys.platform, root: Path = Path("/")) -> str:
+    """What the workers of one host lock while they measure. The same for all of them also where the host has no id (containers):
+    the device id is each home's own there.
+    """
+    return probe_parsers.device_of(read_machine_id(system, root)) or "a host without an id"
+
+
+def kept_device_id(path: Path) -> str:
+    """A random id for a machine that has none, the same at each start. A damaged one is replaced."""
+    try:
+        kept = path.read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        kept = ""
+    if kept.startswith("d-") and len(kept) == 18 and kept[2:].isalnum() and kept.isascii():
+        return kept
+    fresh = "d-" + secrets.token_hex(8)
+    write_durably(path, fresh.encode() + b"\n")
+    return fresh
+
+
+def read_ram(root: Path) -> int | None:
+    """Bytes of memory that this process may use: the machine's, or those of its container if they are less."""
+    limits = [int(psutil.virtual_memory().total)]
+    group = probe_parsers.cgroup_of(_text(root / "proc/self/cgroup"))
+    folders = [root / "sys/fs/cgroup", *(root / "sys/fs/cgroup" / part for part in group)]
+    for folder in folders:
+        told = _text(folder / "memory.max").strip()
+        if told.isdigit():
+            limits.append(int(told))
+    told = _text(root / "sys/fs/cgroup/memory/memory.limit_in_bytes").strip()  # the older kind of groups
+    return min([*limits, int(told)] if told.isdigit() else limits) or None
+
+
+def read_gpus(found: FoundGpus) -> tuple[GpuInfo, ...]:
+    """The GPUs as they stand in an advert."""
+    return tuple(GpuInfo(name=line(gpu.name), vram=gpu.vram, driver=line(gpu.driver)) for gpu in found.gpus)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _tool(*command: str) -> str:
+    """What a system tool prints; empty when it is not there or fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=TOOL_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.decode("utf-8", "replace").strip() if done.returncode == 0 else ""
+
+
+def _registry(key: str, value: str) -> str:
+    if sys.platform == "win32":
+        import winreg
+
+        try:
+            with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, key) as opened:
+                return str(winreg.QueryValueEx(opened, value)[0])
+        except OSError:
+            return ""
+    return ""
+
+
+# -- telling -------------------------------------------------------------------------------------------------------------
+
+
+def build_advert(
+    profile: Profile,
+    peer: str,
+    *,
+    seq: int = 0,
+    addresses: Sequence[str] = (),
+    labels: Mapping[str, str] | None = None,
+    models: Sequence[str] = (),
+    version: str = "",
+    pool: str = "",
+    pools: Sequence[str] = (),
+) -> Advert:
+    """The advert of a device. What is optional is left out, the least useful first, until it fits in 1 KiB.
+
+    Raises `LocalProtocolError` when labels alone make it too large: they are the owner's and never dropped silently.
+    """
+    advert = Advert(
+        peer=peer,
+        seq=seq,
+        addresses=tuple(addresses[:8]),
+        device=profile.device,
+        name=profile.name,
+        version=line(version),
+        pool=line(pool),
+        os=profile.os,
+        arch=profile.arch,
+        soc=profile.soc,
+        cores=profile.cores,
+        threads=profile.threads,
+        ram=profile.ram,
+        units=profile.units,
+        gpus=profile.gpus,
+        labels=dict(labels or {}),
+        models=tuple(models[:4]),
+        pools=tuple(pools[:4]),
+        sandbox=profile.sandbox.value,
+        simulated=profile.simulated or None,
+    )
+    for smaller in _diets(advert):
+        largest = smaller.model_copy(update={"seq": 2**53})
+        if len(pack(largest.to_wire())) <= MAX_ADVERT:
+            return smaller
+    raise LocalProtocolError(
+        f"this node's advert does not fit in {MAX_ADVERT} bytes", hint="use fewer or shorter labels"
+    )
+
+
+def _diets(advert: Advert) -> list[Advert]:
+    """The advert, then ever thinner ones."""
+    diets = [advert]
+
+    def without(**changes: Any) -> None:
+        diets.append(diets[-1].model_copy(update=changes))
+
+    for keep in range(len(advert.models) - 1, -1, -1):
+        without(models=advert.models[:keep])
+    without(gpus=tuple(gpu.model_copy(update={"driver": ""}) for gpu in advert.gpus))
+    without(gpus=diets[-1].gpus[:2])
+    without(soc=advert.soc[:60], os=advert.os[:40], version=advert.version[:20])
+    without(units=tuple(unit.model_copy(update={"runtime": unit.runtime[:20]}) for unit in advert.units))
+    without(gpus=diets[-1].gpus[:1])
+    for count in (4, 2, 1):
+        without(addresses=_fewer(advert.addresses, count))
+    return diets
+
+
+def _fewer(addresses: Sequence[str], count: int) -> tuple[str, ...]:
+    """The best of them; where nobody can dial the node but through gates, that way is among them."""
+    through = [address for address in addresses if address.endswith("/p2p-circuit")]
+    direct = [address for address in addresses if address not in through]
+    gates = through[: max(1, count // 2)]
+    return (*direct[: count - len(gates)], *gates)
+
+
+def device_facts(profile: Profile, version: str) -> DeviceFacts:
+    """The device as it stands in a record."""
+    return DeviceFacts(
+        device=profile.device,
+        name=profile.name,
+        soc=profile.soc,
+        ram=profile.ram,
+        os=profile.os,
+        arch=profile.arch,
+        cores=profile.cores,
+        version=line(version),
+        fingerprint=profile.fingerprint,
+        simulated=profile.simulated or None,
+    )
+
+
+def memory_cap(profile: Profile, share: float) -> int:
+    """Bytes a run may take: a share of this device's memory, or of what is left when that is not known."""
+    ram = None if profile.simulated else profile.ram
+    total = ram or int(psutil.virtual_memory().available)
+    return max(64 * 1024**2, int(total * share))

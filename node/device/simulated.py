@@ -1,0 +1,74 @@
+"""A worker that pretends to be another device, for demonstrations: it offers the simulated unit alone, and says everywhere what it is.
+
+What it pretends is given as JSON. It goes into its advert and its signed records with `simulated` set, which every reader keeps apart
+from what was measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from drivers.contract.registry import SIMULATED
+from node.device.probe import Profile
+from node.settings.driver_secrets import Private
+from protocol.values.advert import GpuInfo
+from protocol.wire.base import Count, Line, Name
+from swarm.base.node_text import line
+from swarm.base.settings import SettingsError
+
+KIND: Final = "SARK_FAKE_KIND"
+"""Where the simulated driver looks for the kind of device whose figures it is to give."""
+
+
+class Pretended(BaseModel):
+    """A device that is not there."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Name
+    """What scripts call it."""
+    device: Name
+    soc: Line
+    os: Line
+    arch: Line
+    cores: Annotated[int, Field(ge=1, le=4096)]
+    ram: Count
+    gpu: Line = ""
+    vram: Count | None = None
+
+    def profile(self, real: Profile) -> Profile:
+        """What is told in place of the device that this really is: of its units only the simulated ones are left."""
+        drivers = {unit: driver for unit, driver in (real.drivers or {}).items() if driver in SIMULATED}
+        return replace(
+            real,
+            device=self.device,
+            soc=line(self.soc),
+            os=line(self.os),
+            arch=line(self.arch),
+            cores=self.cores,
+            threads=self.cores,
+            ram=self.ram,
+            units=tuple(offer for offer in real.units if offer.unit in drivers),
+            drivers=drivers,
+            gpus=(GpuInfo(name=self.gpu, vram=self.vram),) if self.gpu else (),
+            simulated=True,
+        )
+
+    def private(self) -> Private:
+        """What its simulated driver is given."""
+        return Private({driver: {KIND: self.kind} for driver in SIMULATED})
+
+
+def read_pretended(text: str) -> Pretended:
+    """Raises `SettingsError`."""
+    try:
+        return Pretended.model_validate_json(text)
+    except ValidationError as exc:
+        first = exc.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise SettingsError(
+            f"--pretend: {where}: {first['msg']}", hint="it is made by: sark-node demo --fleet 8"
+        ) from None

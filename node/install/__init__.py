@@ -1,0 +1,1 @@
+"""The service that joins again after a reboot."""

@@ -1,0 +1,255 @@
+"""Writes the service that joins again after a reboot, has the system take it up, and says what was done: what `service_files.py` plans."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from node.install.service_files import Service, Setting, Step, System, is_ours, service_for, windows_user
+from protocol.errors import ResourceError
+from swarm.base.home import Home
+from swarm.base.program import own_command
+from swarm.net.identity import lock_folder
+
+STEP_S: Final = 60.0
+NO_PROGRAM: Final = 127
+
+Run = Callable[[Sequence[str]], tuple[int, str]]
+"""Runs a command to its end: exit code and what it said. 127: there is no such program."""
+Say = Callable[[str], object]
+
+
+def run_command(command: Sequence[str]) -> tuple[int, str]:
+    """The real one. Blocking, a minute at most."""
+    try:
+        done = subprocess.run(
+            list(command), capture_output=True, text=True, errors="replace", timeout=STEP_S, check=False
+        )
+    except FileNotFoundError:
+        return NO_PROGRAM, "there is no such program here"
+    except subprocess.TimeoutExpired:
+        return 124, f"no end after {STEP_S:g} s"
+    except OSError as exc:
+        return 126, exc.strerror or str(exc)
+    return done.returncode, (done.stderr or done.stdout).strip()
+
+
+def setting_here(
+    home: Home,
+    home_flag: Path | None,
+    environment: Mapping[str, str],
+    *,
+    platform: str = sys.platform,
+    root: bool | None = None,
+) -> Setting:
+    """What starts things on this system, and for whom."""
+    windows = platform == "win32"
+    if root is None:
+        root = _administrator() if windows else os.geteuid() == 0
+    system = System.WINDOWS if windows else System.LAUNCHD if platform == "darwin" else System.SYSTEMD
+    folder = Path.home()
+    user = (
+        windows_user(environment.get("USERDOMAIN", ""), environment.get("USERNAME", ""))
+        if windows
+        else _user_name(environment)
+    )
+    return Setting(
+        system=system,
+        root=root,
+        user=user,
+        uid=0 if windows else os.getuid(),
+        folder=folder,
+        config=Path(environment.get("XDG_CONFIG_HOME") or folder / ".config"),
+        data=home.data,
+        logs=home.logs,
+        home=None if home_flag is None else home_flag.expanduser().absolute(),
+        environment=()
+        if windows
+        else _carried(environment, folder, root=root, own_home=home_flag is not None),
+    )
+
+
+def _carried(
+    environment: Mapping[str, str], folder: Path, *, root: bool, own_home: bool
+) -> tuple[tuple[str, str], ...]:
+    """What the service must hear of this shell. `sudo` may leave HOME as it was, and the system would put root's in its place: keys and
+    pools would be others."""
+    found = [("HOME", str(folder))] if root else []
+    names = _LIBRARIES if own_home else (*_FOLDERS, *_LIBRARIES)
+    return (*found, *((name, environment[name]) for name in names if environment.get(name)))
+
+
+_FOLDERS: Final = ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME")
+"""Where the platform's folders are, if somewhere else than usual."""
+_LIBRARIES: Final = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+"""Where runtimes find theirs: with others, other units work."""
+
+
+def _user_name(environment: Mapping[str, str]) -> str:
+    if sys.platform == "win32":
+        return environment.get("USERNAME", "")
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:  # a container's made-up user
+        return str(os.geteuid())
+
+
+def _administrator() -> bool:
+    if sys.platform == "win32":
+        import ctypes
+
+        return bool(ctypes.windll.shell32.IsUserAnAdmin())
+    return False
+
+
+def worker_command(home_flag: Path | None, arguments: Sequence[str]) -> tuple[str, ...]:
+    """The command line of a worker with these arguments of `join`, by this very Python."""
+    home = () if home_flag is None else ("--home", str(home_flag.expanduser().absolute()))
+    return (
+        *own_command("-X", "utf8"),
+        "--log-level",
+        "info",
+        *home,
+        "join",
+        *arguments,
+    )
+
+
+def not_carried(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Names of variables that this start hears and a service would not."""
+    return tuple(
+        sorted(name for name in environment if name.startswith("SARK_") and name not in _SAID_OTHERWISE)
+    )
+
+
+_SAID_OTHERWISE: Final = frozenset({"SARK_HOME", "SARK_LOG_LEVEL"})
+
+
+def works_here(home: Home) -> bool:
+    """Whether a worker has this home now."""
+    try:
+        with lock_folder(home.folder("worker")):
+            return False
+    except ResourceError:
+        return True
+
+
+def install(
+    setting: Setting,
+    command: Sequence[str],
+    run: Run,
+    say: Say,
+    *,
+    busy: Callable[[], bool] = lambda: False,
+    pause: Callable[[float], object] = time.sleep,
+) -> bool:
+    """Write the service and have it started, now and after each reboot. False: it is written, but not at work yet. `busy`: whether a worker
+    has this home now; `pause`: between two tries.
+
+    Raises `ResourceError` when the file is somebody else's or cannot be written.
+    """
+    service = service_for(setting, command)
+    _refuse_others(service)
+    in_the_way = not service.path.exists() and busy()
+    if service.taken and not service.path.exists() and run(service.taken)[0] == 0:
+        raise ResourceError(
+            f"there is a task {service.name} already, which was not written for this home",
+            hint="rename it, or install for a home of its own: --home FOLDER",
+        )
+    try:
+        service.path.parent.mkdir(parents=True, exist_ok=True)
+        setting.logs.mkdir(parents=True, exist_ok=True)
+        fresh = service.path.with_name(f".{service.path.name}.{os.getpid()}")
+        try:
+            fresh.write_text(service.text, encoding=service.encoding)
+            fresh.chmod(0o644 if setting.root else 0o600)
+            fresh.replace(service.path)
+        finally:
+            with contextlib.suppress(OSError):
+                fresh.unlink()
+    except OSError as exc:
+        raise ResourceError(f"cannot write {service.path}: {exc.strerror or exc}") from None
+    say(f"written: {service.path}")
+    done = _take(service.enable, run, say, pause)
+    say(
+        f"{'This device joins again after each reboot' if done else 'It is not at work yet'} ({setting.system})."
+    )
+    for note in service.notes:
+        say(f"  {note}")
+    if in_the_way:
+        say("  A worker runs on this home already: when that is stopped, this one begins.")
+    say(f"  how it stands: {service.state}")
+    say(f"  its log:       {service.log}")
+    say("  take it away:  the same command with --uninstall")
+    return done
+
+
+def uninstall(setting: Setting, run: Run, say: Say) -> bool:
+    """Stop the service and remove its file. False: there was none. Raises `ResourceError` when the file is somebody else's."""
+    service = service_for(setting, ())
+    if not service.path.exists():
+        say(f"nothing is installed for this home: there is no {service.path}")
+        return False
+    _refuse_others(service)
+    _take(service.disable, run, say)
+    try:
+        service.path.unlink()
+    except OSError as exc:
+        raise ResourceError(f"cannot remove {service.path}: {exc.strerror or exc}") from None
+    say(f"removed: {service.path}")
+    if setting.system is System.SYSTEMD:
+        _take((service.enable[0],), run, say)
+    say("This device does not join again after a reboot. Its keys, pools and models stay.")
+    return True
+
+
+def _refuse_others(service: Service) -> None:
+    try:
+        text = service.path.read_text(encoding=service.encoding)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except PermissionError as exc:
+        raise ResourceError(f"cannot read {service.path}: {exc.strerror}") from None
+    except (OSError, UnicodeError):
+        text = ""
+    if not is_ours(text, service):
+        raise ResourceError(
+            f"{service.path} is there already and was not written for this home; it is left as it is",
+            hint="move it away, or install for a home of its own: --home FOLDER",
+        )
+
+
+def _take(steps: Sequence[Step], run: Run, say: Say, pause: Callable[[float], object] = time.sleep) -> bool:
+    """Run them in order; after the first that must work and does not, the rest are only told."""
+    well = True
+    for step in steps:
+        line = subprocess.list2cmdline(step.command)
+        if not well:
+            say(f"  then by hand: {line}")
+            continue
+        code, told = run(step.command)
+        for _ in range(step.tries - 1):
+            if code in (0, NO_PROGRAM):
+                break
+            pause(1.0)
+            code, told = run(step.command)
+        if code == 0:
+            say(f"done: {line}")
+        elif step.must:
+            well = False
+            say(f"failed: {line}: {told.splitlines()[0] if told else f'exit code {code}'}")
+            say(f"  by hand: {line}")
+            if step.hint:
+                say(f"  {step.hint}")
+        elif step.hint:
+            say(f"not done: {line}: {told.splitlines()[0] if told else f'exit code {code}'}")
+            say(f"  {step.hint}")
+    return well

@@ -1,0 +1,1 @@
+"""One attempt: fetch the model, wait, launch, record."""

@@ -1,0 +1,224 @@
+"""Measuring on this device without any network: the same runner, device lock and signed record as a worker's, for `bench` and Python.
+
+    with LocalDevice(home) as device:
+        task, signed = device.measure(Path("m.onnx"), "CPU (ONNX)", Measure(runs=100))
+
+Blocking. A running worker of the same host is not disturbed: the device lock lets one measure at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import secrets
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import trio
+
+from drivers.contract.base import Limits, WorkOrder
+from drivers.contract.registry import SIMULATED
+from drivers.launch.launch import Launch, Probed, Zygote, probe_units
+from drivers.measure.idle_wait import Quiet
+from node.device.calibration import FLOOR_UNKNOWN, kept
+from node.device.lock import DeviceLock
+from node.device.probe import Profile, device_facts, lock_name, memory_cap, probe_device
+from node.run.record_builder import Job
+from node.run.runner import Bench, Report, Stop, run
+from node.settings.driver_secrets import API, Private
+from node.settings.settings import WorkerSettings
+from node.store.cache import Progress as Fetched
+from node.store.cache import Source
+from protocol.errors import CampaignError, ResourceError
+from protocol.values.lease import Fence
+from protocol.values.record import SignedRecord, record_body, record_message
+from protocol.values.requirement import Requirement
+from protocol.values.task import Measure, Model, Task, Timeouts, task_body
+from swarm.base.home import Home
+from swarm.blobs.bundles import contents
+from swarm.net.identity import load_or_create
+
+MEMORY_SHARE: Final = 0.8
+"""Of this device's memory that a run may take: its owner sits before it."""
+PATIENCE_S: Final = WorkerSettings().patience_s
+"""As a worker has it of its own accord."""
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """What was measured: the task as a scheduler would have signed it, and the record under this device's key."""
+
+    task: Task
+    signed: SignedRecord
+
+
+class _Here:
+    """A model that lies on this machine, in the place of the cache of fetched ones."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @contextlib.asynccontextmanager
+    async def using(
+        self, model: Model, source: Source, progress: Fetched | None = None
+    ) -> AsyncIterator[Path]:
+        """The user's own file: nothing is fetched or copied."""
+        await trio.lowlevel.checkpoint()
+        yield self._path
+
+
+class LocalDevice:
+    """This device, looked at once. Keeps one zygote for each driver that is used, so that several models share one start."""
+
+    def __init__(
+        self,
+        home: Home,
+        *,
+        simulate: bool = False,
+        private: Private | None = None,
+        probe: Callable[[], Probed] | None = None,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        """`private`: what the owner gives single drivers. `probe` instead of trying out the units. `patience_s`: the longest that a
+        measurement waits for other work on this device to end; 0: it does not wait.
+        """
+        self._home = home
+        self._simulate = simulate
+        self._private = private or Private()
+        self._zygotes: dict[str, Zygote] = {}
+        self._identity = load_or_create(home.key("worker"))
+        self.profile: Profile = probe_device(
+            home.folder("worker"), probe or partial(probe_units, simulate, private=self._private)
+        )
+        """What this device is, and the units that work here."""
+        self._lock = DeviceLock(lock_name())
+        self._quiet = Quiet(patience_s)
+        self._campaign, self._count = f"bench-{secrets.token_hex(4)}", 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, why: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the processes."""
+        while self._zygotes:
+            self._zygotes.popitem()[1].close()
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """Names of the compute units that work here."""
+        return tuple(offer.unit for offer in self.profile.units)
+
+    def measure(
+        self,
+        path: Path,
+        unit: str,
+        measure: Measure,
+        timeouts: Timeouts | None = None,
+        report: Report = lambda phase, done, total, median_ms: None,
+    ) -> Local:
+        """Measure the model in the file at `path`. A model that fails is a record that says so, not an error.
+
+        Raises `CampaignError` for a file that is not there, `ResourceError` for a unit that does not work here.
+        """
+        self.launching(unit)
+        task = self._task(path, unit, measure, timeouts or Timeouts())
+        body = task_body(task)
+        job = Job(
+            lease="bench",
+            fence=Fence(incarnation=0, number=1),
+            attempt=1,
+            task=task,
+            task_sha256=hashlib.sha256(body).hexdigest(),
+        )
+        record = trio.run(run, job, self._bench(path), Stop(), report)
+        made = record_body(record)
+        return Local(task, SignedRecord(body=made, signature=self._identity.sign(record_message(made))))
+
+    def launching(self, unit: str) -> Callable[[WorkOrder, Limits], Launch]:
+        """How launches on a unit begin. Raises `ResourceError` where it does not work."""
+        driver = self.profile.driver_of(unit)
+        if driver is None:
+            works = ", ".join(self.units) or "none"
+            notes = "; ".join(self.profile.notes)
+            if unit.startswith("API ") and API not in self._private:
+                works += "\nname the server: SARK_API=http://127.0.0.1:8000/v1"
+            raise ResourceError(
+                f"{unit} does not work on this device" + (f" ({notes})" if notes else ""),
+                hint=f"units that do: {works}",
+            )
+        if driver not in self._zygotes:
+            self._zygotes[driver] = Zygote(
+                driver, simulate=self._simulate, private=self._private.get(driver)
+            ).start()
+        quiet = None if driver in SIMULATED else self._quiet
+        return lambda order, limits: Launch(order, limits, self._zygotes[driver], quiet)
+
+    def _launch(self, order: WorkOrder, limits: Limits) -> Launch:
+        return self.launching(order.unit)(order, limits)
+
+    def _bench(self, path: Path) -> Bench:
+        return Bench(
+            worker=self._identity.peer_id,
+            facts=lambda: device_facts(self.profile, version("sark-node")),
+            cache=_Here(path),
+            source=_nowhere,
+            lock=self._lock,
+            launch=self._launch,
+            memory_cap=memory_cap(self.profile, MEMORY_SHARE),
+            warmup_floor=self._floor,
+        )
+
+    def _floor(self, unit: str) -> int:
+        found = kept(self._home.folder("worker"), self.profile.fingerprint).found
+        return found.floor(unit) if found is not None else FLOOR_UNKNOWN
+
+    def _task(self, path: Path, unit: str, measure: Measure, timeouts: Timeouts) -> Task:
+        try:
+            size, sha256 = _hashed(path)
+        except ValueError as exc:
+            raise CampaignError(f"model {path}: {exc}", hint="give a model's file, or its folder") from exc
+        except OSError as exc:
+            raise CampaignError(
+                f"model {path}: {exc.strerror or exc}", hint="give the path of a model's file"
+            ) from exc
+        self._count += 1
+        return Task(
+            campaign=self._campaign,
+            task=f"{self._campaign}/{self._count}",
+            scheduler=self._identity.peer_id,
+            model=Model(name=path.name, sha256=sha256, size=size),
+            unit=unit,
+            requirement=Requirement(clauses=()),
+            measure=measure,
+            timeouts=timeouts,
+            memory=memory_cap(self.profile, MEMORY_SHARE),
+        )
+
+
+def _nowhere(job: Job) -> Source:
+    """Where a model would be fetched from."""
+
+    async def fetch(offset: int, sink: Callable[[bytearray], object], progress: Fetched) -> None:
+        raise AssertionError("a model on this machine is not fetched")
+
+    return fetch
+
+
+def _hashed(path: Path) -> tuple[int, str]:
+    """Size and sha256 of a model's bytes, those of a folder as a scheduler would send it."""
+    found = hashlib.sha256()
+    size = 0
+    for piece in contents(path):
+        found.update(piece)
+        size += len(piece)
+    return size, found.hexdigest()

@@ -1,0 +1,296 @@
+"""What a run showed, event by event, and the record that is made of it. Pure: times come in with the events."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from drivers.contract import base as driver
+from drivers.onnx.units import UNITS
+from protocol.values.lease import Fence
+from protocol.values.record import (
+    Accelerator,
+    DeviceFacts,
+    Host,
+    LoadSample,
+    Ran,
+    Record,
+    StageTime,
+    Timing,
+    pack_samples,
+)
+from protocol.values.task import Task
+from protocol.words import Outcome, Phase, Reason
+from swarm.base.node_text import detail, line
+
+PROVIDERS: Final = {known.unit: frozenset(known.names) for known in UNITS}
+"""What must come first in the live session for a unit to have run; units not listed are their driver's word."""
+
+
+TIMED: Final = frozenset({driver.Phase.LOAD, driver.Phase.RUN})
+"""Phases in which time is taken: each load by itself, then all inferences."""
+MAX_LAUNCHES: Final = 100
+MAX_LOADS: Final = 200
+MAX_SIZES: Final = 4096
+"""Sizes in all shapes of a record together: half of the elements that one may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One attempt that was granted."""
+
+    lease: str
+    fence: Fence
+    attempt: int
+    task: Task
+    task_sha256: str
+    waited_s: float = 0.0
+    """From the commit to the beginning."""
+    stranger: bool = False
+    """See `Wanted.stranger`."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How it ended."""
+
+    outcome: Outcome
+    reason: Reason | None = None
+    permanent: bool = False
+    detail: str = ""
+
+
+COMPLETE: Final = End(Outcome.COMPLETE)
+
+
+def failed(reason: Reason, why: str, *, permanent: bool = False) -> End:
+    """An end without a result."""
+    return End(Outcome.FAILED, reason, permanent, why)
+
+
+def end_of(error: driver.DriverError) -> End:
+    """A driver's error in the protocol's words."""
+    text = str(error)
+    match error:
+        case driver.TimedOut():
+            return failed(Reason.TIMED_OUT, text)
+        case driver.Cancelled():
+            return End(Outcome.CANCELLED, Reason.CANCELLED, detail=text)
+        case driver.WrongUnit():
+            return failed(Reason.WRONG_UNIT, text)
+        case driver.Unfit():
+            return failed(Reason.BROKEN_MODEL, text, permanent=True)
+        case driver.OutOfMemory():
+            return failed(Reason.OUT_OF_MEMORY, text)
+        case _:
+            return failed(Reason.CRASHED, text)
+
+
+@dataclass(slots=True)
+class Observed:
+    """Everything one run showed, in order."""
+
+    stages: dict[str, float] = field(default_factory=dict)
+    loads: list[driver.Loaded] = field(default_factory=list)
+    measured: list[driver.Measured] = field(default_factory=list)
+    """One of each launch that timed inferences."""
+    baselines: list[int | None] = field(default_factory=list)
+    """Resident bytes before the load of each of these launches."""
+    found: driver.Found = field(default_factory=driver.Found)
+    telemetry: driver.Telemetry | None = None
+    described: driver.Described | None = None
+    checked: driver.Checked | None = None
+    timed: bool = False
+    """Something is being timed that must not be disturbed: a load, or the inferences. Once these have begun it stays so until the launch
+    ends: what was measured is worth more than the second that its check takes. Between two launches nothing is timed."""
+    _stage: str = ""
+    _since: float = 0.0
+
+    def enter(self, stage: str, now: float) -> None:
+        """A stage begins, and the one before ends. Stages that come again (a load for each launch) add up."""
+        if self._stage:
+            self.stages[self._stage] = self.stages.get(self._stage, 0.0) + max(0.0, now - self._since)
+        self._stage, self._since = stage, now
+
+    def add(self, event: driver.Event, now: float) -> None:
+        """Keep what a driver told."""
+        match event:
+            case driver.Progressed():
+                if event.phase is driver.Phase.PREPARE:
+                    self.timed = False  # a launch begins
+                self.timed = self.timed or event.phase in TIMED
+                if event.phase != self._stage:
+                    self.enter(str(event.phase), now)
+            case driver.Loaded():
+                self.timed = False
+                self.loads.append(event)
+            case driver.Measured():
+                self.measured.append(event)
+                self.baselines.append(self.loads[-1].baseline_bytes if self.loads else None)
+            case driver.Described():
+                self.described = event
+            case driver.Checked():
+                self.checked = event
+            case driver.Found():
+                self.found = driver.Found(
+                    {**self.found.figures, **event.figures}, {**self.found.series, **event.series}
+                )
+            case driver.Telemetry():
+                self.telemetry = event
+
+    def verdict(self, unit: str, batch: int | None = None) -> End:
+        """How a launch that ended by itself is to be taken: as complete only if the unit that was asked for ran, with the batch that was
+        asked for, and agrees."""
+        if self.described is None or not self.measured:
+            return failed(Reason.CRASHED, "the driver ended without a measurement")
+        live = self.described.providers
+        wanted = PROVIDERS.get(unit)
+        if self.described.unit != unit or (wanted is not None and (not live or live[0] not in wanted)):
+            ran = ", ".join(live) or "nothing"
+            return failed(Reason.WRONG_UNIT, f"asked for {unit}, it ran on {self.described.unit} ({ran})")
+        if batch is not None and self.described.batch != batch:
+            why = f"the driver {self.described.driver} heeds no batch: it did not run with one of {batch}"
+            return failed(Reason.DOES_NOT_FIT, why)
+        if self.checked is not None and self.checked.agrees is False:
+            why = self.checked.note or "outputs differ from the reference"
+            return failed(Reason.CHECK_FAILED, why)
+        return COMPLETE
+
+    def record(self, job: Job, end: End, worker: str, facts: DeviceFacts) -> Record:
+        """The whole observation, whatever became of it: what was seen before a failure stays in."""
+        return Record(
+            campaign=job.task.campaign,
+            task=job.task.task,
+            attempt=job.attempt,
+            fence=job.fence,
+            worker=worker,
+            task_sha256=job.task_sha256,
+            model_sha256=job.task.model.sha256,
+            outcome=end.outcome,
+            reason=end.reason,
+            permanent=end.permanent,
+            detail=detail(end.detail),
+            device=facts,
+            ran=self._ran(),
+            loads=tuple(
+                LoadSample(
+                    ns=load.load_ns, kind=load.kind.value, baseline=load.baseline_bytes, peak=load.peak_bytes
+                )
+                for load in self.loads[:MAX_LOADS]
+            ),
+            timings=tuple(map(self._timing, self.measured[:MAX_LAUNCHES], self.baselines)),
+            accelerator=self._accelerator(),
+            figures=dict(self.found.figures),
+            series={name: pack_samples(times) for name, times in self.found.series.items()},
+            stages=tuple(
+                StageTime(stage=line(stage), seconds=seconds)
+                for stage, seconds in list(self.stages.items())[:32]
+            ),
+        )
+
+    def _timing(self, seen: driver.Measured, baseline: int | None) -> Timing:
+        host = Host(
+            others=seen.host.others_share,
+            steal=seen.host.steal_share,
+            clock_mhz=seen.host.clock_mhz,
+            throttles=seen.host.throttles,
+            temperature_c=seen.host.temperature_c,
+            on_battery=seen.host.on_battery,
+        )
+        return Timing(
+            samples=pack_samples(seen.samples_ns),
+            warmup=pack_samples(seen.warmup_ns),
+            began_s=max(0, seen.began_ns - self.measured[0].began_ns) / 1e9,
+            per_sample=seen.per_sample,
+            blocks=pack_samples([number for block in seen.blocks for number in _numbers(block)])
+            if seen.blocks
+            else None,
+            host=None if host == Host() else host,
+            cpu_s=float(seen.cpu_s),
+            wall_s=float(seen.wall_s),
+            baseline=baseline,
+            peak=seen.peak_bytes,
+            timer_ns=seen.timer_overhead_ns,
+            switches=seen.involuntary_switches,
+        )
+
+    def _accelerator(self) -> Accelerator | None:
+        seen = self.telemetry
+        if seen is None:
+            return None
+        return Accelerator(
+            source=line(seen.source),
+            device=line(seen.device),
+            samples=seen.samples,
+            utilisation=seen.utilisation,
+            memory=seen.memory_bytes,
+            power_w=seen.power_w,
+            idle_w=seen.idle_w,
+            energy_j=seen.energy_j,
+            clock_mhz=seen.clock_mhz,
+            temperature_c=seen.temperature_c,
+            throttled=tuple(line(reason) for reason in seen.throttled[:16]),
+            notes=tuple(detail(note) for note in seen.notes[:16]),
+        )
+
+    def _ran(self) -> Ran | None:
+        told, check = self.described, self.checked
+        if told is None:
+            return None
+        notes = told.notes + ((check.note,) if check is not None and check.note else ())
+        return Ran(
+            unit=line(told.unit),
+            driver=line(told.driver),
+            runtime=line(told.runtime),
+            providers=tuple(line(provider) for provider in told.providers[:16]),
+            threads=told.threads,
+            shapes=_fitting(told.shapes),
+            dtypes=dict(list(told.dtypes.items())[:256]),
+            batch=told.batch,
+            seed=told.seed,
+            notes=tuple(detail(note) for note in notes[:64]),
+            output_sha256=check.output_sha256 if check is not None and check.output_sha256 else None,
+            agrees=check.agrees if check is not None else None,
+            max_error=_finite(check.max_error) if check is not None else None,
+            tolerance=_finite(check.tolerance) if check is not None else None,
+        )
+
+
+def _numbers(block: driver.Block) -> tuple[int, ...]:
+    """In the order of `protocol.record.BLOCK_FIELDS`."""
+    told = tuple(0 if number is None else number + 1 for number in (block.stall_ns, block.switches))
+    return (block.samples, block.wall_ns, block.cpu_ns, *told)
+
+
+def _fitting(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """As many shapes as a record has room for."""
+    kept: dict[str, tuple[int, ...]] = {}
+    left = MAX_SIZES
+    for name, shape in list(shapes.items())[:256]:
+        left -= len(shape)
+        if left < 0:
+            break
+        kept[name] = tuple(shape)
+    return kept
+
+
+def _finite(value: float | None) -> float | None:
+    return float(value) if value is not None and math.isfinite(value) else None
+
+
+class Throttle:
+    """Which progress is worth telling: the first of a phase, then one in `every_s`."""
+
+    def __init__(self, every_s: float = 0.1) -> None:
+        self._every_s = every_s
+        self._phase: Phase | None = None
+        self._last = 0.0
+
+    def passes(self, phase: Phase, now: float) -> bool:
+        """Whether to tell it now."""
+        if phase is self._phase and now - self._last < self._every_s:
+            return False
+        self._phase, self._last = phase, now
+        return True

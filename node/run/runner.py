@@ -1,0 +1,278 @@
+"""The one place where a protocol task becomes a driver's work order, and what the driver shows becomes a record.
+
+    run(job, bench, stop, report)     fetch ─▶ wait for the device ─▶ launch in a thread ─▶ Record, whatever happened
+
+A run that is stopped returns when its processes are dead. A record is not signed here, and nothing is sent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Protocol
+
+import structlog
+import trio
+from pydantic import ValidationError
+
+from drivers.contract.base import DriverError, Event, Limits, Progressed, WorkOrder
+from node.device.lock import DeviceLock
+from node.run.record_builder import End, Job, Observed, Throttle, end_of, failed
+from node.store.cache import Progress as Fetched
+from node.store.cache import Source
+from protocol.errors import ResourceError, RunError
+from protocol.values.record import DeviceFacts, Record
+from protocol.values.task import Model, Task
+from protocol.words import Outcome, Phase, Reason
+
+log = structlog.get_logger("sark.runner")
+
+
+class Launching(Protocol):
+    """What the runner needs of `drivers.launch.Launch`; both methods block."""
+
+    def events(self) -> Iterator[Event]: ...
+
+    def kill(self) -> None: ...
+
+
+class Models(Protocol):
+    """What the runner needs of `node.cache.ModelCache`."""
+
+    def using(
+        self, model: Model, source: Source, progress: Fetched | None = None
+    ) -> contextlib.AbstractAsyncContextManager[Path]:
+        """The model's file, which stays until the block ends."""
+        ...
+
+
+FLOOR: Final = WorkOrder("", "").warmup_floor
+"""Where nothing was learned about a unit."""
+
+Report = Callable[[Phase, int, int | None, float | None], None]
+"""(phase, done, total, median in ms), in the loop."""
+Timing = Callable[[bool], None]
+"""A timed measurement begins (True), or is over: in the loop, and only when it changes."""
+
+
+async def _at_once() -> None:
+    """Nothing else is going on here."""
+
+
+async def _alone_it_is(job: Job) -> None:
+    """Nothing comes with the model."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What a run is made with."""
+
+    worker: str
+    """Peer id, as it stands in the record."""
+    facts: Callable[[], DeviceFacts]
+    cache: Models
+    source: Callable[[Job], Source]
+    lock: DeviceLock
+    launch: Callable[[WorkOrder, Limits], Launching]
+    memory_cap: int
+    """Bytes a run may take here, whatever its task allows."""
+    still: trio.Lock = field(default_factory=trio.Lock)
+    """Held while a model is fetched and while one is measured: one disturbs the other."""
+    quiet: Callable[[], Awaitable[None]] = _at_once
+    """Waits until this node's own work (results going to disk) cannot disturb a measurement."""
+    beside: Callable[[Job], Awaitable[None]] = _alone_it_is
+    """Fetches what else belongs to the task's campaign; never fails, never takes long."""
+    warmup_floor: Callable[[str], int] = lambda unit: FLOOR
+    """Inferences that a unit of this device needs at least before its times settle, as its enrolment found."""
+    clock: Callable[[], float] = time.monotonic
+
+
+class Stop:
+    """A handle to end a run from outside."""
+
+    def __init__(self) -> None:
+        self.scope = trio.CancelScope()
+        self.reason: Reason | None = None
+
+    def now(self, reason: Reason) -> None:
+        """End it; the first reason counts."""
+        if self.reason is None:
+            self.reason = reason
+            self.scope.cancel()
+
+
+def work_order(task: Task, model: str, stranger: bool = False, floor: int = FLOOR) -> WorkOrder:
+    """The task in a driver's words. `floor`: the least warm-up where the task leaves it to us."""
+    measure = task.measure
+    return WorkOrder(
+        model=model,
+        unit=task.unit,
+        runs=measure.runs,
+        loads=measure.loads,
+        precision=measure.precision,
+        warmup=measure.warmup,
+        warmup_floor=floor,
+        threads=measure.threads,
+        dims=dict(measure.dims),
+        inputs=dict(measure.inputs),
+        batch=measure.batch,
+        batch_dim=measure.batch_dim,
+        trusted=not stranger,
+        seed=measure.seed,
+        check=measure.check,
+        pre=tuple(step.to_wire() for step in measure.pre),
+        post=tuple(step.to_wire() for step in measure.post),
+    )
+
+
+def limits(task: Task, memory_cap: int) -> Limits:
+    """What is enforced from outside: the task's own limits, and never more memory than this device gives."""
+    return Limits(
+        load_s=task.timeouts.load_s, run_s=task.timeouts.run_s, memory_bytes=min(task.memory, memory_cap)
+    )
+
+
+async def run(job: Job, bench: Bench, stop: Stop, report: Report, timing: Timing = lambda on: None) -> Record:
+    """Run one attempt to its end. Never raises for what a model, a driver or a scheduler does."""
+    seen = Observed()
+    seen.enter("queue", bench.clock() - job.waited_s)
+    end: End | None = None
+    with stop.scope:
+        end = await _attempt(job, bench, seen, report, timing)
+    seen.enter("", bench.clock())
+    if stop.reason is not None and (end is None or end.outcome is Outcome.CANCELLED):
+        end = End(Outcome.CANCELLED, stop.reason, detail=f"stopped: {stop.reason}")
+    if end is None:
+        raise AssertionError("a run ends in some way")
+    # packing a million samples takes a second: not in the loop
+    return await trio.to_thread.run_sync(_record, seen, job, end, bench)
+
+
+def _record(seen: Observed, job: Job, end: End, bench: Bench) -> Record:
+    """What was seen, or, where no record can hold what a driver told, a failure that says so."""
+    try:
+        return seen.record(job, end, bench.worker, bench.facts())
+    except ValidationError as exc:
+        first = exc.errors(include_url=False, include_input=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        why = failed(Reason.CRASHED, f"the driver told what no record can hold: {place}: {first['msg']}")
+        return Observed(stages=seen.stages).record(job, why, bench.worker, bench.facts())
+
+
+async def _attempt(job: Job, bench: Bench, seen: Observed, report: Report, timing: Timing) -> End:
+    task = job.task
+    tell = _Teller(report, bench.clock)
+    try:
+        async with AsyncExitStack() as held:
+            path: Path | None = None
+            async with _alone(bench.still, lambda: tell(Phase.QUEUED)):
+                seen.enter("fetch", bench.clock())
+                tell(Phase.FETCH)
+                with trio.move_on_after(task.timeouts.fetch_s):
+                    path = await held.enter_async_context(
+                        bench.cache.using(
+                            task.model, bench.source(job), lambda done, total: tell(Phase.FETCH, done, total)
+                        )
+                    )
+                if path is not None:
+                    await bench.beside(job)
+            if path is None:
+                return failed(
+                    Reason.FETCH_FAILED,
+                    f"{task.model.name} was not here after the fetch limit of {task.timeouts.fetch_s:g} s",
+                )
+            seen.enter("queue", bench.clock())
+            await held.enter_async_context(_alone(bench.still, lambda: tell(Phase.QUEUED)))
+            await held.enter_async_context(bench.lock.hold(lambda: tell(Phase.QUEUED)))
+            await bench.quiet()
+            seen.enter("prepare", bench.clock())
+            tell(Phase.PREPARE)
+            order = work_order(task, str(path), job.stranger, bench.warmup_floor(task.unit))
+            launch = bench.launch(order, limits(task, bench.memory_cap))
+            problem = await _measure(launch, seen, tell, timing, bench.clock)
+    except RunError as exc:
+        hint = f"; {exc.hint}" if exc.hint else ""
+        return failed(exc.reason, exc.what + hint, permanent=exc.permanent)
+    except ResourceError as exc:
+        return failed(Reason.CRASHED, exc.what)
+    return problem or seen.verdict(task.unit, task.measure.batch)
+
+
+@contextlib.asynccontextmanager
+async def _alone(lock: trio.Lock, waiting: Callable[[], None]) -> AsyncIterator[None]:
+    """The lock for the block; `waiting` is told when another run has it."""
+    if lock.locked():
+        waiting()
+    async with lock:
+        yield
+
+
+async def _measure(
+    launch: Launching, seen: Observed, tell: _Teller, timing: Timing, clock: Callable[[], float]
+) -> End | None:
+    """Follow a launch in a thread. Cancelling kills it, and returns when it is dead."""
+    token = trio.lowlevel.current_trio_token()
+    over = False
+
+    def follow() -> End | None:
+        timed = False
+        try:
+            for event in launch.events():
+                now = clock()
+                seen.add(event, now)
+                if seen.timed is not timed:
+                    timed = seen.timed
+                    with contextlib.suppress(trio.RunFinishedError):
+                        token.run_sync_soon(timing, timed)
+                if isinstance(event, Progressed) and tell.worth(Phase(str(event.phase)), now):
+                    with contextlib.suppress(trio.RunFinishedError):
+                        token.run_sync_soon(
+                            tell.send, Phase(str(event.phase)), event.done, event.total, event.median_ms
+                        )
+        except DriverError as exc:
+            return end_of(exc)
+        except OSError as exc:  # of this device: its disk, its open files, its processes
+            return failed(Reason.CRASHED, f"this device could not go on with the run: {exc.strerror or exc}")
+        return None
+
+    async def kill_when_cancelled() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            if not over:
+                with trio.CancelScope(shield=True):
+                    await trio.to_thread.run_sync(launch.kill)
+
+    problem: End | None = None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(kill_when_cancelled)
+        problem = await trio.to_thread.run_sync(follow)
+        over = True
+        nursery.cancel_scope.cancel()
+    return problem
+
+
+class _Teller:
+    """Progress on its way out of a run, with what is not worth a message left out."""
+
+    def __init__(self, report: Report, clock: Callable[[], float]) -> None:
+        self._report = report
+        self._clock = clock
+        self._throttle = Throttle()
+
+    def __call__(self, phase: Phase, done: int = 0, total: int | None = None) -> None:
+        if self.worth(phase, self._clock()):
+            self.send(phase, done, total, None)
+
+    def worth(self, phase: Phase, now: float) -> bool:
+        return self._throttle.passes(phase, now)
+
+    def send(self, phase: Phase, done: int, total: int | None, median_ms: float | None) -> None:
+        try:
+            self._report(phase, done, total, median_ms)
+        except ValidationError as exc:
+            log.warning("progress.unfit", why=str(exc).splitlines()[0])

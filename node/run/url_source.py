@@ -1,0 +1,144 @@
+"""A model from the URL that its task names: one more source beside those that the swarm has.
+
+Whose task it is says where the URL may lead: for the device's owner anywhere the device reaches, for all others to the public internet by
+https (`swarm/download/urls.py`). Whatever comes is nothing until it has the task's hash; a URL that holds another file by now
+is told as such.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+import trio
+
+from node.store.cache import Progress, Source
+from node.store.partial import Partial
+from protocol.errors import Refused, RunError, Unreachable
+from protocol.values.task import Model
+from protocol.words import Reason
+from swarm.blobs.swarm_download import Elsewhere
+from swarm.download.download import EDGE, Edge, download
+from swarm.download.response import Changed, Head
+from swarm.download.urls import FOR_OTHERS, FOR_OWNER, read_url
+
+TRIES: Final = 3
+"""At one go; whoever has another source asks that before it comes back."""
+AGAIN_S: Final = 2.0
+
+log = structlog.get_logger("sark.urls")
+
+
+def url_source(url: str, model: Model, *, owner: bool, edge: Edge = EDGE) -> Source:
+    """Brings `model` from `url`. `owner`: the task is the device's owner's.
+
+    Raises `Refused` where the URL or a redirect is not followed, or there is no such file; `RunError` (wrong-hash) where it is not the
+    file that the campaign means any more; `Unreachable` where it may do better later.
+    """
+    reach = FOR_OWNER if owner else FOR_OTHERS
+
+    async def fetch(offset: int, sink: Callable[[bytearray], object], progress: Progress) -> None:
+        place = read_url(url, reach)
+        # of a file that goes on the cache alone knows the beginning
+        digest = hashlib.sha256() if offset == 0 else None
+        done, tag = offset, ""
+
+        def store(data: bytearray) -> None:
+            nonlocal done
+            sink(data)
+            if digest is not None:
+                digest.update(data)
+            done += len(data)
+
+        def heard(head: Head) -> None:
+            nonlocal tag
+            tag = head.tag
+
+        for last in (*(False,) * (TRIES - 1), True):
+            try:
+                await download(
+                    url,
+                    reach,
+                    sink=store,
+                    offset=done,
+                    tag=tag,
+                    size=model.size,
+                    progress=progress,
+                    on_head=heard,
+                    edge=edge,
+                )
+            except Unreachable as exc:
+                log.info("url.interrupted", model=model.name, url=place.shown, at=done, why=exc.what)
+                if last:
+                    raise
+                await trio.sleep(AGAIN_S)
+            except Changed as exc:
+                raise _changed(model, exc.what) from None
+            else:
+                break
+        if digest is not None and digest.hexdigest() != model.sha256:
+            raise _changed(model, f"{place.shown} holds another file of the same size now")
+
+    return fetch
+
+
+def url_pieces(url: str, model: Model, *, owner: bool, edge: Edge = EDGE) -> Elsewhere:
+    """The same in pieces, beside the swarm's sources; what each must be is the caller's to know."""
+    reach, tag = FOR_OWNER if owner else FOR_OTHERS, ""
+
+    async def piece(offset: int, length: int) -> bytearray:
+        nonlocal tag
+        data = bytearray()
+        head = await download(
+            url,
+            reach,
+            sink=data.extend,
+            offset=offset,
+            end=offset + length,
+            tag=tag,
+            size=model.size,
+            edge=edge,
+        )
+        tag = head.tag
+        return data
+
+    return Elsewhere(f"the URL of {model.name}", piece)
+
+
+def _changed(model: Model, why: str) -> RunError:
+    return RunError(
+        f"{model.name}: the URL does not hold the file that the campaign means (any more): {why}",
+        reason=Reason.WRONG_HASH,
+        permanent=False,
+        hint="submit the campaign again, with the right sha256 and size where it gives them; or put the file back",
+    )
+
+
+def with_url(first: Source, url: Source, origin: str = "a URL") -> Source:
+    """`first`, which gives up at once; the URL where that has nothing or cannot be reached for now; and so on, until one has it all.
+
+    What refuses is not asked again; the last refusal is raised. `origin`: the URL, for the device's owner, where the end came from there.
+    """
+
+    async def fetch(offset: int, target: Partial, progress: Progress) -> None:
+        left = [first, url]
+        while True:
+            for source in tuple(left):
+                try:
+                    await source(target.offset, target, progress)
+                except Unreachable as exc:
+                    log.info("source.unreachable", at=target.offset, why=exc.what)
+                except Refused as exc:
+                    left.remove(source)
+                    if not left:
+                        raise
+                    log.info("source.has_none", why=exc.what)
+                else:
+                    if source is url:
+                        target.origin = origin
+                    return
+            await trio.sleep(AGAIN_S)
+
+    return fetch

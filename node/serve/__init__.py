@@ -1,0 +1,1 @@
+"""The worker process: links, request handlers, delivery of results, owner's commands."""

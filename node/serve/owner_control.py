@@ -1,0 +1,193 @@
+"""The owner's hand on a worker: pause, resume, drain, reset. Rules set beforehand act through it too.
+
+    Control ─▶ OwnersHand ─▶ the worker's condition (held back, leaving, faulty) ─▶ desk and ledger take no new work
+    quiet hours, battery ─┘ looked at every few seconds
+
+A pause survives a restart: it is a file in the worker's folder. Tickets are given back when the worker takes no new work, so that they
+can go elsewhere; what runs goes on, unless it was said to stop now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+import psutil
+import structlog
+import trio
+
+from node.capacity.ledger import Ledger
+from node.settings.rules import Now, Rules, standing
+from protocol.errors import ResourceError
+from protocol.messages.work import Action, Control, Denied
+from protocol.values.lease import LeaseState
+from protocol.words import Reason, WorkerState
+from swarm.net.identity import write_durably
+
+LOOK_S: Final = 15.0
+"""The rules are looked at so often."""
+HAND_OVER_S: Final = 10.0
+"""A worker that is drained waits so long for its last results to be taken; they are on disk in any case."""
+HERE: Final = frozenset(LeaseState) - {LeaseState.REPORTING, LeaseState.CLOSED}
+"""A run or ticket is still here."""
+HINTS: Final = {
+    "paused by its owner": " (sark-node resume ends it)",
+    "on battery": " (join --on-battery takes it all the same)",
+}
+"""What an owner who reads of it can do."""
+
+log = structlog.get_logger("sark.control")
+
+
+class Pause:
+    """Whether the owner paused this worker; kept over restarts."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        """`path`: the file whose being there means paused (read now); None: not kept."""
+        self._path = path
+        self.on = path is not None and path.exists()
+
+    def set(self, on: bool) -> None:
+        """Blocking. Raises `ResourceError` when it cannot be written; it holds for this process all the same."""
+        self.on = on
+        if self._path is None:
+            return
+        if on:
+            write_durably(self._path, b"paused by its owner; sark-node resume ends it\n")
+            return
+        try:
+            self._path.unlink(missing_ok=True)
+        except OSError as exc:
+            raise ResourceError(
+                f"cannot remove {self._path}: {exc.strerror}",
+                hint="remove it, or this worker is paused again when it starts",
+            ) from None
+
+
+def runs_on_battery() -> bool:
+    """Whether this device is known to run on its battery."""
+    read = getattr(psutil, "sensors_battery", None)  # psutil has it only where the system does
+    try:
+        battery = read() if read is not None else None
+    except OSError:
+        return False
+    return battery is not None and battery.power_plugged is False
+
+
+@dataclass(frozen=True)
+class Senses:
+    """What the rules go by."""
+
+    local: Callable[[], datetime] = lambda: datetime.now().astimezone()
+    """Wall clock, local time."""
+    on_battery: Callable[[], bool] = runs_on_battery
+
+
+@dataclass(frozen=True)
+class OwnersHand:
+    """Does what the owner says, and holds the worker back when the rules say so."""
+
+    ledger: Ledger
+    rules: Rules
+    pause: Pause
+    senses: Senses
+    leave: trio.Event
+    """Set when the worker was drained."""
+    carry_out: Callable[[], None]
+    """To be called after each change."""
+    stop_runs: Callable[[Reason], None]
+    examine: Callable[[], Awaitable[None]]
+    """Runs what is known to work; the condition knows the outcome afterwards."""
+    unsettled: Callable[[], int]
+    """Results that no scheduler has yet."""
+    tell: Callable[[str], object]
+    """Where a line for the device's owner goes."""
+    _drain: _Drain = field(default_factory=lambda: _Drain())
+
+    async def do(self, message: Control) -> Denied | None:
+        """Do what the owner says; None when it is done. The same again changes nothing."""
+        condition = self.ledger.condition
+        log.info("owner.said", action=message.action, now=message.now, finish=message.finish)
+        try:
+            match message.action:
+                case Action.PAUSE:
+                    await self._keep_pause(True)
+                    if message.now:
+                        self.stop_runs(Reason.NOT_SERVING)
+                case Action.RESUME:
+                    self._drain.on = False
+                    condition.stay()
+                    await self._keep_pause(False)
+                case Action.DRAIN:
+                    self._drain.on = True
+                    condition.drain("drained by its owner", finish=message.finish and not message.now)
+                    if message.now:
+                        self.leave.set()
+                case Action.RESET:
+                    if condition.state is WorkerState.FAULTY:
+                        await self.examine()
+        except ResourceError as exc:
+            return Denied(reason=Reason.DISK_FULL, detail=f"{exc.what}; until it restarts it does as told")
+        finally:
+            self.look()
+        return None
+
+    async def _keep_pause(self, on: bool) -> None:
+        await trio.to_thread.run_sync(self.pause.set, on)  # also what holds already: it may not be on disk
+
+    # -- what acts by itself ---------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Hold the worker back, or let it go, as the rules say now."""
+        condition = self.ledger.condition
+        now = Now(self.senses.local(), self.senses.on_battery(), self.pause.on)
+        condition.hold(standing(self.rules, now))
+        draining = condition.state is WorkerState.DRAINING
+        if (draining, condition.why) != self._drain.told:
+            self._drain.told = (draining, condition.why)
+            hint = HINTS.get(condition.why, "")
+            why = f": {condition.why}{hint}" if condition.why else ""
+            self.tell(f"takes no new work{why}" if draining else f"now {condition.state}{why}")
+            log.info("worker.held" if draining else "worker.serves", why=condition.why, state=condition.state)
+        self.carry_out()
+
+    async def keep(self) -> None:
+        """Look at the rules again and again, for ever."""
+        while True:
+            self.look()
+            await trio.sleep(LOOK_S)
+
+    def moved(self) -> None:
+        """To be called after each change of the ledger, and when a result was taken."""
+        self._drain.moved.set()
+        self._drain.moved = trio.Event()
+
+    async def keep_draining(self) -> None:
+        """Once told to drain: have the worker leave when nothing is here any more, and its results are taken or had their time."""
+        while True:
+            if self._leaving() and not self._busy():
+                with trio.move_on_after(HAND_OVER_S):
+                    while self._leaving() and self.unsettled():
+                        await self._drain.moved.wait()
+                if self._leaving():
+                    self.tell("drained: nothing runs here any more, the swarm is told")
+                    self.leave.set()
+                    return
+            await self._drain.moved.wait()
+
+    def _leaving(self) -> bool:
+        return self._drain.on
+
+    def _busy(self) -> bool:
+        return self.ledger.condition.at_work or any(place.state in HERE for place in self.ledger.places())
+
+
+@dataclass(slots=True)
+class _Drain:
+    on: bool = False
+    told: tuple[bool, str] = (False, "")
+    """Whether it drains and why, as the owner read it last."""
+    moved: trio.Event = field(default_factory=trio.Event)

@@ -1,0 +1,267 @@
+"""The worker process of a home: look at the device, onto the network, then the service until told to stop."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from importlib.metadata import version
+
+import structlog
+import trio
+
+from drivers.contract.base import DriverError, Limits, WorkOrder
+from drivers.contract.registry import SIMULATED
+from drivers.launch.launch import Launch, Zygote, probe_units
+from drivers.launch.tier import Probe, probe
+from drivers.measure.idle_wait import Quiet
+from drivers.sandbox.rlimits import Tier
+from node.device.calibrate import Means, enrolled
+from node.device.calibration import FLOOR_UNKNOWN
+from node.device.lock import DeviceLock
+from node.device.probe import Profile, lock_name, probe_device, trouble_with
+from node.device.simulated import Pretended
+from node.serve.dependencies import Parts
+from node.serve.owner_control import Pause
+from node.serve.service import Worker, run_worker
+from node.settings.driver_secrets import Private
+from node.settings.settings import WorkerSettings
+from node.store.cache import ModelCache
+from node.store.outbox import Outbox
+from protocol.errors import LocalProtocolError, ResourceError
+from protocol.messages.pool import PoolManifest
+from protocol.words import Role
+from swarm.base.home import Home
+from swarm.base.settings import SettingsError
+from swarm.join.enter import Here, enter, until_told_to_stop
+from swarm.join.known_gates import addresses_left, local_gates, remember_gates
+from swarm.net.addresses import concrete
+from swarm.net.identity import load_or_create, lock_folder
+from swarm.pools.manifests import verified
+from swarm.pools.membership import Joined, join_pool, joined_pools, kept_manifest, leave_pool
+from swarm.pools.service import PoolNode
+from swarm.pools.tickets import read_ticket
+
+MAX_POOLS = 4
+"""As many as an advert names."""
+
+AHEAD = 6
+"""Launches prepared for while nothing runs: those of one task."""
+
+log = structlog.get_logger("sark.worker")
+
+
+async def run_process(
+    home: Home,
+    settings: WorkerSettings,
+    stop_with_stdin: bool,
+    joined: Callable[[Here, Profile, Worker], None],
+    tell: Callable[[str], None],
+    private: Private | None = None,
+    pretended: Pretended | None = None,
+    must: Collection[str] = (),
+) -> None:
+    """Be a worker until told to stop. `joined` is called once others can reach it, `tell` with a line for each thing that happens;
+    `private` is what single drivers are given, `pretended` the device that it says it is, for demonstrations. `must`: ids of pools
+    for which it came with a ticket.
+
+    Raises `ResourceError` for a port, folder or key that cannot be had, and for a device on which no unit works; `NotPermitted` when
+    one of `must` says no.
+    """
+    folder = home.folder("worker")
+    private = private or Private()
+    if pretended is not None:
+        settings, private = settings.model_copy(update={"simulate": True}), pretended.private()
+    look = partial(
+        probe_units, settings.simulate, private=private, only=SIMULATED if pretended is not None else None
+    )
+    owner = load_or_create(home.key("scheduler")).peer_id
+    sandbox = await trio.to_thread.run_sync(probe)
+    warning = check_anyone(settings, sandbox)
+    if warning:
+        tell(warning)
+    pools = joined_pools(home, Role.WORKER)
+    settings = with_gates_of(settings, pools, local_gates(home))
+    async with enter("worker", home, settings, holder=True, health=False, tell=tell) as here:
+        profile = await trio.to_thread.run_sync(
+            partial(
+                probe_device,
+                folder,
+                look,
+                sandbox=sandbox,
+                wanted_name=settings.name or "",
+            )
+        )
+        if pretended is not None:
+            profile = pretended.profile(profile)
+            tell("this worker pretends: it is a simulation, for a demonstration")
+        for note in profile.notes:
+            log.warning("device.note", note=note)
+        if not profile.units:
+            raise ResourceError("no compute unit works on this device", hint="see why with: sark-node info")
+        with contextlib.ExitStack() as stack:
+            try:
+                zygotes = {
+                    name: stack.enter_context(
+                        Zygote(
+                            name,
+                            simulate=settings.simulate,
+                            tier=sandbox.tier,
+                            private=private.get(name),
+                            ahead=AHEAD,
+                        ).start()
+                    )
+                    for name in sorted(set((profile.drivers or {}).values()))
+                }
+            except DriverError as exc:
+                raise ResourceError(str(exc), hint="see that there is room in the temporary folder") from exc
+
+            quiet = Quiet(settings.patience_s)
+
+            def launch(order: WorkOrder, limits: Limits) -> Launch:
+                driver = profile.driver_of(order.unit)
+                if driver is None:
+                    raise LocalProtocolError(f"a run on {order.unit} was let in, which does not work here")
+                return Launch(order, limits, zygotes[driver], None if driver in SIMULATED else quiet)
+
+            def examine() -> str:
+                return trouble_with(profile, look)
+
+            def bare(order: WorkOrder, limits: Limits) -> Launch:
+                return Launch(order, limits, zygotes[profile.driver_of(order.unit) or ""])
+
+            lock = DeviceLock(await trio.to_thread.run_sync(lock_name))
+            found = None
+            if settings.enroll and not settings.simulate:
+                found = await enrolled(folder, profile, Means(bare), lock, tell)
+            parts = Parts(
+                profile=profile,
+                incarnation=here.incarnation,
+                owners={owner, *settings.owners},
+                pools={pool.pool: pool.name for pool in pools},
+                manifests=_kept_manifests(home, pools),
+                pause=Pause(folder / "paused"),
+                cache=await trio.to_thread.run_sync(ModelCache, home.cache / "models", settings.cache_bytes),
+                outbox=await trio.to_thread.run_sync(Outbox, folder / "outbox", time.time),
+                lock=lock,
+                warmup_floor=found.floor if found is not None else lambda unit: FLOOR_UNKNOWN,
+                launch=launch,
+                examine=examine,
+                wall=time.time,
+                tell=tell,
+                version=version("sark-node"),
+                addresses=lambda: here.addresses,
+                reach=lambda: here.reach.words if here.reach is not None else "",
+            )
+            async with trio.open_nursery() as nursery:
+
+                async def signals() -> None:
+                    name = await until_told_to_stop(with_stdin=stop_with_stdin)
+                    log.info("worker.stopping", signal=name)
+                    tell("stopping: what runs is ended, results are handed over, the swarm is told")
+                    parts.leave.set()
+
+                nursery.start_soon(signals)
+                worker: Worker = await nursery.start(partial(_serve, settings, here, parts, nursery))
+                nursery.start_soon(_follow, here, worker)
+                node = PoolNode(
+                    here.network,
+                    here.index,
+                    home,
+                    Role.WORKER,
+                    name=profile.name,
+                    wall=time.time,
+                    rng=here.rng,
+                    news=worker.heard,
+                    gates=lambda: settings.gates or local_gates(home),
+                    must=must,
+                )
+                node.serve()
+                await nursery.start(node.run)
+                with contextlib.suppress(ResourceError):  # a convenience for this home's other commands
+                    remember_gates(home, settings.gates, "worker")
+                near = near_addresses(settings.listen, here.network.addresses)
+                stack.enter_context(addresses_left(home.worker_file, near))
+                log.info("worker.up", peer=here.identity.peer_id, units=[unit.unit for unit in profile.units])
+                joined(here, profile, worker)
+
+
+def pool_changes(home: Home, ticket: str | None, leave: Sequence[str]) -> tuple[Joined, ...]:
+    """Take up a ticket and leave pools; gives those this device works for from now on. Nothing is changed while a worker runs here.
+
+    Raises `NotPermitted` for a ticket that cannot be used, `SettingsError` for a pool that is none of these, `ResourceError`.
+    """
+    if ticket is None and not leave:
+        return joined_pools(home, Role.WORKER)
+    with lock_folder(home.folder("worker")):
+        for word in leave:
+            here = joined_pools(home, Role.WORKER)
+            left = [pool for pool in here if word in (pool.name, pool.pool)]
+            if len(left) != 1:
+                names = ", ".join(f"{pool.name} ({pool.pool})" for pool in left or here) or "none"
+                what = "means several pools" if left else "is no pool that this device works for"
+                raise SettingsError(f"--leave-pool {word!r} {what}", hint=f"it is one of: {names}")
+            leave_pool(home, left[0].pool, Role.WORKER)
+        if ticket is not None:
+            worker = load_or_create(home.key("worker")).peer_id
+            fresh = read_ticket(ticket)
+            here = joined_pools(home, Role.WORKER)
+            if len(here) >= MAX_POOLS and fresh.pool not in {pool.pool for pool in here}:
+                raise SettingsError(
+                    f"this device works for {len(here)} pools, which is all that it can tell others: "
+                    + ", ".join(pool.name for pool in here),
+                    hint="leave one with the same command: --leave-pool NAME",
+                )
+            join_pool(home, fresh, Role.WORKER, worker, now=time.time())
+        return joined_pools(home, Role.WORKER)
+
+
+def check_anyone(settings: WorkerSettings, sandbox: Probe) -> str:
+    """What the owner is warned of at each start; empty: nothing. Raises `ResourceError` where strangers' work would not be shut in."""
+    if not settings.accept_anyone:
+        return ""
+    if sandbox.tier is not Tier.FULL:
+        raise ResourceError(
+            f"--accept-anyone needs the full sandbox, and here it is {sandbox.tier}: {'; '.join(sandbox.reasons)}",
+            hint="let in those you know: sark-node pool create NAME, sark-node pool invite NAME; or --allow SCHEDULER_ID",
+        )
+    return "WARNING: this device runs models of anybody who asks, in the full sandbox; end that: leave out --accept-anyone"
+
+
+def with_gates_of(settings: WorkerSettings, pools: Sequence[Joined], local: Sequence[str]) -> WorkerSettings:
+    """With the gates of the joined pools beside those that were set, or beside this home's own."""
+    theirs = [gate for pool in pools for gate in pool.gates]
+    if not theirs:
+        return settings
+    return settings.model_copy(update={"gates": tuple(dict.fromkeys([*(settings.gates or local), *theirs]))})
+
+
+def near_addresses(listen: Sequence[str], told: Sequence[str]) -> tuple[str, ...]:
+    """Where this machine reaches its own worker: where it listens, if that is fixed, and what others are told."""
+    fixed = [address for address in listen if not address.endswith("/tcp/0")]
+    return tuple(dict.fromkeys([*concrete(fixed), *told]))
+
+
+def _kept_manifests(home: Home, pools: Sequence[Joined]) -> tuple[PoolManifest, ...]:
+    kept = [kept_manifest(home, pool.pool) for pool in pools]
+    return tuple(verified(one.body, one.signature) for one in kept if one is not None)
+
+
+async def _follow(here: Here, worker: Worker) -> None:
+    """Whenever others reach this node elsewhere, the swarm is told."""
+    while here.reach is not None:
+        await here.reach.changed()
+        worker.announcer.moved()
+
+
+async def _serve(
+    settings: WorkerSettings,
+    here: Here,
+    parts: Parts,
+    nursery: trio.Nursery,
+    *,
+    task_status: trio.TaskStatus[Worker] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    await run_worker(settings, here.network, here.index, parts, task_status=task_status)
+    nursery.cancel_scope.cancel()

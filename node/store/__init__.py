@@ -1,0 +1,1 @@
+"""What this device keeps: models, results, campaign manifests."""

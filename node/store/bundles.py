@@ -1,0 +1,121 @@
+"""A bundle unpacked into a folder: every file's hash verified, nothing but plain files, read-only. Blocking; see `protocol.wire.bundle`."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from protocol.errors import RemoteProtocolError
+from protocol.wire.bundle import MAGIC, MAX_DEPTH, MAX_PARTS, Part, read_header, size_of
+
+_CHUNK: Final = 1024 * 1024
+
+
+def is_bundle(file: Path) -> bool:
+    """Whether this file is a folder in disguise. Raises `OSError`."""
+    with file.open("rb") as source:
+        return source.read(len(MAGIC)) == MAGIC
+
+
+def unpacked(file: Path, folder: Path) -> bool:
+    """Whether `folder` holds exactly what the bundle in `file` says, every byte of it read.
+
+    Raises `RemoteProtocolError` for a bad bundle.
+    """
+    with file.open("rb") as source:
+        parts = read_header(source.read) or ()
+    try:
+        return _listed(folder) == {part.path: part.size for part in parts} and all(
+            _sha256(folder / part.path) == part.sha256 for part in parts
+        )
+    except OSError:
+        return False
+
+
+def unpack(file: Path, folder: Path) -> None:
+    """Make `folder` of the bundle in `file`, under its name only when it is whole and on the disk.
+
+    Raises `RemoteProtocolError` when a hash does not match or the bundle is not in order, `OSError` when it cannot be written.
+    """
+    remove(folder)
+    half = folder.with_suffix(".unpacking")
+    remove(half)
+    try:
+        with file.open("rb") as source:
+            parts = read_header(source.read)
+            if parts is None or file.stat().st_size != size_of(parts):
+                raise RemoteProtocolError("bad bundle: it is longer or shorter than its files")
+            half.mkdir(mode=0o700)
+            for part in parts:
+                _write(source.read, part, half / part.path)
+        for path in sorted(half.rglob("*"), reverse=True):
+            if path.is_dir():
+                path.chmod(0o500)
+        half.replace(folder)
+        folder.chmod(0o500)  # after it was moved: macOS moves no folder that may not be written
+    except BaseException:
+        remove(half)
+        raise
+
+
+def remove(folder: Path) -> None:
+    """Take a folder away that was made read-only; one that is not there is fine. Of a link to a folder the link alone."""
+    if folder.is_symlink():
+        folder.unlink()
+    if not folder.is_dir():
+        return
+    for path in (folder, *folder.rglob("*")):
+        if path.is_dir() and not path.is_symlink():
+            path.chmod(0o700)
+        elif os.name == "nt":
+            path.chmod(0o600)
+    shutil.rmtree(folder)
+
+
+def _write(read: Callable[[int], bytes], part: Part, target: Path) -> None:
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    hashing = hashlib.sha256()
+    left = part.size
+    with target.open("xb") as out:
+        while left:
+            piece = read(min(left, _CHUNK))
+            if not piece:
+                raise RemoteProtocolError(f"bad bundle: {part.path} is cut off")
+            hashing.update(piece)
+            out.write(piece)
+            left -= len(piece)
+        out.flush()
+        os.fsync(out.fileno())
+    if hashing.hexdigest() != part.sha256:
+        raise RemoteProtocolError(f"bad bundle: {part.path} does not have the hash that its list says")
+    target.chmod(0o400)
+
+
+def _listed(folder: Path) -> dict[str, int]:
+    """Size of each file below by its path; an entry that belongs to no bundle where there is anything else."""
+    found: dict[str, int] = {}
+    waiting = [(folder, "", 0)]
+    while waiting:
+        here, below, depth = waiting.pop()
+        with os.scandir(here) as entries:
+            for entry in entries:
+                path = f"{below}{entry.name}"
+                info = entry.stat(follow_symlinks=False)
+                if stat.S_ISDIR(info.st_mode) and depth < MAX_DEPTH:
+                    waiting.append((here / entry.name, f"{path}/", depth + 1))
+                else:
+                    found[path] = info.st_size if stat.S_ISREG(info.st_mode) else -1
+                if len(found) > MAX_PARTS:
+                    return {}
+    return found
+
+
+def _sha256(file: Path) -> str:
+    with contextlib.closing(file.open("rb")) as source:
+        return hashlib.file_digest(source, "sha256").hexdigest()

@@ -1,0 +1,399 @@
+"""Models by their sha256, on this device's disk.
+
+    async with cache.using(model, source) as path: …      pinned: not evicted while the block runs
+    path = await cache.get(model, source)                 there and verified now; it may be evicted later
+
+One download for all who ask at once; what was fetched before a crash is kept and resumed; the whole is verified by its hash before
+it gets its name; the least recently used go first when space is short, but for those that are in use or that the owner pinned. A file that
+was touched since it was verified is hashed again. What lies beside the models, and what the owner does there:
+`model_files.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+import structlog
+import trio
+
+from node.access.model_access import Whose
+from node.store import bundles, model_files
+from node.store.partial import Partial, remove_partial
+from protocol.errors import ProtocolError, Refused, RemoteProtocolError, ResourceError, RunError, Unreachable
+from protocol.values.requirement import show_size
+from protocol.values.task import Model
+from protocol.words import Reason
+
+DEFAULT_CAP: Final = 20 * 1024**3
+MARGIN: Final = 64 * 1024**2
+"""Bytes of disk that are left to others."""
+_HEX: Final = frozenset("0123456789abcdef")
+
+log = structlog.get_logger("sark.cache")
+
+Progress = Callable[[int, int], None]
+Source = Callable[[int, Partial, Progress], Awaitable[object]]
+"""Brings what is lacking of a model: (offset, partial, progress). A plain one calls `partial`, in a worker thread, with the bytes from
+`offset` on; one that brings pieces puts them there in any order."""
+
+
+def default_cap(available: int) -> int:
+    """20 GiB, or half of `available` if that is less: what is free on the disk, and what the models here take already."""
+    return min(DEFAULT_CAP, available // 2)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """How a file looked when it was verified, and when it was last of use (a counter, no clock)."""
+
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    """The one of them that nobody can set: who changes a file's content, or its other times, changes it."""
+    inode: int
+    used: int
+
+
+class ModelCache:
+    """One folder of models; one process at a time has it."""
+
+    def __init__(
+        self, folder: Path, cap: int | None = None, *, free: Callable[[Path], int] | None = None
+    ) -> None:
+        """Open it (blocking, quick). `cap`: bytes; `free`: free bytes of the disk. Raises `ResourceError`."""
+        self._folder = folder
+        self._free = free or (lambda path: shutil.disk_usage(path).free)
+        self._locks: dict[str, trio.Lock] = {}
+        self._pins: Counter[str] = Counter()
+        self._coming: dict[str, Partial] = {}
+        self._brought: dict[str, str] = {}
+        """By model that came in this life: for whom all of it was brought."""
+        self.whose = Whose(folder / "whose.json", self.has)
+        """Who is known to have what is here."""
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._seen = self._read_index()
+            self._cap = cap if cap is not None else default_cap(self._free(folder) + self.used_bytes)
+        except OSError as exc:
+            raise ResourceError(
+                f"cannot use the model cache {folder}: {exc.strerror or exc}",
+                hint="check that the folder is yours, and the disk",
+            ) from exc
+
+    # -- asking ----------------------------------------------------------------------------------------------------------
+
+    def has(self, sha256: str) -> bool:
+        """Whether it was verified here and still has its size. No hashing."""
+        seen = self._seen.get(sha256)
+        return seen is not None and _look(self._path(sha256), seen.used) == seen
+
+    def find(self, sha256: str) -> Path | None:
+        """The file, for a peer to be given; None unless `has` it. It may be evicted meanwhile: who has it open keeps it."""
+        return self._path(sha256) if self.has(sha256) else None
+
+    @property
+    def fetching(self) -> bool:
+        """Whether some model is on its way."""
+        return bool(self._coming)
+
+    def coming(self, sha256: str) -> Partial | None:
+        """A model that is being fetched."""
+        return self._coming.get(sha256)
+
+    def brought_for(self, sha256: str) -> str | None:
+        """The principal for whom alone every piece of a model was brought, in this life."""
+        partial = self._coming.get(sha256)
+        return partial.principal if partial is not None else self._brought.get(sha256)
+
+    def recent(self, count: int) -> tuple[str, ...]:
+        """Hashes of models that are here, most recently used first."""
+        newest = sorted(self._seen, key=lambda sha: -self._seen[sha].used)
+        return tuple(newest[:count])
+
+    @property
+    def cap(self) -> int:
+        """Bytes that all models together may take."""
+        return self._cap
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of all models that are here, without halves; twice those of one that is unpacked beside itself."""
+        return sum(seen.size * (1 + self._folder_of(sha).exists()) for sha, seen in self._seen.items())
+
+    async def get(self, model: Model, source: Source, progress: Progress | None = None) -> Path:
+        """The verified file, or the folder that it is the bundle of: read-only, and not to be changed.
+
+        Raises `RunError` (disk-full, fetch-failed, wrong-hash, broken-model).
+        """
+        async with self.using(model, source, progress) as path:
+            return path
+
+    @contextlib.asynccontextmanager
+    async def using(
+        self, model: Model, source: Source, progress: Progress | None = None
+    ) -> AsyncIterator[Path]:
+        """As `get`, and it stays until the block ends."""
+        if len(model.sha256) != 64 or not set(model.sha256) <= _HEX:
+            raise ValueError("not a sha256")
+        self._pins[model.sha256] += 1
+        try:
+            lock = self._locks.setdefault(model.sha256, trio.Lock())
+            async with lock:  # who waits here finds it ready, or carries on where the first one was stopped
+                path = await self._provide(model, source, progress or _nothing)
+                with contextlib.ExitStack() as held:
+                    try:
+                        held.enter_context(model_files.in_use(path))
+                    except OSError as exc:  # its owner took it away in this very moment
+                        raise self._unwritable(model, exc) from exc
+                    if await trio.to_thread.run_sync(bundles.is_bundle, path):
+                        path = await self._unpack(model, path)
+                    holding = held.pop_all()
+            with holding:
+                yield path
+        finally:
+            self._pins[model.sha256] -= 1
+            if not self._pins[model.sha256]:
+                del self._pins[model.sha256]
+                self._locks.pop(model.sha256, None)
+
+    # -- getting ---------------------------------------------------------------------------------------------------------
+
+    async def _provide(self, model: Model, source: Source, progress: Progress) -> Path:
+        path = self._path(model.sha256)
+        if self.has(model.sha256):
+            self._touch(model.sha256)
+            return path
+        if await trio.to_thread.run_sync(_hash_file, path) == model.sha256:
+            self._touch(model.sha256)
+            return path
+        if self._seen.pop(model.sha256, None) is not None:
+            log.warning("model.damaged", sha256=model.sha256, action="fetched again")
+        try:
+            await trio.to_thread.run_sync(_unlink, path)
+        except OSError as exc:
+            raise self._unwritable(model, exc) from exc
+        for last in (False, True):
+            if await self._download(model, source, progress):
+                self._touch(model.sha256)
+                return path
+            log.warning("model.wrong_hash", sha256=model.sha256, again=not last)
+        raise RunError(
+            f"{model.name}: what was fetched does not have the hash {model.sha256[:12]}…, twice",
+            reason=Reason.WRONG_HASH,
+            permanent=False,
+        )
+
+    async def _unpack(self, model: Model, bundle: Path) -> Path:
+        """The folder of a bundle. One that is there is read and hashed again before each use: anybody may have touched it."""
+        folder = self._folder_of(model.sha256)
+        try:
+            if not await trio.to_thread.run_sync(bundles.unpacked, bundle, folder):
+                await trio.to_thread.run_sync(bundles.remove, folder)
+                await self._make_room(model, 0)
+                await trio.to_thread.run_sync(bundles.unpack, bundle, folder)
+        except RemoteProtocolError as exc:
+            raise RunError(f"{model.name}: {exc.what}", reason=Reason.BROKEN_MODEL, permanent=True) from exc
+        except OSError as exc:
+            if exc.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise _disk_full(model, f"the disk of {self._folder} is full") from exc
+            raise self._unwritable(model, exc) from exc
+        return folder
+
+    async def _download(self, model: Model, source: Source, progress: Progress) -> bool:
+        """Fetch what is missing and give the file its name. False: the content was wrong and is thrown away."""
+        half = model_files.half_file(self._folder, model.sha256)
+        try:
+            have = await trio.to_thread.run_sync(Partial, half, model.size)
+            self._coming[model.sha256] = have
+            try:
+                await self._make_room(model, have.size)
+                if have.size < model.size:
+                    await source(have.offset, have, progress)
+                if have.size != model.size:
+                    raise RunError(
+                        f"{model.name}: {have.size} of {model.size} bytes came",
+                        reason=Reason.FETCH_FAILED,
+                        permanent=False,
+                    )
+                if await trio.to_thread.run_sync(have.digest) != model.sha256:
+                    await trio.to_thread.run_sync(remove_partial, half)
+                    return False
+                await trio.to_thread.run_sync(have.keep, self._path(model.sha256))
+                if have.principal is not None:
+                    self._brought[model.sha256] = have.principal
+                await trio.to_thread.run_sync(
+                    model_files.describe, self._folder, model.sha256, model.name, have.origin
+                )
+                return True
+            finally:
+                del self._coming[model.sha256]
+                have.close()
+        except OSError as exc:
+            if exc.errno in (errno.ENOSPC, errno.EDQUOT):
+                with trio.CancelScope(shield=True):
+                    await trio.to_thread.run_sync(remove_partial, half)
+                raise _disk_full(model, f"the disk of {self._folder} is full") from exc
+            raise self._unwritable(model, exc) from exc
+        except (Unreachable, Refused, ProtocolError) as exc:
+            raise RunError(f"{model.name}: {exc.what}", reason=Reason.FETCH_FAILED, permanent=False) from exc
+
+    def _unwritable(self, model: Model, exc: OSError) -> RunError:
+        return RunError(
+            f"{model.name}: cannot write to the model cache {self._folder}: {exc.strerror or exc}",
+            reason=Reason.FETCH_FAILED,
+            permanent=False,
+        )
+
+    async def _make_room(self, model: Model, have: int) -> None:
+        """Evict the least recently used until the model fits under the cap and on the disk."""
+        if model.size > self._cap:
+            raise _disk_full(
+                model, f"it is larger ({show_size(model.size)}) than the model cache ({show_size(self._cap)})"
+            )
+        self._look_around()
+        await trio.to_thread.run_sync(model_files.tidy, self._folder, [model.sha256, *self._pins])
+        need = model.size - have
+        while True:
+            over = self.used_bytes + model.size - self._cap
+            short = need + MARGIN - self._free(self._folder)
+            if over <= 0 and short <= 0:
+                return
+            if not await self._evict_one():
+                kept = any(model_files.pinned(self._folder, sha) for sha in self._seen)
+                fill = "models in use or pinned fill the cache" if kept else "models in use fill the cache"
+                raise _disk_full(
+                    model,
+                    f"no room in {self._folder}: {fill if over > 0 else f'{show_size(short)} more are needed'}",
+                )
+
+    async def _evict_one(self, but: Collection[str] = ()) -> bool:
+        """The least recently used that nobody needs; False: there is none."""
+        idle = [
+            sha
+            for sha in self._seen
+            if not self._pins[sha] and sha not in but and not model_files.pinned(self._folder, sha)
+        ]
+        if not idle:
+            return False
+        oldest = min(idle, key=lambda sha: self._seen[sha].used)
+        log.info("model.evicted", sha256=oldest, bytes=self._seen[oldest].size)
+        del self._seen[oldest]
+        await trio.to_thread.run_sync(model_files.forget, self._folder, oldest)
+        self._write_index()
+        return True
+
+    # -- what the owner does -----------------------------------------------------------------------------------------------
+
+    def changed(self) -> bool:
+        """Whether the owner has added a model that was not looked at yet. Quick."""
+        self._look_around()
+        return any(seen.inode < 0 and not self._pins[sha] for sha, seen in self._seen.items())
+
+    async def take_up(self) -> None:
+        """Verify what the owner has added, so that it counts as here; and make room where it came to too much."""
+        added = [sha for sha, seen in self._seen.items() if seen.inode < 0 and not self._pins[sha]]
+        for sha in added:
+            if await trio.to_thread.run_sync(_hash_file, self._path(sha)) == sha:
+                self._touch(sha)
+                log.info("model.taken_up", sha256=sha)
+            else:
+                log.warning("model.damaged", sha256=sha, action="removed")
+                self._seen.pop(sha, None)
+                with contextlib.suppress(OSError):
+                    await trio.to_thread.run_sync(model_files.forget, self._folder, sha)
+        while self.used_bytes > self._cap and await self._evict_one(added):
+            pass
+
+    # -- what is known ---------------------------------------------------------------------------------------------------
+
+    def _path(self, sha256: str) -> Path:
+        return model_files.model_file(self._folder, sha256)
+
+    def _folder_of(self, sha256: str) -> Path:
+        return model_files.bundle_folder(self._folder, sha256)
+
+    def _touch(self, sha256: str) -> None:
+        used = 1 + max((seen.used for seen in self._seen.values()), default=0)
+        seen = _look(self._path(sha256), used)
+        if seen is not None:
+            self._seen[sha256] = seen
+            self._write_index()
+            model_files.used(self._folder, sha256)
+
+    def _read_index(self) -> dict[str, _Seen]:
+        """What was verified in earlier lives. Whatever does not read well is verified again when it is asked for."""
+        try:
+            told = json.loads((self._folder / "index.json").read_bytes())
+            seen = {sha: _Seen(**entry) for sha, entry in told.items()}
+        except (FileNotFoundError, ValueError, TypeError, AttributeError):
+            seen = {}
+        return self._as_there_is(seen)
+
+    def _look_around(self) -> None:
+        """Models that were added, and that were removed, by others than us."""
+        self._seen = self._as_there_is(self._seen)
+
+    def _as_there_is(self, seen: dict[str, _Seen]) -> dict[str, _Seen]:
+        here = {path.stem: path for path in self._folder.glob("*.model") if len(path.stem) == 64}
+        for sha, path in here.items():
+            if sha not in seen:  # counts against the cap; its odd inode makes the first use hash it
+                with contextlib.suppress(FileNotFoundError):
+                    seen[sha] = _Seen(path.stat().st_size, 0, 0, -1, 0)
+        return {sha: entry for sha, entry in seen.items() if sha in here}
+
+    def _write_index(self) -> None:
+        """Lost in a crash it costs a hashing, so it is not forced to the disk."""
+        path = self._folder / "index.json"
+        temporary = path.with_suffix(".new")
+        try:
+            temporary.write_text(json.dumps({sha: asdict(seen) for sha, seen in self._seen.items()}))
+            temporary.replace(path)
+        except OSError as exc:
+            log.warning("cache.index_not_written", why=exc.strerror or str(exc))
+
+
+def _look(path: Path, used: int) -> _Seen | None:
+    try:
+        info = path.lstat()
+    except OSError:
+        return None
+    return _Seen(info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino, used)
+
+
+def _hash_file(path: Path) -> str:
+    """Empty when there is no such file."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return ""
+
+
+def _unlink(path: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        if os.name == "nt":
+            path.chmod(0o600)
+        path.unlink()
+
+
+def _nothing(done: int, total: int) -> None:
+    """Nobody watches."""
+
+
+def _disk_full(model: Model, why: str) -> RunError:
+    return RunError(
+        f"{model.name}: {why}",
+        reason=Reason.DISK_FULL,
+        permanent=False,
+        hint="free some space on this device",
+    )

@@ -1,0 +1,213 @@
+"""The deeds of the campaigns this worker has leases or results of, so that another scheduler can carry them on.
+
+    commit ─▶ note        the scheduler named a deed          run ─▶ fetch      with the model, while nothing is measured
+    Look, Adopt ─▶ of     which deed there is                 blob ─▶ find      its bytes, for who may speak of the campaign
+
+Each is two files named by the deed's sha256: `.deed` is its bytes; `.card` says what it is of, and comes last. A deed that cannot be had,
+or is no good, is no reason not to run a task: the campaign can then not be adopted from here, that is all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Awaitable, Callable, Collection
+from pathlib import Path
+from typing import Annotated, Final
+
+import structlog
+import trio
+from pydantic import Field, ValidationError
+
+from node.capacity.allocations import Remembered
+from node.store.shares import gives_way
+from protocol.errors import ProtocolError, Refused, RemoteProtocolError, ResourceError, Unreachable
+from protocol.signed.campaign_manifest import MAX_DEED, CampaignId, open_deed, read_cover
+from protocol.wire.base import Count, Message, PeerName, Sha256
+from protocol.wire.codec import pack, unpack
+from swarm.net.identity import UNFINISHED, verify, write_durably
+
+MAX_DEEDS: Final = 64
+MAX_BYTES: Final = 64 * 1024**2
+QUICK_S: Final = 1.0
+"""The first run of a campaign here does not wait for the deed if it is expected to be over within this: the next run brings it."""
+FETCH_S: Final = 10.0
+"""A deed is small; the run does not wait longer for it."""
+AGAIN_S: Final = 30.0
+"""A peer from which a deed did not come is not asked for one again for so long, twice as long after each further failure: runs wait
+meanwhile."""
+LONGEST_S: Final = 3600.0
+_CARD_ELEMENTS: Final = 2_048
+
+log = structlog.get_logger("sark.deeds")
+
+Take = Callable[[str, str, int, Callable[[bytearray], object]], Awaitable[object]]
+"""Brings a blob from a peer to a sink: (peer, sha256, size, sink)."""
+
+
+class Card(Message):
+    """What a deed that is here is of."""
+
+    campaign: CampaignId
+    owner: PeerName
+    sha256: Sha256
+    size: Count
+    models: Annotated[tuple[Sha256, ...], Field(max_length=1_000)] = ()
+    """Models it names."""
+    number: Count
+    """Rises with each deed that was taken in."""
+
+
+class Deeds:
+    """One folder of deeds; one process at a time has it."""
+
+    def __init__(self, folder: Path, take: Take, now: Callable[[], float] = trio.current_time) -> None:
+        """Open it and see what is there (blocking, quick). Raises `ResourceError`."""
+        self._folder = folder
+        self._take = take
+        self._now = now
+        self._cards: dict[tuple[str, str], Card] = {}
+        """By owner and campaign."""
+        self._noted: dict[tuple[str, str], tuple[str, str, int]] = {}
+        """(owner, campaign) → peer, sha256, size: named by a scheduler, not fetched yet."""
+        self._put_off: Remembered[tuple[str, str], bool] = Remembered(MAX_DEEDS)
+        """(owner, campaign) whose first run here was too quick to wait."""
+        self._failed: Remembered[str, tuple[float, float]] = Remembered(MAX_DEEDS)
+        """Peer → when it may be asked again, and how long it was left alone."""
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for path in folder.glob("*.card"):
+                self._load(path)
+            here = {card.sha256 for card in self._cards.values()}
+            for path in folder.iterdir():  # what a kill cut short
+                if UNFINISHED.fullmatch(path.name) or (path.suffix == ".deed" and path.stem not in here):
+                    path.unlink()
+        except OSError as exc:
+            raise ResourceError(
+                f"cannot use the folder of deeds {folder}: {exc.strerror or exc}",
+                hint="check that the folder is yours",
+            ) from exc
+
+    def __len__(self) -> int:
+        return len(self._cards)
+
+    # -- asking ----------------------------------------------------------------------------------------------------------
+
+    def of(self, campaign: str, owner: str) -> Card | None:
+        """The deed of a campaign, if it is here."""
+        return self._cards.get((owner, campaign))
+
+    def find(self, sha256: str) -> tuple[Card, Path] | None:
+        """A deed by its hash: what it is of, so that the caller can tell who may have it, and where it is."""
+        card = next((card for card in self._cards.values() if card.sha256 == sha256), None)
+        return None if card is None else (card, self._path(sha256))
+
+    def naming(self, model: str) -> tuple[Card, ...]:
+        """The deeds in which a model stands."""
+        return tuple(card for card in self._cards.values() if model in card.models)
+
+    # -- taking in -------------------------------------------------------------------------------------------------------
+
+    def note(self, campaign: str, owner: str, peer: str, sha256: str, size: int) -> None:
+        """A scheduler named the campaign's deed: to be fetched from it when there is a quiet moment."""
+        known = self.of(campaign, owner)
+        if (known is not None and known.sha256 == sha256) or not 0 < size <= MAX_DEED:
+            return
+        self._noted.pop((owner, campaign), None)
+        self._noted[owner, campaign] = (peer, sha256, size)
+        for old in gives_way(self._noted, lambda key: key[0], lambda key: 0, number=MAX_DEEDS, room=0):
+            del self._noted[old]
+
+    async def fetch(
+        self, campaign: str, owner: str, needed: Collection[str], run_s: float | None = None
+    ) -> None:
+        """Bring in the deed that was noted, if one was. `needed`: campaigns whose deeds must not give way to it; `run_s`: what the run that
+        waits for this is expected to take, if that is known.
+
+        Whatever goes wrong is logged and tried again with a later run.
+        """
+        noted = self._noted.get((owner, campaign))
+        if noted is None:
+            return
+        if run_s is not None and run_s < QUICK_S and self._put_off.get((owner, campaign)) is None:
+            self._put_off.put((owner, campaign), True)
+            return
+        peer, sha256, size = noted
+        again, waited = self._failed.get(peer) or (0.0, 0.0)
+        if self._now() < again:
+            return
+        came = False
+        data = bytearray()
+        try:
+            with trio.move_on_after(FETCH_S) as patience:
+                await self._take(peer, sha256, size, data.extend)
+                card = await trio.to_thread.run_sync(self._read, bytes(data), sha256, campaign, owner)
+                await trio.to_thread.run_sync(self._store, card, bytes(data))
+                came = True
+                replaced = self._cards.get((owner, campaign))
+                self._cards[owner, campaign] = card
+                self._noted.pop((owner, campaign), None)
+                gone = self._too_much({campaign, *needed})
+                if replaced is not None and replaced.sha256 != sha256:
+                    gone.append(replaced)
+                await trio.to_thread.run_sync(self._forget, gone)
+            if patience.cancelled_caught:
+                log.info("deed.not_fetched", campaign=campaign, why=f"it did not come within {FETCH_S:g} s")
+        except (Unreachable, Refused, ProtocolError, ResourceError) as exc:
+            log.info("deed.not_fetched", campaign=campaign, why=exc.what)
+        waits = 0.0 if came else min(LONGEST_S, max(AGAIN_S, 2 * waited))
+        self._failed.put(peer, (self._now() + waits, waits))
+
+    def _read(self, data: bytes, sha256: str, campaign: str, owner: str) -> Card:
+        """Raises `RemoteProtocolError` for a deed that is not the owner's, or not of this campaign."""
+        if hashlib.sha256(data).hexdigest() != sha256:
+            raise RemoteProtocolError("the deed is not what its name says")
+        cover = read_cover(data)
+        if (cover.campaign, cover.owner) != (campaign, owner) or not verify(
+            owner, cover.message, cover.signature
+        ):
+            raise RemoteProtocolError("the deed is not signed by the campaign's owner")
+        deed = open_deed(cover).deed
+        number = 1 + max((card.number for card in self._cards.values()), default=0)
+        models = tuple(dict.fromkeys(model.sha256 for model in deed.models))
+        return Card(
+            campaign=campaign, owner=owner, sha256=sha256, size=len(data), models=models, number=number
+        )
+
+    def _too_much(self, needed: Collection[str]) -> list[Card]:
+        """Deeds for which there is no room, those that nothing here needs first, then the oldest."""
+        least_first = sorted(self._cards.values(), key=lambda card: (card.campaign in needed, card.number))
+        gone = gives_way(
+            least_first, lambda card: card.owner, lambda card: card.size, number=MAX_DEEDS, room=MAX_BYTES
+        )
+        for card in gone:
+            del self._cards[card.owner, card.campaign]
+        return gone
+
+    # -- on disk ---------------------------------------------------------------------------------------------------------
+
+    def _path(self, sha256: str) -> Path:
+        return self._folder / f"{sha256}.deed"
+
+    def _store(self, card: Card, data: bytes) -> None:
+        write_durably(self._path(card.sha256), data)
+        write_durably(self._folder / f"{card.sha256}.card", pack(card.to_wire()))
+
+    def _forget(self, cards: list[Card]) -> None:
+        for card in cards:
+            for path in (self._folder / f"{card.sha256}.card", self._path(card.sha256)):
+                with contextlib.suppress(OSError):
+                    path.unlink()
+
+    def _load(self, path: Path) -> None:
+        try:
+            card = Card.model_validate(unpack(path.read_bytes(), max_elements=_CARD_ELEMENTS))
+            if card.sha256 != path.stem or self._path(card.sha256).stat().st_size != card.size:
+                raise RemoteProtocolError("card and deed do not belong together")
+        except (RemoteProtocolError, ValidationError, FileNotFoundError) as exc:
+            log.warning("deed.broken", file=str(path), why=str(exc).splitlines()[0])
+            path.unlink()
+            return
+        before = self._cards.get((card.owner, card.campaign))
+        if before is None or before.number < card.number:
+            self._cards[card.owner, card.campaign] = card

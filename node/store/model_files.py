@@ -1,0 +1,275 @@
+"""What lies in a folder of models beside their bytes, and what an owner may do there, also while the worker runs.
+
+    HASH.model    the bytes, read-only          HASH.about    its name and where it came from; last touched when it was last of use
+    HASH.pin      its owner wants it kept       HASH.part     a half on its way
+
+The worker looks at these files when it has to know, so nobody need tell it. A model in use is locked (shared); it is removed only under
+a lock of one's own. Nothing outside the folder is ever changed: what is added is copied.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from node.store import bundles
+from node.store.partial import remove_partial
+from protocol.errors import ResourceError, SarkError
+from protocol.values.requirement import show_size
+from swarm.base.node_text import line
+from swarm.base.settings import SettingsError
+from swarm.blobs.bundles import contents
+
+POSIX: Final = os.name == "posix"
+SHORTEST: Final = 6
+"""Digits of a hash that are enough to name a model."""
+MAX_ABOUT: Final = 4096
+_HEX: Final = frozenset("0123456789abcdef")
+
+
+def model_file(folder: Path, sha256: str) -> Path:
+    """Where a model lies."""
+    return folder / f"{sha256}.model"
+
+
+def half_file(folder: Path, sha256: str) -> Path:
+    """Where it lies while it comes."""
+    return folder / f"{sha256}.part"
+
+
+def bundle_folder(folder: Path, sha256: str) -> Path:
+    """Where a bundle is unpacked."""
+    return folder / f"{sha256}.folder"
+
+
+def about_file(folder: Path, sha256: str) -> Path:
+    """What is known of it."""
+    return folder / f"{sha256}.about"
+
+
+def pin_file(folder: Path, sha256: str) -> Path:
+    """Whose being there keeps it."""
+    return folder / f"{sha256}.pin"
+
+
+# -- for the worker --------------------------------------------------------------------------------------------------------
+
+
+def pinned(folder: Path, sha256: str) -> bool:
+    """Whether its owner wants it kept."""
+    return pin_file(folder, sha256).exists()
+
+
+def describe(folder: Path, sha256: str, name: str, origin: str) -> None:
+    """Write down how it is called and where it came from, for people. Raises `OSError`."""
+    path = about_file(folder, sha256)
+    fresh = path.with_suffix(".about-new")
+    fresh.write_text(json.dumps({"name": line(name), "from": line(origin)}))
+    fresh.replace(path)
+
+
+def used(folder: Path, sha256: str) -> None:
+    """It is of use now. One of which nothing was written down stays so."""
+    with contextlib.suppress(OSError):
+        os.utime(about_file(folder, sha256))
+
+
+@contextlib.contextmanager
+def in_use(path: Path) -> Iterator[None]:
+    """Nobody removes this file for the block. Raises `OSError` when it is not there (any more)."""
+    with path.open("rb") as file:
+        _lock(file, exclusive=False)
+        path.stat()  # it may have gone between the two
+        yield
+
+
+def forget(folder: Path, sha256: str) -> None:
+    """Take a model away, and all that lies beside it but its pin. Raises `OSError`."""
+    path = model_file(folder, sha256)
+    with contextlib.suppress(FileNotFoundError):
+        if not POSIX:
+            path.chmod(0o600)
+        path.unlink()
+    bundles.remove(bundle_folder(folder, sha256))
+    about_file(folder, sha256).unlink(missing_ok=True)
+
+
+# -- for the owner ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Shelved:
+    """One model of the list. `size` in bytes; `used`: wall seconds, None: not known."""
+
+    sha256: str
+    size: int
+    name: str = ""
+    origin: str = ""
+    used: float | None = None
+    pinned: bool = False
+    arriving: bool = False
+    """It is on its way, or was left half-way; `size` is what is here."""
+
+
+def listing(folder: Path) -> tuple[Shelved, ...]:
+    """What is there, last used first. Raises `ResourceError`."""
+    found: list[Shelved] = []
+    try:
+        for path in folder.glob("*.model") if folder.is_dir() else ():
+            with contextlib.suppress(FileNotFoundError):
+                found.append(_shelved(folder, path))
+        for path in folder.glob("*.part") if folder.is_dir() else ():
+            with contextlib.suppress(FileNotFoundError):
+                info = path.stat()
+                here = min(info.st_size, info.st_blocks * 512) if POSIX else info.st_size
+                found.append(Shelved(path.stem, here, used=info.st_mtime, arriving=True))
+    except OSError as exc:
+        raise _unusable(folder, exc) from exc
+    return tuple(sorted(found, key=lambda each: (-(each.used or 0.0), each.sha256)))
+
+
+def _shelved(folder: Path, path: Path) -> Shelved:
+    sha256, when = path.stem, None
+    told: dict[str, object] = {}
+    with contextlib.suppress(OSError, ValueError):
+        with about_file(folder, sha256).open("rb") as file:
+            when = os.fstat(file.fileno()).st_mtime
+            read = json.loads(file.read(MAX_ABOUT))
+        told = read if isinstance(read, dict) else {}
+    return Shelved(
+        sha256,
+        path.stat().st_size,
+        line(str(told.get("name", ""))),
+        line(str(told.get("from", ""))),
+        when,
+        pinned(folder, sha256),
+    )
+
+
+def find(folder: Path, word: str) -> Shelved:
+    """The one model that is meant by a hash, its beginning, or its name. Raises `SettingsError` for none or several."""
+    here = [each for each in listing(folder) if not each.arriving]
+    plain = word.strip().lower().removesuffix("…")
+    by_hash = len(plain) >= SHORTEST and set(plain) <= _HEX
+    found = [each for each in here if (by_hash and each.sha256.startswith(plain)) or each.name == word]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        several = ", ".join(f"{each.sha256[:16]}… ({each.name or 'no name'})" for each in found[:4])
+        raise SettingsError(
+            f"{word!r} means {len(found)} models here: {several}", hint="give more of the hash"
+        )
+    raise SettingsError(
+        f"no model {word!r} here", hint="list them: sark-node models; name one by six digits of its hash"
+    )
+
+
+def add(folder: Path, source: Path, *, room: int) -> Shelved:
+    """Copy a model's file or folder in, under its hash. `room`: bytes that may be taken. One that is here already stays as it is.
+
+    Raises `ResourceError`, `SettingsError` for what is no model. The user's file is only read.
+    """
+    fresh = folder / f".adding.{os.getpid()}.{secrets.token_hex(4)}"
+    digest, size = hashlib.sha256(), 0
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with fresh.open("xb") as writer:
+            for piece in contents(source):
+                size += len(piece)
+                if size > room:
+                    raise ResourceError(
+                        f"{source} does not fit: there is room for {show_size(max(room, 0))}",
+                        hint="remove others first: sark-node models remove HASH",
+                    )
+                digest.update(piece)
+                writer.write(piece)
+            writer.flush()
+            os.fsync(writer.fileno())
+        if size == 0:
+            raise SettingsError(f"{source} is empty", hint="give a model's file or folder")
+        sha256 = digest.hexdigest()
+        describe(folder, sha256, source.name, f"added from {source.resolve()}")
+        if not model_file(folder, sha256).exists():
+            fresh.chmod(0o400)
+            fresh.replace(model_file(folder, sha256))
+        return _shelved(folder, model_file(folder, sha256))
+    except ValueError as exc:
+        raise SettingsError(f"{source}: {exc}", hint="give a model's file or folder") from None
+    except OSError as exc:
+        raise ResourceError(
+            f"cannot copy {source} to {folder}: {exc.strerror or exc}", hint="check the path, and the disk"
+        ) from exc
+    finally:
+        with contextlib.suppress(OSError):
+            fresh.unlink(missing_ok=True)
+
+
+def remove(folder: Path, model: Shelved) -> None:
+    """Take a model away. Raises `ResourceError` when a run is using it, or it cannot be removed."""
+    try:
+        with model_file(folder, model.sha256).open("rb") as file:
+            if not _lock(file, exclusive=True):
+                raise ResourceError(
+                    f"{model.name or model.sha256[:16]} is in use by a run",
+                    hint="try again when it has ended",
+                )
+            if POSIX:
+                forget(folder, model.sha256)
+        if not POSIX:  # an open file cannot be removed there, which is a lock too
+            forget(folder, model.sha256)
+        pin_file(folder, model.sha256).unlink(missing_ok=True)
+    except OSError as exc:
+        raise _unusable(folder, exc) from exc
+
+
+def set_pin(folder: Path, model: Shelved, on: bool) -> None:
+    """Keep it, or let it go when space is short. Raises `ResourceError`."""
+    path = pin_file(folder, model.sha256)
+    try:
+        if on:
+            path.touch(mode=0o600)
+        else:
+            path.unlink(missing_ok=True)
+    except OSError as exc:
+        raise _unusable(folder, exc) from exc
+
+
+def _lock(file: BinaryIO, *, exclusive: bool) -> bool:
+    """Whether the lock could be had; given back when the file is closed. Where there is none of the kind, an open file is lock enough."""
+    if os.name == "posix":
+        import fcntl
+
+        try:
+            fcntl.flock(file.fileno(), (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:  # a file system without locks
+            return True
+    return True
+
+
+def tidy(folder: Path, keep: Sequence[str]) -> None:
+    """Remove halves but those of the models in `keep`, copies that were not finished, and what belongs to a model that is gone."""
+    for part in folder.glob("*.part"):
+        if part.stem not in keep:
+            remove_partial(part)
+    for path in folder.glob("*.pieces"):
+        if path.stem not in keep and not half_file(folder, path.stem).exists():
+            path.unlink(missing_ok=True)
+    for path in (*folder.glob("*.folder"), *folder.glob("*.unpacking")):
+        if path.stem not in keep and not model_file(folder, path.stem).exists():
+            bundles.remove(path)
+
+
+def _unusable(folder: Path, exc: OSError) -> SarkError:
+    return ResourceError(
+        f"cannot use the model cache {folder}: {exc.strerror or exc}",
+        hint="check that the folder is yours, and the disk",
+    )

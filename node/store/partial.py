@@ -1,0 +1,264 @@
+"""A model on its way: a file with holes, and beside it the list of the pieces that are there, so that a kill costs little.
+
+    HASH.part      the bytes; written in order by a plain source, piece by piece in any order by `swarm.blobs.swarm_download`
+    HASH.pieces    for the latter: who they were brought for, then a line for each piece with its sha256
+
+Whatever the list says is read and hashed again in the next life. The whole is hashed as far as it is here without a gap, so that at the
+end little is left to hash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from protocol.messages.blobs import PIECE_SIZE
+from swarm.blobs.pieces import Hashes, count_of, span
+
+READ_SIZE: Final = PIECE_SIZE
+LIST: Final = ".pieces"
+
+log = structlog.get_logger("sark.cache")
+
+
+class Partial:
+    """The half of a download. Blocking. A plain source calls it with the next bytes; one of pieces uses `begin`, `know` and `put`."""
+
+    def __init__(self, path: Path, total: int) -> None:
+        """Open what is there, or an empty one where there is none or it is larger than `total`, and hash all of it."""
+        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+        os.close(os.open(path, flags, 0o600))
+        self._path, self._list = path, path.with_suffix(LIST)
+        self.total = total
+        self.size = 0
+        """Bytes that are here."""
+        self.principal: str | None = None
+        """For whom every piece of it was brought; None: not only for one, or not in pieces."""
+        self.origin = ""
+        """Where it comes from, for its owner; told by the source."""
+        self._brought_for = ""
+        self._lock = threading.Lock()
+        self._hash, self._hashed = hashlib.sha256(), 0
+        self._digests: dict[int, bytes] = {}
+        """Of the pieces that are here, when they come in pieces."""
+        self._must: Hashes = ()
+        if path.stat().st_size > total:
+            os.truncate(path, 0)
+        self._file = path.open("r+b", buffering=0)
+        self._journal: int | None = None
+        told = _read_list(self._list, total)
+        self.in_order = told is None
+        if told is None:
+            self._take_in_order()
+        else:
+            self._brought_for, listed = told
+            self._take_listed(listed)
+
+    # -- in order --------------------------------------------------------------------------------------------------------
+
+    def _take_in_order(self) -> None:
+        while data := self._file.read(READ_SIZE):
+            self._hash.update(data)
+            self.size += len(data)
+        self._hashed = self.size
+
+    @property
+    def offset(self) -> int:
+        """Bytes that are here from the beginning on, without a gap."""
+        if self.in_order:
+            return self.size
+        first = next((i for i in range(count_of(self.total)) if i not in self._digests), None)
+        return self.total if first is None else first * PIECE_SIZE
+
+    def __call__(self, data: bytearray) -> None:
+        """The next bytes after `offset`."""
+        if not self.in_order:
+            self._to_order()
+        self._file.seek(self.size)
+        self._write(data)
+        self._hash.update(data)
+        self.size += len(data)
+        self._hashed = self.size
+
+    def _to_order(self) -> None:
+        end = self.offset
+        self._advance()
+        self._close_list()
+        self._list.unlink(missing_ok=True)
+        os.truncate(self._path, end)
+        self._digests.clear()
+        self.size, self.in_order, self.principal = end, True, None
+
+    # -- in pieces -------------------------------------------------------------------------------------------------------
+
+    def _take_listed(self, listed: dict[int, bytes]) -> None:
+        for index in sorted(listed):
+            data = self._read(index)
+            if hashlib.sha256(data).digest() != listed[index] or len(data) != span(index, self.total)[1]:
+                log.warning("model.piece_damaged", file=self._path.name, piece=index)
+                continue
+            self._digests[index] = listed[index]
+            self.size += len(data)
+            self._advance(index, data)
+
+    def begin(self, principal: str) -> None:
+        """From now on it comes in pieces, for `principal`. What is here already stays; it is shared only if it was brought for them too."""
+        if self.in_order:
+            whole = self.size == self.total
+            here = range(count_of(self.total) if whole else self.size // PIECE_SIZE)
+            self._hash, self._hashed, self.size = hashlib.sha256(), 0, 0
+            self.in_order = False
+            for index in here:
+                data = self._read(index)
+                self._digests[index] = hashlib.sha256(data).digest()
+                self.size += len(data)
+                self._advance(index, data)
+        self.principal = principal if not self._digests or self._brought_for == principal else None
+        fresh = self._list.with_suffix(".fresh")
+        told = {"v": 1, "size": self.total, "for": self.principal or ""}
+        lines = [json.dumps(told), *(f"{i} {digest.hex()}" for i, digest in self._digests.items())]
+        self._close_list()
+        fresh.write_text("\n".join(lines) + "\n")
+        fresh.replace(self._list)
+        self._journal = os.open(self._list, os.O_WRONLY | os.O_APPEND | getattr(os, "O_CLOEXEC", 0))
+
+    def lacking(self) -> set[int]:
+        """The pieces that are not here."""
+        return set(range(count_of(self.total))).difference(self._digests)
+
+    def know(self, hashes: Hashes) -> set[int]:
+        """See `swarm.pulling.Store`."""
+        with self._lock:
+            self._must = hashes
+            wrong = {i for i, digest in self._digests.items() if digest != hashes[i]}
+            for index in wrong:
+                del self._digests[index]
+                self.size -= span(index, self.total)[1]
+            if wrong:
+                log.warning("model.pieces_wrong", file=self._path.name, pieces=len(wrong))
+                self._hash, self._hashed = hashlib.sha256(), 0
+            return wrong
+
+    def put(self, index: int, data: bytearray) -> bool:
+        """See `swarm.pulling.Store`."""
+        digest = hashlib.sha256(data).digest()
+        with self._lock:
+            if self._must and digest != self._must[index]:
+                return False
+            if index in self._digests:
+                return True
+            self._file.seek(index * PIECE_SIZE)
+            self._write(data)
+            if self._journal is not None:
+                os.write(self._journal, f"{index} {digest.hex()}\n".encode())
+            self._digests[index] = digest
+            self.size += len(data)
+            self._advance(index, data)
+        return True
+
+    # -- for others ------------------------------------------------------------------------------------------------------
+
+    @property
+    def path(self) -> Path:
+        return self._path
+
+    def has(self, index: int) -> bool:
+        """Whether a piece is here and is what the speaker says that it must be."""
+        return bool(self._must) and index in self._digests
+
+    def held(self) -> frozenset[int]:
+        """The pieces that others can have."""
+        return frozenset(dict(self._digests)) if self._must else frozenset()
+
+    # -- the end ---------------------------------------------------------------------------------------------------------
+
+    def digest(self) -> str:
+        """The sha256 of the whole; reads what was not hashed on the way."""
+        with self._lock:
+            self._advance()
+            return self._hash.hexdigest()
+
+    def keep(self, path: Path) -> None:
+        """To the disk, read-only, then under its name."""
+        os.fsync(self._file.fileno())
+        self.close()
+        self._path.chmod(0o400)
+        self._path.replace(path)
+        self._list.unlink(missing_ok=True)
+        if os.name == "posix":
+            folder = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+
+    def close(self) -> None:
+        """Leave it as it is."""
+        self._close_list()
+        self._file.close()
+
+    def _close_list(self) -> None:
+        if self._journal is not None:
+            os.close(self._journal)
+            self._journal = None
+
+    def _advance(self, index: int = -1, data: bytes | bytearray = b"") -> None:
+        """Hash on over all that is here without a gap; `data` is that of `index`, which need not be read again."""
+        while not self.in_order and self._hashed < self.total:
+            at = self._hashed // PIECE_SIZE
+            if at not in self._digests:
+                return
+            piece = data if at == index else self._read(at)
+            self._hash.update(piece)
+            self._hashed += len(piece)
+            if not piece:
+                return
+
+    def _read(self, index: int) -> bytes:
+        offset, length = span(index, self.total)
+        self._file.seek(offset)
+        parts: list[bytes] = []
+        while length and (data := self._file.read(length)):
+            parts.append(data)
+            length -= len(data)
+        return b"".join(parts)
+
+    def _write(self, data: bytearray) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[self._file.write(view) or 0 :]
+
+
+def remove_partial(path: Path) -> None:
+    """The half and its list."""
+    path.unlink(missing_ok=True)
+    path.with_suffix(LIST).unlink(missing_ok=True)
+
+
+def _read_list(path: Path, total: int) -> tuple[str, dict[int, bytes]] | None:
+    """For whom the pieces were brought, and which there are with their sha256; None: there is no list. A line that a kill cut short, and
+    whatever does not read well, is left out."""
+    try:
+        lines = path.read_text("ascii", errors="replace").splitlines()
+    except OSError:
+        return None
+    try:
+        head = json.loads(lines[0])
+        principal = str(head["for"]) if head["size"] == total else None
+    except (IndexError, ValueError, KeyError, TypeError):
+        principal = None
+    found: dict[int, bytes] = {}
+    for line in lines[1:] if principal is not None else ():
+        number, _, digest = line.partition(" ")
+        if number.isdecimal() and len(digest) == 64 and int(number) < count_of(total):
+            try:
+                found[int(number)] = bytes.fromhex(digest)
+            except ValueError:
+                continue
+    return principal or "", found

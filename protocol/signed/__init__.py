@@ -1,0 +1,1 @@
+"""What is signed and by whom: adverts, manifests, grants, proofs, permissions."""

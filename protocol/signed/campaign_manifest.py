@@ -1,0 +1,140 @@
+"""The deed of a campaign: all that another scheduler needs to carry it on, signed by its owner.
+
+    the owner's scheduler ──make──▶ deed ──blob by sha256──▶ workers that hold its leases ──▶ whoever adopts the campaign
+
+Two layers, so that a worker can tell whose deed it keeps without unpacking it: the `Cover` says owner and campaign, and holds the
+`Deed` as zlib of canonical msgpack. The signature is over the campaign and the compressed bytes. Unpacking is bounded.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal
+
+from pydantic import Field, StringConstraints
+
+from protocol.errors import RemoteProtocolError
+from protocol.values.task import MAX_TASK, FileName, Task, read_task
+from protocol.wire.base import Count, Line, Message, PeerName, Priority, Seconds, Sha256, Signature
+from protocol.wire.codec import pack, read_value
+
+MAX_DEED: Final = 4 * 1024 * 1024
+"""Bytes of a deed as it travels and is kept."""
+MAX_UNPACKED: Final = 32 * 1024 * 1024
+MAX_DEED_TASKS: Final = 10_000
+_MAX_MODELS: Final = 1_000
+_MAX_ELEMENTS: Final = 8 * (MAX_DEED_TASKS + _MAX_MODELS)
+_COVER_BYTES: Final = 1024
+"""What is around the body takes less."""
+_CONTEXT: Final = b"sark deed 1\n"
+
+CampaignId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+"""A campaign's id as it stands in a deed: it may name a file."""
+
+
+class DeedModel(Message):
+    """A model of the campaign, by its content."""
+
+    name: FileName
+    """What the campaign calls it."""
+    sha256: Sha256
+    size: Count
+    facts: Annotated[str, Field(max_length=16 * 1024)] = ""
+    """What the plan keeps of it."""
+
+
+class Deed(Message):
+    """What a campaign is. Where its tasks stand is not in it: that the workers tell."""
+
+    v: Literal[1] = 1
+    campaign: CampaignId
+    name: Line
+    owner: PeerName
+    """Whose campaign it is: the scheduler that its tasks name."""
+    spec: Annotated[str, Field(max_length=2 * 1024 * 1024)]
+    """The campaign as JSON."""
+    attempts: Annotated[int, Field(ge=1, le=1000)]
+    backoff_s: Seconds
+    wait_s: Seconds
+    limit_s: Seconds | None = None
+    """The whole campaign; None: no limit."""
+    created: Count = 0
+    """When it was submitted, in seconds since 1970 by the clock of the machine that did; 0: not said. Its limit counts from there."""
+    priority: Priority = 50
+    models: Annotated[tuple[DeedModel, ...], Field(max_length=_MAX_MODELS)] = ()
+    tasks: Annotated[
+        tuple[Annotated[bytes, Field(max_length=MAX_TASK)], ...], Field(max_length=MAX_DEED_TASKS)
+    ]
+    """The canonical bytes of every task, in the campaign's order."""
+
+
+class Cover(Message):
+    """A deed as it travels: whose it is, of what, and the whole, packed and signed."""
+
+    v: Literal[1] = 1
+    campaign: CampaignId
+    owner: PeerName
+    body: Annotated[bytes, Field(max_length=MAX_DEED)]
+    """zlib of the canonical bytes of a `Deed`."""
+    signature: Signature
+
+    @property
+    def message(self) -> bytes:
+        """What the signature is made over."""
+        return _message(self.campaign, self.body)
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A deed that holds together, with its tasks read."""
+
+    deed: Deed
+    tasks: tuple[Task, ...]
+
+
+def make_deed(deed: Deed, sign: Callable[[bytes], bytes]) -> bytes | None:
+    """The bytes to be kept and served, signed by the owner's `sign`; None when the campaign is too large for a deed."""
+    plain = pack(deed.to_wire())
+    if len(plain) > MAX_UNPACKED:
+        return None
+    body = zlib.compress(plain, 6)
+    if len(body) > MAX_DEED - _COVER_BYTES:
+        return None
+    signature = sign(_message(deed.campaign, body))
+    cover = Cover(campaign=deed.campaign, owner=deed.owner, body=body, signature=signature)
+    return pack(cover.to_wire())
+
+
+def read_cover(data: bytes) -> Cover:
+    """The cover in `data`; its signature is for the caller to check. Raises `RemoteProtocolError`."""
+    return read_value(Cover, data, max_bytes=MAX_DEED)
+
+
+def open_deed(cover: Cover) -> Opened:
+    """What is under a cover whose signature was checked. Raises `RemoteProtocolError` when it does not hold together."""
+    unzip = zlib.decompressobj()
+    try:
+        plain = unzip.decompress(cover.body, MAX_UNPACKED)
+    except zlib.error as exc:
+        raise RemoteProtocolError("bad deed: not compressed data") from exc
+    if not unzip.eof or unzip.unused_data:
+        raise RemoteProtocolError("bad deed: too long or cut off")
+    deed = read_value(Deed, plain, max_bytes=MAX_UNPACKED, max_elements=_MAX_ELEMENTS)
+    if (deed.campaign, deed.owner) != (cover.campaign, cover.owner):
+        raise RemoteProtocolError("bad deed: its cover is of another campaign")
+    tasks = tuple(read_task(body) for body in deed.tasks)
+    models = {model.sha256 for model in deed.models}
+    for task in tasks:
+        if (task.campaign, task.scheduler) != (deed.campaign, deed.owner):
+            raise RemoteProtocolError(f"bad deed: {task.task} is of another campaign or owner")
+        if models and task.model.sha256 not in models:
+            raise RemoteProtocolError(f"bad deed: {task.task} needs a model that is not in it")
+    if len({task.task for task in tasks}) != len(tasks):
+        raise RemoteProtocolError("bad deed: a task is in it twice")
+    return Opened(deed, tasks)
+
+
+def _message(campaign: str, body: bytes) -> bytes:
+    return _CONTEXT + campaign.encode() + b"\n" + body

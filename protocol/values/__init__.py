@@ -1,0 +1,1 @@
+"""The values that messages carry: tasks, records, leases, requirements."""

@@ -1,0 +1,138 @@
+"""Where an advert lies in the index: the attributes it is kept under, and the key of each attribute's shard.
+
+A node publishes to one shard of each of its attributes; a reader turns a requirement into the attributes that must hold for
+every device that fits, and starts with the rarest. Both sides use the functions here, so they can never disagree.
+
+An attribute is one line of text: `node` (everybody), `unit:CPU (ONNX)`, `ram:34:CPU (ONNX)` (2^34 ≤ RAM < 2^35),
+`gpu:NAME`, `label:site=lab`, `pool:NAME`, `device:ID`, `model:SHA256`, `campaign:ID` (while the node holds its leases).
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Annotated, Final
+
+from pydantic import StringConstraints
+
+from protocol.values.advert import Advert
+from protocol.values.requirement import Clause, Op, Requirement
+from protocol.wire.codec import pack
+
+NAMESPACE: Final = "sark index 1"
+MAX_SHARD_DEPTH: Final = 24
+"""Bits of the shard prefix: 2^24 shards of 1,000 adverts are more than there are devices."""
+MAX_CAMPAIGNS: Final = 8
+"""Campaigns one node may be found under at a time."""
+EVERYBODY: Final = "node"
+"""The attribute every node has."""
+_HIGHEST_BUCKET: Final = 42
+"""RAM from 4 TiB up shares one bucket."""
+
+AttributeText = Annotated[
+    str, StringConstraints(pattern=r"^(node|(unit|ram|gpu|label|device|model|campaign|pool):[ -~]{1,240})$")
+]
+
+
+def shard_prefix(routing_key: bytes, depth: int) -> int:
+    """The first `depth` bits of a peer's 32-byte routing key."""
+    return int.from_bytes(routing_key[:4], "big") >> (32 - depth)
+
+
+def shard_key(pool: str, attribute: str, depth: int, prefix: int) -> bytes:
+    """The 32-byte key of one shard. Depth 0 has the single prefix 0: the attribute's root."""
+    return sha256(pack([NAMESPACE, pool, attribute, depth, prefix])).digest()
+
+
+def ram_bucket(ram: int) -> int:
+    """The power of two at or below `ram` bytes."""
+    return min(max(ram, 1).bit_length() - 1, _HIGHEST_BUCKET)
+
+
+def campaign_attribute(campaign: str) -> str:
+    """Where the workers of a campaign are found. The only attribute an advert does not say itself."""
+    return f"campaign:{campaign}"
+
+
+def model_attribute(sha256: str) -> str:
+    """Where the devices are found that say that they have a model."""
+    return f"model:{sha256}"
+
+
+def attributes_of(advert: Advert) -> tuple[str, ...]:
+    """Every attribute the advert says of itself, without repeats, `node` first."""
+    units = [offer.unit for offer in advert.units]
+    found = [EVERYBODY, f"device:{advert.device}"]
+    found += [f"unit:{unit}" for unit in units]
+    if advert.ram is not None:
+        found += [f"ram:{ram_bucket(advert.ram)}:{unit}" for unit in units]
+    found += [f"gpu:{gpu.name}" for gpu in advert.gpus if gpu.name]
+    found += [f"label:{name}={value}" for name, value in sorted(advert.labels.items())]
+    found += [model_attribute(model) for model in advert.models]
+    found += [f"pool:{pool}" for pool in advert.pools]
+    return tuple(dict.fromkeys(found))
+
+
+def may_claim(advert: Advert, attribute: str) -> bool:
+    """Whether a holder may keep the advert under `attribute`: the advert says so, or it is a campaign."""
+    return attribute.startswith("campaign:") or attribute in attributes_of(advert)
+
+
+Alternatives = tuple[str, ...]
+"""Attributes of which every fitting device has at least one."""
+
+
+def implied(requirement: Requirement) -> tuple[Alternatives, ...]:
+    """All ways to read the index for `requirement`, plainest first; always ends with `(EVERYBODY,)`.
+
+    Each way alone finds every device that fits. Its attributes have to be read all.
+    """
+    ways: list[Alternatives] = []
+    for clause in requirement.clauses:
+        way = _way(clause)
+        if way and way not in ways:
+            ways.append(way)
+    ways.sort(key=len)
+    least = max((_least_ram(clause) for clause in requirement.clauses), default=0)
+    if least:
+        units = [str(c.value) for c in requirement.clauses if c.attribute == "units" and c.op is Op.HAS]
+        buckets = range(ram_bucket(least), _HIGHEST_BUCKET + 1)
+        ways += [tuple(f"ram:{bucket}:{unit}" for bucket in buckets) for unit in units]
+    return (*ways, (EVERYBODY,))
+
+
+def named_peer(requirement: Requirement) -> str | None:
+    """The one peer the requirement asks for, if it does: only its own shards need to be read."""
+    for clause in requirement.clauses:
+        if clause.attribute == "peer" and clause.op is Op.EQ:
+            return str(clause.value)
+    return None
+
+
+def _way(clause: Clause) -> Alternatives:
+    values = clause.value if isinstance(clause.value, tuple) else (str(clause.value),)
+    match clause.attribute, clause.op:
+        case "units", Op.HAS:
+            kind = "unit:"
+        case "gpu", Op.HAS:
+            kind = "gpu:"
+        case "models", Op.HAS:
+            kind = "model:"
+        case "pools", Op.HAS:
+            kind = "pool:"
+        case "device", Op.EQ | Op.IN:
+            kind = "device:"
+        case name, Op.EQ | Op.IN if name.startswith("label."):
+            kind = f"label:{name.removeprefix('label.')}="
+        case _:
+            return ()
+    return tuple(dict.fromkeys(f"{kind}{value}" for value in values if value))
+
+
+def _least_ram(clause: Clause) -> int:
+    if (
+        clause.attribute == "ram"
+        and clause.op in (Op.GE, Op.GT, Op.EQ)
+        and isinstance(clause.value, (int, float))
+    ):
+        return max(int(clause.value), 0)
+    return 0

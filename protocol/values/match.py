@@ -1,0 +1,131 @@
+"""Does this device fit? One function for everybody: the holder filters with it, the scheduler ranks, the worker admits, people read it."""
+
+from __future__ import annotations
+
+import fnmatch
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from protocol.values.advert import Advert
+from protocol.values.requirement import Clause, Of, Op, Requirement, attribute_of, show_size
+from protocol.wire.base import brief
+
+NOT_SET: Final = "not set"
+NOT_KNOWN: Final = "not known"
+
+
+class Met(StrEnum):
+    """How one clause stands with one device."""
+
+    MET = "met"
+    UNMET = "unmet"
+    UNKNOWN = "unknown"
+    """The device does not say, or this version of ours does not know the attribute."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClauseVerdict:
+    """One clause against one device, in words ready to be shown."""
+
+    clause: Clause
+    met: Met
+    have: str
+    need: str
+
+    def __str__(self) -> str:
+        """One short line, fit for a message: `ram: has 4 GiB, needs >= 8 GiB`."""
+        if self.have in (NOT_SET, NOT_KNOWN):
+            return brief(f"{self.clause.attribute} is {self.have}, needs {brief(self.need, 90)}")
+        return brief(f"{self.clause.attribute}: has {brief(self.have, 90)}, needs {brief(self.need, 90)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """All clauses, in the requirement's order."""
+
+    clauses: tuple[ClauseVerdict, ...]
+
+    @property
+    def fits(self) -> bool:
+        """Every clause is met; an unknown one is not."""
+        return all(item.met is Met.MET for item in self.clauses)
+
+    @property
+    def missing(self) -> tuple[ClauseVerdict, ...]:
+        """The clauses that are not met."""
+        return tuple(item for item in self.clauses if item.met is not Met.MET)
+
+
+def match(requirement: Requirement, advert: Advert) -> Verdict:
+    """Compare every clause by itself (never two devices, never several dimensions at once)."""
+    return Verdict(tuple(match_clause(clause, advert) for clause in requirement.clauses))
+
+
+_ORDER: Final[dict[Op, Callable[[Any, Any], bool]]] = {
+    Op.EQ: operator.eq,
+    Op.NE: operator.ne,
+    Op.LT: operator.lt,
+    Op.LE: operator.le,
+    Op.GT: operator.gt,
+    Op.GE: operator.ge,
+}
+
+
+def match_clause(clause: Clause, advert: Advert) -> ClauseVerdict:
+    """One clause against one device."""
+    need = str(clause).removeprefix(f"{clause.attribute} ")
+    attribute = attribute_of(clause.attribute)
+    if attribute is None:
+        return ClauseVerdict(clause, Met.UNKNOWN, "attribute not known here", need)
+    have = attribute.read(advert)
+    if have is None:
+        absent = Met.UNMET if clause.attribute.startswith("label.") else Met.UNKNOWN
+        if absent is Met.UNMET and clause.op is Op.NE:
+            absent = Met.MET
+        return ClauseVerdict(clause, absent, NOT_SET if absent is not Met.UNKNOWN else NOT_KNOWN, need)
+    return ClauseVerdict(clause, _compare(attribute.of, clause, have), _show(attribute.of, have), need)
+
+
+def _compare(of: Of, clause: Clause, have: Any) -> Met:
+    value = clause.value
+    if of in (Of.NUMBER, Of.SIZE):
+        if clause.op not in _ORDER or isinstance(value, (str, tuple)):
+            return Met.UNKNOWN
+        return Met.MET if _ORDER[clause.op](have, value) else Met.UNMET
+    if of is Of.LIST:
+        items = tuple(str(item) for item in have)
+        if clause.op is Op.HAS:
+            return Met.MET if str(value) in items else Met.UNMET
+        if clause.op is Op.LIKE:
+            return Met.MET if any(_like(item, str(value)) for item in items) else Met.UNMET
+        return Met.UNKNOWN
+    text = str(have)
+    match clause.op:
+        case Op.EQ:
+            return Met.MET if text == str(value) else Met.UNMET
+        case Op.NE:
+            return Met.MET if text != str(value) else Met.UNMET
+        case Op.LIKE:
+            return Met.MET if _like(text, str(value)) else Met.UNMET
+        case Op.IN if isinstance(value, tuple):
+            return Met.MET if text in value else Met.UNMET
+        case _:
+            return Met.UNKNOWN
+
+
+def _like(text: str, pattern: str) -> bool:
+    """A shell pattern, case ignored; a pattern without a wildcard may stand anywhere in the text."""
+    if not any(mark in pattern for mark in "*?["):
+        pattern = f"*{pattern}*"
+    return fnmatch.fnmatchcase(text.lower(), pattern.lower())
+
+
+def _show(of: Of, have: Any) -> str:
+    if of is Of.SIZE:
+        return show_size(int(have))
+    if of is Of.LIST:
+        return ", ".join(str(item) for item in have) or "none"
+    return str(have)

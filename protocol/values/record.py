@@ -1,0 +1,238 @@
+"""The record of a run: everything a worker observed, raw, under its signature. Medians are made from it later, by anyone.
+
+Samples travel as zlib of zigzag varints of differences: a tenth of the plain size, and bounded when unpacked.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import Annotated, Final, Literal
+
+from pydantic import Field, StringConstraints
+
+from protocol.errors import RemoteProtocolError
+from protocol.values.lease import Fence
+from protocol.wire.base import Count, Detail, Id, Line, Message, PeerName, Seconds, Sha256, Signature
+from protocol.wire.codec import pack, read_value
+from protocol.words import Outcome, Reason
+
+MAX_RECORD: Final = 16 * 1024 * 1024
+MAX_SAMPLES: Final = 1_000_000
+
+Real = Annotated[float, Field(ge=-1e18, le=1e18)]
+Share = Annotated[float, Field(ge=0, le=1)]
+FigureName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
+_CONTEXT: Final = b"sark record 1\n"
+
+
+def pack_samples(samples: Sequence[int]) -> bytes:
+    """Nanoseconds in order, as compressed differences."""
+    out = bytearray()
+    last = 0
+    for sample in samples:
+        delta, last = sample - last, sample
+        value = (delta << 1) if delta >= 0 else ((-delta << 1) - 1)
+        while value > 0x7F:
+            out.append(value & 0x7F | 0x80)
+            value >>= 7
+        out.append(value)
+    return zlib.compress(bytes(out), 6)
+
+
+def unpack_samples(data: bytes) -> tuple[int, ...]:
+    """The inverse of `pack_samples`. Raises `RemoteProtocolError` for anything else, or more than `MAX_SAMPLES`."""
+    unzip = zlib.decompressobj()
+    limit = 10 * MAX_SAMPLES
+    try:
+        raw = unzip.decompress(data, limit)
+    except zlib.error as exc:
+        raise RemoteProtocolError("bad samples: not compressed data") from exc
+    if not unzip.eof or unzip.unused_data:
+        raise RemoteProtocolError("bad samples: too long or cut off")
+    samples: list[int] = []
+    last = value = shift = 0
+    for byte in raw:
+        value |= (byte & 0x7F) << shift
+        if byte & 0x80:
+            shift += 7
+            if shift > 63:
+                raise RemoteProtocolError("bad samples: a number above 64 bits")
+            continue
+        last += (value >> 1) if not value & 1 else -((value + 1) >> 1)
+        if last < 0:
+            raise RemoteProtocolError("bad samples: a negative time")
+        samples.append(last)
+        value = shift = 0
+    if shift or len(samples) > MAX_SAMPLES:
+        raise RemoteProtocolError("bad samples: too many or cut off")
+    return tuple(samples)
+
+
+class LoadSample(Message):
+    """One load: session creation only."""
+
+    ns: Count
+    kind: Literal["cold", "fresh", "warm"] = "fresh"
+    """In a fresh process with the file's pages dropped from memory before; in a fresh process; in the same process once more."""
+    baseline: Count | None = None
+    """Resident bytes before."""
+    peak: Count | None = None
+    """Highest resident bytes during it."""
+
+
+class Host(Message):
+    """The host over the timed window of one launch. None: its system does not tell."""
+
+    others: Share | None = None
+    """Share of all processors' time that went to other processes; of too short a window: of the processors, at moments around it."""
+    steal: Share | None = None
+    """Share of all processors' time that the hypervisor took."""
+    clock_mhz: Real | None = None
+    throttles: Count | None = None
+    """Times that the processors were slowed because of heat."""
+    temperature_c: Real | None = None
+    on_battery: bool | None = None
+
+
+BLOCK_FIELDS: Final = ("samples", "wall_ns", "cpu_ns", "stall_ns", "switches")
+"""Of each block, one after the other; the last two are one more than they are, and 0 where the system does not tell."""
+
+
+class Timing(Message):
+    """The timed inferences of one launch; warm-up apart."""
+
+    samples: bytes
+    """Packed nanoseconds, in order."""
+    warmup: bytes
+    began_s: Seconds = 0.0
+    """From the beginning of the first launch's window."""
+    per_sample: Annotated[int, Field(ge=1, le=10_000_000)] = 1
+    """Inferences behind each sample, which is their mean."""
+    blocks: bytes | None = None
+    """Packed numbers, `BLOCK_FIELDS` for each stretch of the window."""
+    host: Host | None = None
+    cpu_s: Seconds
+    wall_s: Seconds
+    baseline: Count | None = None
+    """Resident bytes of the child before its load."""
+    peak: Count | None = None
+    timer_ns: Count = 0
+    switches: Count | None = None
+    """Involuntary context switches in the timed window."""
+
+
+class Accelerator(Message):
+    """The accelerator over the timed windows of all launches. None: it does not tell."""
+
+    source: Line
+    """Who read it, such as `nvml`."""
+    device: Line
+    samples: Count
+    utilisation: Share | None = None
+    memory: Count | None = None
+    """The most that the run held, in bytes."""
+    power_w: Real | None = None
+    idle_w: Real | None = None
+    energy_j: Real | None = None
+    clock_mhz: Real | None = None
+    temperature_c: Real | None = None
+    throttled: Annotated[tuple[Line, ...], Field(max_length=16)] = ()
+    notes: Annotated[tuple[Detail, ...], Field(max_length=16)] = ()
+
+
+class Ran(Message):
+    """What really ran."""
+
+    unit: Line
+    driver: Line
+    runtime: Line
+    providers: Annotated[tuple[Line, ...], Field(max_length=16)] = ()
+    threads: Annotated[int, Field(ge=0, le=8192)] = 0
+    shapes: Annotated[dict[str, tuple[int, ...]], Field(max_length=256)] = {}
+    dtypes: Annotated[dict[str, str], Field(max_length=256)] = {}
+    batch: Annotated[int, Field(ge=1, le=2**20)] | None = None
+    """Size of the batch that it was given because the task says so."""
+    seed: Count = 0
+    notes: Annotated[tuple[Detail, ...], Field(max_length=64)] = ()
+    output_sha256: Sha256 | None = None
+    agrees: bool | None = None
+    """Outputs agree with the reference; None: not checked."""
+    max_error: float | None = None
+    tolerance: float | None = None
+
+
+class DeviceFacts(Message):
+    """The device as its advert had it when the run began."""
+
+    device: Line
+    name: Line
+    soc: Line = ""
+    ram: Count | None = None
+    os: Line = ""
+    arch: Line = ""
+    cores: Count | None = None
+    version: Line = ""
+    fingerprint: Line = ""
+    """Of its hardware, system, drivers and runtimes: a sha256. The same for devices of the same make."""
+    simulated: Literal[True] | None = None
+    """It pretends to be this device. None: it is what it says."""
+
+
+class StageTime(Message):
+    """How long one stage took on the worker's monotonic clock."""
+
+    stage: Line
+    seconds: Seconds
+
+
+class Record(Message):
+    """The whole observation of one attempt."""
+
+    v: Literal[1] = 1
+    campaign: Id
+    task: Id
+    attempt: Annotated[int, Field(ge=1, le=1000)]
+    fence: Fence
+    worker: PeerName
+    task_sha256: Sha256
+    """Of the signed task's bytes."""
+    model_sha256: Sha256
+    outcome: Annotated[Outcome, Field(strict=False)]
+    reason: Annotated[Reason, Field(strict=False)] | None = None
+    permanent: bool = False
+    """A failure another device would not mend."""
+    detail: Detail = ""
+    device: DeviceFacts
+    ran: Ran | None = None
+    loads: Annotated[tuple[LoadSample, ...], Field(max_length=200)] = ()
+    timings: Annotated[tuple[Timing, ...], Field(max_length=100)] = ()
+    """Of each launch that timed inferences, in order."""
+    accelerator: Accelerator | None = None
+    figures: Annotated[dict[FigureName, Real], Field(max_length=256)] = {}
+    """What was measured beside latency, by name with the unit in it."""
+    series: Annotated[dict[FigureName, bytes], Field(max_length=16)] = {}
+    """Packed nanoseconds by name: raw times beside those of inferences."""
+    stages: Annotated[tuple[StageTime, ...], Field(max_length=32)] = ()
+
+
+class SignedRecord(Message):
+    """A record's canonical bytes under its worker's key."""
+
+    body: bytes
+    signature: Signature
+
+
+def record_body(record: Record) -> bytes:
+    """Canonical bytes."""
+    return pack(record.to_wire())
+
+
+def record_message(body: bytes) -> bytes:
+    """What the signature is made over."""
+    return _CONTEXT + body
+
+
+def read_record(body: bytes) -> Record:
+    """The record in `body`, not yet verified. Raises `RemoteProtocolError`."""
+    return read_value(Record, body, max_bytes=MAX_RECORD, max_elements=8192)

@@ -1,0 +1,220 @@
+"""What a task needs of a device: clauses, all of which must be met. `attribute operator value`, as a person writes them.
+
+    ram >= 8 GiB        soc ~ "Apple M*"        label.site == lab        units has "CPU (ONNX)"        os in Linux, Darwin
+
+The attributes are the advert's fields; an unknown one is an error with a hint, never a clause that silently never matches.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Final
+
+from pydantic import Field, StringConstraints
+
+from protocol.errors import CampaignError
+from protocol.values.advert import Advert
+from protocol.wire.base import Line, Message
+
+Value = str | int | float
+
+
+class Op(StrEnum):
+    """How a clause compares. `~` is a shell pattern without case; `has` asks for an item of a list."""
+
+    EQ = "=="
+    NE = "!="
+    LT = "<"
+    LE = "<="
+    GT = ">"
+    GE = ">="
+    LIKE = "~"
+    IN = "in"
+    HAS = "has"
+
+
+class Of(StrEnum):
+    """What sort of value an attribute has."""
+
+    NUMBER = "number"
+    SIZE = "size"
+    """A number of bytes, written with a unit."""
+    TEXT = "text"
+    LIST = "list"
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """One thing a clause can speak of."""
+
+    name: str
+    of: Of
+    meaning: str
+    read: Callable[[Advert], Value | tuple[str, ...] | None]
+    """None: this node does not say."""
+
+
+def _vram(advert: Advert) -> int | None:
+    told = [gpu.vram for gpu in advert.gpus if gpu.vram is not None]
+    return max(told) if told else None if advert.gpus else 0
+
+
+ATTRIBUTES: Final[dict[str, Attribute]] = {
+    item.name: item
+    for item in (
+        Attribute("arch", Of.TEXT, "processor architecture, such as x86_64", lambda a: a.arch or None),
+        Attribute("cores", Of.NUMBER, "physical cores", lambda a: a.cores),
+        Attribute("device", Of.TEXT, "the hardware's id (device_udid)", lambda a: a.device),
+        Attribute("gpu", Of.LIST, "names of the GPUs", lambda a: tuple(g.name for g in a.gpus)),
+        Attribute("models", Of.LIST, "sha256 of cached models", lambda a: a.models),
+        Attribute("name", Of.TEXT, "the device's name", lambda a: a.name),
+        Attribute("os", Of.TEXT, "operating system and version", lambda a: a.os or None),
+        Attribute("peer", Of.TEXT, "the node's peer id", lambda a: a.peer),
+        Attribute("pools", Of.LIST, "names of the pools it works for", lambda a: a.pools),
+        Attribute("ram", Of.SIZE, "memory", lambda a: a.ram),
+        Attribute("sandbox", Of.TEXT, "full, partial or none", lambda a: a.sandbox),
+        Attribute("soc", Of.TEXT, "processor or system on chip", lambda a: a.soc or None),
+        Attribute("threads", Of.NUMBER, "logical processors", lambda a: a.threads),
+        Attribute(
+            "units", Of.LIST, "compute units that work there", lambda a: tuple(u.unit for u in a.units)
+        ),
+        Attribute("version", Of.TEXT, "version of sark-node", lambda a: a.version or None),
+        Attribute("vram", Of.SIZE, "memory of the largest GPU", _vram),
+    )
+}
+_LABEL: Final = re.compile(r"^label\.[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}$")
+_OPS: Final[dict[Of, frozenset[Op]]] = {
+    Of.NUMBER: frozenset({Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE}),
+    Of.SIZE: frozenset({Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE}),
+    Of.TEXT: frozenset({Op.EQ, Op.NE, Op.LIKE, Op.IN}),
+    Of.LIST: frozenset({Op.HAS, Op.LIKE}),
+}
+
+
+class Clause(Message):
+    """One condition. A size is in bytes; `in` has several values, all others one."""
+
+    attribute: Annotated[str, StringConstraints(max_length=80)]
+    op: Annotated[Op, Field(strict=False)]
+    value: (
+        Line
+        | Annotated[int, Field(ge=-(2**53), le=2**53)]
+        | float
+        | Annotated[tuple[Line, ...], Field(max_length=32)]
+    )
+
+    def __str__(self) -> str:
+        attribute = attribute_of(self.attribute)
+        if isinstance(self.value, tuple):
+            shown = ", ".join(self.value)
+        elif attribute is not None and attribute.of is Of.SIZE and isinstance(self.value, int):
+            shown = show_size(self.value)
+        else:
+            shown = str(self.value)
+        return f"{self.attribute} {self.op} {shown}"
+
+
+class Requirement(Message):
+    """All of these clauses."""
+
+    clauses: Annotated[tuple[Clause, ...], Field(max_length=32)] = ()
+
+
+def attribute_of(name: str) -> Attribute | None:
+    """The attribute called `name`, labels included; None when there is none."""
+    if name in ATTRIBUTES:
+        return ATTRIBUTES[name]
+    if _LABEL.match(name):
+        label = name.removeprefix("label.")
+        return Attribute(name, Of.TEXT, "a label set by the owner", lambda a: a.labels.get(label))
+    return None
+
+
+_CLAUSE: Final = re.compile(r"^\s*([A-Za-z_][\w.\- ]*?)\s*(==|!=|<=|>=|<|>|~|\bin\b|\bhas\b)\s*(.*?)\s*$")
+_SIZE: Final = re.compile(r"^([0-9]+(?:\.[0-9]+)?)\s*([KMGT]i?B?|B)?$", re.IGNORECASE)
+_FACTORS: Final = {"": 1, "b": 1} | {
+    f"{letter}{binary}{byte}": (1024 if binary else 1000) ** power
+    for power, letter in enumerate("kmgt", start=1)
+    for binary in ("i", "")
+    for byte in ("b", "")
+}
+
+
+def parse_size(text: str) -> int | None:
+    """Bytes in `8 GiB`, `500MB`, `1024`; None when it is not a size."""
+    found = _SIZE.match(text.strip())
+    if not found:
+        return None
+    return int(float(found[1]) * _FACTORS[(found[2] or "").lower()])
+
+
+def show_size(size: int) -> str:
+    """Bytes for people, in binary units."""
+    amount = float(size)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(amount) < 1024 or unit == "TiB":
+            return f"{amount:.0f} {unit}" if unit == "B" or amount == int(amount) else f"{amount:.1f} {unit}"
+        amount /= 1024
+    raise AssertionError("unreachable")
+
+
+def parse_clause(text: str) -> Clause:
+    """A clause as written in a campaign. Raises `CampaignError` with a hint; file and line are the caller's to add."""
+    found = _CLAUSE.match(text)
+    if not found:
+        raise CampaignError(
+            f"cannot read clause {text!r}", hint="a clause is: attribute operator value, such as ram >= 8 GiB"
+        )
+    name, op, raw = found[1], Op(found[2]), found[3]
+    attribute = attribute_of(name)
+    if attribute is None:
+        near = difflib.get_close_matches(name, [*ATTRIBUTES, "label.NAME"], n=1, cutoff=0.5)
+        guess = f"did you mean {near[0]!r}?  " if near else ""
+        raise CampaignError(
+            f'unknown attribute {name!r} in clause "{text}"',
+            hint=f"{guess}all attributes: sark-node info --attributes",
+        )
+    if op not in _OPS[attribute.of]:
+        allowed = " ".join(sorted(_OPS[attribute.of]))
+        raise CampaignError(
+            f'{name} cannot be compared by {op} in clause "{text}"', hint=f"use one of: {allowed}"
+        )
+    if len(raw) > 200 or any(not " " <= char <= "~" for char in raw):
+        raise CampaignError(
+            f'the value in clause "{text[:80]}" cannot match anything',
+            hint="devices describe themselves in plain ASCII, at most 200 characters",
+        )
+    if not raw:
+        raise CampaignError(f'no value in clause "{text}"', hint="write one after the operator")
+    if op is Op.IN:
+        items = tuple(_unquote(item) for item in raw.strip("[]").split(",") if item.strip())
+        return Clause(attribute=name, op=op, value=items)
+    if attribute.of is Of.SIZE:
+        size = parse_size(_unquote(raw))
+        if size is None or _unquote(raw).isdigit():  # 80 of what? nobody means bytes
+            raise CampaignError(
+                f'{raw!r} is not a size in clause "{text}"', hint="write it as 8 GiB or 500 MB"
+            )
+        return Clause(attribute=name, op=op, value=size)
+    if attribute.of is Of.NUMBER:
+        try:
+            number = float(_unquote(raw))
+        except ValueError:
+            raise CampaignError(
+                f'{raw!r} is not a number in clause "{text}"', hint="write a plain number"
+            ) from None
+        if number != number or abs(number) > 2**53:
+            raise CampaignError(f'{raw!r} is not a number in clause "{text}"', hint="write a plain number")
+        return Clause(attribute=name, op=op, value=int(number) if number == int(number) else number)
+    return Clause(attribute=name, op=op, value=_unquote(raw))
+
+
+def _unquote(text: str) -> str:
+    text = text.strip()
+    if len(text) >= 2 and text[0] == text[-1] and text[0] in "\"'":
+        return text[1:-1]
+    return text

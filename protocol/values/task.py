@@ -1,0 +1,119 @@
+"""What a scheduler asks a worker to do: the signed task. And where its model comes from."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from pydantic import Field, StringConstraints
+
+from protocol.values.requirement import Requirement
+from protocol.wire.base import Count, Detail, Id, Line, Message, PeerName, Seconds, Sha256
+from protocol.wire.codec import pack, read_value
+
+MAX_TASK: Final = 16 * 1024
+_CONTEXT: Final = b"sark task 1\n"
+
+DimName = Annotated[str, StringConstraints(min_length=1, max_length=100)]
+InputForm = Annotated[
+    str,
+    StringConstraints(pattern=r"^[a-z][a-z0-9]{1,15}\[[A-Za-z0-9_, ]{0,450}\]$"),
+]
+"""Type and shape of an input, such as `float32[batch, 3, 224, 224]`."""
+UrlText = Annotated[str, StringConstraints(pattern=r"^https?://[!-~]{1,2040}$")]
+VariantName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,31}$")]
+"""Which of several forms of a model, such as `fp16`."""
+FileName = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f/\\]{1,200}$")]
+
+
+class Model(Message):
+    """A model by its content."""
+
+    name: FileName
+    """File name for people and rows; never used as a path."""
+    sha256: Sha256
+    size: Count
+    variant: VariantName | None = None
+    """Which form of it, such as `int8`; the name then ends in it. None: there is only one."""
+
+
+StepValue = str | bool | int | float | Annotated[tuple[int | float, ...], Field(max_length=64)]
+
+
+class Step(Message):
+    """One step before or after the runs, from the closed list that drivers know."""
+
+    step: Line
+    of: Annotated[str, StringConstraints(max_length=500)] = ""
+    """The input or output it is done to; empty: all that it can be done to."""
+    options: Annotated[dict[DimName, StepValue], Field(max_length=16)] = {}
+
+
+class Measure(Message):
+    """How it is to be measured."""
+
+    runs: Annotated[int, Field(ge=1, le=1_000_000)] = 100
+    loads: Annotated[int, Field(ge=1, le=100)] = 6
+    """Launches that the runs are shared out over."""
+    precision: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Instead of runs and loads: until the interval of the median is within ± this share of it."""
+    warmup: Annotated[int, Field(ge=0, le=100_000)] | None = None
+    """Inferences before the timed ones; None: until settled."""
+    threads: Annotated[int, Field(ge=1, le=8192)] | None = None
+    """None: as many as physical cores."""
+    dims: Annotated[dict[DimName, Annotated[int, Field(ge=1, le=2**31)]], Field(max_length=64)] = {}
+    batch: Annotated[int, Field(ge=1, le=2**20)] | None = None
+    """Size of the batch; None: as the model and `dims` have it."""
+    batch_dim: DimName | None = None
+    """Which dynamic dimension the batch is; None: the first one of the inputs."""
+    inputs: Annotated[dict[DimName, InputForm], Field(max_length=64)] = {}
+    """Of models whose format does not tell its inputs (TorchScript)."""
+    seed: Annotated[int, Field(ge=0, le=2**32)] = 0
+    check: bool = True
+    pre: Annotated[tuple[Step, ...], Field(max_length=16)] = ()
+    """Done to the made inputs before the model is loaded."""
+    post: Annotated[tuple[Step, ...], Field(max_length=16)] = ()
+    """Done to the last outputs when all is timed."""
+
+
+class Timeouts(Message):
+    """Wall limits; the worker enforces its own, the scheduler all of them."""
+
+    queue_s: Seconds = 600.0
+    fetch_s: Seconds = 300.0
+    load_s: Seconds = 60.0
+    run_s: Seconds = 300.0
+
+
+class Task(Message):
+    """One model on one unit on one device. The scheduler signs its bytes; the worker runs nothing else."""
+
+    campaign: Id
+    task: Id
+    scheduler: PeerName
+    model: Model
+    unit: Line
+    requirement: Requirement
+    measure: Measure
+    timeouts: Timeouts
+    memory: Count = 4 * 1024**3
+    """Bytes the run may take."""
+    note: Detail = ""
+    replica: Annotated[int, Field(ge=1, le=16)] | None = None
+    """Which of several runs of the same on different devices of a class it is, from 1; None: there is only one."""
+    model_url: UrlText | None = None
+    """Where the model can be fetched too. A hint: whoever it comes from, its hash says whether it is the one."""
+
+
+def task_body(task: Task) -> bytes:
+    """Canonical bytes of a task: signed by its scheduler, hashed into its result."""
+    return pack(task.to_wire())
+
+
+def task_message(body: bytes) -> bytes:
+    """What the signature is made over."""
+    return _CONTEXT + body
+
+
+def read_task(body: bytes) -> Task:
+    """The task in `body`, not yet verified. Raises `RemoteProtocolError`."""
+    return read_value(Task, body, max_bytes=MAX_TASK)

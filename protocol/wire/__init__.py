@@ -1,0 +1,1 @@
+"""Bytes: the codec, the base types of messages, transition tables."""

@@ -1,0 +1,62 @@
+"""What every message and record has in common: frozen, strict, bounded, tolerant of a newer peer's extra fields."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+MAX_FRAME: Final = 64 * 1024
+"""Bytes of one control frame, length prefix not counted. Checked before anything is buffered."""
+MAX_DEPTH: Final = 8
+"""Nesting of arrays and maps in a frame."""
+MAX_ELEMENTS: Final = 1024
+"""Arrays' items and maps' entries in a frame, all together."""
+MAX_INLINE: Final = 40 * 1024
+"""A result up to this size travels in its frame; a larger one is pulled as a blob."""
+
+
+def brief(text: str, limit: int = 200) -> str:
+    """`text` as a `Line`: printable ASCII, clipped with three dots."""
+    clean = "".join(char if " " <= char <= "~" else "?" for char in text)
+    return clean if len(clean) <= limit else clean[: limit - 3] + "..."
+
+
+class Message(BaseModel):
+    """Base of all wire values. An unknown field is ignored, an unknown type or a wrong one is refused."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True, allow_inf_nan=False)
+
+    def to_wire(self) -> dict[str, Any]:
+        """Plain values for msgpack; fields that are None are left out."""
+        return self.model_dump(mode="python", exclude_none=True)
+
+
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}$")]
+"""A name an owner gives: device, label. Nothing a terminal, a page, a sheet or a path could take for a command."""
+Line = Annotated[str, StringConstraints(pattern=r"^[ -~]{0,200}$")]
+"""One line of printable ASCII: hardware and OS names. Escaped where it is shown."""
+Detail = Annotated[str, StringConstraints(max_length=2000)]
+"""A sentence for people, of any characters. Made safe where it is shown."""
+Brief = Line
+"""A line made of others' lines, clipped by `brief`."""
+PeerName = Annotated[str, StringConstraints(pattern=r"^[1-9A-HJ-NP-Za-km-z]{32,64}$")]
+"""A peer id in base58."""
+AddressText = Annotated[str, StringConstraints(pattern=r"^/[!-~]{1,199}$")]
+"""A multiaddr."""
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+Key32 = Annotated[bytes, Field(min_length=32, max_length=32)]
+Signature = Annotated[bytes, Field(min_length=64, max_length=64)]
+Id = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$")]
+"""Ids of campaigns, tasks, leases, tickets and commits."""
+Count = Annotated[int, Field(ge=0, le=2**53)]
+Seconds = Annotated[float, Field(ge=0, le=31_536_000)]
+"""A duration, never an instant: each side measures on its own clock."""
+Priority = Annotated[int, Field(ge=0, le=100)]
+
+
+MAX_TOKEN: Final = 8 * 1024
+
+
+Token = Annotated[bytes, Field(min_length=1, max_length=MAX_TOKEN)]
+"""A Biscuit: what its holder may do, under the key of a pool or of an owner."""

@@ -1,0 +1,188 @@
+"""Bytes to messages and back: a 4-byte length, then one canonical msgpack array `[kind, id, type, fields]`.
+
+No I/O here. A `Decoder` holds the partial frame, so a reader may be cancelled between two reads and go on later. Whatever bytes
+come in, the only error that goes out is `RemoteProtocolError`, and nothing above the caps is ever buffered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, TypeVar
+
+import msgpack
+from pydantic import TypeAdapter, ValidationError
+
+from protocol.errors import LocalProtocolError, RemoteProtocolError
+from protocol.wire.base import MAX_DEPTH, MAX_ELEMENTS, MAX_FRAME, Message
+
+M = TypeVar("M", bound=Message)
+
+PREFIX: Final = 4
+
+
+class Kind(StrEnum):
+    """A call wants exactly one answer with its id; a note wants none."""
+
+    CALL = "c"
+    ANSWER = "a"
+    NOTE = "n"
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One message on a link. `id` pairs an answer with its call; 0 for notes."""
+
+    kind: Kind
+    id: int
+    message: Message
+
+
+def pack(value: Any) -> bytes:
+    """Canonical msgpack of plain values: what is signed, hashed and sent."""
+    packed: Any = msgpack.packb(value, use_bin_type=True)
+    return bytes(packed)
+
+
+def unpack(
+    data: bytes, *, max_elements: int = MAX_ELEMENTS, max_bytes: int = MAX_FRAME, max_depth: int = MAX_DEPTH
+) -> Any:
+    """Plain values from canonical msgpack within the caps; arrays become tuples. Raises `RemoteProtocolError`."""
+    if len(data) > max_bytes:
+        raise RemoteProtocolError(f"{len(data)} bytes where at most {max_bytes} are allowed")
+    try:
+        value = msgpack.unpackb(
+            data,
+            use_list=False,
+            raw=False,
+            strict_map_key=True,
+            max_array_len=max_elements,
+            max_map_len=max_elements,
+            max_str_len=max_bytes,
+            max_bin_len=max_bytes,
+            max_ext_len=0,
+        )
+    except (ValueError, msgpack.UnpackException, UnicodeDecodeError, RecursionError) as exc:
+        raise RemoteProtocolError(f"not canonical msgpack: {type(exc).__name__}") from exc
+    _bound(value, max_elements, max_depth)
+    try:
+        again = pack(value)
+    except (ValueError, OverflowError, TypeError, UnicodeEncodeError) as exc:
+        raise RemoteProtocolError(f"not canonical msgpack: {type(exc).__name__}") from exc
+    if again != data:
+        raise RemoteProtocolError("not canonical msgpack: it packs to other bytes")
+    return value
+
+
+def read_value(
+    kind: type[M], body: bytes, *, max_bytes: int = MAX_FRAME, max_elements: int = MAX_ELEMENTS
+) -> M:
+    """The value in canonical `body`, checked field by field. Raises `RemoteProtocolError` naming the first field that is wrong."""
+    value = unpack(body, max_bytes=max_bytes, max_elements=max_elements)
+    try:
+        return kind.model_validate(value)
+    except ValidationError as exc:
+        raise RemoteProtocolError(f"bad {kind.__name__.lower()}: {_first_wrong(exc)}") from exc
+
+
+def _first_wrong(exc: ValidationError) -> str:
+    first = exc.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
+
+
+def _bound(value: Any, max_elements: int, max_depth: int) -> None:
+    """Refuse too many or too deep containers; iterative, so that depth costs no stack."""
+    seen = 0
+    todo: list[tuple[Any, int]] = [(value, 0)]
+    while todo:
+        item, depth = todo.pop()
+        if isinstance(item, dict):
+            children: list[Any] = list(item.values())
+        elif isinstance(item, tuple):
+            children = list(item)
+        else:
+            continue
+        if depth >= max_depth:
+            raise RemoteProtocolError(f"nested deeper than {max_depth}")
+        seen += len(children)
+        if seen > max_elements:
+            raise RemoteProtocolError(f"more than {max_elements} elements")
+        todo.extend((child, depth + 1) for child in children)
+
+
+class Vocabulary:
+    """The messages one family of exchanges may speak, by their `type`."""
+
+    def __init__(self, *messages: type[Message]) -> None:
+        self._adapters: dict[str, TypeAdapter[Message]] = {
+            message.model_fields["type"].default: TypeAdapter(message) for message in messages
+        }
+        self.messages = messages
+
+    def types(self) -> tuple[str, ...]:
+        """The words of `type`, in the order of speech."""
+        return tuple(self._adapters)
+
+    def encode(self, frame: Frame) -> bytes:
+        """Prefix and body. Raises `LocalProtocolError` for a message of another family or above the cap."""
+        fields = frame.message.to_wire()
+        name = fields.pop("type", "")
+        if name not in self._adapters:
+            raise LocalProtocolError(f"{type(frame.message).__name__} is not spoken here")
+        try:
+            _bound((str(frame.kind), frame.id, name, fields), MAX_ELEMENTS, MAX_DEPTH)
+        except RemoteProtocolError as exc:  # the peer would refuse it: better that we do
+            raise LocalProtocolError(f"a {name} is {exc.what}") from None
+        body = pack([str(frame.kind), frame.id, name, fields])
+        if len(body) > MAX_FRAME:
+            raise LocalProtocolError(f"a {name} of {len(body)} bytes is above the cap of {MAX_FRAME}")
+        return len(body).to_bytes(PREFIX, "big") + body
+
+    def decode(self, body: bytes) -> Frame:
+        """One frame from its body. Raises `RemoteProtocolError` and nothing else."""
+        value = unpack(body)
+        match value:
+            case (str(kind), int(id_), str(name), dict(fields)) if not isinstance(id_, bool):
+                pass
+            case _:
+                raise RemoteProtocolError("a frame is [kind, id, type, fields]")
+        adapter = self._adapters.get(name)
+        if adapter is None:
+            raise RemoteProtocolError(f"no message of type {name[:40]!r} in this protocol")
+        if kind not in tuple(Kind) or not 0 <= id_ < 2**32 or (kind == Kind.NOTE) != (id_ == 0):
+            raise RemoteProtocolError(f"bad kind or id of a {name}")
+        try:
+            message = adapter.validate_python({**fields, "type": name})
+        except ValidationError as exc:
+            raise RemoteProtocolError(f"bad {name}: {_first_wrong(exc)}") from exc
+        return Frame(Kind(kind), id_, message)
+
+
+class Decoder:
+    """Bytes in, frames out. Raises `RemoteProtocolError` once and must not be fed again."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """All frames that `data` completes, in order."""
+        self._buffer += data
+        frames: list[Frame] = []
+        start = 0
+        while len(self._buffer) - start >= PREFIX:
+            size = int.from_bytes(self._buffer[start : start + PREFIX], "big")
+            if size > MAX_FRAME:
+                raise RemoteProtocolError(f"a frame of {size} bytes is above the cap of {MAX_FRAME}")
+            end = start + PREFIX + size
+            if len(self._buffer) < end:
+                break
+            frames.append(self._vocabulary.decode(bytes(self._buffer[start + PREFIX : end])))
+            start = end
+        del self._buffer[:start]
+        return frames
+
+    @property
+    def partial(self) -> bool:
+        """Whether the stream would end in the middle of a frame if it ended now."""
+        return bool(self._buffer)

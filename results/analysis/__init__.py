@@ -1,0 +1,1 @@
+"""Several results beside each other: pairs, comparisons, matrices, regressions, verification."""

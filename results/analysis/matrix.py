@@ -1,0 +1,178 @@
+"""Model × device × unit: each median beside the others, its ratio to a base, and what it costs in energy and in money. Pure.
+
+A cell that is not valid carries why, a fact that was not measured is None. Nothing is put in for it: a watt comes from a meter, a price
+from the user's file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final
+
+from results.analysis.pairs import stem, unlike
+from results.analysis.prices import Price
+from results.row.row import Row, Status
+from results.row.verdict import Verdict
+from swarm.base.text import did_you_mean
+
+HOUR_S: Final = 3600.0
+MILLION: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One model on one device and unit."""
+
+    model: str
+    device: str
+    unit: str
+    threads: int | None = None
+    batch: int | None = None
+    """That was asked for; None: as the model has it."""
+    variant: str = ""
+    """Which form of the model it is; `model` ends in it."""
+    median_ms: float | None = None
+    low_ms: float | None = None
+    high_ms: float | None = None
+    ratio: float | None = None
+    """Its median by the base's of the same model and batch; None: no base, or not to be compared with it."""
+    per_s: float | None = None
+    """Inputs in a second: the batch by the median."""
+    joules: float | None = None
+    """Of one inference, as the device's meter had it."""
+    per_watt: float | None = None
+    """Inferences per second and watt, which is per joule."""
+    price_per_hour: float | None = None
+    """Of the device, from the price file."""
+    per_million: float | None = None
+    """Price of a million inputs."""
+    currency: str = ""
+    remark: str = ""
+    """Why it is not valid, or has no ratio."""
+    job: str = ""
+    """The task it is from: campaign id and number."""
+    verdict: str = ""
+    """What the number is worth; empty: there is none."""
+    memory_mb: float | None = None
+    """Most memory above what the process held before, while it ran."""
+    model_bytes: int | None = None
+    """Of the model's file."""
+    max_error: float | None = None
+    """Largest difference of the outputs from the reference."""
+    rouge_l: float | None = None
+    """Quality of summaries, where those were measured."""
+
+
+def make_matrix(
+    rows: Sequence[Row], *, base: str = "", prices: Mapping[str, Price] | None = None
+) -> tuple[Cell, ...]:
+    """A cell for each row, in the order of models, devices, units, threads, batches. `base`: a device (name or id), a unit, a model or a
+    variant. What a cell's ratio is to differs from it in that alone. `prices`: by device or chip. Raises ValueError for a base that is in
+    no row.
+    """
+    ordered = sorted(
+        rows,
+        key=lambda row: (
+            row.file_name,
+            row.device_name,
+            row.compute_units,
+            row.threads or 0,
+            row.batch or 0,
+        ),
+    )
+    if base and not any(_is_base(row, base) for row in ordered):
+        known = {
+            name
+            for row in rows
+            for name in (row.file_name, row.variant, row.device_name, row.compute_units)
+            if name
+        }
+        raise ValueError(
+            f"no model, variant, device or unit is called {base!r} there"
+            + (f"; {near}" if (near := did_you_mean(base, known)) else "")
+        )
+    return tuple(_cell(row, _base_of(row, ordered, base), base, prices or {}) for row in ordered)
+
+
+def _is_base(row: Row, base: str) -> bool:
+    return base in (row.file_name, row.variant, row.device_name, row.device_id, row.compute_units)
+
+
+def _base_of(row: Row, rows: Sequence[Row], base: str) -> Row | None:
+    """The row that differs from `row` in that it is the base, and in nothing else that is in the matrix; threads as near as there are."""
+    if not base:
+        return None
+    found = []
+    for other in rows:
+        if not _is_base(other, base):
+            continue
+        model = base == other.file_name or other.file_name == row.file_name
+        model = model or (base == other.variant and stem(other) == stem(row))
+        device = base in (other.device_name, other.device_id) or other.device_id == row.device_id
+        unit = base == other.compute_units or other.compute_units == row.compute_units
+        if model and device and unit and other.batch == row.batch and other.status is Status.COMPLETE:
+            found.append(other)
+    same = [other for other in found if other.threads == row.threads]
+    return next(iter(same or found), None)
+
+
+def _cell(row: Row, base: Row | None, wanted: str, prices: Mapping[str, Price]) -> Cell:
+    price = next((prices[name] for name in (row.device_name, row.device_id, row.soc) if name in prices), None)
+    if row.status is not Status.COMPLETE or row.inference_ms_median is None:
+        why = ": ".join(filter(None, [row.reason, row.detail])) or str(row.status)
+        return Cell(
+            row.file_name,
+            row.device_name,
+            row.compute_units,
+            row.threads,
+            row.batch,
+            row.variant,
+            remark=f"{row.status}, {why}",
+            job=row.job_id,
+        )
+    median, joules = row.inference_ms_median, row.energy_per_inference_j
+    ratio, why = None, ""
+    if wanted and base is None:
+        why = "no base to compare with"
+    elif base is not None and (why := unlike(base, row)):
+        why = f"no ratio: {why}".replace("B is", "it is").replace("A is", "the base is")
+    elif base is not None and base.inference_ms_median:
+        ratio = median / base.inference_ms_median
+    verdict = "" if row.verdict == Verdict.VALID else f"{row.verdict}: {row.verdict_reason}"
+    per_hour = None if price is None else price.per_hour
+    return Cell(
+        model=row.file_name,
+        device=row.device_name,
+        unit=row.compute_units,
+        threads=row.threads,
+        batch=row.batch,
+        variant=row.variant,
+        median_ms=median,
+        low_ms=row.inference_ms_median_low,
+        high_ms=row.inference_ms_median_high,
+        ratio=ratio,
+        per_s=row.throughput_per_s,
+        joules=joules,
+        per_watt=1 / joules if joules else None,
+        price_per_hour=per_hour,
+        per_million=None
+        if per_hour is None
+        else per_hour * median / 1000 / HOUR_S * MILLION / (row.batch or 1),
+        currency="" if price is None else price.currency,
+        remark="; ".join(filter(None, [verdict, why])),
+        job=row.job_id,
+        verdict=row.verdict,
+        memory_mb=row.peak_inference_ram_usage,
+        model_bytes=row.file_size,
+        max_error=row.max_error,
+        rouge_l=row.rouge_l,
+    )
+
+
+def matrix_json(cells: Sequence[Cell]) -> list[dict[str, Any]]:
+    """For programs."""
+    return [asdict(cell) for cell in cells]
+
+
+HEADS: Final = tuple(field.name for field in fields(Cell))

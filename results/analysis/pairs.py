@@ -1,0 +1,197 @@
+"""Two sets of results beside each other: which rows belong together, whether they may be compared at all, and what comes of it. Pure.
+
+Rows belong together by model, unit, threads, batch and device; where the sides share no device, by the others alone, and whatever the
+threads if there is one row of it on either side; where each side has one model, the two models are what is compared; where each side is a
+single row, the two rows are, such as a task on the CPU and one on the GPU. A pair that may not be compared (other shapes, not complete)
+says so instead.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from results.analysis.compare import Comparison, Word, compare_intervals, compare_samples, compare_through
+from results.export.source import Entry
+from results.row.row import Row, Status
+from results.row.verdict import Verdict
+
+OTHERS_APART: Final = 10.0
+STALL_APART: Final = 20.0
+"""Points of a percentage by which two hosts may differ and their rows still be told to differ by themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One row of B beside its row of A; None: the other side has no such row."""
+
+    a: Row | None
+    b: Row | None
+    said: Comparison
+    note: str = ""
+    """What is to be known of it, such as that either row is noisy."""
+
+
+def put_beside(
+    a: Sequence[Entry],
+    b: Sequence[Entry],
+    *,
+    across_devices: bool = False,
+    reference: str = "",
+    seed: int = 0,
+) -> list[Pair]:
+    """Pairs in A's order, then what only B has. `across_devices`: devices are what is compared. `reference`: a model that was measured on
+    every device of both sides, by whose time each time is divided.
+    """
+    models = {entry.row.file_name for entry in (*a, *b)} - {reference}
+    one_model = all(len({entry.row.file_name for entry in side} - {reference}) == 1 for side in (a, b))
+    named = not (one_model and len(models) == 2)
+    alone = all(sum(entry.row.file_name != reference for entry in side) == 1 for side in (a, b))
+    devices = not across_devices and bool(_devices(a) & _devices(b))
+
+    def key(row: Row) -> tuple[object, ...]:
+        if alone:
+            return ()
+        return (
+            row.file_name if named else "",
+            row.compute_units,
+            row.threads,
+            row.batch,
+            row.replica,
+            row.device_id if devices else "",
+        )
+
+    left, right = ([entry for entry in side if entry.row.file_name != reference] for side in (a, b))
+    any_threads = set[tuple[object, ...]]() if devices else _once(left, key) & _once(right, key)
+
+    def name(row: Row) -> tuple[object, ...]:
+        loose = key(row.model_copy(update={"threads": None}))
+        return loose if loose in any_threads else key(row)
+
+    others: dict[tuple[object, ...], list[Entry]] = {}
+    for entry in right:
+        others.setdefault(name(entry.row), []).append(entry)
+    pairs = []
+    for entry in left:
+        found = others.get(name(entry.row))
+        other = found.pop(0) if found else None
+        pairs.append(_pair(entry, other, (a, b, reference), seed))
+    return pairs + [_alone(None, entry.row) for more in others.values() for entry in more]
+
+
+def _once(side: Sequence[Entry], key: Callable[[Row], tuple[object, ...]]) -> set[tuple[object, ...]]:
+    """Keys without threads that one row of a side has: devices have other numbers of cores, and with that of threads."""
+    counts = Counter(key(entry.row.model_copy(update={"threads": None})) for entry in side)
+    return {name for name, count in counts.items() if count == 1}
+
+
+def _devices(side: Sequence[Entry]) -> set[str]:
+    return {entry.row.device_id for entry in side if entry.row.device_id}
+
+
+def _pair(
+    a: Entry, b: Entry | None, through: tuple[Sequence[Entry], Sequence[Entry], str], seed: int
+) -> Pair:
+    if b is None:
+        return _alone(a.row, None)
+    if why := unlike(a.row, b.row):
+        return Pair(a.row, b.row, Comparison(Word.AMBIGUOUS, f"not compared: {why}"))
+    said = _through(a, b, through, seed) if through[2] else _compared(a, b, seed)
+    if said.word in (Word.FASTER, Word.SLOWER) and (why := other_host(a.row, b.row)):
+        said = replace(said, word=Word.AMBIGUOUS, why=f"{said.why}; but {why}")
+    if a.row.simulated:
+        return Pair(a.row, b.row, said, "a simulation, nothing was measured")
+    doubts = [
+        f"{side} is {row.verdict}"
+        for side, row in (("A", a.row), ("B", b.row))
+        if row.verdict != Verdict.VALID
+    ]
+    return Pair(a.row, b.row, said, "; ".join(doubts))
+
+
+def _alone(a: Row | None, b: Row | None) -> Pair:
+    side = "A" if b is None else "B"
+    return Pair(a, b, Comparison(Word.AMBIGUOUS, f"not compared: only {side} has it"))
+
+
+def unlike(a: Row, b: Row) -> str:
+    """Why two rows may not be compared; empty if they may."""
+    if bool(a.simulated) != bool(b.simulated):
+        return f"{'A' if a.simulated else 'B'} is a simulation, the other was measured"
+    for side, row in (("A", a), ("B", b)):
+        if row.status is not Status.COMPLETE:
+            return f"{side} is {row.status}" + (f" ({row.reason})" if row.reason else "")
+        if row.inference_ms_median is None:
+            return f"{side} has no times"
+    if _sizes(a.shapes) != _sizes(b.shapes):
+        return f"the input shapes differ: {a.shapes or 'unknown'} and {b.shapes or 'unknown'}"
+    variants = bool(a.variant and b.variant) and stem(a) == stem(b)  # other types are what they are for
+    if not variants and a.dtypes and b.dtypes and _sizes(a.dtypes) != _sizes(b.dtypes):
+        return f"the element types differ: {a.dtypes} and {b.dtypes}"
+    return ""
+
+
+def stem(row: Row) -> str:
+    """The model's name without its variant."""
+    return row.file_name.removesuffix(f" {row.variant}") if row.variant else row.file_name
+
+
+def other_host(a: Row, b: Row) -> str:
+    """How the hosts of two rows differed while they were measured, so that a difference of times may be theirs; empty if they did not."""
+    for name, words, apart in (
+        ("others_percent", "of the processors' time went to other work", OTHERS_APART),
+        ("stall_percent", "of the time something waited for a processor", STALL_APART),
+    ):
+        one, other = getattr(a, name), getattr(b, name)
+        if one is not None and other is not None and abs(one - other) > apart:
+            return f"{one:.0f}% {words} for A, {other:.0f}% for B"
+    slowed = [side for side, row in (("A", a), ("B", b)) if row.throttles or row.gpu_throttled]
+    return f"{slowed[0]} was slowed by heat or power" if len(slowed) == 1 else ""
+
+
+def _sizes(shapes: str) -> list[str]:
+    """Without the inputs' names: another export of a model may call them otherwise."""
+    return [part.rpartition(" ")[2] for part in shapes.split("; ")]
+
+
+def _compared(a: Entry, b: Entry, seed: int) -> Comparison:
+    if a.launches and b.launches:
+        return compare_samples(a.launches, b.launches, seed=seed)
+    one, other = _interval(a.row), _interval(b.row)
+    if one is None or other is None:
+        return Comparison(Word.AMBIGUOUS, "a row without raw samples has no interval of its median")
+    return compare_intervals(one, other)
+
+
+def _interval(row: Row) -> tuple[float, float, float] | None:
+    low, middle, high = row.inference_ms_median_low, row.inference_ms_median, row.inference_ms_median_high
+    return None if low is None or middle is None or high is None else (low, middle, high)
+
+
+def _through(
+    a: Entry, b: Entry, through: tuple[Sequence[Entry], Sequence[Entry], str], seed: int
+) -> Comparison:
+    left, right = _reference(a.row, through[0], through[2]), _reference(b.row, through[1], through[2])
+    if left is None or right is None:
+        side = "A" if left is None else "B"
+        why = f"not compared: {side} has no complete row of {through[2]} on that device and unit"
+        return Comparison(Word.AMBIGUOUS, why)
+    if not (a.launches and b.launches and left.launches and right.launches):
+        return Comparison(Word.AMBIGUOUS, "through a reference only raw samples are compared")
+    return compare_through(a.launches, b.launches, left.launches, right.launches, seed=seed)
+
+
+def _reference(row: Row, side: Sequence[Entry], name: str) -> Entry | None:
+    """The reference on the same device, unit and threads."""
+    for entry in side:
+        other = entry.row
+        same = (other.device_id, other.compute_units, other.threads) == (
+            row.device_id,
+            row.compute_units,
+            row.threads,
+        )
+        if other.file_name == name and other.status is Status.COMPLETE and same:
+            return entry
+    return None

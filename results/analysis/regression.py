@@ -1,0 +1,255 @@
+"""Has a result got worse? Each cell of a run against the last good one of the same cell, by the statistics of `compare`. Pure.
+
+    cell     model, unit, threads, batch, shapes and device: what a history is of
+    good     complete, with the verdict valid, and itself no regression (or accepted as the new normal)
+
+SLOWER alone raises the alarm, with its interval beyond the threshold, and a valid verdict; what noise does is AMBIGUOUS there. Memory
+raises it when the launches' peaks are more by 5 % and 4 MB, and the ranks of the launches are that far apart by chance in less than 1 %.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict
+
+from protocol.words import Reason
+from results.analysis.compare import LUCK, MARGIN, MIN_LAUNCHES, Word
+from results.analysis.pairs import put_beside
+from results.export.source import Entry
+from results.row.ranks import mann_whitney
+from results.row.row import Row, Status
+from results.row.stats import median
+from results.row.verdict import Verdict
+
+MEMORY: Final = 0.05
+MEMORY_BYTES: Final = 4 * 1024**2
+BY_MODEL: Final = frozenset(
+    str(reason)
+    for reason in (
+        Reason.BROKEN_MODEL,
+        Reason.WRONG_UNIT,
+        Reason.CRASHED,
+        Reason.OUT_OF_MEMORY,
+        Reason.TIMED_OUT,
+        Reason.CHECK_FAILED,
+    )
+)
+"""Why a run failed that is no fault of the swarm."""
+
+
+class Finding(StrEnum):
+    """What a cell is beside the last good one, or a whole run beside those before."""
+
+    FIRST = "first"
+    """There is none before it."""
+    SAME = "same"
+    FASTER = "faster"
+    UNSURE = "unsure"
+    """The samples do not say it surely enough."""
+    DOUBTFUL = "doubtful"
+    """Measured, but its verdict is not valid: neither an alarm nor something to compare with."""
+    SIMULATED = "simulated"
+    """A simulation: nothing was measured, so it is neither an alarm nor something to compare with."""
+    SLOWER = "slower"
+    MEMORY = "more-memory"
+    FAILED = "failed"
+    """Failed by the model, where it was good before."""
+    ABSENT = "absent"
+    """Not complete, by no fault of the model."""
+
+    FINE = "fine"
+    """Of a run: no cell got worse."""
+    REGRESSION = "regression"
+    """Of a run: one did."""
+    INCOMPLETE = "incomplete"
+    """Of a run: none did, but not all were measured."""
+    NOT_STARTED = "not-started"
+    """Of a run that was due: it could not begin."""
+
+
+_UNMEASURED: Final = frozenset({Finding.ABSENT, Finding.SIMULATED})
+WORSE: Final = frozenset({Finding.SLOWER, Finding.MEMORY, Finding.FAILED})
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One row with its samples, and the peak memory of each launch in bytes."""
+
+    row: Row
+    launches: tuple[tuple[int, ...], ...] = ()
+    peaks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Good:
+    """The last good result of a cell, and the campaign it is of."""
+
+    campaign: str
+    measured: Measured
+
+
+class Outcome(BaseModel):
+    """What one run measured of one cell, and what that is beside the last good one; times in ms, memory in MB of 1,048,576 bytes."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
+
+    status: str
+    verdict: str = ""
+    median_ms: float | None = None
+    low_ms: float | None = None
+    """Ends of the 95 % interval of the median."""
+    high_ms: float | None = None
+    memory_mb: float | None = None
+    finding: Finding
+    against: str | None = None
+    """The campaign of the good result that it was held against."""
+    ratio: float | None = None
+    """Its time by that one's."""
+    ratio_low: float | None = None
+    ratio_high: float | None = None
+    memory_ratio: float | None = None
+    why: str = ""
+
+
+class Cell(Outcome):
+    """One cell of one run. Kept with the run, so that a history outlives campaigns."""
+
+    key: str
+    """The same for the same model, unit, threads, batch, shapes and device."""
+    model: str
+    unit: str
+    device: str
+    device_id: str = ""
+    threads: int | None = None
+    batch: int | None = None
+    shapes: str = ""
+    simulated: bool = False
+
+    @property
+    def good(self) -> bool:
+        """Whether later results may be held against it."""
+        measured = self.status == Status.COMPLETE and not self.simulated
+        return measured and self.verdict == Verdict.VALID and self.finding not in WORSE
+
+
+def key_of(row: Row) -> str:
+    """Of its cell."""
+    told = (
+        row.file_name,
+        row.compute_units,
+        row.threads,
+        row.shapes,
+        row.dtypes,
+        row.device_id,
+        row.soc,
+        row.cores,
+        row.arch,
+        None if row.ram is None else round(4 * row.ram),
+        row.accelerator,
+        row.simulated,
+        *(() if row.batch is None else (row.batch,)),  # histories of before have none
+    )
+    return hashlib.sha256("\n".join(map(str, told)).encode()).hexdigest()[:24]
+
+
+def judge(
+    results: Sequence[Measured], last_good: Callable[[Row, str], Good | None], *, alarm: float = MARGIN
+) -> tuple[Finding, tuple[Cell, ...]]:
+    """What a run is beside those before. `last_good`: by row and key; of a row that failed, by model, unit, batch and device. `alarm`: the
+    share by which the whole interval must lie beyond the last good time.
+    """
+    cells = tuple(_cell(found, last_good, alarm) for found in results)
+    if any(cell.finding in WORSE for cell in cells):
+        return Finding.REGRESSION, cells
+    if not cells or any(cell.finding in _UNMEASURED for cell in cells):
+        return Finding.INCOMPLETE, cells
+    return Finding.FINE, cells
+
+
+def _cell(found: Measured, last_good: Callable[[Row, str], Good | None], alarm: float) -> Cell:
+    row, key = found.row, key_of(found.row)
+    base = Cell(
+        key=key,
+        model=row.file_name,
+        unit=row.compute_units,
+        device=row.device_name,
+        device_id=row.device_id,
+        threads=row.threads,
+        batch=row.batch,
+        shapes=row.shapes,
+        status=str(row.status),
+        verdict=row.verdict,
+        median_ms=row.inference_ms_median,
+        low_ms=row.inference_ms_median_low,
+        high_ms=row.inference_ms_median_high,
+        memory_mb=row.peak_inference_ram_usage,
+        simulated=bool(row.simulated),
+        finding=Finding.FIRST,
+    )
+    if row.simulated:
+        return base.model_copy(update={"finding": Finding.SIMULATED, "why": row.verdict_reason or row.detail})
+    good = last_good(row, key)
+    if row.status is not Status.COMPLETE:
+        worse = good is not None and row.status is Status.FAILED and row.reason in BY_MODEL
+        return base.model_copy(
+            update={
+                "finding": Finding.FAILED if worse else Finding.ABSENT,
+                "against": good.campaign if worse and good else None,
+                "why": f"{row.reason}: {row.detail}" if row.reason else row.detail,
+            }
+        )
+    if good is None:
+        doubtful = row.verdict != Verdict.VALID
+        return base.model_copy(
+            update={
+                "finding": Finding.DOUBTFUL if doubtful else Finding.FIRST,
+                "why": row.verdict_reason if doubtful else "",
+            }
+        )
+    return base.model_copy(update={"against": good.campaign, **_beside(good.measured, found, alarm)})
+
+
+def _beside(good: Measured, found: Measured, alarm: float) -> dict[str, object]:
+    (pair,) = put_beside([Entry(good.row, good.launches)], [Entry(found.row, found.launches)])
+    said = pair.said
+    memory = more_memory(good.peaks, found.peaks)
+    told: dict[str, object] = {
+        "ratio": said.ratio,
+        "ratio_low": said.low,
+        "ratio_high": said.high,
+        "memory_ratio": memory_ratio(good.peaks, found.peaks),
+        "why": said.why,
+    }
+    slower = said.word is Word.SLOWER and said.low is not None and said.low > 1 + alarm
+    if found.row.verdict != Verdict.VALID:
+        doubt = found.row.verdict_reason or found.row.verdict
+        return {**told, "finding": Finding.DOUBTFUL, "why": f"{said.why}; {doubt}" if slower else doubt}
+    if slower:
+        return {**told, "finding": Finding.SLOWER}
+    if memory:
+        return {**told, "finding": Finding.MEMORY, "why": memory}
+    if said.word is Word.SLOWER:
+        return {**told, "finding": Finding.UNSURE, "why": f"{said.why}; the alarm is at {alarm:.1%}"}
+    finding = {Word.FASTER: Finding.FASTER, Word.SAME: Finding.SAME}.get(said.word, Finding.UNSURE)
+    return {**told, "finding": finding}
+
+
+def memory_ratio(good: Sequence[int], found: Sequence[int]) -> float | None:
+    """Of the launches' median peaks; None where one side has none."""
+    return median(found) / median(good) if good and found and median(good) else None
+
+
+def more_memory(good: Sequence[int], found: Sequence[int]) -> str:
+    """Why that is surely more memory; empty if it is not."""
+    ratio = memory_ratio(good, found)
+    if ratio is None or min(len(good), len(found)) < MIN_LAUNCHES:
+        return ""
+    more = median(found) - median(good)
+    if ratio <= 1 + MEMORY or more <= MEMORY_BYTES or mann_whitney(good, found) >= LUCK:
+        return ""
+    return f"{more / 1024**2:.1f} MB more memory at its peak, {ratio:.2f} times as much"

@@ -1,0 +1,172 @@
+"""Results for other programs: JSON Lines and Parquet, a row for each task with its raw samples. `results/export/raw.py` writes the CSV.
+
+The columns are the CSV's, then the samples launch by launch, in nanoseconds. Texts are on one line of visible characters, as in the CSV;
+the raw results (`results --raw`) have them byte for byte under their signatures. Parquet's columns carry their unit and meaning.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import typing
+from collections.abc import Callable, Iterable, Iterator
+from enum import StrEnum
+from importlib import import_module
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any, Final
+
+from protocol.errors import ResourceError
+from results.export.raw import CELL, RawResult, replace_bytes, replace_file
+from results.export.source import launches_of, warmups_of
+from results.row.row import Row, column_meanings, column_name
+from swarm.base.text import safe_text
+
+INSTALL: Final = "python -m pip install 'sark-node[report]'"
+GROUP: Final = 1000
+"""Results in a row group of Parquet: what is held at once."""
+MAX_INT: Final = 2**63 - 1
+SAMPLES: Final[dict[str, str]] = {
+    "LoadsNs": "Each load, in order.",
+    "LoadKinds": "Of each load: cold, fresh or warm.",
+    "WarmupsNs": "Warm-up inferences, a list for each launch, in order.",
+    "InferencesNs": "Timed samples, a list for each launch, in order; each is the mean of PerSample inferences.",
+}
+"""What follows the columns of the CSV, and what it says."""
+
+_UNITS: Final = (  # the first that the field's name ends in or has as a word
+    ("_percent", "%"),
+    ("gpu_util", "%"),
+    ("_mhz", "MHz"),
+    ("_ns", "ns"),
+    ("_mb", "MB"),
+    ("_ram_usage", "MB"),
+    ("_ram_total", "MB"),
+    ("temperature_c", "°C"),
+    ("power_w", "W"),
+    ("_j", "J"),
+    ("_per_second", "1/s"),
+    ("_per_s", "1/s"),
+    ("goodput", "1/s"),
+    ("file_size", "B"),
+)
+
+
+def unit_of(field: str) -> str:
+    """The unit of a field of `Row`: `ms`, `MB` (of 1,048,576 bytes), `GB`, …; empty for texts, counts and shares."""
+    if "_ms_" in f"{field}_":
+        return "ms"
+    if field == "ram":
+        return "GB"
+    return next((unit for end, unit in _UNITS if field.endswith(end)), "")
+
+
+# -- JSON Lines ----------------------------------------------------------------------------------------------------------------------
+
+
+def jsonl_lines(results: Iterable[RawResult]) -> Iterator[str]:
+    """One JSON object for each result, each on a line of its own. All characters are ASCII: nothing in it moves a terminal."""
+    for result in results:
+        yield json.dumps(_cells(result)) + "\n"
+
+
+def write_jsonl(path: Path, results: Iterable[RawResult]) -> None:
+    """Write `results` to `path`, all or nothing. Raises `ResourceError`. Blocking."""
+    replace_file(path, lambda out: out.writelines(jsonl_lines(results)))
+
+
+def _cells(result: RawResult) -> dict[str, Any]:
+    """By column, in order."""
+    cells = {column_name(name): _cell(getattr(result.row, name)) for name in Row.model_fields}
+    return cells | {
+        "LoadsNs": list(result.loads_ns),
+        "LoadKinds": [safe_text(kind, 20) for kind in result.load_kinds],
+        "WarmupsNs": [list(launch) for launch in warmups_of(result)],
+        "InferencesNs": [list(launch) for launch in launches_of(result)],
+    }
+
+
+def _cell(value: object) -> object:
+    return safe_text(str(value), CELL) if isinstance(value, str) else value
+
+
+# -- Parquet ---------------------------------------------------------------------------------------------------------------------------
+
+
+def need(module: str, what: str, load: Callable[[str], Any] = import_module) -> Any:
+    """The module of the extra `[report]`. Raises `ResourceError` where it is not installed."""
+    try:
+        return load(module)
+    except ImportError:
+        package = module.partition(".")[0]
+        raise ResourceError(f"{what} needs the package {package}, which is not here", hint=INSTALL) from None
+
+
+def write_parquet(
+    path: Path, campaign: str, results: Iterable[RawResult], load: Callable[[str], Any] = import_module
+) -> None:
+    """Write `results` to `path`, all or nothing. Raises `ResourceError`, also where pyarrow is missing. Blocking."""
+    need("pyarrow.parquet", "Parquet", load)  # before a file is begun
+    replace_bytes(path, lambda out: _write(out, campaign, results, load))
+
+
+def parquet_bytes(
+    campaign: str, results: Iterable[RawResult], load: Callable[[str], Any] = import_module
+) -> bytes:
+    """A Parquet file of `results`; the same results make the same bytes. Raises `ResourceError` where pyarrow is missing. Blocking."""
+    out = io.BytesIO()
+    _write(out, campaign, results, load)
+    return out.getvalue()
+
+
+def _write(out: IO[bytes], campaign: str, results: Iterable[RawResult], load: Callable[[str], Any]) -> None:
+    arrow, parquet = need("pyarrow", "Parquet", load), need("pyarrow.parquet", "Parquet", load)
+    schema = _schema(arrow, campaign)
+    left = iter(results)
+    with parquet.ParquetWriter(out, schema, compression="zstd") as writer:
+        while lines := [_cells(result) for result in islice(left, GROUP)]:
+            for line in lines:
+                line.update({name: _fitting(value) for name, value in line.items()})
+            writer.write_table(arrow.Table.from_pylist(lines, schema=schema))
+
+
+def _fitting(value: Any) -> Any:
+    """None for an empty text, which was not measured either, and for what no 64 bits hold, which was never measured."""
+    if isinstance(value, list):
+        return [_fitting(item) for item in value]
+    if isinstance(value, int) and value > MAX_INT:
+        return None
+    return None if value == "" else value
+
+
+def _schema(arrow: Any, campaign: str) -> Any:
+    meanings = column_meanings()
+    fields = [
+        arrow.field(
+            column_name(name), _type(arrow, name), metadata=_told(unit_of(name), meanings[column_name(name)])
+        )
+        for name in Row.model_fields
+    ]
+    times = arrow.list_(arrow.int64())
+    kinds = {"LoadsNs": times, "LoadKinds": arrow.list_(arrow.string())}
+    fields += [
+        arrow.field(
+            name,
+            kinds.get(name, arrow.list_(times)),
+            metadata=_told("ns" if name.endswith("Ns") else "", meaning),
+        )
+        for name, meaning in SAMPLES.items()
+    ]
+    return arrow.schema(fields, metadata={"sark": "results 1", "campaign": safe_text(campaign)})
+
+
+def _told(unit: str, meaning: str) -> dict[str, str]:
+    return ({"unit": unit} if unit else {}) | {"description": " ".join(meaning.split())}
+
+
+def _type(arrow: Any, name: str) -> Any:
+    kind = Row.model_fields[name].annotation
+    inner: Any = next((part for part in typing.get_args(kind) if part is not type(None)), kind)
+    if isinstance(inner, type) and issubclass(inner, StrEnum):
+        return arrow.string()
+    return {str: arrow.string(), int: arrow.int64(), float: arrow.float64(), bool: arrow.bool_()}[inner]

@@ -1,0 +1,214 @@
+"""Results as files: a CSV for sheets, and all raw samples with the signed records, so that anyone can make the numbers again.
+
+Files appear whole or not at all. Text that came from peers can be no formula, no second line and no second cell.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import os
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import IO, Annotated, Final, TextIO
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from protocol.errors import RemoteProtocolError, ResourceError
+from protocol.values.record import Ran, SignedRecord, read_record
+from results.row.record import observe
+from results.row.row import COLUMNS, Row, later_columns
+from swarm.base.text import safe_text
+
+CELL: Final = 2000
+"""Characters of a text cell."""
+FORMAT: Final = "sark results 1"
+_FORMULA: Final = re.compile(r"^\s*[=+\-@＝＋－＠]")
+_AFTER_SEPARATOR: Final = re.compile(r"([;|]\s*)(?=[=+\-@＝＋－＠])")
+_QUOTED: Final = re.compile(r'[",;\r\n\t]|^\s|\s$')
+
+
+# -- CSV ---------------------------------------------------------------------------------------------------------------------------
+
+
+def csv_lines(rows: Iterable[Row]) -> Iterable[str]:
+    """The header and one line for each row, each ending in CR LF (RFC 4180)."""
+    yield ",".join(COLUMNS) + "\r\n"
+    for row in rows:
+        values = (getattr(row, name) for name in Row.model_fields)
+        yield ",".join(csv_cell(value) for value in values) + "\r\n"
+
+
+def csv_cell(value: object) -> str:
+    """One cell: None is empty, a number is plain with a point, a text is safe and quoted where it must be."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return show_number(value)
+    if isinstance(value, int):
+        return str(value)
+    text = safe_text(str(value), CELL)
+    if _FORMULA.match(text):
+        text = f"'{text}"
+    text = _AFTER_SEPARATOR.sub(r"\1'", text)  # a sheet that cuts at semicolons would see a cell begin here
+    return '"' + text.replace('"', '""') + '"' if _QUOTED.search(text) else text
+
+
+def show_number(value: float) -> str:
+    """Six decimals at most (a nanosecond, where milliseconds are meant), never an exponent; six digits of what is smaller."""
+    if value != 0 and abs(value) < 0.001:
+        return f"{value:.15f}".rstrip("0") if abs(value) >= 1e-12 else "0"
+    return f"{value:.6f}".rstrip("0").rstrip(".")
+
+
+def write_csv(path: Path, rows: Iterable[Row]) -> None:
+    """Write `rows` to `path`, in UTF-8, all or nothing. Raises `ResourceError`. Blocking."""
+    replace_file(path, lambda out: out.writelines(csv_lines(rows)))
+
+
+# -- raw results ----------------------------------------------------------------------------------------------------------------------
+
+
+Number = Annotated[int, Field(ge=0)]
+"""How many there are of something. Below 0 it would have launches share their samples, and a small file would fill the memory."""
+
+
+class RawResult(BaseModel):
+    """One task with everything that was observed, and the bytes and signature to check it by."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    row: Row
+    loads_ns: tuple[int, ...] = ()
+    load_kinds: tuple[str, ...] = ()
+    """Of each load: cold, fresh or warm."""
+    warmup_ns: tuple[int, ...] = ()
+    warmups: tuple[Number, ...] = ()
+    """So many of `warmup_ns` belong to each launch."""
+    inference_ns: tuple[int, ...] = ()
+    """Timed samples of all launches, in order."""
+    samples: tuple[Number, ...] = ()
+    """So many of `inference_ns` belong to each launch."""
+    per_sample: tuple[Number, ...] = ()
+    """Inferences behind each sample of a launch, which is their mean."""
+    series_ns: dict[str, tuple[int, ...]] = {}
+    """Other times by name."""
+    ran: Ran | None = None
+    """What really ran, with the resolved shapes."""
+    task: str = ""
+    """The task's canonical bytes, in base64."""
+    record: str = ""
+    """The record's canonical bytes as the worker signed them, in base64."""
+    signature: str = ""
+    """Ed25519, by the key of the row's WorkerId, in hexadecimal."""
+
+
+def raw_result(row: Row, task_body: bytes, signed: SignedRecord | None) -> RawResult:
+    """`row` with its raw samples. A record that cannot be read goes out as its bytes alone."""
+    base = RawResult(row=row, task=base64.b64encode(task_body).decode())
+    if signed is None:
+        return base
+    update: dict[str, object] = {
+        "record": base64.b64encode(signed.body).decode(),
+        "signature": signed.signature.hex(),
+    }
+    try:
+        record = read_record(signed.body)
+        observed = observe(record)
+    except RemoteProtocolError:
+        return base.model_copy(update=update)
+    return base.model_copy(
+        update=update
+        | {
+            "loads_ns": tuple(load.ns for load in record.loads),
+            "load_kinds": tuple(load.kind for load in record.loads),
+            "warmup_ns": observed.warmup,
+            "warmups": tuple(len(launch.warmup) for launch in observed.launches),
+            "inference_ns": observed.runs,
+            "samples": tuple(len(launch.samples) for launch in observed.launches),
+            "per_sample": tuple(launch.per_sample for launch in observed.launches),
+            "series_ns": dict(observed.series),
+            "ran": record.ran,
+        }
+    )
+
+
+def json_lines(campaign: str, results: Iterable[RawResult], *, as_read: bool = False) -> Iterable[str]:
+    """One JSON document in pieces, one result on each line, so that a large campaign need not be held at once. `as_read`: without the
+    columns that rows read from an older file lack."""
+    yield f'{{"format": {json.dumps(FORMAT)}, "campaign": {json.dumps(campaign)}, "results": [\n'
+    comma = ""
+    for result in results:
+        lacks = set(later_columns(result.row)) if as_read else set[str]()
+        yield comma + result.model_dump_json(exclude={"row": lacks} if lacks else None)
+        comma = ",\n"
+    yield "\n]}\n"
+
+
+def write_raw(path: Path, campaign: str, results: Iterable[RawResult]) -> None:
+    """Write all raw samples of a campaign to `path`, all or nothing. Raises `ResourceError`. Blocking."""
+    replace_file(path, lambda out: out.writelines(json_lines(campaign, results)))
+
+
+def read_raw(data: bytes) -> tuple[RawResult, ...]:
+    """The results in a file of `write_raw`. Raises ValueError for anything else."""
+    value = json.loads(data)
+    if (
+        not isinstance(value, dict)
+        or value.get("format") != FORMAT
+        or not isinstance(value.get("results"), list)
+    ):
+        raise ValueError(f"not a file of raw results ({FORMAT})")
+    return tuple(RawResult.model_validate_json(json.dumps(item)) for item in value["results"])
+
+
+# -- files ------------------------------------------------------------------------------------------------------------------------------
+
+
+def check_folder(path: Path) -> None:
+    """Raise `ResourceError` unless the folder in which `path` is to be written exists: none is made for a name mistyped."""
+    folder = path.absolute().parent
+    try:
+        there = folder.is_dir()
+    except OSError:  # somebody else's
+        there = False
+    if not there:
+        raise ResourceError(
+            f"cannot write {safe_text(str(path))}: there is no folder {safe_text(str(folder))}",
+            hint="make it first, or name another file",
+        )
+
+
+def replace_file(path: Path, write: Callable[[TextIO], object]) -> None:
+    """As `replace_bytes`, for text in UTF-8 whose line ends stay as they are."""
+
+    def as_bytes(out: IO[bytes]) -> None:
+        text = io.TextIOWrapper(out, encoding="utf-8", newline="")
+        write(text)
+        text.detach()  # which flushes, and leaves the file open
+
+    replace_bytes(path, as_bytes)
+
+
+def replace_bytes(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """Write beside `path`, flush to the disk, then take its place. Raises `ResourceError`; then nothing is there that was not. Blocking."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    check_folder(path)
+    try:
+        try:
+            with part.open("wb") as out:
+                write(out)
+                out.flush()
+                os.fsync(out.fileno())
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
+    except OSError as exc:
+        raise ResourceError(
+            f"cannot write {safe_text(str(path))}: {exc.strerror or exc}",
+            hint="the results are still in the store: make room or choose another path, then run sark-node results again",
+        ) from exc

@@ -1,0 +1,1 @@
+"""A report as plain values, then as HTML, Markdown, SVG and PNG."""

@@ -1,0 +1,195 @@
+"""The facts of a report, gathered from results: what was measured, what can be said of it, whether it holds. Pure; texts come later."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Final
+
+from protocol.errors import RemoteProtocolError
+from protocol.values.task import Task, read_task
+from results.analysis.pairs import Pair, put_beside
+from results.analysis.verify import Finding, check_results
+from results.export.raw import RawResult, json_lines
+from results.export.source import Entry, launches_of
+from results.report.charts_parts import complete, names_of
+from results.row.row import Row
+from results.row.simulated import counting
+from scheduler.store.rows import CampaignRow, Outcome
+
+MAX_PAIRS: Final = 100
+"""Comparisons within a campaign: each draws a thousand times."""
+MAX_CHECKED: Final = 2000
+"""Results up to which a report verifies them itself: each row is made again."""
+
+Named = tuple[str, Pair]
+
+
+@dataclass(frozen=True)
+class Report:
+    """Results and what is known of them. Instants are wall seconds since 1970."""
+
+    title: str
+    campaign: str
+    results: Sequence[RawResult]
+    written: float
+    version: str
+    """Of the sark-node that writes it."""
+    stored: CampaignRow | None = None
+    """The campaign, where it is this home's; a file does not tell when it was."""
+    tasks: int = 0
+    """Of the campaign, ended or not."""
+    findings: Sequence[Finding] | None = None
+    """Of verifying it; None: there was too much of it."""
+    raw_sha256: str = ""
+    """Of the file that `results --raw` writes."""
+    within: Sequence[Named] = ()
+    """Each complete row beside the quickest of its model."""
+    left_out: int = 0
+    """Comparisons beyond `MAX_PAIRS`."""
+    against_name: str = ""
+    against: Sequence[Named] = ()
+    """These results beside others."""
+    source: str = field(default="")
+    """By which name the results are asked for."""
+    from_file: bool = False
+    """That name is a raw file's."""
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """In the campaign's order."""
+        return [result.row for result in self.results]
+
+    @cached_property
+    def done(self) -> list[Row]:
+        """Those with a median."""
+        return complete(self.rows)
+
+    @cached_property
+    def models(self) -> list[str]:
+        """Their names in order."""
+        return list(dict.fromkeys(row.file_name for row in self.rows))
+
+    @cached_property
+    def asked(self) -> list[Task]:
+        """What was asked for; tasks that cannot be read are left out."""
+        found = []
+        for result in self.results:
+            try:
+                found.append(read_task(base64.b64decode(result.task)))
+            except (ValueError, RemoteProtocolError):
+                continue
+        return found
+
+    @property
+    def open(self) -> bool:
+        """Whether the campaign goes on."""
+        return self.stored is not None and self.stored.ended is None
+
+    @property
+    def status(self) -> str:
+        """In a word or two."""
+        if self.stored is None:
+            states = Counter(str(row.status).lower() for row in self.rows)
+            return ", ".join(f"{count} {state}" for state, count in states.items()) or "no results"
+        if self.stored.ended is None:
+            return "running"
+        return {Outcome.ADOPTED: "carried on elsewhere"}.get(
+            self.stored.outcome or Outcome.FAILED, str(self.stored.outcome)
+        )
+
+    def of_model(self, name: str) -> list[Row]:
+        """Its rows that were measured, the quickest first; where there are none, those of simulations."""
+        return counting(self.all_of_model(name))
+
+    def all_of_model(self, name: str) -> list[Row]:
+        """Its complete rows, the quickest first, simulations last."""
+        found = [row for row in self.done if row.file_name == name]
+        return sorted(found, key=_quickest_first)
+
+
+def gather(
+    results: Sequence[RawResult],
+    *,
+    campaign: str,
+    title: str,
+    written: float,
+    version: str,
+    stored: CampaignRow | None = None,
+    tasks: int | None = None,
+    source: str = "",
+    from_file: bool = False,
+    checked: Sequence[RawResult] = (),
+    other: Sequence[Entry] = (),
+    other_name: str = "",
+) -> Report:
+    """All that a report says of `results`. `checked`: the campaign's, where `results` are of one task: replicas are verified together.
+    `other`: results to hold them against, A, beside which these are B.
+    """
+    names = {result.row.job_id for result in results}
+    whole = checked or results
+    entries = [Entry(result.row, launches_of(result)) for result in results]
+    within, left_out = _within(entries)
+    digest = hashlib.sha256()
+    for line in json_lines(campaign, whole):
+        digest.update(line.encode())
+    return Report(
+        title=title,
+        campaign=campaign,
+        results=results,
+        written=written,
+        version=version,
+        stored=stored,
+        tasks=len(results) if tasks is None else tasks,
+        findings=[
+            finding for finding in check_results(campaign, whole) if finding.task in names or not finding.task
+        ]
+        if len(whole) <= MAX_CHECKED
+        else None,
+        raw_sha256=digest.hexdigest(),
+        within=within,
+        left_out=left_out,
+        against_name=other_name,
+        against=_against(other, entries) if other_name else (),
+        source=source or campaign,
+        from_file=from_file,
+    )
+
+
+def _quickest_first(row: Row) -> tuple[bool, float, str]:
+    """What was measured before what was not."""
+    return bool(row.simulated), row.inference_ms_median or 0.0, row.job_id
+
+
+def _within(entries: Sequence[Entry]) -> tuple[list[Named], int]:
+    """Model by model, all others beside the quickest."""
+    found: list[Named] = []
+    left_out = 0
+    there = {entry.row.job_id: entry for entry in entries if complete([entry.row])}
+    for model in dict.fromkeys(entry.row.file_name for entry in there.values()):
+        rows = [entry for entry in there.values() if entry.row.file_name == model]
+        rows.sort(key=lambda entry: _quickest_first(entry.row))
+        names = names_of([entry.row for entry in rows], model=False)
+        for entry, name in zip(rows[1:], names[1:], strict=True):
+            if len(found) >= MAX_PAIRS:
+                left_out += 1
+                continue
+            (pair,) = put_beside([rows[0]], [entry])
+            found.append((f"{model} · {name}" if len(there) > len(rows) else name, pair))
+    return found, left_out
+
+
+def _against(other: Sequence[Entry], entries: Sequence[Entry]) -> list[Named]:
+    pairs = put_beside(other, entries)
+    rows = [row for pair in pairs if (row := pair.b or pair.a) is not None]
+    return list(zip(names_of(rows), pairs, strict=True))
+
+
+def instant(seconds: float) -> str:
+    """`2026-11-21 20:41 UTC`."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")

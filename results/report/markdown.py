@@ -1,0 +1,97 @@
+"""A report as Markdown (as GitHub, GitLab and most wikis read it): the same sections, with pictures told in words. Pure.
+
+Others' words stand in code spans: there no markup, link, mention or HTML begins, whatever they are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from results.report.page import (
+    Block,
+    Bullets,
+    Cell,
+    Commands,
+    Figures,
+    Heading,
+    Line,
+    Page,
+    Paragraph,
+    Said,
+    Table,
+)
+from swarm.base.text import safe_text
+
+_MARKUP: Final = re.compile(r"([\\`*_\[\]<>|#~&$])")
+TEXT: Final = 2000
+
+
+def markdown_report(page: Page) -> str:
+    """The whole file. The same page gives the same text."""
+    parts = [f"# {_line([Said(page.title)])}", _text(page.kicker)]
+    parts.append("\n".join(f"- {_text(name)}: {_line(line)}" for name, line in page.facts))
+    for section in page.sections:
+        parts.append(f"## {_text(section.title)}")
+        parts += [_block(block) for block in section.blocks]
+    parts.append(f"---\n\n{_line(page.foot)}")
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _block(block: Block) -> str:
+    match block:
+        case Paragraph():
+            return f"**{_line(block.line)}**" if block.tone else _line(block.line)
+        case Bullets():
+            return "\n".join(f"- {_line(line)}" for line in block.lines)
+        case Heading():
+            return f"### {_line(block.line)}"
+        case Commands():
+            return "\n".join(
+                ["```", *(safe_text(line, TEXT).replace("```", "'''") for line in block.lines), "```"]
+            )
+        case Figures():  # what a table tells already is not told again
+            told = [f"{drawing.title}: {drawing.told}" for drawing in block.drawings] if block.told else []
+            return "\n\n".join(_line([Said(text)]) if _names(text) else _text(text, TEXT) for text in told)
+        case Table():
+            return _table(block)
+
+
+def _names(text: str) -> bool:
+    """Whether somebody's words may be in it: ours have no such characters."""
+    return not re.fullmatch(r"[A-Za-z0-9 ,.;:%'’–…-]*", text) or "://" in text or "www." in text
+
+
+def _table(table: Table) -> str:
+    heads = " | ".join(_text(head.text) for head in table.heads)
+    marks = " | ".join("--:" if head.number else "---" for head in table.heads)
+    rows = [f"| {' | '.join(_cell(cell) for cell in cells)} |" for cells in table.rows]
+    return "\n".join([f"{_line(table.caption)}:", "", f"| {heads} |", f"| {marks} |", *rows])
+
+
+def _cell(cell: Cell) -> str:
+    """A bar ends a cell even within a code span, unless it is escaped."""
+    return _line(cell.line, in_table=True)
+
+
+def _line(line: Line | Sequence[str | Said], *, in_table: bool = False) -> str:
+    return "".join(
+        _said(span.text, in_table=in_table) if isinstance(span, Said) else _text(span, TEXT) for span in line
+    )
+
+
+def _said(text: str, *, in_table: bool) -> str:
+    kept = safe_text(text, TEXT).replace("`", "'")
+    if in_table:
+        kept = kept.replace("\\", "/").replace(
+            "|", "\\|"
+        )  # a backslash before the bar would set it free again
+    return f"`{kept}`" if kept else ""
+
+
+def _text(text: str, limit: int = 300) -> str:
+    """Ours; blanks at either end are kept."""
+    kept = safe_text(text, limit)
+    before, after = " " * text.startswith(" "), " " * (text.endswith(" ") and bool(kept))
+    return _MARKUP.sub(r"\\\1", before + kept + after)

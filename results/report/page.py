@@ -1,0 +1,106 @@
+"""What a report consists of, before it is HTML or Markdown: sections of paragraphs, tables, pictures and commands. Plain values.
+
+`Said` is what others said: a device's name, a model's, an error's text. Both forms show it so that it can do nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from results.report.drawing import Drawing
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """Somebody else's words. `code`: of one width, such as a hash."""
+
+    text: str
+    code: bool = False
+
+
+Span = str | Said
+Line = Sequence[Span]
+"""A sentence of ours with others' words in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One cell. `tone`: good, warn or bad, beside words that say the same."""
+
+    line: Line
+    tone: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A column's. `number`: its cells are figures, on the right."""
+
+    text: str
+    number: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The first cell of each row is its header."""
+
+    caption: Line
+    heads: Sequence[Head]
+    rows: Sequence[Sequence[Cell]]
+
+
+@dataclass(frozen=True, slots=True)
+class Paragraph:
+    line: Line
+    tone: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Bullets:
+    lines: Sequence[Line]
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """Of a part of a section."""
+
+    line: Line
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Pictures beside each other where there is room."""
+
+    drawings: Sequence[Drawing]
+    told: bool = True
+    """Their text alternatives are shown, too: no table says the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """For a shell, a line each."""
+
+    lines: Sequence[str]
+
+
+Block = Paragraph | Bullets | Table | Heading | Figures | Commands
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """`name`: its anchor."""
+
+    name: str
+    title: str
+    blocks: Sequence[Block]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A whole report. `kicker`: above the title; `facts`: below it, name and value."""
+
+    title: str
+    kicker: str
+    facts: Sequence[tuple[str, Line]]
+    sections: Sequence[Section]
+    foot: Line

@@ -1,0 +1,1 @@
+"""One signed record becomes figures, one row and one verdict."""

@@ -1,0 +1,242 @@
+"""The numbers of a complete row, by field name, from an unpacked record. What was not measured is None, and its cell empty."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Final, Literal
+
+from protocol.values.record import Accelerator, LoadSample, Record, Timing
+from results.row.record import Launch, Observed
+from results.row.stats import centre, median, outliers, summarise
+from results.row.verdict import judge, mean_share, stall_share
+
+MB: Final = 1024 * 1024
+TICKS_S: Final = 0.2
+"""A process whose processor time has a limit, as a run has, is told of it in ticks of up to 10 ms: over less they tell nothing."""
+
+FIGURES: Final[dict[str, str]] = {
+    "output_tokens_per_s": "tokens_per_second",
+    "output_tokens": "output_tokens",
+    "goodput_rps": "goodput",
+    "rouge1_f": "rouge1",
+    "rouge2_f": "rouge2",
+    "rougel_f": "rouge_l",
+    "pre_ms": "pre_ms",
+    "post_ms": "post_ms",
+}
+"""Figures of a record that have a column of their own, and its field."""
+SERIES: Final[dict[str, str]] = {
+    "ttft": "ttft_ms_median",
+    "itl": "itl_ms_median",
+    "tpot": "tpot_ms_median",
+    "e2e": "e2e_ms_median",
+    "pre": "pre_ms",
+    "post": "post_ms",
+}
+"""Series of a record whose median has a column, and its field."""
+
+SERVED: Final = "API "
+"""How units begin whose model is in a server."""
+Access = Literal["white", "gray", "black"]
+
+
+def measured(
+    record: Record,
+    observed: Observed,
+    *,
+    precision: float | None,
+    batch: int | None = None,
+    simulated: bool = False,
+) -> dict[str, object]:
+    """All that was measured, and the verdict on it. `precision`: the share that the task asked for, None for a number of runs; `batch`:
+    what it asked for, None for none. `simulated`: nothing was measured at all.
+    """
+    ran = record.ran
+    verdict, why = judge(
+        observed,
+        agrees=ran.agrees if ran else None,
+        precision=precision,
+        accelerator=record.accelerator,
+        crowded=crowded(record, observed),
+        simulated=simulated,
+    )
+    found: dict[str, object] = {"verdict": str(verdict), "verdict_reason": why}
+    found |= _loads(record, observed) | _beside(record, observed)
+    if ran is not None:
+        found |= {
+            "output_sha256": ran.output_sha256 or "",
+            "max_error": ran.max_error,
+            "tolerance": ran.tolerance,
+            "access": access(record),
+        }
+    if observed.runs:
+        found |= _inferences(record, observed, batch) | _host(observed.launches)
+    if record.accelerator is not None:
+        found |= _accelerator(record.accelerator, observed.inferences)
+    return found
+
+
+def crowded(record: Record, observed: Observed) -> bool:
+    """Whether the run's own threads wait for each other, so that something that waited says nothing of others: on more threads than cores
+    always; on as many at times, and then others' share says whether it was theirs.
+    """
+    cores = record.device.cores
+    if record.ran is None or not cores:
+        return False
+    full = record.ran.threads == cores and mean_share(observed.launches, "others") is not None
+    return full or record.ran.threads > cores
+
+
+def access(record: Record) -> Access:
+    """How much the driver could see: white, it loaded the model itself; gray, also the server's process beside the answers; black, answers
+    alone.
+    """
+    ran = record.ran
+    if ran is None or not ran.unit.startswith(SERVED):
+        return "white"
+    return "gray" if "access: gray" in ran.providers else "black"
+
+
+def _loads(record: Record, observed: Observed) -> dict[str, object]:
+    """A cold load is told apart; where there is no other, it is all that is known of loading."""
+    load = summarise(observed.fresh or observed.cold)
+    warm = summarise(observed.warm)
+    fresh = tuple(load for load in record.loads if load.kind != "warm")
+    return {
+        "load_ms_median": load.median,
+        "load_ms_average": load.average,
+        "load_ms_std_dev": load.stddev,
+        "load_ms_min": load.low,
+        "load_ms_max": load.high,
+        "load_ms_first": observed.loads[0] / 1e6 if observed.loads else None,
+        "load_first_kind": str(fresh[0].kind) if fresh else "",
+        "loads": len(observed.loads) or None,
+        "warm_load_ms": warm.median,
+        "peak_load_ram_usage": _highest(fresh, above=True),
+        "peak_load_ram_total": _highest(fresh, above=False),
+    }
+
+
+def _inferences(record: Record, observed: Observed, batch: int | None) -> dict[str, object]:
+    timings, launches = record.timings, [launch.samples for launch in observed.launches]
+    run, middle, odd = summarise(observed.runs), centre(launches), outliers(launches)
+    per_sample = max(timing.per_sample for timing in timings)
+    # means of several inferences scatter less than inferences do: nothing that tells of single ones is told from them
+    single = per_sample == 1
+    width = middle.half_width
+    served = record.ran is not None and record.ran.unit.startswith(SERVED)
+    return {
+        "inference_ms_median": middle.median,
+        "inference_ms_median_low": middle.low,
+        "inference_ms_median_high": middle.high,
+        "inference_ms_average": run.average,
+        "inference_ms_std_dev": run.stddev if single else None,
+        "inference_ms_first": observed.warmup[0] / 1e6 if observed.warmup else None,
+        "inference_ms_min": run.low if single else None,
+        "inference_ms_max": run.high if single else None,
+        "inference_ms_p50": run.median if single else None,
+        "inference_ms_p90": run.p90 if single else None,
+        "inference_ms_p95": run.p95 if single else None,
+        "inference_ms_p99": run.p99 if single else None,
+        "throughput_per_s": 1000 * (batch or 1) / middle.median if middle.median and not served else None,
+        "half_width_percent": None if width is None else 100 * width,
+        "launches": middle.launches,
+        "launch_spread_percent": None if middle.spread is None else 100 * middle.spread,
+        "runs": run.n,
+        "per_sample": per_sample,
+        "warmups": len(observed.warmup),
+        "outliers_mild": odd.mild if single else None,
+        "outliers_severe": odd.severe if single else None,
+        "outliers_mad": odd.far if single else None,
+        "cpu_percent": _cpu_percent(record),
+        "peak_inference_ram_usage": _highest(timings, above=True),
+        "peak_inference_ram_total": _highest(timings, above=False),
+        "timer_overhead_ns": max(one.timer_ns for one in timings) or None,
+        "involuntary_switches": _sum(one.switches for one in timings),
+    }
+
+
+def _host(launches: Sequence[Launch]) -> dict[str, object]:
+    hosts = [launch.host for launch in launches]
+    clocks = [host.clock_mhz for host in hosts if host.clock_mhz is not None]
+    temperatures = [host.temperature_c for host in hosts if host.temperature_c is not None]
+    throttles = [host.throttles for host in hosts if host.throttles is not None]
+    battery = [host.on_battery for host in hosts if host.on_battery is not None]
+    return {
+        "stall_percent": _hundred(stall_share(launches)),
+        "others_percent": _hundred(mean_share(launches, "others")),
+        "steal_percent": _hundred(mean_share(launches, "steal")),
+        "clock_mhz": median(clocks) if clocks else None,
+        "temperature_c": max(temperatures) if temperatures else None,
+        "throttles": sum(throttles) if throttles else None,
+        "on_battery": any(battery) if battery else None,
+    }
+
+
+def _accelerator(facts: Accelerator, inferences: int) -> dict[str, object]:
+    energy = facts.energy_j
+    return {
+        "accelerator": facts.device,
+        "accelerator_source": facts.source,
+        "gpu_util": _hundred(facts.utilisation),
+        "vram_mb": None if facts.memory is None else facts.memory / MB,
+        "power_w": facts.power_w,
+        "idle_power_w": facts.idle_w,
+        "energy_per_inference_j": energy / inferences if energy is not None and inferences else None,
+        "gpu_clock_mhz": facts.clock_mhz,
+        "gpu_temperature_c": facts.temperature_c,
+        "gpu_throttled": "; ".join(facts.throttled),
+    }
+
+
+def _cpu_percent(record: Record) -> float | None:
+    """Of the process that ran the model; the client of a server says nothing of that. Not of so little time that ticks tell nothing."""
+    wall_s = sum(one.wall_s for one in record.timings)
+    if wall_s < TICKS_S or (record.ran is not None and record.ran.driver == "api"):
+        return None
+    return _percent(sum(one.cpu_s for one in record.timings), wall_s)
+
+
+def _beside(record: Record, observed: Observed) -> dict[str, object]:
+    """Figures and series: those with a column, and the other figures in one."""
+    found: dict[str, object] = {}
+    for name, field in SERIES.items():
+        if times := observed.series.get(name):
+            found[field] = median(times) / 1e6
+    if times := observed.series.get("ttft"):
+        found["ttft_ms_p90"] = summarise(times).p90
+    found |= {field: record.figures[name] for name, field in FIGURES.items() if name in record.figures}
+    others = {name: value for name, value in record.figures.items() if name not in FIGURES}
+    found["figures"] = "; ".join(f"{name}={value:.9g}" for name, value in sorted(others.items()))
+    return found
+
+
+def _hundred(share: float | None) -> float | None:
+    return None if share is None else 100 * share
+
+
+def _percent(part: float, whole: float) -> float | None:
+    """None where the quotient says nothing: of no time, or of so little that it is no number."""
+    percent = 100 * part / whole if whole > 0 else math.inf
+    return percent if math.isfinite(percent) else None
+
+
+def _sum(counts: Iterable[int | None]) -> int | None:
+    """None where one of them is not known."""
+    whole = 0
+    for count in counts:
+        if count is None:
+            return None
+        whole += count
+    return whole
+
+
+def _highest(samples: tuple[LoadSample, ...] | tuple[Timing, ...], *, above: bool) -> float | None:
+    """The highest peak in MB, in all or above each one's baseline; None where none was measured."""
+    peaks = [
+        max(sample.peak - (sample.baseline or 0 if above else 0), 0)
+        for sample in samples
+        if sample.peak is not None and (sample.baseline is not None or not above)
+    ]
+    return max(peaks) / MB if peaks else None

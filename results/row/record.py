@@ -1,0 +1,135 @@
+"""A record unpacked: launch by launch, in whole nanoseconds, every list bounded. Statistics, rows, comparing, verifying begin here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
+
+from protocol.errors import RemoteProtocolError
+from protocol.values.record import BLOCK_FIELDS, MAX_SAMPLES, Host, LoadSample, Record, Timing, unpack_samples
+
+MAX_BLOCKS: Final = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A stretch of timed inferences and how the host was meanwhile. None: its system does not tell."""
+
+    samples: int
+    wall_ns: int
+    cpu_ns: int
+    stall_ns: int | None = None
+    switches: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What one launch timed; nanoseconds, in order."""
+
+    samples: tuple[int, ...]
+    warmup: tuple[int, ...] = ()
+    per_sample: int = 1
+    """Inferences behind each sample, which is their mean."""
+    wall_s: float = 0.0
+    blocks: tuple[Block, ...] = ()
+    host: Host = field(default_factory=Host)
+
+
+@dataclass(frozen=True)
+class Observed:
+    """The raw times of a record, unpacked, in nanoseconds and in order."""
+
+    loads: tuple[int, ...] = ()
+    """Of every launch's load, cold or not."""
+    cold: tuple[int, ...] = ()
+    """Those of them before which the file's pages were dropped from memory."""
+    fresh: tuple[int, ...] = ()
+    """The others."""
+    warm: tuple[int, ...] = ()
+    """Once more in the same process; not among `loads`."""
+    launches: tuple[Launch, ...] = ()
+    series: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    @cached_property
+    def runs(self) -> tuple[int, ...]:
+        """Timed samples of all launches."""
+        return tuple(sample for launch in self.launches for sample in launch.samples)
+
+    @cached_property
+    def warmup(self) -> tuple[int, ...]:
+        """Warm-up samples of all launches."""
+        return tuple(sample for launch in self.launches for sample in launch.warmup)
+
+    @property
+    def inferences(self) -> int:
+        """Timed inferences: more than samples where a sample is the mean of several."""
+        return sum(len(launch.samples) * launch.per_sample for launch in self.launches)
+
+
+def observe(record: Record) -> Observed:
+    """The raw times in `record`.
+
+    Raises `RemoteProtocolError` for samples that are not in the protocol's form, or for more than `MAX_SAMPLES` of a kind in all.
+    """
+    timed, warmed, blocks = (
+        _Bounded("samples"),
+        _Bounded("warm-up samples"),
+        _Bounded("blocks", 5 * MAX_BLOCKS),
+    )
+    launches = tuple(_launch(timing, timed, warmed, blocks) for timing in record.timings)
+    series = _Bounded("times in series")
+    return Observed(
+        loads=_loads(record.loads, "cold", "fresh"),
+        cold=_loads(record.loads, "cold"),
+        fresh=_loads(record.loads, "fresh"),
+        warm=_loads(record.loads, "warm"),
+        launches=launches,
+        series={name: series.unpack(packed) for name, packed in record.series.items()},
+    )
+
+
+class _Bounded:
+    """Unpacks lists, so many numbers in all."""
+
+    def __init__(self, what: str, left: int = MAX_SAMPLES) -> None:
+        self._what, self._left = what, left
+
+    def unpack(self, packed: bytes) -> tuple[int, ...]:
+        found = unpack_samples(packed)
+        self._left -= len(found)
+        if self._left < 0:
+            raise RemoteProtocolError(f"bad record: too many {self._what}")
+        return found
+
+
+def _loads(loads: Iterable[LoadSample], *kinds: str) -> tuple[int, ...]:
+    return tuple(load.ns for load in loads if load.kind in kinds)
+
+
+def _launch(timing: Timing, timed: _Bounded, warmed: _Bounded, blocks: _Bounded) -> Launch:
+    samples = timed.unpack(timing.samples)
+    return Launch(
+        samples=samples,
+        warmup=warmed.unpack(timing.warmup),
+        per_sample=timing.per_sample,
+        wall_s=timing.wall_s,
+        blocks=() if timing.blocks is None else _blocks(blocks.unpack(timing.blocks), len(samples)),
+        host=timing.host or Host(),
+    )
+
+
+def _blocks(numbers: tuple[int, ...], samples: int) -> tuple[Block, ...]:
+    width = len(BLOCK_FIELDS)
+    if len(numbers) % width:
+        raise RemoteProtocolError("bad record: a block is cut off")
+    found = tuple(
+        Block(count, wall, cpu, stall - 1 if stall else None, switches - 1 if switches else None)
+        for count, wall, cpu, stall, switches in zip(
+            *(numbers[at::width] for at in range(width)), strict=True
+        )
+    )
+    if sum(block.samples for block in found) > samples:
+        raise RemoteProtocolError("bad record: its blocks hold more samples than there are")
+    return found

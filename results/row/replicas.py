@@ -1,0 +1,98 @@
+"""Do replicas of one task agree? The same model on the same unit, on several devices of one class. Pure.
+
+Two complete replicas disagree
+    in their outputs  when the outputs differ and either no reference says by how much, or their distances from it (MaxError) are
+                      further apart than the tolerance: then the outputs themselves are, too;
+    in their times    when the 95 % intervals of their medians do not overlap and the medians differ by more than 5 % of the smaller one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from typing import Final
+
+from results.row.row import Row, Status
+
+APART: Final = 0.05
+
+
+class Agreement(StrEnum):
+    """What comparing a replica with the others came to."""
+
+    AGREES = "agrees"
+    DISAGREES = "disagrees"
+    ALONE = "alone"
+    """No other replica of it is complete on another device."""
+
+
+def compare_replicas(rows: Sequence[Row]) -> list[Row]:
+    """`rows` of one campaign with what each replica's comparison came to; others are left as they are."""
+    groups: dict[tuple[str, int], list[Row]] = {}
+    for row in rows:
+        if row.replica is not None and row.status is Status.COMPLETE:
+            groups.setdefault(_group(row, row.replica), []).append(row)
+    return [
+        row.model_copy(update=_compared(row, groups[_group(row, row.replica)]))
+        if row.replica is not None and row.status is Status.COMPLETE
+        else row
+        for row in rows
+    ]
+
+
+def _group(row: Row, replica: int) -> tuple[str, int]:
+    """Replicas of one task are numbered on end, so the number before the first one's names them all."""
+    campaign, _, number = row.job_id.rpartition("/")
+    return campaign, (int(number) if number.isdecimal() else 0) - replica
+
+
+def _compared(row: Row, siblings: Iterable[Row]) -> dict[str, str]:
+    others = [
+        other for other in siblings if other.replica != row.replica and other.device_id != row.device_id
+    ]
+    if not others:
+        return {"agreement": str(Agreement.ALONE), "agreement_reason": "no other device has a result of it"}
+    found = [f"against replica {other.replica}: {why}" for other in others for why in differences(row, other)]
+    if found:
+        return {"agreement": str(Agreement.DISAGREES), "agreement_reason": "; ".join(found)}
+    told = f"with {len(others)} other replica{'s' if len(others) > 1 else ''}"
+    return {"agreement": str(Agreement.AGREES), "agreement_reason": told}
+
+
+def differences(one: Row, other: Row) -> list[str]:
+    """In what two replicas disagree, in words; empty when they agree as far as can be told."""
+    found = []
+    if one.output_sha256 and other.output_sha256 and one.output_sha256 != other.output_sha256:
+        if one.max_error is None or other.max_error is None:
+            found.append("the outputs differ, and no reference says by how much")
+        else:
+            tolerance = min(item.tolerance or 0.0 for item in (one, other))
+            apart = abs(one.max_error - other.max_error)
+            if apart > tolerance:
+                found.append(f"the outputs differ by {apart:.3g} or more, {tolerance:.3g} is tolerated")
+    low, high = sorted((one, other), key=lambda row: row.inference_ms_median or 0.0)
+    if _apart(low, high) and low.inference_ms_median and high.inference_ms_median:
+        share = high.inference_ms_median / low.inference_ms_median - 1
+        if share > APART:
+            told = f"{one.inference_ms_median:.4g} ms, there {other.inference_ms_median:.4g} ms"
+            found.append(f"the median is {told} ({share:.0%} apart)")
+    return found
+
+
+def _apart(low: Row, high: Row) -> bool:
+    """The intervals are known and do not overlap."""
+    top, bottom = low.inference_ms_median_high, high.inference_ms_median_low
+    return top is not None and bottom is not None and bottom > top
+
+
+def disagreements(rows: Iterable[Row]) -> list[str]:
+    """A line for each group of replicas of which some disagree, for people."""
+    groups: dict[tuple[str, int], list[Row]] = {}
+    for row in rows:
+        if row.replica is not None and row.agreement == Agreement.DISAGREES:
+            groups.setdefault(_group(row, row.replica), []).append(row)
+    return [
+        f"Replicas {', '.join(row.job_id.rpartition('/')[2] for row in group)} of {group[0].file_name} × "
+        f"{group[0].compute_units} disagree: {group[0].agreement_reason}"
+        for group in groups.values()
+    ]

@@ -1,0 +1,56 @@
+"""Simulations and how they are kept apart from what was measured: the unit whose figures come from a script, and pretended devices.
+
+One word marks them wherever a number stands: the verdict `simulated`. One mark follows the name of a device that is not there. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, Protocol, TypeVar
+
+from results.row.verdict import Verdict
+from swarm.base.text import safe_text
+
+MARK: Final = "(simulation)"
+
+
+class HasVerdict(Protocol):
+    """A row, a cell of a matrix, a line of a list."""
+
+    @property
+    def verdict(self) -> str:
+        """Its word; empty: it has none."""
+        ...
+
+
+class Named(Protocol):
+    """An advert, or what is shown of one."""
+
+    @property
+    def name(self) -> str:
+        """As its owner named it."""
+        ...
+
+    @property
+    def simulated(self) -> bool | None:
+        """Whether it only pretends to be there."""
+        ...
+
+
+Judged = TypeVar("Judged", bound=HasVerdict)
+
+
+def counting(found: Iterable[Judged]) -> list[Judged]:
+    """Those whose numbers stand together: what was measured. Simulations only where there is nothing else."""
+    known = list(found)
+    return [one for one in known if one.verdict != Verdict.SIMULATED] or known
+
+
+def marked(name: str, simulated: bool | None) -> str:
+    """`name`, with the mark where it is of a simulation."""
+    return f"{name} {MARK}" if simulated else name
+
+
+def shown_name(device: Named, limit: int = 200) -> str:
+    """A device's name for people, cut to `limit` characters, with its mark."""
+    return marked(safe_text(device.name, limit), device.simulated)

@@ -1,0 +1,322 @@
+"""What the numbers of a complete row are worth, and why: one word, the gravest, and all the reasons.
+
+    simulated > unchecked > few-runs > throttled > busy-host > drift > bimodal > noisy > valid
+
+Thresholds are of two kinds. Those of statistics follow from what a reader takes from a number: a tenth is a difference that people act on.
+Those of the host were chosen with `benchmarks/flags.py`, which loads a device blindly and counts what is flagged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from typing import Final
+
+from protocol.values.record import Accelerator
+from results.row.record import Launch, Observed
+from results.row.stats import MIN_LAUNCHES, Centre, centre, follows, launch_medians, median, nearest_rank
+from swarm.base.plural import count
+
+NOISY: Final = 0.10
+"""Half the interval's width, as a share of the median, that is too wide when no precision was asked for."""
+SCATTER: Final = 0.20
+"""Where there is no interval: the middle half of the samples spans more than this share of the median."""
+DRIFT: Final = 0.10
+"""What came later is so much quicker or slower than what came before, as a share of the median."""
+MIN_DRIFT: Final = 20
+"""Samples from which a launch's halves are compared."""
+MIN_SIDE: Final = 3
+"""Launches on either side of a change."""
+CLOSE: Final = 0.01
+"""Launches within this share of each other are the same to whoever reads them, in whatever order they lie."""
+MODES: Final = 0.15
+"""A gap between two groups of launches, as a share of the median, that makes them two modes."""
+STALLED: Final = 0.05
+"""Share of the timed time in which something that wanted to run had no processor."""
+OTHERS: Final = 0.05
+"""Share of all processors' time that went to other processes."""
+STOLEN: Final = 0.05
+"""Share of all processors' time that the hypervisor took."""
+CLOCK: Final = 0.75
+"""A launch's clock below this share of the fastest launch's is a fall."""
+
+
+PRETENDED: Final = "a simulation: its figures come from a script, nothing was measured"
+
+
+class Verdict(StrEnum):
+    """What the numbers of a complete row are worth."""
+
+    VALID = "valid"
+    """Checked against the reference, its interval is as narrow as asked, and nothing that was seen of the host speaks against it."""
+    SIMULATED = "simulated"
+    """A simulation: its figures come from a script or its device only pretends to be one. Nothing was measured."""
+    UNCHECKED = "unchecked"
+    """The outputs were not compared with a reference: the time is right, what was computed may not be."""
+    FEW_RUNS = "few-runs"
+    """Too few launches for an interval."""
+    THROTTLED = "throttled"
+    """The processor or the accelerator was slowed."""
+    BUSY_HOST = "busy-host"
+    """Other work took part of the device meanwhile."""
+    DRIFT = "drift"
+    """Later times differ from earlier ones."""
+    BIMODAL = "bimodal"
+    """The launches fall into two groups; the median lies in or between them."""
+    NOISY = "noisy"
+    """The interval is wider than asked for."""
+    UNREADABLE = "unreadable"
+    """The record's samples are not what the protocol says; no number was made of them."""
+
+
+_GRAVEST: Final = (
+    Verdict.SIMULATED,
+    Verdict.UNCHECKED,
+    Verdict.FEW_RUNS,
+    Verdict.THROTTLED,
+    Verdict.BUSY_HOST,
+    Verdict.DRIFT,
+    Verdict.BIMODAL,
+    Verdict.NOISY,
+)
+MEANS: Final[dict[Verdict, tuple[str, str]]] = {
+    Verdict.VALID: (
+        "The outputs are right, the median is known as closely as asked, and nothing that was seen of the device speaks against it.",
+        "",
+    ),
+    Verdict.SIMULATED: (
+        "These figures come from a script, or from a device that is not there: they say nothing of any device or model.",
+        "measure on a real unit, such as CPU (ONNX)",
+    ),
+    Verdict.UNCHECKED: (
+        "Nobody knows whether the device computed the right thing: the times are real, the outputs may not be.",
+        "measure with check: reference, or look at max_error where the outputs differ",
+    ),
+    Verdict.FEW_RUNS: (
+        "How far the median may lie from what another day would give cannot be said from so few launches.",
+        f"measure with loads: {MIN_LAUNCHES} or more and at least four runs for each of them, or with precision: 2%",
+    ),
+    Verdict.THROTTLED: (
+        "The device slowed itself down while it was measured: a cool one would be quicker.",
+        "let it cool, give it air or power, and measure again",
+    ),
+    Verdict.BUSY_HOST: (
+        "Other programs took part of the device while it was measured: alone it would be quicker.",
+        "end what runs beside, and measure again",
+    ),
+    Verdict.DRIFT: (
+        "Later times differ from earlier ones: something changed meanwhile, so one number does not say it all.",
+        "look at the launches in their order below; measure again, or for longer",
+    ),
+    Verdict.BIMODAL: (
+        "The launches fall into two groups, as where two sorts of cores or two memory layouts are in play: the median is of one of them.",
+        "look at both groups below; more launches tell how often each comes",
+    ),
+    Verdict.NOISY: (
+        "The times scatter more than asked: the median may be off by as much as is told.",
+        "measure with more launches (loads:), or end what runs beside",
+    ),
+    Verdict.UNREADABLE: ("The samples in the record cannot be read, so no number was made of them.", ""),
+}
+"""For somebody who sees the word for the first time: what it says of the numbers, and what would help."""
+
+Finding = tuple[Verdict, str]
+
+
+def judge(
+    observed: Observed,
+    *,
+    agrees: bool | None,
+    precision: float | None = None,
+    accelerator: Accelerator | None = None,
+    crowded: bool = False,
+    simulated: bool = False,
+) -> Finding:
+    """The verdict on a measurement and why. `precision`: the share of the median that was asked for; None: a number of runs was.
+    `crowded`: its threads wait for each other, being as many as there are cores or more: that something waited says nothing of others.
+    `simulated`: nothing was measured, whatever else is to be said of the numbers.
+    """
+    found = findings(
+        observed,
+        agrees=agrees,
+        precision=precision,
+        accelerator=accelerator,
+        crowded=crowded,
+        simulated=simulated,
+    )
+    return found[0][0], "; ".join(why for _, why in found)
+
+
+def findings(
+    observed: Observed,
+    *,
+    agrees: bool | None,
+    precision: float | None = None,
+    accelerator: Accelerator | None = None,
+    crowded: bool = False,
+    simulated: bool = False,
+) -> list[Finding]:
+    """Each reason of its own, the gravest first; at least one, as `valid` has a reason too. Arguments as of `judge`."""
+    launches = [launch for launch in observed.launches if launch.samples]
+    found = [
+        *([(Verdict.SIMULATED, PRETENDED)] if simulated else []),
+        *_checked(agrees),
+        *_enough(launches),
+        *_throttled(launches, accelerator),
+        *_busy(launches, crowded),
+        *_steady(launches),
+        *_narrow(launches, precision),
+    ]
+    if not found:
+        width = centre([launch.samples for launch in launches]).half_width
+        why = (
+            f"checked; {count(len(launches), 'launch', 'launches')}, the median within ±{(width or 0.0):.1%}"
+        )
+        return [(Verdict.VALID, why)]
+    return sorted(found, key=lambda item: _GRAVEST.index(item[0]))
+
+
+def _checked(agrees: bool | None) -> list[Finding]:
+    if agrees:
+        return []
+    why = "outputs not compared with a reference" if agrees is None else "outputs differ from the reference"
+    return [(Verdict.UNCHECKED, why)]
+
+
+def _enough(launches: Sequence[Launch]) -> list[Finding]:
+    if len(launches) >= MIN_LAUNCHES:
+        return []
+    runs = sum(len(launch.samples) for launch in launches)
+    told = f"{count(runs, 'timed inference')} in {count(len(launches), 'launch', 'launches')}"
+    return [(Verdict.FEW_RUNS, f"{told}, {MIN_LAUNCHES} launches are needed for an interval")]
+
+
+# -- the host --------------------------------------------------------------------------------------------------------------------
+
+
+def _throttled(launches: Sequence[Launch], accelerator: Accelerator | None) -> list[Finding]:
+    found = []
+    times = sum(launch.host.throttles or 0 for launch in launches)
+    if times:
+        found.append(f"the processors were slowed because of heat {times} times")
+    clocks = [launch.host.clock_mhz for launch in launches if launch.host.clock_mhz]
+    if len(clocks) > 1 and min(clocks) < CLOCK * max(clocks):
+        found.append(f"the clock fell from {max(clocks):.0f} to {min(clocks):.0f} MHz")
+    if accelerator is not None and accelerator.throttled:
+        found.append(f"the accelerator was slowed: {', '.join(accelerator.throttled)}")
+    return [(Verdict.THROTTLED, why) for why in found]
+
+
+def _busy(launches: Sequence[Launch], crowded: bool) -> list[Finding]:
+    shares = (
+        (None if crowded else stall_share(launches), STALLED, "of the time something waited for a processor"),
+        (mean_share(launches, "others"), OTHERS, "of the processors' time went to other work"),
+        (mean_share(launches, "steal"), STOLEN, "of the processors' time was taken by the hypervisor"),
+    )
+    return [
+        (Verdict.BUSY_HOST, f"{share:.0%} {words}")
+        for share, limit, words in shares
+        if share is not None and share > limit
+    ]
+
+
+def stall_share(launches: Iterable[Launch]) -> float | None:
+    """Of the wall time of the blocks that tell it; at most 1."""
+    told = [block for launch in launches for block in launch.blocks if block.stall_ns is not None]
+    wall = sum(block.wall_ns for block in told)
+    return min(sum(block.stall_ns or 0 for block in told) / wall, 1.0) if wall else None
+
+
+def mean_share(launches: Iterable[Launch], name: str) -> float | None:
+    """`others` or `steal` of the launches that tell it, by their wall time."""
+    told = [
+        (share, launch.wall_s) for launch in launches if (share := getattr(launch.host, name)) is not None
+    ]
+    wall = sum(seconds for _, seconds in told)
+    if not wall:
+        return sum(share for share, _ in told) / len(told) if told else None
+    return float(sum(share * seconds for share, seconds in told) / wall)
+
+
+# -- the times ---------------------------------------------------------------------------------------------------------------------
+
+
+def _steady(launches: Sequence[Launch]) -> list[Finding]:
+    """A change from one launch to the next, else two modes, else launches that follow each other; and a change within the launches."""
+    medians = launch_medians([launch.samples for launch in launches])
+    found = change(medians) or modes(medians) or waves(medians)
+    return [finding for finding in (found, _halves(launches)) if finding]
+
+
+def change(medians: Sequence[float]) -> Finding | None:
+    """Where launches fall apart into earlier and later ones that do not overlap, and differ by more than `DRIFT`."""
+    best: tuple[float, int] | None = None
+    whole = median(medians) if medians else 0.0
+    for at in range(MIN_SIDE, len(medians) - MIN_SIDE + 1):
+        before, after = medians[:at], medians[at:]
+        if max(before) < min(after) or max(after) < min(before):
+            step = (median(after) - median(before)) / whole if whole else 0.0
+            if abs(step) > DRIFT and (best is None or abs(step) > abs(best[0])):
+                best = (step, at)
+    if best is None:
+        return None
+    return Verdict.DRIFT, f"launch {best[1] + 1} and later {best[0]:+.0%} against those before"
+
+
+def waves(medians: Sequence[float]) -> Finding | None:
+    """Launches that are like the ones before them, so that their interval is narrower than what is known: a slow change goes on in them."""
+    whole = median(medians) if medians else 0.0
+    spread = (max(medians) - min(medians)) / whole if whole else 0.0
+    if spread <= CLOSE or not follows(medians):
+        return None
+    return (
+        Verdict.DRIFT,
+        f"the launches follow each other within {spread:.1%}: the interval may be too narrow",
+    )
+
+
+def modes(medians: Sequence[float]) -> Finding | None:
+    """Two groups with at least two launches each, a gap between them that is wide and wider than either group."""
+    ordered = sorted(medians)
+    if len(ordered) < MIN_LAUNCHES:
+        return None
+    whole = median(ordered)
+    for at in range(2, len(ordered) - 1):
+        low, high = ordered[:at], ordered[at:]
+        gap = high[0] - low[-1]
+        if whole and gap / whole > MODES and gap > 2 * max(low[-1] - low[0], high[-1] - high[0]):
+            told = f"{count(at, 'launch', 'launches')} at {median(low) / 1e6:.4g} ms, {len(high)} at {median(high) / 1e6:.4g} ms"
+            return Verdict.BIMODAL, f"two modes: {told}"
+    return None
+
+
+def _halves(launches: Sequence[Launch]) -> Finding | None:
+    """The second half of the launches' samples against the first: the middle launch says it."""
+    steps = []
+    for launch in launches:
+        samples = launch.samples
+        half, whole = len(samples) // 2, median(samples)
+        if len(samples) >= MIN_DRIFT and whole > 0:
+            steps.append((median(samples[-half:]) - median(samples[:half])) / whole)
+    step = median(steps) if steps else 0.0
+    if abs(step) <= DRIFT:
+        return None
+    return Verdict.DRIFT, f"second half {step:+.0%} against the first"
+
+
+def _narrow(launches: Sequence[Launch], precision: float | None) -> list[Finding]:
+    found: Centre = centre([launch.samples for launch in launches])
+    width, asked = found.half_width, NOISY if precision is None else precision
+    if width is not None:
+        if width <= asked:
+            return []
+        wanted = f"±{asked:.1%} {'is the limit' if precision is None else 'was asked for'}"
+        return [(Verdict.NOISY, f"the median is known within ±{width:.1%}, {wanted}")]
+    ordered = sorted(sample for launch in launches for sample in launch.samples)
+    if ordered and not found.median:
+        return [(Verdict.NOISY, "the median is 0: no inference takes no time, whatever was timed")]
+    whole = median(ordered) if len(ordered) >= MIN_LAUNCHES else 0.0
+    scatter = (nearest_rank(ordered, 75) - nearest_rank(ordered, 25)) / whole if whole > 0 else 0.0
+    return (
+        [(Verdict.NOISY, f"the middle half spans {scatter:.0%} of the median")] if scatter > SCATTER else []
+    )

@@ -1,0 +1,1 @@
+"""Carries on a campaign from another machine."""

@@ -1,0 +1,165 @@
+"""Looking at a campaign that is not in this home's store: as a visitor with a key of its own, and a token made from what this home may do.
+
+So the scheduler process of this home, if one runs, is not disturbed; and nothing changes at any worker.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import trio
+
+from protocol.errors import CampaignError
+from protocol.messages.work import WORK, LiveLease
+from protocol.values.advert import Advert
+from protocol.words import Family
+from scheduler.adoption.adopt import Adoption, tally
+from scheduler.adoption.recovery import Gathered, Gatherer
+from scheduler.adoption.token import passed_on
+from scheduler.run.credentials import Presenting
+from swarm.join.ephemeral import Visitor, inside
+from swarm.net.identity import Identity
+from swarm.net.link import Link, Links
+from swarm.pools.membership import Credential
+
+VISIT_S: Final = 900.0
+"""How long the visitor's tokens last; a longer look makes new ones."""
+LOOK_S: Final = 1.0
+FIND_EVERY: Final = 5
+QUIET_S: Final = 20.0
+"""When nothing of it was live for so long, it is over, or waits for its scheduler."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speaks:
+    """On whose behalf we look. `held`: what `key` can present; `own`: its word counts by itself where workers know it."""
+
+    key: Identity
+    owner: str
+    held: Sequence[Credential]
+    own: bool
+
+
+@asynccontextmanager
+async def visiting(gates: Sequence[str], campaign: str, speaks: Speaks) -> AsyncIterator[Gatherer]:
+    """Be in the swarm as a visitor who may speak of one campaign. Raises as `inside`."""
+    visitor = Identity.fresh()
+
+    def tokens() -> Sequence[Credential]:
+        now = time.time()
+        handed = passed_on(
+            speaks.key, speaks.held, visitor.peer_id, campaign, own=speaks.own, lasts_s=VISIT_S, now=now
+        )
+        return [Credential(each.issuer, each.token, "", now + VISIT_S, campaign) for each in handed]
+
+    presenting = Presenting(tokens, time.time)
+
+    async def introduce(link: Link, advert: Advert) -> None:
+        await presenting.introduce(link, advert.pools)
+
+    async with inside(gates, visitor) as (network, index, nursery):
+        links = Links(network, Family.WORK, WORK, nursery)
+        announce = Visitor(network, speaks.key).announce
+        yield Gatherer(network, index, links, introduce, campaign, announce=announce)
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """How the campaign stands, as far as its workers tell."""
+
+    adoption: Adoption
+    live: tuple[tuple[str, LiveLease], ...]
+    """(device, lease) of what runs or waits."""
+
+    @property
+    def over(self) -> bool:
+        """Every task has run."""
+        return self.adoption.finished == self.adoption.tasks
+
+    def line(self) -> str:
+        """For people."""
+        runs = [
+            f"{device} {lease.task.rpartition('/')[2]}: {_phase(lease)}"
+            for device, lease in self.live
+            if not lease.queued
+        ]
+        shown = ", ".join(runs[:6]) + (f" and {len(runs) - 6} more" if len(runs) > 6 else "")
+        return self.adoption.line() + (f" ({shown})" if shown else "")
+
+    def json(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "campaign": self.adoption.campaign,
+            "name": self.adoption.name,
+            "tasks": self.adoption.tasks,
+            "running": self.adoption.running,
+            "waiting": self.adoption.waiting,
+            "finished": self.adoption.finished,
+            "to_do": self.adoption.to_do,
+            "live": [
+                {
+                    "task": lease.task,
+                    "attempt": lease.attempt,
+                    "device": device,
+                    "phase": str(lease.phase) if lease.phase is not None else None,
+                    "queued": lease.queued,
+                }
+                for device, lease in self.live
+            ],
+            "silent": dict(self.adoption.silent),
+        }
+
+
+def _phase(lease: LiveLease) -> str:
+    if lease.phase is None:
+        return "starting"
+    return f"{lease.phase} {lease.done}/{lease.total}" if lease.total else str(lease.phase)
+
+
+async def look_on(
+    gatherer: Gatherer,
+    owner: str,
+    show: Callable[[Sight], None],
+    *,
+    pause: Callable[[float], Awaitable[None]] = trio.sleep,
+) -> Sight:
+    """Look every second and `show` what is new, until all tasks have run, or nothing was live for a while. Gives the last sight.
+
+    Raises `CampaignError` when no worker knows the campaign.
+    """
+    gathered = await gatherer.gather()
+    if not any(each.deed is not None for each in gathered.heard.values()):
+        await gatherer.widen(gathered)
+    _, opened = await gatherer.deed(gathered, owner)
+    quiet, looks, last = 0.0, 0, ""
+    while True:
+        sight = sight_of(gathered, tally(opened.deed, opened.tasks, gathered.places(), gathered.silent))
+        if sight.line() != last:
+            last = sight.line()
+            show(sight)
+        quiet = 0.0 if sight.live else quiet + LOOK_S
+        if sight.over or quiet >= QUIET_S:
+            return sight
+        await pause(LOOK_S)
+        looks += 1
+        if looks % FIND_EVERY == 0:
+            await gatherer.find()
+        before, gathered = gathered, Gathered()
+        await gatherer.look(tuple(gatherer.adverts), gathered)
+        if not gathered.heard and not before.heard:
+            raise CampaignError("none of the campaign's devices answers any more")
+
+
+def sight_of(gathered: Gathered, adoption: Adoption) -> Sight:
+    """What runs and waits, by device and task."""
+    live = [
+        (each.advert.name, lease)
+        for each in gathered.heard.values()
+        for lease in each.leases
+        if not lease.reporting and not lease.settled
+    ]
+    return Sight(adoption, tuple(sorted(live, key=lambda item: (item[1].queued, item[0], item[1].task))))

@@ -1,0 +1,121 @@
+"""What `delegate` prints and `adopt --token` takes: one string with the campaign, whose it is, the way in, and the tokens. Pure.
+
+    sarkd1 + base58( checksum of 4 bytes + msgpack of: campaign, owner, gates, tokens )
+
+Every token in it is bound to the peer id of the scheduler it was made for: nobody else can use it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import Annotated, Final, Literal
+
+import base58
+from pydantic import Field
+
+from protocol.errors import BadTicket, NotPermitted, RemoteProtocolError
+from protocol.signed.campaign_manifest import CampaignId
+from protocol.wire.base import AddressText, Message, PeerName, Token
+from protocol.wire.codec import pack, read_value
+from protocol.words import Right
+from swarm.net.identity import Identity
+from swarm.pools.membership import Credential
+from swarm.pools.tokens import Grant, delegate, issue, prove
+
+MARK: Final = "sarkd1"
+MAX_TEXT: Final = 32 * 1024
+MAX_TOKENS: Final = 8
+RIGHTS: Final = frozenset({Right.SUBMIT, Right.STATUS})
+_MAX_BODY: Final = 22 * 1024
+_CHECKSUM: Final = 4
+_CONTEXT: Final = b"sark handover 1\n"
+
+
+class Handed(Message):
+    """A token and whose key it rests on."""
+
+    issuer: PeerName
+    token: Token
+
+
+class Handover(Message):
+    """What is in the string."""
+
+    v: Literal[1] = 1
+    campaign: CampaignId
+    owner: PeerName
+    gates: Annotated[tuple[AddressText, ...], Field(max_length=8)] = ()
+    tokens: Annotated[tuple[Handed, ...], Field(min_length=1, max_length=MAX_TOKENS)]
+
+
+def passed_on(
+    key: Identity,
+    held: Iterable[Credential],
+    to: str,
+    campaign: str,
+    *,
+    own: bool,
+    lasts_s: float,
+    now: float,
+) -> tuple[Handed, ...]:
+    """Tokens that let `to` do for one campaign what `held` let `key` do, and with `own` what `key` may do where workers know it itself.
+
+    Nothing of it goes beyond the campaign. ValueError when `to` is no peer id.
+    """
+    grant = Grant(RIGHTS, campaigns=frozenset({campaign}), lasts_s=lasts_s)
+    found = [Handed(issuer=key.peer_id, token=issue(key, to, grant, now=now))] if own else []
+    for credential in held:
+        if credential.campaign not in ("", campaign):
+            continue
+        try:
+            token = delegate(credential.token, credential.issuer, key, to, grant, now=now)
+        except NotPermitted:  # over, or passed on as often as it may be
+            continue
+        found.append(Handed(issuer=credential.issuer, token=token))
+    return tuple(found[:MAX_TOKENS])
+
+
+def write_handover(handover: Handover) -> str:
+    """The string."""
+    body = pack(handover.to_wire())
+    return MARK + base58.b58encode(_checksum(body) + body).decode()
+
+
+def read_handover(text: str, peer: str, *, now: float) -> tuple[Handover, tuple[Credential, ...]]:
+    """What is in the string, and what `peer` can present of it. Raises `BadTicket` with what to do."""
+    text = "".join(text.split())
+    if not text.startswith(MARK) or len(text) > MAX_TEXT:
+        raise BadTicket(
+            f"this is no campaign's token: it begins with {MARK}",
+            hint="the campaign's owner makes one: sark-node delegate CAMPAIGN --to SCHEDULER_ID",
+        )
+    again = f"copy it whole, from {MARK} to its last letter"
+    try:
+        raw = base58.b58decode(text[len(MARK) :])
+    except ValueError:
+        raise BadTicket("this token is damaged", hint=again) from None
+    body = raw[_CHECKSUM:]
+    if raw[:_CHECKSUM] != _checksum(body):
+        raise BadTicket("this token is damaged: a part is missing or was changed", hint=again)
+    try:
+        handover = read_value(Handover, body, max_bytes=_MAX_BODY)
+    except RemoteProtocolError:
+        raise BadTicket(
+            "this token says something that is not understood here", hint="update sark-node"
+        ) from None
+    return handover, tuple(_credential(handover, handed, peer, now) for handed in handover.tokens)
+
+
+def _credential(handover: Handover, handed: Handed, peer: str, now: float) -> Credential:
+    """Raises `NotPermitted` when it is for another peer, another campaign or another owner's, or is over."""
+    proof = prove(handed.token, handed.issuer, peer, now=now)
+    if proof.grant.campaigns is None or handover.campaign not in proof.grant.campaigns:
+        raise NotPermitted("this token is not for the campaign that it names")
+    if handover.owner not in (handed.issuer, proof.principal):
+        raise NotPermitted("this token is not from the campaign's owner")
+    return Credential(handed.issuer, handed.token, "", proof.expires, handover.campaign)
+
+
+def _checksum(body: bytes) -> bytes:
+    return hashlib.sha256(_CONTEXT + body).digest()[:_CHECKSUM]

@@ -1,0 +1,1 @@
+"""The campaign file: read, checked with line numbers, written back."""

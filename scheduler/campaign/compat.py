@@ -1,0 +1,93 @@
+"""The plain form of a campaign, as the predecessor's users have it, read into the same `Campaign`.
+
+    {"model_url": "model.onnx", "jobs": [{"compute_unit": "CPU (ONNX)", "num_inference_runs": 10}]}
+
+`device_udid` becomes the clause `device == …`, `worker_id` the clause `peer == …`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+from pydantic import Field, StringConstraints, ValidationError
+
+from protocol.wire.base import Name, Sha256
+from scheduler.campaign.errors import Problem, first_found, first_of
+from scheduler.campaign.fields import Bytes, Runs, UnitName
+from scheduler.campaign.model import Campaign, Job, ModelEntry, Part
+from swarm.base.yaml import Document
+from swarm.download.urls import scheme_of
+
+Word = Annotated[str, StringConstraints(pattern=r"^[!-~](?:[ -~]{0,118}[!-~])?$")]
+
+
+class PlainJob(Part):
+    """One unit to run the model on."""
+
+    compute_unit: UnitName
+    num_inference_runs: Runs = 100
+    """Timed inferences."""
+    device_udid: Word | None = None
+    """Only on the device with this id."""
+    worker_id: Word | None = None
+    """Only on the worker with this peer id."""
+
+
+class PlainCampaign(Part):
+    """One model and the jobs to run with it."""
+
+    campaign: Name | None = None
+    """Its name; the model's if left out."""
+    model_url: Annotated[str, StringConstraints(min_length=1, max_length=4096)]
+    """Path of the model's file from this one, or a URL: https:, http:, file: or hf://ORG/REPO/FILE."""
+    model_sha256: Sha256 | None = None
+    """Of the file, in hexadecimal; the campaign is refused when it does not match."""
+    model_size: Bytes | None = None
+    """Of the file, in bytes. With a URL and `model_sha256` nothing is fetched when the campaign is submitted: each device fetches the file
+    itself."""
+    jobs: Annotated[tuple[PlainJob, ...], Field(min_length=1, max_length=10_000, strict=False)]
+
+
+_PARTS: Final = {"jobs": PlainJob}
+
+
+def is_plain(value: Mapping[str, Any]) -> bool:
+    """Whether this file is written in the plain form."""
+    return "model_url" in value or ("jobs" in value and "models" not in value)
+
+
+def read_plain(document: Document) -> Campaign:
+    """The campaign in a document of the plain form. Raises `CampaignError`."""
+    try:
+        plain = PlainCampaign.model_validate(document.value)
+    except ValidationError as exc:
+        raise first_found(exc, document, PlainCampaign, _PARTS) from None
+    entry = _entry(plain, document)
+    jobs = tuple(_job(job) for job in plain.jobs)
+    name = plain.campaign or re.sub(r"[^A-Za-z0-9._-]+", "-", entry.label).strip("-._")[:64] or "campaign"
+    return Campaign(
+        campaign=name, models=(entry,), units=tuple(dict.fromkeys(job.unit for job in jobs)), jobs=jobs
+    )
+
+
+def _job(job: PlainJob) -> Job:
+    where = []
+    if job.device_udid is not None:
+        where.append(f"device == {job.device_udid}")
+    if job.worker_id is not None:
+        where.append(f"peer == {job.worker_id}")
+    return Job(unit=job.compute_unit, runs=job.num_inference_runs, where=tuple(where))
+
+
+def _entry(plain: PlainCampaign, document: Document) -> ModelEntry:
+    where = "url" if scheme_of(plain.model_url) else "path"
+    given = {where: plain.model_url, "sha256": plain.model_sha256, "size": plain.model_size}
+    try:
+        return ModelEntry.model_validate(given)
+    except ValidationError as exc:
+        first = exc.errors(include_url=False)[0]
+        told = first.get("ctx", {})
+        problem = Problem(("model_url",), told.get("what", first["msg"]), told.get("hint", ""))
+        raise first_of([problem], document) from None

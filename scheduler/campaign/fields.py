@@ -1,0 +1,250 @@
+"""The words and numbers of a campaign file as types: durations, percentages, clauses, URLs, units; each checked, and shown as written."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Final, Literal
+from urllib.parse import unquote, urlsplit
+from urllib.request import url2pathname
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    StringConstraints,
+    WithJsonSchema,
+)
+from pydantic_core import PydanticCustomError
+
+from protocol.errors import CampaignError, Refused
+from protocol.values.requirement import parse_clause
+from protocol.values.task import DimName
+from protocol.words import Reason
+from swarm.base.text import is_safe, safe_text
+from swarm.download.urls import FOR_OWNER, MAX_URL, read_hf, read_url, scheme_of, without_secrets
+
+UNITS: Final = (
+    "CPU (ONNX)",
+    "GPU (ONNX)",
+    "DirectML (ONNX)",
+    "TensorRT (ONNX)",
+    "OpenVINO CPU (ONNX)",
+    "OpenVINO GPU (ONNX)",
+    "OpenVINO NPU (ONNX)",
+    "CoreML (ONNX)",
+    "NPU (ONNX)",
+    "GPU (CoreML)",
+    "Neural Engine (CoreML)",
+    "CPU (CoreML)",
+    "CPU (Torch)",
+    "GPU (Torch)",
+    "API (OpenAI)",
+    "Fake (Simulation)",
+)
+"""The compute units that sark-node knows; a driver of one's own may bring others (`load_campaign(..., more_units=…)`)."""
+
+URL_SCHEMES: Final = frozenset({"https", "http", "file", "hf"})
+_DURATION: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*(ms|s|m|h|d)")
+_INPUT: Final = re.compile(r"[a-z][a-z0-9]{1,15}\[(?:\w{1,50}(?:, ?\w{1,50}){0,7})?\]", re.ASCII)
+_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+MAX_DURATION_S: Final = 30 * 86400.0
+
+
+def wrong(what: str, hint: str = "") -> PydanticCustomError:
+    """An error of one value, in our words."""
+    return PydanticCustomError("campaign", "{what}", {"what": what, "hint": hint})
+
+
+def parse_duration(value: Any) -> float:
+    """Seconds in `500ms`, `90s`, `10m`, `2h`, `1d`. Raises `PydanticCustomError`."""
+    hint = "write a number and a unit: 500ms, 90s, 10m, 2h"
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        raise wrong(f"the duration {value} has no unit", hint)
+    found = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
+    if not found:
+        raise wrong(f"{safe_text(repr(value), 60)} is not a duration", hint)
+    seconds = float(found[1]) * _SECONDS[found[2]]
+    if not 0 < seconds <= MAX_DURATION_S:
+        raise wrong(f"the duration {safe_text(found[0])} is out of range", "between 1ms and 30d")
+    return seconds
+
+
+def show_duration(seconds: float) -> str:
+    """The inverse of `parse_duration`, in seconds."""
+    return f"{seconds:.9f}".rstrip("0").rstrip(".") + "s"
+
+
+_TIME: Final = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])")
+
+
+def parse_time(value: Any) -> float:
+    """Seconds after midnight of `03:00`. Raises `PydanticCustomError`."""
+    found = _TIME.fullmatch(value.strip()) if isinstance(value, str) else None
+    if not found:
+        raise wrong(
+            f"{safe_text(repr(value), 60)} is not a time of the day", "write it as 03:00 or 23:30, in UTC"
+        )
+    return 3600.0 * int(found[1]) + 60.0 * int(found[2])
+
+
+def show_time_of_day(seconds: float) -> str:
+    """The inverse of `parse_time`."""
+    return f"{int(seconds) // 3600:02}:{int(seconds) // 60 % 60:02}"
+
+
+def check_webhook(text: str) -> str:
+    """A URL that a webhook may be sent to. Raises `PydanticCustomError`."""
+    try:
+        place = read_url(text, FOR_OWNER)
+    except Refused as exc:
+        raise wrong(f"the webhook cannot be used: {exc.what}", exc.hint) from None
+    if place.scheme != "https" and place.host not in _LOOPBACK:
+        raise wrong("a webhook goes by https, or to this machine itself", "such as https://example.org/hook")
+    return text
+
+
+_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+_PERCENT: Final = re.compile(r"([0-9]{1,2}(?:\.[0-9]{1,6})?)\s*%")
+FINEST: Final = 0.001
+COARSEST: Final = 0.5
+
+
+def parse_percent(value: Any) -> float:
+    """The share in `2%` or `0.5 %`. Raises `PydanticCustomError`."""
+    hint = "write it with its sign: 2%, 0.5%"
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        raise wrong(f"the precision {value} has no percent sign", hint)
+    found = _PERCENT.fullmatch(value.strip()) if isinstance(value, str) else None
+    if not found:
+        raise wrong(f"{safe_text(repr(value), 60)} is not a percentage", hint)
+    share = float(found[1]) / 100
+    if not FINEST <= share <= COARSEST:
+        raise wrong(
+            f"the precision {safe_text(found[0])} is out of range", f"between {FINEST:.1%} and {COARSEST:.0%}"
+        )
+    return share
+
+
+def show_percent(share: float) -> str:
+    """The inverse of `parse_percent`."""
+    return f"{100 * share:.6f}".rstrip("0").rstrip(".") + "%"
+
+
+def read_step(value: Any) -> Any:
+    """What stands beside `step` and `of` are the step's options."""
+    if isinstance(value, str):
+        return {"step": value}
+    if not isinstance(value, dict) or "options" in value:
+        return value
+    own = {key: value[key] for key in value if key in ("step", "of")}
+    return {**own, "options": {key: value[key] for key in value if key not in own}}
+
+
+def _check_clause(text: str) -> str:
+    try:
+        parse_clause(text)
+    except CampaignError as exc:
+        raise wrong(exc.what, exc.hint) from exc
+    except ValueError as exc:  # a value longer than a clause may carry
+        raise wrong(f'cannot read clause "{safe_text(text, 60)}"', "the value is too long") from exc
+    return text
+
+
+def check_visible(text: str) -> str:
+    if not is_safe(text):
+        raise wrong("the name holds characters that cannot be seen", "use letters, digits and signs")
+    return text
+
+
+def _check_input(text: str) -> str:
+    if not _INPUT.fullmatch(text):
+        raise wrong(
+            f'"{safe_text(text, 60)}" is not the type and shape of an input',
+            "such as float32[1, 3, 224, 224]",
+        )
+    return text
+
+
+def path_is_enough(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    return {"url" if scheme_of(value) in URL_SCHEMES or "://" in value else "path": value}
+
+
+def _check_url(text: str) -> str:
+    """What it names is for `models.py` to find; here, whether it can be read at all."""
+    scheme = scheme_of(text)
+    try:
+        if scheme == "hf":
+            read_hf(text)
+        elif scheme in ("https", "http"):
+            read_url(text, FOR_OWNER)
+        elif scheme == "file":
+            file_of(text)
+        else:
+            raise wrong(
+                f"{safe_text(without_secrets(text), 60)!r} is no URL that can be fetched",
+                "write https://…, hf://ORG/REPO/FILE, or for a file of this machine path:",
+            )
+    except Refused as exc:
+        raise wrong(
+            f"the URL {safe_text(without_secrets(text), 60)!r} cannot be used: {exc.what}", exc.hint
+        ) from None
+    return text
+
+
+def file_of(url: str) -> str:
+    """The path in a `file:` URL. Raises `Refused` for one of another machine."""
+    parts = urlsplit(url)
+    path = url2pathname(parts.path) if parts.path else ""
+    if parts.netloc not in ("", "localhost") or not path or "\x00" in unquote(path):
+        raise Refused(
+            "it names no file of this machine", reason=Reason.BAD_REQUEST, hint="write file:///the/path"
+        )
+    return path
+
+
+Duration = Annotated[
+    float,
+    BeforeValidator(parse_duration),
+    PlainSerializer(show_duration),
+    WithJsonSchema(
+        {
+            "type": "string",
+            "pattern": r"^\s*[0-9]+(\.[0-9]+)?\s*(ms|s|m|h|d)\s*$",
+            "examples": ["500ms", "90s", "10m"],
+        }
+    ),
+]
+Percent = Annotated[
+    float,
+    BeforeValidator(parse_percent),
+    PlainSerializer(show_percent),
+    WithJsonSchema(
+        {"type": "string", "pattern": r"^\s*[0-9]{1,2}(\.[0-9]{1,6})?\s*%\s*$", "examples": ["2%", "0.5%"]}
+    ),
+]
+TimeOfDay = Annotated[
+    float,
+    BeforeValidator(parse_time),
+    PlainSerializer(show_time_of_day),
+    WithJsonSchema({"type": "string", "pattern": r"^([01][0-9]|2[0-3]):[0-5][0-9]$", "examples": ["03:00"]}),
+]
+Webhook = Annotated[str, StringConstraints(min_length=1, max_length=MAX_URL), AfterValidator(check_webhook)]
+UrlText = Annotated[str, StringConstraints(min_length=1, max_length=MAX_URL), AfterValidator(_check_url)]
+ClauseText = Annotated[str, StringConstraints(max_length=300), AfterValidator(_check_clause)]
+UnitName = Annotated[
+    str,
+    StringConstraints(pattern=r"^[!-~](?:[ -~]{0,98}[!-~])?$"),
+    WithJsonSchema({"type": "string", "anyOf": [{"enum": list(UNITS)}, {"pattern": r"^[ -~]{1,100}$"}]}),
+]
+Dims = Annotated[dict[DimName, Annotated[int, Field(ge=1, le=2**31)]], Field(max_length=64)]
+Bytes = Annotated[int, Field(ge=1, le=2**53)]
+InputText = Annotated[str, AfterValidator(_check_input)]
+Runs = Annotated[int, Field(ge=1, le=1_000_000)]
+StepOption = str | bool | int | float | Annotated[tuple[int | float, ...], Field(max_length=64, strict=False)]
+Batches = Annotated[
+    tuple[Annotated[int, Field(ge=1, le=2**20)], ...], Field(min_length=1, max_length=64, strict=False)
+]
+Threads = Literal["physical"] | Annotated[int, Field(ge=1, le=8192)]

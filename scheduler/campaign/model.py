@@ -1,0 +1,303 @@
+"""What a campaign is: the values behind the file that a person writes, checked one by one, frozen.
+
+The models here are the file's form: the JSON Schema is generated from them, and `model_dump_json` / `model_validate_json` keep a
+campaign whole. What needs a look at several values at once, or at the lines of a file, is in `campaign.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    StringConstraints,
+)
+from pydantic.json_schema import SkipJsonSchema
+
+from protocol.errors import CampaignError
+from protocol.values.requirement import Clause, parse_clause
+from protocol.values.task import DimName, VariantName
+from protocol.wire.base import Name, Sha256
+from scheduler.campaign.fields import (
+    Batches,
+    Bytes,
+    ClauseText,
+    Dims,
+    Duration,
+    InputText,
+    Percent,
+    Runs,
+    StepOption,
+    Threads,
+    TimeOfDay,
+    UnitName,
+    UrlText,
+    Webhook,
+    check_visible,
+    path_is_enough,
+    read_step,
+)
+from swarm.download.urls import name_in, travelling
+
+
+class Part(BaseModel):
+    """Base of the file's parts: frozen, nothing converted by surprise, no unknown keys."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+
+def _unset(value: object) -> bool:
+    """Keys that campaigns of before lack are left out where they are not used: those who know no such key can read the rest."""
+    return value is None or value == {}
+
+
+class VariantEntry(Part):
+    """One form of a model: its file, or where it is fetched from. All else is the model's."""
+
+    model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["path"]}, {"required": ["url"]}]})
+
+    path: Annotated[str, StringConstraints(min_length=1, max_length=4096)] | None = None
+    """As of a model."""
+    url: UrlText | None = None
+    """As of a model."""
+    sha256: Sha256 | None = None
+    """As of a model."""
+    size: Bytes | None = None
+    """As of a model."""
+
+
+class ModelEntry(Part):
+    """A model to be measured: a file, a file inside an installed Python package, or one that is fetched by URL."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "anyOf": [{"required": ["path"]}, {"required": ["url"]}, {"required": ["variants", "name"]}]
+        }
+    )
+
+    name: (
+        Annotated[
+            str,
+            StringConstraints(pattern=r"^[^\x00-\x1f/\\]+$", max_length=100),
+            AfterValidator(check_visible),
+        ]
+        | None
+    ) = None
+    """What rows call it; the file's own name if left out."""
+    path: Annotated[str, StringConstraints(min_length=1, max_length=4096)] | None = None
+    """Path of the file, from the folder of the campaign; with `package`, from the package's folder."""
+    url: UrlText | None = None
+    """Where it is fetched from, once, when the campaign is submitted: https:, http:, file: or hf://ORG/REPO/FILE@REVISION. Beside a path:
+    where workers may fetch it too."""
+    package: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$")] | None = None
+    """An installed Python package that carries the file, such as magika."""
+    sha256: Sha256 | None = None
+    """Of the file, in hexadecimal; the campaign is refused when it does not match. Of a URL too."""
+    size: Bytes | None = None
+    """Of the file, in bytes. With it, a URL and a sha256 nothing is fetched when the campaign is submitted: each device fetches the file
+    itself."""
+    dims: Dims = {}
+    """Sizes of dynamic dimensions by their symbol; they go before those of `measure`."""
+    inputs: Annotated[dict[DimName, InputText], Field(max_length=64)] = {}
+    """Type and shape of its inputs where its format does not tell them (TorchScript), such as `x: float32[batch, 3, 224, 224]`."""
+    batch: Batches | None = Field(default=None, exclude_if=_unset)
+    """Sizes of the batch for this model, in place of those of `measure`; each is a task of its own."""
+    batch_dim: DimName | None = Field(default=None, exclude_if=_unset)
+    """Which dynamic dimension the batch is: its symbol, or `input[axis]`. Left out: the first one of the inputs."""
+    variant: VariantName | None = Field(default=None, exclude_if=_unset)
+    """Which form of a model this is, such as int8. Rows call it by the name and this."""
+    variants: Annotated[
+        dict[
+            VariantName,
+            Annotated[
+                VariantEntry, BeforeValidator(path_is_enough, json_schema_input_type=str | VariantEntry)
+            ],
+        ],
+        Field(max_length=32),
+    ] = Field(default={}, exclude_if=_unset)
+    """The same model in several forms, such as numeric types: `{fp32: a.onnx, int8: b.onnx}`. Each is measured as a model of its own."""
+
+    _place: tuple[str, int | None] = PrivateAttr(default=("", None))
+
+    @property
+    def label(self) -> str:
+        """Its name, given or taken from the path or the URL, with its variant if it has one."""
+        name = self.name or (
+            re.split(r"[/\\]", self.path.rstrip("/\\"))[-1] if self.path else name_in(self.url or "")
+        )
+        return f"{name} {self.variant}" if self.variant else name
+
+    def each(self) -> tuple[ModelEntry, ...]:
+        """Itself, or one for each of its variants."""
+        if not self.variants:
+            return (self,)
+        made = []
+        for variant, given in self.variants.items():
+            update = {**given.model_dump(exclude_none=True), "variant": variant, "variants": {}}
+            made.append(self.model_copy(update=update))
+        return tuple(made)
+
+    @property
+    def public_url(self) -> str | None:
+        """What workers are told beside its hash; None: only the submitting machine can use its URL, or there is none."""
+        return travelling(self.url) if self.url is not None else None
+
+    @property
+    def by_devices(self) -> bool:
+        """Whether each device fetches it from its URL: here only its sha256 and size are known."""
+        return self.size is not None
+
+    def error(self, what: str, hint: str) -> CampaignError:
+        """An error that points at this model in the file it came from."""
+        file, line = self._place
+        return CampaignError(what, file=file, line=line, hint=hint)
+
+
+class Devices(Part):
+    """Which devices, and on how many of them."""
+
+    where: Annotated[tuple[ClauseText, ...], Field(max_length=24, strict=False)] = ()
+    """Clauses, all of which a device must meet: attribute operator value, such as `ram >= 8 GiB`."""
+    spread: Literal["any", "class", "device"] = "any"
+    """One task for any fitting device, for each distinct class of them, or for every one."""
+    limit: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    """At most so many devices or classes."""
+
+    def clauses(self) -> tuple[Clause, ...]:
+        """`where`, read."""
+        return tuple(parse_clause(text) for text in self.where)
+
+
+class StepEntry(Part):
+    """A step before or after the runs; other keys are its options."""
+
+    model_config = ConfigDict(json_schema_extra={"additionalProperties": True})
+
+    step: Annotated[str, StringConstraints(min_length=1, max_length=100)]
+    """Its name, of a closed list."""
+    of: Annotated[str, StringConstraints(max_length=500)] = ""
+    """The input or output it is done to; left out: all that it can be done to."""
+    options: SkipJsonSchema[Annotated[dict[DimName, StepOption], Field(max_length=16)]] = {}
+
+
+Steps = Annotated[
+    tuple[Annotated[StepEntry, BeforeValidator(read_step, json_schema_input_type=str | StepEntry)], ...],
+    Field(max_length=16, strict=False),
+]
+
+
+class Measuring(Part):
+    """How each task is measured."""
+
+    runs: Runs = 100
+    """Timed inferences."""
+    loads: Annotated[int, Field(ge=1, le=100)] = 6
+    """Launches, each in a fresh process that loads the model; the runs are shared out over them. Fewer than four runs for each are all made
+    in the first, and the row is few-runs."""
+    precision: Percent | None = None
+    """Instead of runs and loads: launch until the median is known within so much either way, or say that it is not."""
+    warmup: Literal["auto"] | Annotated[int, Field(ge=0, le=100_000)] = "auto"
+    """Inferences before the timed ones; auto: until they have settled."""
+    threads: Annotated[tuple[Threads, ...], Field(min_length=1, max_length=64, strict=False)] = ("physical",)
+    """Threads of one inference; each entry is a task of its own."""
+    seed: Annotated[int, Field(ge=0, le=2**32)] = 0
+    """Of the made inputs."""
+    check: Literal["reference", "none"] = "reference"
+    """Compare the outputs with a plain reference run, or do not."""
+    dims: Dims = {}
+    """Sizes of dynamic dimensions by their symbol, for all models."""
+    batch: Batches | None = Field(default=None, exclude_if=_unset)
+    """Sizes of the batch: each is a task of its own, for each model that does not say its own. Left out: one, as the model has it."""
+    pre: Steps = ()
+    """Done in order to the made inputs, before anything is timed."""
+    post: Steps = ()
+    """Done in order to the last outputs, when all is timed."""
+
+
+class Limits(Part):
+    """How long each stage may take; whatever runs longer is stopped."""
+
+    queue: Duration = 600.0
+    """Waiting for a place on a device, as long as no task with the same needs gets one."""
+    fetch: Duration = 300.0
+    load: Duration = 60.0
+    run: Duration = 300.0
+    campaign: Duration | None = None
+    """The whole campaign; no limit if left out."""
+
+
+class Retry(Part):
+    """What happens to a task whose attempt failed by no fault of its model."""
+
+    attempts: Annotated[int, Field(ge=1, le=100)] = 3
+    backoff: Duration = 5.0
+
+
+class Schedule(Part):
+    """When an experiment runs by itself, and who is told when a result got worse. Read by `sark-node experiment save`."""
+
+    every: Duration
+    """From one run to the next, such as 1d."""
+    at: TimeOfDay | None = None
+    """At this time of the day, in UTC."""
+    alarm: Percent | None = None
+    """By how much a result must surely be worse to be told as a regression; as little as `compare` tells, if left out."""
+    webhook: Webhook | None = None
+    """Where a regression is told, by a POST of JSON: https, or this machine itself."""
+
+
+class Job(Part):
+    """One line of the plain form: a unit, and the device it is meant for."""
+
+    unit: UnitName
+    runs: Runs | None = None
+    where: Annotated[tuple[ClauseText, ...], Field(max_length=2, strict=False)] = ()
+
+
+class Campaign(Part):
+    """A campaign: models × units × threads × batches, on the devices that fit."""
+
+    campaign: Name
+    """Its name: letters, digits, space and . _ -"""
+    models: Annotated[
+        tuple[
+            Annotated[ModelEntry, BeforeValidator(path_is_enough, json_schema_input_type=str | ModelEntry)],
+            ...,
+        ],
+        Field(min_length=1, max_length=10_000, strict=False),
+    ]
+    """Files to measure, each a path or a mapping."""
+    units: Annotated[tuple[UnitName, ...], Field(min_length=1, max_length=64, strict=False)]
+    """Compute units by their public names."""
+    devices: Devices = Devices()
+    measure: Measuring = Measuring()
+    replicas: Annotated[int, Field(ge=1, le=16)] = 1
+    """Run each task on so many devices of one class, and compare what they found."""
+    priority: Annotated[int, Field(ge=0, le=100)] = 50
+    """Higher goes first."""
+    timeouts: Limits = Limits()
+    retry: Retry = Retry()
+    schedule: Schedule | None = None
+    """When it runs by itself, once it is saved as an experiment."""
+    jobs: SkipJsonSchema[Annotated[tuple[Job, ...], Field(max_length=10_000, strict=False)]] = ()
+    """From the plain form: these instead of each of `units`. Not a key of this form."""
+
+    def spec(self) -> str:
+        """As it is stored, and as devices keep it for whoever carries it on: without the schedule, which is no business of theirs."""
+        return self.model_dump_json(exclude={"schedule"})
+
+    def batches(self, entry: ModelEntry) -> tuple[int | None, ...]:
+        """Of one of its models; None: as the model has it."""
+        return entry.batch or self.measure.batch or (None,)
+
+    def lines(self) -> tuple[Job, ...]:
+        """What each model runs on: the plain form's jobs, or one for each unit."""
+        return self.jobs or tuple(Job(unit=unit) for unit in self.units)

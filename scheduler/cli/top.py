@@ -1,0 +1,138 @@
+"""`sark-node top`: campaigns and devices at a glance, once or for as long as somebody looks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from protocol.errors import CampaignError, Unreachable
+from scheduler.cli.options import GATE, JSON, PANEL, gates_of, new_console, print_json
+from swarm.base.home import Home
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from scheduler.output.peers import Eyes
+    from scheduler.output.top import Now
+    from scheduler.output.watcher import Lookout, Picture
+    from scheduler.store.store import Store
+
+app = typer.Typer()
+
+REDRAW_S: Final = 0.25
+LEAST_S: Final = 0.5
+HINT: Final = "q or Ctrl-C leaves; what runs goes on"
+
+
+@app.command(rich_help_panel=PANEL)
+def top(
+    ctx: typer.Context,
+    gate: Annotated[list[str] | None, GATE] = None,
+    once: Annotated[
+        bool, typer.Option("--once", help="Show it once, as is done where output is piped.")
+    ] = False,
+    every: Annotated[
+        str, typer.Option(help="How often to ask the devices, such as 2s or 1m.", metavar="TIME")
+    ] = "3s",
+    as_json: Annotated[bool, JSON] = False,
+) -> None:
+    """Show campaigns with their progress, and devices with what they run, until Ctrl-C.
+
+    Exit code 4, where it is shown once: no gate answers.
+    """
+    import trio
+
+    from scheduler.campaign.fields import parse_duration
+    from scheduler.output.peers import eyes_open
+    from scheduler.output.watcher import Lookout
+    from scheduler.store.opening import open_store
+    from swarm.base.screen import can_live
+    from swarm.net.identity import load_or_create
+
+    home: Home = ctx.obj
+    try:
+        every_s = parse_duration(every)
+    except ValueError as exc:
+        raise CampaignError(f"--every: {exc}", hint="write it as 2s or 1m") from None
+    signer = load_or_create(home.key("scheduler"))
+
+    @asynccontextmanager
+    async def opening() -> AsyncIterator[Eyes]:
+        gates = await trio.to_thread.run_sync(gates_of, ctx, gate)  # the LAN may be looked over
+        async with eyes_open(gates, signer=signer) as eyes:
+            yield eyes
+
+    lookout = Lookout(opening, every_s=max(LEAST_S, every_s))
+    console = new_console()
+    live = not (once or as_json) and can_live(console)
+    with open_store(home) as store:
+        if not live:
+            trio.run(_once, home, store, lookout, console, as_json)
+            return
+        try:
+            trio.run(_screen, home, store, lookout, console)
+        except* KeyboardInterrupt:  # the way out
+            pass
+
+
+async def _once(home: Home, store: Store, lookout: Lookout, console: Console, as_json: bool) -> None:
+    import trio
+
+    from scheduler.output.top import draw, top_json
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lookout.run)
+        with lookout.watching():
+            picture = await lookout.newer()
+        nursery.cancel_scope.cancel()
+    now = _now(home, store, picture)
+    if as_json:
+        print_json(
+            top_json(now, store.model_names({model for seen in now.devices for model in seen.advert.models}))
+        )
+    else:
+        console.print(draw(now, width=console.width, height=None))
+    if picture.error is not None:
+        raise Unreachable(picture.error.what, hint=picture.error.hint)
+
+
+async def _screen(home: Home, store: Store, lookout: Lookout, console: Console) -> None:
+    import trio
+
+    from scheduler.output.top import draw
+    from swarm.base.screen import Screen
+
+    picture: Picture | None = None
+
+    async def look() -> None:
+        nonlocal picture
+        while True:
+            picture = await lookout.newer(picture.number if picture else 0)
+
+    with lookout.watching(), Screen(console) as screen:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lookout.run)
+            nursery.start_soon(look)
+            while True:
+                now = _now(home, store, picture)
+                screen.show(draw(now, width=console.width, height=console.height, hint=HINT))
+                await trio.sleep(REDRAW_S)
+
+
+def _now(home: Home, store: Store, picture: Picture | None) -> Now:
+    from scheduler.output.top import Now
+    from scheduler.submit.daemon import is_running
+
+    return Now(
+        at=time.time(),
+        campaigns=store.summaries(),
+        tasks=store.tasks_at_work(),
+        devices=picture.seen if picture else (),
+        scheduling=is_running(home),
+        blind=picture.error.what if picture is not None and picture.error is not None else "",
+        looked=picture is not None,
+    )

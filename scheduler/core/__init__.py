@@ -1,0 +1,1 @@
+"""The scheduler's state and decisions, pure: events in, commands out."""

@@ -1,0 +1,160 @@
+"""Why nothing fits, in words: clause by clause how many devices are left, the nearest miss, and the smallest change that would do. Pure.
+
+0 of 214 devices fit
+  units has GPU (CoreML)    61 fit
+  ram >= 64 GiB              0 fit   nearest: mini-7 has 48 GiB
+Smallest change: ram >= 48 GiB → 3 devices
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from protocol.values.advert import Advert
+from protocol.values.match import ClauseVerdict, Met, match, match_clause
+from protocol.values.requirement import Clause, Of, Op, Requirement, attribute_of
+from protocol.words import Reason
+from results.row.simulated import shown_name
+from scheduler.core.ranking import RESTING, WorkerView
+from swarm.base.plural import count
+from swarm.base.text import safe_text
+
+_AT_LEAST: Final = (Op.GE, Op.GT)
+_AT_MOST: Final = (Op.LE, Op.LT)
+ADVICE: Final = "; its owner can: sark-node join --allow"
+"""Where a worker's refusal goes on with what we say once for all of them."""
+
+
+LACKS_SIBLING: Final = "join another device of that class, or ask for fewer replicas"
+"""What helps a replica for which there is no device of its own."""
+
+
+def explain(requirement: Requirement, adverts: Sequence[Advert]) -> str:
+    """The counts over `adverts`, one line for each clause, each counting what the clauses before it left."""
+    if not adverts:
+        return "no device is in the swarm\nIs a worker up (sark-node join), and does it use the same gate?"
+    left = list(adverts)
+    lines: list[tuple[str, int, str]] = []
+    for clause in requirement.clauses:
+        verdicts = [(advert, match_clause(clause, advert)) for advert in left]
+        kept = [advert for advert, verdict in verdicts if verdict.met is Met.MET]
+        near = _nearest(clause, verdicts) if left and not kept else ""
+        lines.append((str(clause), _distinct(kept), near))
+        left = kept
+    total = _distinct(adverts)
+    width = max((len(text) for text, _, _ in lines), default=0)
+    digits = len(str(total))
+    told = [f"{_distinct(left)} of {total} {_devices(total)} fit"]
+    told += [
+        f"  {text:<{width}}  {count:>{digits}} fit" + (f"   nearest: {near}" if near else "")
+        for text, count, near in lines
+    ]
+    change = smallest_change(requirement, adverts)
+    if change:
+        told.append(f"Smallest change: {change}")
+    return "\n".join(told)
+
+
+def _distinct(adverts: Iterable[Advert]) -> int:
+    """Devices, however many workers each has."""
+    return len({advert.device for advert in adverts})
+
+
+def _devices(count: int) -> str:
+    return "device" if count == 1 else "devices"
+
+
+def _nearest(clause: Clause, verdicts: Sequence[tuple[Advert, ClauseVerdict]]) -> str:
+    advert, verdict = min(verdicts, key=lambda pair: (_distance(clause, pair[0]), pair[0].name))
+    return f"{shown_name(advert)} has {safe_text(verdict.have)}"
+
+
+def _distance(clause: Clause, advert: Advert) -> float:
+    have = _number(clause, advert)
+    if have is None or not isinstance(clause.value, (int, float)):
+        return float("inf")
+    return abs(have - clause.value)
+
+
+def _number(clause: Clause, advert: Advert) -> float | None:
+    attribute = attribute_of(clause.attribute)
+    have = attribute.read(advert) if attribute is not None else None
+    return have if isinstance(have, (int, float)) else None
+
+
+def smallest_change(requirement: Requirement, adverts: Iterable[Advert]) -> str:
+    """The one clause that, loosened or left out, lets most devices in; empty where no single one does."""
+    alone: dict[Clause, list[Advert]] = {}
+    for advert in adverts:
+        missing = match(requirement, advert).missing
+        if not missing:
+            return ""
+        if len(missing) == 1:
+            alone.setdefault(missing[0].clause, []).append(advert)
+    if not alone:
+        return ""
+    clause, near = max(alone.items(), key=lambda item: (_distinct(item[1]), str(item[0])))
+    attribute = attribute_of(clause.attribute)
+    numbers = [have for have in (_number(clause, advert) for advert in near) if have is not None]
+    if (
+        attribute is not None
+        and attribute.of in (Of.SIZE, Of.NUMBER)
+        and numbers
+        and clause.op in (*_AT_LEAST, *_AT_MOST)
+    ):
+        best = max(numbers) if clause.op in _AT_LEAST else min(numbers)
+        op = Op.GE if clause.op in _AT_LEAST else Op.LE
+        looser = Clause(
+            attribute=clause.attribute, op=op, value=int(best) if best == int(best) else float(best)
+        )
+        count = _distinct(advert for advert in near if match_clause(looser, advert).met is Met.MET)
+        return f"{looser} → {count} {_devices(count)}"
+    count = _distinct(near)
+    return f"without {clause} → {count} {_devices(count)}"
+
+
+def why_none(
+    requirement: Requirement,
+    adverts: Sequence[Advert],
+    fits: Sequence[WorkerView],
+    declined: Iterable[str],
+    *,
+    scheduler: str,
+) -> tuple[Reason, str]:
+    """Reason and words for tasks that found no worker in the time given: nobody fits, those who fit refuse, or cannot be reached.
+
+    `scheduler`: our peer id, for the advice to owners, which stands once below what each worker says.
+    """
+    refusing = [view for view in fits if view.refused is not None]
+    away = [view for view in fits if view.refused is None]
+    resting = [view for view in away if view.trouble == 0 and view.state in RESTING]
+    if refusing:
+        reason = refusing[0].refused or Reason.NOT_ALLOWED
+        hint = ""
+        if reason is Reason.NOT_ALLOWED:
+            hint = f"\nTheir owners must allow this scheduler: sark-node join --allow {scheduler}"
+        return reason, f"{_who(refusing)} of {_count(len(fits))}: {_words(refusing)}{hint}"
+    if resting and len(resting) == len(away):
+        return Reason.GAVE_UP, f"{_count(len(away))}, none takes work now: {_words(away)}"
+    if away:
+        return Reason.GAVE_UP, f"{_count(len(away))}, none could be reached: {_words(away)}"
+    told = list(declined)
+    if told:
+        return Reason.DOES_NOT_FIT, f"every device that was asked said no: {'; '.join(told[:3])}"
+    return Reason.NOTHING_FITS, explain(requirement, adverts)
+
+
+def _count(number: int) -> str:
+    return count(number, "device that fits", "devices that fit")
+
+
+def _who(views: Sequence[WorkerView]) -> str:
+    return f"refused by {len(views)}"
+
+
+def _words(views: Sequence[WorkerView]) -> str:
+    told = [
+        safe_text(f"{view.device or view.peer} says {view.why.partition(ADVICE)[0]}") for view in views[:3]
+    ]
+    return "; ".join(told) + (f" and {len(views) - 3} more" if len(views) > 3 else "")

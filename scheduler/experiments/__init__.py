@@ -1,0 +1,1 @@
+"""Campaigns under a name: versions, runs, schedules, regressions."""

@@ -1,0 +1,1 @@
+"""One machine: `bench` without a network, `demo` with a network of its own."""

@@ -1,0 +1,330 @@
+"""Models on one device without a swarm: measured, made into rows, compared. The device is an argument (`node.local.LocalDevice`).
+
+Bench ──▶ Device.measure ──▶ signed record ──▶ the same row as a campaign's
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Protocol, Self
+
+from pydantic import ValidationError
+
+from protocol.errors import CampaignError
+from protocol.values.attempt import TaskState
+from protocol.values.record import Record, SignedRecord, read_record
+from protocol.values.task import Measure, Task, Timeouts, task_body
+from protocol.words import Outcome, Phase
+from results.analysis.compare import Comparison, Word, compare_samples
+from results.export.raw import RawResult, raw_result
+from results.row.record import Observed, observe
+from results.row.row import Row, Status, make_row
+from scheduler.campaign.fields import UNITS
+from scheduler.local.bench_models import at_hand, is_url
+from scheduler.models.describe import Fetch, no_fetch
+from swarm.base.text import did_you_mean
+
+Told = Callable[[Phase, int, int | None, float | None], None]
+"""Progress: phase, done, total, median in ms."""
+
+UNIT_OF: Final[Mapping[str, str]] = {
+    ".onnx": "CPU (ONNX)",
+    ".pt": "CPU (Torch)",
+    ".pt2": "CPU (Torch)",
+    ".ts": "CPU (Torch)",
+    ".safetensors": "CPU (Torch)",
+    ".mlmodel": "CPU (CoreML)",
+    ".mlpackage": "CPU (CoreML)",
+    ".yaml": "API (OpenAI)",
+    ".yml": "API (OpenAI)",
+    ".json": "API (OpenAI)",
+}
+"""The unit that a model of this ending is measured on when none is named."""
+LOOKS: Final = (10, 20, 40, 80)
+"""So many launches of each of two models that are compared; the next only where those before leave the answer open."""
+LAUNCH_MS: Final = 100.0
+"""Timed inferences of one of these launches take about so long …"""
+LEAST: Final = 5
+"""… and are at least so many."""
+MOST: Final = 20_000
+
+_ENDED: Final = {
+    Outcome.COMPLETE: TaskState.SUCCEEDED,
+    Outcome.FAILED: TaskState.FAILED,
+    Outcome.CANCELLED: TaskState.CANCELLED,
+}
+
+
+class Signed(Protocol):
+    """What a device gives: the task, and its record under the device's key."""
+
+    @property
+    def task(self) -> Task: ...
+
+    @property
+    def signed(self) -> SignedRecord: ...
+
+
+class Device(Protocol):
+    """A device that measures. Both methods block."""
+
+    @property
+    def units(self) -> tuple[str, ...]: ...
+
+    def measure(
+        self,
+        path: Path,
+        unit: str,
+        measure: Measure,
+        timeouts: Timeouts | None = None,
+        report: Told = ...,
+    ) -> Signed: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One model on one unit of this device: its row, and everything that the row was made of."""
+
+    task: Task
+    signed: SignedRecord
+    row: Row
+    observed: Observed
+    """Raw times, in nanoseconds."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether the unit ran the model and its outputs agree."""
+        return self.row.status is Status.COMPLETE
+
+    @property
+    def median_ms(self) -> float | None:
+        """Of one inference; None for a model that failed."""
+        return self.row.inference_ms_median
+
+    @property
+    def interval_ms(self) -> tuple[float, float] | None:
+        """That holds the median with 95 % confidence, as far as launches tell; None below six of them."""
+        low, high = self.row.inference_ms_median_low, self.row.inference_ms_median_high
+        return None if low is None or high is None else (low, high)
+
+    @property
+    def verdict(self) -> str:
+        """What the numbers are worth, such as `valid` or `noisy`; empty for a model that failed."""
+        return self.row.verdict
+
+    @property
+    def why(self) -> str:
+        """The reason for the verdict, or for the failure."""
+        return self.row.verdict_reason if self.complete else self.row.detail
+
+    @property
+    def launches_ns(self) -> tuple[tuple[int, ...], ...]:
+        """The timed inferences of each launch, in nanoseconds and in order."""
+        return tuple(launch.samples for launch in self.observed.launches)
+
+    def raw(self) -> RawResult:
+        """For a file of raw results, which `sark-node verify` reads."""
+        return raw_result(self.row, task_body(self.task), self.signed)
+
+    def as_dict(self) -> dict[str, Any]:
+        """All columns by their names; what was not measured is None."""
+        return self.row.model_dump(mode="json")
+
+
+class Bench:
+    """Measures models on one device; several of them share one start of each runtime.
+
+    with Bench(device) as bench:
+        first = bench.measure("a.onnx", precision=0.02)
+        print(first.median_ms, first.verdict)
+        print(bench.compare("a.onnx", "b.onnx")[0].word)
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        report: Told | None = None,
+        *,
+        fetch: Fetch = no_fetch,
+        folder: Path | None = None,
+    ) -> None:
+        """`fetch` brings models by URL; in `folder`, or the system's own for such things, they lie under their names meanwhile."""
+        self._device = device
+        self._report = report or _nobody
+        self._fetch, self._folder = fetch, folder or Path(tempfile.gettempdir())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, why: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the device's processes."""
+        self._device.close()
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """Names of the compute units that work here."""
+        return self._device.units
+
+    def measure(
+        self,
+        model: str | Path,
+        unit: str | None = None,
+        *,
+        timeouts: Timeouts | None = None,
+        sha256: str | None = None,
+        **how: Any,
+    ) -> Measurement:
+        """Measure one model: a file, or a URL as `bench` takes them (https:, http:, file:, hf://ORG/REPO/FILE@REVISION). `unit`: by its
+        public name; None: the processor, by the file's ending. `sha256`: of the model, which is refused when it is another one. `how`: what
+        `Measure` has, such as `runs=100`, `precision=0.02`, `threads=2`, `batch=8`, `dims={"seq": 128}`.
+
+        A model that fails is a measurement that says why. Raises `CampaignError` for what cannot be asked for (a file that is not there, a
+        field that does not exist), `ResourceError` for a unit that does not work here.
+        """
+        asked = asked_for(how)
+        with self._at_hand(model, sha256=sha256) as (path,):
+            return self._measured(path, unit, asked, timeouts)
+
+    @contextlib.contextmanager
+    def _at_hand(self, *models: str | Path, sha256: str | None = None) -> Iterator[tuple[Path, ...]]:
+        if sha256 is None and not any(is_url(str(model)) for model in models):
+            yield tuple(map(Path, models))  # what is wrong with a file is for the device to say
+            return
+        with at_hand(tuple(map(str, models)), self._folder, self._fetch, sha256=sha256) as paths:
+            yield paths
+
+    def _measured(
+        self, path: Path, unit: str | None, asked: Measure, timeouts: Timeouts | None = None
+    ) -> Measurement:
+        if unit is not None:
+            check_unit(unit, self.units)
+        made = self._device.measure(path, unit or unit_for(path), asked, timeouts, self._report)
+        return measurement(made.task, made.signed)
+
+    def compare(
+        self,
+        first: str | Path,
+        second: str | Path,
+        unit: str | None = None,
+        looks: Sequence[int] = LOOKS,
+        **how: Any,
+    ) -> tuple[Comparison, Measurement, Measurement]:
+        """Is the second model slower or faster than the first? Launches of the two take turns, so that a host that drifts hits both.
+
+        It ends at the first of `looks` (numbers of launches of either, at least one, rising) at which the answer is not AMBIGUOUS. Gives
+        the comparison (ratio: second / first), with both medians, and the first launch of each, which checks outputs. Raises
+        `CampaignError` where one of them fails, or their input shapes differ.
+        """
+        with self._at_hand(first, second) as (one, other):
+            return self._compared(one, other, unit, looks, how)
+
+    def _compared(
+        self, first: Path, second: Path, unit: str | None, looks: Sequence[int], how: Mapping[str, Any]
+    ) -> tuple[Comparison, Measurement, Measurement]:
+        once = asked_for({**how, "loads": 1, "runs": LEAST})
+        firsts = [self._measured(model, unit, once) for model in (first, second)]
+        for each in firsts:
+            if not each.complete:
+                raise CampaignError(
+                    f"{each.row.file_name} cannot be compared: {each.why}", hint="see: sark-node bench"
+                )
+        if firsts[0].row.shapes != firsts[1].row.shapes:
+            raise CampaignError(
+                f"the two were given inputs of different shapes ({firsts[0].row.shapes} and {firsts[1].row.shapes})",
+                hint="compare models that take the same inputs; sizes of dynamic dimensions are said with --dim NAME=SIZE",
+            )
+        runs = [per_launch(statistics.median(each.launches_ns[0])) for each in firsts]
+        times: tuple[list[tuple[int, ...]], list[tuple[int, ...]]] = ([], [])
+
+        def look(enough: int) -> Comparison:
+            for turn in range(len(times[0]), enough):
+                for side in (0, 1) if turn % 2 == 0 else (1, 0):
+                    asked = asked_for({**how, "loads": 1, "runs": runs[side], "check": False})
+                    done = self._measured((first, second)[side], unit, asked)
+                    if not done.complete:
+                        raise CampaignError(f"{done.row.file_name} failed in the middle: {done.why}")
+                    times[side].append(done.launches_ns[0])
+            return compare_samples(times[0], times[1], paired=True, seed=0)
+
+        said = look(looks[0])
+        for enough in looks[1:]:
+            if said.word is not Word.AMBIGUOUS:
+                break
+            said = look(enough)
+        one, other = (statistics.median(map(statistics.median, side)) / 1e6 for side in times)
+        return replace(said, medians_ms=(one, other)), firsts[0], firsts[1]
+
+
+def _nobody(phase: Phase, done: int, total: int | None, median_ms: float | None) -> None:
+    """Nobody wants to know."""
+
+
+def unit_for(model: Path) -> str:
+    """The unit that a model is measured on when none is named. Raises `CampaignError` for an ending that tells nothing."""
+    found = UNIT_OF.get(model.suffix.lower())
+    if found is None:
+        raise CampaignError(
+            f"model {model}: its ending does not tell what runs it",
+            hint=f"name a unit, such as --unit 'CPU (ONNX)'; endings that tell: {' '.join(UNIT_OF)}",
+        )
+    return found
+
+
+def check_unit(unit: str, here: Sequence[str]) -> None:
+    """Raises `CampaignError` for a unit that nobody knows. One that is known and does not work `here` is the device's to tell of."""
+    known = tuple(dict.fromkeys((*here, *UNITS)))
+    if unit not in known:
+        hint = "  ".join(
+            filter(None, (did_you_mean(unit, known), f"units here: {', '.join(here) or 'none works'}"))
+        )
+        raise CampaignError(f"there is no unit {unit!r}", hint=hint)
+
+
+def asked_for(how: Mapping[str, Any]) -> Measure:
+    """`how` as the protocol has it. Raises `CampaignError` with the first thing that is wrong."""
+    if how.get("precision") is not None and ("runs" in how or "loads" in how):
+        raise CampaignError(
+            "precision goes on until it is reached; runs and loads say when to stop",
+            hint="give one of the two",
+        )
+    hint = f"what can be said: {', '.join(Measure.model_fields)}"
+    for name in how.keys() - Measure.model_fields.keys():
+        raise CampaignError(f"there is no {name!r} to say of how to measure", hint=hint)
+    try:
+        return Measure.model_validate(dict(how))
+    except ValidationError as exc:
+        first = exc.errors(include_url=False, include_input=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        if place == "precision":
+            hint = "it is a share: 0.02 for ±2 %"
+        raise CampaignError(f"{place}: {first['msg']}", hint=hint) from exc
+
+
+def per_launch(median_ns: float) -> int:
+    """How many inferences of this length one launch of a comparison times."""
+    return min(MOST, max(LEAST, round(LAUNCH_MS * 1e6 / max(median_ns, 1.0))))
+
+
+def measurement(task: Task, signed: SignedRecord) -> Measurement:
+    """The numbers of one record, made as for a campaign."""
+    record: Record = read_record(signed.body)
+    row = make_row(task, _ENDED[record.outcome], record)
+    return Measurement(task, signed, row, observe(record))
+
+
+def rows_of(measured: Sequence[Measurement]) -> list[Row]:
+    """In order."""
+    return [each.row for each in measured]

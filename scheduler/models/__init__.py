@@ -1,0 +1,1 @@
+"""Model files on the submitting machine: found, described, downloaded, kept for the workers."""

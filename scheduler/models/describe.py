@@ -1,0 +1,257 @@
+"""The models of a campaign on this machine's disk: found, looked at, and named by their content."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import zipfile
+from collections.abc import Callable, Collection, Mapping
+from importlib.machinery import ModuleSpec
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Final
+
+from pydantic import ValidationError
+
+from protocol.errors import CampaignError, Refused
+from protocol.values.task import Model
+from protocol.words import UNIT as SIMULATED_UNIT
+from scheduler.campaign.fields import file_of
+from scheduler.campaign.model import Campaign, ModelEntry
+from scheduler.models.onnx_header import check_batches
+from swarm.base.text import safe_text
+from swarm.blobs.bundles import contents
+from swarm.download.urls import FOR_OTHERS, read_url, scheme_of
+
+Models = Mapping[str, tuple[Path | None, Model]]
+"""By name, as `ModelEntry.label` has it: the file or folder, and what the protocol calls it. None: each device fetches it by its URL."""
+
+"""The unit whose "model" is a script in JSON."""
+TORCH: Final = "(Torch)"
+ONNX: Final = "(ONNX)"
+"""How the units end whose models may be zip archives."""
+_HEAD: Final = 512
+
+_EXPORT: Final = "export it to ONNX first"
+_SIGNS: Final[tuple[tuple[int, bytes, str, str], ...]] = (
+    (
+        0,
+        b"version https://git-lfs",
+        "a Git LFS pointer, not the model itself",
+        "run git lfs pull where it came from",
+    ),
+    (0, b"\x80\x02", "a Python pickle, which could run any program", _EXPORT),
+    (0, b"\x80\x03", "a Python pickle, which could run any program", _EXPORT),
+    (0, b"\x80\x04", "a Python pickle, which could run any program", _EXPORT),
+    (0, b"\x80\x05", "a Python pickle, which could run any program", _EXPORT),
+    (0, b"PK\x03\x04", "a zip archive (PyTorch and Keras files are too)", f"unpack it, or {_EXPORT}"),
+    (0, b"\x1f\x8b", "a gzip archive", "unpack it first"),
+    (0, b"BZh", "a bzip2 archive", "unpack it first"),
+    (0, b"\xfd7zXZ\x00", "an xz archive", "unpack it first"),
+    (0, b"\x28\xb5\x2f\xfd", "a zstd archive", "unpack it first"),
+    (257, b"ustar", "a tar archive", "unpack it first"),
+    (0, b"\x89HDF\r\n", "an HDF5 file (Keras)", _EXPORT),
+    (0, b"\x93NUMPY", "a NumPy array", "give the model's file"),
+    (4, b"TFL3", "a TensorFlow Lite model, which no driver here runs", _EXPORT),
+    (0, b"GGUF", "a GGUF model, which no driver here runs", _EXPORT),
+    (0, b"\x7fELF", "a program", "give the model's file"),
+    (0, b"MZ", "a program", "give the model's file"),
+    (0, b"#!", "a script", "give the model's file"),
+    (0, b"\x89PNG", "a picture", "give the model's file"),
+    (0, b"\xff\xd8\xff", "a picture", "give the model's file"),
+    (0, b"%PDF", "a PDF document", "give the model's file"),
+)
+"""Where in the file, which bytes, what it is, what to do."""
+
+
+Fetch = Callable[[ModelEntry], Path]
+"""Brings the model of an entry that has a URL alone, and gives the file it is in. Raises `CampaignError`."""
+
+
+def no_fetch(entry: ModelEntry) -> Path:
+    """Where nothing is fetched."""
+    raise entry.error("a model by URL cannot be fetched here", "give its path")
+
+
+def describe_models(
+    campaign: Campaign, base_dir: Path, fetch: Fetch = no_fetch
+) -> dict[str, tuple[Path | None, Model]]:
+    """Each model's file and its content's name, size and sha256; relative paths start at `base_dir`, the campaign file's folder. `fetch`
+    brings those that are given by URL alone; of those that devices fetch the campaign's word is taken (`unseen`).
+
+    Raises `CampaignError`, with the line of the model, for one that is missing, unreadable, empty, plainly not a model, or of another
+    sha256 than the campaign says, or with a batch that it cannot have. Blocking, and reads every byte: call it in a thread.
+    """
+    units = {line.unit for line in campaign.lines()}
+    described: dict[str, tuple[Path | None, Model]] = {}
+    for entry in campaign.models:
+        path, model = _describe(entry, base_dir, units, fetch)
+        if path is not None and any(unit.endswith(ONNX) for unit in units):
+            check_batches(entry, path, campaign.batches(entry))
+        described[entry.label] = path, model
+    return described
+
+
+def find_model(entry: ModelEntry, base_dir: Path, fetch: Fetch = no_fetch) -> Path:
+    """Where the file of `entry` should be; not looked at yet. Raises `CampaignError`, as for a package that is not installed."""
+    if entry.path is None and entry.url is not None:
+        return Path(file_of(entry.url)) if scheme_of(entry.url) == "file" else fetch(entry)
+    path = entry.path or ""
+    if entry.package is None:
+        return base_dir / Path(path).expanduser()
+    spec = package_spec(entry.package)
+    folders = list(spec.submodule_search_locations or ()) if spec else []
+    if not folders:
+        raise entry.error(
+            f"model {safe_text(entry.label, 60)!r}: the Python package {entry.package} is not installed here",
+            f"python -m pip install {entry.package}",
+        )
+    inside = PurePosixPath(path)
+    if inside.is_absolute() or ".." in inside.parts or "\\" in path or PureWindowsPath(path).drive:
+        raise entry.error(
+            f"path {safe_text(path)!r} leaves the package {entry.package}", "give the path inside it"
+        )
+    found = [Path(folder) / inside for folder in folders]
+    return next((file for file in found if file.exists()), found[0])
+
+
+def package_spec(name: str) -> ModuleSpec | None:
+    """Where the top-level package `name` is, without importing it; None: there is none."""
+    try:
+        return importlib.util.find_spec(name)
+    except ValueError:  # a module that came in another way, such as __main__
+        return None
+
+
+def unseen(campaign: Campaign) -> tuple[str, ...]:
+    """What cannot be known here of the models that each device fetches itself: a line for each."""
+    told = []
+    for entry in campaign.models:
+        if not entry.by_devices or entry.public_url is None:
+            continue
+        try:
+            read_url(entry.public_url, FOR_OTHERS)
+            who = "each device"
+        except Refused as exc:
+            who = f"each device of yours, and no other ({exc.what}),"
+        told.append(
+            f"model {safe_text(entry.label, 60)!r} is not looked at here: {who} fetches it from its URL. Only there it shows whether it"
+            " is a model, and whether sha256 and size are right; the memory it needs is reckoned from the size that is given."
+        )
+    return tuple(told)
+
+
+def by_devices(spec: str) -> frozenset[str]:
+    """Hashes of the models of a stored campaign that each device fetches itself; none of one that another version stored."""
+    try:
+        campaign = Campaign.model_validate_json(spec)
+    except ValidationError:
+        return frozenset()
+    return frozenset(entry.sha256 for entry in campaign.models if entry.by_devices and entry.sha256)
+
+
+def _describe(
+    entry: ModelEntry, base_dir: Path, units: Collection[str], fetch: Fetch
+) -> tuple[Path | None, Model]:
+    if entry.size is not None and entry.sha256 is not None:
+        return None, Model(name=entry.label, sha256=entry.sha256, size=entry.size, variant=entry.variant)
+    label = safe_text(entry.label, 60)
+    try:
+        path = find_model(entry, base_dir, fetch)
+        shown = safe_text(str(path))
+        if not path.exists():
+            where = (
+                f"inside the package {entry.package}" if entry.package else "from the campaign file's folder"
+            )
+            raise entry.error(f"model {label!r}: no such file: {shown}", f"paths are read {where}")
+        if not path.is_file() and not path.is_dir():
+            raise entry.error(f"model {label!r}: {shown} is not an ordinary file", "give the model's file")
+        size, digest = _read(entry, path, units)
+    except (OSError, ValueError, RuntimeError) as exc:  # RuntimeError: ~ of a user that is not there
+        why = exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc)
+        raise entry.error(
+            f"model {label!r} cannot be read: {safe_text(why)}", "check the path and the file's rights"
+        ) from exc
+    if entry.sha256 is not None and digest != entry.sha256:
+        raise entry.error(
+            f"model {label!r} has the sha256 {digest}, not the one in the campaign",
+            f"the {'URL' if entry.path is None else 'file'} has changed, or is another one: correct sha256, or take it out",
+        )
+    return path, Model(name=entry.label, sha256=digest, size=size, variant=entry.variant)
+
+
+def _read(entry: ModelEntry, path: Path, units: Collection[str]) -> tuple[int, str]:
+    """Size and sha256 of all of it, as a worker is given it. Raises `CampaignError` for what is plainly no model."""
+    hashing = hashlib.sha256()
+    size = 0
+    for chunk in contents(path):
+        if size == 0 and set(units) != {SIMULATED_UNIT}:
+            if any(unit.endswith(TORCH) for unit in units) and chunk.startswith(b"PK\x03\x04"):
+                _refuse_checkpoint(entry, path)
+            else:
+                refuse_other_files(entry, chunk[:_HEAD])
+        hashing.update(chunk)
+        size += len(chunk)
+    if size == 0:
+        raise entry.error(
+            f"model {safe_text(entry.label, 60)!r}: the file is empty", "export or download it again"
+        )
+    return size, hashing.hexdigest()
+
+
+def _refuse_checkpoint(entry: ModelEntry, path: Path) -> None:
+    """Raise `CampaignError` for a zip archive that is neither TorchScript nor an exported program. The driver looks closer."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = {name.partition("/")[2] for name in archive.namelist()}
+    except zipfile.BadZipFile:
+        members = set()
+    if "archive_format" in members or any(name.startswith("code/") for name in members):
+        return
+    label = safe_text(entry.label, 60)
+    if "data.pkl" in members:
+        raise entry.error(
+            f"model {label!r} is a PyTorch checkpoint: a Python pickle, which could run any program",
+            "save the model with torch.export.save or torch.jit.save, or its weights as safetensors with a declaration",
+        )
+    refuse_other_files(entry, b"PK\x03\x04")
+
+
+def refuse_other_files(entry: ModelEntry, head: bytes) -> None:
+    """Raise `CampaignError` when a file that begins with `head` is plainly something else than a model."""
+    label = safe_text(entry.label, 60)
+    for at, sign, what, hint in _SIGNS:
+        if head[at : at + len(sign)] == sign:
+            raise entry.error(f"model {label!r} is {what}", hint)
+    start = head.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
+    if start.startswith((b"<!doctype", b"<html", b"<?xml")):
+        raise entry.error(
+            f"model {label!r} is a web page, not a model",
+            "the download was answered by a page: get the file itself",
+        )
+    if start.startswith((b"{", b"[")):
+        raise entry.error(f"model {label!r} is JSON text, not a model", "give the model's file")
+
+
+__all__ = [
+    "CampaignError",
+    "Fetch",
+    "Models",
+    "by_devices",
+    "describe_models",
+    "find_model",
+    "no_fetch",
+    "refuse_other_files",
+    "unseen",
+]
+
+
+def sha256_of(model: Path) -> str:
+    """Of a model, a file or a folder. Raises `CampaignError`. Blocking."""
+    digest = hashlib.sha256()
+    try:
+        for piece in contents(model):
+            digest.update(piece)
+    except (OSError, ValueError) as exc:
+        told = (exc.strerror if isinstance(exc, OSError) else str(exc)) or "it cannot be read"
+        raise CampaignError(f"cannot read the model {safe_text(str(model))}: {safe_text(told)}") from None
+    return digest.hexdigest()

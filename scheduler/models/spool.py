@@ -1,0 +1,79 @@
+"""The spool: copies of the models of unfinished campaigns, named by their sha256, from which workers fetch them."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import sys
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Final
+
+from protocol.errors import CampaignError, ResourceError
+from protocol.values.task import Model
+from swarm.blobs.bundles import contents
+
+KEEP_S: Final = 3600.0
+"""A copy younger than this may belong to a campaign that is just being submitted."""
+
+
+def spool(source: Path, model: Model, folder: Path) -> Path:
+    """A copy of the model under its hash, so that the user's file may change or go while the campaign runs.
+
+    Raises `CampaignError` when the file is no longer what was described, `ResourceError` when it cannot be copied.
+    """
+    target = folder / model.sha256
+    with contextlib.suppress(OSError):
+        if target.stat().st_size == model.size:
+            os.utime(target)  # young again: see `tidy`
+            return target
+    fresh = folder / f".{model.sha256}.{os.getpid()}"
+    digest = hashlib.sha256()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with fresh.open("wb") as writer:
+            for piece in contents(source):
+                digest.update(piece)
+                writer.write(piece)
+            writer.flush()
+            os.fsync(writer.fileno())
+        if digest.hexdigest() != model.sha256:
+            raise CampaignError(
+                f"{source} changed while it was read", hint="submit again when it is complete"
+            )
+        fresh.replace(target)
+        _sync(folder)
+    except ValueError as exc:
+        raise CampaignError(f"{source}: {exc}", hint="submit again when it is complete") from None
+    except OSError as exc:
+        raise ResourceError(
+            f"cannot copy {source} to {folder}: {exc.strerror}", hint=f"{model.size:,} bytes are needed there"
+        ) from None
+    finally:
+        with contextlib.suppress(OSError):
+            fresh.unlink()
+    return target
+
+
+def _sync(folder: Path) -> None:
+    """The new name itself must reach the disk. Windows has no handle on a folder, and needs none."""
+    if sys.platform == "win32":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def tidy(folder: Path, needed: Collection[str], *, wall: Callable[[], float] = time.time) -> int:
+    """Remove the copies that no unfinished campaign needs; gives how many. One that cannot be removed is left for the next time."""
+    removed = 0
+    for path in folder.iterdir() if folder.is_dir() else ():
+        with contextlib.suppress(OSError):
+            if path.name not in needed and wall() - path.stat().st_mtime > KEEP_S:
+                path.unlink()
+                removed += 1
+    return removed

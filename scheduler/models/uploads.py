@@ -1,0 +1,229 @@
+"""Models that were sent to this home over HTTP: each a file under its sha256, with its name beside it, until somebody removes it.
+
+A campaign names one as `sha256:…`; what it needs is copied to the spool when it is submitted, so that an upload may go at any time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Annotated, Final
+from uuid import uuid4
+
+from pydantic import StringConstraints, ValidationError
+
+from protocol.errors import Refused, ResourceError
+from protocol.wire.base import Sha256
+from results.row.form import Form, utc
+from scheduler.campaign.model import Campaign, ModelEntry
+from scheduler.models.describe import package_spec
+from swarm.base.home import Home
+from swarm.base.text import safe_text
+from swarm.download.urls import FOR_OTHERS, read_url, scheme_of
+
+SCHEME: Final = "sha256:"
+LEFT_FREE: Final = 1024**3
+"""Bytes of the disk that uploads leave to others."""
+STALE_S: Final = 86_400.0
+"""An upload that was cut off is removed after so long."""
+_HASH: Final = re.compile(r"[0-9a-f]{64}")
+
+ModelName = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f/\\]+$", min_length=1, max_length=100)]
+
+
+class Upload(Form):
+    """A model that was sent here."""
+
+    sha256: Sha256
+    name: ModelName
+    """What rows call it; the drivers go by its ending."""
+    size: int
+    added: str
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """Where uploads are kept."""
+
+    new: Callable[[Path], IO[bytes]] = lambda path: path.open("xb")
+    free: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free
+
+
+DISK: Final = Disk()
+
+
+class Incoming:
+    """A model that is being sent. Every way out ends in `keep` or `drop`. Blocking. `disk`: another one, for tests."""
+
+    def __init__(self, folder: Path, name: str, wall: Callable[[], float], disk: Disk = DISK) -> None:
+        self._folder, self._name, self._wall, self._disk = folder, name, wall, disk
+        self._digest, self.size = hashlib.sha256(), 0
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._part = folder / f".part-{uuid4().hex}"
+            self._file = disk.new(self._part)
+        except OSError as exc:
+            raise _cannot(folder, exc) from None
+
+    def room(self) -> int:
+        """How many bytes more may come."""
+        return max(0, self._disk.free(self._folder) - LEFT_FREE)
+
+    def write(self, data: bytes) -> None:
+        """The next bytes. Raises `ResourceError`."""
+        self._digest.update(data)
+        self.size += len(data)
+        try:
+            self._file.write(data)
+        except OSError as exc:
+            raise _cannot(self._folder, exc) from None
+
+    def keep(self) -> Upload:
+        """All of it came. Raises `ResourceError`."""
+        upload = Upload(
+            sha256=self._digest.hexdigest(), name=self._name, size=self.size, added=utc(self._wall()) or ""
+        )
+        try:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            note = self._part.with_suffix(".json")
+            note.write_text(upload.model_dump_json(), encoding="utf-8")
+            self._part.replace(self._folder / upload.sha256)
+            note.replace(self._folder / f"{upload.sha256}.json")
+        except OSError as exc:
+            raise _cannot(self._folder, exc) from None
+        return upload
+
+    def drop(self) -> None:
+        """Leave nothing of it, unless it was kept."""
+        with contextlib.suppress(OSError):  # on a full disk it cannot write what it still holds
+            self._file.close()
+        for left in (self._part, self._part.with_suffix(".json")):
+            with contextlib.suppress(OSError):
+                left.unlink(missing_ok=True)
+
+
+class Uploads:
+    """Those of one home. Blocking."""
+
+    def __init__(self, home: Home, *, wall: Callable[[], float] = time.time) -> None:
+        self.folder, self._wall = home.folder("scheduler") / "uploads", wall
+
+    def begin(self, name: str) -> Incoming:
+        """A new one. Raises `ResourceError`."""
+        self._tidy()
+        return Incoming(self.folder, name, self._wall)
+
+    def all(self) -> list[Upload]:
+        """All of them, by their hash."""
+        names = sorted(path.name for path in self.folder.iterdir()) if self.folder.is_dir() else []
+        found = (self.find(name) for name in names if _HASH.fullmatch(name))
+        return [upload for upload in found if upload is not None]
+
+    def find(self, sha256: str) -> Upload | None:
+        """The one with this hash."""
+        if not _HASH.fullmatch(sha256) or not (self.folder / sha256).is_file():
+            return None
+        try:
+            return Upload.model_validate_json((self.folder / f"{sha256}.json").read_bytes())
+        except (OSError, ValidationError):
+            return None
+
+    def remove(self, sha256: str) -> bool:
+        """Remove the one with this hash; False: there is none. Raises `ResourceError`."""
+        if self.find(sha256) is None:
+            return False
+        try:
+            (self.folder / f"{sha256}.json").unlink(missing_ok=True)
+            (self.folder / sha256).unlink(missing_ok=True)
+        except OSError as exc:
+            raise _cannot(self.folder, exc) from None
+        return True
+
+    def _tidy(self) -> None:
+        for part in self.folder.glob(".part-*"):
+            with contextlib.suppress(OSError):
+                if self._wall() - part.stat().st_mtime > STALE_S:
+                    part.unlink()
+
+
+def placed(campaign: Campaign, uploads: Uploads, *, allow_paths: bool) -> Campaign:
+    """`campaign` with its uploads named by where they lie in the folder of `uploads`, from which its paths are to be read.
+
+    Raises `CampaignError` for an upload that is not here, and for what a campaign that came over a network may not name: unless
+    `allow_paths` says otherwise, files of this machine, and URLs of its own networks, also those that its devices would fetch.
+    """
+    models = tuple(_placed(entry, uploads, allow_paths=allow_paths) for entry in campaign.models)
+    labels = [entry.label for entry in models]
+    for entry in models:
+        if labels.count(entry.label) > 1:
+            raise entry.error(
+                f"two models are called {safe_text(entry.label, 60)!r}", "give each a name: of its own"
+            )
+    return campaign.model_copy(update={"models": models})
+
+
+def _placed(entry: ModelEntry, uploads: Uploads, *, allow_paths: bool) -> ModelEntry:
+    path = entry.path or ""
+    if not allow_paths:
+        _refuse_inside(entry)
+    if path.startswith(SCHEME) and entry.package is None:
+        digest = path.removeprefix(SCHEME)
+        upload = uploads.find(digest)
+        if upload is None:
+            raise entry.error(
+                f"no model {safe_text(path, 80)} was sent here",
+                "send it: POST /api/v1/models?name=FILE; what is here: GET /api/v1/models",
+            )
+        return entry.model_copy(
+            update={"path": digest, "sha256": entry.sha256 or digest, "name": entry.name or upload.name}
+        )
+    local = entry.package is None and (path or (entry.url or "").lower().startswith("file:"))
+    if local and not allow_paths:
+        raise entry.error(
+            f"model {safe_text(entry.label, 60)!r}: files of the server are not to be named from here",
+            "send the model, POST /api/v1/models?name=FILE, and name it by its sha256:…; or give its https:// URL; "
+            "or start the server with --allow-paths",
+        )
+    if path and entry.package is None and not Path(path).is_absolute():
+        raise entry.error(
+            f"model {safe_text(entry.label, 60)!r}: the path is relative, and there is no campaign file beside it",
+            "write the whole path",
+        )
+    return entry
+
+
+def _refuse_inside(entry: ModelEntry) -> None:
+    """Raise `CampaignError` for a URL of this machine's networks, and for a folder that is no package though Python would find it."""
+    label = safe_text(entry.label, 60)
+    if entry.url is not None and scheme_of(entry.url) in ("http", "https"):
+        try:
+            read_url(entry.url, FOR_OTHERS)
+        except Refused as exc:
+            raise entry.error(
+                f"model {label!r} cannot be fetched: {exc.what}",
+                exc.hint
+                or "send the model, POST /api/v1/models?name=FILE; or start the server with --allow-paths",
+            ) from None
+    if entry.package is not None:
+        spec = package_spec(entry.package)
+        if spec is not None and spec.origin is None:
+            raise entry.error(
+                f"model {label!r}: {entry.package} is a folder of the server's, not a package",
+                "name an installed package, or send the model: POST /api/v1/models?name=FILE",
+            )
+
+
+def _cannot(folder: Path, error: OSError) -> ResourceError:
+    return ResourceError(
+        f"cannot keep models in {folder}: {error.strerror or error}",
+        hint="free some space, or check its rights",
+    )

@@ -1,0 +1,1 @@
+"""One shape for `--json` and HTTP, and the same for terminals."""

@@ -1,0 +1,121 @@
+"""What `compare` and `matrix` tell programs, on the command line and over HTTP: results of this home put beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from results.analysis.compare import Word
+from results.analysis.matrix import Cell, make_matrix
+from results.analysis.pairs import Pair, put_beside
+from results.analysis.pareto import Axis, fronts
+from results.analysis.prices import Price
+from results.export.source import Source
+from results.row.form import Form
+from results.row.row import Row
+
+
+class PairInfo(Form):
+    """One row of B beside its row of A."""
+
+    verdict: Word
+    """What B is beside A."""
+    ratio: float | None
+    """B's time by A's."""
+    ratio_low: float | None
+    """Ends of its 95 % interval."""
+    ratio_high: float | None
+    luck: float | None
+    """How often chance alone puts the launches' ranks this far apart."""
+    why: str
+    note: str
+    """What else is to be known, such as that either row is noisy."""
+    a_job: str | None
+    a_model: str | None
+    a_unit: str | None
+    a_device: str | None
+    a_median_ms: float | None
+    a_launches: int | None
+    a_threads: int | None
+    a_simulated: bool | None
+    """true: a simulation, which is never compared with what was measured."""
+    a_batch: int | None
+    b_job: str | None
+    b_model: str | None
+    b_unit: str | None
+    b_device: str | None
+    b_median_ms: float | None
+    b_launches: int | None
+    b_threads: int | None
+    b_simulated: bool | None
+    b_batch: int | None
+
+
+class Beside(Form):
+    """Two sets of results beside each other: what `sark-node compare --json` prints."""
+
+    a: str
+    b: str
+    pairs: tuple[PairInfo, ...]
+
+
+class Matrix(Form):
+    """What `sark-node matrix --json` prints."""
+
+    base: str | None
+    cells: tuple[Cell, ...]
+    fronts: dict[Axis, tuple[str, ...]]
+    """Of time against something else: jobs that no other beats in both, the quickest first."""
+
+
+PAIR: Final = tuple(PairInfo.model_fields)
+"""Columns of the table of pairs."""
+
+
+def beside(
+    one: Source, other: Source, *, across_devices: bool = False, reference: str = "", seed: int = 0
+) -> tuple[Beside, list[Pair]]:
+    """`other` beside `one`, for programs and as it is. Some milliseconds for each pair: call it in a thread."""
+    pairs = put_beside(
+        one.entries(), other.entries(), across_devices=across_devices, reference=reference, seed=seed
+    )
+    return Beside(a=one.name, b=other.name, pairs=tuple(pair_info(pair) for pair in pairs)), pairs
+
+
+def pair_info(pair: Pair) -> PairInfo:
+    """`pair` for programs."""
+    said = pair.said
+    return PairInfo(
+        verdict=said.word,
+        ratio=said.ratio,
+        ratio_low=said.low,
+        ratio_high=said.high,
+        luck=said.luck,
+        why=said.why,
+        note=pair.note,
+        **{f"a_{name}": value for name, value in _side(pair.a).items()},
+        **{f"b_{name}": value for name, value in _side(pair.b).items()},
+    )
+
+
+def _side(row: Row | None) -> dict[str, Any]:
+    return {name: None if row is None else getattr(row, field) for name, field in _SIDE.items()}
+
+
+_SIDE: Final = {
+    "job": "job_id",
+    "model": "file_name",
+    "unit": "compute_units",
+    "device": "device_name",
+    "median_ms": "inference_ms_median",
+    "launches": "launches",
+    "threads": "threads",
+    "simulated": "simulated",
+    "batch": "batch",
+}
+
+
+def matrix_of(rows: Sequence[Row], *, base: str = "", prices: Mapping[str, Price] | None = None) -> Matrix:
+    """Of `rows`, for programs. Raises ValueError for a base that is in no row."""
+    cells = make_matrix(rows, base=base, prices=prices)
+    return Matrix(base=base or None, cells=cells, fronts=fronts(cells))

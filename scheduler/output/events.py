@@ -1,0 +1,70 @@
+"""A campaign's events for people: one line each, with the local time, the task and what happened. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from scheduler.store.rows import Event
+from swarm.base.plural import count
+from swarm.base.text import safe_text
+
+SAYS: Final[dict[str, str]] = {
+    "campaign.created": "created: {name}, {of_tasks}",
+    "campaign.planned": "planned on the devices seen: {of_tasks}",
+    "campaign.taken-over": "taken over from another machine: {of_tasks}, {found} of them found at devices",
+    "campaign.adopted": "a scheduler takes it up (epoch {epoch})",
+    "campaign.ended": "ended: {outcome}",
+    "cancel.requested": "cancel asked for; open tasks: {tasks}",
+    "task.committing": "asks {device} (attempt {attempt})",
+    "task.refused": "{device} did not take it",
+    "task.queued": "waits for its turn at {device} (attempt {attempt})",
+    "task.granted": "has a place at {device} (attempt {attempt})",
+    "task.ticket-ended": "need not wait at {device} any more (attempt {attempt})",
+    "task.yields": "is to give way at {device} to priority {priority}",
+    "task.preempted": "gave way to a higher priority at {device}",
+    "task.lost": "lost at {device} (attempt {attempt})",
+    "task.retried": "failed at {device} (attempt {attempt}), to be tried again",
+    "task.failed": "failed",
+    "task.succeeded": "done by {device} (attempt {attempt})",
+    "task.cancelled": "cancelled",
+    "worker.set-aside": "{device} is set aside for {seconds} s",
+    "worker.refused": "{device} refuses",
+    "worker.back": "{device} is back",
+}
+"""What is said of each sort of event; a field that it lacks reads `-`."""
+_WHY: Final = ("reason", "why", "detail")
+"""Fields that end the line."""
+_COUNTS: Final = ("succeeded", "failed", "cancelled")
+
+
+def event_line(event: Event) -> str:
+    """`2026-11-21 11:03:12.345  12  task 3  asks mini-7 (attempt 1)`"""
+    at = datetime.fromtimestamp(event.at, UTC).astimezone()
+    when = f"{at:%Y-%m-%d %H:%M:%S}.{at.microsecond // 1000:03}"
+    who = f"task {event.task.rpartition('/')[2]}" if event.task else ""
+    return f"{when}  {event.seq:>4}  {safe_text(who, 20):<9}  {event_words(event)}"
+
+
+def event_words(event: Event) -> str:
+    """What happened, on one line; an event this version does not know is told by its name and fields."""
+    fields = event.fields
+    says = SAYS.get(event.name)
+    if says is None:
+        told = ", ".join(f"{key} {value}" for key, value in fields.items())
+        return safe_text(f"{event.name}: {told}" if told else event.name, 400)
+    tasks = fields.get("tasks", "-")
+    known = {**fields, "of_tasks": count(tasks, "task") if isinstance(tasks, int) else f"{tasks} tasks"}
+    words = says.format_map(_Fields(known))
+    counts = [f"{fields[state]} {state}" for state in _COUNTS if fields.get(state)]
+    why = [str(fields[key]).splitlines()[0] for key in _WHY if fields.get(key) and fields[key] != words]
+    return safe_text(": ".join([words, *([", ".join(counts)] if counts else []), *why]), 400)
+
+
+class _Fields(dict[str, Any]):
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        super().__init__({key: "-" if value in (None, "") else value for key, value in fields.items()})
+
+    def __missing__(self, key: str) -> str:
+        return "-"

@@ -1,0 +1,247 @@
+"""What the commands print with `--json` and the HTTP API answers: one shape for both, told by the OpenAPI document.
+
+Instants are UTC, as ISO 8601; durations are in the unit of their name; sizes are in bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from protocol.values.attempt import TaskState
+from protocol.words import UNIT, Phase, Reason, asks_for_it
+from results.row.form import Form, utc
+from results.row.variant import UNSAID, Way
+from scheduler.store.progress import fraction, progress_text
+from scheduler.store.rows import CampaignRow, CampaignStatus, Event, NewModel, Outcome, Summary, TaskRow
+
+# -- campaigns -----------------------------------------------------------------------------------------------------------------
+
+
+class CampaignInfo(Form):
+    """A campaign in one line."""
+
+    campaign_id: str
+    name: str
+    status: CampaignStatus
+    carried_on: bool
+    """It has not ended, and a scheduler process runs on this home."""
+    created: str
+    ended: str | None
+    total_tasks: int
+    tasks: dict[TaskState, int]
+    """How many stand where."""
+    detail: str
+    """Why it ended before its tasks did, if it did."""
+    experiment: str | None = None
+    """Of which version of an experiment it is a run, such as nightly@3; null: of none."""
+    simulated: bool = False
+    """Some of it, or all, is a simulation: figures from a script, or devices that are not there."""
+    finding: str | None = None
+    """What that run was, beside the last good results: fine, regression or incomplete; null: not known yet."""
+
+
+class CampaignModel(Form):
+    """A model of a campaign, by content."""
+
+    name: str
+    sha256: str
+    size: int
+
+
+class CampaignDetail(CampaignInfo):
+    """All that is known of a campaign but its tasks."""
+
+    planned: bool
+    """Its tasks are fixed; a campaign over devices waits for the scheduler to see them."""
+    scheduler: str
+    """Peer id of who signs its tasks."""
+    epoch: int
+    """How often a scheduler took it up."""
+    priority: int
+    attempts: int
+    """How often a task is tried."""
+    wait_s: float
+    """How long a device that fits is looked for before a task fails."""
+    limit_s: float | None
+    """Of the whole campaign; null: none."""
+    last_event: int
+    """Number of its newest event: what to go on after in a stream."""
+    models: tuple[CampaignModel, ...]
+    spec: dict[str, Any]
+    """The campaign as it was given."""
+
+
+def status_of(campaign: CampaignRow) -> CampaignStatus:
+    """How it stands."""
+    if campaign.ended is not None:
+        return CampaignStatus(campaign.outcome or Outcome.FAILED)
+    return CampaignStatus.CANCELLING if campaign.cancel else CampaignStatus.RUNNING
+
+
+def campaign_info(item: Summary, *, scheduling: bool = True) -> CampaignInfo:
+    """`item` for programs. `scheduling`: a scheduler process runs on this home."""
+    return CampaignInfo(**_campaign(item, scheduling=scheduling))
+
+
+def campaign_detail(
+    item: Summary, models: tuple[NewModel, ...], spec: Mapping[str, Any], last_event: int, *, scheduling: bool
+) -> CampaignDetail:
+    """The same with all that is known."""
+    row = item.campaign
+    return CampaignDetail(
+        **_campaign(item, scheduling=scheduling),
+        planned=row.planned,
+        scheduler=row.scheduler,
+        epoch=row.epoch,
+        priority=row.priority,
+        attempts=row.attempts,
+        wait_s=row.wait_s,
+        limit_s=row.limit_s,
+        last_event=last_event,
+        models=tuple(CampaignModel(name=m.name, sha256=m.sha256, size=m.size) for m in models),
+        spec=dict(spec),
+    )
+
+
+def _campaign(item: Summary, *, scheduling: bool) -> dict[str, Any]:
+    campaign = item.campaign
+    return {
+        "campaign_id": campaign.id,
+        "name": campaign.name,
+        "status": status_of(campaign),
+        "carried_on": scheduling and campaign.ended is None,
+        "created": utc(campaign.created),
+        "ended": utc(campaign.ended),
+        "total_tasks": item.tasks,
+        "tasks": {state: item.counts.get(state, 0) for state in TaskState},
+        "detail": campaign.detail,
+        "experiment": item.experiment or None,
+        "finding": item.finding or None,
+        "simulated": asks_for_it(campaign.spec),
+    }
+
+
+# -- tasks ---------------------------------------------------------------------------------------------------------------------
+
+
+class TaskInfo(Form):
+    """A task with where it stands now."""
+
+    task: str
+    """Its id: the campaign's and its number."""
+    n: int
+    model: str
+    sha256: str
+    """Of the model."""
+    unit: str
+    """The compute unit asked for."""
+    threads: int | None = None
+    """Of one inference; null: as many as physical cores."""
+    batch: int | None = None
+    """Size of the batch; null: as the model has it."""
+    simulated: bool = False
+    """A simulation: its figures come from a script, or its device is not there."""
+    state: TaskState
+    progress: str
+    """How it stands, in a phrase: what `watch` shows."""
+    phase: Phase | None
+    """Of its run."""
+    done: int
+    """Steps of the phase, as far as they are counted."""
+    total: int | None
+    fraction: float | None
+    """Of the phase, 0 to 1; null: it cannot be told."""
+    median_ms: float | None
+    """Of the inferences so far."""
+    device: str
+    """The name of the device that has it or had it last."""
+    worker: str | None
+    """That device's peer id."""
+    attempt: int
+    """Number of its newest attempt; 0: none yet."""
+    tries: int
+    """Attempts that failed or were lost."""
+    reason: Reason | None
+    """Why it failed, or waits again, in one word."""
+    detail: str
+    """Why, in a sentence."""
+    note: str
+    position: int | None
+    """In its worker's queue, from 1."""
+    start_s: float | None
+    """Expected wait there."""
+    preempted: int
+    """How often it gave way to a higher priority."""
+    replica: int | None
+    begun: str | None
+    ended: str | None
+
+
+def task_info(row: TaskRow, way: Way = UNSAID) -> TaskInfo:
+    """`row` for programs."""
+    return TaskInfo(
+        task=row.id,
+        n=row.n,
+        model=row.model,
+        sha256=row.sha256,
+        unit=row.unit,
+        threads=way.threads,
+        batch=way.batch,
+        simulated=row.unit == UNIT,
+        state=row.state,
+        progress=progress_text(row),
+        phase=row.phase,
+        done=row.done,
+        total=row.total,
+        fraction=fraction(row),
+        median_ms=row.median_ms,
+        device=row.device,
+        worker=row.worker,
+        attempt=row.attempt,
+        tries=row.tries,
+        reason=row.reason,
+        detail=row.detail,
+        note=row.note,
+        position=row.position,
+        start_s=row.start_s,
+        preempted=row.preempted,
+        replica=row.replica,
+        begun=utc(row.begun, "milliseconds"),
+        ended=utc(row.ended, "milliseconds"),
+    )
+
+
+# -- events ----------------------------------------------------------------------------------------------------------------------
+
+
+class EventInfo(Form):
+    """Something that happened: what the hash is made over, and the hash."""
+
+    campaign: str
+    seq: int
+    """Counts from 1, without gaps, in each campaign."""
+    at: float
+    """Seconds since 1970, as it was written."""
+    time: str
+    """The same in UTC."""
+    name: str
+    task: str | None
+    fields: dict[str, Any]
+    hash: str
+    """Over this event and the hash of the one before."""
+
+
+def event_info(event: Event) -> EventInfo:
+    """`event` for programs."""
+    return EventInfo(
+        campaign=event.campaign,
+        seq=event.seq,
+        at=event.at,
+        time=datetime.fromtimestamp(event.at, UTC).isoformat(timespec="milliseconds"),
+        name=event.name,
+        task=event.task,
+        fields=dict(event.fields),
+        hash=event.hash,
+    )

@@ -1,0 +1,300 @@
+"""Everything that is known of one task: how it stands, what was tried, what the worker observed, and what the numbers are worth. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any, Final
+
+from protocol.errors import RemoteProtocolError
+from protocol.values.record import Accelerator, DeviceFacts, Host, Ran, Record, StageTime, read_record
+from protocol.values.task import Task, read_task
+from results.export.raw import csv_lines
+from results.row.figures import crowded
+from results.row.form import Form, utc
+from results.row.record import Launch, Observed, observe
+from results.row.row import Row, Status
+from results.row.stats import median
+from results.row.variant import Way
+from results.row.verdict import MEANS, Verdict, findings
+from scheduler.output.events import event_words
+from scheduler.output.schemas import TaskInfo, task_info
+from scheduler.store.progress import attempt_words
+from scheduler.store.rows import AttemptRow, AttemptState, Event, ResultRow
+
+MAX_BLOCKS: Final = 600
+"""Blocks of the host's state that are told of one task; more are put together, neighbours with neighbours."""
+
+
+class Reason(Form):
+    """One thing that is to be known of the numbers."""
+
+    verdict: Verdict
+    why: str
+    """With its figures."""
+    means: str
+    """For somebody who sees the word for the first time."""
+    help: str
+    """What would help; empty: nothing needs to."""
+
+
+class Judgement(Form):
+    """What a complete row's numbers are worth."""
+
+    verdict: Verdict
+    reasons: tuple[Reason, ...]
+    """The gravest first."""
+
+
+class AttemptInfo(Form):
+    """One try at one worker."""
+
+    attempt: int
+    worker: str
+    device: str
+    epoch: int
+    state: AttemptState
+    reason: str
+    detail: str
+    words: str
+    """How it ended, in a sentence."""
+    begun: str
+    ended: str | None
+    took_s: float | None
+
+
+class Happened(Form):
+    """An event that concerns the task, in words."""
+
+    seq: int
+    time: str
+    name: str
+    words: str
+
+
+class BlockInfo(Form):
+    """A stretch of timed samples and the host meanwhile. null: its system does not tell."""
+
+    samples: int
+    wall_s: float
+    cpu_percent: float | None
+    stall_percent: float | None
+    switches: int | None
+
+
+class LaunchInfo(Form):
+    """One launch and the host over its timed window."""
+
+    launch: int
+    """From 1."""
+    began_s: float
+    wall_s: float
+    cpu_s: float
+    samples: int
+    per_sample: int
+    warmups: int
+    median_ms: float | None
+    host: Host
+    stall_percent: float | None
+    switches: int | None
+    baseline: int | None
+    """Resident bytes before the load."""
+    peak: int | None
+    blocks: tuple[BlockInfo, ...]
+
+
+class RecordInfo(Form):
+    """What the worker signed."""
+
+    worker: str
+    attempt: int
+    fence: str
+    """Incarnation and number: which grant it was made under."""
+    sha256: str
+    """Of the record's bytes."""
+    signature: str
+    bytes: int
+    accepted: str | None
+    """When this scheduler took it."""
+    device: DeviceFacts
+    ran: Ran | None
+    accelerator: Accelerator | None
+    figures: dict[str, float]
+    stages: tuple[StageTime, ...]
+
+
+class TaskDetail(Form):
+    """A task's page."""
+
+    task: TaskInfo
+    campaign_name: str
+    asked: dict[str, Any]
+    """The signed task: model, unit, what a device must meet, how it is measured."""
+    needs: tuple[str, ...]
+    """What a device must meet, as a person writes it."""
+    attempts: tuple[AttemptInfo, ...]
+    happened: tuple[Happened, ...]
+    row: Row | None
+    """Null: it has not ended."""
+    csv: str
+    """Its line in the CSV with the header before it; empty: it has not ended."""
+    judgement: Judgement | None
+    """Null: it is not complete."""
+    record: RecordInfo | None
+    """Null: no worker signed anything of it."""
+    launches: tuple[LaunchInfo, ...]
+    unreadable: str
+    """Why the record cannot be read, if it cannot."""
+
+
+def task_detail(
+    item: ResultRow,
+    row: Row | None,
+    campaign_name: str,
+    attempts: Sequence[AttemptRow],
+    events: Sequence[Event],
+) -> TaskDetail:
+    """The whole of `item`. `row`: as the campaign's results have it; None: it has not ended."""
+    asked = read_task(item.body)
+    record, observed, unreadable = _read(item)
+    judgement = None
+    if row is not None and row.status is Status.COMPLETE:
+        judgement = _judged(row, record, observed, asked)
+    return TaskDetail(
+        task=task_info(item.task, Way(asked.measure.threads, asked.measure.batch)),
+        campaign_name=campaign_name,
+        asked=asked.model_dump(mode="json"),
+        needs=tuple(str(clause) for clause in asked.requirement.clauses),
+        attempts=tuple(_attempt(attempt) for attempt in attempts),
+        happened=tuple(
+            Happened(seq=e.seq, time=utc(e.at, "milliseconds") or "", name=e.name, words=event_words(e))
+            for e in events
+        ),
+        row=row,
+        csv="" if row is None else "".join(csv_lines([row])),
+        judgement=judgement,
+        record=None if record is None else _record(item, record),
+        launches=() if record is None or observed is None else _launches(record, observed),
+        unreadable=unreadable,
+    )
+
+
+def _read(item: ResultRow) -> tuple[Record | None, Observed | None, str]:
+    if item.record is None:
+        return None, None, ""
+    try:
+        record = read_record(item.record)
+    except RemoteProtocolError as exc:
+        return None, None, exc.what
+    try:
+        return record, observe(record), ""
+    except RemoteProtocolError as exc:
+        return record, None, exc.what
+
+
+def _judged(row: Row, record: Record | None, observed: Observed | None, asked: Task) -> Judgement:
+    if record is None or observed is None:
+        found = [(Verdict.UNREADABLE, row.verdict_reason)]
+    else:
+        found = findings(
+            observed,
+            agrees=record.ran.agrees if record.ran else None,
+            precision=asked.measure.precision,
+            accelerator=record.accelerator,
+            crowded=crowded(record, observed),
+            simulated=bool(row.simulated),
+        )
+    reasons = tuple(
+        Reason(verdict=verdict, why=why, means=MEANS[verdict][0], help=MEANS[verdict][1])
+        for verdict, why in found
+    )
+    return Judgement(verdict=reasons[0].verdict, reasons=reasons)
+
+
+def _attempt(row: AttemptRow) -> AttemptInfo:
+    return AttemptInfo(
+        attempt=row.attempt,
+        worker=row.worker,
+        device=row.device,
+        epoch=row.epoch,
+        state=row.state,
+        reason=str(row.reason or ""),
+        detail=row.detail,
+        words=attempt_words(row),
+        begun=utc(row.begun, "milliseconds") or "",
+        ended=utc(row.ended, "milliseconds"),
+        took_s=None if row.ended is None else max(0.0, row.ended - row.begun),
+    )
+
+
+def _record(item: ResultRow, record: Record) -> RecordInfo:
+    body = item.record or b""
+    return RecordInfo(
+        worker=record.worker,
+        attempt=record.attempt,
+        fence=f"{record.fence.incarnation}.{record.fence.number}",
+        sha256=hashlib.sha256(body).hexdigest(),
+        signature=(item.signature or b"").hex(),
+        bytes=len(body),
+        accepted=utc(item.accepted, "milliseconds"),
+        device=record.device,
+        ran=record.ran,
+        accelerator=record.accelerator,
+        figures=record.figures,
+        stages=record.stages,
+    )
+
+
+def _launches(record: Record, observed: Observed) -> tuple[LaunchInfo, ...]:
+    each = max(1, MAX_BLOCKS // max(1, len(observed.launches)))
+    return tuple(
+        LaunchInfo(
+            launch=number,
+            began_s=timing.began_s,
+            wall_s=timing.wall_s,
+            cpu_s=timing.cpu_s,
+            samples=len(launch.samples),
+            per_sample=launch.per_sample,
+            warmups=len(launch.warmup),
+            median_ms=median(launch.samples) / 1e6 if launch.samples else None,
+            host=launch.host,
+            stall_percent=_stalled(launch),
+            switches=timing.switches,
+            baseline=timing.baseline,
+            peak=timing.peak,
+            blocks=_blocks(launch, each),
+        )
+        for number, (launch, timing) in enumerate(
+            zip(observed.launches, record.timings, strict=True), start=1
+        )
+    )
+
+
+def _stalled(launch: Launch) -> float | None:
+    told = [block for block in launch.blocks if block.stall_ns is not None]
+    return _percent(sum(block.stall_ns or 0 for block in told), sum(block.wall_ns for block in told))
+
+
+def _percent(part: int, whole: int) -> float | None:
+    return 100 * part / whole if whole > 0 else None
+
+
+def _blocks(launch: Launch, most: int) -> tuple[BlockInfo, ...]:
+    size = -(-len(launch.blocks) // most) or 1
+    groups = [launch.blocks[at : at + size] for at in range(0, len(launch.blocks), size)]
+    return tuple(
+        BlockInfo(
+            samples=sum(block.samples for block in group),
+            wall_s=sum(block.wall_ns for block in group) / 1e9,
+            cpu_percent=_percent(sum(block.cpu_ns for block in group), sum(block.wall_ns for block in group)),
+            stall_percent=_percent(
+                sum(block.stall_ns or 0 for block in group), sum(block.wall_ns for block in group)
+            )
+            if all(block.stall_ns is not None for block in group)
+            else None,
+            switches=sum(block.switches or 0 for block in group)
+            if all(block.switches is not None for block in group)
+            else None,
+        )
+        for group in groups
+    )

@@ -1,0 +1,1 @@
+"""From a campaign to its tasks and to the devices that may run them."""

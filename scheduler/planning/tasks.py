@@ -1,0 +1,307 @@
+"""From a campaign to its tasks. Pure: the same campaign, models and devices give the same tasks with the same ids, on any machine.
+
+models × jobs (one for each unit) × threads × batches × spread × replicas ──▶ Task c-…/1, c-…/2, …
+
+Replicas of a cell never share a device: each is given devices of one class that the others are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from protocol.errors import CampaignError
+from protocol.values.advert import Advert
+from protocol.values.match import match
+from protocol.values.requirement import Clause, Op, Requirement, parse_clause
+from protocol.values.task import MAX_TASK, Measure, Model, Step, Task, Timeouts, task_body
+from scheduler.campaign.model import Campaign, Job, ModelEntry, StepEntry
+from scheduler.models.describe import Models
+
+GIB: Final = 1024**3
+MAX_TASKS: Final = 10_000
+"""Tasks of one campaign, devices counted in."""
+MAX_CLAUSES: Final = 32
+"""Of a requirement, as the protocol has it."""
+MAX_NAMED: Final = 16
+"""Devices that are named for one replica."""
+LARGE_MODEL: Final = 256 * 1024**2
+"""From this size on a model asks for memory: its file and its weights are held at once while it loads."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pin:
+    """What narrows one task of a cell down to some devices."""
+
+    clauses: tuple[Clause, ...] = ()
+    replica: int | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One square of the matrix, before devices: what a person sees in a plan."""
+
+    model: ModelEntry
+    unit: str
+    runs: int
+    threads: int | None
+    """None: as many as physical cores."""
+    batch: int | None
+    """None: as the model has it."""
+    clauses: tuple[Clause, ...]
+    """What it needs of a device, the unit first."""
+
+
+def cells(campaign: Campaign) -> tuple[Cell, ...]:
+    """The matrix in the order of the file: models, then jobs or units, then threads, then batches."""
+    return tuple(
+        Cell(
+            model=entry,
+            unit=job.unit,
+            runs=job.runs or campaign.measure.runs,
+            threads=None if count == "physical" else count,
+            batch=batch,
+            clauses=_clauses(campaign, job),
+        )
+        for entry in campaign.models
+        for job in campaign.lines()
+        for count in campaign.measure.threads
+        for batch in campaign.batches(entry)
+    )
+
+
+def needs_devices(campaign: Campaign) -> bool:
+    """Whether the tasks can only be told once the devices are known."""
+    return campaign.devices.spread != "any" or campaign.replicas > 1
+
+
+def requirements(campaign: Campaign) -> tuple[Requirement, ...]:
+    """What to look for before tasks exist: one for each distinct unit and set of clauses, in the file's order."""
+    return tuple(dict.fromkeys(Requirement(clauses=_clauses(campaign, job)) for job in campaign.lines()))
+
+
+def derive_tasks(
+    campaign: Campaign,
+    models: Models,
+    *,
+    campaign_id: str,
+    scheduler: str,
+    devices: Sequence[Advert] | None = None,
+) -> tuple[Task, ...]:
+    """The tasks of `campaign`, numbered from 1. `scheduler`: the peer id that will sign them.
+
+    `devices` counts only where `needs_devices`. A cell that no device of them fits still becomes a task, open to any device that fits, so
+    that it is seen to find none and is not silently left out.
+    Raises `CampaignError` above `MAX_TASKS` tasks or for a task larger than the protocol's.
+    """
+    return tuple(
+        task
+        for _, tasks in derive_cells(
+            campaign, models, campaign_id=campaign_id, scheduler=scheduler, devices=devices
+        )
+        for task in tasks
+    )
+
+
+def derive_cells(
+    campaign: Campaign,
+    models: Models,
+    *,
+    campaign_id: str,
+    scheduler: str,
+    devices: Sequence[Advert] | None = None,
+) -> tuple[tuple[Cell, tuple[Task, ...]], ...]:
+    """The same, cell by cell."""
+    adverts = _chosen(campaign, devices or ()) if needs_devices(campaign) else []
+    made: list[tuple[Cell, tuple[Task, ...]]] = []
+    total = 0
+    for cell in cells(campaign):
+        model = models[cell.model.label][1]
+        need = (*cell.clauses, *_memory_clauses(model))
+        fitting = [advert for advert in adverts if match(Requirement(clauses=need), advert).fits]
+        tasks: list[Task] = []
+        for pin in _pins(campaign, fitting) or [_Pin()]:
+            total += 1
+            if total > MAX_TASKS:
+                raise CampaignError(
+                    f"this campaign makes more than {MAX_TASKS:,} tasks on the devices found",
+                    file=cell.model.error("", "").file,
+                    hint="set devices.limit, or split it into several campaigns",
+                )
+            tasks.append(
+                _task(campaign, cell, model, (*need, *pin.clauses), campaign_id, total, scheduler, pin)
+            )
+        made.append((cell, tuple(tasks)))
+    return tuple(made)
+
+
+def _task(
+    campaign: Campaign,
+    cell: Cell,
+    model: Model,
+    clauses: tuple[Clause, ...],
+    campaign_id: str,
+    n: int,
+    scheduler: str,
+    pin: _Pin,
+) -> Task:
+    measure, limits = campaign.measure, campaign.timeouts
+    if len(clauses) > MAX_CLAUSES:
+        raise cell.model.error(
+            f"a task has more than {MAX_CLAUSES} clauses, those that keep replicas apart counted in",
+            "use fewer clauses under devices.where, or fewer replicas",
+        )
+    task = Task(
+        campaign=campaign_id,
+        task=f"{campaign_id}/{n}",
+        scheduler=scheduler,
+        model=model,
+        unit=cell.unit,
+        requirement=Requirement(clauses=clauses),
+        measure=Measure(
+            runs=cell.runs,
+            loads=measure.loads,
+            precision=measure.precision,
+            warmup=None if measure.warmup == "auto" else measure.warmup,
+            threads=cell.threads,
+            dims={**measure.dims, **cell.model.dims},
+            batch=cell.batch,
+            batch_dim=None if cell.batch is None else cell.model.batch_dim,
+            inputs=cell.model.inputs,
+            seed=measure.seed,
+            check=measure.check == "reference",
+            pre=_steps(measure.pre),
+            post=_steps(measure.post),
+        ),
+        timeouts=Timeouts(queue_s=limits.queue, fetch_s=limits.fetch, load_s=limits.load, run_s=limits.run),
+        memory=max(4 * GIB, 4 * model.size + GIB),
+        note=pin.note,
+        replica=pin.replica,
+        model_url=cell.model.public_url,
+    )
+    if len(task_body(task)) > MAX_TASK:
+        raise cell.model.error(
+            f"the task for {model.name!r} is larger than {MAX_TASK // 1024} KiB",
+            "use fewer or shorter clauses and dims",
+        )
+    return task
+
+
+def _steps(entries: Sequence[StepEntry]) -> tuple[Step, ...]:
+    return tuple(Step(step=entry.step, of=entry.of, options=entry.options) for entry in entries)
+
+
+def _clauses(campaign: Campaign, job: Job) -> tuple[Clause, ...]:
+    """The unit, the job's own clauses, the campaign's; each once."""
+    unit = Clause(attribute="units", op=Op.HAS, value=job.unit)
+    own = (parse_clause(text) for text in job.where)
+    return tuple(dict.fromkeys((unit, *own, *campaign.devices.clauses())))
+
+
+def _memory_clauses(model: Model) -> tuple[Clause, ...]:
+    if model.size < LARGE_MODEL:
+        return ()
+    return (Clause(attribute="ram", op=Op.GE, value=2 * model.size),)
+
+
+# -- replicas -------------------------------------------------------------------------------------------------------------------
+
+
+def _pins(campaign: Campaign, fitting: Sequence[Advert]) -> list[_Pin]:
+    """What tells the tasks of one cell apart; nothing where one task is open to any device."""
+    wanted = campaign.replicas
+    if campaign.devices.spread == "device":
+        return [_Pin(clauses) for clauses in _device_pins(fitting)]
+    if wanted == 1:
+        return [_Pin(clauses) for clauses in _class_pins(fitting)]
+    groups = list(_grouped(fitting, by_device=False).values())
+    if campaign.devices.spread == "any" and groups:
+        groups = [
+            max(groups, key=lambda group: len({advert.device for advert in group}))
+        ]  # the first of equals
+    if not groups:
+        note = f"{wanted} devices of one class are needed, none is there"
+        return [_Pin((), number, note) for number in range(1, wanted + 1)]
+    return [pin for group in groups for pin in _replica_pins(group, wanted)]
+
+
+def _replica_pins(group: Sequence[Advert], wanted: int) -> list[_Pin]:
+    """One for each replica on a class: the devices there are dealt out in turn; where they run out, any other one of the class."""
+    kind = _class_pin(group)
+    devices = list(dict.fromkeys(advert.device for advert in group))
+    pins: list[_Pin] = []
+    for number in range(1, wanted + 1):
+        own = tuple(devices[number - 1 :: wanted][:MAX_NAMED])
+        if own:
+            one = Clause(attribute="device", op=Op.EQ, value=own[0])
+            several = Clause(attribute="device", op=Op.IN, value=own)
+            pins.append(_Pin((*kind, one if len(own) == 1 else several), number))
+        else:
+            others = tuple(Clause(attribute="device", op=Op.NE, value=device) for device in devices)
+            verb = "is" if len(devices) == 1 else "are"
+            note = f"{wanted} devices of one class are needed, {len(devices)} {verb} there"
+            pins.append(_Pin((*kind, *others), number, note))
+    return pins
+
+
+# -- spread ---------------------------------------------------------------------------------------------------------------------
+
+
+def _chosen(campaign: Campaign, devices: Sequence[Advert]) -> list[Advert]:
+    """The adverts that fit at least one job, in a fixed order, of at most `limit` devices or classes."""
+    wanted = requirements(campaign)
+    fitting = [
+        advert for advert in devices if not advert.gone and any(match(need, advert).fits for need in wanted)
+    ]
+    fitting.sort(key=lambda advert: (advert.name, advert.device, advert.peer))
+    if campaign.devices.limit is None:
+        return fitting
+    by_device = campaign.devices.spread == "device"
+    groups = _grouped(fitting, by_device=by_device)
+    kept = {advert.peer for group in list(groups.values())[: campaign.devices.limit] for advert in group}
+    return [advert for advert in fitting if advert.peer in kept]
+
+
+def _grouped(adverts: Iterable[Advert], *, by_device: bool) -> Mapping[object, list[Advert]]:
+    groups: dict[object, list[Advert]] = {}
+    for advert in adverts:
+        groups.setdefault(advert.device if by_device else device_class(advert), []).append(advert)
+    return groups
+
+
+def _device_pins(adverts: Sequence[Advert]) -> list[tuple[Clause, ...]]:
+    """One clause for each device; the nodes of one device share it."""
+    return [
+        (Clause(attribute="device", op=Op.EQ, value=device),)
+        for device in dict.fromkeys(advert.device for advert in adverts)
+    ]
+
+
+def device_class(advert: Advert) -> tuple[str, int | None, str, str]:
+    """Devices of one class are taken for alike: the same chip, memory in whole GiB, operating system and architecture.
+
+    The system's version is left out: two machines of a lab that differ by a kernel patch are one class.
+    """
+    ram = None if advert.ram is None else (advert.ram + GIB // 2) // GIB
+    return (advert.soc, ram, advert.os.split(" ")[0], advert.arch)
+
+
+def _class_pins(adverts: Sequence[Advert]) -> list[tuple[Clause, ...]]:
+    return [_class_pin(group) for group in _grouped(adverts, by_device=False).values()]
+
+
+def _class_pin(group: Sequence[Advert]) -> tuple[Clause, ...]:
+    """Clauses that only devices of this class meet; where a fact is not known, the devices seen are named one by one."""
+    soc, ram, system, arch = device_class(group[0])
+    if not (soc and system and arch) or ram is None or not system.isalnum():
+        devices = tuple(dict.fromkeys(advert.device for advert in group))[:32]
+        return (Clause(attribute="device", op=Op.IN, value=devices),)
+    return (
+        Clause(attribute="soc", op=Op.EQ, value=soc),
+        Clause(attribute="ram", op=Op.GE, value=ram * GIB - GIB // 2),
+        Clause(attribute="ram", op=Op.LT, value=ram * GIB + GIB // 2),
+        Clause(attribute="os", op=Op.LIKE, value=f"{system}*"),
+        Clause(attribute="arch", op=Op.EQ, value=arch),
+    )

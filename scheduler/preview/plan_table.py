@@ -1,0 +1,159 @@
+"""A plan for people: a table of the matrix that fits 80 columns, the totals, and what stands in the way. And where plans are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, Literal
+
+from pydantic import ValidationError
+from rich.table import Table
+from rich.text import Text
+
+from protocol.errors import CampaignError
+from protocol.values.requirement import show_size
+from scheduler.output.tables import SHORTEST, kept_columns
+from scheduler.preview.plan import DIGITS, LivePlan, PlanCell
+from scheduler.store.progress import about
+from swarm.base.home import Home
+from swarm.base.plural import count
+from swarm.base.text import safe_text
+
+UNKNOWN: Final = "unknown"
+KEPT: Final = 50
+"""Plans on disk; the oldest go first."""
+MAX_WAYS: Final = 8
+MAX_UNCOVERED: Final = 12
+
+
+def plan_table(plan: LivePlan, width: int = 80) -> Table:
+    """A line for each cell."""
+    threads = any(cell.threads is not None for cell in plan.cells)
+    batches = any(cell.batch is not None for cell in plan.cells)
+    tasks = any(cell.tasks != 1 for cell in plan.cells)
+    roomy = width >= 100
+    table = Table(box=None, padding=(0, 2 if roomy else 1, 0, 0), header_style="dim")
+    heads = (
+        "",
+        "model",
+        "unit",
+        *(("threads",) if threads else ()),
+        *(("batch",) if batches else ()),
+        *(("tasks",) if tasks else ()),
+        *_NUMBERS,
+    )
+    lines = [_line(cell, threads=threads, batches=batches, tasks=tasks) for cell in plan.cells]
+    widths = [max(len(line[place]) for line in (heads, *lines)) for place in range(len(heads))]
+    gap = 2 if roomy else 1
+    while sum(widths) + gap * len(heads) > width:
+        longest = max((_MODEL, _UNIT), key=lambda place: widths[place])  # names give way, numbers do not
+        if widths[longest] <= SHORTEST:
+            break
+        widths[longest] -= 1
+    for place, head in enumerate(heads):
+        justify: Literal["left", "right"] = "right" if place > _UNIT else "left"
+        table.add_column(head, justify=justify, no_wrap=True, overflow="ellipsis", width=widths[place])
+    for cell, line in zip(plan.cells, lines, strict=True):
+        table.add_row(
+            Text(line[0], style="green" if cell.covered else "red"), *(Text(part) for part in line[1:])
+        )
+    return table
+
+
+_NUMBERS: Final = ("fit", "serve", "start", "each", "fetch")
+_MODEL: Final = 1
+_UNIT: Final = 2
+
+
+def _line(cell: PlanCell, *, threads: bool, batches: bool, tasks: bool) -> tuple[str, ...]:
+    return (
+        "✓" if cell.covered else "✗",
+        safe_text(cell.model, 60),
+        safe_text(cell.unit, 40),
+        *((str(cell.threads or "physical"),) if threads else ()),
+        *(("" if cell.batch is None else str(cell.batch),) if batches else ()),
+        *((str(cell.tasks),) if tasks else ()),
+        str(len(cell.fit)),
+        str(len(cell.serve)),
+        _start(cell),
+        UNKNOWN if cell.run_s is None else about(cell.run_s),
+        show_size(cell.fetch) if cell.fetch else "-",
+    )
+
+
+def _start(cell: PlanCell) -> str:
+    if not cell.serve:
+        return "-"
+    if cell.start_s is None:
+        return "not known"
+    return "now" if cell.start_s < 1 else f"in {about(cell.start_s)}"
+
+
+def plan_lines(plan: LivePlan) -> list[str]:
+    """What stands below the table: totals, who would give way, why cells are not covered, and how to go on."""
+    devices = f"{len(plan.devices)} of {count(plan.seen, 'device')}"
+    tasks = count(plan.tasks, "task")
+    told = [f"{plan.covered} of {len(plan.cells)} cells covered: {tasks}, {devices} fit."]
+    sources = sorted({cell.run_from for cell in plan.cells if cell.run_from})
+    total = "time in all not known" if plan.total_s is None else f"{about(plan.total_s)} in all"
+    source = f" (from {' and '.join(sources)})" if sources and plan.total_s is not None else ""
+    fetch = f"{show_size(plan.fetch)} to fetch" if plan.fetch else "nothing to fetch"
+    told.append(f"Expected: {total}{source}, {fetch}.")
+    ways = list(dict.fromkeys(way for cell in plan.cells for way in cell.gives_way))
+    told += [f"Would give way: {kept_columns(way)}" for way in ways[:MAX_WAYS]]
+    if not plan.complete:
+        told.append("There are more devices than can be looked at: this holds for those that were seen.")
+    if len(ways) > MAX_WAYS:
+        told.append(f"and {len(ways) - MAX_WAYS} more would give way")
+    return [*told, *plan.notes]
+
+
+def uncovered_lines(cells: Sequence[PlanCell]) -> list[str]:
+    """Why cells are not covered; those with the same reason together."""
+    groups: dict[str, list[PlanCell]] = {}
+    for cell in cells:
+        if not cell.covered:
+            groups.setdefault(cell.why, []).append(cell)
+    told: list[str] = []
+    for why, alike in list(groups.items())[:MAX_UNCOVERED]:
+        names = list(dict.fromkeys(f"{safe_text(cell.model, 60)} × {cell.unit}" for cell in alike))
+        head = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        told += [f"{head}:", *(f"  {kept_columns(line)}" for line in why.splitlines()[:40])]
+    if len(groups) > MAX_UNCOVERED:
+        told.append(f"and {len(groups) - MAX_UNCOVERED} more reasons: see --json")
+    return told
+
+
+# -- on disk ------------------------------------------------------------------------------------------------------------------------------
+
+
+def keep_plan(home: Home, plan: LivePlan) -> None:
+    """Keep it under its hash, so that `submit --plan` can compare; the oldest of many go. Raises OSError."""
+    folder = _folder(home)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    part = folder / f".{plan.plan}.part"
+    part.write_text(plan.model_dump_json(), encoding="utf-8")
+    part.replace(folder / f"{plan.plan}.json")
+    kept = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime)
+    for path in kept[:-KEPT]:
+        path.unlink(missing_ok=True)
+
+
+def kept_plan(home: Home, name: str) -> LivePlan:
+    """The plan with that hash. Raises `CampaignError` when there is none here."""
+    hint = "make one: sark-node plan FILE"
+    if len(name) != DIGITS or any(digit not in "0123456789abcdef" for digit in name):
+        raise CampaignError(
+            f"--plan: {safe_text(repr(name), 40)} is not the hash of a plan",
+            hint=f"it has {DIGITS} digits; {hint}",
+        )
+    try:
+        return LivePlan.model_validate_json((_folder(home) / f"{name}.json").read_bytes())
+    except FileNotFoundError:
+        raise CampaignError(f"no plan {name} was made on this home", hint=hint) from None
+    except (OSError, ValidationError):
+        raise CampaignError(f"the plan {name} cannot be read", hint=hint) from None
+
+
+def _folder(home: Home) -> Path:
+    return home.folder("scheduler") / "plans"

@@ -1,0 +1,220 @@
+"""A look at the live swarm for `plan`: who is there, and what would each worker say to these tasks. Nothing is committed, nothing held.
+
+We come as a visitor with a key of our own, so that the scheduler process of this home is not disturbed, and show each worker a token of
+a minute with the right to ask, made from what the scheduler of this home may do itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+import trio
+
+from protocol.errors import NotPermitted, SarkError
+from protocol.messages.work import WORK, Denied, Present, Quote, ShapeQuote
+from protocol.values.advert import Advert
+from protocol.values.match import match
+from protocol.values.requirement import Requirement
+from protocol.values.task import Task
+from protocol.wire.codec import pack
+from protocol.words import Family, Right, Role
+from scheduler.run.calls import probe, shapes_of
+from swarm.base.home import Home
+from swarm.index.query import QueryResult
+from swarm.join.ephemeral import Visitor, inside
+from swarm.net.identity import Identity, load_or_create
+from swarm.net.link import Link, Links
+from swarm.net.network import Network
+from swarm.pools.membership import Credential, credentials
+from swarm.pools.tokens import Grant, delegate, issue
+
+EVERYBODY: Final = 256
+"""Devices that are looked for: in all, and when there are more, again for each need."""
+LOOKUPS: Final = 8
+AT_ONCE: Final = 32
+MAX_PROBES: Final = 64
+"""Questions to one worker, each about up to 16 kinds of task."""
+TOKEN_S: Final = 60.0
+VISIT: Final = "c-plan"
+"""The campaign that a visitor names: there is none of this id."""
+_ASK: Final = frozenset({Right.STATUS})
+
+
+Kind = tuple[str, str, bytes]
+"""Tasks that are alike to a worker: unit, model, requirement."""
+
+
+def kind_of(task: Task) -> Kind:
+    """Names what a worker is asked about for this task."""
+    return task.unit, task.model.sha256, pack(task.requirement.to_wire())
+
+
+@dataclass(slots=True)
+class Told:
+    """What one worker said. `why`: the words of a refusal, or why it could not be asked; empty when it answered."""
+
+    quote: Quote | None = None
+    why: str = ""
+    shapes: dict[Kind, ShapeQuote] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """What was seen."""
+
+    adverts: tuple[Advert, ...]
+    tasks: tuple[Task, ...]
+    told: Mapping[str, Told]
+    """By peer: only those that fit one of the tasks were asked."""
+    complete: bool = True
+    """No device that may fit was left out."""
+
+
+class Finder(Protocol):
+    """What is used of `swarm.index.Index`."""
+
+    async def query(self, requirement: Requirement, want: int = 16) -> QueryResult: ...
+
+    async def everybody(self, limit: int = 256) -> QueryResult: ...
+
+
+async def visit(
+    gates: Sequence[str],
+    home: Home,
+    needs: Sequence[Requirement],
+    tasks_on: Callable[[Sequence[Advert]], Sequence[Task]],
+    *,
+    priority: int,
+    now: float,
+) -> Visit:
+    """Find everybody, work out the tasks, ask those that fit. `needs`: what the tasks need at least; `now`: wall seconds.
+
+    Raises `Unreachable` when no gate answers.
+    """
+    visitor, scheduler = Identity.fresh(), load_or_create(home.key("scheduler"))
+    tokens = visitor_tokens(
+        scheduler, credentials(home, Role.SUBMIT, scheduler.peer_id, now=now), visitor.peer_id, now=now
+    )
+    async with inside(gates, visitor) as (network, index, _):
+        adverts, complete = await see(index, needs)
+        tasks = tuple(tasks_on(adverts))
+        known = Visitor(network, scheduler)
+        await known.announce(address for advert in adverts for address in advert.addresses)
+        told = await ask_everybody(network, adverts, tasks, tokens, priority=priority)
+    return Visit(adverts, tasks, told, complete)
+
+
+async def see_everybody(gates: Sequence[str]) -> tuple[Advert, ...]:
+    """The devices that are there now; none of them is asked anything. Raises `Unreachable` when no gate answers."""
+    async with inside(gates) as (_, index, _):
+        return (await see(index, ()))[0]
+
+
+async def see(index: Finder, needs: Sequence[Requirement]) -> tuple[tuple[Advert, ...], bool]:
+    """The devices there are; of more than can be looked at, some of all kinds and those that meet one of `needs`.
+
+    And whether nobody was left out who meets one.
+    """
+    found: dict[str, Advert] = {}
+
+    def take(result: QueryResult) -> bool:
+        found.update({s.advert.peer: s.advert for s in result.found if not s.advert.gone})
+        return result.complete
+
+    if take(await index.everybody(EVERYBODY)):
+        return tuple(found.values()), True
+    slots, whole = trio.CapacityLimiter(LOOKUPS), [bool(needs)]
+
+    async def query(need: Requirement) -> None:
+        async with slots:
+            whole.append(take(await index.query(need, EVERYBODY)))
+
+    async with trio.open_nursery() as nursery:
+        for need in needs:
+            nursery.start_soon(query, need)
+    return tuple(found.values()), all(whole)
+
+
+def visitor_tokens(
+    scheduler: Identity, held: Iterable[Credential], visitor: str, *, now: float
+) -> dict[str, Present]:
+    """What to show a worker, by the name of the pool that it is good in; under the empty name what is good everywhere it is trusted."""
+    grant = Grant(_ASK, lasts_s=TOKEN_S)
+    found = {"": Present(issuer=scheduler.peer_id, token=issue(scheduler, visitor, grant, now=now))}
+    for credential in held:
+        if not credential.pool_name or credential.campaign:
+            continue  # handed over for one campaign: not for looking around
+        try:
+            token = delegate(credential.token, credential.issuer, scheduler, visitor, grant, now=now)
+        except NotPermitted:  # passed on as often as it may be, or over
+            continue
+        found[credential.pool_name] = Present(issuer=credential.issuer, token=token)
+    return found
+
+
+async def ask_everybody(
+    network: Network,
+    adverts: Sequence[Advert],
+    tasks: Sequence[Task],
+    tokens: Mapping[str, Present],
+    *,
+    priority: int,
+) -> dict[str, Told]:
+    """Ask each worker about the tasks that it fits."""
+    alike: dict[Kind, Task] = {}
+    for task in tasks:
+        alike.setdefault(kind_of(task), task)
+    needs: dict[Requirement, list[Kind]] = {}
+    for kind, task in alike.items():
+        needs.setdefault(task.requirement, []).append(kind)
+    slots = trio.CapacityLimiter(AT_ONCE)
+    told: dict[str, Told] = {}
+
+    async def ask(links: Links, advert: Advert, fitting: dict[Kind, Task]) -> None:
+        told[advert.peer] = heard = Told()
+        async with slots:
+            try:
+                link = await links.get(advert.peer, advert.addresses, patience_s=3.0)
+                for name in ("", *advert.pools):
+                    if name in tokens:
+                        await link.call(tokens[name], patience_s=3.0)  # the probe shows what became of it
+                await _ask(link, fitting, heard, priority)
+            except SarkError as exc:
+                heard.quote, heard.why = None, exc.what
+
+    async with trio.open_nursery() as nursery:
+        links = Links(network, Family.WORK, WORK, nursery)
+        async with trio.open_nursery() as asking:
+            for advert in adverts:
+                fitting = {
+                    kind: alike[kind]
+                    for need, some in needs.items()
+                    if match(need, advert).fits
+                    for kind in some
+                }
+                if fitting:
+                    asking.start_soon(ask, links, advert, fitting)
+        nursery.cancel_scope.cancel()
+    return told
+
+
+async def _ask(link: Link, tasks: Mapping[Kind, Task], heard: Told, priority: int) -> None:
+    """Probe after probe, until every kind of task has been asked about."""
+    left = {shapes_of((task,), priority)[0]: kind for kind, task in tasks.items()}
+    for _ in range(MAX_PROBES):
+        if not left:
+            return
+        shapes = shapes_of((tasks[kind] for kind in left.values()), priority)
+        answer = await probe(link, VISIT, shapes)
+        if isinstance(answer, Denied):
+            heard.quote = None
+            heard.why = f"{answer.reason}: {answer.detail}" if answer.detail else str(answer.reason)
+            return
+        heard.quote = answer
+        for shape, quoted in itertools.zip_longest(shapes, answer.shapes):
+            kind = left.pop(shape)
+            if quoted is not None:
+                heard.shapes[kind] = quoted

@@ -1,0 +1,93 @@
+"""What `validate` tells programs: whether a campaign can be read, what it would measure, and everything that is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from protocol.errors import CampaignError
+from protocol.values.task import Model
+from results.row.form import Form
+from scheduler.campaign.load import parse_campaign
+from scheduler.campaign.model import Campaign
+from scheduler.models.describe import Models, unseen
+from scheduler.output.schemas import CampaignModel
+from scheduler.planning.tasks import derive_tasks, needs_devices
+from swarm.base.yaml import parse_document
+
+NOBODY: Final = "1" * 44
+"""In the place of who will sign the tasks: here they are only counted."""
+
+
+class Valid(Form):
+    """A campaign that can be submitted: what `sark-node validate --json` prints."""
+
+    campaign: dict[str, Any]
+    """With everything that was left out."""
+    models: dict[str, CampaignModel]
+    tasks: int | None
+    """Null: they follow from the devices that fit."""
+    notes: tuple[str, ...]
+    """What cannot be known here of models that devices fetch themselves."""
+
+
+class Mistake(Form):
+    """One thing that is wrong."""
+
+    line: int
+    """From 1."""
+    what: str
+    hint: str
+
+
+class Checked(Form):
+    """What came of looking at a campaign's text."""
+
+    valid: bool
+    mistakes: tuple[Mistake, ...]
+    """By line; none: it is valid."""
+    given: dict[str, Any] | None
+    """The values that stand in the text, as they stand there; null: it cannot be read at all."""
+    found: Valid | None
+    """Null: it is not valid."""
+
+
+def valid(campaign: Campaign, models: Models) -> Valid:
+    """What `campaign` would measure. `models`: none where they were not looked at."""
+    tasks = None
+    if not needs_devices(campaign):
+        counted = models or {
+            entry.label: (None, Model(name=entry.label, sha256="0" * 64, size=1)) for entry in campaign.models
+        }
+        tasks = len(derive_tasks(campaign, counted, campaign_id="c-check", scheduler=NOBODY, devices=None))
+    return Valid(
+        campaign=campaign.model_dump(mode="json"),
+        models={
+            name: CampaignModel(name=model.name, sha256=model.sha256, size=model.size)
+            for name, (_, model) in models.items()
+        },
+        tasks=tasks,
+        notes=unseen(campaign),
+    )
+
+
+def check(
+    data: bytes,
+    file: str,
+    place: Callable[[Campaign], Campaign],
+    describe: Callable[[Campaign], Models] | None,
+) -> Checked:
+    """All that can be said of a campaign's text. `place` finds where its models lie, `describe` looks at them (None: nobody does); both
+    raise `CampaignError`. Blocking.
+    """
+    given: dict[str, Any] | None = None
+    try:
+        value = parse_document(data, file).value
+        given = value if isinstance(value, dict) else None
+        campaign = place(parse_campaign(data, file))
+        models = describe(campaign) if describe is not None else {}
+        return Checked(valid=True, mistakes=(), given=given, found=valid(campaign, models))
+    except CampaignError as exc:
+        first = (exc.line or 1, exc.said, exc.first_hint)
+        told = tuple(Mistake(line=line, what=what, hint=hint) for line, what, hint in (first, *exc.others))
+        return Checked(valid=False, mistakes=told, given=given, found=None)

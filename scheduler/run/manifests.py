@@ -1,0 +1,123 @@
+"""The deeds of this home's campaigns: made when one is taken up, kept beside the models until it has ended, served to its workers."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from protocol.errors import ResourceError
+from protocol.signed.campaign_manifest import Deed, DeedModel, make_deed
+from scheduler.store.rows import CampaignRow, NewModel
+from swarm.net.identity import Identity, write_durably
+
+log = structlog.get_logger("sark.scheduler")
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A deed on this disk."""
+
+    sha256: str
+    size: int
+    path: Path
+
+
+class Deeds:
+    """One folder, a file for each campaign."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._kept: dict[str, Kept] = {}
+
+    def of(self, campaign: str) -> Kept | None:
+        """The deed of a campaign that was taken up; None when it has none."""
+        return self._kept.get(campaign)
+
+    def find(self, sha256: str, campaigns: Collection[str]) -> Path | None:
+        """A deed by its hash, for somebody who has to do with these campaigns."""
+        mine = (self._kept.get(campaign) for campaign in campaigns)
+        return next((kept.path for kept in mine if kept is not None and kept.sha256 == sha256), None)
+
+    def keep(self, campaign: str, data: bytes) -> Kept:
+        """Put one that came from elsewhere on disk. Raises `ResourceError`."""
+        path = self._path(campaign)
+        write_durably(path, data)
+        return self._remember(campaign, path, data)
+
+    def take_up(
+        self,
+        row: CampaignRow,
+        models: Sequence[NewModel],
+        bodies: Mapping[str, bytes],
+        identity: Identity,
+    ) -> Kept | None:
+        """The deed of a campaign that begins or goes on: the one that is here, else a new one if the campaign is `identity`'s own.
+
+        A campaign without a deed runs all the same; it only cannot be adopted from elsewhere.
+        """
+        path = self._path(row.id)
+        with contextlib.suppress(OSError):
+            return self._remember(row.id, path, path.read_bytes())
+        if row.scheduler != identity.peer_id:
+            return None
+        try:
+            made = make_deed(_deed(row, models, bodies), identity.sign)
+            if made is not None:
+                return self.keep(row.id, made)
+            why = "it is too large"
+        except (ValueError, ResourceError) as exc:  # a field that no deed can hold; a full disk
+            why = str(exc).splitlines()[0]
+        log.warning("campaign.without-deed", campaign=row.id, why=why)
+        return None
+
+    def forget(self, campaign: str) -> None:
+        """It has ended."""
+        self._kept.pop(campaign, None)
+        with contextlib.suppress(OSError):
+            self._path(campaign).unlink()
+
+    def tidy(self, unfinished: Collection[str]) -> None:
+        """Remove the deeds of campaigns that ended while nobody looked."""
+        names = {self._path(campaign).name for campaign in unfinished}
+        for path in self._folder.iterdir() if self._folder.is_dir() else ():
+            if path.name not in names:
+                with contextlib.suppress(OSError):
+                    path.unlink()
+
+    def _path(self, campaign: str) -> Path:
+        """Ids may hold what no file name can."""
+        return self._folder / hashlib.sha256(campaign.encode()).hexdigest()[:32]
+
+    def _remember(self, campaign: str, path: Path, data: bytes) -> Kept:
+        kept = self._kept[campaign] = Kept(hashlib.sha256(data).hexdigest(), len(data), path)
+        return kept
+
+
+def deeds_in(spool: Path) -> Deeds:
+    """Where a home's deeds are: beside its models."""
+    return Deeds(spool / "deeds")
+
+
+def _deed(row: CampaignRow, models: Sequence[NewModel], bodies: Mapping[str, bytes]) -> Deed:
+    return Deed(
+        campaign=row.id,
+        name=row.name,
+        owner=row.scheduler,
+        spec=row.spec,
+        attempts=row.attempts,
+        backoff_s=row.backoff_s,
+        wait_s=row.wait_s,
+        limit_s=row.limit_s,
+        created=max(0, int(row.created)),
+        priority=row.priority,
+        models=tuple(
+            DeedModel(name=model.name, sha256=model.sha256, size=model.size, facts=model.facts)
+            for model in models
+        ),
+        tasks=tuple(bodies.values()),
+    )

@@ -1,0 +1,115 @@
+"""The scheduler process of a home: onto the network, then the service until no campaign is left."""
+
+from __future__ import annotations
+
+import sys
+import time
+from functools import partial
+from typing import Final
+
+import structlog
+import trio
+
+from protocol.errors import ResourceError
+from protocol.words import Role
+from scheduler.experiments.schedule import Schedules
+from scheduler.models.fetch import Told, downloader
+from scheduler.models.spool import tidy
+from scheduler.planning.verified_index import Vouched
+from scheduler.run.service import run_scheduler
+from scheduler.store.opening import open_store
+from scheduler.store.retention import keep_tidy
+from scheduler.store.settings import SchedulerSettings
+from scheduler.submit.daemon import is_running
+from swarm.base.home import Home
+from swarm.join.enter import enter, until_told_to_stop
+from swarm.pools.membership import Credential, credentials, host_name, known_manifests
+from swarm.pools.service import PoolNode
+
+LOCK_TRIES: Final = 10
+LOCK_TRY_S: Final = 0.1
+
+log = structlog.get_logger("sark.scheduler")
+
+
+async def run_process(home: Home, settings: SchedulerSettings, stay: bool, stop_with_stdin: bool) -> None:
+    """Run every unfinished campaign of `home`; `stay`: and wait for more. Raises `ResourceError` when another process does that.
+
+    The store is looked at once more when the lock of the home has been given back: who submits while we are leaving sees the lock
+    still held, starts no other process, and relies on us.
+    """
+    while True:
+        for _ in range(LOCK_TRIES):  # the one before us may be on its way out, or somebody is just looking
+            if not is_running(home):
+                break
+            await trio.sleep(LOCK_TRY_S)
+        told_to_stop = await _run_once(home, settings, stay, stop_with_stdin)
+        with open_store(home) as store:
+            if told_to_stop or not store.unfinished_campaigns():
+                return
+
+
+async def _run_once(home: Home, settings: SchedulerSettings, stay: bool, stop_with_stdin: bool) -> bool:
+    """Onto the network, until no campaign is left; gives whether it was told to stop before."""
+    told_to_stop = False
+    async with enter("scheduler", home, settings, holder=False) as here, trio.open_nursery() as nursery:
+
+        async def signals() -> None:
+            nonlocal told_to_stop
+            name = await until_told_to_stop(with_stdin=stop_with_stdin)
+            told_to_stop = True
+            log.info("scheduler.stopping", signal=name)
+            nursery.cancel_scope.cancel()
+
+        def can_present() -> tuple[Credential, ...]:
+            try:
+                return credentials(home, Role.SUBMIT, here.identity.peer_id, now=time.time())
+            except ResourceError as exc:
+                log.warning("credentials.unusable", why=exc.what)
+                return ()
+
+        pools = PoolNode(
+            here.network,
+            here.index,
+            home,
+            Role.SUBMIT,
+            name=host_name(),
+            wall=time.time,
+            rng=here.rng,
+            gates=lambda: here.gates,
+        )
+        nursery.start_soon(signals)
+        nursery.start_soon(pools.run)
+        schedules = Schedules(home, lambda: open_store(home), downloader(home, Told(sys.stderr)))
+        nursery.start_soon(partial(schedules.keep, trio.lowlevel.checkpoint, begin=stay))
+        if settings.keep is not None:
+            nursery.start_soon(keep_tidy, partial(open_store, home), settings.keep)
+        with open_store(home) as store:
+            store.claim()
+            tidied = tidy(home.spool, store.needed_models())
+            log.info(
+                "scheduler.up", models_removed=tidied, peer=here.identity.peer_id, gates=list(here.gates)
+            )
+            await run_scheduler(
+                network=here.network,
+                index=Vouched(here.index, lambda: known_manifests(home, Role.SUBMIT), pools.doubt),
+                identity=here.identity,
+                store=store,
+                spool=home.spool,
+                credentials=can_present,
+                stop_when_idle=not stay,
+            )
+        nursery.cancel_scope.cancel()
+    if not told_to_stop:
+        await _last_look(schedules)
+    return told_to_stop
+
+
+async def _last_look(schedules: Schedules) -> None:
+    """What ended with the last campaign is judged and told before we leave."""
+    try:
+        await schedules.step(begin=False)
+    except ResourceError as exc:
+        log.warning("experiments.waiting", why=exc.what)
+    finally:
+        schedules.close()

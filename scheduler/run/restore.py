@@ -1,0 +1,69 @@
+"""What the store says of a task, as the book takes it up after a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from protocol.values.attempt import TASK, TaskEvent, TaskState
+from protocol.values.record import read_record
+from protocol.values.task import read_task
+from protocol.wire.table import final
+from protocol.words import Reason
+from scheduler.core.state import Entry, Ticket
+from scheduler.core.transitions import LIMITS
+from scheduler.store.rows import AttemptRow, AttemptState, TaskRow
+from scheduler.store.store import Store
+from scheduler.store.takeover import HEARSAY
+
+_FAILED = (AttemptState.LOST, AttemptState.FAILED)
+
+
+def restored(row: TaskRow, body: bytes, attempts: Sequence[AttemptRow]) -> Entry:
+    """A task as the store left it, with its attempts. What was live then is to be confirmed by its worker."""
+    spare = None
+    for attempt in attempts:
+        waits = attempt.state in (AttemptState.INTENDED, AttemptState.QUEUED)
+        if waits and attempt.attempt != row.attempt and row.state is TaskState.QUEUED:
+            spare = Ticket(attempt.attempt, attempt.worker, attempt.lease, attempt.fence, restored=True)
+    entry = Entry(
+        task=read_task(body),
+        state=row.state,
+        attempt=row.attempt,
+        tries=row.tries,
+        tried={a.worker for a in attempts if a.state in _FAILED},
+        limits={a.worker for a in attempts if a.state in _FAILED and a.reason in LIMITS},
+        preempted=row.preempted,
+        last=max((a.attempt for a in attempts), default=0),
+        spare=spare,
+    )
+    entry.restored = entry.live
+    entry.claimed = entry.live and any(a.attempt == row.attempt and a.epoch == HEARSAY for a in attempts)
+    if entry.live or entry.over:
+        entry.worker, entry.lease, entry.fence = row.worker, row.lease, row.fence
+    return entry
+
+
+def entries_of(store: Store, campaign: str, bodies: Mapping[str, bytes]) -> list[Entry]:
+    """All tasks of a campaign, in its order."""
+    attempts: dict[str, list[AttemptRow]] = {}
+    for attempt in store.attempts(campaign):
+        attempts.setdefault(attempt.task, []).append(attempt)
+    entries = [restored(task, bodies[task.id], attempts.get(task.id, ())) for task in store.tasks(campaign)]
+    replicas = {entry.id: entry for entry in entries if entry.cell and entry.state is TaskState.SUCCEEDED}
+    for row in store.rows(campaign) if replicas else ():
+        entry = replicas.get(row.task.id)
+        if entry is not None and row.record is not None:
+            entry.ran_on = read_record(row.record).device.device
+    return entries
+
+
+def end_unreadable(store: Store, campaign: str, why: str) -> None:
+    """End a campaign whose tasks cannot be read back: whatever is open has failed."""
+    pending: list[str] = []
+    for row in store.tasks(campaign):
+        if row.state is TaskState.PENDING:
+            pending.append(row.id)
+        elif not final(TASK, row.state):
+            store.end_attempt(row.id, row.attempt, TaskEvent.FAIL, reason=Reason.BAD_REQUEST, detail=why)
+    store.end_pending(pending, TaskEvent.FAIL, reason=Reason.BAD_REQUEST, detail=why)
+    store.end_campaign(campaign, detail=why)

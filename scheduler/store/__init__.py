@@ -1,0 +1,1 @@
+"""What is durable: rows, transactions and queries on SQLite or PostgreSQL."""

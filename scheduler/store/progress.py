@@ -1,0 +1,183 @@
+"""How a task stands, in one grammar for every view.
+
+queued 3rd, starts in ~40 s · fetch 43 % (12.1 of 28.0 MB) · load 2/5 · warm-up 12 · run 120/200 (median 12.5 ms) · check · done
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from protocol.messages.work import MAX_PREEMPTIONS
+from protocol.values.attempt import TaskState
+from protocol.words import Phase, Reason
+from scheduler.store.rows import AttemptRow, AttemptState, TaskRow
+from swarm.base.text import safe_text
+
+ENDED: Final = frozenset({TaskState.SUCCEEDED, TaskState.FAILED, TaskState.CANCELLED})
+
+ADOPTED: Final = "carried on elsewhere (adopted)"
+"""What people read for what ended here because another scheduler took it over: it goes on, but not here."""
+
+STATE_WORDS: Final = {TaskState.COMMITTING: "asking", TaskState.LEASED: "has a place"}
+"""What people read for states whose names are the protocol's."""
+
+
+BUSY: Final = "waits for other work on the device to end"
+"""What people read for a phase of preparation that counts seconds: a device measures when it is quiet, or after that time all the same."""
+
+
+def progress_text(task: TaskRow) -> str:
+    """One phrase, safe to be shown."""
+    match task.state:
+        case TaskState.SUCCEEDED:
+            return "done"
+        case TaskState.FAILED:
+            said = task.detail.splitlines() or [str(task.reason)]
+            return safe_text(f"failed: {said[0]}", 300)
+        case TaskState.CANCELLED:
+            return ADOPTED if task.reason is Reason.ADOPTED else "cancelled"
+        case TaskState.PENDING:
+            return safe_text(task.note, 200) or gave_way(task) or "looking for a device"
+        case TaskState.COMMITTING:
+            return STATE_WORDS[TaskState.COMMITTING]
+        case TaskState.QUEUED:
+            return queued_text(task)
+        case _:
+            return _running(task)
+
+
+def queued_text(task: TaskRow) -> str:
+    """`queued 3rd, starts in ~40 s`, and what there is to say beside."""
+    text = "queued" if task.position is None else f"queued {ordinal(task.position)}"
+    if task.start_s is not None:
+        text += ", starts soon" if task.start_s < 1 else f", starts in {about(task.start_s)}"
+    elif task.position is not None:
+        text += ", start not known yet"
+    return f"{text}; {safe_text(task.note, 200)}" if task.note else text
+
+
+def gave_way(task: TaskRow) -> str:
+    """`gave way, 1 of 2: mini-7 needed its place for a task of priority 80`; empty for a task whose last attempt ended otherwise."""
+    if task.reason is not Reason.PREEMPTED or not task.preempted:
+        return ""
+    said = safe_text((task.detail.splitlines() or [""])[0], 120)
+    return f"gave way, {task.preempted} of {MAX_PREEMPTIONS}" + (f": {said}" if said else "")
+
+
+def nobody_line(campaign: str) -> str:
+    """What is to be said of a campaign that has not ended while no scheduler process runs on its home."""
+    return f"Nobody carries {campaign} on now (no scheduler runs): sark-node watch {campaign}"
+
+
+def ordinal(number: int) -> str:
+    """`1st`, `2nd`, `3rd`, `11th`."""
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
+def about(seconds: float) -> str:
+    """`~0.4 s`, `~40 s`, `~2:05`: an expectation, not a measurement."""
+    if seconds < 10:
+        return f"~{seconds:.1f} s"
+    return f"~{seconds:.0f} s" if seconds < 90 else f"~{show_time(seconds)}"
+
+
+def _running(task: TaskRow) -> str:
+    text = _phase(task)
+    shown = task.note and task.phase is not Phase.QUEUED
+    return f"{safe_text(task.note, 200)}; {text}" if shown else text
+
+
+def _phase(task: TaskRow) -> str:
+    match task.phase:
+        case None:
+            return "starting"
+        case Phase.FETCH if task.total:
+            share = 100 * task.done / task.total
+            return f"fetch {share:.0f} % ({task.done / 1e6:.1f} of {task.total / 1e6:.1f} MB)"
+        case Phase.RUN if task.total:
+            median = f" (median {show_ms(task.median_ms)})" if task.median_ms is not None else ""
+            return f"run {task.done}/{task.total}{median}"
+        case Phase.PREPARE if task.total:
+            return f"{BUSY}, {task.done} of at most {task.total} s"
+        case Phase.LOAD if task.total and task.total > 1:
+            return f"load {task.done}/{task.total}"
+        case Phase.WARM_UP if task.done:
+            return f"warm-up {task.done}"
+        case Phase.QUEUED:
+            return safe_text(task.note, 200) or "waiting for the device"
+        case phase:
+            return str(phase)
+
+
+def fraction(task: TaskRow) -> float | None:
+    """Share of the present phase that is done, 0 to 1; None where it cannot be told."""
+    if task.state in ENDED:
+        return 1.0
+    if task.state in (TaskState.LEASED, TaskState.RUNNING) and task.total:
+        return min(1.0, task.done / task.total)
+    return None
+
+
+def show_ms(value: float) -> str:
+    """Milliseconds with three digits that mean something, µs below a tenth of one."""
+    if value < 0.1:
+        return f"{value * 1000:.3g} µs"
+    if value < 1000:
+        return f"{value:.3g} ms"
+    return f"{value / 1000:.3g} s"
+
+
+def show_time(seconds: float) -> str:
+    """`0:14`, `2:05`, `1:02:33`."""
+    whole = int(seconds)
+    if whole >= 3600:
+        return f"{whole // 3600}:{whole % 3600 // 60:02}:{whole % 60:02}"
+    return f"{whole // 60}:{whole % 60:02}"
+
+
+_PEER: Final = re.compile(r"12D3Koo[1-9A-HJ-NP-Za-km-z]{45}")
+
+
+_ADDRESS: Final = re.compile(r"/ip[46]/([^/\s]+)/tcp/[0-9]+(?:/p2p/\w+)?")
+
+
+_SAID: Final[dict[AttemptState, tuple[str, ...]]] = {
+    AttemptState.LOST: (str(Reason.LOST),),
+    AttemptState.CANCELLED: (str(Reason.CANCELLED),),
+    AttemptState.PREEMPTED: (str(Reason.PREEMPTED),),
+}
+"""Reasons that the words for the state say already."""
+
+
+_TOLD: Final[dict[AttemptState, str]] = {
+    AttemptState.INTENDED: "was asked",
+    AttemptState.QUEUED: "has it in its queue",
+    AttemptState.GRANTED: "gave it a place",
+    AttemptState.REFUSED: "did not take it",
+    AttemptState.LOST: "lost it",
+    AttemptState.FAILED: "failed",
+    AttemptState.SUCCEEDED: "succeeded",
+    AttemptState.CANCELLED: "was told to stop",
+    AttemptState.PREEMPTED: "had to let a higher priority go first",
+}
+
+
+def attempt_words(attempt: AttemptRow) -> str:
+    """`mini-7 did not take it: busy`"""
+    detail = (attempt.detail.splitlines() or [""])[0]
+    device, reason = safe_text(attempt.device), str(attempt.reason or "")
+    if device in ("", str(Reason.UNKNOWN)):
+        device = f"…{attempt.worker[-8:]}"
+    why = clipped(safe_text(detail, 300))
+    for word in (f"{reason}: ", f"{device}: ", f"{reason}: "):  # each is said once
+        why = why.removeprefix(word)
+    if reason and reason not in _SAID.get(attempt.state, ()) and reason != why:
+        why = ": ".join(filter(None, [reason, why]))
+    return f"{device} {_TOLD[attempt.state]}" + (f": {why}" if why else "")
+
+
+def clipped(text: str) -> str:
+    """`no way to 12D3Koo…R5DXUdsR`: whole peer ids and addresses are of no use in a sentence."""
+    return _PEER.sub(lambda found: f"…{found[0][-8:]}", _ADDRESS.sub(r"\1", text))

@@ -1,0 +1,246 @@
+"""What goes into the store and comes out of it: plain values, no connection behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from protocol.values.attempt import TaskState
+from protocol.values.lease import Fence
+from protocol.words import Phase, Reason
+
+
+class AttemptState(StrEnum):
+    """How one attempt stands, for people and for rows."""
+
+    INTENDED = "intended"
+    """On disk, perhaps asked, no answer recorded."""
+    QUEUED = "queued"
+    GRANTED = "granted"
+    REFUSED = "refused"
+    """The worker said no, or the ticket was given back: nothing ran."""
+    LOST = "lost"
+    FAILED = "failed"
+    SUCCEEDED = "succeeded"
+    CANCELLED = "cancelled"
+    PREEMPTED = "preempted"
+    """It gave way to a higher priority."""
+
+
+class Outcome(StrEnum):
+    """How a campaign ended."""
+
+    SUCCEEDED = "succeeded"
+    """Every task has a result."""
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    ADOPTED = "adopted"
+    """Another scheduler carries it on: it goes on, but not here."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewModel:
+    """A model of a campaign, by content; `facts` is whatever the plan wants to keep of it, as JSON."""
+
+    name: str
+    sha256: str
+    size: int
+    facts: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NewCampaign:
+    """What `submit` puts on disk. `spec` is the campaign as JSON; durations in seconds."""
+
+    id: str
+    name: str
+    scheduler: str
+    """Peer id that signs its tasks."""
+    spec: str
+    attempts: int = 3
+    backoff_s: float = 5.0
+    wait_s: float = 60.0
+    """How long to look for a device that fits before giving up."""
+    limit_s: float | None = None
+    """The whole campaign; None: no limit."""
+    priority: int = 50
+
+
+@dataclass(frozen=True, slots=True)
+class CampaignRow:
+    """A campaign as stored. Instants are wall seconds since 1970, for people."""
+
+    id: str
+    name: str
+    scheduler: str
+    spec: str
+    attempts: int
+    backoff_s: float
+    wait_s: float
+    limit_s: float | None
+    priority: int
+    epoch: int
+    planned: bool
+    """Its tasks are there; a campaign spread over devices waits for the scheduler to see them."""
+    cancel: bool
+    created: float
+    ended: float | None
+    outcome: Outcome | None
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRow:
+    """A task as stored, with where it stands now."""
+
+    id: str
+    campaign: str
+    n: int
+    model: str
+    sha256: str
+    unit: str
+    state: TaskState
+    attempt: int
+    """Number of the newest attempt; 0 before the first."""
+    tries: int
+    """Attempts that failed or were lost."""
+    worker: str | None
+    device: str
+    lease: str | None
+    fence: Fence | None
+    reason: Reason | None
+    detail: str
+    cancel: bool
+    phase: Phase | None
+    done: int
+    total: int | None
+    median_ms: float | None
+    note: str
+    begun: float | None
+    ended: float | None
+    position: int | None
+    """Of its ticket in its worker's queue, from 1; None: not told, or it has none."""
+    start_s: float | None
+    """Expected wait then, in seconds."""
+    preempted: int
+    """How often it gave way to a higher priority."""
+    replica: int | None
+    """Which of several runs of the same on different devices it is, from 1; None: there is only one."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRow:
+    """One attempt as stored."""
+
+    task: str
+    attempt: int
+    key: str
+    worker: str
+    device: str
+    epoch: int
+    state: AttemptState
+    lease: str | None
+    fence: Fence | None
+    reason: Reason | None
+    detail: str
+    begun: float
+    ended: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What became of a result: `stale` is None when it is recorded, now or by an earlier delivery of the same one."""
+
+    stale: Reason | None = None
+    again: bool = False
+    """It had been recorded before."""
+
+
+def why_not(state: str, reason: str | None) -> Reason:
+    """Why a result of an attempt that is not open is not recorded, by how its task stands.
+
+    That of a task which ended here because another scheduler carries it on is that one's, and says so: its worker is to keep it.
+    """
+    if state != TaskState.CANCELLED:
+        return Reason.FENCED
+    return Reason.ADOPTED if reason == Reason.ADOPTED else Reason.CANCELLED
+
+
+@dataclass(frozen=True, slots=True)
+class ResultRow:
+    """A task with the signed record that decided it, if one did."""
+
+    task: TaskRow
+    body: bytes
+    """The task's canonical bytes."""
+    worker: str | None = None
+    attempt: int | None = None
+    record: bytes | None = None
+    signature: bytes | None = None
+    accepted: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened, in the order it was stored: `seq` counts from 1 without gaps in each campaign."""
+
+    campaign: str
+    seq: int
+    at: float
+    name: str
+    task: str | None
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    hash: str = ""
+    """Over this event and the hash of the one before; see `scheduler.store.event_chain`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A campaign in one line: how many tasks stand where."""
+
+    campaign: CampaignRow
+    counts: Mapping[TaskState, int]
+    experiment: str = ""
+    """Of which version of an experiment it is a run, such as nightly@3; empty: of none."""
+    finding: str = ""
+    """What that run was, beside those before it; empty: not known yet."""
+
+    @property
+    def tasks(self) -> int:
+        """All of them."""
+        return sum(self.counts.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Tasks that wait for the same."""
+
+    unit: str
+    worker: str | None
+    """In whose queue they have a ticket; None: in none yet."""
+    device: str
+    """That worker's name."""
+    tasks: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRow:
+    """Where a worker was last reached."""
+
+    peer: str
+    device: str
+    addresses: tuple[str, ...]
+    seen: float
+
+
+class CampaignStatus(StrEnum):
+    """How a campaign stands: what it ended as, or that it goes on."""
+
+    RUNNING = "running"
+    CANCELLING = "cancelling"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    ADOPTED = "adopted"

@@ -1,0 +1,1 @@
+"""Submits, retries and cancels campaigns, and starts the background scheduler."""

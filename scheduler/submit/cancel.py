@@ -1,0 +1,78 @@
+"""Cancelling from any terminal: the request goes on disk, the scheduler process carries it out, we wait for its word."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from protocol.errors import CampaignError, Unreachable
+from protocol.values.attempt import TaskState
+from scheduler.store.progress import ADOPTED, ENDED
+from scheduler.store.rows import Outcome, TaskRow
+from scheduler.store.store import Store
+
+WAIT_S = 20.0
+POLL_S = 0.05
+KEEP_ALIVE_EVERY = 20
+
+
+def cancel_and_wait(
+    store: Store,
+    target: str,
+    *,
+    keep_alive: Callable[[], None],
+    pause: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> str:
+    """Ask for `target`, a campaign or a task, to be cancelled; gives what became of it, in a line.
+
+    Raises `CampaignError` when there is no such task, `Unreachable` when the scheduler does not confirm in time: the request
+    stays on disk and is carried out when a scheduler process runs.
+    """
+    over = {task.id for task in _tasks(store, target) if task.state in ENDED}
+    if not ask_cancel(store, target):
+        return f"{target} had ended already."
+    deadline = clock() + WAIT_S
+    looked = 0
+    while not _settled(store, target):
+        if looked % KEEP_ALIVE_EVERY == 0:
+            keep_alive()
+        looked += 1
+        if clock() > deadline:
+            raise Unreachable(
+                f"{target}: the cancellation is on disk, but was not confirmed within {WAIT_S:g} s",
+                hint="a device that cannot be reached stops by itself when its lease ends",
+            )
+        pause(POLL_S)
+    after = _tasks(store, target)
+    stopped = sum(task.state is TaskState.CANCELLED and task.id not in over for task in after)
+    return f"{target} is cancelled: {stopped} stopped, {len(after) - stopped} had ended before."
+
+
+def ask_cancel(store: Store, target: str) -> int:
+    """Put the wish on disk that `target`, a campaign or a task, be cancelled; gives how many open tasks it concerns, at least 1, or 0
+    when it had ended already. Raises `CampaignError` when there is no such task, or another machine carries it on.
+    """
+    if "/" in target and not _tasks(store, target):
+        raise CampaignError(f"no task {target!r}", hint="list a campaign's tasks: sark-node results CAMPAIGN")
+    if _settled(store, target):
+        row = store.campaign(target.partition("/")[0])
+        if row is not None and row.outcome is Outcome.ADOPTED:
+            raise CampaignError(f"{target} is {ADOPTED}", hint="cancel it on the machine that carries it on")
+        return 0
+    return store.request_cancel(target)
+
+
+def _settled(store: Store, target: str) -> bool:
+    campaign = store.campaign(target.partition("/")[0])
+    if campaign is not None and campaign.ended is not None:
+        return True
+    tasks = _tasks(store, target)
+    return "/" in target and bool(tasks) and all(task.state in ENDED for task in tasks)
+
+
+def _tasks(store: Store, target: str) -> tuple[TaskRow, ...]:
+    if "/" not in target:
+        return store.tasks(target)
+    task = store.task(target)
+    return () if task is None else (task,)

@@ -1,0 +1,188 @@
+"""Settings of a role: defaults that run with no file at all, then the file, then the environment, then flags. Frozen after start.
+
+The file is `config.toml` in the home's config folder: shared keys at the top, a role's own in its section.
+
+    gates = ["/ip4/192.0.2.7/tcp/4001/p2p/12D3Koo…"]
+    [worker]
+    name = "lab-3"
+    labels = {site = "lab"}
+
+A wrong value is told with the place it came from (file, variable or flag), which is why the sources are read here, one by one.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+import typing
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Self, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+
+from protocol.errors import ResourceError, SarkError
+from protocol.wire.base import AddressText
+
+T = TypeVar("T", bound=BaseModel)
+
+SECTIONS = ("worker", "gate", "scheduler")
+
+
+_FLAGS = {
+    "gates": "gate",
+    "labels": "label",
+    "operators": "operator",
+    "owners": "owner",
+    "pools": "pool",
+    "teams": "only-team",
+}
+"""Flags that may be repeated are named for one of them."""
+
+
+class SettingsError(SarkError):
+    """A setting is wrong: which, where it came from, what would be right."""
+
+    exit_code: ClassVar[int] = 2
+
+
+def _names_a_peer(address: str) -> str:
+    """With its TCP address and its whole peer id."""
+    from swarm.net.addresses import split_peer  # the address parser: not for every command
+    from swarm.net.identity import peer_id_bytes
+
+    try:
+        peer_id_bytes(split_peer(address)[0])
+    except ValueError:
+        raise ValueError(
+            "a gate's address looks like /ip4/192.0.2.7/tcp/4101/p2p/12D3Koo… with the whole id (52 characters); the gate prints its own"
+        ) from None
+    return address
+
+
+def _can_be_dialled(address: str) -> str:
+    """A concrete TCP address: others cannot dial `0.0.0.0`."""
+    from swarm.net.addresses import usable
+
+    if not usable([address]):
+        raise ValueError("others cannot dial it")
+    return address
+
+
+_FORMS = {
+    "tuple_type": 'write a list: ["…"], also for one',
+    "dict_type": 'write names with values: {site = "lab"}',
+    "string_type": "write it in quotes",
+    "string_pattern_mismatch": "letters, digits, space and . _ -, at most 64, beginning with a letter or digit",
+    "bool_type": "write true or false",
+    "bool_parsing": "write true or false",
+    "int_type": "write a whole number",
+    "int_parsing": "write a whole number",
+    "float_type": "write a number",
+    "float_parsing": "write a number",
+}
+"""What to do, by pydantic's type of error, where its own words speak of Python."""
+
+
+class RoleSettings(BaseModel):
+    """What every role can be told."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    section: ClassVar[str] = ""
+
+    gates: tuple[Annotated[str, AfterValidator(_names_a_peer)], ...] = ()
+    """Ways into the swarm: multiaddrs that end in `/p2p/PEERID`. None: the gate that runs on this home, if one does."""
+    listen: tuple[AddressText, ...] = ()
+    """Where to listen; none: a free port on every interface."""
+    announce: tuple[Annotated[AddressText, AfterValidator(_can_be_dialled)], ...] = ()
+    """What to tell others instead of the interfaces' addresses, such as a forwarded port."""
+
+    lan: bool = True
+    """Find neighbours on the LAN, and be found by them, without a gate. A node that listens on loopback alone never does."""
+    upnp: bool = False
+    """Ask the router of this LAN for a port, so that others can dial this node."""
+
+    @classmethod
+    def load(cls, config_file: Path, environment: Mapping[str, str], flags: Mapping[str, Any]) -> Self:
+        """The settings for this start. Flags that are None count as not given. Raises `SettingsError`, `ResourceError`."""
+        return load_settings(cls, config_file, environment, flags, section=cls.section)
+
+
+def load_settings(
+    cls: type[T],
+    config_file: Path,
+    environment: Mapping[str, str],
+    flags: Mapping[str, Any],
+    *,
+    section: str,
+    known: Collection[str] = (),
+) -> T:
+    """What `RoleSettings.load` does, for any model. `known`: names in the file that are others' to read. Raises as that does."""
+    from_file = _read_file(config_file, section, frozenset(cls.model_fields), frozenset(known))
+    from_env = {
+        name: _plural(field.annotation, environment[f"SARK_{name.upper()}"])
+        for name, field in cls.model_fields.items()
+        if environment.get(f"SARK_{name.upper()}")
+    }
+    given = {name: value for name, value in flags.items() if value is not None}
+    try:
+        return cls.model_validate({**from_file, **from_env, **given}, strict=False)
+    except ValidationError as exc:
+        first = exc.errors(include_url=False)[0]
+        name = str(first["loc"][0]) if first["loc"] else "settings"
+        if name in given:
+            source = f"--{_FLAGS.get(name, name).replace('_', '-')}"
+        elif name in from_env:
+            source = f"SARK_{name.upper()}"
+        else:
+            source = str(config_file)
+        what = f"{source}: {name} cannot be {_shown(first['input'])!r}"
+        hint = _FORMS.get(first["type"]) or str(first["msg"]).removeprefix("Value error, ")
+        if name in ("listen", "announce"):
+            hint = "an address looks like /ip4/192.0.2.7/tcp/4101"
+        raise SettingsError(what, hint=hint) from None
+
+
+def _shown(value: object) -> str:
+    """A wrong value, short, without the name and password that a URL may hold."""
+    text = re.sub(r"(\S*?//)?\S*@", r"\1…@", str(value))
+    return re.sub(r"(?i)(pass\w*=)[^&\s]*", r"\1…", text)[:80]
+
+
+def _plural(annotation: Any, text: str) -> Any:
+    """Environment variables hold lists as `a,b` and maps as `a=b,c=d`."""
+    items = tuple(item.strip() for item in text.split(",") if item.strip())
+    match typing.get_origin(annotation):
+        case origin if origin is tuple:
+            return items
+        case origin if origin is dict:
+            return {name: value for name, _, value in (item.partition("=") for item in items)}
+        case _:
+            return text
+
+
+def _read_file(path: Path, section: str, known: frozenset[str], others: frozenset[str]) -> dict[str, Any]:
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except OSError as exc:
+        raise ResourceError(
+            f"cannot read {path}: {exc.strerror}", hint="mend its rights or remove it"
+        ) from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as exc:
+        raise SettingsError(f"{path}: {exc}", hint="the file must be TOML") from None
+    shared = {name: value for name, value in content.items() if name not in SECTIONS}
+    own = content.get(section, {})
+    if not isinstance(own, dict):
+        raise SettingsError(
+            f"{path}: {section} must be a section", hint=f"write [{section}] on a line of its own"
+        )
+    for where, names in (("", shared), (f" in [{section}]", own)):
+        for name in names:
+            if name not in known | others:
+                raise SettingsError(
+                    f"{path}: unknown setting {name!r}{where}",
+                    hint=f"known: {', '.join(sorted(known | others))}",
+                )
+    return {name: value for name, value in {**shared, **own}.items() if name in known}

@@ -1,0 +1,1 @@
+"""Files by hash, from one source or from many."""

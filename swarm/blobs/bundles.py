@@ -1,0 +1,85 @@
+"""The bytes of a model as they travel: a file's own, or, where the model is a folder, the bundle of its files (`protocol/wire/bundle.py`).
+
+Schedulers send them; whoever measures a folder that lies here names it by them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from protocol.wire.bundle import MAX_DEPTH, MAX_PARTS, Part, pack_header, problem
+
+_CHUNK: Final = 1024 * 1024
+
+
+def contents(path: Path) -> Iterator[bytes]:
+    """What a worker is to be given for the model at `path`, piece by piece. Blocking.
+
+    Raises `OSError`, and `ValueError` with one line for a folder that cannot be a model.
+    """
+    if not path.is_dir():
+        if path.exists() and not path.is_file():
+            raise ValueError("it is no ordinary file")  # a pipe or a device has no end
+        yield from _pieces(path)
+        return
+    parts = parts_of(path)
+    yield pack_header(parts)
+    for part in parts:
+        yield from _pieces(path / part.path)
+
+
+def parts_of(folder: Path) -> tuple[Part, ...]:
+    """The files in a folder and below, in order of path, each read and hashed. Files whose names begin with a dot are left out: they
+    belong to the system or to version control, not to a model. Raises as `contents`; links and other oddities are refused.
+    """
+    paths = list(_walk(folder, "", 1))
+    if len(paths) > MAX_PARTS:
+        raise ValueError(f"the folder holds more than {MAX_PARTS} files")
+    if not paths:
+        raise ValueError("the folder is empty")
+    return tuple(sorted(_part(folder, path) for path in paths))
+
+
+def _walk(folder: Path, below: str, depth: int) -> Iterator[str]:
+    if depth > MAX_DEPTH:
+        raise ValueError(f"the folder is deeper than {MAX_DEPTH} folders")
+    found = 0
+    with os.scandir(folder / below) as entries:
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            found += 1
+            path = f"{below}/{entry.name}" if below else entry.name
+            if why := problem(path):
+                raise ValueError(f"{path!r}: {why}")
+            kind = entry.stat(follow_symlinks=False).st_mode
+            if stat.S_ISDIR(kind):
+                yield from _walk(folder, path, depth + 1)
+            elif stat.S_ISREG(kind):
+                yield path
+            else:
+                raise ValueError(
+                    f"{path!r} is a link or no ordinary file; a model's folder holds files alone"
+                )
+            if found > MAX_PARTS:
+                raise ValueError(f"the folder holds more than {MAX_PARTS} files")
+
+
+def _part(folder: Path, path: str) -> Part:
+    hashing = hashlib.sha256()
+    size = 0
+    for piece in _pieces(folder / path):
+        hashing.update(piece)
+        size += len(piece)
+    return Part(path, size, hashing.hexdigest())
+
+
+def _pieces(file: Path) -> Iterator[bytes]:
+    with file.open("rb") as source:
+        while piece := source.read(_CHUNK):
+            yield piece

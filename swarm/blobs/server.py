@@ -1,0 +1,336 @@
+"""The holder's side of `/sark/blob/1`: pieces of files for those who may have them, which pieces there are, and who else has them.
+
+    serve_blobs(network, find)                                 find(peer, sha256) -> Path | bytes | Reason | None
+    serve_blobs(network, find, shared=…, where=…, resting=…)   a worker also shares models, a scheduler knows who has them
+
+Files are read in worker threads, a part of a piece at a time; at most one part for each taker is in memory. The holder sends nothing
+unasked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, Final, Protocol
+
+import structlog
+import trio
+
+from protocol.errors import RemoteProtocolError
+from protocol.messages.blobs import (
+    BLOB,
+    PIECE_SIZE,
+    Absent,
+    Fetch,
+    Have,
+    Others,
+    Pieces,
+    Sending,
+    Where,
+    Which,
+)
+from protocol.signed.transfer_grant import Slip
+from protocol.wire.base import Message
+from protocol.wire.codec import Frame, Kind
+from protocol.words import Family, Reason
+from swarm.blobs.pieces import count_of, covered, divides, from_bits, hashes_of, joined, span, to_bits
+from swarm.blobs.wire import ASIDE, BURST, STALL_S, Aside, Reader
+from swarm.net.addresses import PeerId
+from swarm.net.network import Network, Stream
+
+IDLE_S: Final = 60.0
+"""A taker may think for so long between two pieces."""
+READ_SIZE: Final = 2 * BURST
+"""Bytes read at once, about a MiB."""
+MAX_COUNTED: Final = 64
+"""Files of which it is known what was sent to somebody."""
+MAX_HASHED: Final = 16
+"""Files whose pieces' hashes are kept."""
+
+
+class Partly(Protocol):
+    """A file that is still coming, as far as it is here and verified."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def total(self) -> int:
+        """Bytes of the whole."""
+        ...
+
+    def has(self, index: int) -> bool: ...
+
+    def held(self) -> frozenset[int]: ...
+
+
+Content = Path | bytes | Partly
+Find = Callable[[PeerId, str], Path | bytes | Reason | None]
+"""The content for a peer that may have it, or why not; None is `unknown`. Must not block."""
+Shared = Callable[[PeerId, str, Slip], Content | Reason | None]
+"""The same for a peer that shows a slip. Must not block."""
+Knows = Callable[[PeerId, str], Awaitable[Others | None]]
+"""Who else has a file that this peer may have; None: it may not."""
+
+log = structlog.get_logger("sark.blobs")
+
+
+def serve_blobs(
+    network: Network,
+    find: Find,
+    *,
+    shared: Shared | None = None,
+    where: Knows | None = None,
+    resting: Callable[[], bool] = lambda: False,
+    aside: Aside = ASIDE,
+) -> Holder:
+    """Answer everybody who asks for files that `find`, or `shared` by a slip, gives them. `resting`: nothing is shared just now."""
+    holder = Holder(find, shared, where, resting, aside)
+
+    async def handler(stream: Stream) -> None:
+        try:
+            await holder.serve(stream)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            log.debug("blob.gone", peer=stream.peer)
+        except trio.TooSlowError:
+            log.info("blob.stalled", peer=stream.peer)
+            await stream.reset()
+        except RemoteProtocolError as exc:
+            log.warning("blob.broken", peer=stream.peer, why=exc.what)
+            await stream.reset()
+
+    network.handle(Family.BLOB, handler)
+    return holder
+
+
+@dataclass(slots=True)
+class _Open:
+    """A file that is being sent on one stream."""
+
+    sha256: str
+    slip: Slip | None
+    file: BinaryIO
+    size: int
+    partly: Partly | None = None
+
+
+@dataclass
+class Holder:
+    """What answers."""
+
+    find: Find
+    shared: Shared | None
+    where: Knows | None
+    resting: Callable[[], bool]
+    aside: Aside = ASIDE
+    _sent: OrderedDict[str, set[int]] = field(default_factory=OrderedDict)
+    """By file: pieces that somebody was sent."""
+    _hashes: OrderedDict[str, bytes] = field(default_factory=OrderedDict)
+    _hashing: trio.Lock = field(default_factory=trio.Lock)
+
+    _sharing: int = 0
+    """Pieces that are being sent to those that showed a slip."""
+    _settled: trio.Event = field(default_factory=trio.Event)
+
+    async def settled(self) -> None:
+        """Wait until none is: while `resting`, none begins."""
+        while self._sharing:
+            await self._settled.wait()
+
+    async def serve(self, stream: Stream) -> None:
+        """One taker, until it has gone."""
+        reader = Reader(stream)
+        opened: _Open | None = None
+        try:
+            while True:
+                with trio.fail_after(IDLE_S):
+                    frame = await reader.frame()
+                if frame is None:
+                    return
+                if frame.kind is not Kind.CALL:
+                    raise RemoteProtocolError(f"a {type(frame.message).__name__} that is no call")
+                match frame.message:
+                    case Fetch() | Which() as ask:
+                        if opened is None or (opened.sha256, opened.slip) != (ask.sha256, ask.slip):
+                            if opened is not None:
+                                opened.file.close()
+                            opened = None
+                            found = await self._open(stream.peer, ask)
+                            if isinstance(found, Absent):
+                                await _say(stream, frame.id, found)
+                                continue
+                            opened = found
+                        if ask.slip is not None and self.resting():
+                            await _say(
+                                stream,
+                                frame.id,
+                                Absent(reason=Reason.BUSY, detail="something is measured here"),
+                            )
+                        elif isinstance(ask, Which):
+                            await _say(stream, frame.id, self._held(opened))
+                        elif ask.slip is None:
+                            await self._send(stream, frame.id, opened, ask)
+                        else:
+                            await self._share(stream, frame.id, opened, ask)
+                    case Pieces(sha256=sha256):
+                        await self._tell_hashes(stream, frame.id, sha256)
+                    case Where(sha256=sha256):
+                        await _say(stream, frame.id, await self._others(stream.peer, sha256))
+                    case message:
+                        raise RemoteProtocolError(f"a {type(message).__name__} is not for us")
+        finally:
+            if opened is not None:
+                opened.file.close()
+
+    # -- what there is ---------------------------------------------------------------------------------------------------
+
+    async def _open(self, peer: PeerId, ask: Fetch | Which) -> _Open | Absent:
+        found: Content | Reason | None = self.find(peer, ask.sha256)
+        if ask.slip is not None and self.shared is not None and (found is None or isinstance(found, Reason)):
+            found = self.shared(peer, ask.sha256, ask.slip)
+        if isinstance(found, Reason):
+            return Absent(reason=found, detail="not served to this peer")
+        absent = Absent(reason=Reason.UNKNOWN, detail="no such file here")
+        if found is None:
+            return absent
+        if isinstance(found, bytes):
+            return _Open(ask.sha256, ask.slip, io.BytesIO(found), len(found))
+        partly = None if isinstance(found, Path) else found
+        path = found if isinstance(found, Path) else found.path
+        try:
+            file, size = await self.aside(_open_file, path)
+        except FileNotFoundError:
+            log.info("blob.not_here", path=str(path))
+            return absent
+        except OSError as exc:
+            log.warning("blob.unreadable", path=str(path), why=str(exc))
+            return absent
+        return _Open(ask.sha256, ask.slip, file, size if partly is None else partly.total, partly)
+
+    def _held(self, opened: _Open) -> Have:
+        count = count_of(opened.size)
+        have = None if opened.partly is None else to_bits(opened.partly.held(), count)
+        sent = self._sent.get(opened.sha256, set())
+        fresh = to_bits(set(range(count)).difference(sent), count) if opened.partly is None else None
+        return Have(size=opened.size, pieces=have, fresh=fresh)
+
+    async def _others(self, peer: PeerId, sha256: str) -> Message:
+        known = await self.where(peer, sha256) if self.where is not None else None
+        return known or Absent(reason=Reason.UNKNOWN, detail="nobody else is known to have it")
+
+    # -- sending ---------------------------------------------------------------------------------------------------------
+
+    async def _share(self, stream: Stream, call: int, opened: _Open, ask: Fetch) -> None:
+        self._sharing += 1
+        try:
+            await self._send(stream, call, opened, ask)
+        finally:
+            self._sharing -= 1
+            if not self._sharing:
+                self._settled.set()
+                self._settled = trio.Event()
+
+    async def _send(self, stream: Stream, call: int, opened: _Open, ask: Fetch) -> None:
+        chosen = self._unsent(opened, ask.lacking) if ask.lacking is not None else None
+        if ask.lacking is not None and chosen is None:
+            await _say(stream, call, self._held(opened))
+            return
+        offset, length = (ask.offset, ask.length) if chosen is None else span(chosen, opened.size)
+        length = max(0, min(length, opened.size - offset))
+        partly = opened.partly
+        if partly is not None and not all(partly.has(index) for index in covered(offset, length)):
+            await _say(stream, call, Absent(reason=Reason.UNKNOWN, detail="that piece is not here yet"))
+            return
+        if offset % PIECE_SIZE == 0 and length == min(PIECE_SIZE, opened.size - offset):
+            self._count(opened.sha256, offset // PIECE_SIZE)
+        begun = False
+        for start in range(0, max(length, 1), READ_SIZE):
+            want = min(READ_SIZE, length - start)
+            try:
+                data = await self.aside(_read, opened.file, offset + start, want)
+            except OSError as exc:
+                log.warning("blob.unreadable", sha256=ask.sha256, why=str(exc))
+                data = b""
+                if not begun:
+                    await _say(stream, call, Absent(reason=Reason.UNKNOWN, detail="it cannot be read here"))
+                    return
+            if len(data) != want:  # it was cut short, or went bad, under us
+                raise trio.BrokenResourceError
+            if not begun:
+                told = None if chosen is None else offset
+                await _say(stream, call, Sending(size=opened.size, length=length, offset=told))
+                begun = True
+            view = memoryview(data)
+            for at in range(0, len(view), BURST):
+                with trio.fail_after(STALL_S):
+                    await stream.send_all(view[at : at + BURST])
+
+    def _unsent(self, opened: _Open, lacking: bytes) -> int | None:
+        """The first of these pieces that nobody was sent yet. None: there is none of them here."""
+        sent = self._sent.get(opened.sha256, set())
+        wanted = from_bits(lacking, count_of(opened.size)).difference(sent)
+        here = (index for index in wanted if opened.partly is None or opened.partly.has(index))
+        return min(here, default=None)
+
+    def _count(self, sha256: str, index: int) -> None:
+        sent = self._sent.setdefault(sha256, set())
+        self._sent.move_to_end(sha256)
+        sent.add(index)
+        while len(self._sent) > MAX_COUNTED:
+            self._sent.popitem(last=False)
+
+    async def _tell_hashes(self, stream: Stream, call: int, sha256: str) -> None:
+        """Made when they are first asked for, once for all who ask."""
+        found = self.find(stream.peer, sha256)
+        if found is None or isinstance(found, Reason):
+            reason = found or Reason.UNKNOWN
+            await _say(stream, call, Absent(reason=reason, detail="not served to this peer"))
+            return
+        try:
+            size = len(found) if isinstance(found, bytes) else found.stat().st_size
+            if divides(size):
+                async with self._hashing:
+                    if sha256 not in self._hashes:
+                        made = joined(await self.aside(hashes_of, found))
+                        self._hashes[sha256] = made
+                    while len(self._hashes) > MAX_HASHED:
+                        self._hashes.popitem(last=False)
+                    data = self._hashes.get(sha256, b"")
+            else:
+                data = b""
+        except OSError as exc:
+            log.warning("blob.unreadable", sha256=sha256, why=str(exc))
+            await _say(stream, call, Absent(reason=Reason.UNKNOWN, detail="it cannot be read here"))
+            return
+        await _say(stream, call, Sending(size=size, length=len(data)))
+        for at in range(0, len(data), BURST):
+            with trio.fail_after(STALL_S):
+                await stream.send_all(data[at : at + BURST])
+
+
+def _open_file(path: Path) -> tuple[BinaryIO, int]:
+    with contextlib.ExitStack() as undo:
+        file = undo.enter_context(path.open("rb", buffering=0))
+        size = file.seek(0, io.SEEK_END)
+        undo.pop_all()
+    return file, size
+
+
+def _read(file: BinaryIO, offset: int, length: int) -> bytes:
+    if length <= 0:  # an offset may be larger than any file: the system would refuse to go there
+        return b""
+    file.seek(offset)
+    parts: list[bytes] = []
+    while length and (data := file.read(length)):
+        parts.append(data)
+        length -= len(data)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+async def _say(stream: Stream, call: int, message: Message) -> None:
+    with trio.fail_after(STALL_S):
+        await stream.send_all(BLOB.encode(Frame(Kind.ANSWER, call, message)))

@@ -1,0 +1,78 @@
+"""What both ends of `/sark/blob/1` have in common: frames and raw bytes in turns on one stream, and how long each may take."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Protocol, TypeVar, cast
+
+import trio
+
+from protocol.errors import RemoteProtocolError
+from protocol.messages.blobs import BLOB, WRITE_SIZE
+from protocol.wire.base import MAX_FRAME
+from protocol.wire.codec import PREFIX, Frame
+from swarm.net.network import Stream
+
+STALL_S: Final = 10.0
+"""A peer that sends, or takes, no byte for so long is given up."""
+BURST: Final = 8 * WRITE_SIZE
+"""Bytes handed to the stream under one deadline: whole frames, and few timers."""
+
+T = TypeVar("T")
+
+
+class Aside(Protocol):
+    """Calls what blocks while everything else goes on."""
+
+    def __call__(self, call: Callable[..., T], /, *arguments: Any) -> Awaitable[T]: ...
+
+
+ASIDE: Final = cast("Aside", trio.to_thread.run_sync)
+
+
+class Reader:
+    """Frames and raw bytes, in turns, from one stream."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._buffer = bytearray()
+
+    async def frame(self) -> Frame | None:
+        """The next frame; None when the peer has finished."""
+        if not await self._have(PREFIX):
+            if self._buffer:
+                raise RemoteProtocolError("the stream ended in the middle of a frame")
+            return None
+        size = int.from_bytes(self._buffer[:PREFIX], "big")
+        if size > MAX_FRAME:
+            raise RemoteProtocolError(f"a frame of {size} bytes is above the cap of {MAX_FRAME}")
+        if not await self._have(PREFIX + size):
+            raise RemoteProtocolError("the stream ended in the middle of a frame")
+        body = bytes(self._buffer[PREFIX : PREFIX + size])
+        del self._buffer[: PREFIX + size]
+        return BLOB.decode(body)
+
+    async def raw(self, count: int) -> bytearray:
+        """Exactly `count` bytes. Each read may wait `STALL_S`."""
+        data = bytearray(count)
+        filled = min(count, len(self._buffer))
+        data[:filled] = self._buffer[:filled]
+        del self._buffer[:filled]
+        view = memoryview(data)
+        with trio.fail_after(STALL_S) as patience:
+            while filled < count:
+                part = await self._stream.receive_some(count - filled)
+                if not part:
+                    raise trio.BrokenResourceError
+                view[filled : filled + len(part)] = part
+                filled += len(part)
+                patience.deadline = trio.current_time() + STALL_S
+        return data
+
+    async def _have(self, count: int) -> bool:
+        while len(self._buffer) < count:
+            part = await self._stream.receive_some(PREFIX + MAX_FRAME)
+            if not part:
+                return False
+            self._buffer += part
+        return True

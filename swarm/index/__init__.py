@@ -1,0 +1,1 @@
+"""Who has what: the DHT of adverts."""

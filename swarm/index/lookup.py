@@ -1,0 +1,257 @@
+"""Who holds a key: an iterative, hedged lookup that converges before anything is read or stored.
+
+The nearest known peers are asked for nearer ones, eight at a time, until the nearest sixteen have all answered. A peer that takes longer
+than the hedging delay no longer holds up the others; one that is silent for 1.5 s is left alone for a while.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+import trio
+
+from protocol.errors import Refused, Unreachable
+from protocol.messages import index as say
+from swarm.index.client import Caller, gap
+from swarm.net.addresses import Contact, PeerId
+from swarm.net.network import told
+
+HOLDERS: Final = 8
+"""Copies of each advert."""
+ALPHA: Final = 8
+SHORTLIST: Final = 16
+FEW: Final = 4
+"""A lookup that has fewer answers waits for slow peers too."""
+SMALL_SWARM: Final = 32
+"""Up to so many peers met on the way, all of them are known anyway: the nearest eight suffice."""
+FRESH_S: Final = 300.0
+"""How long readers use a set of holders before they look it up again."""
+SETTLE_S: Final = 5.0
+"""A set this young is not looked up again because somebody names other holders."""
+MAX_SETS: Final = 2_048
+
+
+class _State(StrEnum):
+    NEW = "new"
+    ASKED = "asked"
+    SLOW = "slow"
+    ANSWERED = "answered"
+    FAILED = "failed"
+
+
+@dataclass(slots=True)
+class _Candidate:
+    contact: Contact
+    gap: int
+    state: _State = _State.NEW
+    asked: float = math.inf
+
+
+class Shortlist:
+    """The state of one lookup. Pure: time comes in as an argument."""
+
+    def __init__(self, key: bytes, *, wanted: int = HOLDERS, width: int = SHORTLIST) -> None:
+        self._key = int.from_bytes(key, "big")
+        self._wanted = wanted
+        self._width = width
+        self._all: dict[PeerId, _Candidate] = {}
+        self._sorted: list[_Candidate] | None = None
+
+    def add(self, contact: Contact, *, answered: bool = False) -> None:
+        """A peer was named (or is ourselves: it needs no asking)."""
+        if contact.peer not in self._all:
+            state = _State.ANSWERED if answered else _State.NEW
+            self._all[contact.peer] = _Candidate(contact, gap(contact.peer, self._key), state)
+            self._sorted = None
+
+    def next(self, now: float) -> Contact | None:
+        """The nearest peer worth asking now; it counts as asked from then on."""
+        for candidate in self._near():
+            if candidate.state is _State.NEW:
+                candidate.state, candidate.asked = _State.ASKED, now
+                return candidate.contact
+        return None
+
+    def heard(self, peer: PeerId, *, answered: bool) -> None:
+        """`peer` answered or failed."""
+        self._all[peer].state = _State.ANSWERED if answered else _State.FAILED
+
+    def hedge(self, before: float) -> None:
+        """Those asked before `before` are slow: they hold up nobody any more."""
+        for candidate in self._all.values():
+            if candidate.state is _State.ASKED and candidate.asked <= before:
+                candidate.state = _State.SLOW
+
+    @property
+    def waiting(self) -> list[float]:
+        """When those were asked who may still answer in time."""
+        return [c.asked for c in self._all.values() if c.state is _State.ASKED]
+
+    @property
+    def slow(self) -> bool:
+        """Whether anybody may still answer late."""
+        return any(c.state is _State.SLOW for c in self._all.values())
+
+    @property
+    def done(self) -> bool:
+        """The nearest have all answered, but for the failed and slow; where few have, the slow are waited for.
+
+        Who is dialled for the first time is slower than any hedging delay: a newcomer would otherwise make do with the one peer that
+        it came by.
+        """
+        near = [c for c in self._near() if c.state is not _State.SLOW]
+        enough = len(near) >= min(FEW, self._wanted) or not self.slow
+        return bool(near) and enough and all(c.state is _State.ANSWERED for c in near)
+
+    def answered(self) -> list[Contact]:
+        """Those that answered, nearest first, as many as wanted."""
+        return [c.contact for c in self._order() if c.state is _State.ANSWERED][: self._wanted]
+
+    @property
+    def failures(self) -> int:
+        """Peers that did not answer (in time)."""
+        return sum(c.state in (_State.FAILED, _State.SLOW) for c in self._all.values())
+
+    def _order(self) -> list[_Candidate]:
+        if self._sorted is None:
+            self._sorted = sorted(self._all.values(), key=lambda c: c.gap)
+        return self._sorted
+
+    def _near(self) -> list[_Candidate]:
+        width = self._wanted if len(self._all) <= SMALL_SWARM else self._width
+        return [c for c in self._order() if c.state is not _State.FAILED][:width]
+
+
+@dataclass(slots=True)
+class HolderSet:
+    """The holders of a key as the last lookup found them."""
+
+    contacts: list[Contact]
+    found: float
+    stale: bool = False
+
+
+class Lookups:
+    """Finds and remembers the holders of keys. `me` gives our own contact while we keep adverts ourselves."""
+
+    def __init__(
+        self, caller: Caller, nursery: trio.Nursery, own_peer: PeerId, me: Callable[[], Contact | None]
+    ) -> None:
+        self._caller = caller
+        self._nursery = nursery
+        self._own_peer = own_peer
+        self._me = me
+        self._sets: dict[bytes, HolderSet] = {}
+        self._running: dict[bytes, trio.Event] = {}
+
+    async def find(self, key: bytes, *, patient: bool = False) -> list[Contact]:
+        """Up to eight peers nearest to `key` that answered just now, nearest first, ourselves among them.
+
+        `patient` waits for slow peers until they are given up: for those who store. Readers do not.
+        """
+        return (await self._find(key, patient)).answered()
+
+    async def _find(self, key: bytes, patient: bool) -> Shortlist:
+        shortlist = Shortlist(key)
+        me = self._me()
+        if me is not None:
+            shortlist.add(me, answered=True)
+        for contact in self._caller.nearest(key, SHORTLIST):
+            shortlist.add(contact)
+        question = say.Find(key=key, count=HOLDERS, sender=sender_of(me))
+        tell, hear = trio.open_memory_channel[tuple[Contact, say.Found | None]](math.inf)
+        with hear:
+            while True:
+                now = trio.current_time()
+                if not patient:
+                    shortlist.hedge(now - self._caller.hedge_s)
+                while len(shortlist.waiting) < ALPHA and (unasked := shortlist.next(now)) is not None:
+                    self._nursery.start_soon(self._ask, unasked, question, tell)
+                waiting = shortlist.waiting
+                if shortlist.done or not (waiting or shortlist.slow):
+                    break
+                wake = min(waiting) + self._caller.hedge_s if waiting and not patient else math.inf
+                with trio.move_on_at(wake):
+                    contact, answer = await hear.receive()
+                    shortlist.heard(contact.peer, answered=answer is not None and not answer.client)
+                    self._add_named(shortlist, answer)
+        return shortlist
+
+    def _add_named(self, shortlist: Shortlist, answer: say.Found | None) -> None:
+        for named in told(answer.contacts if answer is not None else ()):
+            if named.peer != self._own_peer and named.addresses and self._caller.usable(named.peer):
+                shortlist.add(named)
+
+    async def _ask(
+        self,
+        contact: Contact,
+        question: say.Find,
+        tell: trio.MemorySendChannel[tuple[Contact, say.Found | None]],
+    ) -> None:
+        """Runs to its own end, whatever becomes of the lookup, so that a silent peer is known as such by the next one."""
+        answer: say.Found | None = None
+        with contextlib.suppress(Unreachable, Refused):
+            answer = await self._caller.ask(contact, question, say.Found)
+        with contextlib.suppress(trio.BrokenResourceError):  # the lookup may be over
+            tell.send_nowait((contact, answer))
+
+    async def holders(self, key: bytes) -> HolderSet:
+        """The holders of `key`, from memory while fresh. Readers of one key share a lookup."""
+        while True:
+            known = self._sets.get(key)
+            now = trio.current_time()
+            if known is not None and now - known.found < FRESH_S and not known.stale:
+                return known
+            running = self._running.get(key)
+            if running is None:
+                break
+            await running.wait()
+        event = self._running[key] = trio.Event()
+        try:
+            shortlist = await self._find(key, patient=False)
+            contacts = shortlist.answered()
+            hurried = (
+                len(contacts) < HOLDERS and shortlist.slow
+            )  # by the next time they have answered, or are known as silent
+            found = HolderSet(contacts, trio.current_time(), stale=hurried or not contacts)
+            if len(self._sets) >= MAX_SETS:
+                del self._sets[next(iter(self._sets))]
+            self._sets[key] = found
+            return found
+        finally:
+            del self._running[key]
+            event.set()
+
+    def failed(self, key: bytes, peer: PeerId) -> None:
+        """A holder did not answer: the next reader of `key` looks again."""
+        known = self._sets.get(key)
+        if known is not None:
+            known.contacts = [contact for contact in known.contacts if contact.peer != peer]
+            known.stale = True
+
+    def named(self, key: bytes, closer: tuple[say.ContactInfo, ...]) -> None:
+        """A holder names others for `key`: the next reader looks again, unless that has just been done."""
+        known = self._sets.get(key)
+        if known is None or trio.current_time() - known.found < SETTLE_S:
+            return
+        mine = {contact.peer for contact in known.contacts}
+        target = int.from_bytes(key, "big")
+        farthest = max((gap(peer, target) for peer in mine), default=0)
+        for contact in told(closer):
+            new = (
+                contact.peer not in mine
+                and contact.peer != self._own_peer
+                and self._caller.usable(contact.peer)
+            )
+            if new and (len(mine) < HOLDERS or gap(contact.peer, target) < farthest):
+                known.stale = True
+
+
+def sender_of(me: Contact | None) -> say.ContactInfo | None:
+    """How we name ourselves in a Find: not at all unless we are a holder."""
+    return say.ContactInfo(peer=me.peer, addresses=me.addresses[:8]) if me is not None else None

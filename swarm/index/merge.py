@@ -1,0 +1,100 @@
+"""What a reader makes of the pages it is sent: checked, newest first, one for each peer. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter, OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from protocol.messages import index as say
+from protocol.signed.advert import SignedAdvert
+from protocol.values.advert import Advert
+from protocol.values.index_keys import may_claim
+from protocol.values.match import match
+from protocol.values.requirement import Requirement
+from swarm.index.shard_store import NETWORK_QUOTA, Forged, Known, read_signed
+from swarm.net.addresses import PeerId, public_network
+
+MAX_VERIFIED: Final = 8_192
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """A device that was found: its advert, verified, and how old it is."""
+
+    advert: Advert
+    signed: SignedAdvert
+    age_s: float
+
+
+class Verified:
+    """Remembers adverts whose signature was checked; checking costs far more than the reading."""
+
+    def __init__(self, size: int = MAX_VERIFIED) -> None:
+        self._size = size
+        self._known: OrderedDict[bytes, Known] = OrderedDict()
+
+    def read(self, signed: SignedAdvert) -> Known:
+        """The advert in `signed`. Raises `Forged`."""
+        name = hashlib.blake2b(signed.body + signed.signature, digest_size=20).digest()
+        known = self._known.get(name)
+        if known is None:
+            known = self._known[name] = read_signed(signed)
+            if len(self._known) > self._size:
+                self._known.popitem(last=False)
+        else:
+            self._known.move_to_end(name)
+        return known
+
+
+class Gathered:
+    """The adverts of one query. Pure: of each peer the newest counts, and a tombstone is newest of all."""
+
+    def __init__(self, requirement: Requirement, verified: Verified) -> None:
+        self._requirement = requirement
+        self._verified = verified
+        self._newest: dict[PeerId, Sighting] = {}
+        self._fits: dict[PeerId, Sighting] = {}
+        self._sure: set[PeerId] = set()
+
+    def add(self, attribute: str, listed: Iterable[say.Listed], *, sure: bool = False) -> int:
+        """Take in a page read under `attribute`; gives how many of it were of no use (forged, outlived, not asked for).
+
+        `sure`: it is from a holder that this node's owner chose, which knows whom it takes more than eight of a network from.
+        """
+        useless = 0
+        for item in listed:
+            try:
+                advert = self._verified.read(item.advert).advert
+            except Forged:
+                useless += 1
+                continue
+            if item.age_s > advert.ttl_s or not (advert.gone or may_claim(advert, attribute)):
+                useless += 1
+                continue
+            if sure:
+                self._sure.add(advert.peer)
+            before = self._newest.get(advert.peer)
+            if before is not None and before.advert.seq >= advert.seq:
+                continue
+            self._newest[advert.peer] = sighting = Sighting(advert, item.advert, item.age_s)
+            self._fits.pop(advert.peer, None)
+            if not advert.gone and match(self._requirement, advert).fits:
+                self._fits[advert.peer] = sighting
+        return useless
+
+    def __len__(self) -> int:
+        return len(self._fits)
+
+    def found(self) -> tuple[Sighting, ...]:
+        """Living devices that fit, at most eight of each public network, and those of which that is sure."""
+        seen: Counter[str] = Counter()
+        kept = []
+        for sighting in self._fits.values():
+            network = public_network(sighting.advert.addresses)
+            seen[network] += 1
+            if not network or seen[network] <= NETWORK_QUOTA or sighting.advert.peer in self._sure:
+                kept.append(sighting)
+        return tuple(kept)

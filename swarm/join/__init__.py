@@ -1,0 +1,1 @@
+"""How a role comes onto the network and stays there."""

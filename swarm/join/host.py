@@ -1,0 +1,407 @@
+"""The network between real processes: libp2p behind the face of `swarm.net.network`.
+
+`open_host` starts it; `HostNetwork` is what it yields. The pieces below it: `dialling` (connections and streams), `muxer`
+(yamux with its limits kept), `routing` (Kademlia), `host_streams` (trio's manners), `hardening` (what is patched and why).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import heapq
+import math
+import random
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+import trio
+from libp2p.abc import INetStream
+from libp2p.crypto.ed25519 import create_new_key_pair
+from libp2p.custom_types import TProtocol
+from libp2p.exceptions import BaseLibp2pError
+from libp2p.network.exceptions import SwarmException
+from libp2p.network.stream.net_stream import NetStream
+from libp2p.peer.id import ID
+from libp2p.peer.peerinfo import PeerInfo
+from libp2p.tools.anyio_service import background_trio_service
+from libp2p.transport.tcp.tcp import TCP
+from multiaddr import Multiaddr
+
+from protocol.errors import LocalProtocolError, ResourceError, Unreachable
+from swarm.join.bootstrap import BootstrapKeeper, Gates
+from swarm.net.addresses import (
+    Address,
+    Contact,
+    PeerId,
+    TcpAddress,
+    check_listen,
+    concrete,
+    gate_contacts,
+    parse_tcp,
+    usable,
+)
+from swarm.net.identity import Identity, distance, peer_id_bytes
+from swarm.net.network import Handler, Path, Reservation
+from swarm.net.reservations import RelayDesk
+from swarm.p2p import hardening
+from swarm.p2p.connection_gater import Arrivals
+from swarm.p2p.dial_rules import DialRules
+from swarm.p2p.dialler import ORDINARY, NobodyListens, NodeHost, NodeSwarm
+from swarm.p2p.peerstore import PeerBook
+from swarm.p2p.routing import OwnKad
+from swarm.p2p.stream import NodeStream
+from swarm.relay.service import Relays
+
+ADDRESS_TTL_S: Final = 7200
+MAX_DIALLED: Final = 8
+"""Direct addresses of one peer that are tried at a time."""
+FORGOTTEN_S: Final = 60.0
+"""How long a peer that did not answer is left out, whoever names it again."""
+LOOK_EVERY_S: Final = 1.0
+"""How old our knowledge of this machine's own addresses may be: it is wanted with every answer, and a look goes through its interfaces."""
+REFRESH_WITHIN_S: Final = 15.0
+CLOSE_WITHIN_S: Final = 0.6
+
+log = structlog.get_logger(__name__)
+
+
+class HostNetwork:
+    """A started libp2p node, as `swarm.network.Network` describes it."""
+
+    def __init__(self, identity: Identity, host: NodeHost, swarm: NodeSwarm, kad: OwnKad) -> None:
+        self._identity = identity
+        self._host = host
+        self._swarm = swarm
+        self._kad = kad
+        self._relays = Relays(identity.peer_id, host, swarm, self.handle, lambda: self.addresses)
+        self._forgotten: dict[PeerId, float] = {}
+        self._addresses: tuple[Address, ...] = ()
+        self._looked_at = -math.inf
+
+    @property
+    def peer_id(self) -> PeerId:
+        return self._identity.peer_id
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        now = trio.current_time()
+        if now - self._looked_at >= LOOK_EVERY_S:
+            self._looked_at = now
+            with contextlib.suppress(OSError):  # no more open files, say: it stays at those of the last look
+                self._addresses = usable(self._host.get_addrs())
+        return self._addresses
+
+    def sign(self, body: bytes) -> bytes:
+        return self._identity.sign(body)
+
+    def handle(self, protocol: str, handler: Handler) -> None:
+        if TProtocol(protocol) in self._host.multiselect.handlers:
+            raise LocalProtocolError(f"{protocol} has a handler already")
+
+        async def serve(inner: INetStream) -> None:
+            assert isinstance(inner, NetStream)
+            stream = NodeStream(inner, protocol)
+            await handler(stream)
+            await stream.aclose()
+
+        self._host.set_stream_handler(TProtocol(protocol), serve)
+
+    # -- connections and streams ---------------------------------------------------------------------------------------
+
+    async def connect(self, peer: PeerId, addresses: Sequence[Address], *, patience_s: float = 5.0) -> None:
+        with _patience(peer, patience_s):
+            await self._reach(_peer(peer), addresses)
+
+    async def open(
+        self, peer: PeerId, protocol: str, addresses: Sequence[Address] = (), *, patience_s: float = 5.0
+    ) -> NodeStream:
+        with _patience(peer, patience_s):
+            target = _peer(peer)
+            await self._reach(target, addresses)
+            return NodeStream(await self._host.new_stream(target, [TProtocol(protocol)]), protocol)
+
+    async def _reach(self, peer: ID, addresses: Sequence[Address]) -> None:
+        if peer == self._host.get_id():
+            raise SwarmException("that is this node itself")
+        store = self._host.get_peerstore()
+        given = usable(addresses)
+        if given:
+            store.add_addrs(peer, [Multiaddr(address) for address in given], ADDRESS_TTL_S)
+        known = usable(store.addrs(peer)) if store.has_peer(peer) else ()
+        circuits = self._relays.circuits(peer, addresses)
+        direct = tuple(dict.fromkeys((*given, *known)))[:MAX_DIALLED]
+        await self._swarm.reach(peer, (*direct, *circuits))
+
+    async def disconnect(self, peer: PeerId) -> None:
+        await self._swarm.close_peer(_peer(peer))
+
+    def connected(self) -> tuple[PeerId, ...]:
+        return tuple(str(peer) for peer in self._swarm.connections if self._swarm.live(peer) is not None)
+
+    def remote_address(self, peer: PeerId) -> Address | None:
+        connection = self._swarm.live(_peer(peer))
+        if connection is None:
+            return None
+        return next(iter(usable(connection.get_transport_addresses())), None)
+
+    async def knock(self, peer: PeerId, address: Address, *, patience_s: float = 3.0) -> bool:
+        with trio.move_on_after(patience_s):
+            try:
+                await self._swarm.knock(_peer(peer), address)
+            except (*ORDINARY, OSError, Unreachable):
+                return False
+            return True
+        return False
+
+    @property
+    def called_at(self) -> float:
+        return self._swarm.called_at
+
+    def route(self, serve: bool) -> None:
+        self._kad.serve(serve)
+
+    # -- gates as relays -----------------------------------------------------------------------------------------------
+
+    def path(self, peer: PeerId) -> Path | None:
+        return self._relays.path(_peer(peer))
+
+    async def reserve(
+        self, gate: PeerId, addresses: Sequence[Address] = (), *, patience_s: float = 5.0
+    ) -> Reservation:
+        with _patience(gate, patience_s):
+            return await self._relays.reserve(gate, addresses)
+
+    def reservations(self) -> tuple[Reservation, ...]:
+        return self._relays.reservations()
+
+    def serve_relay(self, desk: RelayDesk) -> None:
+        self._relays.serve(desk, seen_at=self.remote_address, told=lambda: self.addresses)
+
+    # -- the routing table ---------------------------------------------------------------------------------------------
+
+    def closest(self, key: bytes, count: int) -> tuple[Contact, ...]:
+        now = trio.current_time()
+        infos = {str(info.peer_id): info for info in self._kad.peers()}
+        candidates = (peer for peer in infos if self._forgotten.get(peer, 0.0) <= now)
+        near = heapq.nsmallest(count, candidates, key=lambda peer: distance(peer, key))
+        return tuple(Contact(peer, usable(infos[peer].addrs)) for peer in near)
+
+    def learn(self, contact: Contact) -> None:
+        if not contact.holder or contact.peer == self.peer_id:
+            return
+        addresses = [Multiaddr(address) for address in usable(contact.addresses)]
+        if not addresses:
+            return
+        peer = _peer(contact.peer)
+        self._forgotten.pop(contact.peer, None)
+        self._host.get_peerstore().add_addrs(peer, addresses, ADDRESS_TTL_S)
+        self._kad.insert(PeerInfo(peer, addresses))
+
+    def forget(self, peer: PeerId) -> None:
+        now = trio.current_time()
+        if len(self._forgotten) > 4096:
+            self._forgotten = {other: until for other, until in self._forgotten.items() if until > now}
+        self._forgotten[peer] = now + FORGOTTEN_S
+        self._kad.remove(_peer(peer))
+
+    async def refresh(self) -> None:
+        with trio.move_on_after(REFRESH_WITHIN_S):
+            await self._kad.refresh_routing_table()
+
+
+@asynccontextmanager
+async def open_host(
+    identity: Identity,
+    *,
+    listen: Sequence[Address] = (),
+    announce: Sequence[Address] = (),
+    bootstrap: Gates = (),
+    spare: Callable[[], Sequence[str]] | None = None,
+    server: bool,
+    rng: random.Random | None = None,
+    arrivals: Arrivals | None = None,
+) -> AsyncIterator[HostNetwork]:
+    """Start a node and yield it, listening; leave the context to stop it (under a second).
+
+    `listen`: multiaddrs such as `/ip4/0.0.0.0/tcp/4001`, or none for a node that only dials; `announce`: told to others
+    instead of the interfaces' addresses (a forwarded port); `bootstrap`: `/ip4/…/tcp/…/p2p/12D3Koo…`, or how
+    to look them up, kept connected to; `spare`: gives peers, in the same form, for when none of those answers;
+    `server`: others may route through this node; `arrivals`: who may connect, and its counts.
+
+    ResourceError when a port cannot be had or an address makes no sense.
+    """
+    plan = _Plan(
+        identity,
+        check_listen(listen),
+        tuple(announce),
+        bootstrap if callable(bootstrap) else tuple(bootstrap),
+        spare,
+        server,
+        rng or random.Random(),
+        arrivals,
+    )
+    if not callable(bootstrap):
+        gate_contacts(bootstrap)  # a wrong one is told before anything is started
+    hardening.harden()
+    _probe_ports(listen)
+    stop = trio.Event()
+    try:
+        async with trio.open_nursery() as nursery:
+            network: HostNetwork = await nursery.start(_run, plan, stop)
+            try:
+                yield network
+            finally:
+                stop.set()
+    except BaseExceptionGroup as group:
+        # the nursery wraps what the caller's own block raised; give it back as it was
+        raise _alone(group) from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What `open_host` was asked for, checked."""
+
+    identity: Identity
+    listen: list[Multiaddr]
+    announce: tuple[Address, ...]
+    bootstrap: Gates
+    spare: Callable[[], Sequence[str]] | None
+    server: bool
+    rng: random.Random
+    arrivals: Arrivals | None
+
+
+async def _run(plan: _Plan, stop: trio.Event, *, task_status: trio.TaskStatus[HostNetwork]) -> None:
+    """The life of a node. Once started it is stopped by `stop` alone, so that a cancelled caller leaves no socket open."""
+    keys = create_new_key_pair(plan.identity.seed)
+    upgrader = hardening.noise_and_yamux(keys)
+    hardening.assert_closed(upgrader)
+    me = ID(peer_id_bytes(plan.identity.peer_id))
+    store = PeerBook(me, keys)
+    swarm = NodeSwarm(
+        me,
+        store,
+        upgrader,
+        transports=[TCP()],
+        retry_config=hardening.no_retries(),
+        connection_config=hardening.connection_config(),
+        arrivals=plan.arrivals,
+    )
+    store.connected = lambda peer: peer in swarm.connections
+    host = NodeHost(
+        swarm,
+        negotiate_timeout=10,
+        addrs_factory=_announcer(plan.announce),
+        disable_identify_address_discovery=True,
+    )
+    with trio.CancelScope() as scope:
+        async with host.run(listen_addrs=plan.listen):
+            try:
+                _check_listening(swarm, plan.listen)
+                kad = OwnKad(host, server=plan.server)
+                network = HostNetwork(plan.identity, host, swarm, kad)
+                keeper = BootstrapKeeper(network, plan.bootstrap, plan.rng, plan.spare)
+                swarm.rules = DialRules(listening=lambda: network.addresses, given=keeper.gives)
+                swarm.register_notifee(keeper)
+                await keeper.join_first()
+                async with background_trio_service(kad), trio.open_nursery() as nursery:
+                    nursery.start_soon(keeper.run)
+                    scope.shield = True
+                    task_status.started(network)
+                    await stop.wait()
+                    nursery.cancel_scope.cancel()
+            finally:
+                with trio.CancelScope(shield=True):
+                    await swarm.close_all(CLOSE_WITHIN_S)
+
+
+def _alone(error: BaseException) -> BaseException:
+    """The one error in a group of groups of one; the group itself where there are several."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+@contextmanager
+def _patience(peer: PeerId, patience_s: float) -> Iterator[None]:
+    """Turns libp2p's failures, and the end of patience, into `Unreachable`: the one place where that is done."""
+    try:
+        with trio.fail_after(patience_s):
+            yield
+    except trio.TooSlowError as error:
+        raise Unreachable(f"{peer} did not answer within {patience_s:g} s") from error
+    except BaseLibp2pError as error:
+        refused = isinstance(error, NobodyListens)
+        raise Unreachable(f"no way to {peer}: {error}", refused=refused) from error
+
+
+def _peer(peer: PeerId) -> ID:
+    try:
+        return ID(peer_id_bytes(peer))
+    except ValueError as error:
+        raise Unreachable(str(error)) from error
+
+
+def _announcer(announce: Sequence[Address]) -> Callable[[list[Multiaddr]], list[Multiaddr]]:
+    fixed = [Multiaddr(address) for address in announce]
+
+    def tell(listening: list[Multiaddr]) -> list[Multiaddr]:
+        return fixed or [Multiaddr(address) for address in concrete(str(entry) for entry in listening)]
+
+    return tell
+
+
+def _probe_ports(listen: Sequence[Address]) -> None:
+    """See that each port is free. libp2p shares ports (SO_REUSEPORT), so two nodes would silently halve the connections."""
+    for text in listen:
+        address = parse_tcp(text)
+        assert address is not None
+        if address.port == 0:
+            continue
+        family = socket.AF_INET6 if address.family == "ip6" else socket.AF_INET
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((address.host, address.port))
+            except OSError as error:
+                # connections of a node that stopped a moment ago keep the port busy for a bind of this kind, and do no harm
+                if error.errno != errno.EADDRINUSE or _answers(address):
+                    raise _cannot_listen(address.port, text, error) from error
+
+
+def _answers(address: TcpAddress) -> bool:
+    """Does somebody accept connections there?"""
+    unspecified = address.ip is not None and address.ip.is_unspecified
+    loopback = "::1" if address.family == "ip6" else "127.0.0.1"
+    try:
+        socket.create_connection(
+            (loopback if unspecified else address.host, address.port), timeout=0.5
+        ).close()
+    except OSError:
+        return False
+    return True
+
+
+def _cannot_listen(port: int, address: str, error: OSError) -> ResourceError:
+    if error.errno == errno.EADDRINUSE:
+        return ResourceError(
+            f"port {port} is taken",
+            hint="choose another with --listen /ip4/0.0.0.0/tcp/PORT (a gate: --port), or stop what listens there",
+        )
+    if error.errno == errno.EACCES:
+        return ResourceError(f"port {port} needs more rights", hint="choose a port above 1023 with --listen")
+    if error.errno == errno.EADDRNOTAVAIL:
+        return ResourceError(
+            f"{address} is no address of this machine", hint=f"listen on /ip4/0.0.0.0/tcp/{port}"
+        )
+    return ResourceError(f"cannot listen on {address}: {error.strerror}", hint="choose another with --listen")
+
+
+def _check_listening(swarm: NodeSwarm, wanted: Sequence[Multiaddr]) -> None:
+    missing = [str(address) for address in wanted if str(address) not in swarm.listeners]
+    if missing:
+        raise ResourceError(f"cannot listen on {missing[0]}", hint="choose another address with --listen")

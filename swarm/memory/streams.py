@@ -1,0 +1,282 @@
+"""Streams of the simulated network: ordered, reliable while the link lives, with a window, and no task of their own.
+
+A chunk carries the time of its arrival. Whoever reads sleeps until then; whoever writes sleeps while the window is full.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import trio
+
+from swarm.net.addresses import PeerId
+
+WINDOW: Final = 256 * 1024
+CHUNK: Final = 65_507
+_EOF: Final = b""
+
+
+class Bell:
+    """Wakes those who wait at one pipe; costs nothing while nobody does."""
+
+    __slots__ = ("_event",)
+
+    def __init__(self) -> None:
+        self._event: trio.Event | None = None
+
+    def ring(self) -> None:
+        event, self._event = self._event, None
+        if event is not None:
+            event.set()
+
+    async def wait(self) -> None:
+        if self._event is None:
+            self._event = trio.Event()
+        await self._event.wait()
+
+
+class Link:
+    """The connection of two nodes. `cut_at`: since when packets vanish without a word; None while they pass."""
+
+    def __init__(
+        self,
+        low: PeerId,
+        high: PeerId,
+        delay: Callable[[PeerId, PeerId, int, PeerId | None], tuple[float, float]],
+        notice_s: float,
+        via: PeerId | None = None,
+    ) -> None:
+        self.ends = (low, high)
+        self.via = via
+        """The gate it goes through; None for a direct one."""
+        self.broken = False
+        self.cut_at: float | None = None
+        self._delay = delay
+        self._notice_s = notice_s
+        self._waited_at: Counter[Bell] = Counter()
+        self._free_at = {low: 0.0, high: 0.0}
+        """When the last byte that each end has sent arrives."""
+
+    def other(self, peer: PeerId) -> PeerId:
+        return self.ends[1] if peer == self.ends[0] else self.ends[0]
+
+    def arrival(self, sender: PeerId, size: int) -> float:
+        """When `size` bytes sent now by `sender` arrive; never before what it sent earlier."""
+        under_way, on_the_line = self._delay(sender, self.other(sender), size, self.via)
+        at = max(trio.current_time() + under_way, self._free_at[sender]) + on_the_line
+        self._free_at[sender] = at
+        return at
+
+    @property
+    def dead_at(self) -> float:
+        """When the silence will be noticed; infinite while packets pass."""
+        return float("inf") if self.cut_at is None else self.cut_at + self._notice_s
+
+    @property
+    def dead(self) -> bool:
+        """Broken, or silent for so long that both ends have noticed."""
+        return self.broken or trio.current_time() >= self.dead_at
+
+    def passes(self, at: float) -> bool:
+        """Has a chunk that was to arrive at `at` arrived?"""
+        return at <= trio.current_time() and (self.cut_at is None or at <= self.cut_at)
+
+    def cut(self) -> None:
+        if self.cut_at is None:
+            self.cut_at = trio.current_time()
+            self.wake()
+
+    def mend(self) -> None:
+        """Packets pass again, unless the ends have given the link up."""
+        if self.dead:
+            self.broken = True
+        self.cut_at = None
+        self.wake()
+
+    def sever(self) -> None:
+        self.broken = True
+        self.wake()
+
+    def wake(self) -> None:
+        """The link itself has changed: everybody who waits on it looks again."""
+        for bell in list(self._waited_at):
+            bell.ring()
+
+    async def changed(self, bell: Bell, until: float) -> None:
+        """Wait until `bell` rings or the link changes, at most until `until`."""
+        self._waited_at[bell] += 1
+        try:
+            with trio.move_on_at(until if self.cut_at is None else self.dead_at):
+                await bell.wait()
+        finally:
+            self._waited_at[bell] -= 1
+            if not self._waited_at[bell]:
+                del self._waited_at[bell]
+
+
+@dataclass(slots=True)
+class _Pipe:
+    """One direction of a stream."""
+
+    chunks: deque[tuple[float, bytes]] = field(default_factory=deque)
+    unread: int = 0
+    ended: bool = False
+    """The sender has said that it is done."""
+    refused: bool = False
+    """The reader has gone; whatever is still sent breaks."""
+    bell: Bell = field(default_factory=Bell)
+    """Rings at each change."""
+
+
+class MemoryStream:
+    """One end of a simulated stream, as `swarm.network.Stream` describes it."""
+
+    def __init__(self, link: Link, me: PeerId, protocol: str, sends: _Pipe, receives: _Pipe) -> None:
+        self._link = link
+        self._me = me
+        self._peer = link.other(me)
+        self._protocol = protocol
+        self._sends = sends
+        self._receives = receives
+        self._closed = False
+        self._sending = False
+        self._receiving = False
+
+    @property
+    def peer(self) -> PeerId:
+        return self._peer
+
+    @property
+    def protocol(self) -> str:
+        return self._protocol
+
+    @property
+    def relayed(self) -> bool:
+        return self._link.via is not None
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        if self._sending:
+            raise trio.BusyResourceError("another task is sending on this stream")
+        self._check_sendable()
+        self._sending = True
+        try:
+            await trio.lowlevel.checkpoint()
+            whole = bytes(data)
+            for start in range(0, len(whole), CHUNK):
+                part = whole[start : start + CHUNK]
+                await self._room()
+                self._sends.unread += len(part)
+                self._sends.chunks.append((self._link.arrival(self._me, len(part)), part))
+                self._sends.bell.ring()
+            self._check_sendable()
+        finally:
+            self._sending = False
+
+    async def wait_send_all_might_not_block(self) -> None:
+        if self._sending:
+            raise trio.BusyResourceError("another task is sending on this stream")
+        self._check_open()
+        self._sending = True
+        try:
+            await trio.lowlevel.checkpoint()
+            await self._room()
+        finally:
+            self._sending = False
+
+    async def _room(self) -> None:
+        self._check_sendable()
+        while self._sends.unread >= WINDOW:
+            await self._link.changed(self._sends.bell, float("inf"))
+            self._check_sendable()
+
+    async def receive_some(self, max_bytes: int = 262_144) -> bytes:
+        if operator.index(max_bytes) < 1:
+            raise ValueError("max_bytes must be at least 1")
+        if self._receiving:
+            raise trio.BusyResourceError("another task is receiving on this stream")
+        self._check_open()
+        self._receiving = True
+        try:
+            await trio.lowlevel.checkpoint()
+            while True:
+                self._check_open()
+                chunks = self._receives.chunks
+                if chunks and self._link.passes(chunks[0][0]):
+                    return self._take(max_bytes)
+                if self._receives.refused or self._link.dead:
+                    raise trio.BrokenResourceError(f"the stream with {self._peer} broke")
+                until = chunks[0][0] if chunks else float("inf")
+                await self._link.changed(self._receives.bell, until)
+        finally:
+            self._receiving = False
+
+    def _take(self, max_bytes: int) -> bytes:
+        at, data = self._receives.chunks[0]
+        if data is _EOF:
+            return _EOF
+        part, rest = data[:max_bytes], data[max_bytes:]
+        if rest:
+            self._receives.chunks[0] = (at, rest)
+        else:
+            self._receives.chunks.popleft()
+        self._receives.unread -= len(part)
+        self._receives.bell.ring()
+        return part
+
+    async def send_eof(self) -> None:
+        if self._sending:
+            raise trio.BusyResourceError("another task is sending on this stream")
+        self._check_open()
+        if not self._sends.ended:
+            self._check_sendable()
+            self._end()
+        await trio.lowlevel.checkpoint()
+
+    def _end(self) -> None:
+        self._sends.ended = True
+        self._sends.chunks.append((self._link.arrival(self._me, 12), _EOF))
+        self._sends.bell.ring()
+
+    async def aclose(self) -> None:
+        if not self._closed:
+            self._closed = True
+            if not self._sends.ended:
+                self._end()
+            self._receives.refused = True
+            self._receives.bell.ring()
+        await trio.lowlevel.checkpoint()
+
+    async def reset(self) -> None:
+        self.drop()
+        await trio.lowlevel.checkpoint()
+
+    def drop(self) -> None:
+        """Abandon both ways at once."""
+        self._closed = True
+        for pipe in (self._sends, self._receives):
+            pipe.chunks.clear()
+            pipe.refused = True
+            pipe.bell.ring()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise trio.ClosedResourceError("this stream was closed here")
+
+    def _check_sendable(self) -> None:
+        self._check_open()
+        if self._sends.ended:
+            raise trio.ClosedResourceError("nothing can be sent after send_eof")
+        if self._sends.refused or self._link.dead:
+            raise trio.BrokenResourceError(f"the stream with {self._peer} broke")
+
+
+def stream_pair(link: Link, opener: PeerId, protocol: str) -> tuple[MemoryStream, MemoryStream]:
+    """The opener's end and the other one."""
+    there, back = _Pipe(), _Pipe()
+    ours = MemoryStream(link, opener, protocol, sends=there, receives=back)
+    theirs = MemoryStream(link, link.other(opener), protocol, sends=back, receives=there)
+    return ours, theirs

@@ -1,0 +1,1 @@
+"""The face of the network: identities, addresses, links that speak messages."""

@@ -1,0 +1,384 @@
+"""Links: a stream that speaks the messages of one family, calls paired with answers, either side free to begin.
+
+A kept link costs a third of a fresh stream for each call, so one is kept for each peer and family (`Links`). The same class serves both
+ends; who dialled does not matter once it is up. A link that goes through a gate is left for a direct one as soon as there is a way: what
+is being said on it is said to the end.
+
+    async with nursery: links = Links(network, vocabulary, nursery, answer);  reply = await links.call(peer, addresses, message)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+import structlog
+import trio
+
+from protocol.errors import LocalProtocolError, ProtocolError, RemoteProtocolError, Unreachable
+from protocol.wire.base import Message
+from protocol.wire.codec import Decoder, Frame, Kind, Vocabulary
+from swarm.net.addresses import Address, PeerId
+from swarm.net.network import Network, Stream
+
+M = TypeVar("M", bound=Message)
+P = TypeVar("P", bound=ProtocolError)
+
+READ_SIZE = 65_536
+MAX_ANSWERING = 32
+"""Calls of one peer on one link that may wait for our answer; reading pauses above it."""
+MAX_UNSENT = 8
+"""Answers that wait for the peer to take them: as long as there are so many, nothing more of what it asks is looked at."""
+FRAME_WITHIN_S = 60.0
+"""A frame once begun must be whole by then, and so must the first one on a link that another opened."""
+WRITE_PATIENCE_S = 10.0
+"""A peer that takes no byte for so long is dropped, not waited for."""
+LEFT_LOOK_S = 1.0
+"""A link that was left for a better one ends when nothing was being said on it at two looks in a row, at this distance."""
+
+log = structlog.get_logger("sark.link")
+
+Answer = Callable[["Link", Message], Awaitable[Message | None]]
+"""Serves one call (the value is the answer) or one note (the value must be None)."""
+
+
+async def refuse_all(link: Link, message: Message) -> Message | None:
+    """For links on which only we call: whatever the peer begins breaks the protocol."""
+    raise RemoteProtocolError(f"{type(message).__name__} is not for us to answer")
+
+
+class Link:
+    """One side of a conversation. `run` must be running for calls to be answered."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        vocabulary: Vocabulary,
+        answer: Answer = refuse_all,
+        *,
+        opened_by_peer: bool = False,
+    ) -> None:
+        self.peer: PeerId = stream.peer
+        self._stream = stream
+        self._vocabulary = vocabulary
+        self._answer = answer
+        self._waiting: dict[int, _Waiter] = {}
+        self._next_id = 0
+        self._answering = 0
+        self._sending = trio.Lock()
+        self._first_within_s = FRAME_WITHIN_S if opened_by_peer else math.inf
+        self._unsent = 0
+        self._one_sent = trio.Event()
+        self._scope = trio.CancelScope()
+        self.closed = trio.Event()
+        """Set once nothing more will come or go."""
+
+    def __repr__(self) -> str:
+        return (
+            f"<Link {self._stream.protocol} with {self.peer[-6:]}{' closed' if self.closed.is_set() else ''}>"
+        )
+
+    @property
+    def relayed(self) -> bool:
+        """Whether it goes through a gate."""
+        return self._stream.relayed
+
+    @property
+    def at_rest(self) -> bool:
+        """No call waits for its answer, on either side."""
+        return not self._waiting and not self._answering
+
+    async def call(self, message: Message, *, patience_s: float = 5.0) -> Message:
+        """Send a call and wait for its answer. Raises `Unreachable` on silence or a broken link: what became of it is unknown."""
+        if self.closed.is_set():
+            raise Unreachable(f"the link with {self.peer} is closed")
+        self._next_id = self._next_id % 0xFFFF_FFFE + 1
+        call_id = self._next_id
+        waiter = self._waiting[call_id] = _Waiter()
+        try:
+            with trio.move_on_after(patience_s):
+                await self._send(Frame(Kind.CALL, call_id, message))
+                await waiter.done.wait()
+        finally:
+            del self._waiting[call_id]
+        if waiter.answer is not None:
+            return waiter.answer
+        if self.closed.is_set():
+            raise Unreachable(f"the link with {self.peer} broke before the answer came")
+        raise Unreachable(f"{self.peer} did not answer within {patience_s:g} s")
+
+    async def ask(self, message: Message, expected: type[M], *, patience_s: float = 5.0) -> M:
+        """`call`, with the answer's type checked. Another type breaks the protocol: the link is reset."""
+        answer = await self.call(message, patience_s=patience_s)
+        if isinstance(answer, expected):
+            return answer
+        await self.reset()
+        raise RemoteProtocolError(
+            f"{self.peer} answered {type(message).__name__} with {type(answer).__name__}"
+        )
+
+    async def tell(self, message: Message) -> None:
+        """Send a note. Raises `Unreachable` when the link is gone."""
+        await self._send(Frame(Kind.NOTE, 0, message))
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Read until the peer ends or the link breaks. Raises `RemoteProtocolError` after resetting the stream; nothing else."""
+        decoder = Decoder(self._vocabulary)
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    slots = trio.CapacityLimiter(MAX_ANSWERING)
+                    task_status.started()
+                    until = trio.current_time() + self._first_within_s
+                    while True:
+                        try:
+                            with trio.fail_at(until):
+                                data = await self._stream.receive_some(READ_SIZE)
+                        except (trio.BrokenResourceError, trio.ClosedResourceError):
+                            break
+                        except trio.TooSlowError:
+                            if decoder.partial:
+                                raise RemoteProtocolError(
+                                    f"no whole frame within {FRAME_WITHIN_S:g} s"
+                                ) from None
+                            break  # opened, and never used
+                        if not data:
+                            if decoder.partial:
+                                raise RemoteProtocolError("the stream ended in the middle of a frame")
+                            break
+                        frames = decoder.feed(data)
+                        for frame in frames:
+                            await self._take(frame, nursery, slots)
+                        if not decoder.partial:
+                            until = math.inf
+                        elif frames or until == math.inf:
+                            until = trio.current_time() + FRAME_WITHIN_S
+                    nursery.cancel_scope.cancel()
+        except* ProtocolError as group:
+            await self._stream.reset()
+            raise _first(group) from None
+        finally:
+            self._finish()
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + 1.0):
+                await self._stream.aclose()
+
+    async def _take(self, frame: Frame, nursery: trio.Nursery, slots: trio.CapacityLimiter) -> None:
+        if frame.kind is Kind.ANSWER:
+            waiter = self._waiting.get(frame.id)
+            if waiter is not None:  # else it came after our patience: nobody waits any more
+                waiter.answer = frame.message
+                waiter.done.set()
+        elif frame.kind is Kind.NOTE:
+            await self._answer(self, frame.message)
+        else:
+            while self._unsent >= MAX_UNSENT:
+                await self._one_sent.wait()
+            token = object()
+            await slots.acquire_on_behalf_of(token)
+            self._answering += 1
+            nursery.start_soon(self._serve, frame, slots, token)
+
+    async def _serve(self, frame: Frame, slots: trio.CapacityLimiter, token: object) -> None:
+        try:
+            answer = await self._answer(self, frame.message)
+            if answer is None:
+                raise LocalProtocolError(f"no answer to a {type(frame.message).__name__}")
+            self._unsent += 1
+            try:
+                await self._send(Frame(Kind.ANSWER, frame.id, answer))
+            except Unreachable:
+                self._scope.cancel()
+            finally:
+                self._unsent -= 1
+                self._one_sent.set()
+                self._one_sent = trio.Event()
+        finally:
+            self._answering -= 1
+            slots.release_on_behalf_of(token)
+
+    async def _send(self, frame: Frame) -> None:
+        data = self._vocabulary.encode(frame)
+        async with self._sending:
+            try:
+                with trio.fail_after(WRITE_PATIENCE_S):
+                    await self._stream.send_all(data)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                self.closed.set()
+                raise Unreachable(f"the link with {self.peer} is broken") from None
+            except trio.TooSlowError:
+                await self.reset()
+                raise Unreachable(f"{self.peer} takes no data any more") from None
+            except trio.Cancelled:
+                await self._give_up()
+                raise
+
+    async def _give_up(self) -> None:
+        """A caller was cancelled in the middle of writing a frame: nobody could read what would follow."""
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + 1.0):
+            await self.reset()
+
+    def _finish(self) -> None:
+        self.closed.set()
+        for waiter in self._waiting.values():
+            waiter.done.set()
+
+    async def reset(self) -> None:
+        """Abandon the link at once; waiting calls end in `Unreachable`."""
+        self._finish()
+        self._scope.cancel()
+        await self._stream.reset()
+
+    async def aclose(self) -> None:
+        """End the link in good order."""
+        self._finish()
+        self._scope.cancel()
+        await self._stream.aclose()
+
+
+class _Waiter:
+    __slots__ = ("answer", "done")
+
+    def __init__(self) -> None:
+        self.done = trio.Event()
+        self.answer: Message | None = None
+
+
+def _first(group: BaseExceptionGroup[P]) -> P:
+    for item in group.exceptions:
+        return _first(item) if isinstance(item, BaseExceptionGroup) else item
+    raise AssertionError("an exception group is never empty")
+
+
+class Links:
+    """Kept links of one family that we dial: one for each peer, opened on first use, dropped when broken."""
+
+    def __init__(
+        self,
+        network: Network,
+        family: str,
+        vocabulary: Vocabulary,
+        nursery: trio.Nursery,
+        answer: Answer = refuse_all,
+        *,
+        keep: float = math.inf,
+    ) -> None:
+        self._network = network
+        self._family = family
+        self._vocabulary = vocabulary
+        self._nursery = nursery
+        self._answer = answer
+        self._keep = keep
+        self._links: dict[PeerId, Link] = {}
+        self._opening: dict[PeerId, trio.Lock] = {}
+
+    def peek(self, peer: PeerId) -> Link | None:
+        """The live link with `peer`, if there is one. No I/O."""
+        link = self._links.get(peer)
+        return link if link is not None and not link.closed.is_set() else None
+
+    async def get(self, peer: PeerId, addresses: Sequence[Address] = (), *, patience_s: float = 5.0) -> Link:
+        """The kept link with `peer`, or a new one: also where the kept one makes a detour. Raises `Unreachable` when there is neither."""
+        link = self.peek(peer)
+        if link is not None and not self.detours(link):
+            return link
+        lock = self._opening.setdefault(peer, trio.Lock())
+        try:
+            async with lock:
+                old = self.peek(peer)
+                if old is not None and not self.detours(old):
+                    return old
+                try:
+                    stream = await self._network.open(peer, self._family, addresses, patience_s=patience_s)
+                except Unreachable:
+                    if (link := self.peek(peer)) is not None:
+                        return link
+                    raise
+                link = Link(stream, self._vocabulary, self._answer)
+                if peer not in self._links and len(self._links) >= self._keep:
+                    await self._drop_oldest()
+                self._links[peer] = link
+                await self._nursery.start(self._run, link)
+                if old is not None:
+                    log.info("link.direct", peer=peer, family=self._family)
+                    self._nursery.start_soon(self._leave, old)
+                return link
+        finally:
+            if not lock.statistics().tasks_waiting and not lock.locked():
+                self._opening.pop(peer, None)
+
+    def detours(self, link: Link) -> bool:
+        """Whether a link goes through a gate although there is a direct connection with its peer by now. No I/O."""
+        if not link.relayed:
+            return False
+        path = self._network.path(link.peer)
+        return path is not None and path.direct
+
+    async def call(
+        self, peer: PeerId, addresses: Sequence[Address], message: Message, *, patience_s: float = 5.0
+    ) -> Message:
+        """One call over the kept link, opening it where needed. Raises `Unreachable`, `RemoteProtocolError`."""
+        link = await self.get(peer, addresses, patience_s=patience_s)
+        self._links[peer] = self._links.pop(peer, link)  # most recently used last
+        return await link.call(message, patience_s=patience_s)
+
+    async def drop(self, peer: PeerId) -> None:
+        """Close the link with `peer`, if any."""
+        link = self._links.pop(peer, None)
+        if link is not None:
+            await link.reset()
+
+    async def _leave(self, link: Link) -> None:
+        """End a link in good order once nothing is being said on it."""
+        silent = 0
+        while silent < 2 and not link.closed.is_set():
+            await trio.sleep(LEFT_LOOK_S)
+            silent = silent + 1 if link.at_rest else 0
+        await link.aclose()
+
+    async def _drop_oldest(self) -> None:
+        await self.drop(next(iter(self._links)))
+
+    async def _run(self, link: Link, *, task_status: trio.TaskStatus[None]) -> None:
+        try:
+            await link.run(task_status=task_status)
+        except RemoteProtocolError as exc:
+            log.warning("link.broken", peer=link.peer, family=self._family, why=exc.what)
+        finally:
+            if self._links.get(link.peer) is link:
+                del self._links[link.peer]
+
+
+def serve_links(
+    network: Network,
+    family: str,
+    vocabulary: Vocabulary,
+    answer: Answer,
+    *,
+    admit: Callable[[PeerId], bool] | None = None,
+    opened: Callable[[Link], Awaitable[None]] | None = None,
+) -> None:
+    """Answer links of `family` that peers open. `admit` is asked before a byte is read; `opened` runs beside the link until it ends.
+
+    What goes wrong stays with the link: a peer that breaks the rules is cut off and logged in one line. A bug of ours is not caught.
+    """
+
+    async def handler(stream: Stream) -> None:
+        if admit is not None and not admit(stream.peer):
+            log.info("link.refused", peer=stream.peer, family=family)
+            await stream.reset()
+            return
+        link = Link(stream, vocabulary, answer, opened_by_peer=True)
+        try:
+            if opened is None:
+                await link.run()
+            else:
+                async with trio.open_nursery() as nursery:
+                    await nursery.start(link.run)
+                    nursery.start_soon(opened, link)
+                    await link.closed.wait()
+                    nursery.cancel_scope.cancel()
+        except* RemoteProtocolError as group:
+            log.warning("link.broken", peer=link.peer, family=family, why=_first(group).what)
+
+    network.handle(family, handler)

@@ -1,0 +1,41 @@
+"""By which way a peer is spoken with, in words and for programs: `direct, 3 ms`, `via gate 192.0.2.7:4101, 41 ms`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from swarm.net.addresses import Address, circuits, parse_tcp
+from swarm.net.network import Path
+
+
+def path_words(path: Path | None, addresses: Sequence[Address] = ()) -> str:
+    """For people; empty without a path. `addresses`: the peer's, where the gate's own address is read."""
+    if path is None:
+        return ""
+    way = "direct" if path.direct else f"via gate {gate_name(path.via, addresses)}"
+    return way if path.rtt_ms is None else f"{way}, {show_ms(path.rtt_ms)}"
+
+
+def gate_name(gate: str | None, addresses: Sequence[Address] = ()) -> str:
+    """`192.0.2.7:4101` where it is known, else the end of its id."""
+    if gate is None:
+        return "?"
+    for circuit in circuits(addresses):
+        where = parse_tcp(circuit.address)
+        if circuit.gate == gate and where is not None:
+            return f"[{where.host}]:{where.port}" if where.family == "ip6" else f"{where.host}:{where.port}"
+    return f"…{gate[-8:]}"
+
+
+def show_ms(ms: float) -> str:
+    """`0.8 ms`, `41 ms`."""
+    return f"{ms:.1f} ms" if ms < 10 else f"{ms:.0f} ms"
+
+
+def path_json(path: Path | None) -> dict[str, Any] | None:
+    """For programs: `direct`, `gate` (its peer id, None where direct), `rtt_ms`; None without a path."""
+    if path is None:
+        return None
+    rtt_ms = None if path.rtt_ms is None else round(path.rtt_ms, 3)
+    return {"direct": path.direct, "gate": path.via, "rtt_ms": rtt_ms}

@@ -1,0 +1,180 @@
+"""Whom this node dials because others say so. Pure: time, interfaces and names come in as arguments.
+
+Adverts, contacts and neighbours are words of strangers, and an address in them may be a victim's. So
+
+    what leads into a machine or a LAN    is dialled where this node is of it, or what its owner gave has led there before
+    an IP address where nobody answers    gets a few dials, then one now and then, ever more rarely, whoever names it under whatever key
+
+What the owner gave (gates, peers of his own disk) is dialled in any case, and a door that was answered before has tries of its own: else
+anybody could have a node shunned by naming its address.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import psutil
+
+from swarm.net.addresses import Address, PeerId, parse_tcp
+
+PUBLIC: Final = (8, 12.0, 600.0)
+"""Dials in vain at once at one public address (IPv6 /64); then one in so many seconds; each in vain doubles them up to the last."""
+PRIVATE: Final = (64, 1.0, 10.0)
+PUNCHED: Final = (240, 1.0, 10.0)
+"""The same for hole punching, which knocks several times a second until the NATs give way."""
+REMEMBERED: Final = 4_096
+GOOD_FAILS: Final = 3
+"""So often a door that was answered before may stay shut before it is as any other."""
+LOOK_AT_INTERFACES_S: Final = 10.0
+
+Ip = ipaddress.IPv4Address | ipaddress.IPv6Address
+IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+@dataclass(slots=True)
+class _Purse:
+    """What is left for one target."""
+
+    left: float
+    when: float
+    every_s: float
+
+
+class DialBudget:
+    """How often a target that does not answer is dialled: `burst` times, then once in `every_s`, more and more rarely up to `most_s`."""
+
+    def __init__(self, burst: int, every_s: float, most_s: float, *, remembered: int = REMEMBERED) -> None:
+        self._burst = burst
+        self._every_s = every_s
+        self._most_s = most_s
+        self._remembered = remembered
+        self._purses: OrderedDict[str, _Purse] = OrderedDict()
+
+    def take(self, now: float, target: str) -> bool:
+        """Whether it may be dialled now; if so, that costs one until it has answered."""
+        purse = self._purses.pop(target, None) or _Purse(self._burst, now, self._every_s)
+        purse.left, purse.when = purse.left + (now - purse.when) / purse.every_s, now
+        if purse.left >= self._burst:
+            purse.left, purse.every_s = self._burst, self._every_s
+        self._purses[target] = purse
+        if len(self._purses) > self._remembered:
+            self._purses.popitem(last=False)
+        if purse.left < 1:
+            return False
+        purse.left -= 1
+        if purse.left < 1:
+            purse.every_s = min(2 * purse.every_s, self._most_s)
+        return True
+
+    def answered(self, target: str) -> None:
+        """Give back what the dial cost; the pace is the first again."""
+        purse = self._purses.get(target)
+        if purse is not None:
+            purse.left, purse.every_s = min(purse.left + 1, self._burst), self._every_s
+
+
+class DialRules:
+    """One node's."""
+
+    def __init__(
+        self,
+        *,
+        listening: Callable[[], Iterable[Address]] = tuple,
+        given: Callable[[Address], bool] = lambda address: False,
+        networks: Callable[[], Collection[IpNetwork]] | None = None,
+    ) -> None:
+        """`listening`: where this node can be dialled, as it knows; `given`: whether the owner gave an address; `networks`: those that
+        this machine is on."""
+        self._listening = listening
+        self._given = given
+        self._look = networks or own_ip_networks
+        self._networks: Collection[IpNetwork] = ()
+        self._look_at = -LOOK_AT_INTERFACES_S
+        self._public = DialBudget(*PUBLIC)
+        self._private = DialBudget(*PRIVATE)
+        self._punched = DialBudget(*PUNCHED)
+        self._good: OrderedDict[tuple[PeerId, Address], int] = OrderedDict()
+        self._met_here = self._met_beyond = self._met_inside = False
+
+    def why_not(self, now: float, peer: PeerId, address: Address, as_given: Address = "") -> str:
+        """Why an address is not dialled, in words; empty: it is, and that counts. `as_given`: before its name was resolved."""
+        ip = _ip(address)
+        if ip is None:
+            return "not an IP address"
+        if self._given(as_given or address):
+            return ""
+        if ip.is_loopback:
+            return "" if self._here() else "it names this very machine"
+        if not ip.is_global and not (self._met_inside or self._on_own_network(now, ip)):
+            return "it is an address of another private network"
+        good = self._good.get((peer, address), GOOD_FAILS)
+        if good < GOOD_FAILS:
+            self._good[peer, address] = good + 1
+            return ""
+        budget = self._public if ip.is_global else self._private
+        return "" if budget.take(now, target_of(ip)) else "too many dials there were in vain lately"
+
+    def may_punch(self, now: float, address: Address) -> bool:
+        """Whether one more try of hole punching may go there; which addresses are tried at all is the puncher's business."""
+        ip = _ip(address)
+        return ip is not None and self._punched.take(now, target_of(ip))
+
+    def answered(self, now: float, peer: PeerId, address: Address) -> None:
+        """The peer was there, and showed its key."""
+        ip = _ip(address)
+        if ip is None:
+            return
+        if ip.is_loopback:
+            self._met_here = True
+        else:
+            self._met_beyond = True
+            if not ip.is_global and not self._on_own_network(now, ip):
+                self._met_inside = True
+        self._good.pop((peer, address), None)
+        self._good[peer, address] = 0
+        if len(self._good) > REMEMBERED:
+            self._good.popitem(last=False)
+        for budget in (self._public, self._private, self._punched):
+            budget.answered(target_of(ip))
+
+    def _here(self) -> bool:
+        """Whether others on this very machine are dialled by loopback."""
+        if self._met_here:
+            return True
+        listening = [ip for address in self._listening() if (ip := _ip(address)) is not None]
+        if any(ip.is_loopback for ip in listening):
+            return True
+        return not listening and not self._met_beyond
+
+    def _on_own_network(self, now: float, ip: Ip) -> bool:
+        if now >= self._look_at + LOOK_AT_INTERFACES_S:
+            self._look_at, self._networks = now, self._look()
+        return any(ip in network for network in self._networks)
+
+
+def target_of(ip: Ip) -> str:
+    """What one victim may have: an IPv4 address, or an IPv6 /64."""
+    return str(ip) if ip.version == 4 else str(ipaddress.ip_network((ip, 64), strict=False))
+
+
+def own_ip_networks() -> Sequence[IpNetwork]:
+    """The networks this machine is on, loopback and link-local left out."""
+    found: list[IpNetwork] = []
+    for entries in psutil.net_if_addrs().values():
+        for entry in entries:
+            if entry.family.name not in {"AF_INET", "AF_INET6"} or not entry.netmask:
+                continue
+            ip = ipaddress.ip_address(entry.address.partition("%")[0])
+            if not ip.is_loopback and not ip.is_link_local:
+                width = ipaddress.ip_address(entry.netmask)
+                found.append(ipaddress.ip_network((ip, int(width).bit_count()), strict=False))
+    return tuple(dict.fromkeys(found))
+
+
+def _ip(address: Address) -> Ip | None:
+    where = parse_tcp(address)
+    return where.ip if where is not None else None

@@ -1,0 +1,154 @@
+"""libp2p's streams with trio's manners.
+
+Bytes that were sent before `aclose` reach the peer as long as the connection lives; whether the peer has *used* them only
+an answer of the protocol above can tell. Close after the answer, or accept that a lost link takes the last bytes with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+from collections.abc import Iterator
+from typing import Final
+
+import trio
+from libp2p.exceptions import BaseLibp2pError
+from libp2p.network.stream.net_stream import NetStream
+from libp2p.peer.id import ID
+from libp2p.stream_muxer.exceptions import MuxedStreamEOF
+
+from swarm.net.addresses import PeerId
+from swarm.p2p.yamux import PatientStream
+
+CLOSE_WITHIN_S: Final = 1.0
+
+
+class NodeStream:
+    """One ordered byte stream with a peer, as `swarm.network.Stream` describes it."""
+
+    def __init__(self, inner: NetStream, protocol: str) -> None:
+        if not isinstance(inner.muxed_stream, PatientStream):
+            raise TypeError("harden() must run before the first connection")
+        self._inner = inner
+        self._muxed: PatientStream = inner.muxed_stream
+        self._protocol = protocol
+        self._peer = str(inner.muxed_conn.peer_id)
+        self._closed = False
+        self._ended = False
+        self._sending = False
+        self._receiving = False
+
+    @property
+    def peer(self) -> PeerId:
+        return self._peer
+
+    @property
+    def protocol(self) -> str:
+        return self._protocol
+
+    @property
+    def peer_id(self) -> ID:
+        """The peer as libp2p names it."""
+        return self._muxed.conn.peer_id
+
+    @property
+    def relayed(self) -> bool:
+        """Does its connection go through a gate?"""
+        return self._muxed.conn.relayed
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        """Send all of it; waits while the peer's window is full."""
+        if self._sending:
+            raise trio.BusyResourceError("another task is sending on this stream")
+        self._check_open()
+        if self._ended:
+            raise trio.ClosedResourceError("nothing can be sent after send_eof")
+        self._sending = True
+        try:
+            with self._translated(), memoryview(data) as whole, whole.cast("B") as view:
+                if not view:
+                    await trio.lowlevel.checkpoint()
+                size = self._muxed.conn.max_frame
+                for start in range(0, len(view), size):
+                    await self._muxed.write(view[start : start + size])
+        finally:
+            self._sending = False
+
+    async def wait_send_all_might_not_block(self) -> None:
+        """Wait until a byte could be sent at once."""
+        if self._sending:
+            raise trio.BusyResourceError("another task is sending on this stream")
+        self._check_open()
+        self._sending = True
+        try:
+            await trio.lowlevel.checkpoint()
+            await self._muxed.writable()
+            self._check_open()
+        finally:
+            self._sending = False
+
+    async def receive_some(self, max_bytes: int = 262_144) -> bytes:
+        """At least one byte, or b"" when the peer has finished sending. A cancelled call has taken nothing."""
+        if operator.index(max_bytes) < 1:
+            raise ValueError("max_bytes must be at least 1")
+        if self._receiving:
+            raise trio.BusyResourceError("another task is receiving on this stream")
+        self._check_open()
+        self._receiving = True
+        try:
+            with self._translated():
+                try:
+                    return await self._muxed.read(max_bytes)
+                except MuxedStreamEOF:
+                    self._check_open()
+                    return b""
+        finally:
+            self._receiving = False
+
+    def carries(self) -> None:
+        """This stream is a circuit from now on: who fills it is held back by its own window alone."""
+        self._muxed.conn.carry(self._muxed)
+
+    async def send_eof(self) -> None:
+        """Say that nothing more will be sent; reading goes on."""
+        if self._sending:
+            raise trio.BusyResourceError("another task is sending on this stream")
+        self._check_open()
+        if self._ended:
+            await trio.lowlevel.checkpoint()
+            return
+        self._ended = True
+        with self._translated():
+            await self._muxed.close()
+
+    async def aclose(self) -> None:
+        """Close both ways, giving what was sent a chance to arrive. Never raises on a broken stream."""
+        if not self._closed:
+            self._closed = True
+            self._muxed.stop()
+            with (
+                trio.move_on_after(CLOSE_WITHIN_S, shield=True),
+                contextlib.suppress(BaseLibp2pError, OSError),
+            ):
+                await self._inner.close()
+        await trio.lowlevel.checkpoint()
+
+    async def reset(self) -> None:
+        """Abandon both ways at once. Never raises."""
+        self._closed = True
+        self._muxed.stop()
+        with trio.move_on_after(CLOSE_WITHIN_S, shield=True), contextlib.suppress(BaseLibp2pError, OSError):
+            await self._inner.reset()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise trio.ClosedResourceError("this stream was closed here")
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        """The one place where libp2p's errors on a stream become trio's."""
+        try:
+            yield
+        except (BaseLibp2pError, OSError) as error:
+            self._check_open()
+            raise trio.BrokenResourceError(f"the stream with {self._peer} broke") from error

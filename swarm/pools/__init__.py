@@ -1,0 +1,1 @@
+"""Membership: tokens, tickets, manifests, and the two sides that exchange them."""

@@ -1,0 +1,1 @@
+"""Whether this node can be dialled, and what helps."""

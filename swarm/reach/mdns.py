@@ -1,0 +1,264 @@
+"""Neighbours on the LAN, found by multicast DNS (`_sark._tcp.local.`) without any gate: `Lan` beside a node, `ways_on_lan` for a command.
+
+What a stranger on the LAN answers is addresses to try and nothing more: only those of our own networks are taken, few of them, and
+who is there is proved by the channel. zeroconf has threads of its own and blocks; all of it is done beside the node's work, and what
+goes wrong (no multicast here, no network at all) costs a line in the log.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import queue
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from types import TracebackType
+from typing import Final, Protocol, Self
+
+import structlog
+import trio
+from zeroconf import (
+    BadTypeInNameException,
+    IPVersion,
+    NonUniqueNameException,
+    ServiceBrowser,
+    ServiceInfo,
+    Zeroconf,
+)
+from zeroconf import Error as ZeroconfError
+
+from swarm.net.addresses import Address, Contact, PeerId, parse_tcp
+from swarm.net.identity import peer_id_bytes
+from swarm.p2p.dial_rules import own_ip_networks
+
+SERVICE: Final = "_sark._tcp.local."
+PEER_KEY: Final = "peer"
+LOOK_AT_INTERFACES_S: Final = 10.0
+"""How often it is looked whether this machine has other addresses now: then everything begins anew."""
+ANSWER_WITHIN_MS: Final = 2_000
+AGAIN_S: Final = 60.0
+"""A name is looked up at most this often, and after a failure everything is tried again so late."""
+MAX_NEIGHBOURS: Final = 64
+MAX_ADDRESSES: Final = 8
+CLOSE_WITHIN_S: Final = 1.0
+GLANCE_S: Final = 2.0
+SETTLE_S: Final = 0.4
+"""A glance ends when nobody new has answered for so long."""
+_FAILURES: Final = (
+    OSError,
+    ZeroconfError,
+    BadTypeInNameException,
+    NonUniqueNameException,
+    TimeoutError,
+    RuntimeError,
+)
+
+log = structlog.get_logger("sark.lan")
+
+Found = Callable[[Contact], Awaitable[None]]
+"""What is done with a neighbour; may take its time."""
+
+
+class Names(Protocol):
+    """mDNS as it is used here; blocking. `Zeroconfs` is the real one, in a context of its own."""
+
+    def next(self, within_s: float) -> str | None:
+        """The next instance name that was heard; None when there was none in time."""
+        ...
+
+    def resolve(self, name: str) -> Contact | None:
+        """What that name says of itself; None when it does not answer, or says nonsense."""
+        ...
+
+
+Session = Callable[[PeerId | None, Sequence[Address]], AbstractContextManager[Names]]
+"""Begin to listen, and to announce a peer at these addresses unless it is None. Entering and leaving block for up to a second."""
+
+
+class Zeroconfs:
+    """One session of mDNS on all interfaces: asked and answered over IPv4, with addresses of both kinds in it."""
+
+    def __init__(self, peer: PeerId | None, addresses: Sequence[Address]) -> None:
+        self._peer = peer
+        self._info = announcement(peer, addresses) if peer is not None else None
+        self._heard: queue.Queue[str] = queue.Queue(maxsize=MAX_NEIGHBOURS)
+
+    def __enter__(self) -> Self:
+        self._zeroconf = Zeroconf(ip_version=IPVersion.V4Only)
+        try:
+            if self._info is not None:
+                self._zeroconf.register_service(self._info, cooperating_responders=True)
+            ServiceBrowser(self._zeroconf, SERVICE, handlers=[self._changed])
+        except BaseException:
+            self._zeroconf.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._zeroconf.close()
+
+    def _changed(self, zeroconf: Zeroconf, service_type: str, name: str, state_change: object) -> None:
+        """In zeroconf's thread: somebody came, changed, or left."""
+        if getattr(state_change, "name", "") != "Removed" and not self._heard.full():
+            self._heard.put_nowait(name)
+
+    def next(self, within_s: float) -> str | None:
+        try:
+            return self._heard.get(timeout=within_s)
+        except queue.Empty:
+            return None
+
+    def resolve(self, name: str) -> Contact | None:
+        info = self._zeroconf.get_service_info(SERVICE, name, ANSWER_WITHIN_MS)
+        if info is None or not info.port:
+            return None
+        told = (info.properties or {}).get(PEER_KEY.encode()) or b""
+        return neighbour(told, info.parsed_addresses(), info.port)
+
+
+def announcement(peer: PeerId, addresses: Sequence[Address]) -> ServiceInfo | None:
+    """What is told to the LAN: one port and the addresses that share it, loopback left out. None when there is nothing to tell."""
+    parsed = [address for text in addresses if (address := parse_tcp(text)) is not None]
+    near = [a for a in parsed if a.ip is not None and not a.ip.is_loopback]
+    if not near:
+        return None
+    ips = [address.host for address in near if address.port == near[0].port][:MAX_ADDRESSES]
+    return ServiceInfo(
+        SERVICE,
+        f"{peer}.{SERVICE}",
+        port=near[0].port,
+        properties={PEER_KEY: peer},
+        server=f"sark-{peer[-16:].lower()}.local.",
+        parsed_addresses=ips,
+    )
+
+
+def neighbour(
+    peer: bytes, ips: Iterable[str], port: int, networks: Iterable[str] | None = None
+) -> Contact | None:
+    """A contact made of what somebody on the LAN says; None when it makes no sense. `networks`: our own, as CIDR; None: looked up."""
+    try:
+        text = peer.decode("ascii")
+        peer_id_bytes(text)
+    except ValueError:
+        return None
+    near = [
+        ipaddress.ip_network(each, strict=False)
+        for each in (own_ip_networks() if networks is None else networks)
+    ]
+    found = []
+    for each in ips:
+        try:
+            ip = ipaddress.ip_address(each)
+        except ValueError:
+            continue
+        if not ip.is_loopback and any(ip in network for network in near):
+            found.append(f"/ip{ip.version}/{ip}/tcp/{port}")
+    addresses = tuple(dict.fromkeys(found))[:MAX_ADDRESSES]
+    return Contact(text, addresses) if addresses and 0 < port < 65_536 else None
+
+
+class Lan:
+    """Announces a node on the LAN and finds its neighbours, for as long as `run` runs."""
+
+    def __init__(
+        self,
+        peer: PeerId,
+        addresses: Callable[[], Sequence[Address]],
+        found: Found,
+        *,
+        announce: bool = True,
+        session: Session = Zeroconfs,
+    ) -> None:
+        """`addresses`: where this node listens, as of now; `announce=False`: only look."""
+        self._peer = peer
+        self._addresses = addresses
+        self._found = found
+        self._announce = announce
+        self._session = session
+        self._asked: dict[str, float] = {}
+        self.neighbours: dict[PeerId, Contact] = {}
+        """Those that were heard of, by what they say of themselves."""
+
+    async def run(self) -> None:
+        """For ever. Never raises because of the network."""
+        while True:
+            addresses = tuple(self._addresses())
+            try:
+                await self._one_session(addresses)
+            except _FAILURES as error:
+                log.info("lan.failed", why=str(error) or type(error).__name__)
+                await trio.sleep(AGAIN_S)
+
+    async def _one_session(self, addresses: Sequence[Address]) -> None:
+        """Until this machine's addresses are others."""
+        session = self._session(self._peer if self._announce else None, addresses)
+        names = await trio.to_thread.run_sync(session.__enter__)
+        log.info("lan.up", announced=list(addresses) if self._announce else [])
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._browse, names, nursery)
+                while True:
+                    await trio.sleep(LOOK_AT_INTERFACES_S)
+                    if tuple(self._addresses()) != addresses:
+                        break
+                nursery.cancel_scope.cancel()
+        finally:
+            with trio.move_on_after(CLOSE_WITHIN_S, shield=True):
+                leave = partial(session.__exit__, None, None, None)
+                await trio.to_thread.run_sync(leave, abandon_on_cancel=True)
+
+    async def _browse(self, names: Names, nursery: trio.Nursery) -> None:
+        while True:
+            name = await trio.to_thread.run_sync(names.next, 1.0, abandon_on_cancel=True)
+            now = trio.current_time()
+            if name is None or name.startswith(self._peer) or self._asked.get(name, now) > now:
+                continue
+            if len(self._asked) >= MAX_NEIGHBOURS:
+                self._asked = {each: until for each, until in self._asked.items() if until > now}
+            if len(self._asked) < MAX_NEIGHBOURS:
+                self._asked[name] = now + AGAIN_S
+                nursery.start_soon(self._meet, names, name)
+
+    async def _meet(self, names: Names, name: str) -> None:
+        try:
+            contact = await trio.to_thread.run_sync(names.resolve, name, abandon_on_cancel=True)
+        except _FAILURES as error:
+            log.debug("lan.unresolved", name=name[:100], why=str(error))
+            return
+        if contact is None or contact.peer == self._peer:
+            return
+        log.info("lan.found", peer=contact.peer, addresses=list(contact.addresses))
+        self.neighbours[contact.peer] = contact
+        await self._found(contact)
+
+
+def ways_on_lan(
+    within_s: float = GLANCE_S,
+    *,
+    session: Session = Zeroconfs,
+    clock: Callable[[], float] = time.monotonic,
+) -> tuple[str, ...]:
+    """Nodes of the LAN as ways into the swarm (`/ip4/…/tcp/…/p2p/12D3Koo…`), for a command that knows no gate. Blocking, up to
+    `within_s` seconds and those that zeroconf takes to answer and to end; none is no error."""
+    found: dict[PeerId, Contact] = {}
+    until = clock() + within_s
+    try:
+        with session(None, ()) as names:
+            while (left := until - clock()) > 0:
+                name = names.next(min(left, SETTLE_S) if found else left)
+                if name is None:
+                    break
+                contact = names.resolve(name)
+                if contact is not None:
+                    found.setdefault(contact.peer, contact)
+                if len(found) >= MAX_ADDRESSES:
+                    break
+    except _FAILURES as error:
+        log.info("lan.failed", why=str(error) or type(error).__name__)
+    return tuple(
+        f"{address}/p2p/{contact.peer}" for contact in found.values() for address in contact.addresses[:2]
+    )

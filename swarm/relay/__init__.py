@@ -1,0 +1,1 @@
+"""Circuits through gates, and hole punching out of them."""

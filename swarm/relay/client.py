@@ -1,0 +1,182 @@
+"""A node's side of gates: it takes places, and calls others through the gates where they hold one.
+
+`HostNetwork.reserve` and every dial of a circuit come here. Keeping a place is the business of who took it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+import trio
+from libp2p.abc import INetConn
+from libp2p.exceptions import BaseLibp2pError
+from libp2p.network.connection.swarm_connection import SwarmConn
+from libp2p.network.exceptions import SwarmException
+from libp2p.peer.id import ID
+from libp2p.rcmgr import Direction
+from libp2p.relay.circuit_v2.pb.circuit_pb2 import OK, HopMessage
+from libp2p.relay.circuit_v2.pb.circuit_pb2 import PeerId as PeerMessage
+
+from protocol.errors import Refused, RemoteProtocolError
+from protocol.words import Reason
+from swarm.net.addresses import Address, Circuit, PeerId, from_wire, parse_tcp, usable
+from swarm.net.identity import peer_id_bytes
+from swarm.net.network import Reservation, Stream
+from swarm.p2p.dialler import NodeSwarm, OpenOn
+from swarm.p2p.yamux import BoundedYamux
+from swarm.relay.stop import CircuitConn
+from swarm.relay.wire import HOP, OWN_HOP, REASONS, read_message, write_message
+
+ANSWER_WITHIN_S: Final = 10.0
+"""A gate asks the called node first, for up to 8 s."""
+LEAST_TTL_S: Final = 60.0
+MOST_TTL_S: Final = 86_400.0
+"""Between these: the gate tells a time of day, and clocks differ."""
+MAX_OTHERS: Final = 2
+
+log = structlog.get_logger("sark.relay")
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    reservation: Reservation
+    connection: SwarmConn
+    until: float
+
+
+class RelayClient:
+    """The places that this node holds, and the way through gates."""
+
+    def __init__(self, swarm: NodeSwarm, open_on: OpenOn, wall: Callable[[], float]) -> None:
+        self._swarm = swarm
+        self._open_on = open_on
+        self._wall = wall
+        self._places: dict[PeerId, _Place] = {}
+        self.observed: dict[PeerId, Address] = {}
+        """Where each gate that was spoken with lately sees this node."""
+
+    # -- places --------------------------------------------------------------------------------------------------------
+
+    async def reserve(self, gate: PeerId, addresses: Sequence[Address]) -> Reservation:
+        """A place at `gate`, or the one there is for longer. Refused; libp2p's errors where there is no way to it."""
+        connection = await self._near(gate, addresses)
+        answer = await self._ask(connection, HopMessage(type=HopMessage.RESERVE), gate)
+        ttl_s = min(max(answer.reservation.expire - self._wall(), LEAST_TTL_S), MOST_TTL_S)
+        ways = self._ways(connection, answer, addresses)
+        if not ways:
+            raise SwarmException("the gate does not say where it can be dialled")
+        first, *others = (str(Circuit(gate, way)) for way in ways)
+        reservation = Reservation(
+            gate=gate,
+            address=first,
+            ttl_s=ttl_s,
+            limit_bytes=answer.limit.data or None,
+            limit_s=answer.limit.duration or None,
+            others=tuple(others[:MAX_OTHERS]),
+        )
+        self._places[gate] = _Place(reservation, connection, trio.current_time() + ttl_s)
+        return reservation
+
+    def reservations(self) -> tuple[Reservation, ...]:
+        """Those in force."""
+        now = trio.current_time()
+        self._places = {
+            gate: place
+            for gate, place in self._places.items()
+            if place.until > now and self._swarm.lives(place.connection)
+        }
+        return tuple(place.reservation for place in self._places.values())
+
+    def holds(self, gate: PeerId) -> bool:
+        """Is there a place at `gate`?"""
+        return any(reservation.gate == gate for reservation in self.reservations())
+
+    # -- calls ---------------------------------------------------------------------------------------------------------
+
+    async def call(self, circuit: Circuit, peer: ID) -> INetConn:
+        """A connection with `peer` through a gate, secured end to end. SwarmException says why not."""
+        try:
+            connection = await self._near(circuit.gate, [circuit.address])
+            asked = HopMessage(type=HopMessage.CONNECT, peer=PeerMessage(id=peer.to_bytes()))
+            stream = await self._open_on(connection, [OWN_HOP, HOP])
+            secured = False
+            try:
+                await self._question(stream, asked, circuit.gate)
+                raw = CircuitConn(stream, initiator=True)
+                secured_connection = await self._swarm.upgrade_outbound_raw_conn(raw, peer)
+                secured = True
+            finally:
+                if not secured:
+                    await stream.reset()
+        except SwarmException:
+            raise
+        except Refused as refused:
+            raise SwarmException(refused.what) from refused
+        except (BaseLibp2pError, RemoteProtocolError, trio.BrokenResourceError, trio.TooSlowError) as error:
+            raise SwarmException(f"the gate …{circuit.gate[-8:]}: {error}") from error
+        return secured_connection
+
+    async def take(self, raw: CircuitConn, caller: PeerId) -> trio.Event:
+        """Secure a call that a gate passed on; gives what is set when it has ended."""
+        muxed = await self._swarm.upgrade_inbound_raw_conn(raw, raw.get_transport_addresses()[0])
+        if not isinstance(muxed, BoundedYamux) or str(muxed.peer_id) != caller:
+            await muxed.close()
+            raise RemoteProtocolError(f"the gate said that {caller} calls, but it was {muxed.peer_id}")
+        return muxed.event_closed
+
+    # -- talking with the gate -----------------------------------------------------------------------------------------
+
+    async def _near(self, gate: PeerId, addresses: Sequence[Address]) -> SwarmConn:
+        """A direct connection with a gate."""
+        target = ID(peer_id_bytes(gate))
+        if target == self._swarm.get_peer_id():
+            raise SwarmException("this node is that gate itself")
+        found = self._swarm.direct(target)
+        if found is None:
+            await self._swarm.reach(target, usable(addresses))
+            found = self._swarm.direct(target)
+        if found is None:
+            raise SwarmException(f"the gate …{gate[-8:]} is not reached directly")
+        return found
+
+    async def _ask(self, connection: SwarmConn, asked: HopMessage, gate: PeerId) -> HopMessage:
+        stream = await self._open_on(connection, [OWN_HOP, HOP])
+        try:
+            return await self._question(stream, asked, gate)
+        finally:
+            await stream.aclose()
+
+    async def _question(self, stream: Stream, asked: HopMessage, gate: PeerId) -> HopMessage:
+        with trio.fail_after(ANSWER_WITHIN_S):
+            await write_message(stream, asked)
+            answer = await read_message(stream, HopMessage())
+        if answer.type != HopMessage.STATUS:
+            raise RemoteProtocolError(f"the gate {gate} answered with something else")
+        if answer.status != OK:
+            reason, words = REASONS.get(answer.status, (Reason.NOT_SERVING, f"status {answer.status}"))
+            raise Refused(f"the gate …{gate[-8:]} says no: {words}", reason=reason)
+        seen = from_wire(answer.peer.addrs)
+        if seen:
+            self.observed.pop(gate, None)
+            self.observed[gate] = seen[0]
+            while len(self.observed) > 8:
+                del self.observed[next(iter(self.observed))]
+        return answer
+
+    def _ways(
+        self, connection: SwarmConn, answer: HopMessage, given: Sequence[Address]
+    ) -> tuple[Address, ...]:
+        """Where others may dial the gate: as this node did, then as the gate says; public addresses first among these."""
+        dialled = (
+            usable(connection.get_transport_addresses()) if connection.direction is Direction.OUTBOUND else ()
+        )
+        told = sorted(from_wire(answer.reservation.addrs), key=_is_private)
+        return tuple(dict.fromkeys((*dialled, *told, *usable(given))))
+
+
+def _is_private(address: Address) -> bool:
+    tcp = parse_tcp(address)
+    return tcp is None or tcp.ip is None or not tcp.ip.is_global

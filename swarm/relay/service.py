@@ -1,0 +1,205 @@
+"""Gates as relays, between `host` and the parts: places held and lent, calls made and taken, and by which way a peer is spoken with."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import trio
+from libp2p.abc import INetConn, INetStream, INetwork, INotifee
+from libp2p.custom_types import TProtocol
+from libp2p.exceptions import BaseLibp2pError
+from libp2p.network.connection.swarm_connection import SwarmConn
+from libp2p.peer.id import ID
+from multiaddr import Multiaddr
+
+from protocol.errors import LocalProtocolError, RemoteProtocolError, Unreachable
+from swarm.net.addresses import Address, Circuit, PeerId, circuits, usable
+from swarm.net.identity import peer_id_bytes
+from swarm.net.network import Handler, Path, Reservation, Stream
+from swarm.net.reservations import RelayDesk
+from swarm.p2p.dialler import NodeHost, NodeSwarm, is_relayed
+from swarm.p2p.stream import NodeStream
+from swarm.p2p.yamux import BoundedYamux
+from swarm.relay.client import RelayClient
+from swarm.relay.hole_punch import Puncher
+from swarm.relay.hop import RelayHop
+from swarm.relay.stop import StopDesk
+from swarm.relay.wire import DCUTR, HOP, OWN_HOP, STOP
+
+OWN_PROTOCOLS: Final = "/sark/"
+LOOKS: Final = 40
+LOOK_EVERY_S: Final = 0.05
+"""So often, and at such distances, a gate looks whether a fresh peer has said which protocols it speaks."""
+MAX_REMEMBERED: Final = 4096
+
+
+class Relays(INotifee):
+    """What a host has to do with relays."""
+
+    def __init__(
+        self,
+        me: PeerId,
+        host: NodeHost,
+        swarm: NodeSwarm,
+        handle: Callable[[str, Handler], None],
+        listening: Callable[[], Sequence[Address]],
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._me = me
+        self._host = host
+        self._swarm = swarm
+        self._handle = handle
+        self._wall = wall
+        self._client = RelayClient(swarm, self._open_on, wall)
+        self._answering = False
+        self._desk: RelayDesk | None = None
+        self._known: OrderedDict[ID, tuple[Circuit, ...]] = OrderedDict()
+        self._puncher = Puncher(
+            swarm, self._open_on, observed=self.observed, listening=listening, known=self._direct_addresses
+        )
+        swarm.through = self._client.call
+        handle(DCUTR, self._puncher.serve)
+        swarm.register_notifee(self)
+
+    # -- as a node -----------------------------------------------------------------------------------------------------
+
+    def circuits(self, peer: ID, addresses: Sequence[Address]) -> tuple[Address, ...]:
+        """The circuits among the addresses; those that were given before where there are none now."""
+        given = circuits(addresses)
+        if given:
+            self._known.pop(peer, None)
+            self._known[peer] = given
+            if len(self._known) > MAX_REMEMBERED:
+                self._known.popitem(last=False)
+        return tuple(map(str, given or self._known.get(peer, ())))
+
+    async def reserve(self, gate: PeerId, addresses: Sequence[Address]) -> Reservation:
+        """As the face says; libp2p's errors where there is no way."""
+        if not self._answering:
+            self._answering = True
+            self._handle(STOP, StopDesk(self._client.holds, self._client.take).serve)
+        try:
+            return await self._client.reserve(gate, addresses)
+        except (RemoteProtocolError, trio.BrokenResourceError) as error:
+            raise Unreachable(f"the gate {gate} broke off: {error}") from error
+
+    def reservations(self) -> tuple[Reservation, ...]:
+        """As the face says."""
+        return self._client.reservations()
+
+    def observed(self) -> tuple[Address, ...]:
+        """Where gates see this node, the latest word last."""
+        return tuple(self._client.observed.values())
+
+    def path(self, peer: ID) -> Path | None:
+        """As the face says."""
+        conn = self._swarm.live(peer)
+        if conn is None:
+            return None
+        rtt_s = conn.muxed_conn.rtt_s if isinstance(conn.muxed_conn, BoundedYamux) else None
+        return Path(not is_relayed(conn), gate_of(conn), None if rtt_s is None else rtt_s * 1000)
+
+    # -- as a gate -----------------------------------------------------------------------------------------------------
+
+    def serve(
+        self,
+        desk: RelayDesk,
+        *,
+        seen_at: Callable[[PeerId], Address | None],
+        told: Callable[[], Sequence[Address]],
+    ) -> None:
+        """As the face says."""
+        if self._desk is not None:
+            raise LocalProtocolError("this node is a relay already")
+        self._desk = desk
+        hop = RelayHop(
+            self._me,
+            desk,
+            seen_at=seen_at,
+            call=self._ring,
+            belongs=self._belongs,
+            told=told,
+            carries=_carries,
+            wall=self._wall,
+        )
+        self._handle(HOP, hop.serve)
+        self._handle(OWN_HOP, hop.serve)
+
+    def _direct_addresses(self, peer: ID) -> tuple[Address, ...]:
+        store = self._host.get_peerstore()
+        return usable(store.addrs(peer)) if store.has_peer(peer) else ()
+
+    async def _ring(self, peer: PeerId) -> Stream:
+        conn = self._swarm.direct(ID(peer_id_bytes(peer)))
+        if conn is None:
+            raise Unreachable(f"no direct connection with {peer}")
+        try:
+            return await self._open_on(conn, [STOP])
+        except BaseLibp2pError as error:
+            raise Unreachable(f"{peer} takes no calls: {error}") from error
+
+    async def _belongs(self, peer: PeerId) -> bool:
+        """Does it speak one of our protocols, as it said or showed? Right after connecting it may not have said so yet."""
+        target = ID(peer_id_bytes(peer))
+        for _ in range(LOOKS):
+            if self._speaks(target):
+                return True
+            await trio.sleep(LOOK_EVERY_S)
+        return False
+
+    def _speaks(self, peer: ID) -> bool:
+        store = self._host.get_peerstore()
+        said = store.get_protocols(peer) if store.has_peer(peer) else []
+        return self._host.heard(peer, OWN_PROTOCOLS) or any(map(_is_own, said))
+
+    async def _open_on(self, conn: SwarmConn, protocols: Sequence[str]) -> NodeStream:
+        inner = await self._host.open_on(conn, [TProtocol(protocol) for protocol in protocols])
+        return NodeStream(inner, inner.get_protocol() or protocols[0])
+
+    # -- what libp2p tells ---------------------------------------------------------------------------------------------
+
+    async def disconnected(self, network: INetwork, conn: INetConn) -> None:
+        """A peer whose last direct connection has ended cannot be called here any more."""
+        peer = conn.muxed_conn.peer_id
+        if self._desk is not None and self._swarm.direct(peer) is None:
+            self._desk.release(str(peer))
+
+    async def connected(self, network: INetwork, conn: INetConn) -> None:
+        """A circuit is to become a direct connection."""
+        if isinstance(conn, SwarmConn):
+            self._puncher.connected(conn)
+
+    async def opened_stream(self, network: INetwork, stream: INetStream) -> None:
+        """Of no interest."""
+
+    async def closed_stream(self, network: INetwork, stream: INetStream) -> None:
+        """Of no interest."""
+
+    async def listen(self, network: INetwork, multiaddr: Multiaddr) -> None:
+        """Of no interest."""
+
+    async def listen_close(self, network: INetwork, multiaddr: Multiaddr) -> None:
+        """Of no interest."""
+
+
+def gate_of(conn: SwarmConn) -> PeerId | None:
+    """The gate that a connection goes through; None for a direct one."""
+    if not is_relayed(conn):
+        return None
+    for address in map(str, conn.get_transport_addresses()):
+        where, mark, _ = address.partition("/p2p-circuit")
+        if mark:
+            return where.rpartition("/p2p/")[2]
+    return None
+
+
+def _is_own(protocol: str) -> bool:
+    return protocol.startswith(OWN_PROTOCOLS)
+
+
+def _carries(stream: Stream) -> None:
+    if isinstance(stream, NodeStream):
+        stream.carries()

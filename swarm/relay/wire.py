@@ -1,0 +1,106 @@
+"""Circuit relay v2 and DCUtR on the wire: libp2p's own messages and protocol names, so that other libp2p nodes can take part.
+
+A message is a protobuf behind its length as a varint. What follows the last one on a hop or stop stream is the circuit itself,
+so nothing may be read beyond a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, TypeVar
+
+from google.protobuf.message import DecodeError, Message
+from libp2p.relay.circuit_v2.pb.circuit_pb2 import (
+    CONNECTION_FAILED,
+    MALFORMED_MESSAGE,
+    NO_RESERVATION,
+    PERMISSION_DENIED,
+    RESERVATION_REFUSED,
+    RESOURCE_LIMIT_EXCEEDED,
+    UNEXPECTED_MESSAGE,
+    Status,
+)
+
+from protocol.errors import RemoteProtocolError
+from protocol.words import Reason
+from swarm.net.network import Stream
+from swarm.net.reservations import Decline
+
+HOP: Final = "/libp2p/circuit/relay/0.2.0/hop"
+"""Spoken with a gate: a place, or a circuit to a peer that holds one."""
+OWN_HOP: Final = "/sark/hop/1"
+"""The same among ourselves: who asks for it by this name is one of ours, and need not be asked who it is."""
+STOP: Final = "/libp2p/circuit/relay/0.2.0/stop"
+"""Spoken by a gate: somebody calls you."""
+DCUTR: Final = "/libp2p/dcutr"
+MAX_MESSAGE: Final = 4096
+"""Bytes; ours are under 1 KiB."""
+
+STATUS: Final[Mapping[Decline, Status.ValueType]] = {
+    Decline.DRAINING: RESERVATION_REFUSED,
+    Decline.NOT_ALLOWED: PERMISSION_DENIED,
+    Decline.RELAYED: PERMISSION_DENIED,
+    Decline.TOO_OFTEN: RESOURCE_LIMIT_EXCEEDED,
+    Decline.FULL: RESOURCE_LIMIT_EXCEEDED,
+    Decline.NETWORK_SHARE: RESOURCE_LIMIT_EXCEEDED,
+    Decline.PEER_SHARE: RESOURCE_LIMIT_EXCEEDED,
+    Decline.NO_RESERVATION: NO_RESERVATION,
+    Decline.TARGET_SILENT: CONNECTION_FAILED,
+    Decline.MALFORMED: MALFORMED_MESSAGE,
+}
+REASONS: Final[Mapping[int, tuple[Reason, str]]] = {
+    RESERVATION_REFUSED: (Reason.NOT_SERVING, "it is about to stop"),
+    RESOURCE_LIMIT_EXCEEDED: (Reason.OVERLOADED, "its limits are reached"),
+    PERMISSION_DENIED: (Reason.NOT_ALLOWED, "it does not serve this node"),
+    CONNECTION_FAILED: (Reason.LOST, "the peer did not take the call"),
+    NO_RESERVATION: (Reason.UNKNOWN, "the peer holds no place there"),
+    MALFORMED_MESSAGE: (Reason.BAD_REQUEST, "it did not understand"),
+    UNEXPECTED_MESSAGE: (Reason.BAD_REQUEST, "it did not expect that"),
+}
+"""What a status of another's means, as a word and in words."""
+
+M = TypeVar("M", bound=Message)
+
+
+async def write_message(stream: Stream, message: Message) -> None:
+    """Send one message."""
+    body = message.SerializeToString()
+    await stream.send_all(_varint(len(body)) + body)
+
+
+async def read_message(stream: Stream, empty: M) -> M:
+    """Fill `empty` with the next message. RemoteProtocolError when it is too large, cut off or none."""
+    size = shift = 0
+    while True:
+        byte = (await _exactly(stream, 1))[0]
+        size |= (byte & 0x7F) << shift
+        shift += 7
+        if size > MAX_MESSAGE or shift > 21:
+            raise RemoteProtocolError(f"a message of more than {MAX_MESSAGE} bytes on {stream.protocol}")
+        if byte < 0x80:
+            break
+    body = await _exactly(stream, size)
+    try:
+        empty.ParseFromString(body)
+    except DecodeError as error:
+        raise RemoteProtocolError(f"what came on {stream.protocol} is no message") from error
+    return empty
+
+
+async def _exactly(stream: Stream, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        part = await stream.receive_some(size - len(data))
+        if not part:
+            raise RemoteProtocolError(f"{stream.protocol} ended within a message")
+        data += part
+    return bytes(data)
+
+
+def _varint(value: int) -> bytes:
+    parts = bytearray()
+    while value >= 0x80:
+        parts.append(value & 0x7F | 0x80)
+        value >>= 7
+    parts.append(value)
+    return bytes(parts)

@@ -1,0 +1,221 @@
+"""A campaign defined by form, planned, submitted, its task looked at and two compared: as somebody does who wants a number to trust."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page, expect
+
+from results.analysis.verify import check_results
+from results.export.raw import read_raw
+from tests.browser.site import HOSTILE, Open, Site, network, told
+
+SERIOUS = ("serious", "critical")
+MEASURE = {"runs": 120, "loads": 6}
+
+
+@pytest.fixture(scope="session")
+def measured(site: Site) -> str:
+    """A campaign with enough launches for an interval, one of its models with a hostile name."""
+    campaign = site.submit("measured", "small.onnx", HOSTILE, measure=MEASURE)
+    assert site.ended(campaign) == "succeeded"
+    return campaign
+
+
+@pytest.fixture(scope="session")
+def again(site: Site, measured: str) -> str:
+    """The same once more."""
+    campaign = site.submit("again", "small.onnx", HOSTILE, measure=MEASURE)
+    assert site.ended(campaign) == "succeeded"
+    return campaign
+
+
+def test_a_campaign_is_defined_by_form_planned_and_submitted(site: Site, visit: Open, tmp_path: Path) -> None:
+    page = visit(site.url, "#/submit")
+    submit = page.get_by_role("button", name=re.compile("^Submit"))
+    expect(page.get_by_text("models must not be empty")).to_be_visible()
+    expect(submit).to_be_disabled()
+    page.get_by_label("Send a file").set_input_files(network(tmp_path, "by-form.onnx", 24))
+    expect(page.get_by_text("by-form.onnx is here.")).to_be_visible()
+    expect(page.get_by_role("checkbox", name=re.compile(r"^\s*CPU \(ONNX\)"))).to_be_checked()
+    change(page, "Name", "by form")
+    change(page, "inferences", "30")
+    change(page, "threads, each a task", "1, 2")
+    text = page.get_by_label("The campaign as YAML")
+    expect(text).to_have_value(
+        re.compile(r"campaign: by form\nmodels:\n  - name: by-form.onnx\n    path: \"sha256:")
+    )
+    expect(text).to_have_value(re.compile(r"  runs: 30   # timed inferences"))  # comments stay
+    expect(text).to_have_value(re.compile(r"  threads: \[1, 2\]"))
+    plan = page.get_by_role("region", name="Plan").first
+    expect(plan).to_contain_text("2 of 2 cells covered")
+    expect(plan).to_contain_text("by-form.onnx")
+    expect(submit).to_be_enabled()
+
+    text.fill(text.input_value().replace("runs:", "rums:"))  # the text is edited: the plan was of another one
+    expect(submit).to_be_disabled()
+    expect(page.get_by_text("unknown key 'rums'")).to_be_visible()
+    page.get_by_role("button", name="line 7").click()
+    expect(text).to_be_focused()
+    assert "rums" in page.evaluate("getSelection().toString()")
+    text.fill(text.input_value().replace("rums:", "runs:"))
+    expect(page.get_by_role("button", name="Submit 2 tasks")).to_be_enabled()
+    page.get_by_role("button", name="Submit 2 tasks").click()
+    page.wait_for_url(re.compile("#/campaigns/c-"))
+    campaign = page.url.rpartition("/")[2]
+    expect(page.get_by_role("heading", level=1)).to_have_text("by form")
+    assert site.ended(campaign) == "succeeded"
+    tasks = site.get(f"api/v1/campaigns/{campaign}/tasks")["tasks"]
+    assert [task["model"] for task in tasks] == ["by-form.onnx"] * 2
+
+
+def change(page: Page, label: str, value: str) -> None:
+    """Fill a field and leave it."""
+    page.get_by_label(label, exact=True).fill(value)
+    page.get_by_label(label, exact=True).press("Tab")
+
+
+def test_what_no_device_can_run_is_said_with_the_smallest_change_before_it_is_submitted(
+    site: Site, visit: Open
+) -> None:
+    page = visit(site.url, "#/submit")
+    page.get_by_label("The campaign as YAML").fill(
+        f'campaign: too much\nmodels: ["sha256:{site.shas["small.onnx"]}"]\nunits: [CPU (ONNX), GPU (CoreML)]\n'
+    )
+    plan = page.get_by_role("region", name="Plan").first
+    expect(plan).to_contain_text("1 of 2 cells covered")
+    expect(page.get_by_text("Smallest change: without units has GPU (CoreML)")).to_be_visible()
+    expect(
+        page.get_by_role("button", name="Submit all the same: 1 of 2 cells have a device now")
+    ).to_be_enabled()
+
+
+def test_a_task_is_shown_with_every_sample_and_its_signed_record_holds(
+    site: Site, measured: str, visit: Open
+) -> None:
+    row = site.get(f"api/v1/campaigns/{measured}/tasks/1")["row"]
+    page = visit(site.url, f"#/tasks/{measured}/1")
+    expect(page.locator(".headline")).to_contain_text("per inference, the median")
+    expect(page.locator("main")).to_contain_text("With 95 % confidence the median lies between")
+    expect(page.get_by_role("region", name="Verdict")).to_contain_text(row["Verdict"])
+    expect(page.get_by_role("heading", name="Distribution")).to_be_visible()
+    histogram = page.locator("figure").filter(has_text="All 120 timed samples").first
+    counts = [
+        int(re.search(r"(\d+) inferences", bar.get_attribute("aria-label") or "")[1])  # type: ignore[index]
+        for bar in histogram.locator(".column").all()
+    ]
+    assert sum(counts) == 120
+    strip = page.locator("figure").filter(has_text="launch by launch")
+    expect(strip.locator("g.point")).to_have_count(6)
+    strip.locator("g.point").first.focus()
+    page.keyboard.press("ArrowDown")
+    expect(strip.locator(".reading")).to_contain_text("Launch 2: median")
+    page.keyboard.press("End")
+    expect(strip.locator(".reading")).to_contain_text("Launch 6: median")
+    strip.get_by_text("As a table").click()
+    expect(strip.locator("tbody tr")).to_have_count(6)
+    page.get_by_label("logarithmic").click()
+    expect(page.get_by_text("(logarithmic)").first).to_be_attached()
+    expect(page.locator("pre.csv")).to_contain_text(f"Complete,{measured}/1,small.onnx")
+    page.get_by_role("button", name="Check it here").click()
+    expect(page.get_by_text("✓ It holds")).to_be_visible()
+    with page.expect_download() as file:
+        page.get_by_role("button", name="Download the signed record").click()
+    findings = check_results(measured, read_raw(file.value.path().read_bytes()))
+    assert [(one.task, one.wrong) for one in findings] == [(f"{measured}/1", ())]
+
+
+def test_two_campaigns_and_two_models_are_put_beside_each_other(
+    site: Site, measured: str, again: str, visit: Open
+) -> None:
+    page = visit(site.url, f"#/tasks/{measured}/1")
+    page.get_by_role("link", name="Compare with …").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Compare")
+    page.get_by_label("B", exact=True).select_option(f"{again}/1") if page.get_by_label(
+        "B", exact=True
+    ).locator(f'option[value="{again}/1"]').count() else page.goto(
+        f"{site.url}#/compare?a={measured}/1&b={again}/1"
+    )
+    said = site.get(f"api/v1/compare?a={measured}/1&b={again}/1")["comparisons"][0]["pairs"][0]
+    expect(page.get_by_role("heading", name=f"{again}/1 beside {measured}/1")).to_be_visible()
+    expect(page.locator(".pair .word")).to_have_text(said["verdict"])
+    page.goto(f"{site.url}#/compare?a={measured}&b={again}")
+    expect(page.locator(".beside tbody tr")).to_have_count(2)
+    expect(page.get_by_role("heading", name="Matrix")).to_be_visible()
+    page.get_by_label("Ratios to").select_option("small.onnx")
+    page.wait_for_url(re.compile("base=small.onnx"))
+    expect(page.get_by_role("region", name="Matrix").locator(".square").first).to_be_visible()
+    page.get_by_label("Time against").select_option("size")
+    expect(page.locator("figure").last.locator(".dot")).to_have_count(4)
+    expect(page.get_by_text("On the front, the quickest first:")).to_be_visible()
+    expect(page.locator("main")).to_contain_text(HOSTILE)
+    assert page.locator("main img").count() == 0
+
+
+def test_devices_are_compared_by_name(site: Site, measured: str, visit: Open) -> None:
+    page = visit(site.url, f"#/compare?by=device&of={measured}")
+    expect(page.get_by_text("Choose two devices above")).to_be_visible()
+    offered = page.get_by_label("A, the base").locator("option").all_inner_texts()
+    assert set(offered[1:]) <= {"one", "two"}
+    assert len(offered) > 1
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_pages_of_numbers_are_accessible_and_fit_a_narrow_screen(
+    site: Site, measured: str, again: str, visit: Open, scheme: str
+) -> None:
+    wide, narrow = visit(site.url, scheme=scheme, calm=True), visit(site.url, scheme=scheme, width=360)
+    for path, ready in (
+        (f"#/tasks/{measured}/2", "Distribution"),
+        (f"#/compare?a={measured}&b={again}", "Matrix"),
+        ("#/submit", "Plan"),
+    ):
+        for page in (wide, narrow):
+            page.goto(site.url + path)
+            expect(page.get_by_role("heading", name=ready)).to_be_visible()
+        found = [
+            {
+                "path": path,
+                "id": one["id"],
+                "help": one["help"],
+                "nodes": [n["html"] for n in one["nodes"]][:3],
+            }
+            for one in Axe().run(wide).response["violations"]
+            if one["impact"] in SERIOUS
+        ]
+        assert found == [], told(found)
+        assert narrow.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, path
+
+
+def test_the_text_keeps_every_letter_that_the_form_does_not_change(site: Site, visit: Open) -> None:
+    page = visit(site.url, "#/submit")
+
+    def put(text: str, key: str, value: Any) -> str:
+        return str(
+            page.evaluate(
+                "async ([text, key, value]) => (await import('/static/yamltext.js')).put(text, key, value ?? undefined)",
+                [text, key, value],
+            )
+        )
+
+    text = "# head\ncampaign: x  # name\n\n# the models\nmodels:\n  - a.onnx\n  # two\n  - b\n\nunits: [CPU (ONNX)]\n"
+    assert put(text, "campaign", "y: #z") == text.replace("campaign: x  # name", 'campaign: "y: #z"')
+    assert put(text, "units", None) == text.replace("\nunits: [CPU (ONNX)]", "")
+    assert put(text, "priority", 7) == text + "priority: 7\n"
+    nested = text + "measure:\n  runs: 5   # few\n  # of them\n  loads: 6\n"
+    assert put(nested, "measure", {"runs": 5, "loads": 7, "check": "none"}) == nested.replace(
+        "loads: 6", "loads: 7\n  check: none"
+    )
+    assert put(nested, "measure", {"loads": 6}) == nested.replace("  runs: 5   # few\n", "")
+    for word in ("true", "1e3", "-", "a #b", "~", "", "x: y", "\u202e<b>", '"', "no: *a", "%d", "2%", "1"):
+        written = put("campaign: x\n", "models", [word])
+        checked = site.post("api/v1/validate?models=false", content=written.encode(), headers=YAML)
+        assert checked["given"]["models"] == [word], json.dumps(written)
+
+
+YAML = {"Content-Type": "text/yaml"}

@@ -1,0 +1,280 @@
+"""What a model is by its bytes, and what is refused before any runtime sees it."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import struct
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from drivers.contract.base import Unfit
+from drivers.contract.formats import Kind, kind_of, members
+from drivers.inputs.feeds import declared
+from drivers.torch import safetensors
+from drivers.torch.architectures import ARCHITECTURES, declare, open_declared
+from drivers.torch.archive import examine
+
+MLP = {"architecture": "mlp", "inputs": 2, "hidden": [3], "outputs": 1}
+SHAPES = {"0.weight": (3, 2), "0.bias": (3,), "2.weight": (1, 3), "2.bias": (1,)}
+SCRIPT = {"data.pkl": b"x", "code/__torch__.py": b"x", "constants.pkl": b"x", "data/0": b"x", "version": b"3"}
+CONFIG = json.dumps({"config": {"w": {"path_name": "weight_0", "use_pickle": False}}}).encode()
+PROGRAM = {
+    "archive_format": b"pt2",
+    "archive_version": b"0",
+    "models/model.json": b"{}",
+    "data/weights/weight_0": b"abcd",
+    "data/weights/model_weights_config.json": CONFIG,
+    "data/constants/model_constants_config.json": b'{"config": {}}',
+    "data/sample_inputs/model.pt": b"",
+    ".data/version": b"3",
+}
+
+
+def archive(path: Path, files: dict[str, bytes], root: str = "net") -> Path:
+    with zipfile.ZipFile(path, "w") as made:
+        for name, content in files.items():
+            made.writestr(f"{root}/{name}", content)
+    return path
+
+
+def weights(path: Path, shapes: dict[str, tuple[int, ...]], **metadata: str) -> Path:
+    """A safetensors file of float32."""
+    header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
+    at = 0
+    for name, shape in shapes.items():
+        size = 4 * int(np.prod(shape))
+        header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [at, at + size]}
+        at += size
+    return raw(path, header, np.arange(at // 4, dtype=np.float32).tobytes())
+
+
+def raw(path: Path, header: object, content: bytes) -> Path:
+    told = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(told)) + told + content)
+    return path
+
+
+# -- kinds and trust -----------------------------------------------------------------------------------------------------
+
+
+def test_a_kind_is_told_by_content_whatever_the_file_is_called(tmp_path: Path) -> None:
+    odd = tmp_path / "model.onnx"
+    assert kind_of(archive(odd, SCRIPT)) is Kind.TORCHSCRIPT
+    assert kind_of(archive(odd, PROGRAM)) is Kind.EXPORTED
+    assert kind_of(archive(odd, {"data.pkl": b"", "data/0": b""})) is Kind.CHECKPOINT
+    assert kind_of(archive(odd, {"readme": b""})) is Kind.ZIP
+    assert kind_of(weights(odd, SHAPES)) is Kind.SAFETENSORS
+    odd.write_bytes(pickle.dumps({"a": 1}))
+    assert kind_of(odd) is Kind.PICKLE
+    odd.write_bytes(b"\x08\x08\x12\x07")
+    assert kind_of(odd) is Kind.OTHER
+    with pytest.raises(Unfit, match="no such file"):
+        kind_of(tmp_path / "none")
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_pickles_are_refused_with_what_to_do_instead(tmp_path: Path, trusted: bool) -> None:
+    checkpoint = archive(tmp_path / "c.pt", {"data.pkl": b"", "data/0": b""})
+    legacy = tmp_path / "l.pt"
+    legacy.write_bytes(pickle.dumps([1]))
+    for model in (checkpoint, legacy):
+        with pytest.raises(
+            Unfit, match=r"pickle, which could run any program.*torch.export.save or torch.jit.save"
+        ):
+            examine(model, trusted)
+
+
+def test_programs_are_for_trusted_people_and_weights_for_all(tmp_path: Path) -> None:
+    for name, files, kind in (("s.pt", SCRIPT, Kind.TORCHSCRIPT), ("p.pt2", PROGRAM, Kind.EXPORTED)):
+        model = archive(tmp_path / name, files)
+        assert examine(model, trusted=True) is kind
+        with pytest.raises(Unfit, match="only for this device's owner"):
+            examine(model, trusted=False)
+    assert examine(weights(tmp_path / "w", SHAPES), trusted=False) is Kind.SAFETENSORS
+    (tmp_path / "other").write_bytes(b"\x08\x08")
+    with pytest.raises(Unfit, match="none of them"):
+        examine(tmp_path / "other", trusted=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"data/aotinductor/model/lib.so": b"\x7fELF"}, "no such model needs"),
+        ({"extra/script.py": b""}, "no such model needs"),
+        ({"data/constants/opaque_obj_0": b""}, "no such model needs"),
+        ({"data/constants/custom_obj_0": b""}, "no such model needs"),
+        ({"data/weights/model_weights_config.json": CONFIG.replace(b"false", b"true")}, "pickled weights"),
+        ({"data/weights/model_weights_config.json": b'{"config": {"w": {}}}'}, "pickled weights"),
+        ({"data/weights/model_weights_config.json": b'{"config": [1]}'}, "does not list tensors"),
+        ({"data/constants/model_constants_config.json": b"nonsense"}, "not readable JSON"),
+        ({"data/weights/weight_0": bytes(10_000_000)}, None),
+    ],
+)
+def test_what_torch_would_unpickle_or_load_in_a_program_is_refused(
+    tmp_path: Path, change: dict[str, bytes], why: str | None
+) -> None:
+    model = archive(tmp_path / "p.pt2", PROGRAM | change)
+    if why is None:
+        assert examine(model, trusted=True) is Kind.EXPORTED
+        return
+    with pytest.raises(Unfit, match=why):
+        examine(model, trusted=True)
+
+
+def test_a_program_in_the_old_format_of_pickles_is_refused(tmp_path: Path) -> None:
+    old = {"serialized_exported_program.json": b"{}", "serialized_state_dict.pt": b"x", "version": b"1"}
+    with pytest.raises(Unfit, match="old format"):
+        examine(archive(tmp_path / "p.pt2", old), trusted=True)
+
+
+def test_an_archive_that_two_readers_could_read_in_two_ways_is_refused(tmp_path: Path) -> None:
+    twice = tmp_path / "t.pt"
+    with zipfile.ZipFile(twice, "w") as made:
+        made.writestr("net/code/a.py", b"1")
+        with pytest.warns(UserWarning, match="Duplicate"):
+            made.writestr("net/code/a.py", b"2")
+    with pytest.raises(Unfit, match="doubled names"):
+        members(twice)
+    with zipfile.ZipFile(tmp_path / "roots.pt", "w") as made:
+        made.writestr("a/code/x.py", b"")
+        made.writestr("b/data.pkl", b"")
+    for model in (tmp_path / "roots.pt", archive(tmp_path / "out.pt", SCRIPT | {"../x": b""})):
+        with pytest.raises(Unfit, match="odd or doubled"):
+            members(model)
+    (tmp_path / "cut.pt").write_bytes(b"PK\x03\x04" + b"x" * 50)
+    with pytest.raises(Unfit, match="broken"):
+        kind_of(tmp_path / "cut.pt")
+
+
+def test_an_archive_that_blows_up_is_refused(tmp_path: Path) -> None:
+    bomb = tmp_path / "b.pt"
+    with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as made:
+        for name, content in (SCRIPT | {"data/1": bytes(50_000_000)}).items():
+            made.writestr(f"net/{name}", content)
+    with pytest.raises(Unfit, match="20 times"):
+        examine(bomb, trusted=True)
+
+
+# -- weights --------------------------------------------------------------------------------------------------------------
+
+
+def test_weights_are_read_as_they_were_written(tmp_path: Path) -> None:
+    held = safetensors.read(weights(tmp_path / "w", SHAPES, format="pt"))
+    assert {name: tensor.shape for name, tensor in held.tensors.items()} == SHAPES
+    assert held.metadata == {"format": "pt"}
+    assert held.array("0.bias").tolist() == [6, 7, 8]
+
+
+@pytest.mark.parametrize(
+    ("header", "content", "why"),
+    [
+        ({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}, b"1234", "longer or shorter"),
+        ({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}, b"1234", "another size"),
+        ({"a": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}}, b"12345678", "does not follow"),
+        ({"a": {"dtype": "F99", "shape": [1], "data_offsets": [0, 4]}}, b"1234", "not taken"),
+        ({"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}}, b"1234", "shape or place"),
+        ({"a": {"dtype": "F32", "shape": [True], "data_offsets": [0, 4]}}, b"1234", "shape or place"),
+        ({"a": {"dtype": "F32", "shape": [1], "data_offsets": [-4, 0]}}, b"1234", "the place"),
+        ({"a": 1}, b"", "not a tensor"),
+        ({"__metadata__": {"a": 1}}, b"", "not texts"),
+        ([1], b"", "not a JSON object"),
+        (
+            {name: {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]} for name in "ab"},
+            b"1234",
+            "does not follow",
+        ),
+    ],
+)
+def test_weights_that_do_not_hold_together_are_refused(
+    tmp_path: Path, header: object, content: bytes, why: str
+) -> None:
+    with pytest.raises(Unfit, match=why):
+        safetensors.read(raw(tmp_path / "w", header, content))
+
+
+def test_a_header_longer_than_the_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "w").write_bytes(struct.pack("<Q", 1 << 60) + b"{}")
+    with pytest.raises(Unfit, match="too long or cut off"):
+        safetensors.read(tmp_path / "w")
+
+
+# -- declarations ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_architecture_says_its_weights_and_its_input() -> None:
+    mlp = declare(MLP)
+    assert (mlp.weights(), mlp.input_shape()) == (SHAPES, ("batch", 2))
+    cnn = declare({"architecture": "cnn", "channels": [3, 4, 8], "image": [16, 20], "outputs": 10})
+    assert cnn.weights()["3.weight"] == (8, 4, 3, 3)
+    assert cnn.weights()["8.weight"] == (10, 8)
+    assert cnn.input_shape() == ("batch", 3, 16, 20)
+    told = {"architecture": "transformer-encoder", "width": 16, "heads": 4, "layers": 2, "feedforward": 32}
+    encoder = declare(told)
+    assert len(encoder.weights()) == 24
+    assert encoder.input_shape() == ("batch", "length", 16)
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        ({"architecture": "resnet"}, f"there are {', '.join(ARCHITECTURES)}"),
+        ({}, "is not known"),
+        (MLP | {"code": "x"}, "which a mlp has not"),
+        ({"architecture": "mlp", "inputs": 2}, "lacks 'outputs'"),
+        (MLP | {"inputs": 0}, "'inputs' cannot be 0"),
+        (MLP | {"inputs": True}, "'inputs' cannot be True"),
+        (MLP | {"hidden": [1] * 1000}, "'hidden' cannot be"),
+        (MLP | {"activation": "exec"}, "'activation' cannot be"),
+        ({"architecture": "cnn", "channels": [3, 4, 8], "image": [3, 9], "outputs": 1}, "too small"),
+        (
+            {"architecture": "transformer-encoder", "width": 6, "heads": 4, "layers": 1, "feedforward": 1},
+            "multiple",
+        ),
+    ],
+)
+def test_a_declaration_that_makes_no_network_is_refused(told: dict[str, object], why: str) -> None:
+    with pytest.raises(Unfit, match=why):
+        declare(told)
+
+
+def test_a_declaration_stands_beside_the_weights_or_in_them(tmp_path: Path) -> None:
+    alone = weights(tmp_path / "alone", SHAPES, declaration=json.dumps(MLP))
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    weights(folder / "w.safetensors", SHAPES)
+    (folder / "model.json").write_text(json.dumps(MLP))
+    for model in (alone, folder):
+        assert open_declared(model, examine(model, trusted=False))[0] == declare(MLP)
+    bare = weights(tmp_path / "bare", SHAPES)
+    with pytest.raises(Unfit, match=r"what network.*model.json"):
+        open_declared(bare, Kind.SAFETENSORS)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "why"),
+    [
+        ({**SHAPES, "0.bias": (4,)}, "has the shape"),
+        ({name: shape for name, shape in SHAPES.items() if name != "2.bias"}, "lack '2.bias'"),
+        ({**SHAPES, "more": (1,)}, "hold 'more'"),
+    ],
+)
+def test_weights_of_another_network_are_refused(
+    tmp_path: Path, shapes: dict[str, tuple[int, ...]], why: str
+) -> None:
+    model = weights(tmp_path / "w", shapes, declaration=json.dumps(MLP))
+    with pytest.raises(Unfit, match=why):
+        open_declared(model, Kind.SAFETENSORS)
+
+
+def test_an_input_is_declared_by_its_type_and_shape() -> None:
+    made = declared("x", "float32[batch, 3,224 ,224]")
+    assert (made.dtype, made.shape) == ("float", ("batch", 3, 224, 224))
+    assert declared("n", "int64[]").shape == ()
+    for form in ("float32", "float31[1]", "float32[1,,2]", "float32[1"):
+        with pytest.raises(Unfit, match="declared as"):
+            declared("x", form)

@@ -1,0 +1,189 @@
+"""What a child may say, and that nothing else gets through."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, fields
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from drivers.contract import frames
+from drivers.contract.base import (
+    Block,
+    Checked,
+    Described,
+    Event,
+    Limits,
+    Loaded,
+    Measured,
+    Phase,
+    Progressed,
+    UnitInfo,
+    WorkOrder,
+)
+from protocol.values.record import MAX_SAMPLES, LoadSample, Ran, Timing
+
+EVENTS: list[Event | UnitInfo] = [
+    Progressed(Phase.RUN, 3, 10, 1.5),
+    Progressed(Phase.LOAD),
+    Loaded(5, None, 7),
+    Measured((1, 2), (3,), 0.5, 0.6, None, 20, None),
+    Described(
+        "CPU (ONNX)",
+        "onnx",
+        "onnxruntime 1",
+        ("CPU",),
+        2,
+        {"x": (1, 8), "s": ()},
+        {"x": "float"},
+        0,
+        ("note",),
+    ),
+    Checked(None, "", None, None, "why"),
+    Checked(True, "ab" * 32, 1e-6, 1e-3),
+    UnitInfo("CPU (ONNX)", "onnx", "onnxruntime 1"),
+]
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
+def test_an_event_arrives_as_it_was_sent(event: Event | UnitInfo) -> None:
+    (payload,) = frames.Reassembler(10_000).feed(frames.pack_event(event))
+    assert frames.unpack(payload) == event
+
+
+def test_every_field_of_every_event_is_checked() -> None:
+    for kind, checks in frames.FIELDS.items():
+        assert [field.name for field in fields(kind)] == list(checks)
+
+
+def test_frames_come_out_whole_however_the_bytes_arrive() -> None:
+    stream = b"".join(frames.pack_event(event) for event in EVENTS)
+    pieces = frames.Reassembler(10_000)
+    payloads = [payload for index in range(len(stream)) for payload in pieces.feed(stream[index : index + 1])]
+    assert [frames.unpack(payload) for payload in payloads] == EVENTS
+
+
+def test_a_failure_is_told_by_name_and_sentence() -> None:
+    (payload,) = frames.Reassembler(1000).feed(frames.pack_failure("Unfit", "no"))
+    assert frames.unpack(payload) == ("Unfit", "no")
+
+
+def test_an_announced_length_beyond_the_cap_is_refused_before_it_arrives() -> None:
+    with pytest.raises(frames.Garbled, match="announced"):
+        frames.Reassembler(1 << 40).feed(b"\xff\xff\xff\xff")
+
+
+def test_a_child_that_talks_too_much_is_stopped() -> None:
+    pieces = frames.Reassembler(100)
+    pieces.feed(frames.frame(b"x" * 50))
+    with pytest.raises(frames.Garbled, match="output limit"):
+        pieces.feed(frames.frame(b"x" * 50))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        b"[]",
+        b'{"event": "Event"}',
+        b'{"event": ["Loaded"]}',
+        b'{"event": "Loaded", "load_ns": 1, "baseline_bytes": null}',
+        b'{"event": "Loaded", "load_ns": true, "baseline_bytes": null, "peak_bytes": null}',
+        b'{"event": "Loaded", "load_ns": -1, "baseline_bytes": null, "peak_bytes": null}',
+        b'{"event": "Loaded", "load_ns": 99999999999999999999, "baseline_bytes": null, "peak_bytes": null}',
+        b'{"event": "Loaded", "load_ns": 1, "baseline_bytes": null, "peak_bytes": null, "more": 1}',
+        b'{"event": "Progressed", "phase": "dance", "done": 0, "total": null, "median_ms": null}',
+        b'{"event": "Progressed", "phase": "run", "done": 0, "total": null, "median_ms": NaN}',
+        b'{"event": "Progressed", "phase": "run", "done": 0, "total": null, "median_ms": Infinity}',
+        b'{"event": "Checked", "agrees": 1, "output_sha256": "", "max_error": null, "tolerance": null, "note": ""}',
+        b'{"event": "UnitInfo", "unit": 7, "driver": "", "runtime": "", "detail": ""}',
+        b"[" * 100_000,
+    ],
+)
+def test_what_is_not_an_event_is_garbled(said: bytes) -> None:
+    with pytest.raises(frames.Garbled):
+        frames.unpack(said)
+
+
+@pytest.mark.parametrize("part", [b"{}", b"[]", b'"ab"', b"300"])
+def test_a_frame_that_would_be_many_times_as_large_in_memory_is_not_read(part: bytes) -> None:
+    with pytest.raises(frames.Garbled, match="more parts than any event"):
+        frames.unpack(b'{"event": "Loaded", "more": [' + b",".join([part] * 2_600_000) + b"]}")
+
+
+def test_the_largest_events_there_are_have_fewer_parts_than_that() -> None:
+    block = Block(1, 1, 1, 1, 1)
+    blocks = Measured((1,), (), 0.0, 0.0, None, 0, None, blocks=(block,) * frames.MAX_ENTRIES)
+    described = Described(
+        "u", "d", "r", (), 1, {f"x{at}": (1,) * frames.MAX_RANK for at in range(frames.MAX_ENTRIES)}, {}, 0
+    )
+    for event in (blocks, described):
+        (payload,) = frames.Reassembler(1 << 30).feed(frames.pack_event(event))
+        assert frames.unpack(payload) == event
+    assert 2 * frames.MAX_SAMPLES < frames.MAX_COMMAS
+
+
+@pytest.mark.parametrize(
+    ("event", "field", "value"),
+    [
+        (Progressed(Phase.RUN), "done", 2**53 + 1),
+        (Progressed(Phase.RUN), "median_ms", 10**400),
+        (Loaded(1, None, None), "load_ns", 2**60),
+        (Measured((), (), 0.0, 0.0, None, 0, None), "cpu_s", 1e9),
+        (Measured((), (), 0.0, 0.0, None, 0, None), "wall_s", 31_536_001),
+        (Described("u", "d", "r", (), 1, {}, {}, 0), "threads", 2**20),
+        (Described("u", "d", "r", (), 1, {}, {}, 0), "shapes", {"x": [1] * 65}),
+        (Described("u", "d", "r", (), 1, {}, {}, 0), "notes", ["\ud800"]),
+        (Checked(True, "", None, None), "output_sha256", "abc"),
+    ],
+)
+def test_a_value_that_no_record_can_hold_is_garbled(event: Event, field: str, value: object) -> None:
+    said = {"event": type(event).__name__, **asdict(event)}
+    assert type(frames.unpack(json.dumps(said).encode())) is type(event)
+    with pytest.raises(frames.Garbled):
+        frames.unpack(json.dumps({**said, field: value}).encode())
+
+
+def test_the_caps_of_the_pipe_are_those_of_the_record() -> None:
+    assert frames.MAX_SAMPLES == MAX_SAMPLES
+    LoadSample(ns=frames.MAX_INT)
+    Timing(samples=b"", warmup=b"", cpu_s=frames.MAX_SECONDS, wall_s=0.0)
+    Ran(unit="u", driver="d", runtime="r", threads=frames.MAX_THREADS, notes=("x" * frames.MAX_TEXT,))
+    for beyond in (
+        lambda: LoadSample(ns=frames.MAX_INT + 1),
+        lambda: Timing(samples=b"", warmup=b"", cpu_s=frames.MAX_SECONDS + 1.0, wall_s=0.0),
+        lambda: Ran(unit="u", driver="d", runtime="r", threads=frames.MAX_THREADS + 1),
+    ):
+        with pytest.raises(ValidationError):
+            beyond()
+
+
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+JSON = LEAVES | st.lists(LEAVES, max_size=3) | st.dictionaries(st.text(max_size=5), LEAVES, max_size=3)
+
+
+@given(kind=st.sampled_from(sorted(frames.KINDS)), entries=st.data())
+def test_no_made_up_message_does_anything_but_become_an_event_or_be_garbled(
+    kind: str, entries: st.DataObject
+) -> None:
+    said = {"kind": kind} | {name: entries.draw(JSON) for name in frames.FIELDS[frames.KINDS[kind]]}
+    try:
+        event = frames.unpack(json.dumps(said).encode())
+    except frames.Garbled:
+        return
+    assert type(event).__name__ == kind
+
+
+def test_an_order_arrives_as_it_was_given() -> None:
+    order = WorkOrder("/m.onnx", "CPU (ONNX)", dims={"batch": 4}, warmup=None, seed=9)
+    limits = Limits(load_s=1.5)
+    assert frames.unpack_order(frames.pack_order(order, limits, "onnx", False, "run")) == (
+        order,
+        limits,
+        "onnx",
+        False,
+        "run",
+    )

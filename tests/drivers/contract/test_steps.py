@@ -1,0 +1,140 @@
+"""Pre-run and post-run steps: what they compute, what they refuse, and that they are no part of any time but their own."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import numpy as np
+import pytest
+
+import protocol.values.steps
+from drivers.contract import steps
+from drivers.contract.base import Found, Limits, Measured, Unfit, WorkOrder
+from drivers.launch.launch import Zygote, measure
+from tests.drivers.shelf import FLOAT, Shelf, node, value
+
+
+def done(values: Any, step: str, known: Any = steps.PRE, **options: Any) -> Any:
+    """One step, done."""
+    return steps.apply(np.asarray(values), [{"step": step, "options": options}], known)
+
+
+def test_the_closed_list_of_the_protocol_is_what_is_done_here() -> None:
+    for ours, theirs in ((steps.PRE, protocol.values.steps.PRE), (steps.POST, protocol.values.steps.POST)):
+        assert set(ours) == set(theirs)
+        for name, function in ours.items():
+            takes = {
+                key: parameter.default
+                for key, parameter in inspect.signature(function).parameters.items()
+                if parameter.kind is not inspect.Parameter.VAR_KEYWORD and key != "values"
+            }
+            if name != "cast":
+                told = {key: option.default for key, option in theirs[name].items()}
+                assert {
+                    key: None if default is inspect.Parameter.empty else default
+                    for key, default in takes.items()
+                } == told
+    assert steps.SOURCES == protocol.values.steps.TYPES
+
+
+def test_normalise_takes_a_list_for_the_places_of_an_axis() -> None:
+    image = np.full((1, 2, 2, 2), 255, np.uint8)
+    found = done(image, "normalise", mean=[0.5, 0.25], std=[0.5, 0.25], scale=1 / 255)
+    assert found.dtype == np.float32
+    assert np.allclose(found[0, 0], 1)
+    assert np.allclose(found[0, 1], 3)
+
+
+def test_scale_and_clip() -> None:
+    assert done([1.0, 2.0], "scale", by=2, offset=1).tolist() == [3, 5]
+    assert done([-1.0, 0.5, 9.0], "clip", low=0, high=1).tolist() == [0, 0.5, 1]
+
+
+def test_a_layout_is_made_from_the_other_one() -> None:
+    todo = [{"step": "transpose", "options": {"order": [0, 3, 1, 2]}}]
+    assert steps.raw_shape((1, 3, 4, 5), todo) == (1, 4, 5, 3)
+    assert steps.apply(np.zeros((1, 4, 5, 3)), todo, steps.PRE).shape == (1, 3, 4, 5)
+
+
+def test_softmax_and_sigmoid_survive_large_numbers() -> None:
+    found = done([[1000.0, 1000.0], [-1000.0, 1000.0]], "softmax", steps.POST)
+    assert found.tolist() == [[0.5, 0.5], [0.0, 1.0]]
+    assert done([-1000.0, 0.0, 1000.0], "sigmoid", steps.POST).tolist() == [0, 0.5, 1]
+
+
+def test_argmax_and_top_k_name_places() -> None:
+    assert done([[1.0, 9.0, 3.0]], "argmax", steps.POST).tolist() == [1]
+    assert done([[1.0, 9.0, 3.0]], "top_k", steps.POST, k=2).tolist() == [[1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("step", "why"),
+    [
+        ({"step": "blur"}, "there is no step 'blur' here: there are normalise, scale"),
+        ({"step": "scale", "options": {"by": 1, "hue": 2}}, "scale has no option 'hue': it takes by, offset"),
+        ({"step": "clip", "options": {"low": 0}}, "clip needs the option high"),
+        ({"step": "cast", "options": {"from": "picture"}}, "cast: from 'picture'; there are uint8"),
+        (
+            {"step": "scale", "of": "z", "options": {"by": 1}},
+            "scale is to be done to 'z'; the model has x, y",
+        ),
+        ({"step": "scale", "options": {"by": 1}}, "scale: to which; the model has x, y"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_with_what_can(step: dict[str, Any], why: str) -> None:
+    with pytest.raises(Unfit, match=why):
+        steps.check([step], steps.PRE, ["x", "y"])
+
+
+@pytest.mark.parametrize(
+    ("values", "step", "options"),
+    [
+        (np.zeros((2, 3)), "transpose", {"order": [0, 1, 2]}),
+        (np.zeros((2, 3)), "normalise", {"mean": [1, 2]}),
+        (np.zeros((2, 3)), "normalise", {"mean": [1, 2], "axis": 5}),
+        (np.array(["a"], object), "scale", {"by": 2}),
+    ],
+)
+def test_values_that_a_step_does_not_fit_are_refused(values: Any, step: str, options: dict[str, Any]) -> None:
+    with pytest.raises(Unfit):
+        steps.apply(values, [{"step": step, "options": options}], steps.PRE)
+
+
+def test_steps_run_with_a_model_and_have_figures_of_their_own(zygote: Zygote, shelf: Shelf) -> None:
+    model = shelf.put(
+        "pixels",
+        [node("Relu", ["x"], ["y"])],
+        [value("x", FLOAT, [1, 3, 4, 4])],
+        [value("y", FLOAT, [1, 3, 4, 4])],
+    )
+    order = WorkOrder(
+        model,
+        "CPU (ONNX)",
+        runs=2,
+        loads=1,
+        warmup=1,
+        threads=1,
+        pre=(
+            {"step": "cast", "of": "x", "options": {"from": "uint8"}},
+            {"step": "transpose", "of": "x", "options": {"order": [0, 3, 1, 2]}},
+            {"step": "normalise", "of": "x", "options": {"mean": [0.5, 0.5, 0.5], "scale": 1 / 255}},
+        ),
+        post=({"step": "softmax", "options": {"axis": 1}}, {"step": "top_k", "options": {"k": 3}}),
+    )
+    events = list(measure(order, Limits(), zygote))
+    (found,) = [event for event in events if isinstance(event, Found)]
+    assert set(found.figures) == {"pre_ms", "post_ms"}
+    assert all(figure > 0 for figure in found.figures.values())
+    assert any(isinstance(event, Measured) for event in events)
+
+
+def test_without_steps_there_are_no_figures_of_them(zygote: Zygote, shelf: Shelf) -> None:
+    order = WorkOrder(shelf.nano(), "CPU (ONNX)", runs=1, loads=1, warmup=1, threads=1)
+    assert not [event for event in measure(order, Limits(), zygote) if isinstance(event, Found)]
+
+
+def test_an_unknown_step_ends_the_run_with_the_list(zygote: Zygote, shelf: Shelf) -> None:
+    order = WorkOrder(shelf.nano(), "CPU (ONNX)", runs=1, loads=1, post=({"step": "resize"},))
+    with pytest.raises(Unfit, match="there are softmax, sigmoid, argmax, top_k"):
+        list(measure(order, Limits(), zygote))

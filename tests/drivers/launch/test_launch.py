@@ -1,0 +1,220 @@
+"""What a launch tells of a run that goes well, and when. The scripted driver plays it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+
+from drivers.contract import pages
+from drivers.contract.base import (
+    Checked,
+    Crashed,
+    Described,
+    Limits,
+    Loaded,
+    Measured,
+    Phase,
+    Progressed,
+    Telemetry,
+    Unfit,
+    WorkOrder,
+)
+from drivers.launch.launch import Launch, Zygote, measure, probe_units
+from drivers.measure.idle_wait import Quiet, Waited
+from drivers.testing.conformance import Subject, check_all
+from drivers.testing.fake import ANNOUNCED, UNIT
+from tests.drivers.launching import GONE_S, LONG_S, QUICK, STORY, Script, order, play, told
+
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
+
+
+def test_scripted_times_arrive_to_the_nanosecond(stage: Zygote, script: Script) -> None:
+    events = play(script(load_ms=2, latencies_ms=[1, 2.5]), stage, runs=5)
+    measured = next(event for event in events if isinstance(event, Measured))
+    assert measured.samples_ns == (1_000_000, 2_500_000, 1_000_000, 2_500_000, 1_000_000)
+    assert next(event for event in events if isinstance(event, Loaded)).load_ns == 2_000_000
+
+
+def test_every_row_of_the_scripted_driver_says_what_it_is(stage: Zygote, script: Script) -> None:
+    described = next(event for event in play(script(), stage) if isinstance(event, Described))
+    assert described.notes == (ANNOUNCED,)
+    assert "Simulation" in described.unit
+
+
+def test_the_scripted_driver_keeps_the_contract(script: Script) -> None:
+    check_all(Subject("fake", UNIT, script(latencies_ms=[1, 2]), simulate=True))
+
+
+def test_an_invented_unit_is_not_even_tried_where_simulation_is_off(script: Script) -> None:
+    with Zygote("fake") as honest, pytest.raises(Unfit, match="invents its figures"):
+        play(script(), honest)
+
+
+def test_runs_are_shared_out_over_launches_and_only_the_first_is_described_and_checked(
+    stage: Zygote, script: Script
+) -> None:
+    events = play(script(), stage, runs=14, loads=3)
+    assert told(events)[1:] == [*STORY, "fresh", "Measured", "fresh", "Measured"]
+    assert [len(one.samples_ns) for one in events if isinstance(one, Measured)] == [5, 5, 4]
+
+
+def test_few_runs_are_made_in_the_first_launch_and_the_others_only_load(
+    stage: Zygote, script: Script
+) -> None:
+    events = play(script(), stage, runs=11, loads=3)
+    assert told(events)[1:] == [*STORY, "fresh", "fresh"]
+    assert [len(one.samples_ns) for one in events if isinstance(one, Measured)] == [11]
+
+
+def test_a_precision_is_reached_after_six_launches_of_one_and_the_same_time(
+    stage: Zygote, script: Script
+) -> None:
+    asked = WorkOrder(script(latencies_ms=[2]), UNIT, precision=0.02)
+    events = list(measure(asked, QUICK, stage))
+    assert told(events)[1:] == [*STORY, *["fresh", "Measured"] * 5]
+    assert {one.samples_ns for one in events if isinstance(one, Measured)} == {(2_000_000,) * 20}
+
+
+def test_a_launch_whose_pages_were_dropped_is_cold_and_only_the_first_is(
+    stage: Zygote, script: Script
+) -> None:
+    model = script()
+    if not pages.drop(Path(model)):
+        assert "cold" not in told(play(model, stage))
+        return
+    assert told(play(model, stage, loads=3)) == ["cold", *STORY, "fresh", "fresh"]
+
+
+class Meter:
+    """A sampler that only notes what is asked of it."""
+
+    def __init__(self, told: Telemetry | None) -> None:
+        self.told = told
+        self.calls: list[str] = []
+
+    def start(self) -> bool:
+        self.calls.append("start")
+        return True
+
+    def stop(self, windows: Sequence[tuple[int, int]]) -> Telemetry | None:
+        self.calls.append("stop")
+        return self.told
+
+
+def test_the_accelerator_is_read_around_all_launches_and_told_last(stage: Zygote, script: Script) -> None:
+    meter = Meter(Telemetry("nvml", "a GPU", 7, power_w=300.0))
+    events = list(Launch(order(script(), runs=8, loads=2), QUICK, stage, sampler=meter).events())
+    assert events[-1] == meter.told
+    assert sum(isinstance(event, Telemetry) for event in events) == 1
+    assert meter.calls == ["start", "stop"]
+
+
+def test_the_accelerator_is_no_longer_read_when_a_launch_fails_and_nothing_is_told_where_nothing_was_read(
+    stage: Zygote, script: Script
+) -> None:
+    failing, silent = Meter(None), Meter(None)
+    with pytest.raises(Crashed):
+        list(
+            Launch(
+                order(script(fail={"phase": "run", "error": "crash"})), QUICK, stage, sampler=failing
+            ).events()
+        )
+    events = list(Launch(order(script()), QUICK, stage, sampler=silent).events())
+    assert failing.calls == silent.calls == ["start", "stop"]
+    assert not any(isinstance(event, Telemetry) for event in events)
+
+
+def test_no_launch_is_begun_for_a_precision_that_would_end_behind_the_limit(
+    stage: Zygote, script: Script
+) -> None:
+    asked = WorkOrder(script(latencies_ms=[40], sleep=True), UNIT, precision=0.02)
+    events = list(measure(asked, Limits(load_s=LONG_S, run_s=4), stage))
+    assert 1 <= sum(isinstance(event, Measured) for event in events) < 6, "which would be enough"
+
+
+def test_launches_run_side_by_side(stage: Zygote, script: Script) -> None:
+    model = script(latencies_ms=[3])
+    done: list[int] = []
+
+    def one() -> None:
+        done.append(sum(isinstance(event, Checked) for event in play(model, stage)))
+
+    threads = [threading.Thread(target=one) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(GONE_S)
+    assert done == [1] * 4
+
+
+def test_units_are_tried_out_in_children() -> None:
+    probed = probe_units(simulate=True)
+    assert {info.unit for info in probed.units} >= {"CPU (ONNX)", UNIT}
+    assert probed.troubles == ()
+    assert "onnxruntime" not in sys.modules or "drivers.onnx.session" in sys.modules
+
+
+def test_a_folder_full_of_namesakes_changes_nothing(tmp_path: Path, script: Script) -> None:
+    trap = "raise SystemExit('the trap in the working directory was imported')\n"
+    (tmp_path / "drivers").mkdir()
+    for name in (
+        "drivers/__init__.py",
+        "drivers/launch/zygote.py",
+        "json.py",
+        "psutil.py",
+        "sark.py",
+        "numpy.py",
+        "onnxruntime.py",
+    ):
+        (tmp_path / name).write_text(trap)
+    ask = "from drivers.launch import probe_units; print(*[info.unit for info in probe_units(simulate=True).units])"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    told = subprocess.run(
+        [sys.executable, "-P", "-c", f"import sys; sys.path.remove({str(tmp_path)!r}); {ask}"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert told.stdout.split("\n")[0] == f"{UNIT} CPU (ONNX)", told.stderr
+
+
+def test_a_child_sees_no_secret_of_its_parents_environment(script: Script) -> None:
+    os.environ["SARK_TEST_TOKEN"] = "secret"
+    try:
+        with Zygote("fake", simulate=True).start() as stage:
+            play(script(), stage)
+            assert "SARK_TEST_TOKEN" not in psutil.Process(stage.pids[0]).environ()
+    finally:
+        del os.environ["SARK_TEST_TOKEN"]
+
+
+def test_progress_is_told_in_the_order_of_the_phases(stage: Zygote, script: Script) -> None:
+    phases = [event.phase for event in play(script(), stage, runs=10) if isinstance(event, Progressed)]
+    assert list(dict.fromkeys(phases)) == [Phase.PREPARE, Phase.LOAD, Phase.WARM_UP, Phase.RUN, Phase.CHECK]
+
+
+class NeverQuiet(Quiet):
+    """A host on which waiting did not help."""
+
+    def wait(self, sleep: Callable[[float], object]) -> Generator[tuple[float, float], None, Waited]:
+        yield 0.0, 0.1
+        return Waited(0.1, 0.9)
+
+
+def test_a_busy_host_before_the_first_launch_is_a_note_and_no_figure_of_the_timed_window(
+    stage: Zygote, script: Script
+) -> None:
+    events = list(Launch(order(script(), runs=8, loads=2), QUICK, stage, NeverQuiet()).events())
+    shares = [event.host.others_share for event in events if isinstance(event, Measured)]
+    described = next(event for event in events if isinstance(event, Described))
+    assert shares == [None, None], "the windows are too short to tell"
+    assert "others took 90% of the processors before the first launch" in described.notes[-1]

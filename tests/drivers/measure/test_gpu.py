@@ -1,0 +1,172 @@
+"""Which GPUs are here: the first source that knows of one is believed, and what it does not tell is None."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from drivers.measure.gpu import (
+    FoundGpus,
+    Gpu,
+    Unreadable,
+    find_gpus,
+    from_nvml,
+    from_smi,
+    from_torch,
+    read_torch,
+    tensor_core_generation,
+    torch_could,
+)
+
+H100 = Gpu("NVIDIA H100 80GB HBM3", 80 << 30, "550.54", "GPU-1", (9, 0), 700.0)
+
+
+class Nvml:
+    """A double of pynvml: one GPU; `silent` functions are not supported by it, `absent` is no library at all."""
+
+    class NVMLError(Exception): ...
+
+    class NVMLError_LibraryNotFound(NVMLError): ...  # noqa: N801
+
+    def __init__(self, *, absent: bool = False, broken: bool = False, silent: Sequence[str] = ()) -> None:
+        self.absent, self.broken, self.silent, self.open = absent, broken, silent, 0
+        self.answers: dict[str, Any] = {
+            "nvmlSystemGetDriverVersion": b"550.54",
+            "nvmlDeviceGetCount": 1,
+            "nvmlDeviceGetHandleByIndex": "h",
+            "nvmlDeviceGetName": "NVIDIA H100 80GB HBM3",
+            "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=80 << 30),
+            "nvmlDeviceGetUUID": b"GPU-1",
+            "nvmlDeviceGetCudaComputeCapability": (9, 0),
+            "nvmlDeviceGetPowerManagementLimit": 700_000,
+        }
+
+    def nvmlInit(self) -> None:  # noqa: N802
+        if self.absent:
+            raise self.NVMLError_LibraryNotFound
+        if self.broken:
+            raise self.NVMLError("Driver/library version mismatch")
+        self.open += 1
+
+    def nvmlShutdown(self) -> None:  # noqa: N802
+        self.open -= 1
+
+    def __getattr__(self, name: str) -> Any:
+        def answer(*arguments: Any) -> Any:
+            if name in self.silent:
+                raise self.NVMLError("Not Supported")
+            return self.answers[name]
+
+        return answer
+
+
+def test_nvml_tells_all_and_is_closed_again() -> None:
+    library = Nvml()
+    assert from_nvml(library) == (H100,)
+    assert library.open == 0
+    assert H100.tensor_cores == 4
+
+
+def test_what_nvml_does_not_tell_is_none() -> None:
+    silent = ("nvmlDeviceGetMemoryInfo", "nvmlDeviceGetUUID", "nvmlDeviceGetCudaComputeCapability")
+    (seen,) = from_nvml(Nvml(silent=(*silent, "nvmlDeviceGetPowerManagementLimit")))
+    assert seen == Gpu("NVIDIA H100 80GB HBM3", driver="550.54")
+    assert seen.tensor_cores is None
+
+
+def test_the_first_source_that_knows_of_a_gpu_is_believed() -> None:
+    def broken() -> tuple[Gpu, ...]:
+        return from_nvml(Nvml(broken=True))
+
+    def never() -> tuple[Gpu, ...]:
+        raise AssertionError("asked although somebody knew")
+
+    other = Gpu("other")
+    found = find_gpus((("nvml", broken), ("torch", lambda: (other,)), ("nvidia-smi", never)))
+    assert found == FoundGpus((other,), "torch", ("NVIDIA driver: Driver/library version mismatch",))
+    none = find_gpus((("nvml", lambda: from_nvml(Nvml(absent=True))), ("torch", lambda: ())))
+    assert none == FoundGpus()
+
+
+@pytest.mark.parametrize(
+    ("compute", "name", "generation"),
+    [
+        ((6, 1), "GTX 1080", 0),
+        ((7, 0), "V100", 1),
+        ((7, 5), "Tesla T4", 2),
+        ((7, 5), "NVIDIA GeForce GTX 1660 Ti", 0),
+        ((7, 5), "NVIDIA T1000", 0),
+        ((8, 0), "A100", 3),
+        ((8, 6), "RTX A6000", 3),
+        ((8, 9), "L4", 4),
+        ((9, 0), "H200", 4),
+        ((10, 0), "B200", 5),
+        ((12, 0), "RTX 5090", 5),
+        ((99, 0), "of the future", None),
+        (None, "AMD Instinct", None),
+    ],
+)
+def test_the_compute_capability_tells_the_generation_of_tensor_cores(
+    compute: tuple[int, int] | None, name: str, generation: int | None
+) -> None:
+    assert tensor_core_generation(compute, name) == generation
+
+
+SMI = """NVIDIA H100 80GB HBM3, 81920, 550.54, GPU-1, 9.0, 700.00
+NVIDIA GB10, [N/A], 580.1, GPU-2, 12.1, [N/A]
+"""
+
+
+def test_nvidia_smi_is_read_and_what_it_cannot_tell_is_none() -> None:
+    seen = from_smi(lambda command, seconds: SMI)
+    assert seen == (H100, Gpu("NVIDIA GB10", None, "580.1", "GPU-2", (12, 1), None))
+    assert from_smi(lambda command, seconds: None) == ()
+    assert from_smi(lambda command, seconds: "No devices were found\n") == ()
+
+
+def double_of_torch(hip: str | None) -> Any:
+    seen = SimpleNamespace(name="X", total_memory=1 << 34, major=8, minor=0, uuid="abc")
+    cuda = SimpleNamespace(
+        is_available=lambda: True, device_count=lambda: 1, get_device_properties=lambda index: seen
+    )
+    return SimpleNamespace(cuda=cuda, version=SimpleNamespace(hip=hip))
+
+
+def test_torch_is_asked_in_a_process_of_its_own_and_other_makers_have_no_compute_capability() -> None:
+    nvidia, amd = read_torch(double_of_torch(None)), read_torch(double_of_torch("6.2"))
+    assert nvidia == (Gpu("X", 1 << 34, uuid="GPU-abc", compute=(8, 0)),)
+    assert amd == (Gpu("X", 1 << 34, uuid="abc"),)
+    said = json.dumps([asdict(gpu) for gpu in nvidia])
+    assert from_torch(lambda: True, lambda command, seconds: said) == nvidia
+    assert from_torch(lambda: True, lambda command, seconds: None) == ()
+    with pytest.raises(Unreadable, match="cannot be read"):
+        from_torch(lambda: True, lambda command, seconds: "warning: …")
+
+
+@pytest.mark.parametrize(
+    ("text", "could"),
+    [
+        ("cuda: Optional[str] = None\nhip: Optional[str] = None\n", False),
+        ("cuda: Optional[str] = '12.8'\nhip: Optional[str] = None\n", True),
+        ("cuda = None\nhip = '6.2'\n", True),
+        (None, True),
+    ],
+)
+def test_a_torch_built_for_processors_alone_is_not_imported(
+    tmp_path: Path, text: str | None, could: bool
+) -> None:
+    if text is not None:
+        (tmp_path / "version.py").write_text(text)
+    assert torch_could(tmp_path) is could
+    if not could:
+
+        def never(command: Sequence[str], seconds: float) -> str:
+            raise AssertionError("started")
+
+        assert from_torch(lambda: torch_could(tmp_path), never) == ()

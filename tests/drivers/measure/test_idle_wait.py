@@ -1,0 +1,141 @@
+"""A busy host is waited for, a quiet one never, and our own work is nobody else's. Time is made by the tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from drivers.measure.host import Look, Times
+from drivers.measure.idle_wait import LEAST_S, Quiet, Waited
+
+PROCESSORS = 2
+
+
+@dataclass
+class Machine:
+    """Two processors. `others` and `ours`: how many of them are taken at a time, in whole processors."""
+
+    others: Callable[[float], float] = lambda now: 0.0
+    ours: Callable[[float], float] = lambda now: 0.0
+    stalled: float = 0.0
+    tells: bool = True
+    now: float = 0.0
+    busy_s: float = 0.0
+    own_s: float = 0.0
+    stall_s: float = 0.0
+    slept: list[float] = field(default_factory=list)
+
+    def sleep(self, seconds: float) -> None:
+        others, ours = self.others(self.now), self.ours(self.now)
+        self.busy_s += seconds * (others + ours)
+        self.own_s += seconds * ours
+        self.stall_s += seconds * self.stalled
+        self.now += seconds
+        self.slept.append(seconds)
+
+    def look(self) -> Look:
+        total = self.now * PROCESSORS
+        times = Times(total, total - self.busy_s, 0.0, PROCESSORS, 1) if self.tells else None
+        return Look(self.now, times, round(self.stall_s * 1e9), None)
+
+    def running(self) -> tuple[int, int] | None:
+        taken = int(self.others(self.now) > 0) + int(self.ours(self.now) > 0)
+        return (1 + taken, PROCESSORS) if self.tells else None
+
+    def quiet(self, most_s: float = 10.0) -> Quiet:
+        return Quiet(most_s, reader=self, own_cpu_s=lambda: self.own_s, clock=lambda: self.now)  # type: ignore[arg-type]
+
+
+def waited(machine: Machine, quiet: Quiet) -> tuple[Waited, list[tuple[float, float]]]:
+    """How a wait ends, and what is told meanwhile."""
+    told: list[tuple[float, float]] = []
+    waiting = quiet.wait(machine.sleep)
+    while True:
+        try:
+            told.append(next(waiting))
+        except StopIteration as over:
+            return over.value, told
+
+
+def test_a_quiet_device_loses_two_milliseconds() -> None:
+    machine = Machine()
+    assert waited(machine, machine.quiet()) == (Waited(0.0, None), [])
+    assert machine.now == pytest.approx(0.002)
+
+
+def test_where_the_system_does_not_tell_nothing_is_waited_for() -> None:
+    machine = Machine(tells=False)
+    assert waited(machine, machine.quiet()) == (Waited(0.0, None), [])
+    assert machine.now == 0.0
+
+
+def test_a_patience_of_nothing_does_not_even_look() -> None:
+    machine = Machine(others=lambda now: 1.0)
+    assert waited(machine, machine.quiet(0.0)) == (Waited(0.0, None), [])
+    assert machine.now == 0.0
+
+
+def test_other_work_that_ends_is_waited_for_and_told() -> None:
+    machine = Machine(others=lambda now: 1.0 if now < 1.5 else 0.0)
+    ended, told = waited(machine, machine.quiet())
+    assert ended.busy_share is None
+    assert 1.5 <= machine.now < 1.9
+    assert told
+    assert all(most == 10.0 for _, most in told)
+    assert [seconds for seconds, _ in told] == sorted(seconds for seconds, _ in told)
+
+
+def test_a_host_that_stays_busy_is_measured_on_after_the_patience_and_that_is_said() -> None:
+    machine = Machine(others=lambda now: 1.0)
+    ended, told = waited(machine, machine.quiet())
+    assert ended.busy_share == pytest.approx(0.5)
+    assert 10.0 <= ended.seconds < 10.5
+    assert told
+    assert "others took 50% of the processors before the first launch" in ended.note()
+
+
+def test_patience_halves_where_waiting_never_helps_and_is_whole_again_after_it_did() -> None:
+    busy = [True]
+    machine = Machine(others=lambda now: 1.0 if busy[0] else 0.0)
+    quiet = machine.quiet(4.0)
+    spans = []
+    for _ in range(8):
+        began = machine.now
+        waited(machine, quiet)
+        spans.append(machine.now - began)
+    assert spans[0] == pytest.approx(4.0, abs=0.3)
+    assert spans[1] == pytest.approx(2.0, abs=0.3)
+    assert spans[-1] <= LEAST_S + 0.3
+    assert quiet.allowed_s == LEAST_S
+    machine.others = lambda now: 1.0 if now < until else 0.0
+    until = machine.now + 0.1
+    waited(machine, quiet)
+    assert quiet.allowed_s == 4.0
+
+
+def test_a_nodes_own_work_is_no_other_work_in_a_long_queue_of_tasks() -> None:
+    # one processor is taken all the time by what belongs to the node: an import, a hash, a result
+    machine = Machine(ours=lambda now: 1.0)
+    quiet = machine.quiet()
+    for _ in range(50):
+        began = machine.now
+        ended, told = waited(machine, quiet)
+        assert (ended.busy_share, told) == (None, [])
+        assert machine.now - began < 0.12
+    assert quiet.allowed_s == 10.0
+
+
+def test_bursts_between_which_nobody_runs_are_not_waited_for() -> None:
+    machine = Machine(others=lambda now: 1.0 if now % 0.03 < 0.02 else 0.0)
+    ended, told = waited(machine, machine.quiet())
+    assert (ended.busy_share, told) == (None, [])
+    assert machine.now < 0.05
+
+
+def test_a_little_work_of_others_is_no_reason_to_wait() -> None:
+    machine = Machine(others=lambda now: 0.05)
+    ended, told = waited(machine, machine.quiet())
+    assert (ended.busy_share, told) == (None, [])
+    assert machine.now < 0.12

@@ -1,0 +1,143 @@
+"""The accelerator beside a run: readings and windows to facts, and a real process that reads a double of NVML."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from drivers.contract.base import Measured
+from drivers.measure.readings import Reading, summarise, windows_of
+from drivers.measure.telemetry import Sampler, parse
+
+DOUBLE = Path(__file__).parents[1] / "nvml_double.py"
+S = 1_000_000_000
+MS = 1_000_000
+
+
+def reading(at_ms: int, **told: object) -> Reading:
+    return replace(Reading(at_ms * MS), **told)  # type: ignore[arg-type]
+
+
+BUSY = [
+    reading(
+        at,
+        utilisation=0.0 if at < 1000 else 0.9,
+        power_w=60.0 if at < 1000 else 300.0,
+        energy_j=at * 0.06 if at < 1000 else 60 + (at - 1000) * 0.3,
+        clock_mhz=1980.0,
+        temperature_c=40.0 + at / 1000,
+        memory=10_000 + at,
+        by_process={7: 500 + at, 8: 100},
+        slowed=0x4 if at == 2500 else 0,
+    )
+    for at in range(0, 5000, 50)
+]
+
+
+def test_energy_is_the_counters_difference_over_the_windows_alone() -> None:
+    seen = summarise(BUSY, [(2 * S, 3 * S), (4 * S, 4 * S + S // 2)], device="H", began_ns=1 * S)
+    assert seen is not None
+    assert seen.energy_j == pytest.approx(450, rel=1e-3)
+    assert (seen.power_w, seen.idle_w, seen.utilisation, seen.clock_mhz) == (
+        300,
+        60,
+        pytest.approx(0.9),
+        1980,
+    )
+    assert seen.temperature_c == pytest.approx(44.5)
+    assert seen.throttled == ("power",)
+    assert seen.samples == 21 + 11
+    assert not any("energy" in note for note in seen.notes)
+
+
+def test_without_a_counter_energy_is_power_times_time_and_says_so() -> None:
+    plain = [replace(one, energy_j=None) for one in BUSY]
+    seen = summarise(plain, [(2 * S, 4 * S)], device="H", began_ns=S)
+    assert seen is not None
+    assert seen.energy_j == pytest.approx(600)
+    assert any("power × time" in note for note in seen.notes)
+
+
+def test_a_counter_that_stands_still_or_is_not_read_on_both_sides_is_not_believed() -> None:
+    stuck = [replace(one, energy_j=5.0) for one in BUSY]
+    for readings, window in ((stuck, (2 * S, 3 * S)), (BUSY, (4 * S, 6 * S))):
+        seen = summarise(readings, [window], device="H", began_ns=S)
+        assert seen is not None
+        assert seen.energy_j == pytest.approx(300 * (window[1] - window[0]) / S)
+        assert any("power × time" in note for note in seen.notes)
+
+
+def test_memory_is_that_of_the_runs_processes_else_of_the_device_with_a_note() -> None:
+    ours = summarise(BUSY, [(2 * S, 3 * S)], device="H", began_ns=S, pids={7})
+    whole = summarise(BUSY, [(2 * S, 3 * S)], device="H", began_ns=S, pids={99})
+    later = [replace(one, by_process={8: 100} if one.at_ns < S else one.by_process) for one in BUSY]
+    came = summarise(later, [(2 * S, 3 * S)], device="H", began_ns=S)
+    assert came is not None
+    assert came.memory_bytes == 500 + 4950
+    assert any("came to the device" in note for note in came.notes)
+    assert ours is not None
+    assert whole is not None
+    assert (ours.memory_bytes, whole.memory_bytes) == (500 + 4950, 10_000 + 4950)
+    assert not any("memory" in note for note in ours.notes)
+    assert any("whole device" in note for note in whole.notes)
+
+
+def test_what_the_device_does_not_tell_is_none_and_never_zero() -> None:
+    silent = [Reading(at * 50 * MS) for at in range(40)]
+    seen = summarise(silent, [(1 * S, 2 * S)], device="H", began_ns=S // 2)
+    assert seen is not None
+    assert (seen.utilisation, seen.memory_bytes, seen.power_w, seen.idle_w) == (None, None, None, None)
+    assert (seen.energy_j, seen.clock_mhz, seen.temperature_c, seen.throttled) == (None, None, None, ())
+
+
+def test_a_window_shorter_than_the_sampling_takes_the_reading_behind_it_and_no_other() -> None:
+    short = summarise(BUSY, [(2010 * MS, 2020 * MS)], device="H", began_ns=S)
+    assert short is not None
+    assert short.samples == 1
+    assert short.energy_j == pytest.approx(3)
+    assert any("means over up to" in note for note in short.notes)
+    assert summarise(BUSY, [(9 * S, 10 * S)], device="H", began_ns=S) is None
+    assert summarise(BUSY, [], device="H", began_ns=S) is None
+
+
+def test_the_windows_are_those_of_the_launches() -> None:
+    one = Measured((1,), (), 0.0, 0.5, None, 1, None, began_ns=7 * S)
+    assert windows_of([one, replace(one, began_ns=0)]) == ((7 * S, 7 * S + S // 2),)
+
+
+def test_a_last_line_that_was_cut_short_is_left_out() -> None:
+    assert parse(b"") == ("", [])
+    name, readings = parse(b'"H100"\n{"at_ns": 5, "by_process": {"7": 9}}\n{"at_ns": 6, "by_p')
+    assert (name, readings) == ("H100", [Reading(5, by_process={7: 9})])
+
+
+def test_a_process_apart_reads_while_something_runs() -> None:
+    sampler = Sampler("1", every_s=0.005, module=str(DOUBLE))
+    assert sampler.start()
+    began = time.perf_counter_ns()
+    while time.perf_counter_ns() < began + 60 * MS:
+        sum(range(1000))
+    windows = ((began, time.perf_counter_ns()),)
+    seen = sampler.stop(windows, pids=(4711,))
+    assert seen is not None
+    assert (seen.source, seen.device) == ("nvml", "Double gpu 1, nice 19")
+    assert seen.samples >= 1
+    assert (seen.power_w, seen.idle_w, seen.temperature_c, seen.utilisation) == (250, 50, 61, 0.75)
+    assert seen.memory_bytes == 1 << 30
+    assert seen.clock_mhz is None
+    assert seen.throttled == ("power", "heat")
+    assert seen.energy_j == pytest.approx(250 * (windows[0][1] - began) / S, rel=0.2)
+    assert sampler.stop(windows) is None
+
+
+def test_where_there_is_no_nvml_or_no_such_gpu_nothing_is_told(tmp_path: Path) -> None:
+    elsewhere = Path(shutil.copy(DOUBLE, tmp_path))
+    (tmp_path / "no_gpu").touch()
+    for gpu, module in (("0", elsewhere), ("7", DOUBLE)):
+        sampler = Sampler(gpu, module=str(module))
+        assert not sampler.start()
+        assert sampler.stop(((0, time.perf_counter_ns()),)) is None

@@ -1,0 +1,141 @@
+"""When two answers count as the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from drivers.onnx.check import check, compare, digest, unstable
+
+REFERENCE = np.linspace(-4, 4, 100, dtype=np.float32)
+
+
+def changed(index: int, to: float) -> np.ndarray[Any, Any]:
+    """The reference with one other value."""
+    other = REFERENCE.copy()
+    other[index] = to
+    return other
+
+
+def test_the_same_values_agree_without_error() -> None:
+    found = check({"y": REFERENCE}, {"y": REFERENCE.copy()})
+    assert (found.agrees, found.max_error, found.tolerance, found.note) == (True, 0.0, 1e-3, "")
+
+
+def test_small_differences_are_told_and_tolerated() -> None:
+    found = compare("y", REFERENCE * np.float32(1.0005), REFERENCE)
+    assert found.agrees
+    assert found.error == pytest.approx(5e-4, rel=0.01)
+
+
+def test_half_floats_may_differ_more() -> None:
+    half = REFERENCE.astype(np.float16)
+    assert compare("y", half * np.float16(1.005), half).tolerance == 1e-2
+
+
+def test_another_direction_does_not_agree() -> None:
+    away = np.where(np.arange(100) % 2, 0.095, -0.095).astype(np.float32)
+    flat = np.full(100, 1, np.float32)
+    found = compare("y", flat + away, flat)
+    assert not found.agrees
+    assert "cosine 0.995" in found.note
+    assert not compare("y", REFERENCE[::-1], REFERENCE).agrees
+
+
+@pytest.mark.parametrize(
+    ("got", "right"),
+    [([0.9], [0.1]), ([0.9, 0.1], [0.1, 0.9]), ([0.105] * 15, [0.1] * 15), (REFERENCE * 2, REFERENCE)],
+)
+def test_a_direction_alone_is_no_answer(got: Any, right: Any) -> None:
+    assert not compare("y", np.array(got, np.float32), np.array(right, np.float32)).agrees
+
+
+@pytest.mark.parametrize("broken", [float("nan"), float("inf")])
+def test_nothing_but_values_that_are_no_numbers_fails_also_where_the_reference_has_the_same(
+    broken: float,
+) -> None:
+    nonsense = np.full(4, broken, np.float32)
+    found = check({"y": nonsense}, {"y": nonsense})
+    assert found.agrees is False
+    assert "nothing but NaN or infinite" in found.note
+    assert not unstable({"y": nonsense}, {"y": nonsense.copy()})
+
+
+def test_the_same_direction_agrees_and_says_how_far_it_is_off() -> None:
+    found = compare("y", changed(50, 0.4), REFERENCE)
+    assert found.agrees
+    assert "cosine 0.99" in found.note
+
+
+@pytest.mark.parametrize("broken", [float("nan"), float("inf"), float("-inf")])
+def test_a_value_that_is_no_number_fails_where_the_reference_has_one(broken: float) -> None:
+    found = compare("y", changed(3, broken), REFERENCE)
+    assert not found.agrees
+    assert "1 NaN or infinite" in found.note
+
+
+def test_what_is_no_number_in_both_is_said_and_not_held_against_it() -> None:
+    found = compare("y", changed(3, float("nan")), changed(3, float("nan")))
+    assert found.agrees
+    assert "in the reference too" in found.note
+
+
+def test_a_number_where_the_reference_has_none_fails() -> None:
+    assert not compare("y", REFERENCE, changed(3, float("nan"))).agrees
+
+
+def test_nothing_but_zeros_agrees_with_itself_only() -> None:
+    zeros = np.zeros(4, np.float32)
+    assert compare("y", zeros, zeros).agrees
+    assert not compare("y", zeros + 1, zeros).agrees
+
+
+def test_another_shape_does_not_agree() -> None:
+    assert "shape" in compare("y", REFERENCE[:50], REFERENCE).note
+
+
+def test_integers_may_differ_in_one_of_a_hundred_places() -> None:
+    numbers = np.arange(200)
+    one, three = numbers.copy(), numbers.copy()
+    one[0] = 9
+    three[:3] = 99
+    assert compare("y", one, numbers).agrees
+    assert not compare("y", three, numbers).agrees
+
+
+def test_texts_and_maps_have_to_be_equal() -> None:
+    assert compare("y", [{1: 0.5}], [{1: 0.5}]).agrees
+    assert not compare("y", [{1: 0.5}], [{1: 0.6}]).agrees
+    assert compare("y", np.array(["a"], dtype=object), np.array(["a"], dtype=object)).agrees
+
+
+def test_the_digest_knows_names_types_shapes_and_values() -> None:
+    told = {
+        digest({"y": REFERENCE}),
+        digest({"z": REFERENCE}),
+        digest({"y": REFERENCE.reshape(10, 10)}),
+        digest({"y": REFERENCE.astype(np.float64)}),
+        digest({"y": changed(0, 0)}),
+        digest({"y": [{"a": np.float32(1)}]}),
+    }
+    assert len(told) == 6
+    assert digest({"y": REFERENCE, "z": REFERENCE}) == digest({"z": REFERENCE, "y": REFERENCE})
+
+
+def test_answers_that_change_from_run_to_run_are_unstable() -> None:
+    assert unstable({"y": REFERENCE}, {"y": REFERENCE[::-1]})
+    assert not unstable({"y": REFERENCE}, {"y": REFERENCE})
+
+
+def test_both_parts_of_complex_numbers_count() -> None:
+    one, other = np.array([1 + 1j, 2], np.complex64), np.array([1 + 9j, 2], np.complex64)
+    assert compare("y", one, one).agrees
+    assert not compare("y", one, other).agrees
+
+
+def test_an_infinity_the_other_way_is_another_answer() -> None:
+    up, down = np.array([1, np.inf], np.float32), np.array([1, -np.inf], np.float32)
+    assert compare("y", up, up).agrees
+    assert compare("y", up, down).note == "output 'y' is infinite the other way than the reference"

@@ -1,0 +1,172 @@
+"""Launches that are prepared for while nothing runs: as good as others, gone with the zygote, and in nobody's way while they wait."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Final
+
+import psutil
+import pytest
+
+from drivers.contract.base import Limits, Measured, WorkOrder
+from drivers.launch import tier as sandbox
+from drivers.launch.launch import Zygote, measure
+from drivers.launch.zygote import FEW, IDLE_MS, LATELY_S, pause_ms, ready_for, worth_preparing
+from drivers.openai.driver import ApiDriver
+from drivers.sandbox.rlimits import Tier
+from drivers.testing.fake import UNIT, FakeDriver
+
+
+@pytest.fixture(scope="module")
+def reached() -> sandbox.Probe:
+    """What this machine reaches."""
+    return sandbox.probe()
+
+
+def waiting_below(zygote: Zygote, reached: sandbox.Probe, keepers: int = 1) -> list[psutil.Process]:
+    """Prepared keepers and their porters, once they are there; nobody where nothing is prepared."""
+    until = time.monotonic() + 10
+    while reached.tier is Tier.FULL and len(below(zygote)) < 2 * keepers and time.monotonic() < until:
+        threading.Event().wait(0.01)
+    return below(zygote)
+
+
+def below(zygote: Zygote) -> list[psutil.Process]:
+    """What hangs below its process."""
+    return psutil.Process(zygote.pids[0]).children(recursive=True)
+
+
+def test_launches_that_were_prepared_for_are_as_good_as_others_and_end_with_the_zygote(
+    tmp_path: Path, reached: sandbox.Probe
+) -> None:
+    model = tmp_path / "script.json"
+    model.write_text('{"latencies_ms": [1, 2]}')
+    order = WorkOrder(str(model), UNIT, 8, 2)
+    with Zygote("fake", simulate=True, tier=reached.tier, ahead=1).start() as zygote:
+        waiting = waiting_below(zygote, reached)
+        assert len(waiting) == (2 if reached.tier is Tier.FULL else 0)
+        events = list(measure(order, Limits(load_s=20, run_s=20), zygote))
+        assert [event.samples_ns for event in events if isinstance(event, Measured)] == [
+            (1_000_000, 2_000_000, 1_000_000, 2_000_000)
+        ] * 2
+        assert psutil.wait_procs(waiting, timeout=5)[1] == []
+        doomed = below(zygote)
+    assert psutil.wait_procs(doomed, timeout=5)[1] == []
+
+
+def test_a_launch_whose_prepared_keeper_was_ended_gets_another(
+    tmp_path: Path, reached: sandbox.Probe
+) -> None:
+    model = tmp_path / "script.json"
+    model.write_text('{"latencies_ms": [1, 2]}')
+    order = WorkOrder(str(model), UNIT, 2, 1)
+    with Zygote("fake", simulate=True, tier=reached.tier, ahead=1).start() as zygote:
+        waiting = waiting_below(zygote, reached)
+        for one in waiting:
+            one.kill()
+        psutil.wait_procs(waiting, timeout=5)
+        events = list(measure(order, Limits(load_s=20, run_s=20), zygote))
+    assert [event.samples_ns for event in events if isinstance(event, Measured)] == [(1_000_000, 2_000_000)]
+
+
+def test_a_driver_that_was_used_has_more_prepared_than_one_that_only_waits(
+    tmp_path: Path, reached: sandbox.Probe
+) -> None:
+    model = tmp_path / "script.json"
+    model.write_text('{"latencies_ms": [1, 2]}')
+    order = WorkOrder(str(model), UNIT, 2, 1)
+    with Zygote("fake", simulate=True, tier=reached.tier, ahead=3).start() as zygote:
+        before = waiting_below(zygote, reached)
+        list(measure(order, Limits(load_s=20, run_s=20), zygote))
+        psutil.wait_procs(before, timeout=5)
+        after = waiting_below(zygote, reached, keepers=3)
+    assert (len(before), len(after)) == ((2, 6) if reached.tier is Tier.FULL else (0, 0))
+
+
+def test_what_was_prepared_is_given_up_when_nothing_was_launched_for_long() -> None:
+    assert [ready_for(6, unused) for unused in (0.0, LATELY_S - 1, LATELY_S, math.inf)] == [6, 6, FEW, FEW]
+    assert ready_for(0, 0.0) == ready_for(0, math.inf) == 0
+    assert pause_ms(wanting=True, ready=0, left_s=-math.inf) == IDLE_MS
+    assert pause_ms(wanting=False, ready=6, left_s=2.5) == 2500
+    assert pause_ms(wanting=False, ready=FEW, left_s=-math.inf) is None
+
+
+@pytest.mark.parametrize(("tier", "number"), [(Tier.FULL, 6), (Tier.PARTIAL, 0), (Tier.NONE, 0)])
+def test_only_launches_in_the_full_sandbox_are_prepared_for(tier: Tier, number: int) -> None:
+    assert worth_preparing(FakeDriver(), tier, 6) == number
+    assert worth_preparing(ApiDriver(), tier, 6) == 0  # which has the partial one, for its connections
+
+
+TAKEN_OUT: Final = """
+import os, sys, threading, time
+from pathlib import Path
+import psutil
+from drivers import sandbox_linux as linux
+from drivers.confine import Tier
+from drivers.launch import Zygote
+
+lib, uid, gid = linux.libc(), os.getuid(), os.getgid()
+place = sys.argv[1].encode()
+assert lib.unshare(linux.CLONE_NEWNS | (linux.CLONE_NEWUSER if uid else 0)) == 0
+if uid:
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
+    Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
+for kind, flags in ((None, linux.MS_REC | linux.MS_PRIVATE), (None, linux.MS_REC | 1 << 20)):
+    assert lib.mount(None, b"/", kind, flags, None) == 0
+assert lib.mount(b"the-disk", place, b"tmpfs", 0, b"size=1m") == 0
+
+def mounts():
+    return [Path(f"/proc/{one.pid}/mountinfo").read_text() for one in psutil.Process(zygote.pids[0]).children(recursive=True)]
+
+with Zygote("fake", simulate=True, tier=Tier.FULL, ahead=1).start() as zygote:
+    until = time.monotonic() + 20
+    while not any(" - tmpfs sark " in told and " - proc proc " in told.split(" - tmpfs sark ")[1] for told in mounts()):
+        assert time.monotonic() < until
+        threading.Event().wait(0.02)
+    there = sum(" the-disk " in told for told in mounts())
+    assert lib.umount2(place, 0) == 0
+    print(there, sum(" the-disk " in told for told in mounts()))
+"""
+"""A system of which a disk is taken out while launches are prepared for."""
+
+
+def test_a_view_that_waits_for_its_launch_holds_no_disk_that_is_taken_out(
+    tmp_path: Path, reached: sandbox.Probe
+) -> None:
+    if reached.tier is not Tier.FULL:
+        assert reached.reasons
+        return
+    told = subprocess.run(
+        [sys.executable, "-P", "-c", TAKEN_OUT, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert told.stdout.split()[1:] == ["0"], told.stderr
+
+
+def test_the_processor_time_of_launches_that_have_ended_is_still_ours(
+    tmp_path: Path, reached: sandbox.Probe
+) -> None:
+    model = tmp_path / "script.json"
+    model.write_text('{"eat_mib": 64, "latencies_ms": [1]}')  # filling memory takes time
+    order = WorkOrder(str(model), UNIT, 4, 3)
+    with Zygote("fake", simulate=True, tier=reached.tier).start() as zygote:
+        process = psutil.Process(zygote.pids[0])
+
+        def ended_s() -> float:
+            told = process.cpu_times()
+            return float(told.children_user + told.children_system)
+
+        def zombies() -> list[psutil.Process]:
+            return [child for child in below(zygote) if child.status() == psutil.STATUS_ZOMBIE]
+
+        list(measure(order, Limits(load_s=20, run_s=20), zygote))
+        until = time.monotonic() + 10
+        while (zombies() or not ended_s()) and time.monotonic() < until:
+            threading.Event().wait(0.01)
+        assert ended_s() > 0
+        assert not zombies()

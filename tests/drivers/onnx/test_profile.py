@@ -1,0 +1,67 @@
+"""Where operators ran, from the runtime's own profile."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from drivers.inputs.made import Input
+from drivers.onnx.profile import Ran, nodes_by_provider, profiled, what_ran
+from drivers.onnx.units import CPU, Place
+from tests.drivers.shelf import Shelf
+
+GPU_UNIT, CUDA = "GPU (ONNX)", "CUDAExecutionProvider"
+
+
+def ran(name: str, provider: str, operator: str = "Conv") -> dict[str, Any]:
+    """One line of a profile."""
+    told = {"op_name": operator, "provider": provider, "node_index": "0"}
+    return {"cat": "Node", "name": f"{name}_kernel_time", "dur": 5, "ph": "X", "args": told}
+
+
+def test_operators_are_counted_by_provider_once_each_and_copies_are_not() -> None:
+    profile = [
+        {"cat": "Session", "name": "model_loading", "args": {}},
+        ran("a", CUDA),
+        ran("a", CUDA),
+        ran("b", CUDA),
+        ran("c", CPU),
+        ran("d", CUDA, "MemcpyToHost"),
+        {"cat": "Node", "name": "a_fence_before", "args": {"op_name": "Conv"}},
+    ]
+    assert nodes_by_provider(json.dumps(profile)) == {CUDA: 2, CPU: 1}
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1, null]", '[{"cat": "Node", "args": 3}]', "[" * 100_000, "[{"])
+def test_a_profile_that_says_nothing_says_nothing(text: str) -> None:
+    assert nodes_by_provider(text) == {}
+
+
+def test_a_unit_on_which_no_operator_ran_is_not_the_one_that_ran() -> None:
+    assert what_ran(GPU_UNIT, CUDA, (CUDA, CPU), {CPU: 3}) == Ran("CPU (ONNX)", (CPU,))
+    copies_alone = nodes_by_provider(json.dumps([ran("a", CUDA, "MemcpyFromHost"), ran("b", CPU)]))
+    assert what_ran(GPU_UNIT, CUDA, (CUDA, CPU), copies_alone).unit == "CPU (ONNX)"
+
+
+def test_operators_that_ran_elsewhere_are_told() -> None:
+    found = what_ran(GPU_UNIT, CUDA, (CUDA, CPU), {CPU: 30, CUDA: 10})
+    assert found == Ran(GPU_UNIT, (CUDA, CPU), ("30 of 40 operators ran on CPUExecutionProvider",))
+    assert what_ran(GPU_UNIT, CUDA, (CUDA, CPU), {CUDA: 10}) == Ran(GPU_UNIT, (CUDA,))
+
+
+def test_without_a_profile_the_row_says_that_it_does_not_know() -> None:
+    found = what_ran(GPU_UNIT, CUDA, (CUDA, CPU), {})
+    assert (found.unit, found.providers) == (GPU_UNIT, (CUDA, CPU))
+    assert "does not tell" in found.notes[0]
+
+
+def test_a_real_profile_is_understood_and_not_left_behind(shelf: Shelf, tmp_path: Path) -> None:
+    model = tmp_path / "model.onnx"
+    model.write_bytes(Path(shelf.nano()).read_bytes())
+    feeds = {"x": np.zeros((1, 8), np.float32)}
+    assert profiled(str(model), Place(CPU), 1, feeds, (Input("x", "float", (1, 8)),)) == {CPU: 1}
+    assert list(tmp_path.iterdir()) == [model]

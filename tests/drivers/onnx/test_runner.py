@@ -1,0 +1,165 @@
+"""Inputs and outputs in place: on the CPU for real, on a GPU with the runtime's edge played by a double."""
+
+from __future__ import annotations
+
+from array import array
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from drivers.contract.base import WrongUnit
+from drivers.contract.boot import folder
+from drivers.inputs.made import Input, make
+from drivers.native import library
+from drivers.native.ort_api import Runtime
+from drivers.onnx import session as edge
+from drivers.onnx.runner import NativeRunner, Runner
+from drivers.onnx.units import CPU, CUDA, DML, UNITS, Place, place_for, shown
+from tests.drivers import zoo_shelf
+from tests.drivers.shelf import Shelf
+
+GPU = next(known for known in UNITS if known.unit == "GPU (ONNX)")
+X = Input("x", "float", (1, 8))
+FEEDS = {"x": np.ones((1, 8), np.float32)}
+
+
+class Device:
+    """A GPU behind the runtime's package, as far as the runner looks at it. Writes down what it is told."""
+
+    def __init__(self, refuses: bool = False) -> None:
+        self.heard: list[Any] = []
+        self.refuses = refuses
+        self.OrtValue = SimpleNamespace(ortvalue_from_numpy=self.value)
+
+    def value(self, array: Any, memory: str, index: int) -> Any:
+        """A tensor on it."""
+        if self.refuses and memory != "cpu":
+            raise RuntimeError("no such device\nmemory")
+        self.heard.append(("value", memory, index))
+        return SimpleNamespace(numpy=lambda: array, data_type=lambda: "tensor(float)")
+
+    def get_outputs(self) -> list[Any]:
+        """Of the session; the binding has its own."""
+        return [SimpleNamespace(name="y", type="tensor(float)")]
+
+    def io_binding(self) -> Any:
+        """The only one."""
+        heard = self.heard
+
+        class Binding:
+            def __getattr__(self, what: str) -> Any:
+                def hear(*told: Any) -> list[Any]:
+                    heard.append((what, *[one for one in told if isinstance(one, str | int)]))
+                    return [SimpleNamespace(numpy=lambda: np.ones(1), data_type=lambda: "tensor(float)")]
+
+                return hear
+
+        return Binding()
+
+    def run_with_iobinding(self, binding: Any) -> None:
+        """One inference, queued."""
+        self.heard.append("run")
+
+
+def on_device(device: Any, place: Place) -> Runner:
+    """A runner on the double."""
+    return Runner(device, FEEDS, [X], place, device)
+
+
+def test_on_a_gpu_inputs_and_outputs_lie_in_its_memory_and_each_inference_is_waited_for() -> None:
+    device = Device()
+    runner = on_device(device, place_for(GPU, CUDA, ""))
+    assert device.heard == [
+        ("value", "cuda", 0),
+        ("bind_ortvalue_input", "x"),
+        ("bind_output", "y", "cuda", 0),
+        ("synchronize_inputs",),
+    ]
+    device.heard.clear()
+    runner.loop.time(array("q", bytes(16)), 0, 2, 1)
+    assert device.heard == ["run", ("synchronize_outputs",)] * 2
+    assert any("memory of cuda:0, each inference waited for" in note for note in runner.notes)
+
+
+def test_outputs_that_keep_their_shape_are_written_where_they_lie() -> None:
+    device = Device()
+    runner = on_device(device, place_for(GPU, CUDA, ""))
+    runner.first()
+    device.heard.clear()
+    runner.settle_outputs()
+    assert device.heard == [
+        ("get_outputs",),
+        ("clear_binding_outputs",),
+        ("bind_ortvalue_output", "y"),
+        "run",
+        ("synchronize_outputs",),
+    ]
+    assert runner.outputs()["y"].tolist() == [1]
+
+
+def test_where_device_memory_cannot_be_had_the_row_says_that_transfers_are_timed() -> None:
+    device = Device(refuses=True)
+    runner = on_device(device, place_for(GPU, CUDA, ""))
+    assert ("bind_output", "y", "cpu", 0) in device.heard
+    assert any("no such device memory" in note and "transfers are timed" in note for note in runner.notes)
+
+
+def test_a_provider_without_memory_of_its_own_says_so_too() -> None:
+    runner = on_device(Device(), Place("OpenVINOExecutionProvider", {"device_type": "GPU"}))
+    assert any("host memory" in note for note in runner.notes)
+
+
+def test_the_asked_gpu_is_the_only_one_that_a_child_sees() -> None:
+    assert shown(CUDA, "GPU-1234") == {"CUDA_VISIBLE_DEVICES": "GPU-1234"}
+    assert shown(CUDA, "") == shown(DML, "1") == shown(CPU, "1") == {}
+    assert place_for(GPU, CUDA, "GPU-1234").index == 0
+    directml = next(known for known in UNITS if known.unit == "DirectML (ONNX)")
+    assert place_for(directml, DML, "1") == Place(DML, {"device_id": "1"}, "dml", 1)
+
+
+def test_one_provider_may_be_several_units() -> None:
+    kinds = {known.unit: known.options.get("device_type") for known in UNITS if "OpenVINO" in known.unit}
+    assert kinds == {"OpenVINO CPU (ONNX)": "CPU", "OpenVINO GPU (ONNX)": "GPU", "OpenVINO NPU (ONNX)": "NPU"}
+
+
+def test_a_unit_whose_provider_is_not_installed_is_the_wrong_one() -> None:
+    for known in UNITS[1:]:
+        with pytest.raises(WrongUnit, match=r"this onnxruntime has only"):
+            edge.place_of(known.unit)
+
+
+@pytest.mark.parametrize("name", zoo_shelf.TYPES)
+def test_both_ways_of_running_give_the_same_for_each_element_type(name: str, tmp_path: Path) -> None:
+    model = str(zoo_shelf.put(tmp_path, name))
+    package = edge.open_session(model, Place(CPU), edge.options(1, optimise=True))
+    inputs = edge.inputs_of(package)
+    feeds = {one.name: make(one, (1, 3, 7), 0, 100) for one in inputs}
+    runner = Runner(package, feeds, inputs)
+    runner.first()
+    runner.settle_outputs()
+    there = runner.outputs()
+    made = library.prepare(folder())
+    assert made is not None
+    session = Runtime(made.library, made.loop).open(model, 1)
+    assert session.plain is (name != "STRING")
+    if session.plain:
+        other = NativeRunner(session, feeds, inputs)
+        other.first()
+        other.settle_outputs()
+        for output, values in other.outputs().items():
+            assert values.dtype == there[output].dtype
+            assert np.array_equal(values, there[output], equal_nan=values.dtype.kind == "f")
+
+
+def test_samples_come_from_the_loop_of_either_way(shelf: Shelf) -> None:
+    session = edge.open_session(shelf.nano(), Place(CPU), edge.options(1, optimise=True))
+    runner = Runner(session, FEEDS, [X])
+    runner.first()
+    runner.settle_outputs()
+    samples = array("q", bytes(80))
+    runner.loop.time(samples, 0, 10, 2)
+    assert min(samples) > 0
+    assert runner.loop.overhead_ns() > 0

@@ -1,0 +1,78 @@
+"""Tables that inputs index, read from the file alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import helper
+
+from drivers.contract.base import Described, Limits, WorkOrder
+from drivers.inputs.made import Input, make
+from drivers.launch.launch import Zygote, measure
+from drivers.onnx.tables import tables
+from tests.drivers.shelf import FLOAT, INT32, INT64, Shelf, node, value
+
+TABLE = helper.make_tensor("table", FLOAT, [50, 2], [0.5] * 100)
+
+
+def lookup(shelf: Shelf, name: str, *nodes: object) -> Path:
+    """A model of one input `ids`, some nodes, and a lookup in `table` of what they call `at`."""
+    gather = node("Gather", ["table", "at"], ["y"])
+    inputs, outputs = [value("ids", INT32, ["n"])], [value("y", FLOAT, None)]
+    return Path(shelf.put(name, [*nodes, gather], inputs, outputs, TABLE))
+
+
+def test_the_rows_of_a_table_are_found(shelf: Shelf) -> None:
+    assert tables(Path(shelf.embedding()), ("input_ids", "attention_mask")) == {"input_ids": 10}
+
+
+def test_ids_are_followed_through_what_leaves_them_as_they_are(shelf: Shelf) -> None:
+    found = lookup(
+        shelf, "cast", node("Cast", ["ids"], ["wide"], to=INT64), node("Identity", ["wide"], ["at"])
+    )
+    assert tables(found, ("ids",)) == {"ids": 50}
+
+
+def test_ids_that_are_computed_with_tell_nothing(shelf: Shelf) -> None:
+    assert tables(lookup(shelf, "sum", node("Add", ["ids", "ids"], ["at"])), ("ids",)) == {}
+
+
+def test_the_axis_of_the_lookup_counts(shelf: Shelf) -> None:
+    nodes = [node("Gather", ["table", "ids"], ["y"], axis=-1)]
+    model = shelf.put("axis", nodes, [value("ids", INT32, ["n"])], [value("y", FLOAT, None)], TABLE)
+    assert tables(Path(model), ("ids",)) == {"ids": 2}
+
+
+@given(st.binary(max_size=200))
+def test_any_other_file_tells_nothing(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+    path = tmp_path_factory.getbasetemp() / "rubbish.onnx"
+    path.write_bytes(content)
+    assert tables(path, ("ids",)) == {}
+
+
+@given(st.integers(0, 10_000), st.integers(0, 255))
+def test_a_model_with_a_wrong_byte_never_fails(shelf: Shelf, at: int, byte: int) -> None:
+    path = shelf.folder / "wrong.onnx"
+    content = bytearray(Path(shelf.embedding()).read_bytes())
+    content[at % len(content)] = byte
+    path.write_bytes(content)
+    assert all(rows > 0 for rows in tables(path, ("input_ids",)).values())
+
+
+def test_a_file_that_is_not_there_tells_nothing(tmp_path: Path) -> None:
+    assert tables(tmp_path / "nowhere.onnx", ("ids",)) == {}
+
+
+def test_made_ids_fill_their_table() -> None:
+    ids = make(Input("ids", "int64", (1, 5000), rows=30_000), (1, 5000), 0, 100)
+    assert 29_000 < int(np.max(ids)) < 30_000
+
+
+def test_a_row_says_what_its_ids_index(zygote: Zygote, shelf: Shelf) -> None:
+    order = WorkOrder(shelf.embedding(), "CPU (ONNX)", runs=1, loads=1, warmup=1, threads=1)
+    (told,) = [event for event in measure(order, Limits(), zygote) if isinstance(event, Described)]
+    assert "ids of 'input_ids' are below 10, the rows of their table" in told.notes

@@ -1,0 +1,330 @@
+"""The API driver against a real HTTP server in a process of its own that keeps a known schedule, or breaks the rules in a known way."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drivers.contract.base import (
+    Checked,
+    Crashed,
+    Described,
+    DriverError,
+    Event,
+    Found,
+    Limits,
+    Loaded,
+    Measured,
+    Unfit,
+    WorkOrder,
+    WrongUnit,
+)
+from drivers.contract.boot import clean_environment
+from drivers.launch import launch
+from drivers.launch.launch import Zygote, measure, probe_units
+from drivers.openai.client import Client, Unreachable, server_of
+from drivers.openai.driver import KEY, NAME, UNIT, URL, WATCH, ApiDriver
+from drivers.testing.conformance import Subject, check_all
+
+SECRET = "sk-never-to-be-seen-3141592653"
+SERVER = Path(__file__).parents[1] / "api_server_process.py"
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A running server."""
+
+    port: int
+    key: str = ""
+
+    @property
+    def private(self) -> dict[str, str]:
+        """What its owner gives the driver."""
+        return {URL: f"http://127.0.0.1:{self.port}/v1", NAME: "planned"} | (
+            {KEY: self.key} if self.key else {}
+        )
+
+    def did(self) -> list[dict[str, Any]]:
+        """What it really sent, and when."""
+
+        async def get() -> Any:
+            client = Client(server_of(self.private[URL]))
+            answer = await client.get("/did")
+            client.close()
+            return json.loads(bytes(answer.body))
+
+        found: list[dict[str, Any]] = asyncio.run(get())
+        return found
+
+
+def start(key: str = "") -> Iterator[Endpoint]:
+    """A server that ends with the test."""
+    with subprocess.Popen(
+        [sys.executable, str(SERVER), *([key] if key else [])],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        yield Endpoint(int(process.stdout.readline()), key)
+        process.stdin.close()
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[Endpoint]:
+    """One that lets anybody in."""
+    yield from start()
+
+
+@pytest.fixture(scope="module")
+def locked() -> Iterator[Endpoint]:
+    """One that wants a key."""
+    yield from start(SECRET)
+
+
+Run = Callable[..., list[Event]]
+
+
+@pytest.fixture
+def run(endpoint: Endpoint, tmp_path: Path) -> Run:
+    """Runs a workload in this process."""
+
+    def do(runs: int = 2, private: dict[str, str] | None = None, **keys: Any) -> list[Event]:
+        path = tmp_path / "w.json"
+        path.write_text(json.dumps({"model": "plan-10-1", "max_tokens": 4, **keys}))
+        driver = ApiDriver(endpoint.private if private is None else private)
+        return list(driver.run(WorkOrder(str(path), UNIT, runs=runs, warmup=1)))
+
+    return do
+
+
+def found(events: list[Event]) -> Found:
+    """The figures."""
+    return next(event for event in events if isinstance(event, Found))
+
+
+def measured(events: list[Event]) -> Measured:
+    """The timed requests."""
+    return next(event for event in events if isinstance(event, Measured))
+
+
+def notes(events: list[Event]) -> str:
+    """All notes."""
+    return "; ".join(next(event for event in events if isinstance(event, Described)).notes)
+
+
+def test_times_are_those_of_the_schedule_in_its_order(endpoint: Endpoint, run: Run) -> None:
+    before = len(endpoint.did())
+    events = run(runs=3, model="plan-20-5", max_tokens=6)
+    did = endpoint.did()[before:][1:]  # the first was the warm-up
+    series = found(events).series
+    assert [len(series[name]) for name in ("ttft", "itl", "tpot", "e2e")] == [3, 15, 3, 3]
+    assert measured(events).samples_ns == series["e2e"]
+    assert len(measured(events).warmup_ns) == 1
+    for told, ttft, tpot, e2e in zip(did, series["ttft"], series["tpot"], series["e2e"], strict=True):
+        assert 20_000_000 <= ttft < e2e, "nothing is seen before it was sent"
+        assert e2e >= told["sent"][-1] - told["begun"]
+        assert tpot == round((e2e - ttft) / 5)
+    assert not any(isinstance(event, Loaded) for event in events)
+    assert found(events).figures["output_tokens"] == 18
+    assert found(events).figures["prompt_tokens"] == 30
+
+
+def test_every_level_asks_what_it_should_and_no_made_prompt_comes_twice(endpoint: Endpoint, run: Run) -> None:
+    before = len(endpoint.did())
+    events = run(
+        runs=3, concurrency=[1, 4], rates=[50], requests=8, slo={"ttft_ms": 60_000}, seed=5, temperature=0.5
+    )
+    asked = [told["asked"] for told in endpoint.did()[before:]]
+    assert len(asked) == 1 + 3 + 8 + 8
+    assert len({one["messages"][0]["content"] for one in asked}) == len(asked)
+    assert {(one["seed"], one["temperature"], one["max_tokens"]) for one in asked} == {(5, 0.5, 4)}
+    figures = found(events).figures
+    assert (figures["requests"], figures["c4_requests"], figures["r50_requests"]) == (3, 8, 8)
+    assert figures["goodput_share"] == figures["c4_goodput_share"] == 1.0
+    assert figures["r50_saturated"] == 0.0
+    assert figures["c4_output_tokens"] == 32
+    assert "r50_lag_ms_max" in figures
+
+
+def test_completions_and_answers_in_one_piece_are_measured_too(endpoint: Endpoint, run: Run) -> None:
+    assert found(run(endpoint="completions")).figures["output_tokens"] == 8
+    assert endpoint.did()[-1]["asked"]["chat"] is False
+    events = run(stream=False)
+    assert set(found(events).series) == {"e2e"}
+    assert "not streamed" in notes(events)
+
+
+def test_without_usage_no_tokens_are_made_up(run: Run) -> None:
+    events = run(model="no-usage")
+    assert not {"output_tokens", "output_tokens_per_s"} & found(events).figures.keys()
+    assert "tpot" not in found(events).series
+    assert "does not tell its usage" in notes(events)
+
+
+def test_requests_that_fail_are_counted_apart_and_made_up_for(run: Run) -> None:
+    events = run(runs=4, model="flaky")
+    assert len(measured(events).samples_ns) == 4
+    assert found(events).figures["requests_failed"] >= 1
+    assert found(events).figures["requests"] == 4 + found(events).figures["requests_failed"]
+
+
+@pytest.mark.parametrize(
+    ("model", "error", "why"),
+    [
+        ("error-500", Crashed, "HTTP 500: out of luck"),
+        ("error-400", Unfit, "refuses this workload: .* HTTP 400: max_tokens is too large"),
+        ("html", Crashed, "text/html, not text/event-stream"),
+        ("not-json", Crashed, "not JSON"),
+        ("cut", Crashed, "the connection ended before the answer did"),
+        ("redirect", Crashed, "HTTP 307: it redirects, which is not followed"),
+        ("long-line", Crashed, "longer than"),
+        ("endless", Crashed, "more text came than 4 tokens can hold"),
+        ("no-text", Crashed, "no text came"),
+        ("one-piece", Crashed, "in one piece although a stream was asked for"),
+        ("no-http", Crashed, "no HTTP"),
+        ("big-head", Crashed, "head of the answer is longer"),
+        ("silent", Crashed, r"no whole answer within 0\.3 s"),
+        ("nowhere", WrongUnit, "does not serve 'nowhere'"),
+    ],
+)
+def test_a_server_that_breaks_the_rules_fails_the_run_with_a_line(
+    model: str, error: type[DriverError], why: str, run: Run
+) -> None:
+    with pytest.raises(error, match=why):
+        run(model=model, timeout_s=0.3 if model == "silent" else 20)
+
+
+def test_an_answer_that_ends_with_its_connection_is_whole(run: Run) -> None:
+    assert found(run(runs=3, model="no-length")).figures["output_tokens"] == 12
+
+
+def test_a_server_that_cannot_keep_up_ends_the_open_sweep(run: Run) -> None:
+    events = run(model="one-at-a-time", max_tokens=3, rates=[100, 200, 300], requests=60)
+    assert found(events).figures["r100_saturated"] == 1.0
+    assert "r200_requests" not in found(events).figures
+    assert "full at 100 requests a second: not tried: 200, 300" in notes(events)
+
+
+def test_summaries_are_held_against_their_references(run: Run) -> None:
+    events = run(runs=4, model="summary", task="summarise", max_tokens=200)
+    figures = found(events).figures
+    assert 0 < figures["rouge2_f"] < figures["rouge1_f"] < 1
+    assert figures["summary_length_ratio"] > 0
+    assert "ROUGE of 4 summaries of 4 articles" in notes(events)
+
+
+def test_a_black_box_tells_nothing_of_its_inside_and_a_gray_one_does(endpoint: Endpoint, run: Run) -> None:
+    black = run()
+    assert not [name for name in found(black).figures if name.startswith("server_")]
+    assert next(event for event in black if isinstance(event, Described)).providers == ("access: black",)
+    gray = run(runs=3, private={**endpoint.private, WATCH: "1"})
+    assert next(event for event in gray if isinstance(event, Described)).providers == ("access: gray",)
+    figures = found(gray).figures
+    assert figures["server_output_tokens"] == 12
+    assert figures["server_rss_peak_bytes"] >= figures["server_rss_before_bytes"] > 1_000_000
+    assert figures["server_cpu_s"] >= 0
+    assert "server_gpu_bytes" not in figures
+
+
+def test_an_endpoint_that_is_not_there_offers_no_unit(endpoint: Endpoint) -> None:
+    assert ApiDriver({}).units() == ()
+    assert [info.runtime for info in ApiDriver(endpoint.private).units()] == ["planned"]
+    for url, why in (
+        (f"http://127.0.0.1:{endpoint.port}", "HTTP 404: no such page"),
+        ("http://127.0.0.1:1/v1", "does not answer: Connection refused"),
+        ("http://no-such-host.invalid/v1", "its name is not known here"),
+        ("http://u:p@127.0.0.1/v1", "must not hold a key or password"),
+        ("file:///etc/passwd", "must look like http"),
+        ("http://[::1/v1", "cannot be read"),
+    ):
+        with pytest.raises(Unfit, match=why) as told:
+            ApiDriver({URL: url}).units()
+        assert "127.0.0.1" not in str(told.value).replace("http://127.0.0.1:8000/v1", ""), (
+            "no address of the owner's"
+        )
+    with pytest.raises(Unfit, match="what no key can") as told:
+        ApiDriver({URL: endpoint.private[URL], KEY: SECRET + "\r\nX: y"}).units()
+    assert SECRET not in str(told.value)
+
+
+async def _idle_then_used(endpoint: Endpoint) -> tuple[int, int]:
+    client = Client(server_of(endpoint.private[URL]))
+    await client.warm(3)
+    first = await client.get("/v1/models")
+    for line in client._idle:  # what a server does with connections that have been idle for long
+        assert line.transport is not None
+        line.transport.close()
+    second = await client.get("/v1/models")
+    client.close()
+    return first.http.status, second.http.status
+
+
+def test_connections_that_were_closed_for_being_idle_are_made_anew(endpoint: Endpoint) -> None:
+    assert asyncio.run(_idle_then_used(endpoint)) == (200, 200)
+    with pytest.raises(Unreachable, match="Connection refused"):
+        asyncio.run(Client(server_of("http://127.0.0.1:1/v1")).get("/"))
+
+
+# -- in processes of its own ---------------------------------------------------------------------------------------------
+
+
+def workload(folder: Path, **keys: Any) -> str:
+    """A workload file."""
+    path = folder / "w.json"
+    path.write_text(json.dumps({"model": "plan-5-1", "max_tokens": 3, **keys}))
+    return str(path)
+
+
+def test_the_driver_keeps_the_contract(endpoint: Endpoint, tmp_path: Path) -> None:
+    check_all(Subject("api", UNIT, workload(tmp_path), private=endpoint.private, loads=False))
+
+
+def test_one_launch_is_all_however_many_are_asked_for(endpoint: Endpoint, tmp_path: Path) -> None:
+    order = WorkOrder(workload(tmp_path), UNIT, runs=30, loads=6)
+    with Zygote("api", private={**endpoint.private, WATCH: "1"}) as zygote:
+        events = list(measure(order, Limits(load_s=20, run_s=60), zygote))
+    assert [len(event.samples_ns) for event in events if isinstance(event, Measured)] == [30]
+    assert not any(isinstance(event, Loaded) for event in events)
+    assert found(events).figures["server_output_tokens"] == 90, "who is watched is seen from the launch too"
+
+
+def test_the_key_opens_the_server_and_is_shown_nowhere(locked: Endpoint, tmp_path: Path) -> None:
+    path = workload(tmp_path)
+    said: list[str] = []
+    with Zygote("api", private=locked.private) as zygote:
+        events = list(measure(WorkOrder(path, UNIT, runs=2), Limits(), zygote))
+        assert any(isinstance(event, Checked) for event in events)
+        said += map(repr, events)
+        for model in ("tells-key", "error-500"):
+            with pytest.raises(DriverError) as told:
+                list(measure(WorkOrder(workload(tmp_path, model=model), UNIT, runs=1), Limits(), zygote))
+            said.append(str(told.value))
+        said += [repr(zygote), repr(server_of(locked.private[URL], SECRET))]
+    for key in ("", "sk-wrong"):
+        private = {**locked.private, KEY: key}
+        told_units = probe_units(private={"api": private})
+        assert UNIT not in {info.unit for info in told_units.units}
+        assert any("refuses the key (HTTP 401)" in trouble for trouble in told_units.troubles)
+        said += told_units.troubles
+    assert "Incorrect API key provided: …" in "\n".join(said)
+    assert not [line for line in said if SECRET in line or "sk-wrong" in line]
+
+
+def test_no_other_driver_gets_what_the_owner_gave_this_one() -> None:
+    environ = {"PATH": os.environ["PATH"], KEY: SECRET, URL: "http://x/v1", WATCH: "1", NAME: "n"}
+    assert SECRET not in repr(clean_environment(environ))
+    assert not [name for name in clean_environment(environ) if name.startswith("SARK_API")]
+    assert "api" not in {info.driver for info in launch.probe_units().units}, (
+        "not even tried where nothing is given"
+    )

@@ -1,0 +1,201 @@
+"""Reading a server's answers: HTTP as it comes in pieces, what counts as text, and everything that is none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drivers.openai.http import MAX_HEAD, Broken, Http
+from drivers.openai.sse import MAX_BODY, MAX_LINE, Answer, Ended, words_of
+
+STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def event(said: Any) -> bytes:
+    return b"data: " + json.dumps(said).encode() + b"\n\n"
+
+
+def piece(text: str | None, reason: str | None = None) -> bytes:
+    return event({"choices": [{"delta": {} if text is None else {"content": text}, "finish_reason": reason}]})
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+def usage(prompt: object, output: object) -> bytes:
+    return event({"choices": [], "usage": {"prompt_tokens": prompt, "completion_tokens": output}})
+
+
+END = chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
+
+
+def read(parts: Sequence[bytes], **changes: Any) -> Answer:
+    """An answer whose parts come at 1, 2, 3 … ms after its sending."""
+    answer = Answer(max_tokens=10, **changes)
+    for at, part in enumerate(parts, start=1):
+        answer.feed(at * 1_000_000, part)
+    return answer
+
+
+def test_the_first_text_counts_and_not_the_role_before_it_nor_the_usage_after_it() -> None:
+    role = event({"choices": [{"delta": {"role": "assistant", "content": ""}}]})
+    parts = [
+        STREAM + chunk(role),
+        chunk(piece("a")),
+        chunk(piece("b")),
+        chunk(piece("c", "stop")),
+        chunk(usage(7, 4)),
+        END,
+    ]
+    found = read(parts).result(keep=True, keep_text=True)
+    assert found.ended is Ended.COMPLETE
+    assert (found.ttft_ns, found.e2e_ns) == (2_000_000, 4_000_000)
+    assert found.itl_ns == (1_000_000, 1_000_000)
+    assert (found.pieces, found.prompt_tokens, found.output_tokens, found.text) == (3, 7, 4, "abc")
+    assert found.tpot_ns == round(2_000_000 / 3)
+
+
+def test_thinking_aloud_is_output_and_so_is_the_text_of_a_completion() -> None:
+    thought = event({"choices": [{"delta": {"reasoning_content": "hm"}}]})
+    plain = event({"choices": [{"text": "a", "finish_reason": "stop"}]})
+    found = read([STREAM + chunk(thought), chunk(plain), END]).result(keep=True, keep_text=True)
+    assert (found.ttft_ns, found.text) == (1_000_000, "hma")
+
+
+def test_one_token_has_no_time_between_tokens_and_no_usage_has_no_tokens() -> None:
+    assert (
+        read([STREAM + chunk(piece("a", "stop")), chunk(usage(3, 1)), END]).result(keep=True).tpot_ns is None
+    )
+    for told in (usage("7", True), usage(-1, 2.5), event({"choices": [], "usage": 3}), b""):
+        found = read([STREAM + chunk(piece("a", "stop") + told), END]).result(keep=True)
+        assert found.ended is Ended.COMPLETE
+        assert (found.prompt_tokens, found.output_tokens) == (None, None)
+
+
+@given(st.data())
+def test_an_answer_is_the_same_however_it_is_cut_into_pieces(data: st.DataObject) -> None:
+    whole = (
+        STREAM
+        + chunk(piece("ä") + b": a comment\r\n\r\n")
+        + chunk(piece("b", "stop"))
+        + chunk(usage(7, 2))
+        + END
+    )
+    cuts = sorted(data.draw(st.sets(st.integers(1, len(whole) - 1), max_size=8)))
+    found = read([whole[a:b] for a, b in zip([0, *cuts], [*cuts, len(whole)], strict=True)]).result(
+        keep=True, keep_text=True
+    )
+    assert (found.ended, found.text, found.output_tokens) == (Ended.COMPLETE, "äb", 2)
+
+
+@given(st.lists(st.binary(max_size=200), max_size=6))
+def test_rubbish_ends_an_answer_or_leaves_it_waiting_and_never_raises(parts: list[bytes]) -> None:
+    for head in (b"", STREAM):
+        answer = read([head, *parts])
+        answer.end()
+        assert answer.done
+        assert answer.result(keep=True).ended in (Ended.FAILED, Ended.INCOMPLETE)
+
+
+def failures() -> Iterator[tuple[list[bytes], str]]:
+    json_head = b"HTTP/1.1 %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    yield [STREAM + chunk(b"data: {nonsense\n\n")], "not JSON: {nonsense"
+    yield [STREAM + chunk(b"data: [1]\n\n")], "not a JSON object"
+    yield [STREAM + chunk(event({"error": {"message": "no\x1b[31m memory"}}))], "gave up: no [31m memory"
+    yield [STREAM + chunk(piece(None, "stop")), END], "no text came"
+    yield [STREAM + chunk(piece("a")), b"0\r\n\r\n"], "broke off without a finish_reason"
+    yield [STREAM + b"zz\r\n"], "not in chunks"
+    yield [STREAM, *[chunk(piece("a"))] * 40], "more text came than 10 tokens"
+    yield [STREAM, *[chunk(b"x" * 60_000)] * 5], "longer than"
+    yield [json_head % (b"500 No", 9) + b"{broken<b"], "HTTP 500: {broken<b"
+    yield [json_head % (b"429 Slow", 0)], "HTTP 429: without a word"
+    yield [json_head % (b"200 OK", 2) + b"[]"], "not a JSON object"
+    yield [json_head % (b"200 OK", 2) + b"{}"], "in one piece although a stream"
+    yield (
+        [b"HTTP/1.1 302 Found\r\nLocation: http://x/\r\nContent-Length: 0\r\n\r\n"],
+        "redirects, which is not followed",
+    )
+    yield (
+        [b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 1\r\n\r\n<"],
+        "text/html, not text/event-stream",
+    )
+    yield [b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n"], "length is no number"
+    yield [b"SSH-2.0\r\n"], "no HTTP"
+    yield [b"HTTP/1.1 OK\r\n\r\n"], "no HTTP/1.1"
+    yield [b"HTTP/1.1 200 OK\r\nX: " + b"x" * MAX_HEAD], "head of the answer is longer"
+    yield [b"HTTP/1.1 200 OK\r\n\r\n", *[b"x" * 65536] * (MAX_BODY // 65536 + 1)], "longer than 4 MiB"
+
+
+@pytest.mark.parametrize(("parts", "why"), list(failures()), ids=[why for _, why in failures()])
+def test_what_is_no_answer_fails_with_a_sentence(parts: list[bytes], why: str) -> None:
+    answer = read(parts)
+    assert answer.done
+    assert why in answer.result(keep=True).why
+    assert not answer.http.keep, "the connection is not used again"
+
+
+def test_a_stream_that_breaks_off_after_text_is_incomplete() -> None:
+    answer = read([STREAM + chunk(piece("a"))])
+    answer.end()
+    found = answer.result(keep=True)
+    assert (found.ended, found.why) == (Ended.INCOMPLETE, "the connection ended before the answer did")
+
+
+def test_an_endless_line_is_refused_long_before_it_fills_the_memory() -> None:
+    answer = Answer(max_tokens=30_000)
+    answer.feed(0, STREAM)
+    fed = 0
+    while not answer.done:
+        answer.feed(0, chunk(b"x" * 65536))
+        fed += 65536
+    assert "a line of the answer is longer" in answer.why
+    assert fed <= MAX_LINE + 2 * 65536
+
+
+def test_an_answer_in_one_piece_has_an_end_and_no_first_text() -> None:
+    said = {
+        "choices": [{"message": {"content": "a b"}, "finish_reason": "stop"}],
+        "usage": {"completion_tokens": 2},
+    }
+    body = json.dumps(said).encode()
+    for head in (b"Content-Length: %d\r\n" % len(body), b"Connection: close\r\n"):
+        answer = read(
+            [b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n" + head + b"\r\n", body], stream=False
+        )
+        answer.end()
+        found = answer.result(keep=True)
+        assert (found.ended, found.ttft_ns, found.e2e_ns) == (Ended.COMPLETE, None, 2_000_000)
+        assert (found.output_tokens, found.tpot_ns) == (2, None)
+
+
+def test_a_connection_goes_on_only_after_a_whole_answer_that_lets_it() -> None:
+    body = b"Content-Length: 1\r\n\r\nx"
+    kept = Http()
+    assert kept.feed(b"HTTP/1.1 200 OK\r\n" + body) == b"x"
+    assert kept.done
+    assert kept.keep
+    for response in (
+        b"HTTP/1.1 200 OK\r\nConnection: close\r\n" + body,
+        b"HTTP/1.0 200 OK\r\n" + body,
+        b"HTTP/1.1 200 OK\r\n" + body + b"HTTP/1.1 200 OK",
+    ):
+        http = Http()
+        http.feed(response)
+        assert http.done
+        assert not http.keep
+    with pytest.raises(Broken, match="ended before"):
+        Http().end()
+
+
+def test_what_a_server_says_of_an_error_is_one_short_clean_line() -> None:
+    assert words_of(b"<!DOCTYPE html><p>no") == "a page of HTML"
+    assert words_of(b'{"error": "no\\n room"}') == "no room"
+    assert words_of(b"") == "without a word"
+    assert len(words_of(b"x" * 10_000)) == 200
+    assert words_of(b"[" * 100_000)

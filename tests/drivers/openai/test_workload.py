@@ -1,0 +1,280 @@
+"""Workload files, the figures made of a level, and the looks at a server: everything pure of the API driver."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drivers.contract.base import Unfit, WorkOrder, WrongUnit
+from drivers.openai import figures, prompts, server_process
+from drivers.openai.driver import check, chosen, requests_of
+from drivers.openai.load import poisson
+from drivers.openai.sse import Answered, Ended
+from drivers.openai.workload import Endpoint, Job, Objectives, Workload, read_workload
+
+MS = 1_000_000
+
+
+@pytest.fixture
+def reading(tmp_path: Path) -> Callable[[str | bytes], Workload]:
+    """Reads a text as a workload file."""
+
+    def read(content: str | bytes) -> Workload:
+        path = tmp_path / "w.yaml"
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return read_workload(str(path))
+
+    return read
+
+
+def test_a_workload_is_the_same_in_yaml_and_in_json(reading: Callable[[str], Workload]) -> None:
+    text = "model: m\nendpoint: completions\nprompts: [a, b]\nconcurrency: [1, 16]\nrates: [0.5, 5]\nslo: {ttft_ms: 9}\n"
+    found = reading(text)
+    assert found == Workload(
+        model="m",
+        endpoint=Endpoint.COMPLETIONS,
+        prompts=("a", "b"),
+        concurrency=(1, 16),
+        rates=(0.5, 5.0),
+        slo=Objectives(ttft_ms=9.0),
+    )
+    same = {
+        "model": "m",
+        "endpoint": "completions",
+        "prompts": ["a", "b"],
+        "concurrency": [1, 16],
+        "rates": [0.5, 5],
+    }
+    assert reading(json.dumps({**same, "slo": {"ttft_ms": 9}})) == found
+    assert reading("prompts: {tokens: 7}\ntask: generate").prompt_tokens == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "it is empty"),
+        ("- 1", "must be a table"),
+        ("modle: x", r"unknown key 'modle'; known: concurrency"),
+        ("url: http://169.254.169.254/", "unknown key 'url'"),
+        ("model: x\nmodel: y", "line 2: 'model' stands there twice"),
+        ('{"model": "x", "model": "y"}', "a key stands there twice"),
+        ("a: &x [1]\nb: *x", "alias"),
+        ("model: !!python/object:os.system x", "put it in quotes"),
+        ("model: 2020-01-01", "timestamp is no text"),
+        ("model: 7", "model must be a text"),
+        ("prompts: [[[[[[1]]]]]]", "nested too deep"),
+        ("[" * 100_000, "neither YAML nor JSON"),
+        ('{"a":' * 40_000, "nested too deep"),
+        ("max_tokens: 0", "from 1 to 32768"),
+        ("max_tokens: true", "max_tokens must be a whole number"),
+        ("temperature: .nan", "temperature must be a number"),
+        ('{"temperature": NaN}', "NaN is not a number"),
+        ("concurrency: [1, 1]", "names a level twice"),
+        ("concurrency: [129]", "from 1 to 128"),
+        ("rates: [5, 1]", "rates must rise"),
+        ("slo: {}", "slo is empty"),
+        ("slo: {p99: 1}", "unknown key 'p99'"),
+        ("prompts: []", "a list of 1 to 1000"),
+        ("prompts: ['']", r"prompts\[0\] must be a text"),
+        ('{"prompts": ["\\ud800"]}', "half of a character"),
+        ("task: summarise\nprompts: [a]", "the articles are the prompts"),
+        ("task: translate", "must be one of generate, summarise"),
+        ("stream: 'no'", "stream must be true or false"),
+        (b"\xff\xfe", "not text in UTF-8"),
+        (b"#" * 300_000, "larger than 256 KiB"),
+    ],
+)
+def test_what_is_no_workload_is_refused_with_a_line(
+    text: str | bytes, why: str, reading: Callable[[str | bytes], Workload]
+) -> None:
+    with pytest.raises(Unfit, match=why) as told:
+        reading(text)
+    assert "\n" not in str(told.value)
+
+
+@given(st.text(max_size=60) | st.binary(max_size=60))
+def test_any_text_is_a_workload_or_unfit(tmp_path_factory: pytest.TempPathFactory, text: str | bytes) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.yaml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode(errors="replace"))
+    with suppress(Unfit):  # and nothing else
+        read_workload(str(path))
+
+
+def test_an_order_that_asks_what_an_api_has_not_is_unfit() -> None:
+    for order, why in (
+        (WorkOrder("m", "u", precision=0.02), "not with a precision"),
+        (WorkOrder("m", "u", dims={"n": 1}), "takes no dims"),
+        (WorkOrder("m", "u", pre=({"step": "normalise"},)), "no pre-run"),
+        (WorkOrder("m", "u", runs=10_001), "at most 10000"),
+        (WorkOrder("m", "u", runs=9_000), "may be at most 1000000"),
+    ):
+        with pytest.raises(Unfit, match=why):
+            check(Workload(), order)
+    with pytest.raises(Unfit, match="more than 64 MiB"):
+        check(Workload(prompt_tokens=32_000, max_tokens=1), WorkOrder("m", "u", runs=5000))
+    check(Workload(), WorkOrder("m", "u"))
+    assert requests_of(Workload(requests=3), 100, 8) == 3
+    assert requests_of(Workload(), 2, 8) == 8
+
+
+def test_a_model_that_is_not_served_here_may_be_elsewhere() -> None:
+    assert chosen("a", ("a", "b")) == "a"
+    assert chosen("", ("a",)) == "a"
+    for wanted, served in (("c", ("a", "b")), ("", ("a", "b")), ("", ())):
+        with pytest.raises(WrongUnit, match="serve"):
+            chosen(wanted, served)
+
+
+def test_made_prompts_differ_from_the_first_word_on_and_come_again_with_the_seed() -> None:
+    made = prompts.prompts(Workload(prompt_tokens=20), 1)
+    texts = [made(number) for number in range(50)]
+    assert len(set(texts)) == 50
+    assert {len(text.split()) for text in texts} == {20}
+    assert texts == [prompts.prompts(Workload(prompt_tokens=20), 1)(number) for number in range(50)]
+    assert texts[0] != prompts.prompts(Workload(prompt_tokens=20), 2)(0)
+    listed = prompts.prompts(Workload(prompts=("a", "b")), 1)
+    assert [listed(number) for number in range(3)] == ["a", "b", "a"]
+
+
+def test_a_request_says_what_the_workload_does() -> None:
+    chat = json.loads(prompts.body(Workload(max_tokens=9, seed=3, ignore_eos=True), "m", "hello"))
+    assert chat["messages"] == [{"role": "user", "content": "hello"}]
+    assert chat["stream_options"] == {"include_usage": True}
+    assert (chat["max_tokens"], chat["seed"], chat["ignore_eos"], chat["stream"]) == (9, 3, True, True)
+    plain = json.loads(prompts.body(Workload(endpoint=Endpoint.COMPLETIONS, stream=False), "m", "hello"))
+    assert plain["prompt"] == "hello"
+    assert "stream_options" not in plain
+    assert "seed" not in plain
+    article = prompts.prompts(Workload(job=Job.SUMMARISE), 0)(0)
+    assert article.startswith("Summarise")
+
+
+def test_arrivals_are_seeded_and_come_at_the_rate() -> None:
+    due = poisson(10, 2000, 1)
+    assert due == poisson(10, 2000, 1)
+    assert due != poisson(10, 2000, 2)
+    assert list(due) == sorted(due)
+    assert due[-1] == pytest.approx(200, rel=0.1)
+
+
+# -- figures -------------------------------------------------------------------------------------------------------------
+
+
+def answered(ttft_ms: float = 10, e2e_ms: float = 100, tokens: int | None = 10, **changes: Any) -> Answered:
+    """A complete answer."""
+    told = {
+        "ttft_ns": round(ttft_ms * MS),
+        "e2e_ns": round(e2e_ms * MS),
+        "output_tokens": tokens,
+        "pieces": 10,
+    }
+    return Answered(**{"ended": Ended.COMPLETE, "prompt_tokens": 5, **told, **changes})
+
+
+def test_the_figures_of_a_level_are_those_of_its_complete_requests() -> None:
+    answers = [
+        answered(),
+        answered(20, 200),
+        Answered(Ended.FAILED, "no"),
+        Answered(Ended.INCOMPLETE, "cut", 5),
+    ]
+    found = figures.of_level("c4_", answers, 2.0, Objectives(ttft_ms=15))
+    assert found == {
+        "c4_requests": 4,
+        "c4_requests_failed": 1,
+        "c4_requests_incomplete": 1,
+        "c4_requests_per_s": 1.0,
+        "c4_output_tokens": 20,
+        "c4_output_tokens_per_s": 10.0,
+        "c4_tokens_per_piece": 1.0,
+        "c4_prompt_tokens": 10,
+        "c4_ttft_ms_p50": 15.0,
+        "c4_tpot_ms_p50": 15.0,
+        "c4_e2e_ms_p50": 150.0,
+        "c4_goodput_rps": 0.5,
+        "c4_goodput_share": 0.25,
+    }
+
+
+def test_tokens_that_one_answer_does_not_tell_are_not_summed() -> None:
+    found = figures.of_level("", [answered(), answered(tokens=None)], 1.0, Objectives(tpot_ms=50))
+    assert not {"output_tokens", "output_tokens_per_s", "goodput_rps"} & found.keys()
+    assert not [name for name in found if "_p50" in name], (
+        "of what travels raw the scheduler makes the statistics"
+    )
+
+
+def test_a_percentile_needs_enough_answers() -> None:
+    for n, names in ((1, {"x_p50"}), (44, {"x_p50", "x_p90"}), (459, {"x_p50", "x_p90", "x_p99"})):
+        assert figures.percentiles("x", [MS] * n).keys() == names
+    assert figures.percentiles("x", [at * MS for at in range(1, 51)]) == {"x_p50": 25.5, "x_p90": 45.0}
+    assert figures.percentiles("x", []) == {}
+
+
+def test_good_is_what_meets_every_objective() -> None:
+    slow = answered(10, 1000, 2)
+    assert not figures.meets(slow, Objectives(tpot_ms=500))
+    assert figures.meets(answered(10, 1000, 1), Objectives(tpot_ms=500)), "one token has no time between"
+    assert not figures.meets(slow, Objectives(ttft_ms=50, e2e_ms=999))
+
+
+def test_a_server_is_full_when_waits_rise_by_much_and_not_by_chance() -> None:
+    rising = [10 * MS + at * MS for at in range(40)]
+    assert figures.rising(rising)
+    assert not figures.rising(rising[:19]), "too few"
+    assert not figures.rising([100 * MS + at * MS for at in range(40)]), "by little"
+    assert not figures.rising(list(reversed(rising)))
+    noisy = [10 * MS + (at * 7919 % 40) * MS for at in range(60)]
+    assert not figures.rising(noisy)
+
+
+def test_names_of_rates_are_names_of_figures() -> None:
+    assert [figures.rate_name(rate) for rate in (5, 0.5, 1000, 0.01)] == ["r5", "r0p5", "r1000", "r0p01"]
+
+
+# -- the gray box --------------------------------------------------------------------------------------------------------
+
+
+def test_known_counters_are_summed_over_labels_and_rubbish_is_passed_over() -> None:
+    page = b"""# HELP vllm:generation_tokens_total x
+vllm:generation_tokens_total{engine="0",model_name="a}b"} 10.0
+vllm:generation_tokens_total{engine="1"} 5 1700000000
+llamacpp:tokens_predicted_total 7
+vllm:prompt_tokens_total NaN
+unknown_total 3
+\xff\xfe
+"""
+    assert server_process.read_counters(page) == {
+        "vllm:generation_tokens_total": 15.0,
+        "llamacpp:tokens_predicted_total": 7.0,
+    }
+
+
+def test_what_is_not_seen_is_left_out_of_the_differences() -> None:
+    reading = server_process.Reading
+    assert server_process.differences(reading(), reading(), 1.0, None) == {}
+    counted = reading(counters={"vllm:prompt_tokens_total": 5.0, "llamacpp:n_decode_total": 1.0})
+    later = reading(100, 300, 3.0, 7, {"vllm:prompt_tokens_total": 9.0, "llamacpp:n_decode_total": 0.0})
+    assert server_process.differences(counted, later, 1.0, None) == {
+        "server_gpu_bytes": 7,
+        "server_prompt_tokens": 4.0,
+    }, "a counter that fell was started anew"
+    risen = server_process.differences(reading(90, 200, 1.0), later, 4.0, 150)
+    assert risen["server_rss_peak_bytes"] == 300
+    assert risen["server_cpu_percent"] == 50.0
+    assert server_process.differences(reading(90, 300, 1.0), later, 4.0, 150)["server_rss_peak_bytes"] == 150
+
+
+def test_only_loopback_is_this_host() -> None:
+    assert server_process.is_here(("127.0.0.1", "::1"))
+    assert not server_process.is_here(("127.0.0.1", "192.0.2.7"))
+    assert not server_process.is_here(())
+    assert server_process.highest_of("Name:\tx\nVmHWM:\t   12 kB\n") == 12 * 1024
+    assert server_process.highest_of("") is None

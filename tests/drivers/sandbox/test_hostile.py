@@ -1,0 +1,381 @@
+"""Models and drivers that mean harm, in real processes: what they try is refused or ends with a reason, and nothing is left of them.
+
+What must be refused follows the tier that this machine's probe claims. The same acts are also tried without a sandbox, so that one
+that is refused for another reason is noticed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+import pytest
+
+from drivers.contract import frames
+from drivers.contract.base import (
+    MIB,
+    Crashed,
+    DriverError,
+    Event,
+    Found,
+    Limits,
+    OutOfMemory,
+    TimedOut,
+    Unfit,
+    WorkOrder,
+)
+from drivers.launch import tier as sandbox
+from drivers.launch.launch import Launch, Zygote
+from drivers.launch.process import ForkedChild, ZygoteProcess
+from drivers.sandbox.rlimits import Tier
+from tests.drivers import villain
+from tests.drivers.shelf import Shelf
+
+GONE_S: Final = 5.0
+ROOM: Final = 4 * MIB
+LIMITS: Final = Limits(load_s=20, run_s=20, memory_bytes=1024 * MIB, output_bytes=ROOM)
+
+ALWAYS: Final = frozenset(
+    {"open more files", "take more memory than allowed", "dump its memory", "speak for the keeper"}
+)
+"""Refused on every tier: the limits, and what nobody hands it."""
+ROOT_ONLY: Final = frozenset({"take more memory than allowed", "dump its memory"})
+"""The superuser may raise limits where nothing takes its rights."""
+BY_PROBE: Final = {
+    "reads_secret": (
+        "read a file beside the model",
+        "read it by a symbolic link",
+        "read it by a hard link",
+        "read it by going up",
+        "read it by going up from its own folder",
+        "read a key of the node",
+        "look into the node's folder",
+        "look into temporary files",
+        "read who uses this device",
+        "read the node's files by its root",
+    ),
+    "writes_outside": (
+        "write beside the model",
+        "write into the model",
+        "remove the model",
+        "write into the libraries",
+        "change the kernel's settings",
+        "press the kernel's keys",
+    ),
+    "connects": (
+        "connect",
+        "send a datagram",
+        "open a socket of version 6",
+        "ask the kernel about the network",
+    ),
+    "executes": (
+        "fork",
+        "fork with flags behind a pointer",
+        "run a program",
+        "become a program",
+        "limit the node",
+        "hold the node by its number",
+        "signal everybody",
+        "outlive the keeper",
+        "be somebody else",
+        "new namespaces",
+        "watch the kernel",
+        "handle page faults",
+        "rings into the kernel",
+        "the kernel's keyring",
+        "memory that outlives it",
+        "files in memory",
+        "change the rights beside the model",
+        "change the times beside the model",
+        "mark the file beside the model",
+        "cut off the file beside the model",
+        "connect to a local service by its file",
+    ),
+    "signals": ("signal the node", "signal the node by a file"),
+    "sees_processes": ("see the node's process", "read the node's environment", "connect to a local service"),
+    "fills_disk": ("fill the disk", "threads without end", "code of its own"),
+}
+"""What the probe tries → what must be refused where that is refused, for it is shut by the same part."""
+EVERYWHERE_OPEN: Final = frozenset(
+    {
+        "connect",
+        "send a datagram",
+        "fork",
+        "run a program",
+        "become a program",
+        "signal the node",
+        "signal the node by a file",
+        "fill the disk",
+    }
+    | {
+        "read a file beside the model",
+        "read it by a symbolic link",
+        "write beside the model",
+        "code of its own",
+    }
+    | {
+        "see the node's process",
+        "look into the node's folder",
+        "connect to a local service",
+        "look into temporary files",
+        "change the rights beside the model",
+        "change the times beside the model",
+        "cut off the file beside the model",
+        "connect to a local service by its file",
+    }
+)
+"""What works without a sandbox on any Linux: the control."""
+
+
+class Stage(ZygoteProcess):
+    """A zygote whose driver is the villain."""
+
+    @staticmethod
+    def command(*arguments: str) -> list[str]:
+        """See `ZygoteProcess`."""
+        return [sys.executable, "-P", villain.__file__, *arguments]
+
+
+class Den:
+    """As `Zygote`, for the villain."""
+
+    driver = "villain"
+
+    def __init__(self, tier: Tier) -> None:
+        self.tier = tier
+        self.process = Stage("villain", False, True, tier)
+
+    def launch(self, order: WorkOrder, limits: Limits, job: str) -> ForkedChild:
+        """See `Zygote.launch`."""
+        return self.process.fork(
+            frames.pack_order(order, limits, self.driver, False, job), limits.output_bytes
+        )
+
+    def close(self) -> None:
+        """End it."""
+        self.process.close()
+
+
+REACHED: Final = sandbox.probe()
+OPEN: Final = sandbox.experienced(REACHED.tier) if REACHED.tier is not Tier.NONE else tuple(BY_PROBE)
+REFUSED: Final = sorted(
+    {act for name, acts in BY_PROBE.items() if name not in OPEN for act in acts}
+    | (ALWAYS if REACHED.tier is not Tier.NONE or os.geteuid() else ALWAYS - ROOT_ONLY)
+)
+"""What this machine has to refuse, by its own claim; on every tier there is something."""
+
+
+@pytest.fixture(scope="module")
+def den() -> Iterator[Den]:
+    """The villain, as far shut in as this machine can."""
+    made = Den(REACHED.tier)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def loose() -> Iterator[Den]:
+    """The villain without a sandbox."""
+    made = Den(Tier.NONE)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str]]:
+    """A file beside the model, a key in a home, a port and a local service that answer; writes a model that knows of them."""
+    home, models = tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("wicked")
+    key, beside = home / "key", models / "beside"
+    key.write_bytes(b"the node's key")
+    beside.write_bytes(b"not for models")
+    with (
+        socket.socket() as listening,
+        socket.socket(socket.AF_UNIX) as local,
+        socket.socket(socket.AF_UNIX) as service,
+    ):
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        name = f"sark-test-{os.getpid()}"
+        local.bind(f"\0{name}")
+        local.listen()
+        place = str(home / "service")
+        service.bind(place)
+        service.listen()
+        known = {"beside": str(beside), "key": str(key), "node": os.getpid(), "room": ROOM}
+        known |= {"abstract": name, "service": place}
+
+        def model(**told: Any) -> str:
+            path = models / "model.json"
+            path.write_text(json.dumps(known | {"port": listening.getsockname()[1]} | told))
+            return str(path)
+
+        yield model
+
+
+def play(den: Den, model: str, limits: Limits = LIMITS) -> list[Event]:
+    """Everything that one launch of the villain told."""
+    launch = Launch(WorkOrder(model, "CPU (Villain)", 1, 1), limits, den)  # type: ignore[arg-type]
+    return list(launch.events())
+
+
+def tried(den: Den, model: Callable[..., str], acts: list[str]) -> dict[str, bool]:
+    """Which acts worked."""
+    (found,) = [event for event in play(den, model(**{"try": acts})) if isinstance(event, Found)]
+    return {act: bool(found.figures[f"act_{place}"]) for place, act in enumerate(acts)}
+
+
+@pytest.fixture(scope="module")
+def worked(den: Den, surroundings: Callable[..., str]) -> dict[str, bool]:
+    """What the villain managed of all that this machine claims to refuse."""
+    return tried(den, surroundings, REFUSED)
+
+
+@pytest.mark.parametrize("act", REFUSED)
+def test_what_the_probe_claims_is_refused_to_a_villain(worked: dict[str, bool], act: str) -> None:
+    assert not worked[act]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the acts are written for Linux")
+def test_without_a_sandbox_the_same_acts_work_so_that_their_refusal_says_something(
+    loose: Den, surroundings: Callable[..., str]
+) -> None:
+    done = tried(loose, surroundings, sorted(EVERYWHERE_OPEN))
+    assert [act for act, did in done.items() if not did] == []
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+def test_in_the_partial_sandbox_what_lies_open_cannot_be_changed(
+    surroundings: Callable[..., str], gpu: bool
+) -> None:
+    """Also where the full one is to be had. A unit on a GPU has local sockets left: its driver may need them."""
+    if REACHED.tier is Tier.NONE or sys.platform != "linux":
+        assert REACHED.reasons or sys.platform != "linux"
+        return
+    held = Den(Tier.PARTIAL)
+    acts = [*BY_PROBE["executes"], "write beside the model", "signal the node by a file"]
+    if gpu:
+        acts = [
+            act for act in acts if act not in ("files in memory", "connect to a local service by its file")
+        ]
+    try:
+        launch = Launch(
+            WorkOrder(surroundings(**{"try": acts}), "GPU (CUDA)" if gpu else "CPU (Villain)", 1, 1),
+            LIMITS,
+            held,  # type: ignore[arg-type]
+            sampler=None,
+        )
+        (found,) = [event for event in launch.events() if isinstance(event, Found)]
+    finally:
+        held.close()
+    done = {act: bool(found.figures[f"act_{place}"]) for place, act in enumerate(acts)}
+    assert [act for act, did in done.items() if did] == []
+
+
+def test_nothing_that_was_tried_left_a_trace(
+    worked: dict[str, bool], surroundings: Callable[..., str]
+) -> None:
+    model = Path(surroundings())
+    assert worked
+    assert model.is_file()
+    if REACHED.tier is not Tier.NONE:
+        assert not (Path(sys.prefix) / "left-here").exists()
+
+
+FATAL: Final = (
+    ("ptrace", "SIGSYS"),
+    ("mount", "SIGSYS"),
+    ("load code into the kernel", "SIGSYS"),
+    ("start another kernel", "SIGSYS"),
+    ("write into the node's memory", "SIGSYS"),
+)
+
+
+@pytest.mark.parametrize(("deed", "signal"), FATAL if "executes" not in OPEN else ())
+def test_a_call_that_nothing_harmless_makes_ends_the_run_with_its_reason(
+    den: Den, surroundings: Callable[..., str], deed: str, signal: str
+) -> None:
+    with pytest.raises(Crashed, match=f"killed by {signal}"):
+        play(den, surroundings(do=deed))
+
+
+ENDS: Final = (
+    ("crash", Crashed, "killed by SIGSEGV"),
+    ("abort", Crashed, "killed by SIGABRT"),
+    ("eat memory", OutOfMemory, "out of memory"),
+    ("go round for ever", TimedOut, "still running after its limit"),
+    ("leave the group", TimedOut, "still running after its limit"),
+    ("flood the pipe", Crashed, "broke its contract"),
+    ("talk nonsense", Crashed, "broke its contract"),
+    ("dig", Crashed, "exit code 7"),
+    ("write a large file", Crashed, "File too large|SIGXFSZ"),
+)
+
+
+@pytest.mark.parametrize(("deed", "error", "words"), ENDS, ids=[end[0] for end in ENDS])
+@pytest.mark.parametrize("tier", ["reached", "none"])
+def test_on_every_tier_harm_ends_with_a_reason_and_leaves_nothing(
+    den: Den,
+    loose: Den,
+    surroundings: Callable[..., str],
+    tier: str,
+    deed: str,
+    error: type[DriverError],
+    words: str,
+) -> None:
+    held = den if tier == "reached" else loose
+    limits = Limits(load_s=20, run_s=0.5, memory_bytes=256 * MIB, output_bytes=ROOM)
+    with pytest.raises(error, match=words):
+        play(held, surroundings(do=deed), limits if error is TimedOut else LIMITS)
+    left = psutil.Process(held.process.pid).children(recursive=True)
+    assert psutil.wait_procs(left, timeout=GONE_S)[1] == []  # the keeper may just be ending
+    assert list(Path(tempfile.gettempdir()).glob("sark-run-*")) == []
+    assert list(Path(tempfile.gettempdir()).rglob("core*")) == []
+
+
+def test_what_one_launch_leaves_in_its_folder_the_next_does_not_find(
+    den: Den, surroundings: Callable[..., str]
+) -> None:
+    play(den, surroundings(do="leave a note"))
+    with pytest.raises(Crashed, match=r"exit code 9: \[\]$"):
+        play(den, surroundings(do="look for a note"))
+
+
+# -- models ----------------------------------------------------------------------------------------------------------------
+
+
+OUTSIDE: Final = ("../weights", "/etc/hostname", "link", "here/../../weights", "weights")
+
+
+@pytest.mark.parametrize("location", OUTSIDE)
+def test_weights_in_another_file_are_not_read(zygote: Zygote, tmp_path: Path, location: str) -> None:
+    (tmp_path / "weights").write_bytes(bytes(16))
+    shelf = Shelf(tmp_path / "inner")
+    shelf.folder.mkdir()
+    (shelf.folder / "link").symlink_to(tmp_path / "weights")
+    order = WorkOrder(shelf.external(location), "CPU (ONNX)", 2, 1)
+    with pytest.raises((Unfit, Crashed)):
+        list(Launch(order, LIMITS, zygote).events())
+
+
+def test_a_loop_without_end_ends_with_the_time(zygote: Zygote, shelf: Shelf) -> None:
+    order = WorkOrder(shelf.endless(), "CPU (ONNX)", 2, 1)
+    with pytest.raises(TimedOut, match="still"):
+        list(Launch(order, Limits(load_s=20, run_s=0.5), zygote).events())
+
+
+def test_a_giant_tensor_ends_with_the_memory(zygote: Zygote, shelf: Shelf) -> None:
+    order = WorkOrder(shelf.greedy(), "CPU (ONNX)", 2, 1)
+    with pytest.raises((OutOfMemory, Unfit)):
+        list(Launch(order, LIMITS, zygote).events())
+
+
+def test_an_operator_of_somebodys_library_is_refused(zygote: Zygote, shelf: Shelf) -> None:
+    with pytest.raises(Unfit, match=r"com\.acme|Thing"):
+        list(Launch(WorkOrder(shelf.custom(), "CPU (ONNX)", 2, 1), LIMITS, zygote).events())

@@ -1,0 +1,103 @@
+"""A gate that serves pools whose keys are elsewhere: it follows their manifests, keeps them over a restart, and asks for newer ones."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import trio
+import trio.testing
+
+from gate.admission.policy import Reception
+from gate.settings import GateSettings
+from protocol.messages.index import Refused
+from protocol.messages.pool import POOL, Kept, Member, PoolManifest, Spread
+from protocol.words import Family, Reason, Role
+from swarm.base.home import Home
+from swarm.index.index import Index
+from swarm.memory.network import MemorySwarm
+from swarm.memory.node import MemoryNetwork
+from swarm.net.addresses import Contact
+from swarm.net.identity import Identity
+from swarm.net.link import Links
+from swarm.pools.manifests import with_member
+from swarm.pools.membership import kept_manifest
+from swarm.pools.owner import OwnPool, create_pool
+from swarm.pools.service import POLL_S, PoolNode
+from tests.gate.field import inline, wall
+
+BEN = Identity.from_seed("ben")
+
+
+def pool_node(network: MemoryNetwork, home: Home, pools: tuple[str, ...], index: Index) -> PoolNode:
+    def no(peer: str) -> Refused:
+        return Refused(reason=Reason.NOT_ALLOWED)
+
+    rng = random.Random(1)
+    return PoolNode(
+        network, index, home, None, name="gate", wall=wall, rng=rng, aside=inline, admit=no, serves=pools
+    )
+
+
+def with_ben(pool: OwnPool) -> PoolManifest:
+    return pool.change(
+        lambda manifest: with_member(manifest, Member(peer=BEN.peer_id, role=Role.WORKER, name="ben"))
+    )
+
+
+async def test_anybody_may_bring_a_served_pools_manifest_and_it_survives_a_restart(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    owner, home = Home.at(tmp_path / "owner"), Home.at(tmp_path / "gate")
+    served, other = create_pool(owner, "lab"), create_pool(owner, "far")
+    with_ben(served)
+    async with MemorySwarm(random.Random(1), latency_s=0.01) as swarm, trio.open_nursery() as nursery:
+        gate, guest = swarm.node(Identity.from_seed("gate")), swarm.node(Identity.from_seed("guest"))
+        index = Index(gate, rng=random.Random(2), incarnation=1)
+        await nursery.start(index.run)
+        pools = pool_node(gate, home, (served.id,), index)
+        pools.serve()
+        await nursery.start(pools.run)
+        links = Links(guest, Family.POOL, POOL, nursery)
+        for pool, kept in ((served, True), (other, False)):
+            signed = pool.signed()
+            message = Spread(body=signed.body, signature=signed.signature)
+            answer = await links.call(gate.peer_id, gate.addresses, message)
+            assert isinstance(answer, Kept) is kept
+        assert pools.refused == {"not-allowed": 1}
+        await trio.sleep(1)
+        assert kept_manifest(home, served.id) == served.signed()
+
+        settings = GateSettings.model_validate({"admit": "ticket", "pools": (served.id,)})
+        again = pool_node(swarm.node(Identity.from_seed("again")), home, (served.id,), index)
+        reception = Reception(home, settings, wall=wall, served=again.shelf.manifest)
+        await nursery.start(reception.run)
+        assert reception.lets_in(BEN.peer_id)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_served_pools_newer_manifest_is_asked_for_where_it_is_kept(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    owner = Home.at(tmp_path / "owner")
+    pool = create_pool(owner, "lab")
+    async with MemorySwarm(random.Random(1), latency_s=0.01) as swarm, trio.open_nursery() as nursery:
+        nodes = [swarm.node(Identity.from_seed(name)) for name in ("gate", "owner")]
+        homes = [Home.at(tmp_path / "gate"), owner]
+        shelves = []
+        for node, home, serves in zip(nodes, homes, ((pool.id,), ()), strict=True):
+            index = Index(node, rng=random.Random(2), incarnation=1)
+            await nursery.start(index.run)
+            pools = pool_node(node, home, serves, index)
+            pools.serve()
+            await nursery.start(pools.run)
+            shelves.append(pools.shelf)
+        await nodes[0].connect(nodes[1].peer_id, nodes[1].addresses)
+        for one, other in (nodes, nodes[::-1]):
+            one.learn(Contact(other.peer_id, other.addresses))
+        with_ben(pool)
+        with trio.fail_after(5 * POLL_S):
+            while (manifest := shelves[0].manifest(pool.id)) is None or not manifest.members:
+                await trio.sleep(1)
+        assert manifest.members[0].peer == BEN.peer_id
+        nursery.cancel_scope.cancel()

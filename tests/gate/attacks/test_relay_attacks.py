@@ -1,0 +1,146 @@
+"""A gate's relay in hostile hands, over real sockets: members gone bad, and permissions that are none."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from gate.admission.tickets import give_ticket, take_back
+from gate.service import run_gate
+from gate.settings import Admit, GateSettings
+from protocol.errors import Refused, Unreachable
+from protocol.messages.gate import GATE
+from protocol.messages.index import Refused as RefusedMessage
+from protocol.messages.work import Present, Presented
+from protocol.words import Family, Reason, Right, Role
+from swarm.base.home import Home
+from swarm.join.enter import Here
+from swarm.join.host import HostNetwork, open_host
+from swarm.net.addresses import PeerId
+from swarm.net.identity import Identity
+from swarm.net.link import Links
+from swarm.net.network import Stream
+from swarm.pools.owner import OwnPool, create_pool
+from swarm.pools.tokens import Grant, issue
+
+ECHO = "/sark/echo/1"
+LOOPBACK = "/ip4/127.0.0.1/tcp/0"
+
+
+@asynccontextmanager
+async def ticket_gate(tmp_path: Path) -> AsyncIterator[tuple[Here, OwnPool]]:
+    """A gate for members alone, and its pool."""
+    home = Home.at(tmp_path / "gate")
+    pool = create_pool(home, "lab")
+    settings = GateSettings(listen=(LOOPBACK,), admit=Admit.TICKET)
+    async with trio.open_nursery() as nursery:
+        yield await nursery.start(run_gate, home, settings), pool
+        nursery.cancel_scope.cancel()
+
+
+def make_member(pool: OwnPool, peer: PeerId, role: Role) -> None:
+    give_ticket(
+        pool, (), role=role, to=peer, member=None, priority=100, slots=None, team="",
+        ticket_s=600.0, lasts_s=3600.0, now=time.time(),
+    )  # fmt: skip
+
+
+async def echo(stream: Stream) -> None:
+    while data := await stream.receive_some():
+        await stream.send_all(data)
+
+
+async def lent(node: HostNetwork, here: Here) -> str:
+    """Where the node is called, once the gate has seen on its disk that it may be."""
+    while True:
+        try:
+            return (await node.reserve(here.identity.peer_id, here.network.addresses)).address
+        except Refused:
+            await trio.sleep(0.2)
+
+
+@pytest.mark.parametrize("bad", ["caller", "called"])
+async def test_the_circuits_of_a_member_that_is_taken_back_end_within_seconds_and_no_others(
+    tmp_path: Path, bad: str
+) -> None:
+    names = {name: Identity.from_seed(f"member {name}") for name in ("caller", "called", "other")}
+    async with (
+        ticket_gate(tmp_path) as (here, pool),
+        open_host(names["caller"], server=False) as caller,
+        open_host(names["called"], server=False) as called,
+        open_host(names["other"], server=False) as other,
+    ):
+        called.handle(ECHO, echo)
+        other.handle(ECHO, echo)
+        for name, identity in names.items():
+            make_member(pool, identity.peer_id, Role.SUBMIT if name == "caller" else Role.WORKER)
+        with trio.fail_after(60):
+            circuit, others = await lent(called, here), await lent(other, here)
+            stream = await caller.open(called.peer_id, ECHO, [circuit])
+            await stream.send_all(b"before")
+            assert await stream.receive_some() == b"before"
+            beside = await called.open(other.peer_id, ECHO, [others])
+            take_back(pool, names[bad].peer_id, time.time())
+            with trio.fail_after(20), pytest.raises(trio.BrokenResourceError):
+                await stream.receive_some()  # nothing is said: the circuit's own pings are enough
+            with pytest.raises(Unreachable):
+                await caller.open(called.peer_id, ECHO, [circuit])
+            if bad == "caller":
+                await beside.send_all(b"goes on")
+                assert await beside.receive_some() == b"goes on"
+
+
+async def show(node: HostNetwork, here: Here, present: Present) -> Presented | RefusedMessage:
+    """The gate's answer; it looks at two permissions a second."""
+    async with trio.open_nursery() as nursery:
+        links = Links(node, Family.GATE, GATE, nursery)
+        while True:
+            answer = await links.call(here.identity.peer_id, here.network.addresses, present)
+            if not isinstance(answer, RefusedMessage) or answer.reason is not Reason.OVERLOADED:
+                break
+            await trio.sleep(answer.retry_after_s or 0.0)
+        nursery.cancel_scope.cancel()
+    assert isinstance(answer, (Presented, RefusedMessage))
+    return answer
+
+
+async def test_permissions_that_are_forged_borrowed_or_over_give_no_place_and_a_good_one_does(
+    tmp_path: Path,
+) -> None:
+    member, evil, visitor = (Identity.from_seed(name) for name in ("vouching", "evil", "visiting"))
+    async with ticket_gate(tmp_path) as (here, pool), open_host(visitor, server=False) as node:
+        make_member(pool, member.peer_id, Role.SUBMIT)
+        now, minute = time.time(), Grant(frozenset({Right.STATUS}), lasts_s=60.0)
+        good = issue(member, visitor.peer_id, minute, now=now)
+        tries = {
+            "signed by somebody else": Present(
+                issuer=member.peer_id, token=issue(evil, visitor.peer_id, minute, now=now)
+            ),
+            "of somebody unknown": Present(
+                issuer=evil.peer_id, token=issue(evil, visitor.peer_id, minute, now=now)
+            ),
+            "of another visitor": Present(
+                issuer=member.peer_id, token=issue(member, evil.peer_id, minute, now=now)
+            ),
+            "over": Present(
+                issuer=member.peer_id, token=issue(member, visitor.peer_id, minute, now=now - 3600)
+            ),
+            "changed": Present(issuer=member.peer_id, token=good[:-1] + bytes([good[-1] ^ 1])),
+            "nonsense": Present(issuer=member.peer_id, token=b"\xff" * 200),
+        }
+        with trio.fail_after(60):
+            async with open_host(member, server=False) as vouching:
+                await lent(vouching, here)  # the gate knows the member from here on
+            for why, present in tries.items():
+                answer = await show(node, here, present)
+                assert isinstance(answer, RefusedMessage), why
+                with pytest.raises(Refused):
+                    await node.reserve(here.identity.peer_id, here.network.addresses)
+            assert isinstance(await show(node, here, Present(issuer=member.peer_id, token=good)), Presented)
+            place = await node.reserve(here.identity.peer_id, here.network.addresses)
+            assert place.gate == here.identity.peer_id

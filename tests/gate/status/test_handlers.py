@@ -1,0 +1,334 @@
+"""A gate's own conversation and what it refuses to strangers, in a network in memory whose clock jumps."""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+import psutil
+import pytest
+import trio
+import trio.testing
+
+from gate.admission.policy import Reception
+from gate.settings import Admit, GateSettings
+from gate.status.census import Census
+from gate.status.client import Asked
+from gate.status.handlers import GateDesk
+from protocol.errors import NotPermitted, Unreachable
+from protocol.errors import Refused as RefusedError
+from protocol.messages.gate import GATE, CircuitSeen, GateStanding, GateStatus
+from protocol.messages.index import (
+    FAMILY,
+    INDEX,
+    Find,
+    Found,
+    Hand,
+    Handed,
+    Listed,
+    Refused,
+    Store,
+    StoreItem,
+)
+from protocol.messages.pool import POOL, Kept, Spread
+from protocol.messages.work import Present, Presented
+from protocol.values.advert import Advert
+from protocol.values.index_keys import attributes_of
+from protocol.wire.base import Message
+from protocol.words import Family, Reason
+from swarm.base.home import Home
+from swarm.index.index import Index
+from swarm.memory.network import MemorySwarm
+from swarm.memory.node import MemoryNetwork
+from swarm.net.addresses import Contact
+from swarm.net.identity import Identity
+from swarm.net.link import Links
+from swarm.net.network import Stream
+from swarm.net.reservations import RelayDesk, RelayLimits
+from swarm.pools.owner import create_pool
+from swarm.pools.server import PoolDesk, Shelf
+
+START = 1_800_000_000.0
+OPERATOR, FRIEND = Identity.from_seed("operator"), Identity.from_seed("friend")
+
+
+@dataclass
+class Gate:
+    """The gate of a swarm in memory, put together as `gate.service` does it."""
+
+    swarm: MemorySwarm
+    network: MemoryNetwork
+    index: Index
+    relay: RelayDesk
+    reception: Reception
+    census: Census
+    nursery: trio.Nursery
+
+    def visitor(self, seed: str | Identity, *, behind: str | None = None) -> MemoryNetwork:
+        identity = seed if isinstance(seed, Identity) else Identity.from_seed(seed)
+        return self.swarm.node(identity, behind=behind)
+
+    def asked(self, visitor: MemoryNetwork, signer: Identity) -> Asked:
+        links = Links(visitor, Family.GATE, GATE, self.nursery)
+        contact = Contact(self.network.peer_id, self.network.addresses)
+        return Asked(visitor, links, contact, signer, self.wall)
+
+    def wall(self) -> float:
+        return START + trio.current_time()
+
+    async def say(self, visitor: MemoryNetwork, family: str, message: Message) -> Message:
+        vocabulary = {Family.GATE: GATE, Family.POOL: POOL, FAMILY: INDEX}[family]
+        links = Links(visitor, family, vocabulary, self.nursery)
+        return await links.call(self.network.peer_id, self.network.addresses, message)
+
+
+@asynccontextmanager
+async def gate(
+    tmp_path: Path, admit: Admit = Admit.OPEN, limits: RelayLimits | None = None
+) -> AsyncIterator[Gate]:
+    settings = GateSettings(admit=admit, operators=(OPERATOR.peer_id,), allow=(FRIEND.peer_id,))
+    async with MemorySwarm(random.Random(1), latency_s=0.01) as swarm, trio.open_nursery() as nursery:
+        network = swarm.node(Identity.from_seed("gate"))
+        reception = Reception(Home.at(tmp_path), settings, wall=lambda: START + trio.current_time())
+        index = Index(
+            network, rng=random.Random(2), incarnation=1, admit=partial(reception.refusal, wanted="index")
+        )
+        await nursery.start(index.run)
+        PoolDesk(Shelf(), admit=partial(reception.refusal, wanted="pool")).serve(network)
+        relay = RelayDesk(limits or RelayLimits(), reception.lets_in)
+        network.serve_relay(relay)
+        desk = GateDesk(reception)
+        refused = {"index": lambda: index.refused, "gate": lambda: desk.refused}
+        census = Census(network, index.holder, relay, admit, "1.2.3", 4, refused)
+        desk.serve(network, census.take)
+        yield Gate(swarm, network, index, relay, reception, census, nursery)
+        nursery.cancel_scope.cancel()
+
+
+def advert_of(node: MemoryNetwork) -> Advert:
+    return Advert(peer=node.peer_id, seq=1, device="d", name="n", addresses=node.addresses)
+
+
+async def test_an_operator_is_told_how_the_gate_stands(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with gate(tmp_path) as here:
+        behind, caller = here.visitor("behind", behind="nat"), here.visitor("caller")
+        behind.handle("/echo", lambda stream: stream.send_all(b"x" * 1000))
+        place = await behind.reserve(here.network.peer_id, here.network.addresses)
+        stream = await caller.open(behind.peer_id, "/echo", place.addresses)
+        assert await stream.receive_some()
+        await trio.sleep(2)
+        standing = await here.asked(here.visitor("visitor"), OPERATOR).standing()
+        assert (standing.version, standing.incarnation, standing.admit) == ("1.2.3", 4, "open")
+        assert standing.uptime_s >= 2
+        assert standing.addresses == here.network.addresses
+        assert standing.memory_bytes > 1_000_000
+        assert (standing.places, standing.places_given, standing.circuits_begun) == (1, 1, 1)
+        (seen,) = standing.busiest
+        assert isinstance(seen, CircuitSeen)
+        assert (seen.source, seen.target) == (caller.peer_id, behind.peer_id)
+        assert seen.bytes == standing.relayed_bytes
+        assert standing.caps is not None
+        assert standing.caps.circuits == RelayLimits().circuits
+        assert standing.peers[0].peer == behind.peer_id  # who holds a place comes first
+        assert standing.peers[0].place
+
+
+async def test_an_operator_goes_on_asking_after_its_permission_has_run_out(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with gate(tmp_path) as here:
+        asked = here.asked(here.visitor("visitor"), OPERATOR)
+        for _ in range(5):
+            assert (await asked.standing()).version == "1.2.3"
+            await trio.sleep(50)
+
+
+async def test_how_a_gate_stands_is_told_to_nobody_else(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with gate(tmp_path, Admit.LIST) as here:
+        visitor = here.visitor("visitor")
+        for signer in (Identity.from_seed("stranger"), FRIEND):
+            with pytest.raises(NotPermitted, match="told to its operators") as caught:
+                await here.asked(visitor, signer).standing()
+            assert f"--operator {signer.peer_id}" in caught.value.hint
+        answer = await here.say(here.visitor("bare"), Family.GATE, GateStatus())
+        assert isinstance(answer, Refused)
+        assert answer.reason is Reason.NOT_ALLOWED
+        standing = await here.asked(here.visitor("other"), OPERATOR).standing()
+        assert standing.refused["gate not-allowed"] >= 2
+
+
+async def test_a_flood_of_questions_is_cut_short_and_counted(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with gate(tmp_path) as here:
+        visitor = here.visitor("visitor")
+        links = Links(visitor, Family.GATE, GATE, here.nursery)
+        link = await links.get(here.network.peer_id, here.network.addresses)
+        answers = [await link.call(GateStatus()) for _ in range(12)]
+        reasons = {answer.reason for answer in answers if isinstance(answer, Refused)}
+        assert Reason.OVERLOADED in reasons
+        assert here.census.take().refused["gate overloaded"] >= 4
+
+
+@pytest.mark.parametrize("junk", [b"\xff" * 8, b"\x00\x00\xff\xff", b"\x00\x00\x00\x02\xc1\xc1"])
+async def test_junk_ends_its_own_link_and_nothing_else(
+    tmp_path: Path, junk: bytes, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with gate(tmp_path) as here:
+        stream: Stream = await here.visitor("rude").open(
+            here.network.peer_id, Family.GATE, here.network.addresses
+        )
+        await stream.send_all(junk)
+        with trio.move_on_after(30):
+            try:
+                while await stream.receive_some():
+                    pass
+            except trio.BrokenResourceError:
+                pass
+        assert (await here.asked(here.visitor("visitor"), OPERATOR).standing()).version == "1.2.3"
+
+
+async def test_an_answer_where_a_call_belongs_breaks_the_link_and_nothing_else(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with gate(tmp_path) as here:
+        answer = Presented(principal=OPERATOR.peer_id, rights=(), priority=0)
+        for message in (answer, here.census.take(), Refused(reason=Reason.BUSY)):
+            with pytest.raises(Unreachable):
+                await here.say(here.visitor("rude"), Family.GATE, message)
+        assert isinstance(await here.asked(here.visitor("visitor"), OPERATOR).standing(), GateStanding)
+
+
+# -- a gate that is not for anybody --------------------------------------------------------------------------------------------
+
+
+async def test_a_closed_gate_keeps_adverts_of_those_it_lets_in_alone(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with gate(tmp_path, Admit.LIST) as here:
+        contact = Contact(here.network.peer_id, here.network.addresses)
+        for node, kept in ((here.visitor("stranger"), 0), (here.visitor(FRIEND), 1)):
+            node.learn(contact)
+            index = Index(node, rng=random.Random(3), incarnation=1, serve=False)
+            await here.nursery.start(index.run)
+            await index.publish(advert_of(node))
+            assert here.index.holder.nodes == kept
+        assert here.index.refused["not-allowed"] >= 1
+        assert here.reception.refused["index"] >= 1
+
+
+async def test_a_stranger_may_look_around_at_a_closed_gate(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with gate(tmp_path, Admit.LIST) as here:
+        answer = await here.say(here.visitor("stranger"), FAMILY, Find(key=bytes(32)))
+        assert isinstance(answer, Found)
+
+
+async def test_nobody_hands_a_closed_gate_the_adverts_of_strangers(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with gate(tmp_path, Admit.LIST) as here:
+        stranger, friend = here.visitor("stranger"), here.visitor(FRIEND)
+        signed = {}
+        for node in (stranger, friend):
+            index = Index(node, rng=random.Random(3), incarnation=1, serve=False)
+            signed[node] = index._sign(advert_of(node))
+        attribute = attributes_of(advert_of(friend))[0]
+        hand = Hand(
+            attribute=attribute,
+            depth=0,
+            adverts=tuple(Listed(advert=each, age_s=1.0) for each in signed.values()),
+        )
+        assert await here.say(friend, FAMILY, hand) == Handed(kept=1)
+        answer = await here.say(stranger, FAMILY, hand)
+        assert isinstance(answer, Refused)
+        assert here.index.holder.nodes == 1
+
+
+async def test_a_closed_gate_takes_manifests_of_strangers_pools_from_those_it_lets_in(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with gate(tmp_path, Admit.LIST) as here:
+        signed = create_pool(Home.at(tmp_path / "elsewhere"), "far").signed()
+        spread = Spread(body=signed.body, signature=signed.signature)
+        answer = await here.say(here.visitor("stranger"), Family.POOL, spread)
+        assert isinstance(answer, Refused)
+        assert answer.reason is Reason.NOT_ALLOWED
+        assert await here.say(here.visitor(FRIEND), Family.POOL, spread) == Kept(number=1)
+
+
+async def test_a_closed_gate_lends_no_place_to_strangers(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with gate(tmp_path, Admit.LIST) as here:
+        with pytest.raises(RefusedError):
+            await here.visitor("stranger", behind="nat").reserve(here.network.peer_id, here.network.addresses)
+        place = await here.visitor(FRIEND, behind="nat2").reserve(
+            here.network.peer_id, here.network.addresses
+        )
+        assert place.gate == here.network.peer_id
+        assert here.census.take().refused["relay not-allowed"] == 1
+
+
+async def test_the_visitor_of_a_friend_may_call_through_a_closed_gate(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with gate(tmp_path, Admit.LIST) as here:
+        behind, visitor = here.visitor(FRIEND, behind="nat"), here.visitor("visitor")
+        behind.handle("/echo", lambda stream: stream.send_all(b"yes"))
+        place = await behind.reserve(here.network.peer_id, here.network.addresses)
+        with pytest.raises(Unreachable):
+            await visitor.open(behind.peer_id, "/echo", place.addresses)
+        asked = here.asked(visitor, FRIEND)
+        with pytest.raises(NotPermitted):  # it is let in, and operates nothing
+            await asked.standing()
+        stream = await visitor.open(behind.peer_id, "/echo", place.addresses)
+        assert await stream.receive_some() == b"yes"
+
+
+async def test_a_store_in_the_name_of_another_is_refused_and_counted(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with gate(tmp_path) as here:
+        victim, liar = here.visitor("victim"), here.visitor("liar")
+        signed = Index(victim, rng=random.Random(3), incarnation=1, serve=False)._sign(advert_of(victim))
+        store = Store(
+            advert=signed, items=(StoreItem(attribute=attributes_of(advert_of(victim))[0], depth=0),)
+        )
+        await here.say(liar, FAMILY, store)
+        assert here.census.take().refused == {"index store-refused": 1}
+        assert here.index.holder.nodes == 0
+
+
+def test_what_is_shown_to_a_gate_is_as_it_is_shown_to_a_worker() -> None:
+    assert Present in GATE.messages
+    assert Presented in GATE.messages
+
+
+class OutOfFiles:
+    """A process of which the system tells nothing any more."""
+
+    def cpu_times(self) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+
+async def test_a_gate_without_open_files_still_tells_how_it_stands(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with gate(tmp_path) as here:
+        before = here.census.take()
+        here.census.process = cast("psutil.Process", OutOfFiles())
+        now = here.census.take()
+        assert (now.memory_bytes, now.cpu_s) == (before.memory_bytes, before.cpu_s)
+        assert now.addresses == before.addresses

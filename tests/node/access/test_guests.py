@@ -1,0 +1,299 @@
+"""What a guest with a permission tries at a real worker: others' models, others' names, permissions taken back, runs without end."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from node.access.model_access import PROOF, Whose, is_end_of, proof_offset
+from node.capacity.ledger import Ledger
+from node.serve.handlers import MAX_SPOKEN, most_seconds
+from node.serve.owner_control import OwnersHand, Pause, Senses
+from node.settings.rules import Rules
+from node.store.outbox import Item, Outbox
+from protocol.messages.pool import PoolManifest
+from protocol.messages.work import (
+    Action,
+    Adopt,
+    Adopted,
+    Cancel,
+    Control,
+    Denied,
+    Granted,
+    Present,
+    Probe,
+    Progress,
+    Queued,
+    Quote,
+    Release,
+    Renew,
+    Renewed,
+    Result,
+    Shape,
+    Standing,
+    Status,
+)
+from protocol.values.requirement import Requirement
+from protocol.values.task import Measure, Timeouts
+from protocol.words import Reason, Right
+from swarm.base.units import read_seconds, show_seconds
+from swarm.net.identity import Identity
+from swarm.pools.tokens import Grant, issue
+from tests.node.conftest import CONTENT
+
+POOL = Identity.from_seed("pool")
+OTHER_POOL = Identity.from_seed("another pool")
+WORK = frozenset({Right.SUBMIT, Right.STATUS})
+
+
+def shown(key: Identity, holder: Any, wall: float, **grant: Any) -> Present:
+    """A token for this scheduler."""
+    token = issue(key, holder.identity.peer_id, Grant(grant.pop("rights", WORK), **grant), now=wall)
+    return Present(issuer=key.peer_id, token=token)
+
+
+async def guest_of(world: Any, key: Identity = POOL, **grant: Any) -> tuple[Any, Any]:
+    """A scheduler with a permission, and its link."""
+    hand = world.scheduler()
+    link = await world.link(hand)
+    assert not isinstance(await link.call(shown(key, hand, world.wall, **grant)), Denied)
+    return hand, link
+
+
+MODEL = hashlib.sha256(CONTENT).hexdigest()
+
+
+async def test_whoever_only_knows_the_hash_of_anothers_model_is_not_given_it(world: Any) -> None:
+    world.pools = {POOL.peer_id: "lab"}
+    worker = await world.start()
+    link = await world.link()
+    await link.ask(world.ann.commit(world.ann.task(1)), Granted)
+    await world.ann.wait_for(Progress, 2)
+    while worker.advert().models != (MODEL,) or not worker.estate.whose.knows(
+        MODEL, world.ann.identity.peer_id
+    ):
+        await trio.testing.wait_all_tasks_blocked(0.01)
+    assert isinstance(worker.sharing.find(world.ann.identity.peer_id, MODEL), Path), (
+        "who brought it may have it back"
+    )
+    world.device.go.set()
+    await world.ann.record()
+    guest, theirs = await guest_of(world)
+    guest.content = None
+    assert worker.sharing.find(guest.identity.peer_id, MODEL) is None
+    await theirs.ask(guest.commit(guest.task(1, campaign="c-guest", task="c-guest/1")), Granted)
+    assert worker.sharing.find(guest.identity.peer_id, MODEL) is None, "a task that names it"
+    await guest.wait_for(Result)
+    assert worker.sharing.find(guest.identity.peer_id, MODEL) is None, "nor once it ran here"
+    honest, again = await guest_of(world)
+    world.device.go.clear()
+    await again.ask(honest.commit(honest.task(1, campaign="c-h", task="c-h/1")), Granted)
+    await honest.wait_for(Progress, 2)
+    while not worker.estate.whose.knows(MODEL, honest.identity.peer_id):
+        await trio.testing.wait_all_tasks_blocked(0.01)
+    assert isinstance(worker.sharing.find(honest.identity.peer_id, MODEL), Path), (
+        "who shows that it has it may"
+    )
+
+
+async def test_what_somebody_shows_of_a_model_must_be_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "m"
+    path.write_bytes(CONTENT)
+    assert is_end_of(path, CONTENT)
+    assert not is_end_of(path, CONTENT[:-1])
+    assert not is_end_of(path, CONTENT[:-1] + b"x")
+    assert not is_end_of(tmp_path / "none", b"x")
+    assert (proof_offset(5_000), proof_offset(PROOF + 7)) == (0, 7)
+
+
+async def test_whose_a_model_is_is_known_over_restarts_and_forgotten_with_the_model(tmp_path: Path) -> None:
+    here = {"a" * 64, "b" * 64}
+    whose = Whose(tmp_path / "whose.json", here.__contains__)
+    whose.note("a" * 64, "ann")
+    whose.note("b" * 64, "bob")
+    here.remove("a" * 64)
+    whose.note("b" * 64, "ann")
+    again = Whose(tmp_path / "whose.json", here.__contains__)
+    assert [again.knows("b" * 64, who) for who in ("ann", "bob", "eve")] == [True, True, False]
+    assert not again.knows("a" * 64, "ann")
+    (tmp_path / "whose.json").write_bytes(b"[junk")
+    assert not Whose(tmp_path / "whose.json", here.__contains__).knows("b" * 64, "ann")
+
+
+async def test_nobody_keeps_or_ends_anothers_lease_or_gets_its_record(world: Any) -> None:
+    world.pools = {POOL.peer_id: "lab"}
+    worker = await world.start()
+    link = await world.link()
+    lease = await link.ask(world.ann.commit(world.ann.task(1)), Granted)
+    guest, theirs = await guest_of(world)
+    one = (world.held(lease),)
+    assert [lost.reason for lost in (await theirs.ask(Renew(held=one), Renewed)).lost] == [Reason.UNKNOWN]
+    for message in (Cancel(held=one), Release(held=one)):
+        await theirs.call(message)
+        assert str(worker.ledger.places()[0].state) == "running"
+    world.device.go.set()
+    result = await world.ann.wait_for(Result)
+    assert worker.sharing.find(guest.identity.peer_id, result.sha256) is None
+
+
+async def test_a_task_of_others_that_could_go_on_for_longer_than_the_owner_lets_it_does_not_fit(
+    world: Any,
+) -> None:
+    world.pools = {POOL.peer_id: "lab"}
+    worker = await world.start(longest="20m")
+    guest, link = await guest_of(world)
+    long = {"measure": Measure(runs=10, loads=3), "timeouts": Timeouts(fetch_s=300, load_s=200, run_s=301)}
+    refused = await link.ask(guest.commit(guest.task(1, **long)), Denied)
+    assert refused.reason is Reason.DOES_NOT_FIT
+    assert refused.unmet == (
+        (
+            "the task's limits (fetch, loads, run) come to 20 min 1 s;"
+            " this device's owner lets others have it for 20 min at a time"
+        ),
+    )
+    short = {**long, "timeouts": Timeouts(fetch_s=300, load_s=200, run_s=300, queue_s=1e6)}
+    assert most_seconds(guest.task(1, **short)) == 1200
+    await link.ask(guest.commit(guest.task(1, **short)), Granted)
+    (place,) = worker.ledger.places()
+    assert place.wanted.longest_s == 1200.0, "nor does it wait for longer"
+    own = await world.link()
+    await own.ask(world.ann.commit(world.ann.task(1, **long), queue=True), Queued)
+
+
+def test_durations_are_read_and_shown_as_people_write_them() -> None:
+    assert [read_seconds(text) for text in ("90s", "30m", "1.5 h", "2d")] == [90, 1800, 5400, 172_800]
+    assert [show_seconds(each) for each in (9.5, 90, 3600, 5400, 172_800)] == [
+        "9.5 s",
+        "1 min 30 s",
+        "1 h",
+        "1 h 30 min",
+        "2 d",
+    ]
+    for text in ("", "90", "0s", "-1h", "1y", "400d"):
+        with pytest.raises(ValueError, match="write a duration as 90s"):
+            read_seconds(text)
+
+
+async def test_a_link_that_speaks_of_campaigns_without_end_leaves_a_bounded_trace(world: Any) -> None:
+    world.pools = {POOL.peer_id: "lab"}
+    worker = await world.start()
+    guest, _ = await guest_of(world)
+    epochs: dict[str, int] = {}
+    for number in range(2 * MAX_SPOKEN):
+        await worker.desk.reply(guest.identity.peer_id, Adopt(campaign=f"c-{number}", epoch=1), epochs)
+    assert len(epochs) == MAX_SPOKEN
+
+
+async def test_who_acts_for_the_owner_in_one_campaign_sees_that_one_and_no_names_of_others(
+    world: Any,
+) -> None:
+    world.pools = {POOL.peer_id: "lab"}
+    await world.start()
+    member, theirs = await guest_of(world)
+    await theirs.ask(member.commit(member.task(1, campaign="secret", task="secret/1"), priority=20), Granted)
+    _, link = await guest_of(world, world.ann.identity, campaigns=frozenset({"c-1"}))
+    own = await world.link()
+    await own.ask(world.ann.commit(world.ann.task(1), queue=True, priority=25), Queued)
+    await own.ask(
+        world.ann.commit(world.ann.task(2, campaign="c-2", task="c-2/2"), queue=True, priority=25), Queued
+    )
+    standing = await link.ask(Status(), Standing)
+    assert [job.task for job in standing.jobs] == ["c-1/1"]
+    assert [job.task for job in (await own.ask(Status(), Standing)).jobs] == ["secret/1", "c-1/1", "c-2/2"]
+    ask = Probe(
+        campaign="c-1",
+        shapes=(Shape(unit="CPU (ONNX)", requirement=Requirement(), model="a" * 64, size=1, priority=90),),
+    )
+    assert (await link.ask(ask, Quote)).shapes[0].preempts == "a run at priority 20"
+    assert (await own.ask(ask, Quote)).shapes[0].preempts == "secret/1 at priority 20"
+
+
+async def test_a_run_ends_when_what_it_rested_on_is_taken_back_whatever_else_its_scheduler_may(
+    world: Any,
+) -> None:
+    world.pools = {POOL.peer_id: "lab", OTHER_POOL.peer_id: "other"}
+    worker = await world.start()
+    guest, link = await guest_of(world)
+    assert not isinstance(await link.call(shown(OTHER_POOL, guest, world.wall, priority=1, slots=1)), Denied)
+    for number in range(3):
+        await link.call(guest.commit(guest.task(number), queue=True, priority=100))
+    assert len(worker.ledger.places()) == 3
+    revoked = PoolManifest(pool=POOL.peer_id, name="lab", number=2, revoked=(guest.identity.peer_id,))
+    worker.heard(revoked)
+    assert {str(place.state) for place in worker.ledger.places()} <= {"stopping", "reporting"}
+    assert isinstance(await link.call(guest.commit(guest.task(7), queue=True, priority=1)), (Granted, Queued))
+
+
+async def test_a_run_goes_on_when_its_permission_was_renewed_before_the_old_one_ended(world: Any) -> None:
+    world.pools = {POOL.peer_id: "lab"}
+    worker = await world.start()
+    guest, link = await guest_of(world, lasts_s=60.0)
+    await link.ask(guest.commit(guest.task(1)), Granted)
+    assert not isinstance(await link.call(shown(POOL, guest, world.wall)), Denied)
+    world.wall += 1_000.0
+    worker.heard(PoolManifest(pool=POOL.peer_id, name="lab", number=2))
+    (place,) = worker.ledger.places()
+    assert str(place.state) == "running"
+
+
+class SlowDisk(Outbox):
+    """One whose writes wait to be let go."""
+
+    def __init__(self, folder: Path, wall: Callable[[], float]) -> None:
+        super().__init__(folder, wall)
+        self.writing, self.go_on = threading.Event(), threading.Event()
+
+    def _write(self, item: Item, body: bytes) -> None:
+        self.writing.set()
+        self.go_on.wait()
+        super()._write(item, body)
+
+
+async def test_a_result_that_was_going_to_disk_when_its_campaign_was_adopted_goes_to_the_adopter(
+    world: Any,
+) -> None:
+    world.outbox = SlowDisk
+    await world.start()
+    link = await world.link()
+    await link.ask(world.ann.commit(world.ann.task()), Granted)
+    world.device.go.set()
+    with trio.fail_after(5):
+        await trio.to_thread.run_sync(world.parts.outbox.writing.wait)
+    await link.aclose()
+    adopter, theirs = await guest_of(world, world.ann.identity, campaigns=frozenset({"c-1"}))
+    adopted = await theirs.ask(Adopt(campaign="c-1", epoch=2), Adopted)
+    assert [lease.reporting for lease in adopted.leases] == [True]
+    world.parts.outbox.go_on.set()
+    await adopter.wait_for(Result)
+    assert not world.ann.count(Result)
+
+
+async def test_a_pause_that_could_not_be_written_is_written_when_it_is_said_again(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "paused"
+    path.parent.write_text("in the way")
+    hand = OwnersHand(
+        Ledger(1),
+        Rules(),
+        Pause(path),
+        Senses(on_battery=lambda: False),
+        trio.Event(),
+        lambda: None,
+        lambda reason: None,
+        trio.lowlevel.checkpoint,
+        lambda: 0,
+        lambda text: None,
+    )
+    first = await hand.do(Control(action=Action.PAUSE))
+    assert isinstance(first, Denied)
+    assert first.reason is Reason.DISK_FULL
+    path.parent.unlink()
+    path.parent.mkdir()
+    assert await hand.do(Control(action=Action.PAUSE)) is None
+    assert path.exists()

@@ -1,0 +1,64 @@
+"""Models that carry programs: for people whom the device's owner knows, never for strangers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from drivers.contract.formats import SUFFIXES, looks_trusting
+from node.run.runner import work_order
+from protocol.messages.work import Denied, Granted
+from protocol.values.task import Measure, Model
+from protocol.words import Reason
+from scheduler.core.state import PROGRAMS
+
+TORCH = "CPU (Torch)"
+
+
+@pytest.mark.parametrize("name", ["net.pt", "net.PT2", "net.pth", "a.b.ts", "weights.bin"])
+def test_names_of_formats_that_carry_programs_are_known_on_torch_units_alone(name: str) -> None:
+    assert looks_trusting(TORCH, name)
+    assert not looks_trusting("CPU (ONNX)", name)
+
+
+def named(hand: Any, name: str) -> Model:
+    return hand.task().model.model_copy(update={"name": name})
+
+
+async def test_a_stranger_is_refused_a_program_with_a_line_before_anything_is_fetched(world: Any) -> None:
+    eve = world.scheduler()
+    world.device.go.set()
+    await world.start(accept_anyone=True)
+    link = await world.link(eve)
+    answer = await link.ask(eve.commit(eve.task(unit=TORCH, model=named(eve, "net.pt2"))), Denied)
+    assert answer.reason is Reason.NOT_ALLOWED
+    assert "carry programs" in answer.detail
+    assert "net.pt2" in answer.detail
+    assert answer.unmet  # so it is this task that is refused, not its scheduler
+    # what it calls by a harmless name is looked at again by the driver, which is told whose it is
+    granted = await link.ask(eve.commit(eve.task(2)), Granted)
+    assert granted.lease
+    await eve.record()
+    assert world.device.launches[0].order.trusted is False
+
+
+async def test_the_owner_and_those_let_in_are_trusted(world: Any) -> None:
+    bob = world.scheduler()
+    world.device.go.set()
+    await world.start(allow=(bob.identity.peer_id,), accept_anyone=True)
+    for count, hand in enumerate((world.ann, bob), start=1):
+        link = await world.link(hand)
+        await link.ask(hand.commit(hand.task(count)), Granted)
+        await hand.record()
+        assert world.device.launches[-1].order.trusted is True
+
+
+async def test_declared_inputs_reach_the_driver(world: Any) -> None:
+    task = world.ann.task(measure=Measure(inputs={"x": "float32[batch, 3]"}))
+    order = work_order(task, "/m", stranger=True)
+    assert (order.inputs, order.trusted) == ({"x": "float32[batch, 3]"}, False)
+
+
+def test_the_scheduler_knows_the_same_names() -> None:
+    assert PROGRAMS == SUFFIXES

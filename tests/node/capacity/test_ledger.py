@@ -1,0 +1,339 @@
+"""The ledger alone: what happens goes in, answers and orders come out, and what must never be never is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from node.capacity.allocations import Kill, Offer, Run
+from node.capacity.ledger import MAX_REMEMBERED, Ledger
+from protocol.messages.work import Conflict, Denied, Granted, Held, Queued
+from protocol.values.lease import GRACE_S, LEASE_TTL_S, Fence, LeaseState
+from protocol.words import Outcome, Reason, WorkerState
+from tests.node.ledger_parts import ANN, BOB, CAT, held, linked, want
+
+
+def test_a_free_place_is_granted_and_its_run_ordered_at_once() -> None:
+    ledger = linked()
+    granted = ledger.commit(want(1), 0.0)
+    assert isinstance(granted, Granted)
+    assert granted.fence == Fence(incarnation=7, number=1)
+    assert ledger.take_orders() == (Run(granted.lease),)
+    assert ledger.take_orders() == ()
+
+
+def test_a_second_commit_with_the_same_key_gets_the_same_lease() -> None:
+    ledger = linked()
+    first = ledger.commit(want(1), 0.0)
+    version = ledger.version
+    ledger.take_orders()
+    assert ledger.commit(want(1), 1.0) == first
+    assert ledger.version == version
+    assert ledger.take_orders() == ()
+
+
+def test_the_same_key_for_another_task_is_refused() -> None:
+    ledger = linked()
+    ledger.commit(want(1), 0.0)
+    other = replace(want(1), task_sha256="f" * 64)
+    answer = ledger.commit(other, 0.0)
+    assert isinstance(answer, Denied)
+    assert answer.reason is Reason.BAD_REQUEST
+
+
+def test_a_key_replayed_after_its_lease_ended_never_runs_again() -> None:
+    ledger = linked()
+    first = ledger.commit(want(1), 0.0)
+    lease = held(first)
+    ledger.take_orders()
+    ledger.finish(lease.lease, 1.0)
+    ledger.acknowledge(lease.lease)
+    assert ledger.commit(want(1), 2.0) == first
+    assert ledger.take_orders() == ()
+    assert ledger.renew(ANN, [lease], 2.0).lost[0].lease == lease.lease
+
+
+def test_a_commit_on_an_old_quote_gets_a_fresh_one_and_holds_nothing() -> None:
+    ledger = linked()
+    quote = ledger.quote(0.0)
+    ledger.commit(want(1, BOB), 0.0)
+    answer = ledger.commit(want(1, ANN, ledger=quote.ledger), 0.0)
+    assert isinstance(answer, Conflict)
+    assert answer.reason is Reason.STALE_QUOTE
+    assert answer.quote.free == 0
+    assert len(ledger.places()) == 1
+
+
+def test_without_a_ticket_the_second_of_two_racers_is_told_busy() -> None:
+    ledger = linked()
+    ledger.commit(want(1, BOB), 0.0)
+    answer = ledger.commit(want(1, ANN), 0.0)
+    assert isinstance(answer, Conflict)
+    assert answer.reason is Reason.BUSY
+
+
+def test_a_ticket_is_offered_when_the_run_before_it_is_over() -> None:
+    ledger = linked()
+    first = held(ledger.commit(want(1), 0.0))
+    second = ledger.commit(want(2, queue=True), 0.0)
+    assert isinstance(second, Queued)
+    assert second.position == 1
+    ledger.take_orders()
+    running = ledger.place(first.lease)
+    assert running is not None
+    running.began = 1.0
+    ledger.finish(first.lease, 3.0)
+    assert ledger.take_orders() == (Offer(second.lease),)
+    ledger.start(second.lease, 3.0)
+    assert ledger.take_orders() == (Run(second.lease),)
+    third = ledger.commit(want(3, queue=True), 4.0)
+    assert isinstance(third, Queued)
+    assert third.start_s == pytest.approx(2.0), "one run ahead, which is expected to take as long as the last"
+
+
+def test_a_higher_priority_is_offered_first() -> None:
+    ledger = linked()
+    first = held(ledger.commit(want(1), 0.0))
+    ledger.commit(want(2, queue=True), 0.0)
+    urgent = held(ledger.commit(want(3, queue=True, priority=80), 0.0))
+    ledger.take_orders()
+    ledger.finish(first.lease, 1.0)
+    assert ledger.take_orders() == (Offer(urgent.lease),)
+
+
+def test_a_ticket_without_a_link_is_passed_over_and_offered_when_its_scheduler_is_back() -> None:
+    ledger = linked(BOB)
+    first = held(ledger.commit(want(1, BOB), 0.0))
+    away = held(ledger.commit(want(2, ANN, queue=True), 0.0))
+    there = held(ledger.commit(want(3, BOB, queue=True), 0.0))
+    ledger.take_orders()
+    ledger.finish(first.lease, 1.0)
+    assert ledger.take_orders() == (Offer(there.lease),)
+    ledger.skip(there.lease, 1.0)
+    assert ledger.take_orders() == ()
+    ledger.link_up(ANN, 2.0)
+    assert ledger.take_orders() == (Offer(away.lease),)
+
+
+def test_an_offer_that_was_not_answered_goes_to_the_next_and_comes_again() -> None:
+    ledger = linked()
+    first = held(ledger.commit(want(1, CAT), 0.0))
+    mute = held(ledger.commit(want(2, ANN, queue=True), 0.0))
+    other = held(ledger.commit(want(3, BOB, queue=True), 0.0))
+    ledger.take_orders()
+    ledger.finish(first.lease, 1.0)
+    ledger.take_orders()
+    ledger.link_down(ANN, 2.0)
+    ledger.defer(mute.lease, 2.0)
+    assert ledger.take_orders() == (Offer(other.lease),)
+    ledger.start(other.lease, 2.0)
+    ledger.take_orders()
+    ledger.link_up(ANN, 2.0)
+    ledger.finish(other.lease, 3.0)
+    assert ledger.take_orders() == (Offer(mute.lease),)
+
+
+def test_a_lapsed_run_goes_on_in_grace_and_a_renewal_takes_it_back() -> None:
+    ledger = linked()
+    lease = held(ledger.commit(want(1), 0.0))
+    ledger.take_orders()
+    ledger.expire(LEASE_TTL_S)
+    assert ledger.take_orders() == ()
+    place = ledger.place(lease.lease)
+    assert place is not None
+    assert place.state is LeaseState.LAPSED
+    assert ledger.renew(ANN, [lease], 100.0).renewed == (lease.lease,)
+    assert place.state.value == "running"
+
+
+def test_a_lapsed_run_gives_way_to_another_grant_which_runs_when_it_is_dead() -> None:
+    ledger = linked()
+    lapsed = held(ledger.commit(want(1, ANN), 0.0))
+    ledger.take_orders()
+    ledger.expire(LEASE_TTL_S)
+    granted = ledger.commit(want(1, BOB), LEASE_TTL_S + 1)
+    assert isinstance(granted, Granted)
+    assert ledger.take_orders() == (Kill(lapsed.lease, Reason.EXPIRED),)
+    told = ledger.renew(ANN, [lapsed], LEASE_TTL_S + 2)
+    assert [lost.reason for lost in told.lost] == [Reason.EXPIRED]
+    ledger.finish(lapsed.lease, LEASE_TTL_S + 3)
+    assert ledger.take_orders() == (Run(granted.lease),)
+
+
+def test_a_lapsed_run_is_killed_when_its_grace_is_over() -> None:
+    ledger = linked()
+    lease = held(ledger.commit(want(1), 0.0))
+    ledger.take_orders()
+    ledger.expire(LEASE_TTL_S)
+    ledger.expire(LEASE_TTL_S + GRACE_S - 1)
+    assert ledger.take_orders() == ()
+    ledger.expire(LEASE_TTL_S + GRACE_S)
+    assert ledger.take_orders() == (Kill(lease.lease, Reason.EXPIRED),)
+
+
+def test_a_ticket_that_is_not_renewed_is_gone() -> None:
+    ledger = linked()
+    first = held(ledger.commit(want(1), 0.0))
+    ticket = held(ledger.commit(want(2, queue=True), 0.0))
+    ledger.renew(ANN, [first], 10.0)
+    told = ledger.renew(ANN, [first, ticket], LEASE_TTL_S + 1)
+    assert told.renewed == (first.lease,)
+    assert [(lost.lease, lost.reason) for lost in told.lost] == [(ticket.lease, Reason.EXPIRED)]
+
+
+def test_a_cancelled_run_keeps_the_device_until_it_is_dead() -> None:
+    ledger = linked()
+    lease = held(ledger.commit(want(1), 0.0))
+    ledger.take_orders()
+    assert ledger.stop(ANN, [lease], Reason.CANCELLED, 1.0) == (lease.lease,)
+    assert ledger.take_orders() == (Kill(lease.lease, Reason.CANCELLED),)
+    following = held(ledger.commit(want(2), 1.0))
+    assert ledger.take_orders() == ()
+    assert ledger.stop(ANN, [lease], Reason.CANCELLED, 1.0) == (lease.lease,)
+    ledger.finish(lease.lease, 2.0)
+    assert ledger.take_orders() == (Run(following.lease),)
+
+
+def test_nobody_stops_or_renews_the_lease_of_another() -> None:
+    ledger = linked()
+    lease = held(ledger.commit(want(1, ANN), 0.0))
+    ledger.take_orders()
+    assert ledger.stop(BOB, [lease], Reason.CANCELLED, 1.0) == ()
+    assert ledger.take_orders() == ()
+    assert ledger.renew(BOB, [lease], 1.0).lost[0].reason is Reason.UNKNOWN
+    wrong = Held(lease=lease.lease, fence=Fence(incarnation=7, number=99))
+    assert ledger.renew(ANN, [wrong], 1.0).lost[0].reason is Reason.FENCED
+
+
+def test_a_new_incarnation_knows_no_older_fence() -> None:
+    lease = held(linked().commit(want(1), 0.0))
+    reborn = Ledger(8)
+    assert reborn.renew(ANN, [lease], 0.0).lost[0].reason is Reason.LOST
+    assert reborn.stop(ANN, [lease], Reason.CANCELLED, 1.0) == ()
+    fresh = reborn.commit(want(1), 0.0)
+    assert isinstance(fresh, Granted)
+    assert fresh.fence.key() > lease.fence.key()
+    assert fresh.lease != lease.lease
+
+
+def test_a_scheduler_with_an_older_epoch_is_refused_after_an_adoption() -> None:
+    ledger = linked()
+    lease = held(ledger.commit(want(1, epoch=1), 0.0))
+    assert ledger.adopt(ANN, ANN, "c-Ann", 2) is None
+    assert [place.lease for place in ledger.of_campaign(ANN, "c-Ann")] == [lease.lease]
+    old = ledger.commit(want(2, epoch=1, queue=True), 0.0)
+    assert isinstance(old, Denied)
+    assert old.reason is Reason.STALE_EPOCH
+    assert isinstance(ledger.adopt(ANN, ANN, "c-Ann", 1), Denied)
+    assert ledger.adopt(ANN, ANN, "c-Ann", 2) is None
+    assert ledger.adopt(BOB, BOB, "c-Ann", 9) is None, "another's campaign of the same name"
+    assert isinstance(ledger.commit(want(3, epoch=2, queue=True), 0.0), Queued)
+
+
+def test_a_lease_that_is_spoken_of_under_an_older_epoch_is_refused_also_on_a_link_that_named_none() -> None:
+    ledger = linked()
+    lease = held(ledger.commit(want(1, epoch=1), 0.0))
+    assert ledger.adopt(ANN, ANN, "c-Ann", 5) is None
+
+    def refused(epoch: int | None, **link: int) -> dict[str, Reason]:
+        item = lease.model_copy(update={"epoch": epoch})
+        return ledger.refusals(ANN, ANN, [item], {"c-Ann": link["named"]} if link else {}, lambda _: True)
+
+    stale = {lease.lease: Reason.STALE_EPOCH}
+    assert [refused(epoch) for epoch in (1, 4, 5, None)] == [stale, stale, {}, {}]
+    assert refused(6) == stale, "it is to adopt first, so that who spoke before is refused"
+    assert refused(None, named=4) == stale
+    assert refused(4, named=5) == stale
+    ledger.stop(ANN, [lease], Reason.CANCELLED, 1.0)
+    ledger.finish(lease.lease, 1.0)
+    ledger.acknowledge(lease.lease)
+    assert ledger.place(lease.lease) is None
+    assert [refused(4), refused(5)] == [stale, {}], (
+        "nor does it hear of its end as if the campaign were its own"
+    )
+
+
+def test_the_queue_is_bounded_for_all_and_for_each() -> None:
+    ledger = Ledger(1, max_queue=3, max_queue_each=2)
+    ledger.commit(want(0), 0.0)
+    for number in (1, 2):
+        assert isinstance(ledger.commit(want(number, queue=True), 0.0), Queued)
+    own = ledger.commit(want(3, queue=True), 0.0)
+    assert isinstance(own, Denied)
+    assert own.reason is Reason.BUSY
+    assert own.retry_s is not None
+    assert "of yours" in own.detail
+    assert isinstance(ledger.commit(want(1, BOB, queue=True), 0.0), Queued)
+    full = ledger.commit(want(2, BOB, queue=True), 0.0)
+    assert isinstance(full, Denied)
+    assert "3 tickets" in full.detail
+
+
+def test_a_worker_whose_runs_crash_on_three_models_is_suspect_and_faulty_while_a_check_fails() -> None:
+    ledger = linked()
+    condition = ledger.condition
+    for model in "aab":
+        condition.begin()
+        condition.end(Outcome.FAILED, Reason.CRASHED, False, model)
+        condition.clean()
+    assert condition.state is WorkerState.ACTIVE
+    assert not condition.suspect
+    condition.begin()
+    condition.end(Outcome.FAILED, Reason.CRASHED, False, "c")
+    assert condition.suspect
+    condition.examined("the unit is gone")
+    assert condition.state is WorkerState.FAULTY
+    condition.clean()
+    refused = ledger.commit(want(1), 0.0)
+    assert isinstance(refused, Denied)
+    assert refused.reason is Reason.NOT_SERVING
+    assert "3 models crashed" in refused.detail
+    assert "the unit is gone" in refused.detail
+    assert ledger.quote(0.0).free == 0
+    condition.examined("it still is")
+    assert condition.state is WorkerState.FAULTY
+    condition.examined("")
+    assert isinstance(ledger.commit(want(1), 0.0), Granted)
+
+
+def test_a_check_that_finds_nothing_blames_the_models_and_counts_anew() -> None:
+    condition = Ledger(1).condition
+    for model in "abcd":
+        condition.begin()
+        condition.end(Outcome.FAILED, Reason.CRASHED, False, model)
+        if condition.suspect:
+            assert model == "c"
+            condition.examined("")
+        condition.clean()
+    assert condition.state is WorkerState.ACTIVE
+    assert not condition.suspect
+
+
+def test_the_key_of_a_live_lease_is_never_forgotten() -> None:
+    ledger = linked()
+    first = ledger.commit(want(1), 0.0)
+    assert isinstance(first, Granted)
+    for number in range(2, MAX_REMEMBERED + 10):
+        ticket = ledger.commit(want(number, queue=True), 0.0)
+        assert isinstance(ticket, Queued)
+        ledger.stop(ANN, (Held(lease=ticket.lease, fence=ticket.fence),), Reason.CANCELLED, 0.0)
+    again = ledger.commit(want(1), 0.0)
+    assert isinstance(again, Granted)
+    assert again.lease == first.lease
+
+
+def test_a_success_or_a_broken_model_between_crashes_keeps_a_worker_well() -> None:
+    condition = Ledger(1).condition
+    ends = [
+        (Outcome.FAILED, Reason.CRASHED, False, "a"),
+        (Outcome.FAILED, Reason.CRASHED, False, "b"),
+        (Outcome.FAILED, Reason.BROKEN_MODEL, True, "c"),
+        (Outcome.COMPLETE, None, False, "d"),
+        (Outcome.FAILED, Reason.CRASHED, False, "e"),
+    ]
+    for end in ends:
+        condition.begin()
+        condition.end(*end)
+        condition.clean()
+    assert condition.state is WorkerState.ACTIVE

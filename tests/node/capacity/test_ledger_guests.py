@@ -1,0 +1,207 @@
+"""What a guest does to keep a device from others, and what the ledger makes of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from node.capacity.allocations import Kill, Offer, Place, Warn
+from node.capacity.epochs import HIGHEST_OF_OTHERS, MAX_EACH
+from node.capacity.ledger import Ledger
+from node.capacity.slots import MUTE_S
+from protocol.messages.work import Conflict, Denied, Granted, Held, Queued
+from protocol.values.lease import MAX_EPOCH, PREEMPT_GRACE_S
+from protocol.words import Reason
+from tests.node.ledger_parts import ANN, BOB, CAT, DEE, campaign_of, held, linked, want
+
+YEAR_S = 31_536_000.0
+
+
+def full(**settings: bool) -> tuple[Ledger, list[Held]]:
+    """A run and four tickets of two guests: all that there is room for."""
+    ledger = linked(max_queue=4, max_queue_each=3, **settings)
+    ledger.commit(want(0, BOB, preempted=2), 0.0)
+    tickets = [
+        held(ledger.commit(want(number, peer, queue=True, priority=priority), 0.0))
+        for number, peer, priority in ((1, BOB, 50), (2, CAT, 40), (3, CAT, 40), (4, BOB, 50))
+    ]
+    ledger.take_orders()
+    return ledger, tickets
+
+
+def test_a_higher_ticket_takes_the_room_of_the_youngest_of_the_lowest() -> None:
+    ledger, tickets = full()
+    assert isinstance(ledger.commit(want(1, DEE, queue=True, priority=41), 1.0), Queued)
+    told = ledger.renew(CAT, tickets, 2.0)
+    assert [lost.reason for lost in told.lost if lost.lease == tickets[2].lease] == [Reason.BUSY]
+    assert ledger.place(tickets[1].lease) is not None
+    assert ledger.queue == 4
+    none = ledger.commit(want(2, DEE, queue=True, priority=40), 3.0)
+    assert isinstance(none, Denied)
+    assert none.reason is Reason.BUSY
+
+
+@pytest.mark.parametrize("owner_first", [True, False])
+def test_guests_cannot_fill_the_queue_so_that_the_owner_is_shut_out(owner_first: bool) -> None:
+    ledger, tickets = full(owner_first=owner_first)
+    assert isinstance(ledger.commit(want(1, ANN, queue=True, priority=0, owner=True), 1.0), Queued)
+    assert ledger.place(tickets[2].lease) is None
+    guest = ledger.commit(want(1, DEE, queue=True, priority=100), 2.0)
+    assert isinstance(guest, Queued), "of the guests' again"
+    assert any(place.wanted.owner for place in ledger.places()), "never the owner's"
+
+
+def test_the_owner_does_not_believe_a_guest_that_its_run_gave_way_often_enough() -> None:
+    ledger = linked(owner_first=True)
+    run = held(ledger.commit(want(1, BOB, preempted=2), 0.0))
+    place = ledger.place(run.lease)
+    assert place is not None
+    place.began = 0.0
+    ledger.take_orders()
+    ledger.commit(want(1, CAT, queue=True, priority=90), 1.0)
+    assert ledger.take_orders() == (), "another guest does"
+    mine = held(ledger.commit(want(1, ANN, queue=True, owner=True), 1.0))
+    (warning,) = ledger.take_orders()
+    assert isinstance(warning, Warn)
+    ledger.expire(1.0 + PREEMPT_GRACE_S)
+    assert ledger.take_orders() == (Kill(run.lease, Reason.PREEMPTED), Offer(mine.lease))
+
+
+def test_a_task_that_gave_way_twice_here_does_so_no_more_whatever_is_said_of_it() -> None:
+    ledger = linked(owner_first=True)
+    for times in range(3):
+        run = held(ledger.commit(want(1, BOB, key_of=times), 10.0 * times))
+        place = ledger.place(run.lease)
+        assert place is not None
+        place.began = 10.0 * times
+        ledger.take_orders()
+        mine = held(ledger.commit(want(times, ANN, queue=True, owner=True), 10.0 * times + 1))
+        ledger.expire(10.0 * times + 1 + PREEMPT_GRACE_S)
+        killed = [order for order in ledger.take_orders() if isinstance(order, Kill)]
+        assert len(killed) == (times < 2)
+        ledger.finish(run.lease, 10.0 * times + 3)
+        ledger.acknowledge(run.lease)
+        ledger.take_orders()
+        ledger.skip(mine.lease, 10.0 * times + 3)
+
+
+def test_nobody_keeps_the_device_idle_by_not_answering_its_offers() -> None:
+    ledger = linked()
+    first = held(ledger.commit(want(0, CAT, priority=90), 0.0))
+    ledger.take_orders()
+    for number in range(1, 5):
+        ledger.commit(want(number, BOB, queue=True, priority=60), 0.0)
+    other = held(ledger.commit(want(1, ANN, queue=True, priority=55), 0.0))
+    ledger.finish(first.lease, 1.0)
+    for now in (1.0, 6.0):
+        (offer,) = ledger.take_orders()
+        assert isinstance(offer, Offer)
+        assert offer.lease != other.lease
+        ledger.defer(offer.lease, now, asked=True)
+    assert ledger.take_orders() == (Offer(other.lease),)
+    ledger.start(other.lease, 6.0)
+    ledger.take_orders()
+    assert ledger.queue == 4, "its tickets are still there"
+    ledger.commit(want(9, BOB, queue=True, priority=100), 7.0)
+    assert ledger.take_orders() == (), "and nothing gives way to it meanwhile"
+    ledger.finish(other.lease, 8.0)
+    (last,) = ledger.take_orders()
+    assert isinstance(last, Offer), "nobody else waits"
+    ledger.start(last.lease, 8.0)
+    later = held(ledger.commit(want(2, ANN, queue=True, priority=55), 8.0))
+    ledger.take_orders()
+    ledger.finish(last.lease, 9.0)
+    (offer,) = ledger.take_orders()
+    assert offer != Offer(later.lease), "it answered, and counts again"
+
+
+def renew_all(ledger: Ledger, until: float) -> None:
+    """All that is here is renewed in time up to then."""
+    for now in range(0, int(until) + 1, 10):
+        for place in ledger.places():
+            ledger.renew(place.peer, [Held(lease=place.lease, fence=place.fence)], float(now))
+
+
+def test_who_did_not_answer_is_asked_in_its_turn_again_after_a_while() -> None:
+    ledger = linked()
+    first = held(ledger.commit(want(0, CAT), 0.0))
+    mute = held(ledger.commit(want(1, BOB, queue=True, priority=60), 0.0))
+    ledger.take_orders()
+    ledger.finish(first.lease, 1.0)
+    for now in (1.0, 2.0):
+        assert ledger.take_orders() == (Offer(mute.lease),), "nobody else waits"
+        if now == 2.0:
+            run = held(ledger.commit(want(1, ANN, queue=True), now))
+        ledger.defer(mute.lease, now, asked=True)
+    assert ledger.take_orders() == (Offer(run.lease),)
+    ledger.start(run.lease, 2.0)
+    ledger.commit(want(2, ANN, queue=True), 2.0)
+    ledger.take_orders()
+    late = 2.0 + MUTE_S
+    renew_all(ledger, late)
+    ledger.take_orders()
+    ledger.finish(run.lease, late)
+    assert Offer(mute.lease) in ledger.take_orders()
+
+
+def test_times_that_no_message_can_say_are_told_as_the_longest_that_it_can() -> None:
+    ledger = linked()
+    run = held(ledger.commit(want(0, BOB), 0.0))
+    place = ledger.place(run.lease)
+    assert place is not None
+    place.began = 0.0
+    ledger.take_orders()
+    ledger.finish(run.lease, 2 * YEAR_S)
+    ledger.commit(want(1, CAT), 2 * YEAR_S)
+    for number in range(3):
+        answer = ledger.commit(want(number, ANN, queue=True), 2 * YEAR_S)
+        assert isinstance(answer, Queued)
+        assert answer.start_s == YEAR_S
+    assert ledger.quote(2 * YEAR_S).run_s == YEAR_S
+    conflict = ledger.commit(want(9, DEE), 2 * YEAR_S)
+    assert isinstance(conflict, Conflict)
+
+
+def test_who_acts_for_a_principal_leaves_it_epochs_to_take_its_campaign_back() -> None:
+    ledger = linked()
+    ledger.commit(want(1, ANN), 0.0)
+    campaign = campaign_of(ANN)
+    refused = ledger.adopt(DEE, ANN, campaign, MAX_EPOCH)
+    assert isinstance(refused, Denied)
+    assert refused.reason is Reason.BAD_REQUEST
+    assert ledger.adopt(DEE, ANN, campaign, HIGHEST_OF_OTHERS) is None
+    assert isinstance(ledger.adopt(ANN, ANN, campaign, HIGHEST_OF_OTHERS), Denied)
+    assert ledger.adopt(ANN, ANN, campaign, HIGHEST_OF_OTHERS + 1) is None
+    assert isinstance(ledger.commit(want(2, ANN, queue=True, epoch=HIGHEST_OF_OTHERS + 1), 1.0), Queued)
+
+
+def test_nobody_pushes_out_what_was_heard_of_anothers_campaign() -> None:
+    ledger = linked()
+    assert ledger.adopt(DEE, ANN, "c-1", 7) is None
+    for number in range(5 * MAX_EACH):
+        ledger.adopt(BOB, BOB, f"c-{number}", 1)
+    assert isinstance(ledger.adopt(ANN, ANN, "c-1", 3), Denied)
+    assert ledger.epoch(BOB, "c-0") == 0, "its own it does"
+
+
+def test_what_waits_longer_than_the_owner_lets_it_ends_whatever_its_task_says() -> None:
+    ledger = linked()
+    run = held(ledger.commit(want(0, ANN), 0.0))
+    ticket = held(ledger.commit(want(1, BOB, queue=True, longest_s=20.0), 0.0))
+    for now in (10.0, 19.0):
+        ledger.renew(ANN, [run], now)
+        assert ledger.renew(BOB, [ticket], now).renewed
+    assert [lost.reason for lost in ledger.renew(BOB, [ticket], 20.0).lost] == [Reason.TIMED_OUT]
+
+
+def test_only_what_is_meant_is_evicted() -> None:
+    ledger = linked(slots=2)
+    one, two = (ledger.commit(want(number, BOB, rests=rests), 0.0) for number, rests in ((1, "a"), (2, "b")))
+    assert isinstance(one, Granted)
+    assert isinstance(two, Granted)
+    ledger.take_orders()
+
+    def gone(place: Place) -> bool:
+        return place.rests == "a"
+
+    assert ledger.evict_those(gone, Reason.NOT_ALLOWED, 1.0) == (one.lease,)
+    assert ledger.take_orders() == (Kill(one.lease, Reason.NOT_ALLOWED),)

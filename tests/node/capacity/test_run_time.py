@@ -1,0 +1,34 @@
+"""What a run will take is told from runs of the same, else scaled by inferences, else from all; and not at all once it takes longer."""
+
+from __future__ import annotations
+
+import pytest
+
+from node.capacity.run_time import Pace
+from protocol.values.requirement import Requirement
+from protocol.values.task import Measure, Model, Task, Timeouts
+from swarm.net.identity import Identity
+
+
+def a_task(runs: int, sha256: str = "a" * 64) -> Task:
+    return Task(
+        campaign="c-1",
+        task="c-1/1",
+        scheduler=Identity.from_seed("scheduler").peer_id,
+        model=Model(name="m", sha256=sha256, size=1),
+        unit="CPU (ONNX)",
+        requirement=Requirement(clauses=()),
+        measure=Measure(runs=runs),
+        timeouts=Timeouts(),
+    )
+
+
+def test_the_same_run_takes_what_it_took_and_a_longer_one_as_much_more() -> None:
+    pace = Pace()
+    assert pace.expect(a_task(10)) is None
+    pace.took(a_task(10), 2.0)
+    pace.took(a_task(100, "b" * 64), 40.0)
+    assert pace.expect(a_task(10)) == 2.0
+    assert pace.expect(a_task(400)) == pytest.approx(80.0)
+    assert pace.expect(a_task(100, "b" * 64)) == 40.0
+    assert pace.expect(a_task(1, "c" * 64)) == pace.mean_s == pytest.approx(0.7 * 2.0 + 0.3 * 40.0)

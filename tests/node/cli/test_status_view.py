@@ -1,0 +1,88 @@
+"""What an owner reads of devices, and which devices a word means."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from node.cli.remote import HERE, Told, means
+from node.cli.status_view import jobs_table, show_since, told_json, told_line
+from protocol.errors import Unreachable
+from protocol.messages.work import Job, Standing
+from protocol.values.advert import Advert
+from protocol.words import Phase, WorkerState
+from swarm.net.identity import Identity
+from swarm.net.network import Path
+
+PEER = Identity.from_seed("worker").peer_id
+ME = Identity.from_seed("me").peer_id
+
+
+def standing(**changes: object) -> Standing:
+    return Standing.model_validate({"incarnation": 1, "state": "active", **changes}, strict=False)
+
+
+@pytest.mark.parametrize(
+    ("here", "line"),
+    [
+        (standing(), f"lab-1 …{PEER[-8:]}: active"),
+        (standing(state="busy", running=1), f"lab-1 …{PEER[-8:]}: busy; 1 run goes on, 0 tickets wait"),
+        (
+            standing(state="draining", why="paused by its owner", running=2, queue=1),
+            f"lab-1 …{PEER[-8:]}: paused by its owner; 2 runs go on, 1 ticket waits",
+        ),
+        (standing(state="faulty", why="\x1b[31mred"), f"lab-1 …{PEER[-8:]}: faulty (\\x1b[31mred)"),
+    ],
+)
+def test_a_device_is_told_in_a_line(here: Standing, line: str) -> None:
+    assert told_line(Told("lab-1", PEER, here)) == line
+
+
+def test_a_device_that_could_not_be_told_says_why_and_programs_read_it_too() -> None:
+    told = Told("lab-1", PEER, None, Unreachable("no way to lab-1"))
+    assert told_line(told) == f"lab-1 …{PEER[-8:]}: no way to lab-1"
+    assert told_json(told) == {"device": "lab-1", "peer": PEER, "error": "no way to lab-1"}
+    assert told_json(Told("lab-1", PEER, standing()))["state"] == str(WorkerState.ACTIVE)
+
+
+def test_the_way_to_a_device_and_how_others_reach_it_stand_behind_its_state() -> None:
+    behind = standing(reach="cannot be dialled from outside; reached through gate 192.0.2.7:4101")
+    far = Told("lab-1", PEER, behind, path=Path(False, ME, 41.0))
+    assert told_line(far) == (
+        f"lab-1 …{PEER[-8:]}: active; cannot be dialled from outside; reached through gate 192.0.2.7:4101;"
+        f" via gate …{ME[-8:]}, 41 ms"
+    )
+    assert told_json(far)["path"] == {"direct": False, "gate": ME, "rtt_ms": 41.0}
+    assert told_json(far)["reach"] == behind.reach
+    own = Told(HERE, PEER, standing(), path=Path(True, None, 0.5))
+    assert told_line(own) == f"{HERE}: active"
+
+
+def test_jobs_stand_in_80_columns_with_who_has_them_done() -> None:
+    jobs = (
+        Job(task="c-ab23cd45/3", model="mobilenet_v2.onnx", principal=ME, priority=50, state="running", phase=Phase.RUN, since_s=12),
+        Job(task="c-ab23cd45/12", model="m" * 40, principal=PEER, team="vision", priority=20, state="queued", since_s=200),
+    )  # fmt: skip
+    out = io.StringIO()
+    Console(file=out, width=80).print(jobs_table(jobs, ME))
+    text = out.getvalue()
+    assert all(len(line) <= 80 for line in text.splitlines())
+    assert "you" in text
+    assert f"…{PEER[-8:]}" in text
+    assert "running, run" in text
+    assert "3 min" in text
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(0.4, "0 s"), (99, "99 s"), (100, "2 min"), (9_000, "2.5 h")])
+def test_how_long_is_told_in_one_unit(seconds: float, shown: str) -> None:
+    assert show_since(seconds) == shown
+
+
+def test_a_device_is_meant_by_its_name_its_id_or_the_end_of_its_peer_id() -> None:
+    advert = Advert(peer=PEER, seq=1, device="d-1", name="lab-1")
+    for word in ("lab-1", "d-1", PEER, PEER[-8:], "…" + PEER[-8:]):
+        assert means(word, advert), word
+    for word in ("lab", PEER[-5:], "", "lab-2"):
+        assert not means(word, advert), word

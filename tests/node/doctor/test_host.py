@@ -1,0 +1,123 @@
+"""What stands in the way of good figures: each sign becomes a line that says how it is and what to do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from drivers.measure.gpu import FoundGpus, Gpu
+from drivers.sandbox.rlimits import Tier
+from node.device.calibration import Enrolment, Kept
+from node.device.probe import Profile, read_gpus
+from node.doctor.host import Check, Signs, State, checks, clock_synchronised, gather
+from protocol.values.advert import UnitOffer
+
+H100 = FoundGpus((Gpu("NVIDIA H100"),), "nvml")
+UNIT = UnitOffer(unit="CPU (ONNX)", runtime="onnxruntime 1.31")
+WELL = Signs(
+    profile=Profile(device="d", name="lab", units=(UNIT,), sandbox=Tier.FULL),
+    enrolled=Kept(Enrolment(fingerprint="0" * 64, at=1.0, timer_ns=40)),
+    governor="performance",
+    others_share=0.01,
+    stall_share=0.0,
+    temperature_c=45.0,
+    on_battery=False,
+    free_disk=100 << 30,
+    clock_synchronised=True,
+    timer_ns=40,
+)
+
+
+def with_profile(**changes: object) -> Signs:
+    return replace(WELL, profile=replace(WELL.profile, **changes))  # type: ignore[arg-type]
+
+
+def of(signs: Signs, subject: str) -> list[Check]:
+    return [check for check in checks(signs) if check.subject == subject]
+
+
+def test_on_a_device_that_is_well_every_line_is_ok_and_asks_for_nothing() -> None:
+    assert {(check.state, check.todo) for check in checks(WELL)} == {(State.OK, "")}
+
+
+@pytest.mark.parametrize(
+    ("signs", "subject", "state", "said"),
+    [
+        (with_profile(units=()), "units", State.BAD, "none works"),
+        (with_profile(notes=("driver 'torch': no torch",)), "unit", State.NOTE, "no torch"),
+        (with_profile(found=FoundGpus(notes=("NVIDIA driver: mismatch",))), "GPU", State.BAD, "mismatch"),
+        (with_profile(found=H100, gpus=read_gpus(H100)), "GPU", State.NOTE, "no unit runs on it"),
+        (with_profile(found=replace(H100, source="torch")), "GPU", State.NOTE, "NVML does not answer"),
+        (with_profile(sandbox=Tier.NONE, sandbox_notes=("no userns",)), "sandbox", State.NOTE, "no userns"),
+        (replace(WELL, enrolled=Kept(why="not yet")), "enrolment", State.NOTE, "not yet"),
+        (replace(WELL, governor="powersave"), "governor", State.NOTE, "powersave"),
+        (replace(WELL, others_share=0.4), "load", State.NOTE, "others use 40%"),
+        (replace(WELL, stall_share=0.2), "load", State.NOTE, "waiting for a processor 20%"),
+        (replace(WELL, temperature_c=93.0), "heat", State.NOTE, "93 °C"),
+        (replace(WELL, on_battery=True), "power", State.NOTE, "on battery"),
+        (replace(WELL, free_disk=1 << 20), "disk", State.BAD, "1 MiB free"),
+        (replace(WELL, clock_synchronised=False), "clock", State.NOTE, "time server"),
+        (replace(WELL, free_disk=5 << 30), "disk", State.NOTE, "5 GiB free"),
+        (replace(WELL, timer_ns=2000), "timer", State.NOTE, "2000 ns"),
+    ],
+)
+def test_what_stands_in_the_way_is_told_with_what_to_do(
+    signs: Signs, subject: str, state: State, said: str
+) -> None:
+    worst = [check for check in of(signs, subject) if check.state is state]
+    assert any(said in check.what for check in worst)
+    assert subject == "unit" or all(check.todo for check in worst)
+
+
+def test_where_the_kernel_forbids_the_sandbox_the_very_command_is_told(tmp_path: Path) -> None:
+    kernel = tmp_path / "proc/sys"
+    for name, value in (
+        ("kernel/apparmor_restrict_unprivileged_userns", "1\n"),
+        ("kernel/unprivileged_userns_clone", "1\n"),
+        ("user/max_user_namespaces", "0\n"),
+    ):
+        (kernel / name).parent.mkdir(parents=True, exist_ok=True)
+        (kernel / name).write_text(value)
+    profile = replace(WELL.profile, sandbox=Tier.PARTIAL, sandbox_notes=("no user namespace",))
+    signs = gather(profile, tmp_path, tmp_path, root=tmp_path, wait=lambda _: None)
+    (check,) = of(signs, "sandbox")
+    wanted = "kernel.apparmor_restrict_unprivileged_userns=0 user.max_user_namespaces=15000"
+    assert f"sudo sysctl -w {wanted}\n" in check.todo
+    assert "unprivileged_userns_clone" not in check.todo
+    (plain,) = of(with_profile(sandbox=Tier.PARTIAL), "sandbox")
+    assert "sysctl" not in plain.todo
+
+
+def test_what_a_system_does_not_tell_is_said_and_never_taken_for_well() -> None:
+    silent = replace(
+        WELL,
+        governor=None,
+        others_share=None,
+        stall_share=None,
+        temperature_c=None,
+        on_battery=None,
+        free_disk=None,
+        clock_synchronised=None,
+    )
+    assert "does not tell" in of(silent, "load")[0].what
+    assert of(silent, "load")[0].state is State.NOTE
+    assert "no sensor" in of(silent, "heat")[0].what
+    assert "not known" in of(silent, "disk")[0].what
+    assert "does not tell" in of(silent, "clock")[0].what
+
+
+def test_the_signs_are_read_from_the_system(tmp_path: Path) -> None:
+    policy = tmp_path / "sys/devices/system/cpu/cpu0/cpufreq"
+    policy.mkdir(parents=True)
+    (policy / "scaling_governor").write_text("schedutil\n")
+    waits: list[float] = []
+    signs = gather(WELL.profile, tmp_path, tmp_path / "not" / "yet", root=tmp_path, wait=waits.append)
+    assert signs.governor == "schedutil"
+    assert signs.others_share is None
+    assert signs.free_disk is not None
+    assert signs.timer_ns > 0
+    assert signs.enrolled.why == "this device is not enrolled yet"
+    assert len(waits) == 1
+    assert clock_synchronised("darwin") is None

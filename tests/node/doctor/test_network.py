@@ -1,0 +1,184 @@
+"""What doctor says of the network: each finding with what to do about it; and a look at a real gate on loopback."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trio
+
+from gate.service import run_gate
+from gate.settings import GateSettings
+from node.doctor.host import Check, State
+from node.doctor.network import GateSign, NetSigns, look, net_checks, pool_checks, usable_gates
+from protocol.words import Role
+from swarm.base.home import Home
+from swarm.net.identity import Identity
+from swarm.pools.membership import Joined
+from swarm.reach.reachability import Reach
+
+GOOD = GateSign("192.0.2.7:4101", ms=12.0, observed="8.8.4.4", ahead_s=0.1, place=True, relayed_ms=41.0)
+DEAD = GateSign("192.0.2.8:4101", why="no answer")
+TAKEN = GateSign("192.0.2.9:4101", why="no way", expected="12D3ExpecteD", other="12D3FoundNow")
+DIRECT = NetSigns(
+    gates=(GOOD,),
+    reach=Reach.DIRECT,
+    reached=("/ip4/8.8.4.4/tcp/4102",),
+    far=True,
+    own_ip="192.168.1.7",
+    port=4102,
+    fixed=True,
+    behind_router=True,
+    neighbours=2,
+)
+BEHIND = replace(DIRECT, reach=Reach.BEHIND, reached=())
+
+
+def of(signs: NetSigns, subject: str) -> list[Check]:
+    return [check for check in net_checks(signs) if check.subject == subject]
+
+
+def test_a_device_that_can_be_dialled_has_nothing_to_do() -> None:
+    assert {(check.state, check.todo) for check in net_checks(DIRECT)} == {(State.OK, "")}
+    (reach,) = of(DIRECT, "reach")
+    assert "/ip4/8.8.4.4/tcp/4102" in reach.what
+    (gate,) = of(DIRECT, "gate")
+    assert gate.what == "192.0.2.7:4101 answers in 12 ms"
+    (lan,) = of(DIRECT, "LAN")
+    assert lan.what == "2 neighbours found by mDNS"
+
+
+def test_a_device_behind_a_router_is_told_by_which_gate_it_is_reached_and_what_to_type() -> None:
+    (reach,) = of(BEHIND, "reach")
+    assert reach.state is State.NOTE
+    assert "reached through gate 192.0.2.7:4101 in 41 ms" in reach.what
+    assert "send TCP port 4102 to 192.168.1.7" in reach.todo
+    assert "--upnp" in reach.todo
+    assert "--announce /ip4/8.8.4.4/tcp/OUTER_PORT" in reach.todo
+    assert "--listen" not in reach.todo
+    (reach,) = of(replace(BEHIND, fixed=False, port=51034), "reach")
+    assert "--listen /ip4/0.0.0.0/tcp/4102" in reach.todo
+
+
+def test_a_device_without_a_router_in_between_has_a_firewall_to_open() -> None:
+    (reach,) = of(replace(BEHIND, behind_router=False), "reach")
+    assert "firewall" in reach.todo
+    assert "open TCP port 4102" in reach.todo
+
+
+def test_a_device_that_nobody_can_reach_at_all_is_bad_with_each_gates_reason() -> None:
+    full = replace(GOOD, place=False, no_place="all places are taken", relayed_ms=None)
+    (reach,) = of(replace(BEHIND, gates=(full,)), "reach")
+    assert reach.state is State.BAD
+    assert "192.0.2.7:4101: all places are taken" in reach.what
+
+
+@pytest.mark.parametrize(
+    ("signs", "subject", "state", "said"),
+    [
+        (NetSigns(neighbours=0), "gates", State.NOTE, "none is known"),
+        (NetSigns(neighbours=0), "LAN", State.OK, "no neighbour"),
+        (NetSigns(), "LAN", State.OK, "not looked for"),
+        (NetSigns(trouble="port 4102 is taken"), "network", State.NOTE, "port 4102 is taken"),
+        (replace(DIRECT, gates=(GOOD, DEAD)), "gate", State.NOTE, "192.0.2.8:4101 does not answer"),
+        (replace(DIRECT, gates=(DEAD,)), "gate", State.BAD, "192.0.2.8:4101 does not answer"),
+        (replace(DIRECT, gates=(DEAD,), connected=False), "network", State.BAD, "no address but loopback"),
+        (
+            replace(DIRECT, gates=(GOOD, TAKEN)),
+            "gate",
+            State.NOTE,
+            "is another gate: expected …ExpecteD, found …FoundNow",
+        ),
+        (replace(DIRECT, far=False), "reach", State.OK, "on this LAN"),
+        (replace(DIRECT, reach=Reach.UNKNOWN), "reach", State.NOTE, "not known"),
+        (replace(DIRECT, gates=(replace(GOOD, dials_back=False),)), "gate", State.OK, "does not tell"),
+        (replace(DIRECT, gates=(replace(GOOD, ahead_s=7.0),)), "clock", State.NOTE, "7 s behind the gates'"),
+        (
+            replace(DIRECT, gates=(replace(GOOD, ahead_s=-90.0),)),
+            "clock",
+            State.NOTE,
+            "90 s ahead of the gates'",
+        ),
+        (replace(DIRECT, gates=(replace(GOOD, ahead_s=4.9),)), "clock", State.OK, "within 5 s"),
+        (
+            replace(DIRECT, worker="can be dialled from outside"),
+            "worker",
+            State.OK,
+            "that runs here can be dialled",
+        ),
+    ],
+)
+def test_each_finding_has_its_line(signs: NetSigns, subject: str, state: State, said: str) -> None:
+    assert any(check.state is state and said in check.what for check in of(signs, subject))
+
+
+def test_one_gate_whose_clock_is_wrong_does_not_make_ours_wrong() -> None:
+    signs = replace(DIRECT, gates=(GOOD, replace(GOOD, ahead_s=3600.0), GOOD))
+    assert of(signs, "clock")[0].state is State.OK
+
+
+HELD = Joined(
+    pool=Identity.from_seed("pool").peer_id, name="lab", role=Role.WORKER, credential=b"c", until=2000
+)
+FRESH = HELD.model_copy(update={"credential": None, "ticket": b"t"})
+
+
+@pytest.mark.parametrize(
+    ("joined", "state", "said", "todo"),
+    [
+        (HELD, State.OK, "lab let this device in", ""),
+        (FRESH, State.NOTE, "has not let this device in yet", "sark-node join --leave-pool lab"),
+        (FRESH.model_copy(update={"spent": True}), State.NOTE, "used up", "sark-node join TICKET"),
+        (FRESH.model_copy(update={"until": 900}), State.NOTE, "is over", "sark-node join TICKET"),
+        (HELD.model_copy(update={"until": 900}), State.NOTE, "is over", "sark-node join TICKET"),
+    ],
+    ids=["in", "waits", "refused", "late", "ended"],
+)
+def test_whether_its_pools_let_it_in_is_told(joined: Joined, state: State, said: str, todo: str) -> None:
+    (check,) = pool_checks([joined], 1000.0)
+    assert check.state is state
+    assert said in check.what
+    assert todo in check.todo
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+async def test_a_look_at_gates_on_loopback_tells_which_answer_and_how_this_device_is_reached(
+    tmp_path: Path,
+) -> None:
+    port = free_port()
+    settings = GateSettings(listen=(f"/ip4/127.0.0.1/tcp/{port}",), lan=False)
+    with trio.fail_after(40):
+        async with trio.open_nursery() as nursery:
+            here = await nursery.start(run_gate, Home.at(tmp_path), settings)
+            gate = f"/ip4/127.0.0.1/tcp/{port}/p2p/{here.identity.peer_id}"
+            dead = f"/ip4/127.0.0.1/tcp/{free_port()}/p2p/{Identity.from_seed('dead').peer_id}"
+            wrong = Identity.from_seed("wrong").peer_id
+            squatter = f"/ip4/127.0.0.1/tcp/{port}/p2p/{wrong}"
+            signs = await look(
+                usable_gates([gate, dead, "nonsense", squatter]),
+                Identity.from_seed("me"),
+                ["/ip4/127.0.0.1/tcp/0"],
+                neighbours=None,
+                worker=None,
+                fixed=False,
+            )
+            nursery.cancel_scope.cancel()
+    alive, other, taken = signs.gates
+    assert (alive.why, alive.place, alive.observed) == ("", True, "127.0.0.1")
+    assert 0 < (alive.ms or 0) <= (alive.relayed_ms or 0)
+    assert abs(alive.ahead_s or 99) < 1
+    assert other.why
+    assert other.other == ""
+    assert (taken.expected, taken.other) == (wrong, here.identity.peer_id)
+    assert (signs.reach, signs.far, signs.behind_router) == (Reach.DIRECT, False, False)
+
+
+async def test_without_a_gate_no_node_is_started() -> None:
+    signs = await look([], Identity.from_seed("me"), [], neighbours=3, worker=None, fixed=False)
+    assert (signs.gates, signs.port, signs.neighbours) == ((), None, 3)

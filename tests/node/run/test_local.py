@@ -1,0 +1,46 @@
+"""This device measured without a network, for real: a one-line ONNX model in child processes, the record under this device's key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from drivers.onnx.session import TINY_MODEL
+from node.run.local import LocalDevice
+from protocol.errors import CampaignError, ResourceError
+from protocol.values.record import read_record, record_message
+from protocol.values.task import Measure
+from protocol.words import Outcome, Phase, Reason
+from swarm.base.home import Home
+from swarm.net.identity import verify
+
+
+def test_a_model_is_measured_and_a_broken_one_told_under_this_devices_key(tmp_path: Path) -> None:
+    good, bad = tmp_path / "good.onnx", tmp_path / "bad.onnx"
+    good.write_bytes(TINY_MODEL)
+    bad.write_bytes(b"no graph at all")
+    told: list[Phase] = []
+    with LocalDevice(Home.at(tmp_path / "home"), patience_s=0) as device:
+        assert "CPU (ONNX)" in device.units
+        measured = device.measure(
+            good, "CPU (ONNX)", Measure(runs=12, loads=2), report=lambda phase, *_: told.append(phase)
+        )
+        failed = device.measure(bad, "CPU (ONNX)", Measure(runs=1, loads=1))
+        with pytest.raises(ResourceError, match="does not work on this device") as where:
+            device.measure(good, "GPU (Nowhere)", Measure())
+        with pytest.raises(ResourceError) as served:
+            device.measure(good, "API (OpenAI)", Measure())
+        with pytest.raises(CampaignError, match="No such file"):
+            device.measure(tmp_path / "none.onnx", "CPU (ONNX)", Measure())
+    assert "CPU (ONNX)" in where.value.hint
+    assert "SARK_API=" in served.value.hint, "whose server it is says the owner"
+    record = read_record(measured.signed.body)
+    assert verify(record.worker, record_message(measured.signed.body), measured.signed.signature)
+    assert record.outcome is Outcome.COMPLETE
+    assert len(record.timings) == 2
+    assert {Phase.LOAD, Phase.RUN} <= set(told)
+    assert (record.task_sha256, record.model_sha256) == (record.task_sha256, measured.task.model.sha256)
+    broken = read_record(failed.signed.body)
+    assert (broken.outcome, broken.reason) == (Outcome.FAILED, Reason.BROKEN_MODEL)
+    assert not (tmp_path / "home" / "cache" / "models").exists(), "a user's own file is not copied"

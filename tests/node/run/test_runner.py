@@ -1,0 +1,570 @@
+"""A task becomes a launch, and what the launch showed becomes a record."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from drivers.contract.base import (
+    Block,
+    Cancelled,
+    Checked,
+    Crashed,
+    Described,
+    DriverError,
+    Event,
+    HostState,
+    Limits,
+    Loaded,
+    LoadKind,
+    Measured,
+    OutOfMemory,
+    Phase,
+    Progressed,
+    TimedOut,
+    Unfit,
+    WorkOrder,
+    WrongUnit,
+)
+from drivers.launch.launch import Launch, Zygote, start_zygote
+from node.device.lock import DeviceLock
+from node.run.record_builder import Job, Observed, Throttle, end_of
+from node.run.runner import Bench, Stop, limits, run, work_order
+from node.store.cache import ModelCache, Source
+from protocol import words
+from protocol.values.lease import Fence
+from protocol.values.record import (
+    BLOCK_FIELDS,
+    DeviceFacts,
+    Host,
+    Record,
+    read_record,
+    record_body,
+    unpack_samples,
+)
+from protocol.values.requirement import Requirement
+from protocol.values.task import Measure, Model, Task, Timeouts
+from protocol.words import Outcome, Reason
+
+WORKER = "12D3KooWAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAn"
+CPU = "CPU (ONNX)"
+CONTENT = b"a model"
+
+
+def task(content: bytes = CONTENT, **changes: Any) -> Task:
+    fields: dict[str, Any] = {
+        "campaign": "c-1",
+        "task": "c-1/1",
+        "scheduler": WORKER,
+        "model": Model(name="m.onnx", sha256=hashlib.sha256(content).hexdigest(), size=len(content)),
+        "unit": CPU,
+        "requirement": Requirement(),
+        "measure": Measure(runs=10, loads=1),
+        "timeouts": Timeouts(),
+    }
+    return Task(**(fields | changes))
+
+
+def job(what: Task) -> Job:
+    return Job("w-1.1", Fence(incarnation=1, number=1), 1, what, "0" * 64, waited_s=2.0)
+
+
+def source_of(content: bytes) -> Source:
+    async def source(offset: int, sink: Any, progress: Any) -> None:
+        sink(bytearray(content[offset:]))
+        progress(len(content), len(content))
+
+    return source
+
+
+class Told:
+    """A launch that tells these events and then raises, or waits to be killed."""
+
+    def __init__(self, *events: Event, then: DriverError | None = None, hangs: bool = False) -> None:
+        self._events, self._then, self._hangs = events, then, hangs
+        self.started = threading.Event()
+        self._killed = threading.Event()
+        self.dead = False
+
+    def events(self) -> Iterator[Event]:
+        self.started.set()
+        yield from self._events
+        if self._hangs:
+            self._killed.wait(5)
+            self.dead = True
+            raise Cancelled("the run was cancelled")
+        if self._then is not None:
+            raise self._then
+
+    def kill(self) -> None:
+        self._killed.set()
+
+
+def described(unit: str = CPU, *providers: str) -> Described:
+    return Described(
+        unit, "onnx", "onnxruntime 1", providers or ("CPUExecutionProvider",), 2, {"x": (1,)}, {"x": "f"}, 0
+    )
+
+
+MEASURED = Measured((3, 1, 2), (9,), 0.1, 0.2, 300, 40, 1)
+CHECKED = Checked(True, "0" * 64, 1e-6, 1e-4)
+LOADED = Loaded(5, 100, 200)
+
+
+def bench(folder: Path, launch: Any, content: bytes = CONTENT, **changes: Any) -> Bench:
+    fields: dict[str, Any] = {
+        "worker": WORKER,
+        "facts": lambda: DeviceFacts(device="d-1", name="lab"),
+        "cache": ModelCache(folder / "cache", 10**9, free=lambda path: 10**12),
+        "source": lambda what: source_of(content),
+        "lock": DeviceLock("d-1", folder),
+        "launch": launch,
+        "memory_cap": 2 * 1024**3,
+    }
+    return Bench(**(fields | changes))
+
+
+async def record_of(folder: Path, launch: Told, what: Task | None = None) -> Record:
+    made = await run(
+        job(what or task()), bench(folder, lambda order, limits: launch), Stop(), lambda *told: None
+    )
+    assert read_record(record_body(made)) == made, "what is recorded can be sent"
+    return made
+
+
+def test_a_task_becomes_a_work_order_word_for_word() -> None:
+    measure = Measure(runs=7, loads=3, warmup=2, threads=4, dims={"batch": 8}, seed=5, check=False)
+    assert work_order(task(measure=measure), "/m") == WorkOrder("/m", CPU, 7, 3, 2, 4, {"batch": 8}, 5, False)
+
+
+def test_limits_are_the_tasks_and_never_more_than_the_device_gives() -> None:
+    what = task(memory=8 * 1024**3, timeouts=Timeouts(load_s=11, run_s=12))
+    assert limits(what, 2 * 1024**3) == Limits(11, 12, 2 * 1024**3)
+    assert limits(what, 10**12).memory_bytes == 8 * 1024**3
+
+
+async def test_a_run_is_recorded_raw(tmp_path: Path) -> None:
+    record = await record_of(tmp_path, Told(Progressed(Phase.LOAD), LOADED, described(), MEASURED, CHECKED))
+    assert record.outcome is Outcome.COMPLETE
+    assert record.timings
+    assert unpack_samples(record.timings[0].samples) == (3, 1, 2)
+    assert (record.timings[0].baseline, record.timings[0].peak, record.timings[0].switches) == (100, 300, 1)
+    assert [load.ns for load in record.loads] == [5]
+    assert record.ran is not None
+    assert (record.ran.agrees, record.ran.providers) == (True, ("CPUExecutionProvider",))
+    stages = {stage.stage: stage.seconds for stage in record.stages}
+    assert list(stages) == ["queue", "fetch", "prepare", "load"]
+    assert stages["queue"] >= 2.0
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "permanent"),
+    [
+        (Unfit("the model file is corrupt"), Reason.BROKEN_MODEL, True),
+        (WrongUnit("asked for GPU (ONNX), session runs on CPUExecutionProvider"), Reason.WRONG_UNIT, False),
+        (Crashed("killed by SIGSEGV"), Reason.CRASHED, False),
+        (Unfit("asked for nothing: this model is broken"), Reason.BROKEN_MODEL, True),
+        (Crashed("exit code 1: the node 'out of memory' is unhappy"), Reason.CRASHED, False),
+        (OutOfMemory("exit code 1, out of memory (limit 512 MiB)"), Reason.OUT_OF_MEMORY, False),
+        (TimedOut("still running after its limit of 1 s"), Reason.TIMED_OUT, False),
+    ],
+)
+async def test_a_drivers_error_becomes_a_reason(
+    tmp_path: Path, error: DriverError, reason: Reason, permanent: bool
+) -> None:
+    record = await record_of(tmp_path, Told(LOADED, then=error))
+    assert (record.outcome, record.reason, record.permanent) == (Outcome.FAILED, reason, permanent)
+    assert record.detail == str(error)
+    assert len(record.loads) == 1
+
+
+def test_a_cancelled_launch_is_no_failure() -> None:
+    assert end_of(Cancelled("x")).outcome is Outcome.CANCELLED
+
+
+@pytest.mark.parametrize(
+    ("told", "reason"),
+    [
+        (described(CPU, "CUDAExecutionProvider"), Reason.WRONG_UNIT),
+        (described("GPU (ONNX)", "CUDAExecutionProvider"), Reason.WRONG_UNIT),
+    ],
+)
+async def test_a_unit_that_did_not_run_the_model_is_failed_whatever_the_driver_says(
+    tmp_path: Path, told: Described, reason: Reason
+) -> None:
+    record = await record_of(tmp_path, Told(LOADED, told, MEASURED, CHECKED))
+    assert (record.outcome, record.reason, record.permanent) == (Outcome.FAILED, reason, False)
+    assert "asked for CPU (ONNX)" in record.detail
+
+
+async def test_outputs_that_disagree_are_failed(tmp_path: Path) -> None:
+    record = await record_of(
+        tmp_path, Told(LOADED, described(), MEASURED, Checked(False, "", float("nan"), None, "NaN"))
+    )
+    assert (record.reason, record.permanent, record.detail) == (Reason.CHECK_FAILED, False, "NaN")
+    assert record.ran is not None
+    assert record.ran.max_error is None
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        (Loaded(2**60, 1, 2), described(), MEASURED, CHECKED),
+        (LOADED, replace(described(), threads=2**20), MEASURED, CHECKED),
+        (LOADED, replace(described(), notes=("\ud800",)), MEASURED, CHECKED),
+        (LOADED, described(), replace(MEASURED, cpu_s=1e9), CHECKED),
+        (LOADED, described(), MEASURED, replace(CHECKED, output_sha256="abc")),
+    ],
+)
+async def test_what_no_record_can_hold_fails_the_run_and_not_the_node(
+    tmp_path: Path, told: tuple[Event, ...]
+) -> None:
+    record = await record_of(tmp_path, Told(*told))
+    assert (record.outcome, record.reason) == (Outcome.FAILED, Reason.CRASHED)
+    assert "no record can hold" in record.detail
+    assert {stage.stage for stage in record.stages} >= {"queue", "fetch"}
+
+
+async def test_shapes_without_number_leave_the_record_readable(tmp_path: Path) -> None:
+    many = replace(described(), shapes={f"x{n}": (1,) * 64 for n in range(4096)})
+    record = await record_of(tmp_path, Told(LOADED, many, MEASURED, CHECKED))
+    assert record.outcome is Outcome.COMPLETE
+
+
+async def test_a_launch_that_ends_without_a_measurement_is_failed(tmp_path: Path) -> None:
+    assert (await record_of(tmp_path, Told(LOADED))).reason is Reason.CRASHED
+
+
+async def test_a_device_whose_disk_is_full_fails_the_run_and_not_the_node(tmp_path: Path) -> None:
+    full: Any = OSError(28, "No space left on device")
+    record = await record_of(tmp_path, Told(LOADED, then=full))
+    assert (record.outcome, record.reason, record.permanent) == (Outcome.FAILED, Reason.CRASHED, False)
+    assert "No space left" in record.detail
+
+
+async def test_a_stop_returns_when_the_launch_is_dead(tmp_path: Path) -> None:
+    launch, stop = Told(LOADED, hangs=True), Stop()
+
+    async def stop_it() -> None:
+        await trio.to_thread.run_sync(launch.started.wait)
+        stop.now(Reason.PREEMPTED)
+        stop.now(Reason.CANCELLED)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stop_it)
+        record = await run(
+            job(task()), bench(tmp_path, lambda order, limits: launch), stop, lambda *told: None
+        )
+    assert launch.dead
+    assert (record.outcome, record.reason) == (Outcome.CANCELLED, Reason.PREEMPTED)
+
+
+async def test_a_stop_while_another_node_has_the_device_waits_for_nothing(tmp_path: Path) -> None:
+    launch, stop = Told(), Stop()
+    made = bench(tmp_path, lambda order, limits: launch)
+    with trio.fail_after(5):
+        async with made.lock.hold(), trio.open_nursery() as nursery:
+
+            async def stop_it() -> None:
+                await trio.testing.wait_all_tasks_blocked(0.02)
+                stop.now(Reason.CANCELLED)
+
+            nursery.start_soon(stop_it)
+            record = await run(job(task()), made, stop, lambda *told: None)
+    assert record.outcome is Outcome.CANCELLED
+    assert not launch.started.is_set()
+
+
+async def test_while_one_run_is_measured_no_other_of_the_worker_is_fetched_and_its_wait_is_told(
+    tmp_path: Path,
+) -> None:
+    first, second = Told(LOADED, described(), MEASURED, CHECKED, hangs=True), Told()
+    launches, fetched = [first, second], []
+    phases: list[words.Phase] = []
+
+    def source(what: Job) -> Source:
+        async def get(offset: int, sink: Any, progress: Any) -> None:
+            fetched.append(what.task.task)
+            sink(bytearray(CONTENT if what.task.task == "c-1/1" else b"another"))
+
+        return get
+
+    made = bench(tmp_path, lambda order, limits: launches.pop(0), source=source)
+    stop = Stop()
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run, job(task()), made, stop, lambda *told: None)
+            await trio.to_thread.run_sync(first.started.wait)
+            nursery.start_soon(
+                run, job(task(b"another", task="c-1/2")), made, Stop(), lambda *told: phases.append(told[0])
+            )
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            assert fetched == ["c-1/1"]
+            assert phases == [words.Phase.QUEUED]
+            stop.now(Reason.CANCELLED)
+    assert fetched == ["c-1/1", "c-1/2"]
+
+
+async def test_a_measurement_is_a_timed_window_to_the_end_of_its_launch_and_between_launches_is_none(
+    tmp_path: Path,
+) -> None:
+    windows: list[bool] = []
+    seen: list[str] = []
+    first = (
+        Progressed(Phase.PREPARE),
+        Progressed(Phase.LOAD),
+        LOADED,
+        Progressed(Phase.WARM_UP, 5),
+        Progressed(Phase.RUN, 0, 3),
+        described(),
+        MEASURED,
+        Progressed(Phase.CHECK),
+        CHECKED,
+    )
+    again = (*first[:5], MEASURED)
+    launch = Told(*first, replace(LOADED, kind=LoadKind.WARM), *again, *again)
+    record = await run(
+        job(task()),
+        bench(tmp_path, lambda order, limits: launch),
+        Stop(),
+        lambda *told: seen.append(str(told[0])),
+        windows.append,
+    )
+    assert record.outcome is Outcome.COMPLETE
+    # of each launch: its load, then its inferences and whatever comes after them
+    assert windows == [True, False] * 5 + [True]
+
+
+async def test_each_launch_is_recorded_to_the_number(tmp_path: Path) -> None:
+    one = Measured(
+        samples_ns=(10, 12, 11),
+        warmup_ns=(99, 20),
+        cpu_s=0.5,
+        wall_s=0.25,
+        peak_bytes=400,
+        timer_overhead_ns=40,
+        involuntary_switches=3,
+        began_ns=5_000_000_000,
+        blocks=(Block(2, 22, 44, 0, 1), Block(1, 11, 22, None, None)),
+        host=HostState(0.25, 0.0, 2400.0, 0, 55.5, False),
+    )
+    other = replace(
+        one,
+        samples_ns=(20, 21),
+        per_sample=8,
+        began_ns=6_500_000_000,
+        peak_bytes=None,
+        blocks=(),
+        host=HostState(),
+        involuntary_switches=None,
+    )
+    record = await record_of(
+        tmp_path,
+        Told(
+            Loaded(50, 100, 200, LoadKind.COLD),
+            described(),
+            one,
+            CHECKED,
+            Loaded(5, 300, 350, LoadKind.WARM),
+            Loaded(40, 110, 210),
+            other,
+            Loaded(41, None, None),
+        ),
+    )
+    assert [(load.ns, load.kind, load.baseline, load.peak) for load in record.loads] == [
+        (50, "cold", 100, 200),
+        (5, "warm", 300, 350),
+        (40, "fresh", 110, 210),
+        (41, "fresh", None, None),
+    ]
+    first, second = record.timings
+    assert (unpack_samples(first.samples), unpack_samples(first.warmup)) == ((10, 12, 11), (99, 20))
+    assert (first.began_s, second.began_s) == (0.0, 1.5)
+    assert (first.cpu_s, first.wall_s, first.timer_ns, first.switches) == (0.5, 0.25, 40, 3)
+    assert (first.baseline, first.peak, second.baseline, second.peak) == (100, 400, 110, None)
+    assert (first.per_sample, second.per_sample, second.switches) == (1, 8, None)
+    assert first.blocks is not None
+    assert unpack_samples(first.blocks) == (2, 22, 44, 1, 2, 1, 11, 22, 0, 0)
+    assert first.host == Host(
+        others=0.25, steal=0.0, clock_mhz=2400.0, throttles=0, temperature_c=55.5, on_battery=False
+    )
+    assert (second.blocks, second.host) == (None, None)
+
+
+async def test_launches_before_one_that_dies_stay_in_the_record(tmp_path: Path) -> None:
+    record = await record_of(
+        tmp_path,
+        Told(
+            LOADED,
+            described(),
+            MEASURED,
+            CHECKED,
+            LOADED,
+            MEASURED,
+            LOADED,
+            then=Crashed("killed by SIGSEGV"),
+        ),
+    )
+    assert (record.outcome, record.reason) == (Outcome.FAILED, Reason.CRASHED)
+    assert [unpack_samples(timing.samples) for timing in record.timings] == [(3, 1, 2)] * 2
+    assert len(record.loads) == 3
+
+
+async def test_post_run_steps_are_told_as_clean_up_and_have_a_stage_of_their_own(tmp_path: Path) -> None:
+    told: list[words.Phase] = []
+    launch = Told(LOADED, described(), MEASURED, Progressed(Phase.CHECK), CHECKED, Progressed(Phase.CLEANUP))
+    record = await run(
+        job(task()),
+        bench(tmp_path, lambda order, limits: launch),
+        Stop(),
+        lambda phase, *rest: told.append(phase),
+    )
+    assert told[-1] is words.Phase.CLEANUP
+    assert [stage.stage for stage in record.stages][-2:] == ["check", "cleanup"]
+
+
+async def test_a_launch_is_told_what_its_units_enrolment_found(tmp_path: Path) -> None:
+    orders: list[WorkOrder] = []
+
+    def launch(order: WorkOrder, limits: Limits) -> Told:
+        orders.append(order)
+        return Told(then=Unfit("enough"))
+
+    made = bench(tmp_path, launch, warmup_floor={CPU: 37}.__getitem__)
+    await run(job(task()), made, Stop(), lambda *told: None)
+    assert orders[0].warmup_floor == 37
+
+
+async def test_a_run_that_gives_way_is_recorded_as_cancelled_because_it_was_preempted(tmp_path: Path) -> None:
+    launch, stop = Told(LOADED, hangs=True), Stop()
+    records: list[Record] = []
+
+    async def go() -> None:
+        made = bench(tmp_path, lambda order, limits: launch)
+        records.append(await run(job(task()), made, stop, lambda *told: None))
+
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(go)
+            await trio.to_thread.run_sync(launch.started.wait)
+            stop.now(Reason.PREEMPTED)
+    assert launch.dead
+    assert (records[0].outcome, records[0].reason) == (Outcome.CANCELLED, Reason.PREEMPTED)
+
+
+async def test_a_wait_for_another_nodes_run_is_told_as_a_wait(tmp_path: Path) -> None:
+    phases: list[words.Phase] = []
+    made = bench(tmp_path, lambda order, limits: Told(LOADED, described(), MEASURED, CHECKED))
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery, DeviceLock("d-1", tmp_path).hold():
+            nursery.start_soon(run, job(task()), made, Stop(), lambda *told: phases.append(told[0]))
+            while words.Phase.QUEUED not in phases:
+                await trio.sleep(0.001)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            assert phases[-1] is words.Phase.QUEUED
+    assert phases[-1:] == [words.Phase.PREPARE]
+
+
+async def test_a_fetch_that_takes_too_long_is_failed(tmp_path: Path) -> None:
+    async def never(offset: int, sink: Any, progress: Any) -> None:
+        await trio.sleep_forever()
+
+    made = bench(tmp_path, lambda order, limits: Told(), source=lambda what: never)
+    what = task(timeouts=Timeouts(fetch_s=0.01))
+    record = await run(job(what), made, Stop(), lambda *told: None)
+    assert (record.outcome, record.reason) == (Outcome.FAILED, Reason.FETCH_FAILED)
+    assert "fetch limit of 0.01 s" in record.detail
+
+
+async def test_nothing_is_measured_before_the_nodes_own_work_is_done(tmp_path: Path) -> None:
+    launch, quiet = Told(LOADED, described(), MEASURED, CHECKED), trio.Event()
+    made = bench(tmp_path, lambda order, limits: launch, quiet=quiet.wait)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run, job(task()), made, Stop(), lambda *told: None)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert not launch.started.is_set()
+        quiet.set()
+    assert launch.started.is_set()
+
+
+def test_progress_is_thinned_but_the_first_of_a_phase_always_passes() -> None:
+    throttle = Throttle(0.1)
+    run_phase, check = words.Phase.RUN, words.Phase.CHECK
+    told = [(run_phase, 0.0), (run_phase, 0.05), (run_phase, 0.11), (check, 0.12), (check, 0.13)]
+    assert [throttle.passes(phase, now) for phase, now in told] == [True, False, True, True, False]
+
+
+def test_stages_that_come_again_add_up() -> None:
+    seen = Observed()
+    for stage, now in (("load", 0.0), ("run", 1.0), ("load", 3.0), ("", 7.0)):
+        seen.enter(stage, now)
+    assert seen.stages == {"load": 5.0, "run": 2.0}
+
+
+# -- with the real driver and a real model -------------------------------------------------------------------------------
+
+
+def magika() -> bytes:
+    """A real model, from its package."""
+    found = importlib.util.find_spec("magika")
+    assert found is not None
+    assert found.origin is not None
+    return (Path(found.origin).parent / "models/standard_v3_3/model.onnx").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def zygote() -> Iterator[Zygote]:
+    with start_zygote("onnx") as started:
+        yield started
+
+
+async def real(
+    folder: Path, zygote: Zygote, content: bytes, **changes: Any
+) -> tuple[Record, list[words.Phase]]:
+    phases: list[words.Phase] = []
+    made = bench(folder, lambda order, limits: Launch(order, limits, zygote), content)
+    what = task(content, measure=Measure(runs=20, loads=2, warmup=2), **changes)
+    record = await run(job(what), made, Stop(), lambda phase, done, total, median: phases.append(phase))
+    return record, phases
+
+
+async def test_a_real_model_is_measured_in_real_processes(tmp_path: Path, zygote: Zygote) -> None:
+    record, phases = await real(tmp_path, zygote, magika())
+    assert record.outcome is Outcome.COMPLETE, record.detail
+    assert record.timings
+    samples = [unpack_samples(timing.samples) for timing in record.timings]
+    assert [len(of_launch) for of_launch in samples] == [10, 10]
+    assert min(map(min, samples)) > 0
+    assert [load.kind for load in record.loads if load.kind != "warm"][1:] == ["fresh"]
+    assert record.timings[0].began_s == 0.0
+    assert 0 < record.timings[1].began_s < 60
+    for timing in record.timings:
+        assert timing.blocks is not None
+        blocks = unpack_samples(timing.blocks)
+        assert sum(blocks[:: len(BLOCK_FIELDS)]) == 10
+        assert timing.wall_s == pytest.approx(sum(blocks[1 :: len(BLOCK_FIELDS)]) / 1e9)
+    assert record.ran is not None
+    assert record.ran.providers == ("CPUExecutionProvider",)
+    assert record.ran.shapes
+    assert list(dict.fromkeys(phases))[:3] == [words.Phase.FETCH, words.Phase.PREPARE, words.Phase.LOAD]
+    assert words.Phase.RUN in phases
+    stages = {stage.stage for stage in record.stages}
+    assert stages >= {"queue", "fetch", "prepare", "load", "warm-up", "run"}
+
+
+async def test_a_real_model_that_is_cut_short_is_broken_for_good(tmp_path: Path, zygote: Zygote) -> None:
+    record, _ = await real(tmp_path, zygote, magika()[:10_000])
+    assert (record.outcome, record.reason, record.permanent) == (Outcome.FAILED, Reason.BROKEN_MODEL, True)
+
+
+async def test_a_unit_that_is_not_here_is_the_wrong_unit(tmp_path: Path, zygote: Zygote) -> None:
+    record, _ = await real(tmp_path, zygote, magika(), unit="DirectML (ONNX)")
+    assert (record.outcome, record.reason, record.permanent) == (Outcome.FAILED, Reason.WRONG_UNIT, False)

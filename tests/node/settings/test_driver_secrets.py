@@ -1,0 +1,68 @@
+"""What the owner of a device gives single drivers: from settings and the environment to that driver's children, and nowhere else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from node.settings.driver_secrets import Private, private_here, private_of
+from node.settings.settings import WorkerSettings
+from swarm.base.settings import SettingsError
+
+SECRET = "sk-never-to-be-seen-3141592653"
+
+
+def settings(tmp_path: Path, environment: dict[str, str]) -> WorkerSettings:
+    """As `join` would load them."""
+    return WorkerSettings.load(tmp_path / "config.toml", environment, {})
+
+
+def test_a_key_without_an_endpoint_goes_to_nobody(tmp_path: Path) -> None:
+    assert private_here(tmp_path / "config.toml", {"SARK_API_KEY": SECRET}) == {}
+
+
+def test_the_endpoint_its_name_and_its_key_go_to_one_driver(tmp_path: Path) -> None:
+    environment = {
+        "SARK_API": "http://127.0.0.1:8000/v1,vllm",
+        "SARK_API_WATCH": "true",
+        "SARK_API_KEY": SECRET,
+        "SSL_CERT_FILE": "/ca.pem",
+        "AWS_SECRET": "x",
+    }
+    assert private_of(settings(tmp_path, environment), environment) == {
+        "api": {
+            "SARK_API_URL": "http://127.0.0.1:8000/v1",
+            "SARK_API_NAME": "vllm",
+            "SARK_API_WATCH": "1",
+            "SARK_API_KEY": SECRET,
+            "SSL_CERT_FILE": "/ca.pem",
+        }
+    }
+
+
+def test_settings_and_what_is_given_never_show_the_key(tmp_path: Path) -> None:
+    environment = {"SARK_API": "http://127.0.0.1:8000/v1", "SARK_API_KEY": SECRET}
+    loaded = settings(tmp_path, environment)
+    given = private_of(loaded, environment)
+    assert repr(given) == str(given) == "Private(api)"
+    assert SECRET not in repr(loaded)
+    assert SECRET not in loaded.model_dump_json()
+    assert repr(Private()) == "Private()"
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (f"http://user:{SECRET}@127.0.0.1/v1", "set SARK_API_KEY instead"),
+        (f"ftp://user:{SECRET}@127.0.0.1", "must look like http"),
+        ("127.0.0.1:8000", "must look like http"),
+    ],
+)
+def test_an_endpoint_that_is_none_is_refused_without_its_password(
+    tmp_path: Path, value: str, why: str
+) -> None:
+    with pytest.raises(SettingsError) as told:
+        settings(tmp_path, {"SARK_API": value})
+    assert why in str(told.value.hint)
+    assert SECRET not in f"{told.value} {told.value.hint}"

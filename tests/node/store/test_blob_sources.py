@@ -1,0 +1,184 @@
+"""Who has a model from a worker by a slip: whom a scheduler names that the worker would give it to, and nobody else."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Collection
+from pathlib import Path
+
+import pytest
+
+from node.access.authorization import Permits
+from node.run.model_source import model_source
+from node.store.blob_sources import Sharing
+from node.store.cache import ModelCache
+from node.store.campaigns import Estate
+from node.store.manifests import Deeds
+from node.store.outbox import Outbox
+from node.store.partial import Partial
+from protocol.errors import RunError
+from protocol.messages.blobs import PIECE_SIZE, Other, Others
+from protocol.signed.transfer_grant import Slip, slip_message
+from protocol.values.task import Model
+from protocol.words import Reason
+from swarm.blobs.client import serve_blobs
+from swarm.blobs.pieces import hashes_of
+from swarm.blobs.server import Content
+from swarm.memory.network import MemorySwarm
+from swarm.net.addresses import PeerId
+from swarm.net.identity import Identity
+from swarm.pools.tokens import LEEWAY_S, prove
+
+CONTENT = random.Random(9).randbytes(2 * PIECE_SIZE + 50)
+SHA = hashlib.sha256(CONTENT).hexdigest()
+MODEL = Model(name="m.onnx", sha256=SHA, size=len(CONTENT))
+ANN, EVE, TAKER, OTHER = (Identity.from_seed(name) for name in ("ann", "eve", "taker", "other"))
+NOW = 1_000_000.0
+
+
+def slip(
+    giver: Identity = ANN, taker: Identity = TAKER, sha256: str = SHA, until: int = int(NOW) + 60
+) -> Slip:
+    signature = giver.sign(slip_message(giver.peer_id, taker.peer_id, sha256, until))
+    return Slip(giver=giver.peer_id, taker=taker.peer_id, sha256=sha256, until=until, signature=signature)
+
+
+def permits() -> Permits:
+    """Ann and Eve are both let in."""
+    return Permits(owners={ANN.peer_id}, allow={EVE.peer_id}, prove=prove, wall=lambda: NOW)
+
+
+async def never(*_: object) -> None:
+    raise AssertionError("nothing is fetched here")
+
+
+def estate(folder: Path) -> Estate:
+    cache = ModelCache(folder / "cache", 10**9, free=lambda path: 10**12)
+    return Estate(Outbox(folder / "out", lambda: NOW), Deeds(folder / "deeds", never), cache, cache.whose)
+
+
+def served(peer: PeerId) -> Collection[str]:
+    """Both may have tasks run here, each on its own behalf."""
+    return {ANN.peer_id, EVE.peer_id} & {peer}
+
+
+async def having(folder: Path, principal: Identity | None = ANN) -> Estate:
+    """A worker that has the model, and knows that `principal` has it."""
+
+    async def bring(offset: int, target: Partial, progress: object) -> None:
+        target(bytearray(CONTENT[offset:]))
+
+    made = estate(folder)
+    await made.cache.get(MODEL, bring)
+    if principal is not None:
+        made.whose.note(SHA, principal.peer_id)
+    return made
+
+
+def gives(holder: Estate, shown: Slip, taker: Identity = TAKER, now: float = NOW) -> bool:
+    return holder.shared(taker.peer_id, SHA, shown, served, now) is not None
+
+
+async def test_whom_the_scheduler_that_has_the_model_names_may_have_it(tmp_path: Path) -> None:
+    holder = await having(tmp_path)
+    assert gives(holder, slip())
+    assert gives(holder, slip(), now=NOW + 60 + LEEWAY_S)
+
+
+async def test_everybody_else_may_not(tmp_path: Path) -> None:
+    holder = await having(tmp_path)
+    assert not gives(holder, slip(), taker=OTHER), "a slip that was taken from somebody"
+    assert not gives(holder, slip(sha256="a" * 64)), "a slip for another model"
+    assert not gives(holder, slip(), now=NOW + 61 + LEEWAY_S), "an old slip"
+    assert not gives(holder, slip(giver=EVE)), "one who may work here, and knows the hash alone"
+    assert not gives(holder, slip(giver=TAKER)), "one's own word"
+    assert not gives(holder, slip().model_copy(update={"signature": b"s" * 64})), "a forged one"
+    longer = slip().model_copy(update={"until": int(NOW) + 10**6})
+    assert not gives(holder, longer), "one that was made to last longer"
+    assert not gives(holder, slip(giver=EVE).model_copy(update={"giver": ANN.peer_id})), "in anothers name"
+
+
+async def test_of_whom_nobody_knows_that_he_has_it_there_is_no_slip(tmp_path: Path) -> None:
+    assert not gives(await having(tmp_path, None), slip())
+
+
+async def test_a_scheduler_that_is_not_served_any_more_lets_nobody_have_it(tmp_path: Path) -> None:
+    holder = await having(tmp_path)
+    assert holder.shared(TAKER.peer_id, SHA, slip(), lambda peer: (), NOW) is None
+
+
+async def test_what_is_coming_is_given_in_the_name_of_whom_it_was_brought_for_alone(tmp_path: Path) -> None:
+    holder = estate(tmp_path)
+    seen: dict[str, Content | None] = {}
+
+    async def bring(offset: int, target: Partial, progress: object) -> None:
+        target.begin(ANN.peer_id)
+        target.know(hashes_of(CONTENT))
+        target.put(1, bytearray(CONTENT[PIECE_SIZE : 2 * PIECE_SIZE]))
+        for who in (ANN, EVE):
+            seen[who.peer_id] = holder.shared(TAKER.peer_id, SHA, slip(giver=who), served, NOW)
+        for index in (0, 2):
+            target.put(index, bytearray(CONTENT[index * PIECE_SIZE : (index + 1) * PIECE_SIZE]))
+
+    await holder.cache.get(MODEL, bring)
+    assert seen[EVE.peer_id] is None
+    assert isinstance(seen[ANN.peer_id], Partial)
+    assert seen[ANN.peer_id].held() <= {0, 1, 2}
+    assert gives(holder, slip()), "and when it is whole"
+    assert not gives(holder, slip(giver=EVE))
+
+
+async def test_nothing_is_shared_while_something_is_measured_but_while_something_is_fetched(
+    tmp_path: Path,
+) -> None:
+    made = await having(tmp_path)
+    sharing = Sharing(made, permits(), tuple, lambda: NOW)
+    assert not sharing.resting()
+    async with sharing.still:
+        assert sharing.resting()
+        await sharing.quiet()
+
+        async def bring(offset: int, target: Partial, progress: object) -> None:
+            assert not sharing.resting(), "a crowd that fetches serves itself"
+            target(bytearray(b"another"))
+
+        another = Model(name="a", sha256=hashlib.sha256(b"another").hexdigest(), size=7)
+        await made.cache.get(another, bring)
+        assert sharing.resting()
+
+
+async def test_by_a_slip_a_worker_gives_what_its_permissions_say(tmp_path: Path) -> None:
+    sharing = Sharing(await having(tmp_path), permits(), tuple, lambda: NOW)
+    assert isinstance(sharing.shared(TAKER.peer_id, SHA, slip()), Path)
+    assert sharing.shared(TAKER.peer_id, SHA, slip(giver=EVE)) is Reason.UNKNOWN
+    assert sharing.find(TAKER.peer_id, SHA) is Reason.NOT_ALLOWED, "without a slip it is a stranger"
+
+
+async def test_a_scheduler_that_knows_only_the_hash_gets_no_model_through_its_own_worker(
+    tmp_path: Path,
+) -> None:
+    """Eve has a task that names Ann's model taken to a worker that fetches from whom she says, with her slip."""
+    async with MemorySwarm(random.Random(1), latency_s=0.001) as swarm:
+        eve, holder, worker = (swarm.node(each) for each in (EVE, OTHER, TAKER))
+        honest = await having(tmp_path / "holder")
+        serve_blobs(
+            holder,
+            lambda *_: None,
+            shared=lambda peer, sha256, shown: honest.shared(peer, sha256, shown, served, NOW),
+        )
+
+        async def where(peer: str, sha256: str) -> Others:
+            return Others(
+                slip=slip(giver=EVE), others=(Other(peer=holder.peer_id, addresses=holder.addresses),)
+            )
+
+        serve_blobs(eve, lambda *_: bytes(len(CONTENT)), where=where)
+        await worker.connect(eve.peer_id, eve.addresses)
+        source = model_source(
+            worker, MODEL, lambda: eve.peer_id, principal=eve.peer_id, rng=random.Random(1), patient=False
+        )
+        cache = ModelCache(tmp_path / "cache", 10**9, free=lambda path: 10**12)
+        with pytest.raises(RunError):
+            await cache.get(MODEL, source)
+        assert not cache.has(SHA)

@@ -1,0 +1,278 @@
+"""Models on disk: fetched once, verified, resumed, evicted, and never half."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+
+from node.store.cache import DEFAULT_CAP, ModelCache, Progress, default_cap
+from protocol.errors import Refused, RunError, Unreachable
+from protocol.values.task import Model
+from protocol.words import Reason
+
+MIB = 1024 * 1024
+
+
+def model(number: int, size: int = 1000) -> tuple[Model, bytes]:
+    content = random.Random(number).randbytes(size)
+    return Model(name=f"m{number}.onnx", sha256=hashlib.sha256(content).hexdigest(), size=size), content
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+class Holder:
+    """A source in two halves, that counts and misbehaves on request."""
+
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+        self.offsets: list[int] = []
+        self.sent = 0
+        self.then: Exception | None = None
+        self.gate: trio.Event | None = None
+
+    async def __call__(self, offset: int, sink: Callable[[bytearray], object], progress: Progress) -> None:
+        self.offsets.append(offset)
+        middle = (offset + len(self.content)) // 2
+        for part in (self.content[offset:middle], self.content[middle:]):
+            await trio.to_thread.run_sync(sink, bytearray(part))
+            self.sent += len(part)
+            progress(offset + self.sent, len(self.content))
+            if self.gate is not None:
+                await self.gate.wait()
+            if self.then is not None:
+                then, self.then = self.then, None
+                raise then
+
+
+def cache(folder: Path, cap: int = 10**9, free: int = 10**12) -> ModelCache:
+    return ModelCache(folder, cap, free=lambda path: free)
+
+
+async def test_a_model_is_fetched_once_and_is_read_only(tmp_path: Path) -> None:
+    kept = cache(tmp_path)
+    what, content = model(1)
+    source = Holder(content)
+    assert not kept.has(what.sha256)
+    path = await kept.get(what, source)
+    assert path.read_bytes() == content
+    assert path.stat().st_mode & 0o777 == 0o400
+    assert await kept.get(what, source) == path
+    assert len(source.offsets) == 1
+    assert kept.has(what.sha256)
+    assert kept.recent(4) == (what.sha256,)
+
+
+async def test_those_who_ask_at_once_share_one_download(tmp_path: Path) -> None:
+    kept = cache(tmp_path)
+    what, content = model(1)
+    source = Holder(content)
+    async with trio.open_nursery() as nursery:
+        for _ in range(5):
+            nursery.start_soon(kept.get, what, source)
+    assert len(source.offsets) == 1
+
+
+async def test_when_the_first_who_asked_is_cancelled_the_second_carries_on_from_there(tmp_path: Path) -> None:
+    kept = cache(tmp_path)
+    what, content = model(1)
+    source = Holder(content)
+    source.gate = trio.Event()
+    async with trio.open_nursery() as nursery:
+        first = trio.CancelScope()
+
+        async def ask_first() -> None:
+            with first:
+                await kept.get(what, source)
+
+        nursery.start_soon(ask_first)
+        await trio.testing.wait_all_tasks_blocked(0.02)
+        nursery.start_soon(kept.get, what, source)
+        await trio.testing.wait_all_tasks_blocked(0.02)
+        first.cancel()
+        source.gate.set()
+    assert source.offsets == [0, 500]
+    assert (await kept.get(what, source)).read_bytes() == content
+
+
+async def test_a_half_of_an_earlier_life_is_carried_on(tmp_path: Path) -> None:
+    what, content = model(1)
+    (tmp_path / f"{what.sha256}.part").write_bytes(content[:600])
+    source = Holder(content)
+    path = await cache(tmp_path).get(what, source)
+    assert source.offsets == [600]
+    assert path.read_bytes() == content
+
+
+async def test_a_corrupt_half_is_thrown_away_and_all_of_it_fetched_again(tmp_path: Path) -> None:
+    what, content = model(1)
+    (tmp_path / f"{what.sha256}.part").write_bytes(b"?" * 600)
+    source = Holder(content)
+    path = await cache(tmp_path).get(what, source)
+    assert source.offsets == [600, 0]
+    assert path.read_bytes() == content
+
+
+async def test_content_that_is_wrong_twice_fails_and_leaves_nothing(tmp_path: Path) -> None:
+    what, _ = model(1)
+    kept = cache(tmp_path)
+    with pytest.raises(RunError) as told:
+        await kept.get(what, Holder(b"x" * 1000))
+    assert told.value.reason is Reason.WRONG_HASH
+    assert files(tmp_path) == []
+    assert not kept.has(what.sha256)
+
+
+@pytest.mark.parametrize(
+    "why", [Unreachable("the link broke"), Refused("not for you", reason=Reason.NOT_ALLOWED)]
+)
+async def test_a_source_that_fails_leaves_the_half_for_the_next_try(tmp_path: Path, why: Exception) -> None:
+    what, content = model(1)
+    source = Holder(content)
+    source.then = why
+    kept = cache(tmp_path)
+    with pytest.raises(RunError) as told:
+        await kept.get(what, source)
+    assert told.value.reason is Reason.FETCH_FAILED
+    await kept.get(what, source)
+    assert source.offsets == [0, 500]
+
+
+async def test_a_file_that_was_touched_is_hashed_again_and_a_changed_one_replaced(tmp_path: Path) -> None:
+    kept = cache(tmp_path)
+    what, content = model(1)
+    source = Holder(content)
+    path = await kept.get(what, source)
+    os.utime(path, (1, 1))
+    assert not kept.has(what.sha256)
+    await kept.get(what, source)
+    assert len(source.offsets) == 1, "touched, and still what it was"
+    path.chmod(0o600)
+    path.write_bytes(b"y" * 1000)
+    assert (await kept.get(what, source)).read_bytes() == content
+    assert len(source.offsets) == 2
+
+
+async def test_a_changed_file_with_its_old_size_and_time_is_found_out(tmp_path: Path) -> None:
+    kept = cache(tmp_path)
+    what, content = model(1)
+    path = await kept.get(what, Holder(content))
+    before = path.stat()
+    path.chmod(0o600)
+    with path.open("r+b") as file:
+        file.write(b"evil")
+    path.chmod(0o400)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert not kept.has(what.sha256)
+    assert (await kept.get(what, Holder(content))).read_bytes() == content
+
+
+async def test_the_default_cap_does_not_shrink_as_the_cache_fills(tmp_path: Path) -> None:
+    what, content = model(1, size=1000)
+    disk = 1200 + 2 * 64 * MIB
+    await ModelCache(tmp_path, free=lambda path: disk).get(what, Holder(content))
+    full = ModelCache(tmp_path, free=lambda path: disk - 1000)
+    assert full.cap == disk // 2
+
+
+async def test_the_next_life_knows_what_was_verified_and_hashes_what_it_does_not_know(tmp_path: Path) -> None:
+    what, content = model(1)
+    path = await cache(tmp_path).get(what, Holder(content))
+    assert cache(tmp_path).has(what.sha256)
+    (tmp_path / "index.json").write_bytes(b"{ not json")
+    reborn = cache(tmp_path)
+    assert not reborn.has(what.sha256)
+    assert reborn.used_bytes == 1000
+    unused = Holder(content)
+    assert await reborn.get(what, unused) == path
+    assert unused.offsets == []
+
+
+async def test_the_least_recently_used_goes_first_and_what_is_in_use_stays(tmp_path: Path) -> None:
+    kept = cache(tmp_path, cap=2500)
+    one, two, three = model(1), model(2), model(3)
+    async with kept.using(one[0], Holder(one[1])):
+        await kept.get(two[0], Holder(two[1]))
+        await kept.get(three[0], Holder(three[1]))
+        assert kept.recent(4) == (three[0].sha256, one[0].sha256)
+        assert not (tmp_path / f"{two[0].sha256}.model").exists()
+
+
+async def test_what_was_of_use_again_outlives_what_came_after_it_also_in_the_next_life(
+    tmp_path: Path,
+) -> None:
+    kept = cache(tmp_path, cap=2500)
+    one, two, three = model(1), model(2), model(3)
+    for what, content in (one, two, one):
+        await kept.get(what, Holder(content))
+    reborn = cache(tmp_path, cap=2500)
+    await reborn.get(three[0], Holder(three[1]))
+    assert reborn.recent(4) == (three[0].sha256, one[0].sha256)
+
+
+async def test_when_all_is_in_use_there_is_no_room(tmp_path: Path) -> None:
+    kept = cache(tmp_path, cap=1500)
+    one, two = model(1), model(2)
+    async with kept.using(one[0], Holder(one[1])) as path:
+        with pytest.raises(RunError, match="models in use fill the cache") as told:
+            await kept.get(two[0], Holder(two[1]))
+        assert told.value.reason is Reason.DISK_FULL
+        assert path.read_bytes() == one[1]
+
+
+async def test_a_model_larger_than_the_cache_is_refused_before_a_byte_is_fetched(tmp_path: Path) -> None:
+    what, content = model(1)
+    source = Holder(content)
+    with pytest.raises(RunError, match=r"larger \(1000 B\) than the model cache \(999 B\)"):
+        await cache(tmp_path, cap=999).get(what, source)
+    assert source.offsets == []
+
+
+async def test_a_disk_that_fills_up_ends_in_a_clear_error_with_nothing_of_others_lost(tmp_path: Path) -> None:
+    kept = cache(tmp_path)
+    one, two = model(1), model(2)
+    path = await kept.get(one[0], Holder(one[1]))
+    source = Holder(two[1])
+    source.then = OSError(errno.ENOSPC, "No space left on device")
+    with pytest.raises(RunError, match="is full") as told:
+        await kept.get(two[0], source)
+    assert told.value.reason is Reason.DISK_FULL
+    assert path.read_bytes() == one[1]
+    assert not [name for name in files(tmp_path) if name.endswith(".part")]
+    assert (await kept.get(two[0], source)).read_bytes() == two[1]
+
+
+async def test_a_damaged_model_that_cannot_be_removed_fails_the_fetch_alone(tmp_path: Path) -> None:
+    what, content = model(1)
+    kept = cache(tmp_path)
+    (tmp_path / f"{what.sha256}.model").mkdir()
+    with pytest.raises(RunError, match="cannot write to the model cache") as told:
+        await kept.get(what, Holder(content))
+    assert told.value.reason is Reason.FETCH_FAILED
+
+
+async def test_halves_of_others_go_before_models(tmp_path: Path) -> None:
+    what, content = model(1)
+    old = tmp_path / f"{'b' * 64}.part"
+    old.write_bytes(b"half")
+    await cache(tmp_path).get(what, Holder(content))
+    assert not old.exists()
+
+
+async def test_a_name_that_is_no_hash_reaches_no_path(tmp_path: Path) -> None:
+    bad = Model.model_construct(name="m", sha256="../../etc/passwd", size=1)
+    with pytest.raises(ValueError, match="not a sha256"):
+        await cache(tmp_path).get(bad, Holder(b"x"))
+
+
+def test_the_default_cap_leaves_half_of_a_small_disk() -> None:
+    assert default_cap(10 * 1024**3) == 5 * 1024**3
+    assert default_cap(10**15) == DEFAULT_CAP

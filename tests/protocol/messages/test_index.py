@@ -1,0 +1,81 @@
+"""The index's messages at their largest must fit in a frame and within the decoder's caps."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol.errors import RemoteProtocolError
+from protocol.messages import index as say
+from protocol.signed.advert import SignedAdvert
+from protocol.values.advert import MAX_ADVERT
+from protocol.values.requirement import Clause, Op, Requirement
+from protocol.wire.base import MAX_FRAME, Message
+from protocol.wire.codec import PREFIX, Frame, Kind, pack
+from protocol.words import Reason
+
+PEER = "1" * 52
+SIGNED = SignedAdvert(body=b"x" * MAX_ADVERT, signature=b"s" * 64)
+CONTACT = say.ContactInfo(peer=PEER, addresses=("/ip4/192.0.2.100/tcp/40001",) * 8)
+LISTED = (say.Listed(advert=SIGNED, age_s=1.5),) * say.PAGE_LIMIT
+LARGEST: list[Message] = [
+    say.Find(key=b"k" * 32, count=16, sender=CONTACT),
+    say.Found(contacts=(CONTACT,) * say.MAX_CONTACTS),
+    say.Store(
+        advert=SIGNED,
+        items=(say.StoreItem(attribute="unit:" + "u" * 200, depth=24, have=b"h" * 64),) * say.MAX_ITEMS,
+    ),
+    say.Stored(
+        items=(say.StoredItem(verdict=say.StoreVerdict.SPLIT, count=2**40),) * say.MAX_ITEMS,
+        reason="r" * 2000,
+        closer=(CONTACT,) * say.MAX_CONTACTS,
+    ),
+    say.Page(
+        attribute="unit:" + "u" * 200,
+        requirement=Requirement(
+            clauses=(Clause(attribute="label.site", op=Op.IN, value=("v" * 50,) * 16),) * 32,
+        ),
+        have=b"h" * 64,
+    ),
+    say.Paged(
+        adverts=LISTED, matches=2000, count=2000, split=True, cursor=32, closer=(CONTACT,) * say.MAX_CONTACTS
+    ),
+    say.Mark(attribute="node", depth=3, prefix=5, below=900),
+    say.Marked(split=True),
+    say.Hand(attribute="node", depth=3, adverts=LISTED),
+    say.Handed(kept=32),
+    say.Refused(reason=Reason.OVERLOADED, detail="too many calls", retry_after_s=0.5),
+]
+
+
+@pytest.mark.parametrize("message", LARGEST, ids=lambda message: type(message).__name__)
+def test_a_message_at_its_largest_goes_through_unchanged(message: Message) -> None:
+    data = say.INDEX.encode(Frame(Kind.CALL, 1, message))
+    assert len(data) <= MAX_FRAME + PREFIX
+    assert say.INDEX.decode(data[PREFIX:]).message == message
+
+
+def test_every_message_of_the_family_is_tried_at_its_largest() -> None:
+    assert {type(message) for message in LARGEST} == set(say.INDEX.messages)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"attribute": "unknown:x", "depth": 0},
+        {"attribute": "unit:", "depth": 0},
+        {"attribute": "unit:\x1b[31m", "depth": 0},
+        {"attribute": "node", "depth": 25},
+        {"attribute": "node", "depth": -1},
+        {"attribute": "node", "depth": 0, "have": b"h" * 65},
+    ],
+)
+def test_an_attribute_or_depth_that_makes_no_sense_is_refused(bad: dict[str, object]) -> None:
+    body = pack(["c", 1, "store", {"advert": SIGNED.to_wire(), "items": [bad]}])
+    with pytest.raises(RemoteProtocolError, match="bad store"):
+        say.INDEX.decode(body)
+
+
+def test_a_page_of_more_than_32_is_refused() -> None:
+    body = pack(["c", 1, "page", {"attribute": "node", "limit": 33}])
+    with pytest.raises(RemoteProtocolError, match="bad page"):
+        say.INDEX.decode(body)

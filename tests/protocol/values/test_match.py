@@ -1,0 +1,185 @@
+"""Clauses as people write them, and the one function that decides whether a device fits."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.errors import CampaignError
+from protocol.values.advert import Advert, GpuInfo, UnitOffer
+from protocol.values.match import Met, match, match_clause
+from protocol.values.requirement import (
+    ATTRIBUTES,
+    Clause,
+    Op,
+    Requirement,
+    attribute_of,
+    parse_clause,
+    parse_size,
+    show_size,
+)
+
+GIB = 1024**3
+LAPTOP = Advert(
+    peer="12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN",
+    seq=1,
+    device="d-laptop",
+    name="laptop-7",
+    os="Linux 6.8 (Debian 12)",
+    arch="x86_64",
+    soc="AMD Ryzen 7 7840U",
+    cores=8,
+    threads=16,
+    ram=16 * GIB,
+    units=(UnitOffer(unit="CPU (ONNX)", runtime="onnxruntime 1.31.1"),),
+    labels={"site": "lab"},
+)
+SERVER = LAPTOP.model_copy(
+    update={
+        "device": "d-server",
+        "ram": 512 * GIB,
+        "gpus": (GpuInfo(name="NVIDIA H100 80GB", vram=80 * GIB), GpuInfo(name="NVIDIA T4", vram=16 * GIB)),
+        "labels": {},
+    }
+)
+SAYS_LITTLE = Advert(peer=LAPTOP.peer, seq=1, device="d", name="n")
+
+
+@pytest.mark.parametrize(
+    ("clause", "advert", "met"),
+    [
+        ("ram >= 16 GiB", LAPTOP, Met.MET),
+        ("ram > 16 GiB", LAPTOP, Met.UNMET),
+        ("ram >= 16 GiB", SAYS_LITTLE, Met.UNKNOWN),
+        ("ram == 17179869184 B", LAPTOP, Met.MET),
+        ("cores >= 8", LAPTOP, Met.MET),
+        ("cores < 8", LAPTOP, Met.UNMET),
+        ("cores != 8", LAPTOP, Met.UNMET),
+        ("soc ~ ryzen", LAPTOP, Met.MET),
+        ('soc ~ "Apple M*"', LAPTOP, Met.UNMET),
+        ("soc ~ amd*7840u", LAPTOP, Met.MET),
+        ("os ~ linux*", LAPTOP, Met.MET),
+        ("arch in x86_64, arm64", LAPTOP, Met.MET),
+        ("arch in arm64", LAPTOP, Met.UNMET),
+        ('units has "CPU (ONNX)"', LAPTOP, Met.MET),
+        ('units has "GPU (ONNX)"', LAPTOP, Met.UNMET),
+        ("units has CPU", LAPTOP, Met.UNMET),
+        ("gpu ~ H100", SERVER, Met.MET),
+        ("gpu ~ H100", LAPTOP, Met.UNMET),
+        ("vram >= 40 GiB", SERVER, Met.MET),
+        ("vram >= 1 GiB", LAPTOP, Met.UNMET),
+        ("label.site == lab", LAPTOP, Met.MET),
+        ("label.site == lab", SERVER, Met.UNMET),
+        ("label.site != lab", SERVER, Met.MET),
+        ("device == d-laptop", LAPTOP, Met.MET),
+        ("sandbox in full, partial", LAPTOP, Met.UNMET),
+        ("soc ~ x", SAYS_LITTLE, Met.UNKNOWN),
+    ],
+)
+def test_a_clause_against_a_device(clause: str, advert: Advert, met: Met) -> None:
+    assert match_clause(parse_clause(clause), advert).met is met
+
+
+def test_a_verdict_speaks_of_each_clause_by_itself() -> None:
+    """48 GB wanted and 24 GB there must not fit because another dimension is larger."""
+    requirement = Requirement(clauses=(parse_clause("ram >= 64 GiB"), parse_clause("cores >= 2")))
+    verdict = match(requirement, LAPTOP)
+    assert not verdict.fits
+    assert [item.met for item in verdict.clauses] == [Met.UNMET, Met.MET]
+    assert str(verdict.missing[0]) == "ram: has 16 GiB, needs >= 64 GiB"
+
+
+def test_a_label_that_is_not_there_is_told_as_not_set() -> None:
+    assert (
+        str(match_clause(parse_clause("label.site == lab"), SERVER)) == "label.site is not set, needs == lab"
+    )
+    assert str(match_clause(parse_clause("soc ~ x"), SAYS_LITTLE)) == "soc is not known, needs ~ x"
+
+
+def test_no_clause_fits_every_device() -> None:
+    assert match(Requirement(), SAYS_LITTLE).fits
+
+
+def test_an_unknown_clause_never_counts_as_met() -> None:
+    verdict = match(Requirement(clauses=(Clause(attribute="neural_cores", op=Op.GE, value=2),)), LAPTOP)
+    assert not verdict.fits
+    assert verdict.clauses[0].met is Met.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "hint"),
+    [
+        ("rma >= 8 GiB", "unknown attribute 'rma'", "did you mean 'ram'?"),
+        ("lable.site == lab", "unknown attribute 'lable.site'", "label.NAME"),
+        ("ram >= lots", "'lots' is not a size", "8 GiB"),
+        ("ram >= 80", "'80' is not a size", "8 GiB"),
+        ("ram ~ 8", "ram cannot be compared by ~", "<"),
+        ("cores >= many", "'many' is not a number", "plain number"),
+        ("cores >= nan", "'nan' is not a number", "plain number"),
+        ("cores >= inf", "'inf' is not a number", "plain number"),
+        ("units == x", "units cannot be compared by ==", "has"),
+        ("ram >=", "no value", "after the operator"),
+        ("just words", "cannot read clause", "attribute operator value"),
+        ("name == caf\u00e9", "cannot match anything", "ASCII"),
+        ("", "cannot read clause", "attribute operator value"),
+    ],
+)
+def test_a_clause_that_cannot_be_meant_is_an_error_with_a_hint(text: str, what: str, hint: str) -> None:
+    with pytest.raises(CampaignError) as caught:
+        parse_clause(text)
+    assert what in caught.value.what
+    assert hint in caught.value.hint
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_a_clause_or_a_campaign_error(text: str) -> None:
+    try:
+        clause = parse_clause(text)
+    except CampaignError:
+        return
+    assert attribute_of(clause.attribute) is not None
+    assert match_clause(clause, LAPTOP).met in Met
+
+
+@given(st.integers(0, 2**50))
+def test_a_size_is_read_as_it_is_shown_up_to_a_twentieth(size: int) -> None:
+    again = parse_size(show_size(size))
+    assert again is not None
+    assert abs(again - size) <= size / 20 + 1
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("8 GiB", 8 * GIB), ("8GB", 8_000_000_000), ("500 MB", 500_000_000), ("1.5 KiB", 1536), ("7", 7), ("8g", 8_000_000_000)],
+)  # fmt: skip
+def test_sizes_know_binary_and_decimal_units(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "GiB", "8 XiB", "-1 GiB", "8 GiB extra"])
+def test_what_is_no_size_is_none(text: str) -> None:
+    assert parse_size(text) is None
+
+
+def test_every_attribute_can_be_read_from_an_advert_that_says_little() -> None:
+    for attribute in ATTRIBUTES.values():
+        attribute.read(SAYS_LITTLE)
+        assert attribute.meaning
+
+
+ops = st.sampled_from(list(Op))
+values = st.one_of(
+    st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=20),
+    st.integers(-(2**53), 2**53),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.lists(st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=8), max_size=3).map(tuple),
+)
+
+
+@given(attribute=st.sampled_from([*ATTRIBUTES, "label.site", "nonsense"]), op=ops, value=values)
+def test_no_clause_a_peer_can_send_breaks_the_match(attribute: str, op: Op, value: object) -> None:
+    clause = Clause.model_validate({"attribute": attribute, "op": op, "value": value})
+    for advert in (LAPTOP, SERVER, SAYS_LITTLE):
+        verdict = match_clause(clause, advert)
+        assert len(str(verdict)) <= 200

@@ -1,0 +1,386 @@
+"""Frames over the wire: any pieces, any junk, golden bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.errors import LocalProtocolError, RemoteProtocolError
+from protocol.messages.blobs import BLOB, Absent, Fetch, Have, Other, Others, Pieces, Sending, Where, Which
+from protocol.messages.gate import GATE, CircuitSeen, GateStanding, GateStatus, PeerSeen, RelayCaps
+from protocol.messages.health import HEALTH, Ping, Pong
+from protocol.messages.index import ContactInfo, Refused
+from protocol.messages.pool import POOL, Enrol, Enrolled, Kept, Latest, Manifest, Nothing, Spread
+from protocol.messages.reach import REACH, DialBack, DialledBack
+from protocol.messages.work import (
+    WORK,
+    Accepted,
+    Action,
+    Adopt,
+    Adopted,
+    Cancel,
+    Commit,
+    Conflict,
+    Control,
+    Denied,
+    Granted,
+    Held,
+    Job,
+    LiveLease,
+    Look,
+    Lost,
+    Preempt,
+    Present,
+    Presented,
+    Probe,
+    Progress,
+    Queued,
+    Quote,
+    Ready,
+    Release,
+    Renew,
+    Renewed,
+    Result,
+    Shape,
+    ShapeQuote,
+    Skip,
+    Stale,
+    Standing,
+    Start,
+    Status,
+    Stopped,
+)
+from protocol.signed.transfer_grant import Slip
+from protocol.values.lease import Fence
+from protocol.values.requirement import Requirement, parse_clause
+from protocol.wire.base import MAX_FRAME, Message
+from protocol.wire.codec import Decoder, Frame, Kind, Vocabulary, pack, unpack
+from protocol.words import Phase, Reason, Right, Role, WorkerState
+
+SLIP = Slip(giver="1" * 52, taker="2" * 52, sha256="a" * 64, until=1_800_000_000, signature=b"s" * 64)
+FENCE = Fence(incarnation=3, number=7)
+HELD = Held(lease="l-7", fence=FENCE)
+REQUIREMENT = Requirement(clauses=(parse_clause("ram >= 8 GiB"), parse_clause("os in Linux, Darwin")))
+QUOTE = Quote(
+    incarnation=3,
+    ledger=9,
+    state=WorkerState.ACTIVE,
+    free=1,
+    queue=0,
+    start_s=0.0,
+    shapes=(
+        ShapeQuote(fits=True, warm=True),
+        ShapeQuote(fits=False, unmet=("ram: has 4 GiB, needs >= 8 GiB",)),
+    ),
+)
+EVERY: tuple[tuple[Vocabulary, Message], ...] = (
+    (WORK, Present(issuer="1" * 52, token=b"biscuit")),
+    (WORK, Presented(principal="1" * 52, rights=(Right.SUBMIT,), priority=70, slots=4, left_s=60.0)),
+    (WORK, Look(campaign="c-1")),
+    (WORK, Control(action=Action.DRAIN, finish=True)),
+    (WORK, Status()),
+    (
+        WORK,
+        Standing(
+            incarnation=3,
+            state=WorkerState.DRAINING,
+            why="paused by its owner",
+            jobs=(
+                Job(
+                    task="c-1/1",
+                    model="m.onnx",
+                    principal="1" * 52,
+                    priority=50,
+                    state="running",
+                    since_s=2.0,
+                ),
+            ),
+            running=1,
+        ),
+    ),
+    (
+        REACH,
+        DialBack(
+            ports=(4001, 4002), gates=(ContactInfo(peer="1" * 52, addresses=("/ip4/192.0.2.1/tcp/4101",)),)
+        ),
+    ),
+    (GATE, GateStatus()),
+    (
+        GATE,
+        GateStanding(
+            version="0.1.0",
+            incarnation=3,
+            uptime_s=60.0,
+            admit="open",
+            addresses=("/ip4/192.0.2.7/tcp/4101",),
+            connected=2,
+            peers=(PeerSeen(peer="1" * 52, address="/ip4/192.0.2.9/tcp/51034", place=True),),
+            caps=RelayCaps(
+                reservations=1024,
+                reservations_per_network=256,
+                circuits=1024,
+                circuits_from_peer=256,
+                circuits_to_peer=32,
+                circuits_from_network=512,
+                circuit_bytes=1 << 30,
+                circuit_s=7200.0,
+                bytes_per_s=1 << 24,
+            ),
+            places=1,
+            places_given=4,
+            circuits=1,
+            busiest=(CircuitSeen(source="1" * 52, target="2" * 52, seconds=2.0, bytes=65_507),),
+            circuits_begun=7,
+            circuits_ended={"closed": 6},
+            relayed_bytes=1_048_576,
+            refused={"relay full": 3},
+            adverts=2,
+            shards=40,
+            advert_bytes=1_800,
+            memory_bytes=93_000_000,
+            cpu_s=1.5,
+            lag_s=0.25,
+        ),
+    ),
+    (REACH, DialledBack(observed="/ip4/192.0.2.7/tcp/51034", reached=(4001,), wall_ms=1_790_000_000_000)),
+    (POOL, Latest(pool="1" * 52, have=3)),
+    (POOL, Manifest(body=b"manifest", signature=b"m" * 64)),
+    (POOL, Nothing()),
+    (POOL, Spread(body=b"manifest", signature=b"m" * 64)),
+    (POOL, Kept(number=4)),
+    (POOL, Enrol(pool="1" * 52, token=b"biscuit", role=Role.SUBMIT, name="anna")),
+    (POOL, Enrolled(token=b"biscuit", body=b"manifest", signature=b"m" * 64)),
+    (POOL, Refused(reason=Reason.NOT_ALLOWED, detail="the ticket has expired")),
+    (
+        WORK,
+        Probe(
+            campaign="c-1",
+            shapes=(Shape(unit="CPU (ONNX)", requirement=REQUIREMENT, model="a" * 64, size=3_160_000),),
+        ),
+    ),
+    (WORK, QUOTE),
+    (WORK, Denied(reason=Reason.NOT_ALLOWED, detail="not on this node's list")),
+    (
+        WORK,
+        Commit(
+            key="c-1/1/1",
+            attempt=1,
+            epoch=0,
+            task=b"task",
+            signature=b"s" * 64,
+            ledger=9,
+            queue=True,
+            priority=60,
+        ),
+    ),
+    (WORK, Granted(lease="l-7", fence=FENCE, ttl_s=15.0, renew_s=5.0)),
+    (WORK, Queued(lease="l-8", fence=FENCE, position=2, start_s=1.5, ttl_s=15.0, renew_s=5.0)),
+    (WORK, Conflict(reason=Reason.STALE_QUOTE, quote=QUOTE)),
+    (WORK, Ready(lease="l-8", fence=FENCE)),
+    (WORK, Start()),
+    (WORK, Skip()),
+    (WORK, Renew(held=(HELD,))),
+    (
+        WORK,
+        Renewed(
+            incarnation=3,
+            state=WorkerState.BUSY,
+            renewed=("l-7",),
+            lost=(Lost(lease="l-6", reason=Reason.EXPIRED),),
+        ),
+    ),
+    (
+        WORK,
+        Progress(lease="l-7", fence=FENCE, seq=4, phase=Phase.RUN, done=120, total=200, median_ms=12.5),
+    ),
+    (
+        WORK,
+        Result(
+            campaign="c-1",
+            task="c-1/1",
+            attempt=1,
+            lease="l-7",
+            fence=FENCE,
+            sha256="b" * 64,
+            size=6,
+            signature=b"r" * 64,
+            body=b"record",
+        ),
+    ),
+    (WORK, Accepted()),
+    (WORK, Stale(reason=Reason.FENCED)),
+    (WORK, Cancel(held=(HELD,))),
+    (WORK, Release(held=(Held(lease="l-7", fence=FENCE, epoch=4),))),
+    (WORK, Stopped(leases=("l-7",))),
+    (WORK, Preempt(lease="l-7", fence=FENCE, grace_s=10.0, priority=80)),
+    (WORK, Adopt(campaign="c-1", epoch=2)),
+    (
+        WORK,
+        Adopted(
+            incarnation=3,
+            leases=(LiveLease(task="c-1/1", attempt=1, lease="l-7", fence=FENCE, phase=Phase.LOAD),),
+        ),
+    ),
+    (BLOB, Fetch(sha256="a" * 64, offset=65_507, length=1_048_576)),
+    (BLOB, Sending(size=3_160_000, length=1_048_576)),
+    (BLOB, Absent(reason=Reason.NOT_ALLOWED, detail="no lease of yours needs it")),
+    (BLOB, Which(sha256="a" * 64, slip=SLIP)),
+    (BLOB, Have(size=3_160_000, pieces=b"\x01", fresh=b"\x00")),
+    (BLOB, Pieces(sha256="a" * 64)),
+    (BLOB, Where(sha256="a" * 64)),
+    (BLOB, Others(slip=SLIP, others=(Other(peer="1" * 52, addresses=("/ip4/192.0.2.7/tcp/4102",)),))),
+    (HEALTH, Ping()),
+    (HEALTH, Pong(role="worker", incarnation=3, state=WorkerState.FAULTY, why="3 crashes in a row")),
+)
+GOLDEN = dict(
+    line.split() for line in Path(__file__).with_name("golden.txt").read_text("ascii").splitlines() if line
+)
+IDS = [type(message).__name__ for _, message in EVERY]
+
+
+def test_every_message_of_these_families_has_an_example() -> None:
+    """So that the golden bytes below cannot miss one."""
+    shown = {type(message) for _, message in EVERY}
+    spoken = {message for family in (WORK, BLOB, HEALTH, POOL, REACH, GATE) for message in family.messages}
+    assert shown == spoken
+
+
+@pytest.mark.parametrize(("vocabulary", "message"), EVERY, ids=IDS)
+def test_a_message_comes_back_as_it_went(vocabulary: Vocabulary, message: Message) -> None:
+    frame = Frame(Kind.CALL, 5, message)
+    assert Decoder(vocabulary).feed(vocabulary.encode(frame)) == [frame]
+
+
+@pytest.mark.parametrize(("vocabulary", "message"), EVERY, ids=IDS)
+def test_the_bytes_of_a_message_stay_what_they_were(vocabulary: Vocabulary, message: Message) -> None:
+    """Golden bytes: a change here breaks the conversation with every node that is already out there."""
+    assert vocabulary.encode(Frame(Kind.CALL, 5, message)).hex() == GOLDEN[type(message).__name__]
+
+
+@given(data=st.data())
+def test_a_stream_of_messages_may_be_cut_anywhere(data: st.DataObject) -> None:
+    frames = [
+        Frame(Kind.CALL, number + 1, message)
+        for number, (vocabulary, message) in enumerate(EVERY)
+        if vocabulary is WORK
+    ]
+    stream = b"".join(WORK.encode(frame) for frame in frames)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=20)))
+    decoder, got = Decoder(WORK), []
+    for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        got += decoder.feed(stream[start:end])
+    assert got == frames
+    assert not decoder.partial
+
+
+@given(st.binary(max_size=300))
+def test_junk_gives_a_remote_protocol_error_and_nothing_else(junk: bytes) -> None:
+    decoder = Decoder(WORK)
+    try:
+        decoder.feed(junk)
+        decoder.feed(len(junk).to_bytes(4, "big") + junk)
+    except RemoteProtocolError:
+        pass
+
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text() | st.binary(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(kind=st.sampled_from(["c", "a", "n", "x"]), number=st.integers(-1, 2**33), fields=plain)
+def test_well_packed_nonsense_is_refused_the_same_way(kind: str, number: int, fields: Any) -> None:
+    for name in ("probe", "commit", "renew", "granted"):
+        body = msgpack.packb([kind, number, name, fields])
+        try:
+            Decoder(WORK).feed(len(body).to_bytes(4, "big") + body)
+        except RemoteProtocolError:
+            continue
+        assert isinstance(fields, dict)
+
+
+def test_a_frame_above_the_cap_is_refused_before_its_body_arrives() -> None:
+    with pytest.raises(RemoteProtocolError, match="above the cap"):
+        Decoder(WORK).feed((MAX_FRAME + 1).to_bytes(4, "big"))
+
+
+class Huge(Message):
+    type: Literal["huge"] = "huge"
+    body: bytes
+
+
+def test_we_never_send_a_frame_above_the_cap() -> None:
+    vocabulary = Vocabulary(Huge)
+    assert vocabulary.encode(Frame(Kind.CALL, 1, Huge(body=b"x" * (MAX_FRAME - 30))))
+    with pytest.raises(LocalProtocolError, match="above the cap"):
+        vocabulary.encode(Frame(Kind.CALL, 1, Huge(body=b"x" * MAX_FRAME)))
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (b"\x91" * 9 + b"\xc0", "nested deeper"),
+        (pack([list(range(1000)), list(range(100))]), "more than 1024 elements"),
+        (b"\x81\xa1a\x01\xa1b", "not canonical"),
+        (b"\x82\xa1a\x01\xa1a\x02", "not canonical"),
+        (b"\xcd\x00\x01", "not canonical"),
+        (b"\xd6\xff\x00\x00\x00\x00", "not canonical"),
+        (b"\xdd\xff\xff\xff\xff", "not canonical"),
+        (b"\x90" * 5, "not canonical"),
+        (b"", "not canonical"),
+    ],
+    ids=["deep", "wide", "cut", "twice the same key", "long form", "ext", "bomb", "trailing", "empty"],
+)
+def test_only_canonical_bounded_msgpack_is_read(value: bytes, why: str) -> None:
+    with pytest.raises(RemoteProtocolError, match=why):
+        unpack(value)
+
+
+def test_the_fullest_refusal_and_quote_fit_in_a_frame() -> None:
+    """A peer chooses what we refuse: it must not be able to make us say more than a frame holds."""
+    denied = Denied(reason=Reason.BUSY, unmet=("x" * 200,) * 32, detail="\u20ac" * 2000)
+    shape = ShapeQuote(fits=False, unmet=("x" * 200,) * 8)
+    assert len(WORK.encode(Frame(Kind.ANSWER, 1, denied))) <= MAX_FRAME
+    assert (
+        len(WORK.encode(Frame(Kind.ANSWER, 1, QUOTE.model_copy(update={"shapes": (shape,) * 16}))))
+        <= MAX_FRAME
+    )
+
+
+def test_fields_of_a_newer_peer_are_ignored() -> None:
+    body = pack(["n", 0, "start", {"from_the_future": 1}])
+    assert WORK.decode(body) == Frame(Kind.NOTE, 0, Start())
+
+
+def test_a_word_of_another_family_is_not_spoken() -> None:
+    with pytest.raises(LocalProtocolError, match="not spoken"):
+        HEALTH.encode(Frame(Kind.CALL, 1, Start()))
+    with pytest.raises(RemoteProtocolError, match="no message of type"):
+        HEALTH.decode(pack(["c", 1, "start", {}]))
+
+
+@pytest.mark.parametrize("fields", [{"lease": 5}, {"lease": "a b"}, {"lease": "x" * 200}, {}])
+def test_a_field_of_the_wrong_form_is_named(fields: dict[str, Any]) -> None:
+    with pytest.raises(RemoteProtocolError, match="bad ready: lease"):
+        WORK.decode(pack(["c", 1, "ready", {**fields, "fence": {"incarnation": 1, "number": 1}}]))
+
+
+def test_a_note_has_no_id_and_a_call_has_one() -> None:
+    for kind, number in (("n", 1), ("c", 0), ("a", 0)):
+        with pytest.raises(RemoteProtocolError, match="bad kind or id"):
+            WORK.decode(pack([kind, number, "start", {}]))
+
+
+def test_we_never_send_what_the_peer_would_have_to_refuse() -> None:
+    """A frame may be small enough and still hold more elements than a receiver takes."""
+    clauses = tuple(parse_clause(f"cores >= {number}") for number in range(24))
+    shape = Shape(unit="u", requirement=Requirement(clauses=clauses), model="a" * 64, size=1)
+    with pytest.raises(LocalProtocolError, match="more than 1024 elements"):
+        WORK.encode(Frame(Kind.CALL, 1, Probe(campaign="c", shapes=(shape,) * 16)))

@@ -1,0 +1,205 @@
+"""FASTER, SLOWER, SAME, AMBIGUOUS: said only when it is so, and found when it is there."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from results.analysis.compare import (
+    MIN_LAUNCHES,
+    MIN_PAIRS,
+    Comparison,
+    Word,
+    compare_intervals,
+    compare_samples,
+    compare_through,
+)
+from results.row.ranks import mann_whitney, signed_rank
+
+TRIALS = 40
+
+
+def launches(
+    chance: random.Random, count: int, place: float, *, between: float = 0.01, within: float = 0.01
+) -> list[list[int]]:
+    """Launches of 15 samples; shares by which launches, and samples in one, differ."""
+    return [
+        [int(here * chance.lognormvariate(0, within)) for _ in range(15)]
+        for here in (place * chance.lognormvariate(0, between) for _ in range(count))
+    ]
+
+
+def rounds(chance: random.Random, count: int, step: float) -> tuple[list[list[int]], list[list[int]]]:
+    """Pairs on a host whose speed changes by a tenth from round to round; `step`: B's time by A's."""
+    a: list[list[int]] = []
+    b: list[list[int]] = []
+    for _ in range(count):
+        host = chance.lognormvariate(0, 0.1)
+        a += launches(chance, 1, 1e6 * host)
+        b += launches(chance, 1, 1e6 * host * step)
+    return a, b
+
+
+def words(step: float, *, paired: bool) -> Counter[Word]:
+    found: Counter[Word] = Counter()
+    for trial in range(TRIALS):
+        chance = random.Random(f"{step} {paired} {trial}")
+        if paired:
+            a, b = rounds(chance, 10, step)
+        else:
+            a, b = launches(chance, 10, 1e6), launches(chance, 10, 1e6 * step)
+        found[compare_samples(a, b, paired=paired, seed=trial).word] += 1
+    return found
+
+
+@pytest.mark.parametrize("paired", [False, True])
+def test_a_model_beside_itself_is_never_told_to_differ(paired: bool) -> None:
+    found = words(1.0, paired=paired)
+    assert found[Word.FASTER] + found[Word.SLOWER] <= TRIALS / 100
+
+
+@pytest.mark.parametrize("paired", [False, True])
+def test_a_slowdown_by_a_twentieth_is_found(paired: bool) -> None:
+    found = words(1.05, paired=paired)
+    assert found[Word.SLOWER] >= 0.9 * TRIALS
+    assert found[Word.FASTER] == 0
+
+
+def test_pairs_see_through_a_host_that_changes_where_groups_do_not() -> None:
+    a, b = rounds(random.Random(3), 10, 1.05)
+    assert compare_samples(a, b, paired=True).word is Word.SLOWER
+    assert compare_samples(a, b).word is Word.AMBIGUOUS
+
+
+def test_what_hardly_varies_is_the_same() -> None:
+    chance = random.Random(4)
+    a, b = (launches(chance, 8, 1e6, between=0.001, within=0.002) for _ in range(2))
+    found = compare_samples(a, b)
+    assert found.word is Word.SAME
+    assert found.ratio == pytest.approx(1, abs=0.01)
+
+
+def test_a_half_is_faster_and_says_by_how_much() -> None:
+    chance = random.Random(5)
+    found = compare_samples(launches(chance, 6, 2e6), launches(chance, 6, 1e6))
+    assert found.word is Word.FASTER
+    assert found.launches == (6, 6)
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low < 0.5 * 1.02
+    assert found.high > 0.5 * 0.98
+    assert found.luck == pytest.approx(2 / math.comb(12, 6))
+
+
+def test_the_interval_of_the_ratio_covers_the_truth() -> None:
+    held = 0
+    for trial in range(TRIALS):
+        chance = random.Random(f"cover {trial}")
+        a, b = launches(chance, 6, 1e6, between=0.03), launches(chance, 6, 1.2e6, between=0.03)
+        found = compare_samples(a, b, seed=trial)
+        held += (found.low or 0) <= 1.2 <= (found.high or 0)
+    assert held >= 0.9 * TRIALS
+
+
+def test_the_same_seed_gives_the_same_answer() -> None:
+    chance = random.Random(6)
+    a, b = launches(chance, 6, 1e6), launches(chance, 6, 1.02e6)
+    assert compare_samples(a, b, seed=1) == compare_samples(a, b, seed=1)
+    assert compare_samples(a, b, seed=1) != compare_samples(a, b, seed=2)
+
+
+@pytest.mark.parametrize(("paired", "least"), [(False, MIN_LAUNCHES), (True, MIN_PAIRS)])
+def test_too_few_launches_are_ambiguous_and_it_is_said_how_many_are_needed(paired: bool, least: int) -> None:
+    few = [[10**6] * 5] * (least - 1)
+    found = compare_samples(few, [[2 * 10**6] * 5] * (least - 1), paired=paired)
+    assert (found.word, found.ratio, found.low) == (Word.AMBIGUOUS, 2.0, None)
+    assert f"{least} are needed" in found.why
+    enough = [[10**6] * 5] * least
+    assert compare_samples(enough, [[2 * 10**6] * 5] * least, paired=paired).word is Word.SLOWER
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [([], []), ([[1]], []), ([[0] * 3] * 9, [[1] * 3] * 9), ([[1] * 3] * 9, [[0] * 3] * 9), ([[]], [[]])],
+)
+def test_nothing_is_said_of_nothing(a: list[list[int]], b: list[list[int]]) -> None:
+    assert compare_samples(a, b).word is Word.AMBIGUOUS
+    assert compare_through(a, b, a, b).word is Word.AMBIGUOUS
+
+
+def test_pairs_need_as_many_launches_on_either_side() -> None:
+    with pytest.raises(ValueError, match="no pairs"):
+        compare_samples([[1]], [[1], [2]], paired=True)
+
+
+def test_through_a_reference_the_speed_of_the_devices_goes_out() -> None:
+    chance = random.Random(7)
+    slow, quick = 3e6, 1e6
+    a, reference_a = launches(chance, 10, slow), launches(chance, 10, slow / 2)
+    b, reference_b = launches(chance, 10, 1.2 * quick), launches(chance, 10, quick / 2)
+    found = compare_through(a, b, reference_a, reference_b)
+    assert found.word is Word.SLOWER
+    assert found.ratio == pytest.approx(1.2, rel=0.03)
+    assert compare_samples(a, b).word is Word.FASTER
+
+
+def test_medians_with_intervals_alone_are_compared_with_care() -> None:
+    assert compare_intervals((0.99, 1.0, 1.01), (1.99, 2.0, 2.01)).word is Word.SLOWER
+    found = compare_intervals((0.9, 1.0, 1.1), (1.0, 1.1, 1.2))
+    assert found.word is Word.AMBIGUOUS
+    assert (found.low, found.high) == (pytest.approx(1 / 1.1), pytest.approx(1.2 / 0.9))
+    assert compare_intervals((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)).ratio is None
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.lists(st.integers(0, 10**9), max_size=5), max_size=9), st.booleans())
+def test_any_samples_have_an_answer(side: list[list[int]], paired: bool) -> None:
+    found = compare_samples(side, side[::-1] if paired else side[:4], paired=paired)
+    assert isinstance(found, Comparison)
+    assert found.why
+
+
+# -- ranks ------------------------------------------------------------------------------------------------------------------------
+
+FEW = st.lists(st.integers(0, 6), min_size=1, max_size=4)
+
+
+@given(FEW, FEW)
+def test_the_ranks_of_two_groups_agree_with_counting_all_arrangements(
+    one: list[int], other: list[int]
+) -> None:
+    everything = [*one, *other]
+
+    def ranked(value: int) -> float:
+        return sum(item < value for item in everything) + (sum(item == value for item in everything) + 1) / 2
+
+    ranks = [ranked(value) for value in everything]
+    mean = len(one) * (len(everything) + 1) / 2
+    seen = abs(sum(ranks[: len(one)]) - mean)
+    ways = [abs(sum(chosen) - mean) for chosen in itertools.combinations(ranks, len(one))]
+    expected = sum(way >= seen - 1e-9 for way in ways) / len(ways)
+    assert mann_whitney(one, other) == pytest.approx(expected)
+
+
+def test_ranks_known_from_tables() -> None:
+    assert mann_whitney([1, 2, 3, 4, 5], [6, 7, 8, 9, 10]) == pytest.approx(2 / 252)
+    assert signed_rank([1, 2, 3, 4, 5, 6, 7, 8]) == pytest.approx(2 / 256)
+    assert signed_rank([1, 2, 3, 4, -5]) == pytest.approx(20 / 32)
+    assert signed_rank([0, 0]) == mann_whitney([], [1]) == mann_whitney([1, 1], [1, 1]) == 1.0
+
+
+def test_many_values_agree_with_few_ones_way_of_counting() -> None:
+    chance = random.Random(8)
+    one, other = ([chance.gauss(place, 1) for _ in range(21)] for place in (0, 0.6))
+    nearly = mann_whitney(one, other)
+    exact = mann_whitney(one[:20], other[:20])
+    assert 0 < nearly < 1
+    assert 0 < exact < 1
+    assert signed_rank([0.1 * n for n in range(1, 60)]) < 1e-6
+    assert signed_rank([(-1) ** n * n for n in range(1, 60)]) > 0.5

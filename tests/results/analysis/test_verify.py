@@ -1,0 +1,336 @@
+"""Whatever is changed in results after their worker signed them is found."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import random
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from protocol.errors import CampaignError
+from protocol.values.attempt import TaskEvent, TaskState
+from protocol.values.lease import Fence
+from protocol.values.record import (
+    DeviceFacts,
+    LoadSample,
+    Ran,
+    Record,
+    SignedRecord,
+    Timing,
+    pack_samples,
+    record_body,
+    record_message,
+)
+from protocol.values.requirement import Requirement
+from protocol.values.task import Measure, Model, Task, Timeouts, task_body
+from protocol.words import Outcome, Reason
+from results.analysis.verify import check_results
+from results.export.raw import RawResult, csv_lines, json_lines, raw_result, read_raw
+from results.export.source import launches_of
+from results.row.replicas import compare_replicas
+from results.row.row import make_row
+from scheduler.cli.analysis import app
+from scheduler.core.commands import Intent
+from scheduler.models.describe import sha256_of
+from scheduler.output.sources import read_source
+from scheduler.store.rows import NewCampaign, NewModel
+from scheduler.store.store import Store
+from swarm.base.home import Home
+from swarm.net.identity import Identity
+
+WORKER = Identity.from_seed("worker")
+MODEL = b"a model"
+TASK = Task(
+    campaign="c-1",
+    task="c-1/1",
+    scheduler=Identity.from_seed("scheduler").peer_id,
+    model=Model(name="m.onnx", sha256=hashlib.sha256(MODEL).hexdigest(), size=len(MODEL)),
+    unit="CPU (ONNX)",
+    requirement=Requirement(),
+    measure=Measure(runs=30, loads=6),
+    timeouts=Timeouts(),
+)
+
+
+def record(task: Task = TASK, **changes: object) -> Record:
+    chance = random.Random(task.task)
+    facts: dict[str, object] = {
+        "campaign": task.campaign,
+        "task": task.task,
+        "attempt": 1,
+        "fence": Fence(incarnation=1, number=1),
+        "worker": WORKER.peer_id,
+        "task_sha256": hashlib.sha256(task_body(task)).hexdigest(),
+        "model_sha256": task.model.sha256,
+        "outcome": Outcome.COMPLETE,
+        "device": DeviceFacts(device="dev", name="mini", soc="Chip", ram=2**33, os="Linux 6.1", cores=4),
+        "ran": Ran(unit=task.unit, driver="onnx", runtime="r 1", agrees=True, shapes={"x": (1, 3)}),
+        "loads": (LoadSample(ns=9, kind="cold"), *(LoadSample(ns=5),) * 5, LoadSample(ns=2, kind="warm")),
+        "timings": tuple(
+            Timing(
+                samples=pack_samples([chance.randint(10**6, 11 * 10**5) for _ in range(5)]),
+                warmup=pack_samples([9, 8]),
+                cpu_s=0.1,
+                wall_s=0.1,
+            )
+            for _ in range(6)
+        ),
+    }
+    return Record.model_validate(facts | changes)
+
+
+def result(task: Task = TASK, found: Record | None = None, *, signer: Identity = WORKER) -> RawResult:
+    found = found or record(task)
+    body = record_body(found)
+    signed = SignedRecord(body=body, signature=signer.sign(record_message(body)))
+    return raw_result(make_row(task, TaskState.SUCCEEDED, found), task_body(task), signed)
+
+
+def lost() -> RawResult:
+    task = TASK.model_copy(update={"task": "c-1/2"})
+    row = make_row(
+        task, TaskState.FAILED, reason=Reason.GAVE_UP, detail="three times", attempt=3, device="mini"
+    )
+    return raw_result(row, task_body(task), None)
+
+
+def text(*results: RawResult) -> str:
+    return "".join(json_lines("c-1", results))
+
+
+def wrongs(*results: RawResult, **how: str) -> list[str]:
+    return [wrong for finding in check_results("c-1", results, **how) for wrong in finding.wrong]
+
+
+def test_what_a_worker_signed_holds_and_what_nobody_signed_is_told_as_such() -> None:
+    told = [result(), lost()]
+    first, second = check_results("c-1", told, text=text(*told), model_sha256=TASK.model.sha256)
+    assert (first.task, first.wrong, first.signed, first.worker) == ("c-1/1", (), True, WORKER.peer_id)
+    assert first.fingerprint == told[0].row.fingerprint != ""
+    assert (second.task, second.wrong, second.signed) == ("c-1/2", (), False)
+
+
+def test_a_file_from_before_a_column_was_added_holds_and_one_that_lacks_another_does_not() -> None:
+    whole = text(result())
+    older = whole.replace(',"Simulated":null', "")
+    assert older != whole
+    (read,) = read_raw(older.encode())
+    assert wrongs(read, text=older) == []
+    (cut,) = read_raw(whole.replace(',"Runs":30', "").encode())
+    assert wrongs(cut, text=whole.replace(',"Runs":30', "")) != []
+
+
+def test_a_task_that_is_there_twice_does_not_hold() -> None:
+    assert wrongs(result(), result()) == ["it is there more than once"]
+    lines = list(csv_lines([result().row]))
+    assert wrongs(result(), table="".join([*lines, lines[1]])) == [
+        "line 3 of the CSV is of a task that an earlier line has"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("signature", "words"),
+    [
+        ("", "the signature has 0 bytes, not 64"),
+        ("ab" * 63, "the signature has 63 bytes, not 64"),
+        ("zz", "the signature is not hexadecimal"),
+        ("AB" * 64, "the signature is not written as its bytes are"),
+    ],
+)
+def test_a_signature_that_is_none_is_told_in_plain_words(signature: str, words: str) -> None:
+    told = result().model_copy(update={"signature": signature})
+    assert wrongs(told) == [f"its record cannot be read: {words}"]
+
+
+def test_a_failure_that_a_worker_signed_holds() -> None:
+    failed = record(outcome=Outcome.FAILED, reason=Reason.CRASHED, detail="signal 9")
+    body = record_body(failed)
+    signed = SignedRecord(body=body, signature=WORKER.sign(record_message(body)))
+    row = make_row(TASK, TaskState.FAILED, failed, reason=Reason.GAVE_UP, detail="three times")
+    assert wrongs(raw_result(row, task_body(TASK), signed)) == []
+
+
+def test_replicas_that_were_compared_hold() -> None:
+    tasks = [TASK.model_copy(update={"task": f"c-1/{n}", "replica": n}) for n in (1, 2)]
+    told = [
+        result(task, record(task, device=DeviceFacts(device=f"dev-{task.replica}", name="w")))
+        for task in tasks
+    ]
+    rows = compare_replicas([item.row for item in told])
+    assert rows[0].agreement != "alone"
+    told = [item.model_copy(update={"row": row}) for item, row in zip(told, rows, strict=True)]
+    assert wrongs(*told) == []
+
+
+def test_any_flipped_byte_is_found() -> None:
+    whole = text(result(), lost()).encode()
+    chance = random.Random(1)
+    begin = whole.index(b'"c-1/2"')  # what comes of the lost task nobody signed
+    places = {*range(160), *chance.sample(range(begin), 500)}
+    missed = []
+    for place in sorted(places):
+        changed = bytearray(whole)
+        changed[place] ^= 1 << chance.randrange(8)
+        try:
+            flipped = changed.decode()
+            found = check_results("c-1", read_raw(bytes(changed)), text=flipped)
+        except ValueError:  # no text, no JSON or no results any more
+            continue
+        if not any(finding.wrong for finding in found):
+            missed.append((place, whole[place - 20 : place + 20]))
+    assert missed == []
+
+
+def test_a_record_under_another_key_is_found() -> None:
+    assert "not signed by the worker" in wrongs(result(signer=Identity.from_seed("thief")))[0]
+
+
+def test_numbers_that_do_not_follow_from_the_samples_are_found_column_by_column() -> None:
+    good = result()
+    better = good.row.model_copy(update={"inference_ms_median": 0.5, "verdict": "valid!"})
+    found = wrongs(good.model_copy(update={"row": better}))
+    assert found[0].startswith("InferenceMsMedian is 0.5, from the raw samples it is 1.0")
+    assert len(found) == 2
+    assert wrongs(good.model_copy(update={"inference_ns": (1, 2)})) == [
+        "inference_ns is not what the record has"
+    ]
+
+
+def test_a_record_of_another_task_or_model_is_found() -> None:
+    other = TASK.model_copy(update={"measure": Measure(runs=30, loads=6, seed=1)})
+    good = result()
+    found = wrongs(good.model_copy(update={"task": base64.b64encode(task_body(other)).decode()}))
+    assert "another task's sha256" in found[0]
+    assert "it was measured with" in wrongs(good, model_sha256="0" * 64)[0]
+
+
+def test_a_record_that_is_not_whole_cannot_be_complete() -> None:
+    for changes, words in (
+        ({"timings": record().timings[:5]}, "25 inferences where 30 were asked for"),
+        ({"outcome": Outcome.FAILED, "reason": Reason.CRASHED}, "its worker said failed"),
+        ({"ran": Ran(unit="GPU (ONNX)", driver="onnx", runtime="r")}, "GPU (ONNX) ran the model"),
+    ):
+        assert words in wrongs(result(TASK, record(**changes)))[0]
+    naked = result().model_copy(update={"record": "", "signature": ""})
+    assert wrongs(naked) == ["it is Complete, and no worker signed a record of it"]
+
+
+def test_a_csv_is_held_against_the_rows_cell_by_cell() -> None:
+    told = [result(), lost()]
+    table = "".join(csv_lines([item.row for item in told]))
+    assert wrongs(*told, table=table) == []
+    lines = table.splitlines(keepends=True)
+    assert wrongs(*told, table="".join([lines[0], lines[2]])) == []
+    median = next(iter(json.loads(told[0].row.model_dump_json(include={"inference_ms_median"})).values()))
+    assert wrongs(*told, table=table.replace(str(median), "1.0", 1))
+    assert wrongs(*told, table=table.replace("c-1/2", "c-1/9"))[0].endswith("is of no task in these results")
+    assert wrongs(*told, table=table.replace("JobId", "Job", 1)) == [
+        "the CSV does not begin with the 17 columns of results"
+    ]
+    assert wrongs(*told, table=lines[0] + "Complete,c-1/1\r\n")[0].startswith("its line in the CSV has not")
+    assert wrongs(*told, table=lines[0] + "x" * 200_000)[0].startswith("the CSV cannot be read: field larger")
+
+
+# -- where results come from --------------------------------------------------------------------------------------------------------
+
+
+def test_results_are_read_from_a_raw_file_and_from_a_csv(tmp_path: Path) -> None:
+    told = [result(), lost()]
+    home = Home.at(tmp_path)
+    (tmp_path / "raw.json").write_text(text(*told))
+    (tmp_path / "rows.csv").write_text("".join(csv_lines([item.row for item in told])), newline="")
+    raw = read_source(str(tmp_path / "raw.json"), home)
+    assert (raw.campaign, raw.results) == ("c-1", tuple(told))
+    assert [len(entry.launches) for entry in raw.entries()] == [6, 0]
+    assert sum(launches_of(told[0]), ()) == told[0].inference_ns
+    table = read_source(str(tmp_path / "rows.csv"), home)
+    assert "".join(csv_lines(entry.row for entry in table.entries())) == table.text
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "{}", '{"format": "x"}', "a,b\n1,2\n", "\x00", "x" * 200_000], ids=len
+)
+def test_a_file_of_something_else_is_refused_in_a_line(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "file"
+    path.write_text(content)
+    with pytest.raises(CampaignError, match="file"):
+        read_source(str(path), Home.at(tmp_path))
+
+
+def test_launches_cannot_share_their_samples_so_that_a_small_file_stays_small(tmp_path: Path) -> None:
+    shared = json.loads(text(result()))
+    shared["results"][0]["samples"] = [30, -30] * 1000
+    (tmp_path / "raw.json").write_text(json.dumps(shared))
+    with pytest.raises(CampaignError, match="its form is wrong"):
+        read_source(str(tmp_path / "raw.json"), Home.at(tmp_path))
+
+
+def test_neither_file_nor_campaign_is_told(tmp_path: Path) -> None:
+    with pytest.raises(CampaignError, match=r"there is no file nothing\.json"):
+        read_source("nothing.json", Home.at(tmp_path))
+
+
+def test_a_model_is_named_by_its_content(tmp_path: Path) -> None:
+    (tmp_path / "m").write_bytes(MODEL)
+    assert sha256_of(tmp_path / "m") == TASK.model.sha256
+    with pytest.raises(CampaignError, match="cannot read the model"):
+        sha256_of(tmp_path / "gone")
+
+
+def stored(home: Home) -> None:
+    """A campaign of two replicas on two devices, as the scheduler keeps it."""
+    tasks = [TASK.model_copy(update={"task": f"c-1/{n}", "replica": n}) for n in (1, 2)]
+    home.store.parent.mkdir(parents=True, exist_ok=True)
+    with Store(home.store) as store:
+        new = NewCampaign(id="c-1", name="one", scheduler=TASK.scheduler, spec="{}")
+        store.create_campaign(new, [NewModel("m.onnx", TASK.model.sha256, len(MODEL))], tasks)
+        for task in tasks:
+            fence = Fence(incarnation=1, number=task.replica or 0)
+            found = record(
+                task, fence=fence, device=DeviceFacts(device=f"dev-{task.replica}", name=f"w{task.replica}")
+            )
+            body = record_body(found)
+            store.begin_attempts([Intent(task.task, 1, task.task, WORKER.peer_id, "w", 1)])
+            store.record_grant(task.task, 1, lease=f"l{fence.number}", fence=fence, queued=False)
+            store.record_result(
+                task=task.task,
+                attempt=1,
+                fence=fence,
+                worker=WORKER.peer_id,
+                sha256=hashlib.sha256(body).hexdigest(),
+                body=body,
+                signature=WORKER.sign(record_message(body)),
+                event=TaskEvent.SUCCEED,
+                reason=None,
+            )
+
+
+@pytest.mark.parametrize(("name", "shown"), [("c-1", "2 signed results"), ("c-1/2", "1 signed result")])
+def test_what_this_home_stores_is_verified_by_campaign_and_by_task(
+    tmp_path: Path, name: str, shown: str
+) -> None:
+    home = Home.at(tmp_path)
+    stored(home)
+    source = read_source(name, home)
+    assert {result.row.agreement for result in source.results} <= {"agrees", "disagrees"}
+    done = CliRunner().invoke(app, ["verify", name], obj=home)
+    assert done.exit_code == 0, done.output
+    assert f"{shown}: signatures, hashes and all numbers hold." in done.output
+    with pytest.raises(CampaignError, match="no task 9 of c-1 has ended"):
+        read_source("c-1/9", home)
+
+
+def test_an_exported_campaign_is_verified_with_its_csv(tmp_path: Path) -> None:
+    home = Home.at(tmp_path)
+    stored(home)
+    results = read_source("c-1", home).results
+    (tmp_path / "raw.json").write_text(text(*results))
+    (tmp_path / "rows.csv").write_text("".join(csv_lines([item.row for item in results])), newline="")
+    (tmp_path / "m.onnx").write_bytes(MODEL)
+    asked = ["--csv", str(tmp_path / "rows.csv"), "--model", str(tmp_path / "m.onnx")]
+    done = CliRunner().invoke(app, ["verify", str(tmp_path / "raw.json"), *asked], obj=home)
+    assert done.exit_code == 0, done.output

@@ -1,0 +1,99 @@
+"""Devices of strangers that answer whatever they like while a campaign is carried on elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import trio
+
+from protocol.messages.work import WORK, Adopted, Denied, LiveLease, Look
+from protocol.signed.takeover_proof import make_proof
+from protocol.values.attempt import TaskState
+from protocol.values.lease import MAX_EPOCH, Fence
+from protocol.wire.base import Message
+from protocol.words import Family, Reason
+from scheduler.adoption.adopt import LEAP
+from scheduler.adoption.recovery import HIGHEST, UNPROVEN
+from scheduler.store.rows import Outcome
+from swarm.net.identity import Identity
+from swarm.net.link import Link, serve_links
+from tests.scheduler.adoption.test_adoption import TASKS, end, midway, records, states
+from tests.scheduler.adoption.world import CAMPAIGN, World
+
+LIAR = Identity.from_seed("liar")
+Says = Callable[[], Adopted]
+
+
+def claims(attempt: int) -> Says:
+    """It has run all of the campaign's tasks."""
+
+    def says() -> Adopted:
+        leases = tuple(
+            LiveLease(
+                task=f"{CAMPAIGN}/{n}",
+                attempt=attempt,
+                lease=f"x-{n}",
+                fence=Fence(incarnation=1, number=n),
+                reporting=True,
+            )
+            for n in range(1, TASKS + 1)
+        )
+        return Adopted(incarnation=1, leases=leases)
+
+    return says
+
+
+def speaks_of(epoch: int, proof: bytes | None) -> Says:
+    return lambda: Adopted(incarnation=1, epoch=epoch, proof=proof)
+
+
+def liar(world: World, says: Says) -> None:
+    network = world.swarm.node(LIAR)
+
+    async def answer(link: Link, message: Message) -> Message | None:
+        await trio.lowlevel.checkpoint()
+        return says() if isinstance(message, Look) else Denied(reason=Reason.NOT_ALLOWED)
+
+    serve_links(network, Family.WORK, WORK, answer)
+    some = next(iter(world.board.adverts.values()))
+    told = {"peer": LIAR.peer_id, "name": "liar", "device": "d-liar", "addresses": network.addresses}
+    world.board.adverts[LIAR.peer_id] = some.model_copy(update=told)
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        speaks_of(MAX_EPOCH, None),
+        speaks_of(MAX_EPOCH, make_proof(LIAR.peer_id, CAMPAIGN, MAX_EPOCH, LIAR.sign)),
+        claims(1000),
+        claims(HIGHEST),
+    ],
+    ids=["an epoch", "an epoch, signed", "the last attempts", "late attempts"],
+)
+async def test_a_strangers_device_neither_stops_an_adoption_nor_takes_tasks_away(
+    world: World, says: Says
+) -> None:
+    await midway(world)
+    liar(world, says)
+    await world.adopt("home-b")
+    with world.store("home-b") as store:
+        assert store.campaign(CAMPAIGN).epoch <= UNPROVEN + 2 * LEAP
+    async with world.scheduler("home-b") as store:
+        await end(world, store)
+        assert store.campaign(CAMPAIGN).outcome is Outcome.SUCCEEDED
+        assert states(store) == {TaskState.SUCCEEDED: TASKS}
+        assert records(store) == [1] * TASKS
+    assert world.launched == TASKS, "what honest workers had was not run again"
+
+
+async def test_an_epoch_that_is_proven_is_gone_beyond(world: World) -> None:
+    await midway(world)
+    await world.adopt("home-b")
+    async with world.scheduler("home-b") as store:
+        await end(world, store)
+        first = store.campaign(CAMPAIGN).epoch
+    assert first > UNPROVEN
+    await world.adopt("home-c")
+    with world.store("home-c") as store:
+        assert store.campaign(CAMPAIGN).epoch >= first + LEAP

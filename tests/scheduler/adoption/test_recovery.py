@@ -1,0 +1,257 @@
+"""What workers tell of a campaign, when some of them lie, refuse or are slow."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from protocol.errors import ResourceError
+from protocol.messages.blobs import BLOB, Sending
+from protocol.messages.work import Adopted, Denied, LiveLease
+from protocol.signed.advert import SignedAdvert
+from protocol.signed.campaign_manifest import Deed, DeedModel, make_deed
+from protocol.values.advert import Advert
+from protocol.values.lease import Fence
+from protocol.values.requirement import Requirement
+from protocol.values.task import Measure, Model, Task, Timeouts, task_body
+from protocol.wire.base import Message
+from protocol.wire.codec import Frame, Kind
+from protocol.words import Family, Reason
+from scheduler.adoption.recovery import Gathered, Gatherer, Heard
+from scheduler.run.restore import entries_of
+from scheduler.store.rows import NewCampaign
+from scheduler.store.store import Store
+from swarm.blobs.client import serve_blobs
+from swarm.index.merge import Sighting
+from swarm.index.query import QueryResult
+from swarm.memory.network import MemorySwarm
+from swarm.net.identity import Identity
+from swarm.net.network import Stream
+
+ANN = Identity.from_seed("ann")
+CAMPAIGN = "c-abcdefgh"
+CONTENT = random.Random(7).randbytes(5_000)
+SHA = hashlib.sha256(CONTENT).hexdigest()
+Says = Callable[[Message], Message]
+
+
+def peer(name: str) -> str:
+    return Identity.from_seed(name).peer_id
+
+
+def names(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir()]
+
+
+def task(n: int) -> Task:
+    return Task(
+        campaign=CAMPAIGN,
+        task=f"{CAMPAIGN}/{n}",
+        scheduler=ANN.peer_id,
+        model=Model(name="m.onnx", sha256=SHA, size=len(CONTENT)),
+        unit="CPU (ONNX)",
+        requirement=Requirement(),
+        measure=Measure(),
+        timeouts=Timeouts(),
+    )
+
+
+def a_deed() -> bytes:
+    made = make_deed(
+        Deed(
+            campaign=CAMPAIGN,
+            name="one",
+            owner=ANN.peer_id,
+            spec="{}",
+            attempts=3,
+            backoff_s=5.0,
+            wait_s=60.0,
+            models=(DeedModel(name="m", sha256=SHA, size=len(CONTENT)),),
+            tasks=(task_body(task(1)),),
+        ),
+        ANN.sign,
+    )
+    assert made is not None
+    return made
+
+
+DEED = a_deed()
+
+
+def lease(n: int, attempt: int = 1, *, queued: bool = False) -> LiveLease:
+    fence = Fence(incarnation=1, number=n)
+    return LiveLease(
+        task=f"{CAMPAIGN}/{n}", attempt=attempt, lease=f"w-{n}.{attempt}", fence=fence, queued=queued
+    )
+
+
+class Listing:
+    """An index that lists `ours` under the campaign, and everybody when asked for everybody."""
+
+    def __init__(self, adverts: Mapping[str, Advert], ours: Sequence[str]) -> None:
+        self._adverts, self._ours = adverts, ours
+
+    async def campaign(self, campaign: str, limit: int = 256) -> QueryResult:
+        return self._found(self._ours)
+
+    async def everybody(self, limit: int = 256) -> QueryResult:
+        return self._found(list(self._adverts))
+
+    def _found(self, names: Sequence[str]) -> QueryResult:
+        signed = SignedAdvert(body=b"", signature=b"s" * 64)
+        found = tuple(Sighting(self._adverts[name], signed, 0.0) for name in names)
+        return QueryResult(found, (), len(found), True, {})
+
+
+class Speaking:
+    """Links to workers that answer as they are told to."""
+
+    def __init__(self, says: Mapping[str, Says]) -> None:
+        self._says = says
+
+    async def get(self, to: str, addresses: Sequence[str], patience_s: float = 5.0) -> Any:
+        says = self._says[to]
+
+        class Link:
+            async def call(self, message: Message, patience_s: float = 5.0) -> Message:
+                return says(message)
+
+        return Link()
+
+    async def drop(self, to: str) -> None:
+        pass
+
+
+class Place:
+    """A swarm in which each worker has an address, and one of us asks."""
+
+    def __init__(self, swarm: MemorySwarm) -> None:
+        self.swarm = swarm
+        self.me = swarm.node(Identity.from_seed("me"))
+        self.adverts: dict[str, Advert] = {}
+        self.says: dict[str, Says] = {}
+
+    def worker(self, name: str, says: Says | None = None) -> Any:
+        node = self.swarm.node(Identity.from_seed(name))
+        addresses = tuple(node.addresses)
+        self.adverts[name] = Advert(
+            peer=node.peer_id, seq=1, device=f"d-{name}", name=name, addresses=addresses
+        )
+        self.says[node.peer_id] = says or (lambda _: Adopted(incarnation=1))
+        return node
+
+    def gatherer(self, *ours: str, next_s: float = 0.01, pace_s: float = 0.2) -> Gatherer:
+        async def introduce(link: object, advert: Advert) -> None:
+            pass
+
+        links: Any = Speaking(self.says)
+        index = Listing(self.adverts, ours or list(self.adverts))
+        return Gatherer(
+            self.me, index, links, introduce, CAMPAIGN, round_s=0.01, next_s=next_s, pace_s=pace_s
+        )
+
+    def heard(self, name: str, deed: str) -> dict[str, Heard]:
+        return {peer(name): Heard(self.adverts[name], deed=deed, deed_size=len(DEED))}
+
+
+@pytest.fixture
+async def place() -> AsyncIterator[Place]:
+    async with MemorySwarm(random.Random(1)) as swarm:
+        yield Place(swarm)
+
+
+async def silent(stream: Stream) -> None:
+    await trio.sleep_forever()
+
+
+async def dripping(stream: Stream) -> None:
+    """Begins well, and then sends a byte now and then."""
+    await stream.receive_some(65536)
+    await stream.send_all(BLOB.encode(Frame(Kind.ANSWER, 1, Sending(size=len(CONTENT), length=len(CONTENT)))))
+    while True:
+        await stream.send_all(b"x")
+        await trio.sleep(0.05)
+
+
+async def test_holders_of_a_deed_that_send_nothing_do_not_hold_up_the_one_that_does(place: Place) -> None:
+    gathered = Gathered()
+    for name in ("liar-1", "liar-2", "liar-3"):
+        place.worker(name).handle(Family.BLOB, silent)
+        gathered.heard |= place.heard(name, hashlib.sha256(name.encode()).hexdigest())
+    serve_blobs(place.worker("good"), lambda to, sha256: DEED)
+    gathered.heard |= place.heard("good", hashlib.sha256(DEED).hexdigest())
+    with trio.fail_after(5):
+        data, opened = await place.gatherer().deed(gathered, ANN.peer_id)
+    assert data == DEED
+    assert opened.tasks == (task(1),)
+
+
+async def test_a_model_that_comes_by_drops_is_taken_from_another_holder(place: Place, tmp_path: Path) -> None:
+    place.worker("slow").handle(Family.BLOB, dripping)
+    serve_blobs(place.worker("good"), lambda to, sha256: CONTENT)
+    gatherer = place.gatherer()
+    await gatherer.find()
+    target = tmp_path / SHA
+    with trio.fail_after(5):
+        assert await gatherer.model(SHA, len(CONTENT), target, [peer("slow")])
+    assert target.read_bytes() == CONTENT
+    assert names(tmp_path) == [SHA], "no part of it is left behind"
+
+
+async def test_a_model_that_cannot_be_written_is_told_in_one_line(place: Place, tmp_path: Path) -> None:
+    serve_blobs(place.worker("good"), lambda to, sha256: CONTENT)
+    gatherer = place.gatherer()
+    await gatherer.find()
+    with pytest.raises(ResourceError, match="cannot write a model to"):
+        await gatherer.model(SHA, len(CONTENT), tmp_path / "no-such-folder" / SHA, [])
+
+
+async def test_strangers_are_not_told_as_silent_and_who_refuses_is_told_from_who_does_not_answer(
+    place: Place,
+) -> None:
+    def refuses(_: Message) -> Message:
+        return Denied(reason=Reason.NOT_ALLOWED, detail="this device serves its owner only")
+
+    place.worker("ours")
+    place.worker("refuses", refuses)
+    place.worker("stranger", refuses)
+    place.worker("other-stranger", refuses)
+    gatherer = place.gatherer("ours", "refuses")
+    gathered = await gatherer.gather()
+    await gatherer.widen(gathered)
+    assert list(gathered.heard) == [peer("ours")]
+    assert gathered.silent == {peer("refuses"): "refuses refuses (this device serves its owner only)"}
+
+
+async def test_two_devices_of_one_name_are_told_apart(place: Place) -> None:
+    def refuses(_: Message) -> Message:
+        return Denied(reason=Reason.NOT_ALLOWED)
+
+    for name in ("one", "two"):
+        place.worker(name, refuses)
+        place.adverts[name] = place.adverts[name].model_copy(update={"name": "mini"})
+    gathered = await place.gatherer().gather()
+    assert set(gathered.silent) == {peer("one"), peer("two")}
+    assert set(gathered.silent.values()) == {"mini refuses (not-allowed)"}
+
+
+def test_no_attempt_that_any_worker_told_is_ever_used_again(tmp_path: Path) -> None:
+    gathered = Gathered()
+    for name, told in (("one", lease(1)), ("two", lease(1, 5, queued=True))):
+        advert = Advert(peer=peer(name), seq=1, device=f"d-{name}", name=name)
+        gathered.heard[peer(name)] = Heard(advert, (told,))
+    found = gathered.places()
+    assert (found[f"{CAMPAIGN}/1"].attempt, found[f"{CAMPAIGN}/1"].highest) == (1, 5)
+    new = NewCampaign(CAMPAIGN, "one", ANN.peer_id, "{}")
+    both = [(one, task_body(one)) for one in (task(1), task(2))]
+    with Store(tmp_path / "store.db") as store:
+        store.take_over(new, [], both, found, epoch=1, created=0.0)
+        running, to_do = entries_of(store, CAMPAIGN, store.bodies(CAMPAIGN))
+    assert (running.attempt, running.worker, running.last) == (1, peer("one"), 5)
+    assert to_do.last == 5

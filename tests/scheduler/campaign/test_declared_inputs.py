@@ -1,0 +1,43 @@
+"""Inputs that a model's format does not tell: written in the campaign, carried in the task."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from protocol.errors import CampaignError
+from protocol.values.task import Model, read_task, task_body
+from scheduler.campaign.load import parse_campaign
+from scheduler.planning.tasks import derive_tasks
+from swarm.net.identity import Identity
+
+
+def text(form: str) -> bytes:
+    return (
+        "campaign: t\nunits: [CPU (Torch)]\nmodels:\n"
+        f" - path: net.pt\n   inputs:\n     x: {form}\n     mask: 'bool[1, length]'\n"
+    ).encode()
+
+
+def test_they_travel_in_the_task_as_they_were_written() -> None:
+    campaign = parse_campaign(text("'float32[batch, 3,224, 224]'"), "c.yaml")
+    model = Model(name="net.pt", sha256="a" * 64, size=1)
+    (task,) = derive_tasks(
+        campaign,
+        {"net.pt": (Path("net.pt"), model)},
+        campaign_id="c-1",
+        scheduler=Identity.from_seed(1).peer_id,
+    )
+    sent = read_task(task_body(task))
+    assert sent.measure.inputs == {"x": "float32[batch, 3,224, 224]", "mask": "bool[1, length]"}
+
+
+@pytest.mark.parametrize(
+    "form", ["float32", "'[1, 2]'", "'float32[1,,2]'", "'float32[1 2]'", "'float32[-1]'"]
+)
+def test_what_is_no_type_and_shape_is_refused_with_its_line(form: str) -> None:
+    with pytest.raises(CampaignError, match="is not the type and shape of an input") as caught:
+        parse_campaign(text(form), "c.yaml")
+    assert caught.value.line == 6
+    assert "float32[1, 3, 224, 224]" in str(caught.value.hint)

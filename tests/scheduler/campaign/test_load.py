@@ -1,0 +1,510 @@
+"""Campaign files: what a good one means, and the line, the words and the hint of every bad one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.errors import CampaignError
+from scheduler.campaign.fields import parse_duration, show_duration
+from scheduler.campaign.load import MAX_CELLS, Campaign, load_campaign, parse_campaign
+from scheduler.campaign.schema import SCHEMA_FILE, campaign_schema, schema_text
+from scheduler.campaign.template import starter_campaign
+
+HEAD = "campaign: trial\nmodels: [a.onnx]\nunits: [CPU (ONNX)]\n"
+WHOLE = """\
+campaign: vision-on-the-edge
+models:
+  - mobilenet.onnx
+  - name: yolo
+    path: models/tinyyolov2-7.onnx
+    sha256: {digest}
+    dims: {{batch: 1, H: 416, W: 416}}
+units: [CPU (ONNX), GPU (CoreML)]
+devices:
+  where:
+    - ram >= 8 GiB
+    - soc ~ "Apple M*"
+    - label.site == lab
+  spread: class
+  limit: 20
+measure:
+  runs: 200
+  loads: 1
+  warmup: 12
+  threads: [physical, 4]
+  seed: 7
+  check: none
+  dims: {{batch: 2}}
+replicas: 1
+priority: 80
+timeouts: {{queue: 10m, fetch: 500ms, load: 1m, run: 1.5h, campaign: 2h}}
+retry: {{attempts: 5, backoff: 2s}}
+"""
+
+
+def good(text: str, file: str = "c.yaml") -> Campaign:
+    return parse_campaign(text.encode(), file)
+
+
+def outcome(data: bytes) -> Campaign | CampaignError:
+    """Either; anything else that is raised goes on to the test."""
+    try:
+        return parse_campaign(data, "c.yaml")
+    except CampaignError as exc:
+        return exc
+
+
+def bad(text: str, file: str = "c.yaml") -> CampaignError:
+    with pytest.raises(CampaignError) as caught:
+        parse_campaign(text.encode(), file)
+    return caught.value
+
+
+def test_every_key_of_a_campaign_is_read() -> None:
+    campaign = good(WHOLE.format(digest="ab" * 32))
+    assert [model.label for model in campaign.models] == ["mobilenet.onnx", "yolo"]
+    assert campaign.models[1].dims == {"batch": 1, "H": 416, "W": 416}
+    assert campaign.units == ("CPU (ONNX)", "GPU (CoreML)")
+    assert [str(clause) for clause in campaign.devices.clauses()] == [
+        "ram >= 8 GiB",
+        "soc ~ Apple M*",
+        "label.site == lab",
+    ]
+    assert (campaign.devices.spread, campaign.devices.limit) == ("class", 20)
+    measure = campaign.measure
+    assert (measure.runs, measure.loads, measure.warmup, measure.threads) == (200, 1, 12, ("physical", 4))
+    assert (measure.seed, measure.check, measure.dims) == (7, "none", {"batch": 2})
+    limits = campaign.timeouts
+    assert (limits.queue, limits.fetch, limits.load, limits.run, limits.campaign) == (
+        600,
+        0.5,
+        60,
+        5400,
+        7200,
+    )
+    assert (campaign.retry.attempts, campaign.retry.backoff, campaign.priority) == (5, 2, 80)
+
+
+def test_three_lines_are_a_campaign() -> None:
+    campaign = good(HEAD)
+    assert campaign.devices.spread == "any"
+    assert (campaign.measure.runs, campaign.measure.loads, campaign.measure.warmup) == (100, 6, "auto")
+    assert campaign.timeouts.campaign is None
+
+
+def test_a_campaign_survives_being_stored() -> None:
+    campaign = good(WHOLE.format(digest="ab" * 32))
+    again = Campaign.model_validate_json(campaign.model_dump_json())
+    assert again.model_dump() == campaign.model_dump()
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "what", "hint"),
+    [
+        # keys
+        (HEAD + "unit: [x]\n", 4, "unknown key 'unit'", "did you mean 'units'?"),
+        ("campaign: t\nmodels: [a]\nunit: [x]\n", 3, "unknown key 'unit'", "did you mean 'units'?"),
+        (HEAD + "seed: 3\n", 4, "unknown key 'seed'", "did you mean measure.seed?"),
+        (HEAD + "zzz: 3\n", 4, "unknown key 'zzz'", "keys here: campaign, models, units"),
+        (HEAD + "measure:\n  runs: 5\n  load: 3\n", 6, "unknown key 'load'", "did you mean 'loads'?"),
+        (HEAD + "timeouts:\n  fetc: 1s\n", 5, "unknown key 'fetc'", "did you mean 'fetch'?"),
+        ("campaign: t\nunits: [CPU (ONNX)]\n", 1, "the key 'models' is missing", "add models"),
+        (
+            "campaign: t\nmodels:\n - pth: a\nunits: [CPU (ONNX)]\n",
+            3,
+            "unknown key 'pth'",
+            "did you mean 'path'?",
+        ),
+        (HEAD + "jobs: []\n", 4, "jobs go with model_url", "units:"),
+        # precision, steps
+        (HEAD + "measure: {precision: 2}\n", 4, "the precision 2 has no percent sign", "2%, 0.5%"),
+        (HEAD + "measure: {precision: two}\n", 4, "'two' is not a percentage", "2%, 0.5%"),
+        (
+            HEAD + "measure: {precision: 60%}\n",
+            4,
+            "the precision 60% is out of range",
+            "between 0.1% and 50%",
+        ),
+        (
+            HEAD + "measure:\n  runs: 5\n  precision: 2%\n",
+            6,
+            "measure.precision says itself when to stop: it does not go with measure.runs",
+            "remove measure.runs, or precision",
+        ),
+        (HEAD + "precision: 2%\n", 4, "unknown key 'precision'", "did you mean measure.precision?"),
+        (
+            HEAD + "measure:\n  pre:\n    - {step: normalize}\n",
+            6,
+            "pre 1: there is no step 'normalize'",
+            "normalise",
+        ),
+        (
+            HEAD + "measure:\n  post: [softmax, {step: top_k}]\n",
+            5,
+            "post 2: top_k needs the option k",
+            "step",
+        ),
+        (HEAD + "measure:\n  pre: [{step: clip, low: 0, hi: 1}]\n", 5, "clip has no option 'hi'", "step"),
+        # later versions
+        (HEAD + "measure: {prepare: [x]}\n", 4, "prepare is not supported in this version", ""),
+        (HEAD + "replicas: 17\n", 4, "replicas must be at most 16, not 17", ""),
+        (
+            HEAD + "devices: {spread: device}\nreplicas: 2\n",
+            5,
+            "replicas have no meaning with spread: device, which runs each task on every device",
+            "take spread: class (or any), or remove replicas",
+        ),
+        # models by URL
+        (
+            "campaign: t\nmodels:\n  - url: ftp://x.org/a.onnx\nunits: [CPU (ONNX)]\n",
+            3,
+            "no URL that can be",
+            "hf",
+        ),
+        (
+            "campaign: t\nmodels: ['http://me:pw@x.org/a']\nunits: [CPU (ONNX)]\n",
+            2,
+            "a password before @",
+            "",
+        ),
+        ("campaign: t\nmodels: ['https://0x7f.1/a']\nunits: [CPU (ONNX)]\n", 2, "unusual spelling", ""),
+        ("campaign: t\nmodels: ['hf://a/b']\nunits: [CPU (ONNX)]\n", 2, "hf://ORG/REPO", ""),
+        (
+            "campaign: t\nmodels: ['https://x.org']\nunits: [CPU (ONNX)]\n",
+            2,
+            "does not end in a file's name",
+            "name",
+        ),
+        (
+            "campaign: t\nmodels:\n  - {path: 'https://x.org/a'}\nunits: [CPU (ONNX)]\n",
+            3,
+            "this path is a URL",
+            "write url:",
+        ),
+        (
+            "campaign: t\nmodels:\n  - {package: magika, url: 'https://x.org/a'}\nunits: [CPU (ONNX)]\n",
+            3,
+            "from a package or from a URL",
+            "remove one",
+        ),
+        # sorts of values
+        (
+            "campaign: 2024\nmodels: [a]\nunits: [CPU (ONNX)]\n",
+            1,
+            "campaign must be text, not 2024",
+            "quotes",
+        ),
+        ("campaign: ../x\nmodels: [a]\nunits: [CPU (ONNX)]\n", 1, "campaign must be letters", ""),
+        (HEAD + "priority: high\n", 4, "priority must be a whole number, not 'high'", ""),
+        (HEAD + "priority: 101\n", 4, "priority must be at most 100, not 101", ""),
+        (HEAD + "priority:\n", 4, "priority must be a whole number, not None", ""),
+        (HEAD + "measure:\n  runs: ten\n", 5, "measure.runs must be a whole number, not 'ten'", ""),
+        (HEAD + "measure:\n  runs: 1.5\n", 5, "measure.runs must be a whole number", ""),
+        (HEAD + "measure:\n  runs: true\n", 5, "measure.runs must be a whole number, not True", ""),
+        (HEAD + "measure:\n  runs: 0\n", 5, "measure.runs must be at least 1, not 0", ""),
+        (HEAD + "measure:\n  threads: 4\n", 5, "measure.threads must be a list, not 4", "write [4]"),
+        (HEAD + "measure:\n  threads: []\n", 5, "measure.threads must not be empty", ""),
+        (
+            HEAD + "measure:\n  threads:\n   - physical\n   - 0\n",
+            7,
+            "threads 2 must be 'physical' or at least 1",
+            "",
+        ),
+        (HEAD + "measure: {threads: [2, 2]}\n", 4, "threads 2 is listed twice", ""),
+        (
+            HEAD + "measure:\n  warmup: autoo\n",
+            5,
+            "warmup must be 'auto' or a whole number",
+            "did you mean 'auto'?",
+        ),
+        (
+            HEAD + "measure:\n  check: referenc\n",
+            5,
+            "check must be 'reference' or 'none'",
+            "did you mean 'reference'?",
+        ),
+        (HEAD + "measure:\n  dims: {H: big}\n", 5, "measure.dims.H must be a whole number", ""),
+        (
+            HEAD + "measure:\n  dims: {H: 0}\n",
+            5,
+            "measure.dims.H must be at least 1, not 0",
+            "a size is at least 1",
+        ),
+        (
+            HEAD + "measure:\n  dims: {H: -4}\n",
+            5,
+            "measure.dims.H must be at least 1",
+            "a size is at least 1",
+        ),
+        (HEAD + "measure: [runs]\n", 4, "measure must be a mapping", "key: value"),
+        (HEAD + "retry: 3\n", 4, "retry must be a mapping", "key: value"),
+        (HEAD + "timeouts: {queue: 10}\n", 4, "the duration 10 has no unit", "500ms, 90s, 10m, 2h"),
+        (HEAD + "timeouts: {run: 3 minutes}\n", 4, "'3 minutes' is not a duration", "10m"),
+        (HEAD + "timeouts: {run: 0s}\n", 4, "the duration 0s is out of range", ""),
+        (HEAD + "timeouts: {run: 900d}\n", 4, "the duration 900d is out of range", ""),
+        # devices
+        (
+            HEAD + "devices:\n  where:\n   - rma >= 8 GiB\n",
+            6,
+            "unknown attribute 'rma'",
+            "did you mean 'ram'?",
+        ),
+        (HEAD + "devices:\n  where:\n   - ram >= lots\n", 6, "'lots' is not a size", "8 GiB"),
+        (HEAD + "devices:\n  where:\n   - ram: 8 GiB\n", 6, "devices.where 1 must be text", ""),
+        (HEAD + "devices:\n  where: ram >= 8 GiB\n", 5, "devices.where must be a list", ""),
+        (HEAD + "devices: {where: ['name == " + "x" * 250 + "']}\n", 4, "clause", ""),
+        (
+            HEAD + "devices:\n  spread: clas\n",
+            5,
+            "devices.spread must be 'any', 'class' or 'device'",
+            "'class'",
+        ),
+        (HEAD + "devices:\n  limit: 3\n", 5, "limit has no meaning with spread: any", "spread: device"),
+        # models and units
+        ("campaign: t\nmodels: []\nunits: [CPU (ONNX)]\n", 2, "models must not be empty", ""),
+        ("campaign: t\nmodels: [a]\nunits: []\n", 3, "units must not be empty", ""),
+        ("campaign: t\nmodels: a\nunits: [CPU (ONNX)]\n", 2, "models must be a list, not 'a'", ""),
+        ("campaign: t\nmodels:\n - 3\nunits: [CPU (ONNX)]\n", 3, "models 1 must be a mapping", ""),
+        ("campaign: t\nmodels:\n - name: x\nunits: [CPU (ONNX)]\n", 3, "a model needs a path", "add path"),
+        ("campaign: t\nmodels:\n - ..\nunits: [CPU (ONNX)]\n", 3, "does not end in a file's name", "name:"),
+        (
+            "campaign: t\nmodels:\n - a\n - b/a\nunits: [CPU (ONNX)]\n",
+            4,
+            "two models are called 'a'",
+            "name:",
+        ),
+        ("campaign: t\nmodels:\n - {path: a, name: x/y}\nunits: [CPU (ONNX)]\n", 3, "without /", ""),
+        (
+            'campaign: t\nmodels:\n - {path: a, name: "x\\u202ey"}\nunits: [CPU (ONNX)]\n',
+            3,
+            "cannot be seen",
+            "",
+        ),
+        (
+            "campaign: t\nmodels:\n - {path: a, sha256: XYZ}\nunits: [CPU (ONNX)]\n",
+            3,
+            "64 hexadecimal digits",
+            "",
+        ),
+        (
+            "campaign: t\nmodels:\n - {path: a, package: os.path}\nunits: [CPU (ONNX)]\n",
+            3,
+            "Python package",
+            "",
+        ),
+        (
+            "campaign: t\nmodels: [a]\nunits:\n - CPU (ONNX)\n - CPU (Onx)\n",
+            5,
+            "unknown compute unit 'CPU (Onx)'",
+            "did you mean 'CPU (ONNX)'?  units: CPU (ONNX), GPU (ONNX)",
+        ),
+        (
+            "campaign: t\nmodels: [a]\nunits: [CPU (ONNX), CPU (ONNX)]\n",
+            3,
+            "'CPU (ONNX)' is listed twice",
+            "",
+        ),
+        # the whole
+        ("", 1, "the file is empty", "sark-node init"),
+        ("- a\n- b\n", 1, "a campaign must be a mapping", "sark-node init"),
+        ("just words\n", 1, "a campaign must be a mapping", "sark-node init"),
+    ],
+)
+def test_a_bad_campaign_is_one_clear_line(text: str, line: int, what: str, hint: str) -> None:
+    error = bad(text)
+    assert (error.file, error.line) == ("c.yaml", line)
+    assert str(error).startswith(f"c.yaml:{line}: ")
+    assert what in str(error)
+    assert hint in error.hint
+    assert "\n" not in str(error) + error.hint
+
+
+def test_of_several_errors_the_first_by_line_is_told_and_the_others_are_counted() -> None:
+    error = bad("campaign: t\nmodels: [a]\nunits: [CPU (ONNX)]\nretry: 3\nmeasure:\n  runs: x\n  loads: 0\n")
+    assert error.line == 4
+    assert "and 2 more errors in this file" in error.hint
+
+
+def test_thousands_of_errors_are_one_line_too() -> None:
+    error = bad(HEAD + "".join(f"key{n}: {n}\n" for n in range(5000)))
+    assert error.line == 4
+    assert "unknown key 'key0'" in str(error)
+    assert "and 4,999 more errors in this file" in error.hint
+
+
+def test_a_matrix_above_the_cap_is_refused() -> None:
+    models = ", ".join(f"m{n}" for n in range(MAX_CELLS // 10 + 1))
+    threads = ", ".join(str(n) for n in range(1, 11))
+    text = f"campaign: t\nmodels: [{models}]\nunits: [CPU (ONNX)]\nmeasure: {{threads: [{threads}]}}\n"
+    assert f"{MAX_CELLS:,} are allowed" in str(bad(text))
+
+
+def test_a_unit_of_a_driver_of_ones_own_is_known_when_it_is_named() -> None:
+    text = "campaign: t\nmodels: [a]\nunits: [NPU (Mine)]\n"
+    assert "unknown compute unit" in str(bad(text))
+    assert parse_campaign(text.encode(), "c", more_units={"NPU (Mine)"}).units == ("NPU (Mine)",)
+
+
+def test_names_with_terminal_commands_are_not_repeated_in_errors() -> None:
+    assert "\x1b" not in str(bad('campaign: "a\\eb"\nmodels: [a]\nunits: [x]\n'))
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_make_a_campaign_or_a_campaign_error(data: bytes) -> None:
+    found = outcome(data)
+    assert isinstance(found, Campaign) or found.file == "c.yaml"
+
+
+_VALUES = st.sampled_from(
+    [
+        "1",
+        "-1",
+        "x",
+        "[]",
+        "[1]",
+        "{}",
+        "{a: 1}",
+        "true",
+        "~",
+        "1.5",
+        "10m",
+        "''",
+        "[{}]",
+        "[[]]",
+        "[~]",
+        "[{path: ~}]",
+    ]
+)
+_KEYS = st.sampled_from(
+    [
+        "campaign",
+        "models",
+        "units",
+        "devices",
+        "measure",
+        "replicas",
+        "priority",
+        "timeouts",
+        "retry",
+        "jobs",
+        "model_url",
+        "other",
+    ]
+)
+
+
+@given(st.dictionaries(_KEYS, _VALUES, max_size=6), st.booleans())
+def test_any_value_under_any_key_makes_a_campaign_or_a_campaign_error(
+    entries: dict[str, str], begun: bool
+) -> None:
+    base = {"campaign": "t", "models": "[a]", "units": "[CPU (ONNX)]"} if begun else {}
+    text = "".join(f"{key}: {value}\n" for key, value in (base | entries).items())
+    found = outcome(text.encode())
+    assert found.models if isinstance(found, Campaign) else 1 <= (found.line or 0) <= len(base | entries) + 1
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("500ms", 0.5), ("90s", 90), ("10m", 600), ("2h", 7200), ("1.5 d", 129600)]
+)
+def test_durations_are_read_with_their_units(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@given(st.floats(0.001, 86400))
+def test_a_duration_survives_being_shown(seconds: float) -> None:
+    assert parse_duration(show_duration(seconds)) == pytest.approx(seconds, abs=1e-9)
+
+
+def test_the_shipped_schema_is_the_one_the_models_give() -> None:
+    assert SCHEMA_FILE.read_text(encoding="utf-8") == schema_text(), (
+        "run: python -m scheduler.campaign_schema"
+    )
+
+
+def test_the_schema_tells_of_both_forms_and_of_no_hidden_key() -> None:
+    shared = campaign_schema()["$defs"]
+    assert {"campaign", "models", "units", "devices", "measure"} <= set(shared["Campaign"]["properties"])
+    assert set(shared["PlainCampaign"]["properties"]) == {
+        "campaign",
+        "model_url",
+        "model_sha256",
+        "model_size",
+        "jobs",
+    }
+    assert "jobs" not in set(shared["Campaign"]["properties"])
+    assert {"path", "url", "sha256"} <= set(shared["ModelEntry"]["properties"])
+
+
+def test_a_model_by_url_is_called_as_its_file_and_workers_are_told_what_they_can_use() -> None:
+    text = (
+        "campaign: t\nunits: [CPU (ONNX)]\nmodels:\n"
+        "  - https://x.org/m/a%20b.onnx?key=1\n"
+        "  - {url: 'file:///m/c.onnx'}\n"
+        "  - hf://org/repo/onnx/d.onnx@v1\n"
+        "  - {name: e, path: e.onnx, url: 'https://x.org/e.onnx'}\n"
+    )
+    models = parse_campaign(text.encode(), "c.yaml").models
+    assert [entry.label for entry in models] == ["a b.onnx", "c.onnx", "d.onnx", "e"]
+    assert [entry.public_url for entry in models] == [
+        "https://x.org/m/a%20b.onnx?key=1",
+        None,
+        "https://huggingface.co/org/repo/resolve/v1/onnx/d.onnx",
+        "https://x.org/e.onnx",
+    ]
+
+
+def test_the_starter_is_a_campaign_and_so_are_all_of_its_commented_keys() -> None:
+    text = starter_campaign()
+    assert good(text).campaign == "my-first-campaign"
+    optional = [
+        line[2:]
+        for line in text.splitlines()
+        if line.startswith("# ") and ": " in line and "sark-node" not in line
+    ]
+    keys = {line.split(":")[0].strip().lstrip("- ") for line in optional}
+    assert {
+        "devices",
+        "where",
+        "priority",
+        "timeouts",
+        "retry",
+        "warmup",
+        "threads",
+        "seed",
+        "check",
+    } <= keys | {"devices", "where"}
+    for line in optional:
+        if line.startswith(("priority", "timeouts", "retry")):
+            good(text + line + "\n")
+
+
+def test_a_campaign_file_on_disk_is_loaded(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(HEAD)
+    assert load_campaign(path).campaign == "trial"
+    with pytest.raises(CampaignError, match="no such file"):
+        load_campaign(tmp_path / "none.yaml")
+
+
+def test_a_precision_and_steps_reach_the_form_and_come_back_from_it() -> None:
+    campaign = good(
+        HEAD
+        + """measure:
+  precision: 0.5 %
+  pre: [{step: normalise, of: x, mean: [1, 2.5], std: 2}, {step: transpose, order: [0, 3, 1, 2]}]
+  post: [softmax, {step: top_k, of: y, k: 3}]
+"""
+    )
+    measure = campaign.measure
+    assert measure.precision == 0.005
+    assert measure.pre[0].options == {"mean": (1, 2.5), "std": 2}
+    assert measure.pre[1].options == {"order": (0, 3, 1, 2)}
+    assert [(step.step, step.of, step.options) for step in measure.post] == [
+        ("softmax", "", {}),
+        ("top_k", "y", {"k": 3}),
+    ]
+    assert Campaign.model_validate_json(campaign.model_dump_json()).measure == measure

@@ -1,0 +1,140 @@
+"""Schedulers that know the same do not all run to the same worker, and who loses a race goes on elsewhere at once."""
+
+from __future__ import annotations
+
+import random
+import statistics
+
+import pytest
+
+from protocol.messages.work import Conflict, Quote
+from protocol.values.attempt import TaskState
+from protocol.values.lease import Fence
+from protocol.words import Reason
+from scheduler.core.commands import CommitTo, Order, ReleaseOn
+from scheduler.core.ranking import WorkerView
+from scheduler.core.scheduler import Book
+from scheduler.core.state import HAS_PLACE, Entry, Terms
+from swarm.net.identity import Identity
+from tests.scheduler.book_parts import a_task, advert, of, quote
+
+WORKERS = 16
+SCHEDULERS = 4
+ADVERTS = [
+    advert(0).model_copy(update={"peer": Identity.from_seed(f"herd {n}").peer_id, "device": f"d{n}"})
+    for n in range(WORKERS)
+]
+
+
+class Field:
+    """So many workers with one place each, and schedulers that all saw them idle. Everything said in one round arrives in the next."""
+
+    def __init__(self, seed: int, tasks: int, *, queues: bool = True) -> None:
+        self.rng = random.Random(seed)
+        self.queues = queues
+        self.now = 0.0
+        self.number = 0
+        self.first: dict[str, int] = {}
+        self.commits = self.rounds = 0
+        self.at: dict[str, list[str]] = {ad.peer: [] for ad in ADVERTS}
+        """For each worker the leases there, the one with the place first."""
+        self.books = [Book(random.Random(f"{seed} {n}")) for n in range(SCHEDULERS)]
+        self.said: list[tuple[Book, Order]] = []
+        for n, book in enumerate(self.books):
+            book.found("", ADVERTS, 0.0)
+            for ad in ADVERTS:
+                book.view(ad.peer).probing = False
+                book.quoted(ad.peer, quote(), 0.0)
+            entries = [Entry(a_task(i, campaign=f"c-{n}")) for i in range(1, tasks + 1)]
+            self.say(book, book.add(Terms(f"c-{n}"), entries, 0.0))
+        for _, order in self.said:
+            if isinstance(order, CommitTo):
+                self.first[order.peer] = self.first.get(order.peer, 0) + 1
+
+    def say(self, book: Book, orders: list[Order]) -> None:
+        book.check()
+        self.commits += len(of(orders, CommitTo))
+        self.said += [(book, order) for order in orders]
+
+    def standing(self, peer: str) -> Quote:
+        there = self.at[peer]
+        return quote(free=0 if there else 1, queue=max(0, len(there) - 1))
+
+    def round(self) -> None:
+        self.rounds += 1
+        self.now += 0.01
+        said, self.said = self.said, []
+        self.rng.shuffle(said)
+        for book, order in said:
+            if isinstance(order, ReleaseOn):
+                for held in order.held:
+                    if held.lease in self.at[order.peer]:
+                        self.at[order.peer].remove(held.lease)
+            elif isinstance(order, CommitTo):
+                self.answer(book, order)
+
+    def answer(self, book: Book, order: CommitTo) -> None:
+        there = self.at[order.peer]
+        if there and not self.queues:
+            late = Conflict(reason=Reason.BUSY, quote=self.standing(order.peer))
+            self.say(book, book.conflict(order.task, order.attempt, late, self.now))
+            return
+        self.number += 1
+        lease = f"l{self.number}"
+        there.append(lease)
+        self.say(
+            book,
+            book.granted(
+                order.peer,
+                order.task,
+                order.attempt,
+                lease,
+                Fence(incarnation=1, number=self.number),
+                self.now,
+                queued=len(there) > 1,
+                position=len(there) - 1 or None,
+                start_s=30.0 * (len(there) - 1),
+            ),
+        )
+
+    def placed(self) -> int:
+        return sum(entry.state in HAS_PLACE for book in self.books for entry in book.entries.values())
+
+
+@pytest.mark.parametrize("queues", [True, False], ids=["queued", "conflict"])
+def test_four_schedulers_with_the_same_view_spread_over_sixteen_idle_workers(queues: bool) -> None:
+    """Choosing the best node, all four would begin with the same four workers, so that each of those had 4 asking and 12 had none."""
+    loads: list[int] = []
+    used: list[int] = []
+    asked: list[float] = []
+    for seed in range(40):
+        field = Field(seed, 4, queues=queues)
+        loads.append(max(field.first.values()))
+        used.append(len(field.first))
+        while field.said and field.rounds < 30:
+            field.round()
+        if queues:
+            assert field.placed() == SCHEDULERS * 4, "one task for each worker, none waits"
+            assert field.rounds <= 16
+        asked.append(field.commits / (SCHEDULERS * 4))
+    assert statistics.mean(loads) < 3
+    assert statistics.mean(used) > 10
+    assert statistics.mean(asked) < 2.3
+
+
+def test_two_workers_at_least_are_drawn_and_the_sooner_is_taken() -> None:
+    """Power of two choices: the slowest of all is never taken while there are others, any other may be."""
+    taken: set[str] = set()
+    for seed in range(200):
+        book = Book(random.Random(seed))
+        views: list[WorkerView] = []
+        book.found("", ADVERTS, 0.0)
+        for n, ad in enumerate(ADVERTS):
+            view = book.view(ad.peer)
+            book.quoted(ad.peer, quote(free=0, queue=n), 0.0)
+            views.append(view)
+        book.add(Terms("c-one"), [Entry(a_task(1))], 0.0)
+        taken.add(next(entry.worker for entry in book.entries.values() if entry.worker) or "")
+        assert next(iter(book.entries.values())).state is TaskState.COMMITTING
+    assert ADVERTS[-1].peer not in taken
+    assert len(taken) >= WORKERS - 4

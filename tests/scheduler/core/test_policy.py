@@ -1,0 +1,404 @@
+"""The book's policies: priorities and giving way, replicas, campaigns that went elsewhere, workers that take work in vain."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from protocol.errors import LocalProtocolError
+from protocol.messages.work import Denied, LiveLease
+from protocol.values.attempt import TaskEvent, TaskState
+from protocol.values.lease import Fence
+from protocol.words import Outcome, Phase, Reason, WorkerState
+from scheduler.core.allocator import REPLICAS_WAIT
+from scheduler.core.commands import (
+    CampaignDone,
+    CancelOn,
+    CommitTo,
+    EndAttempt,
+    EndPending,
+    EndSecond,
+    Note,
+    Order,
+    ProbeWorker,
+    ReleaseOn,
+    SetAside,
+    Tell,
+)
+from scheduler.core.scheduler import Book
+from scheduler.core.state import OWED_S, STOP_S, Entry, Terms
+from tests.scheduler.book_parts import PEERS, Story, a_record, a_task, advert, of, quote
+
+ONE = "c-one/1"
+
+
+# -- priorities ----------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_higher_priority_is_served_first_and_of_equal_ones_the_older() -> None:
+    book = Book(random.Random(1))
+    for campaign, priority in (("c-low", 10), ("c-old", 50), ("c-new", 50), ("c-high", 80)):
+        book.add(Terms(campaign, priority=priority), [Entry(a_task(1, campaign=campaign))], 0.0)
+    book.found("", [advert(n) for n in range(3)], 0.0)
+    commits: list[CommitTo] = []
+    for n in range(3):
+        commits += of(book.quoted(PEERS[n], quote(), 0.0), CommitTo)
+    order = list(dict.fromkeys(commit.campaign for commit in commits))
+    assert order == ["c-high", "c-old", "c-new", "c-low"]
+
+
+def test_a_commit_says_how_often_the_task_gave_way_and_how_long_its_campaign_has() -> None:
+    story = Story(ends_at=160.0)
+    story.grant(story.commits[0])
+    story.now += 10
+    story.tell(story.book.lost(PEERS[0], ["l1"], Reason.PREEMPTED, story.now))
+    again = story.commits[-1]
+    assert (story.commits[0].preempted, story.commits[0].left_s) == (0, 60.0)
+    assert (again.preempted, again.left_s) == (1, 50.0)
+
+
+@pytest.mark.parametrize("how", ["renewal", "record"])
+def test_a_task_that_gave_way_has_lost_no_try_and_goes_on_at_once_anywhere(how: str) -> None:
+    story = Story()
+    story.grant(story.commits[0])
+    told = story.tell(story.book.preempt(PEERS[0], "l1", Fence(incarnation=1, number=1), 80, story.now))
+    assert of(told, Tell)[0].fields["priority"] == 80
+    if how == "renewal":
+        orders = story.tell(story.book.lost(PEERS[0], ["l1"], Reason.PREEMPTED, story.now))
+        (end,) = of(orders, EndAttempt)
+        assert (end.event, end.reason) == (TaskEvent.PREEMPT, Reason.PREEMPTED)
+        assert "of priority 80" in end.detail
+    else:
+        record = a_record(story.book, ONE, outcome=Outcome.CANCELLED, reason=Reason.PREEMPTED, timings=())
+        event, why, detail = story.book.judge(record)
+        assert (event, why) == (TaskEvent.PREEMPT, Reason.PREEMPTED)
+        assert "of priority 80" in detail
+        orders = story.tell(story.book.settled(ONE, event, why, story.now))
+    entry = story.book.entries[ONE]
+    assert (entry.preempted, entry.tries, entry.tried) == (1, 0, set())
+    assert not of(orders, SetAside)
+    assert of(orders, CommitTo), "it is asked for again in the same breath"
+
+
+def test_a_worker_that_says_preempted_more_often_than_is_allowed_has_lost_the_task() -> None:
+    story = Story(attempts=3, backoff_s=0.0)
+    for turn in range(5):
+        story.grant(story.commits[-1])
+        story.tell(story.book.lost(PEERS[0], [f"l{turn + 1}"], Reason.PREEMPTED, story.now))
+        story.after(1.0)
+    entry = story.book.entries[ONE]
+    assert (entry.preempted, entry.attempt, entry.state) == (2, 2 + 3, TaskState.FAILED)
+
+
+# -- replicas ------------------------------------------------------------------------------------------------------------------------
+
+
+def replicas(count: int, workers: int, **hosts: int) -> Story:
+    """A task `count` times, on so many workers; `hosts`: where two of them are on one device."""
+    story = Story(tasks=0, workers=0, looks=False)
+    tasks = [a_task(n, campaign="c-two", replica=n) for n in range(1, count + 1)]
+    story.tell(story.book.add(Terms("c-two", backoff_s=0.0), [Entry(task) for task in tasks], story.now))
+    adverts = [advert(n).model_copy(update={"device": f"d{hosts.get(f'w{n}', n)}"}) for n in range(workers)]
+    story.tell(story.book.found("", adverts, story.now))
+    for n in range(workers):
+        story.tell(story.book.quoted(PEERS[n], quote(), story.now))
+    return story
+
+
+def test_replicas_go_to_different_devices_and_wait_when_there_are_too_few() -> None:
+    story = replicas(3, 2)
+    assert sorted(commit.peer for commit in story.commits) == sorted(PEERS[:2])
+    for commit in tuple(story.commits):
+        story.grant(commit)
+        story.succeed(commit.task)
+    story.after(1.0)
+    assert len(story.commits) == 2
+    assert [note.words for note in of(story.orders, Note)] == [REPLICAS_WAIT]
+    story.tell(story.book.found("", [advert(2)], story.now))
+    story.tell(story.book.quoted(PEERS[2], quote(), story.now))
+    assert story.commits[-1].peer == PEERS[2]
+
+
+def test_two_workers_of_one_device_do_not_stand_in_for_two_devices() -> None:
+    story = replicas(2, 2, w0=7, w1=7)
+    assert len(story.commits) == 1
+
+
+def test_a_replica_is_not_tried_again_where_its_sibling_is() -> None:
+    story = replicas(2, 2)
+    for commit in tuple(story.commits):
+        story.grant(commit)
+    first = story.commits[0]
+    story.fail(first.task, Reason.CRASHED)
+    story.after(1.0)
+    assert {commit.peer for commit in story.commits if commit.task == first.task} == {first.peer}
+
+
+# -- elsewhere -----------------------------------------------------------------------------------------------------------------------
+
+
+def stale() -> Denied:
+    return Denied(reason=Reason.STALE_EPOCH, detail="this campaign was adopted under epoch 7")
+
+
+def test_a_campaign_that_is_carried_on_elsewhere_ends_here_and_nothing_is_touched_at_workers() -> None:
+    story = Story(tasks=4)
+    story.grant(story.commits[0])
+    story.grant(story.commits[1], queued=True)
+    orders = story.tell(story.book.superseded(PEERS[0], "c-one", story.now))
+    assert not of(orders, CancelOn)
+    assert not of(orders, ReleaseOn)
+    ends = of(orders, EndAttempt)
+    assert [(end.event, end.reason) for end in ends] == [(TaskEvent.CANCEL, Reason.ADOPTED)] * 2
+    assert of(orders, EndPending)[0].tasks == ("c-one/3", "c-one/4")
+    assert of(orders, CampaignDone)[0].detail == "carried on elsewhere (adopted)"
+    assert story.book.idle
+    assert story.book.ready(PEERS[0], "l2", Fence(incarnation=1, number=2), story.now) == (None, [])
+
+
+def test_workers_are_not_believed_that_a_campaign_went_elsewhere_however_many_they_are() -> None:
+    story = Story(tasks=3, workers=3, attempts=1)
+    for commit in tuple(story.commits):
+        story.grant(commit)
+    for liar in PEERS[:3]:
+        orders = story.tell(story.book.disowned(liar, "c-one", story.now))
+        assert not of(orders, CampaignDone)
+        assert [tell.name for tell in of(orders, Tell)] == ["worker.refused"], "it is told"
+        assert not story.book.view(liar).held
+        assert all(liar not in need.fits for need in story.book.ranked), "it gets no more of it"
+    assert {entry.state for entry in story.book.entries.values()} == {TaskState.PENDING}
+    assert {entry.tries for entry in story.book.entries.values()} == {0}
+    assert all(PEERS[0] in need.declined for need in story.book.ranked), "and is named when people ask"
+
+
+def test_a_campaign_of_which_no_worker_has_anything_cannot_have_gone_elsewhere() -> None:
+    story = Story()
+    commit = story.commits[0]
+    orders = story.tell(story.book.denied(commit.task, commit.attempt, stale(), story.now))
+    assert not of(orders, CampaignDone)
+    story.tell(story.book.found(story.need, [advert(1)], story.now))
+    assert of(story.tell(story.book.quoted(PEERS[1], quote(), story.now)), CommitTo)
+
+
+def test_a_campaign_adopted_with_two_tickets_of_a_task_ends_both() -> None:
+    story = Story(workers=2)
+    story.grant(story.commits[0], queued=True, position=1, start_s=9.0)
+    story.grant(story.commits[1], queued=True, position=1, start_s=9.0)
+    orders = story.tell(story.book.superseded(PEERS[0], "c-one", story.now))
+    assert of(orders, CampaignDone)
+    assert len(of(orders, EndAttempt)) + len(of(orders, EndSecond)) >= 1
+
+
+# -- what a worker claims to have --------------------------------------------------------------------------------------------------------
+
+
+def claimed(tasks: int = 1, *, attempts: int = 1) -> Book:
+    """A book with tasks that a worker says it has, as after an adoption."""
+    book = Book(random.Random(1))
+    entries = [
+        Entry(
+            a_task(n),
+            state=TaskState.LEASED,
+            attempt=1,
+            worker=PEERS[0],
+            lease=f"x{n}",
+            fence=Fence(incarnation=1, number=n),
+            restored=True,
+            claimed=True,
+        )
+        for n in range(1, tasks + 1)
+    ]
+    book.add(Terms("c-one", attempts=attempts), entries, 100.0)
+    return book
+
+
+def test_a_claim_that_is_not_kept_costs_no_try() -> None:
+    book = claimed(tasks=2)
+    orders = book.adopted(
+        PEERS[0], "c-one", 1, (), 101.0, asked=frozenset(h.lease for h in book.held_on(PEERS[0]))
+    )
+    assert {end.event for end in of(orders, EndAttempt)} == {TaskEvent.REFUSE}
+    book.check()
+    for entry in book.entries.values():
+        assert (entry.state, entry.tries, entry.claimed) == (TaskState.PENDING, 0, False)
+
+
+@pytest.mark.parametrize("reporting", [True, False])
+def test_a_claim_that_comes_to_nothing_is_over_within_a_bounded_time_and_costs_no_try(
+    reporting: bool,
+) -> None:
+    book, now = claimed(), 101.0
+    entry = book.entries["c-one/1"]
+    told = LiveLease(
+        task=entry.id,
+        attempt=1,
+        lease="x1",
+        fence=Fence(incarnation=1, number=1),
+        reporting=reporting,
+        phase=None if reporting else Phase.RUN,
+    )
+    book.adopted(PEERS[0], "c-one", 1, (told,), now, asked=frozenset({"x1"}))
+    assert entry.live
+    limit = OWED_S if reporting else entry.patience_s() + STOP_S
+    while book.entries["c-one/1"].live and now < 101.0 + limit + 5.0:
+        now += 1.0
+        book.tick(now)
+    assert (entry.state, entry.tries) == (TaskState.PENDING, 0)
+
+
+@pytest.mark.parametrize("same", ["lease", "fence"])
+def test_a_worker_that_gives_one_lease_to_two_tasks_has_the_second_taken_away(same: str) -> None:
+    story = Story(tasks=8, workers=1)
+    first, second = story.commits
+    story.grant(first)
+    entry, other = story.book.entries[first.task], story.book.entries[second.task]
+    assert entry.lease is not None
+    assert entry.fence is not None
+    lease = entry.lease if same == "lease" else "l99"
+    fence = entry.fence if same == "fence" else Fence(incarnation=1, number=99)
+    story.tell(
+        story.book.granted(second.peer, second.task, second.attempt, lease, fence, story.now, queued=False)
+    )
+    assert (other.state, other.tries) == (TaskState.PENDING, 0), "it is not asked again at once"
+    assert entry.state is TaskState.LEASED
+
+
+# -- who goes first ------------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_task_that_was_lost_goes_before_those_that_nobody_was_asked_to_take() -> None:
+    story = Story(tasks=8, workers=1)
+    first = story.commits[0]
+    story.begin(first)
+    story.tell(story.book.broken(PEERS[0], story.now))
+    story.tell(story.book.all_lost(PEERS[0], Reason.LOST, "gone", story.now))
+    story.tell(story.book.found(story.need, [advert(0), advert(1)], story.now))
+    story.tell(story.book.quoted(PEERS[1], quote(), story.now))
+    assert next(commit.task for commit in story.commits if commit.peer == PEERS[1]) == first.task
+
+
+def test_many_that_nobody_may_have_now_do_not_keep_the_others_waiting() -> None:
+    book, now = Book(random.Random(1)), 100.0
+    tried = [Entry(a_task(n), attempt=1, tries=1, tried={PEERS[0]}, not_before=1e9) for n in range(1, 201)]
+    book.add(Terms("c-one"), [*tried, Entry(a_task(201))], now)
+    (need,) = book.needs
+    book.found(need, [advert(0)], now)
+    commits = of(book.quoted(PEERS[0], quote(), now), CommitTo)
+    for _ in range(20):
+        now += 0.2
+        commits += of(book.tick(now), CommitTo)
+    assert [commit.task for commit in commits] == ["c-one/201"]
+
+
+# -- workers that take work in vain --------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_that_is_asked_and_never_answers_is_set_aside_for_longer_and_longer_and_comes_back() -> None:
+    story = Story(tasks=60, attempts=50, backoff_s=0.0)
+    asides: list[float] = []
+    back: list[Tell] = []
+    for _ in range(600):
+        while story.commits:
+            commit = story.commits.pop()
+            story.tell(story.book.unreachable(commit.peer, "silence", story.now))
+            orders = story.tell(
+                story.book.not_committed(commit.task, commit.attempt, "silence", story.now, sent=True)
+            )
+            asides += [order.seconds for order in of(orders, SetAside)]
+        for probe in of(story.after(3.0), ProbeWorker):
+            story.tell(story.book.quoted(probe.peer, quote(), story.now))
+        back += [order for order in of(story.orders, Tell) if order.name == "worker.back"]
+    assert asides[:4] == [30.0, 60.0, 120.0, 240.0]
+    assert max(asides) <= 600
+    assert len(back) >= 3
+    assert "asked and not answering" in story.book.view(PEERS[0]).why_aside or back
+
+
+def test_a_worker_that_takes_a_task_and_never_begins_loses_it_to_another() -> None:
+    story = Story(workers=2)
+    silent = story.commits[0]
+    story.grant(silent)
+    assert not of(story.after(119.0), CancelOn)
+    (stop,) = of(story.after(2.0), CancelOn)
+    assert stop.peer == silent.peer
+    orders = story.tell(story.book.stopped(silent.peer, ["l1"], story.now))
+    assert "never began" in of(orders, EndAttempt)[0].detail
+    (again,) = of(orders, CommitTo)
+    assert again.peer != silent.peer
+
+
+def test_why_a_worker_is_set_aside_is_told_to_the_campaigns_that_would_use_it() -> None:
+    story = Story(tasks=10)
+    asides: list[SetAside] = []
+    for _ in range(3):
+        story.grant(story.commits.pop(0))
+        lease = f"l{story.numbers}"
+        asides += of(story.tell(story.book.lost(PEERS[0], [lease], Reason.BAD_REQUEST, story.now)), SetAside)
+    (aside,) = asides
+    assert aside.campaigns == ("c-one",)
+    assert aside.why.startswith("set aside for 30 s after quick failures")
+    note = [order.words for order in of(story.after(1.0), Note)]
+    assert any("set aside for 30 s" in words for words in note)
+
+
+@pytest.mark.parametrize("fault", ["silent", "quick", "liar"])
+def test_a_faulty_worker_cannot_use_up_the_tries_of_tasks_that_another_worker_would_run(fault: str) -> None:
+    """One worker does everything wrong and is always there first; the other works at its pace."""
+    story = Story(tasks=12, workers=2, attempts=3, backoff_s=0.1)
+    bad, good = PEERS[:2]
+    leases: dict[str, CommitTo] = {}
+    for _ in range(400):
+        while story.commits:
+            commit = story.commits.pop()
+            if commit.peer == bad and fault == "silent":
+                story.now += 1.0
+                story.tell(story.book.unreachable(bad, "silence", story.now))
+                orders: list[Order] = story.book.not_committed(
+                    commit.task, commit.attempt, "silence", story.now, sent=True
+                )
+                story.tell(orders)
+                continue
+            story.grant(commit, queued=commit.peer == good)
+            if commit.peer == good:
+                leases[f"l{story.numbers}"] = commit
+            elif fault == "quick":
+                story.fail(commit.task, Reason.CRASHED)
+            else:
+                story.tell(story.book.lost(bad, [f"l{story.numbers}"], Reason.BAD_REQUEST, story.now))
+        for lease, commit in tuple(leases.items()):
+            del leases[lease]
+            held = [item for item in story.book.held_on(good) if item.lease == lease]
+            if held:
+                task, orders = story.book.ready(good, lease, held[0].fence, story.now)
+                story.tell(orders)
+                if task is not None:
+                    story.now += 0.5
+                    story.succeed(commit.task)
+        for probe in of(story.after(0.5), ProbeWorker):
+            story.tell(story.book.quoted(probe.peer, quote(), story.now))
+        if story.book.idle:
+            break
+    assert {entry.state for entry in story.book.entries.values()} == {TaskState.SUCCEEDED}
+
+
+def test_a_worker_that_takes_no_work_is_asked_again_as_soon_as_it_says_that_it_does() -> None:
+    story = Story(tasks=3)
+    story.grant(story.commits[0])
+    book = story.book
+    story.tell(book.seen(PEERS[0], 1, WorkerState.BUSY, story.now, why="paused by its owner"))
+    view = book.view(PEERS[0])
+    assert (view.says, view.why) == ("paused by its owner", "paused by its owner")
+    assert not view.serving(story.now)
+    orders = story.tell(book.seen(PEERS[0], 1, WorkerState.BUSY, story.now))
+    assert of(orders, ProbeWorker)
+
+
+def test_the_books_own_check_sees_replicas_that_meet_on_one_device_of_two_workers() -> None:
+    story = replicas(2, 2)
+    story.grant(story.commits[0])
+    story.grant(story.commits[1])
+    same = advert(1).model_copy(update={"device": "d0", "seq": 2})
+    story.book.found("", [same], story.now)
+    with pytest.raises(LocalProtocolError, match="on one device"):
+        story.book.check()

@@ -1,0 +1,146 @@
+"""Who is asked first, how much is kept waiting there, and why nothing fits."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.values.advert import Advert, UnitOffer
+from protocol.values.requirement import Requirement, parse_clause
+from protocol.words import Reason, WorkerState
+from scheduler.core.explain import explain, smallest_change, why_none
+from scheduler.core.ranking import LEAST_AHEAD, MOST_AHEAD, WorkerView, choose, depth
+from swarm.net.identity import Identity
+
+GIB = 1024**3
+SHA = "ab" * 32
+
+
+def view(n: int, *, held: int = 0, others: int = 0, warm: bool = False) -> WorkerView:
+    made = WorkerView(f"p{n}", quoted=True, state=WorkerState.ACTIVE, others=others)
+    made.held = {f"t{n}.{i}": None for i in range(held)}
+    if warm:
+        made.warm.add(SHA)
+    return made
+
+
+def picked(views: list[WorkerView], seed: int = 1, size: int = 100) -> str | None:
+    able = [view for view in views if view.room() > 0]
+    idle, others = [v for v in able if v.idle()], [v for v in able if not v.idle()]
+    found = choose(idle, others, sha256=SHA, size=size, rng=random.Random(seed))
+    return found.peer if found is not None else None
+
+
+@given(seed=st.integers(0, 1000))
+def test_an_idle_worker_is_taken_before_a_busy_one(seed: int) -> None:
+    views = [view(1, held=1), view(2, others=3), view(3), view(4, held=1)]
+    assert picked(views, seed) == "p3"
+
+
+@given(seed=st.integers(0, 1000))
+def test_among_idle_workers_the_one_that_has_the_model_is_taken(seed: int) -> None:
+    views = [view(n, warm=n == 5) for n in range(8)]
+    assert picked(views, seed, size=100_000_000) == "p5"
+
+
+def test_nobody_is_taken_when_all_have_their_share() -> None:
+    assert picked([view(1, held=2), view(2, held=2)]) is None
+    assert picked([]) is None
+
+
+def test_many_idle_workers_are_not_all_asked_in_the_same_order() -> None:
+    views = [view(n) for n in range(20)]
+    assert len({picked(views, seed) for seed in range(30)}) > 5
+
+
+@given(mean=st.none() | st.floats(0, 1e6))
+def test_the_work_kept_waiting_is_bounded(mean: float | None) -> None:
+    assert LEAST_AHEAD <= depth(mean) <= MOST_AHEAD
+
+
+def test_short_tasks_wait_in_greater_number() -> None:
+    assert depth(0.01) == MOST_AHEAD
+    assert depth(60.0) == LEAST_AHEAD
+
+
+def test_trouble_backs_off_and_is_forgotten() -> None:
+    worker = view(1)
+    waits = []
+    for _ in range(7):
+        worker.unreachable(100.0, "silence")
+        waits.append(worker.retry_at - 100.0)
+    assert waits == [1, 2, 4, 8, 16, 30, 30]
+    assert not worker.hopeful()
+
+
+def advert(name: str, ram: int, units: tuple[str, ...] = ("CPU (ONNX)",)) -> Advert:
+    return Advert(
+        peer=Identity.from_seed(name).peer_id,
+        seq=1,
+        device=f"d-{name}",
+        name=name,
+        ram=ram * GIB,
+        units=tuple(UnitOffer(unit=unit, runtime="r") for unit in units),
+    )
+
+
+def need(*clauses: str) -> Requirement:
+    return Requirement(clauses=tuple(parse_clause(text) for text in clauses))
+
+
+def test_each_clause_counts_what_those_before_it_left() -> None:
+    adverts = [advert("a", 8), advert("b", 48, ("GPU (CUDA)",)), advert("c", 16, ("GPU (CUDA)",))]
+    assert explain(need("units has GPU (CUDA)", "ram >= 64 GiB"), adverts).splitlines() == [
+        "0 of 3 devices fit",
+        "  units has GPU (CUDA)  2 fit",
+        "  ram >= 64 GiB         0 fit   nearest: b has 48 GiB",
+        "Smallest change: ram >= 48 GiB → 1 device",
+    ]
+
+
+def test_a_clause_that_alone_keeps_devices_out_is_named() -> None:
+    adverts = [advert("a", 8), advert("b", 8)]
+    assert smallest_change(need("os == Plan9", "ram >= 4 GiB"), adverts) == "without os == Plan9 → 2 devices"
+    assert smallest_change(need("os == Plan9", "ram >= 64 GiB"), adverts) == ""
+    assert smallest_change(need("ram >= 4 GiB"), adverts) == ""
+
+
+def test_an_empty_swarm_is_said_to_be_empty() -> None:
+    assert explain(need("ram >= 4 GiB"), []).startswith("no device is in the swarm")
+
+
+@pytest.mark.parametrize(
+    ("refused", "trouble", "reason", "words"),
+    [
+        (Reason.NOT_ALLOWED, 0, Reason.NOT_ALLOWED, "refused by 1 of 1 device"),
+        (None, 3, Reason.GAVE_UP, "none could be reached"),
+    ],
+)
+def test_devices_that_fit_but_cannot_be_had_are_told_apart(
+    refused: Reason | None, trouble: int, reason: Reason, words: str
+) -> None:
+    worker = view(1)
+    worker.refused, worker.trouble, worker.why, worker.device = refused, trouble, "because", "mini"
+    found, text = why_none(need(), [], [worker], [], scheduler="me")
+    assert found is reason
+    assert words in text
+    assert "mini says because" in text
+
+
+def test_what_owners_must_do_is_said_once_with_the_id_they_must_allow() -> None:
+    workers = [view(1), view(2)]
+    for worker in workers:
+        worker.refused, worker.device = Reason.NOT_ALLOWED, "mini"
+        worker.why = "not-allowed: this worker does not serve you; its owner can: sark-node join --allow me"
+    _, text = why_none(need(), [], workers, [], scheduler="me")
+    assert text.count("--allow") == 1
+    assert text.endswith("sark-node join --allow me")
+
+
+def test_a_name_with_escapes_is_made_safe() -> None:
+    worker = view(1)
+    worker.trouble, worker.why, worker.device = 1, "\x1b[31mred", "mini"
+    assert "\x1b" not in why_none(need(), [], [worker], [], scheduler="me")[1]

@@ -1,0 +1,451 @@
+"""The book at large: a random walk that no order of stimuli, and no worker, can break; and many needs at once."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, TypeVar
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from protocol.messages.work import MAX_PREEMPTIONS, Conflict, Denied, LiveLease, Progress, Waiting
+from protocol.values.attempt import TASK, TaskEvent, TaskState
+from protocol.values.lease import Fence
+from protocol.wire.table import step
+from protocol.words import Outcome, Phase, Reason, WorkerState
+from scheduler.core.allocator import MAX_PROBING
+from scheduler.core.commands import (
+    CampaignDone,
+    CommitTo,
+    Discover,
+    EndAttempt,
+    EndPending,
+    EndSecond,
+    Explain,
+    KeepGrant,
+    Order,
+    ProbeWorker,
+    Switch,
+)
+from scheduler.core.ranking import WorkerView
+from scheduler.core.scheduler import Book
+from scheduler.core.state import Entry, Terms
+from swarm.net.identity import Identity
+from tests.scheduler.book_parts import PEERS, a_record, a_task, advert, of, quote
+
+X = TypeVar("X")
+
+
+class Counted(dict[str, WorkerView]):
+    """Counts how often all workers are gone through."""
+
+    walks = 0
+
+    def values(self) -> Any:
+        self.walks += 1
+        return super().values()
+
+
+def test_a_decision_goes_through_the_workers_as_often_for_many_needs_as_for_few() -> None:
+    walks: list[int] = []
+    for needs in (1, 40):
+        book = Book(random.Random(1))
+        counted = book.views = Counted()
+        book.add(Terms("c-one"), [Entry(a_task(n, f"device == d{n}")) for n in range(1, needs + 1)], 0.0)
+        book.found("", [advert(n) for n in range(4)], 0.1)
+        counted.walks = 0
+        book.decide(0.2)
+        walks.append(counted.walks)
+    assert walks[0] == walks[1]
+
+
+def test_at_most_so_many_workers_are_probed_at_once_whatever_the_needs() -> None:
+    book = Book(random.Random(1))
+    book.add(Terms("c-one"), [Entry(a_task(n, f"device == d{n}")) for n in range(1, 41)], 0.0)
+    adverts = [
+        advert(0).model_copy(update={"peer": Identity.from_seed(f"many {n}").peer_id, "device": f"d{n}"})
+        for n in range(1, 41)
+    ]
+    assert len(of(book.found("", adverts, 0.1), ProbeWorker)) == MAX_PROBING
+    assert [len(need.fits) for need in book.needs.values()] == [1] * 40
+
+
+def recent(said: list[X]) -> st.SearchStrategy[X]:
+    """Mostly one of the last ones, sometimes any: a walk of old news only goes nowhere."""
+    return st.one_of(st.sampled_from(said[-3:]), st.sampled_from(said[-3:]), st.sampled_from(said))
+
+
+class Walk(RuleBasedStateMachine):
+    """Any stimulus at any time, old and foreign ones among them; a shadow of the store checks what the orders would write."""
+
+    @initialize(
+        seed=st.integers(0, 1000), tasks=st.integers(1, 6), others=st.integers(0, 3), replicas=st.booleans()
+    )
+    def begin(self, seed: int, tasks: int, others: int, replicas: bool) -> None:
+        self.book = Book(random.Random(seed))
+        self.now = 0.0
+        self.number = 0
+        self.commits: list[CommitTo] = []
+        self.leases: list[tuple[CommitTo, str, Fence]] = []
+        self.needs: list[str] = []
+        self.recorded: dict[str, int] = {}
+        self.final: dict[str, TaskState] = {}
+        self.took: dict[str, tuple[int, Fence | None]] = {}
+        self.second: dict[str, int] = {}
+        self.answered: dict[str, set[int]] = {}
+        self.last: dict[str, int] = {}
+        self.preempted: dict[str, int] = {}
+        self.elsewhere: set[str] = set()
+        names = [f"c-one/{n}" for n in range(1, tasks + 1)] + [f"c-two/{n}" for n in range(1, others + 1)]
+        self.disk = dict.fromkeys(names, TaskState.PENDING)
+        alike = [a_task(n, replica=n) if replicas else a_task(n) for n in range(1, tasks + 1)]
+        terms = Terms("c-one", attempts=2, wait_s=5.0)
+        self.do(self.book.add(terms, [Entry(task) for task in alike], 0.0))
+        entries = [Entry(a_task(n, campaign="c-two")) for n in range(1, others + 1)]
+        self.do(self.book.add(Terms("c-two", attempts=2, priority=90), entries, 0.0))
+        for n in range(4):
+            self.found(n)
+        for n in range(3):
+            self.quoted(n, n % 2, 0, 1)
+
+    def write(self, task: str, event: TaskEvent) -> None:
+        """Raises when the store would refuse it, and so end the scheduler."""
+        self.disk[task] = step(TASK, self.disk[task], event, story=task)
+        if event is TaskEvent.PREEMPT:
+            self.preempted[task] = self.preempted.get(task, 0) + 1
+            assert self.preempted[task] <= MAX_PREEMPTIONS, "the same task gives way twice at most"
+
+    def do(self, orders: list[Order]) -> None:
+        for order in orders:
+            match order:
+                case CommitTo():
+                    self.intend(order)
+                case KeepGrant():
+                    self.keep(order)
+                case Switch():
+                    assert (order.before, order.attempt) == (
+                        self.took[order.task][0],
+                        self.second.pop(order.task),
+                    )
+                    assert self.disk[order.task] is TaskState.QUEUED
+                    self.took[order.task] = (order.attempt, None)
+                    asked = order.attempt not in self.answered.get(order.task, ())
+                    self.disk[order.task] = TaskState.COMMITTING if asked else TaskState.QUEUED
+                case EndSecond():
+                    assert self.second.pop(order.task) == order.attempt
+                case EndAttempt():
+                    assert order.attempt == self.took[order.task][0]
+                    assert order.task not in self.second, (
+                        "a second ticket ends before the task leaves its queue"
+                    )
+                    self.write(order.task, order.event)
+                case EndPending():
+                    for task in order.tasks:
+                        assert self.disk[task] is TaskState.PENDING
+                        self.write(task, order.event)
+                case CampaignDone(detail=detail) if detail:
+                    self.elsewhere.add(order.campaign)
+                case _:
+                    pass
+        self.commits += of(orders, CommitTo)
+        self.needs += [order.need for order in of(orders, Discover)]
+
+    def intend(self, commit: CommitTo) -> None:
+        assert commit.attempt == self.last.get(commit.task, 0) + 1, "attempts rise one by one"
+        assert commit.campaign not in self.elsewhere, "what went elsewhere is not asked for any more"
+        self.last[commit.task] = commit.attempt
+        if commit.second:
+            assert self.disk[commit.task] is TaskState.QUEUED
+            assert commit.task not in self.second, "two tickets at most"
+            self.second[commit.task] = commit.attempt
+        else:
+            self.write(commit.task, TaskEvent.COMMIT)
+            self.took[commit.task] = (commit.attempt, None)
+
+    def keep(self, order: KeepGrant) -> None:
+        self.answered.setdefault(order.task, set()).add(order.attempt)
+        if order.attempt == self.second.get(order.task):
+            assert order.queued, "a second ticket that has a place is the current one first"
+            return
+        assert order.attempt == self.took[order.task][0]
+        self.write(order.task, TaskEvent.ENQUEUE if order.queued else TaskEvent.GRANT)
+
+    def up(self, peer: str, lease: str, fence: Fence) -> str | None:
+        """A ticket's place is up: what is to be on disk before it is answered is written first."""
+        task, orders = self.book.ready(peer, lease, fence, self.now)
+        self.do(orders)
+        return task
+
+    @rule(n=st.integers(0, 3))
+    def found(self, n: int) -> None:
+        for need in self.needs[-1:]:
+            self.do(self.book.found(need, [advert(n)], self.now))
+
+    @rule(n=st.integers(0, 3), free=st.integers(0, 1), queue=st.integers(0, 3), incarnation=st.integers(1, 3))
+    def quoted(self, n: int, free: int, queue: int, incarnation: int) -> None:
+        told = quote(free=free, queue=queue, incarnation=incarnation)
+        self.do(self.book.quoted(PEERS[n], told, self.now))
+
+    @rule(n=st.integers(0, 3))
+    def unreachable(self, n: int) -> None:
+        self.do(self.book.unreachable(PEERS[n], "silence", self.now))
+
+    @rule(n=st.integers(0, 3), reason=st.sampled_from([Reason.NOT_ALLOWED, Reason.BUSY]))
+    def refused(self, n: int, reason: Reason) -> None:
+        retry = 1.0 if reason is Reason.BUSY else None
+        self.do(self.book.refused(PEERS[n], Denied(reason=reason, retry_s=retry), self.now))
+
+    @precondition(lambda self: self.commits)
+    @rule(data=st.data(), queued=st.booleans(), incarnation=st.integers(1, 3))
+    def granted(self, data: st.DataObject, queued: bool, incarnation: int) -> None:
+        commit = data.draw(recent(self.commits))
+        self.number += 1
+        fence = Fence(incarnation=incarnation, number=self.number)
+        self.leases.append((commit, f"l{self.number}", fence))
+        lease = f"l{self.number}"
+        entry = self.book.entries[commit.task]
+        mine = next((ticket for ticket in entry.tickets() if ticket.attempt == commit.attempt), None)
+        wanted = mine is not None and mine.lease is None
+        position = self.number % 3 + 1 if queued else None
+        self.do(
+            self.book.granted(
+                commit.peer,
+                commit.task,
+                commit.attempt,
+                lease,
+                fence,
+                self.now,
+                queued=queued,
+                position=position,
+                start_s=None if position is None else 20.0 * position,
+            )
+        )
+        if not wanted:
+            assert lease not in {ticket.lease for ticket in entry.tickets()}, (
+                "an old grant counts for nothing"
+            )
+
+    @precondition(lambda self: self.commits)
+    @rule(data=st.data(), how=st.sampled_from(["conflict", "denied", "unfit", "lost", "unsent"]))
+    def not_granted(self, data: st.DataObject, how: str) -> None:
+        c = data.draw(recent(self.commits))
+        book = self.book
+        if how == "conflict":
+            conflict = Conflict(reason=Reason.BUSY, quote=quote())
+            self.do(book.conflict(c.task, c.attempt, conflict, self.now))
+        elif how in ("denied", "unfit"):
+            reason = Reason.NOT_SERVING if how == "denied" else Reason.DOES_NOT_FIT
+            self.do(book.denied(c.task, c.attempt, Denied(reason=reason), self.now))
+        else:
+            self.do(book.not_committed(c.task, c.attempt, "silence", self.now, sent=how == "lost"))
+
+    @rule(
+        n=st.integers(0, 3),
+        what=st.sampled_from(
+            ["ready", "progress", "stopped", "lost", "adopted", "result", "preempt", "stale"]
+        ),
+        lease=st.sampled_from(["l1", "l2", "l3", "l4", "made-up"]),
+        incarnation=st.integers(0, 4),
+        number=st.integers(1, 4),
+        task=st.integers(1, 7),
+        attempt=st.integers(1, 3),
+        flags=st.tuples(st.booleans(), st.booleans()),
+        reason=st.sampled_from(list(Reason)),
+    )
+    def a_worker_says_anything(
+        self,
+        n: int,
+        what: str,
+        lease: str,
+        incarnation: int,
+        number: int,
+        task: int,
+        attempt: int,
+        flags: tuple[bool, bool],
+        reason: Reason,
+    ) -> None:
+        """Of leases, fences, tasks and attempts that are its own, another's or made up: the book stands whatever it is."""
+        book, peer, fence = self.book, PEERS[n], Fence(incarnation=incarnation, number=number)
+        if what == "ready":
+            if self.up(peer, lease, fence) is None:
+                self.do(book.stopped(peer, (lease,), self.now))
+        elif what == "progress":
+            book.progress(peer, Progress(lease=lease, fence=fence, seq=1, phase=Phase.RUN), self.now)
+        elif what == "stopped":
+            self.do(book.stopped(peer, (lease,), self.now))
+        elif what == "lost":
+            self.do(book.lost(peer, (lease,), reason, self.now))
+        elif what == "adopted":
+            told = LiveLease(
+                task=f"c-one/{task}",
+                attempt=attempt,
+                lease=lease,
+                fence=fence,
+                queued=flags[0],
+                reporting=flags[1],
+            )
+            asked = frozenset(held.lease for held in book.held_on(peer))
+            self.do(book.adopted(peer, "c-one", incarnation, (told,), self.now, asked=asked))
+        elif what == "preempt":
+            self.do(book.preempt(peer, lease, fence, 60 + number, self.now))
+        elif what == "stale":
+            if flags == (True, True):
+                self.do(book.superseded(peer, "c-one", self.now))
+        else:
+            entry = book.entries.get(f"c-one/{task}")
+            if entry is not None and entry.live and (entry.worker, entry.attempt) == (peer, attempt):
+                self.do(book.granted(peer, entry.id, attempt, lease, fence, self.now, queued=False))
+
+    @rule(n=st.integers(0, 3))
+    def silence(self, n: int) -> None:
+        self.do(self.book.all_lost(PEERS[n], Reason.LOST, "silence", self.now))
+
+    @precondition(lambda self: self.leases)
+    @rule(data=st.data())
+    def ready_and_progress(self, data: st.DataObject) -> None:
+        commit, lease, fence = data.draw(recent(self.leases))
+        task = self.up(commit.peer, lease, fence)
+        told = Progress(lease=lease, fence=fence, seq=1, phase=Phase.RUN)
+        live = self.book.progress(commit.peer, told, self.now)
+        if task is not None:
+            assert live is not None
+            assert (live.task, live.attempt) == (task, commit.attempt)
+
+    @precondition(lambda self: self.leases)
+    @rule(
+        data=st.data(),
+        outcome=st.sampled_from(list(Outcome)),
+        permanent=st.booleans(),
+        said=st.sampled_from([Reason.CRASHED, Reason.BROKEN_MODEL, Reason.WRONG_UNIT, Reason.TIMED_OUT]),
+    )
+    def result(self, data: st.DataObject, outcome: Outcome, permanent: bool, said: Reason) -> None:
+        """As the service and the store do it: only the current attempt under the current fence is recorded."""
+        commit, _, fence = data.draw(recent(self.leases))
+        entry = self.book.entries[commit.task]
+        if not entry.live or (entry.attempt, entry.fence, entry.worker) != (
+            commit.attempt,
+            fence,
+            commit.peer,
+        ):
+            return
+        reason = None if outcome is Outcome.COMPLETE else said
+        record = a_record(self.book, commit.task, outcome=outcome, reason=reason, permanent=permanent)
+        event, why, _ = self.book.judge(record)
+        self.write(commit.task, event)
+        if event is TaskEvent.SUCCEED:
+            self.recorded[commit.task] = self.recorded.get(commit.task, 0) + 1
+        self.do(self.book.settled(commit.task, event, why, self.now, permanent=permanent))
+
+    @precondition(lambda self: self.leases)
+    @rule(data=st.data(), how=st.sampled_from(["stopped", "expired", "preempted"]))
+    def lost(self, data: st.DataObject, how: str) -> None:
+        commit, lease, _ = data.draw(recent(self.leases))
+        if how == "stopped":
+            self.do(self.book.stopped(commit.peer, [lease], self.now))
+        else:
+            reason = Reason.EXPIRED if how == "expired" else Reason.PREEMPTED
+            self.do(self.book.lost(commit.peer, [lease], reason, self.now))
+
+    @rule(n=st.integers(0, 3), incarnation=st.integers(1, 3), paused=st.booleans(), data=st.data())
+    def seen(self, n: int, incarnation: int, paused: bool, data: st.DataObject) -> None:
+        held = self.book.wanted_on(PEERS[n])
+        waiting = tuple(
+            Waiting(lease=item.lease, position=data.draw(st.integers(1, 5)), start_s=30.0) for item in held
+        )
+        why = "paused by its owner" if paused else ""
+        self.do(self.book.seen(PEERS[n], incarnation, WorkerState.BUSY, self.now, why=why, waiting=waiting))
+
+    @rule(n=st.integers(0, 3), data=st.data())
+    def adopted(self, n: int, data: st.DataObject) -> None:
+        known = [
+            LiveLease(task=c.task, attempt=c.attempt, lease=lease, fence=fence, queued=queued)
+            for c, lease, fence in self.leases
+            if c.peer == PEERS[n]
+            for queued in (data.draw(st.booleans()),)
+        ]
+        kept = data.draw(st.lists(st.sampled_from(known), unique_by=lambda x: x.lease)) if known else []
+        asked = frozenset(held.lease for held in self.book.held_on(PEERS[n]))
+        self.do(self.book.adopted(PEERS[n], "c-one", 1, kept, self.now, asked=asked))
+
+    @rule(n=st.integers(0, 1), rises=st.integers(1, 3))
+    def a_worker_says_that_it_was_restarted(self, n: int, rises: int) -> None:
+        """A liar says so in every answer: of what waits there it may lose some, but others go on and no number is driven up for nothing."""
+        view = self.book.view(PEERS[n])
+        for _ in range(rises):
+            self.do(self.book.seen(PEERS[n], (view.incarnation or 0) + 1, WorkerState.BUSY, self.now))
+
+    @precondition(lambda self: self.leases)
+    @rule(n=st.integers(0, 3), flags=st.tuples(st.booleans(), st.booleans()))
+    def a_worker_owes_all_its_results(self, n: int, flags: tuple[bool, bool]) -> None:
+        """It says after every break of the link that they are on their way; a minute for each attempt is what that gains."""
+        book, peer = self.book, PEERS[n]
+        told = tuple(
+            LiveLease(
+                task=task,
+                attempt=ticket.attempt,
+                lease=ticket.lease,
+                fence=ticket.fence,
+                reporting=flags[0],
+                settled=flags[1] and not flags[0],
+            )
+            for task in book.view(peer).held
+            if (ticket := book.entries[task].at(peer)) is not None
+            if ticket.lease is not None and ticket.fence is not None and task.startswith("c-one/")
+        )
+        asked = frozenset(held.lease for held in book.held_on(peer))
+        self.do(book.broken(peer, self.now))
+        self.do(book.adopted(peer, "c-one", book.view(peer).incarnation or 0, told, self.now, asked=asked))
+
+    @rule(n=st.integers(1, 30), campaign=st.sampled_from(["c-one", "c-two"]))
+    def cancel(self, n: int, campaign: str) -> None:
+        self.do(self.book.cancel([f"{campaign}/{n}"], self.now))
+
+    @rule(seconds=st.sampled_from([0.2, 1.5, 1.5, 3.0, 3.0, 3.0, 40.0, 700.0]))
+    def tick(self, seconds: float) -> None:
+        self.now += seconds
+        orders = self.book.tick(self.now)
+        self.do(orders)
+        for explain in of(orders, Explain):
+            self.do(self.book.nothing_fits(explain.need, Reason.NOTHING_FITS, "none", self.now))
+
+    @invariant()
+    def holds_together(self) -> None:
+        self.book.check()
+        for task, entry in self.book.entries.items():
+            if task in self.final:
+                assert entry.state is self.final[task], "a terminal state is final"
+            elif entry.over:
+                self.final[task] = entry.state
+            if entry.over or entry.state in (TaskState.PENDING, TaskState.COMMITTING):
+                assert self.disk[task] is entry.state, "the store says the same"
+            assert (entry.state is TaskState.SUCCEEDED) == (self.recorded.get(task, 0) == 1)
+            assert self.recorded.get(task, 0) <= 1
+
+
+class BusyWalk(Walk):
+    """The same where every worker is busy with others' work: the tasks wait, most of them at two workers."""
+
+    @initialize(
+        seed=st.integers(0, 1000), tasks=st.integers(1, 4), others=st.integers(0, 1), replicas=st.booleans()
+    )
+    def begin(self, seed: int, tasks: int, others: int, replicas: bool) -> None:
+        super().begin(seed, tasks, others, replicas)
+        for n in range(4):
+            self.quoted(n, 0, 1, 1)
+        for seconds in (0.2, 1.5, 1.5):
+            for commit in tuple(self.commits):
+                if commit.attempt not in self.answered.get(commit.task, ()):
+                    self.number += 1
+                    lease, fence = f"l{self.number}", Fence(incarnation=1, number=self.number)
+                    self.leases.append((commit, lease, fence))
+                    args = (commit.peer, commit.task, commit.attempt, lease, fence, self.now)
+                    self.do(self.book.granted(*args, queued=True, position=2, start_s=60.0))
+            self.now += seconds
+            self.do(self.book.tick(self.now))
+
+
+Walk.TestCase.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
+TestWalk = Walk.TestCase
+BusyWalk.TestCase.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
+TestBusyWalk = BusyWalk.TestCase

@@ -1,0 +1,278 @@
+"""Models on one device without a swarm: the device here is a script; what measures for real is tried in tests/node/run/test_local.py."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from protocol.errors import CampaignError
+from protocol.values.lease import Fence
+from protocol.values.record import (
+    DeviceFacts,
+    LoadSample,
+    Ran,
+    Record,
+    SignedRecord,
+    Timing,
+    pack_samples,
+    record_body,
+    record_message,
+)
+from protocol.values.requirement import Requirement
+from protocol.values.task import Measure, Model, Task, Timeouts, task_body
+from protocol.words import Outcome, Phase, Reason
+from results.analysis.compare import Word
+from scheduler.campaign.model import ModelEntry
+from scheduler.cli.bench import add_bench, progress_line, share
+from scheduler.local.bench import LEAST, MOST, Bench, asked_for, per_launch, unit_for
+from swarm.base.home import Home
+from swarm.net.identity import Identity
+
+KEY = Identity.from_seed("device")
+
+
+@dataclass
+class Made:
+    task: Task
+    signed: SignedRecord
+
+
+@dataclass
+class Scripted:
+    """Each model's time of one inference in µs by its file's name; those that are not named fail."""
+
+    micros: dict[str, int]
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    restless: bool = False
+    """Every third launch takes half as long again."""
+    asked: list[tuple[str, Measure]] = field(default_factory=list)
+    units: tuple[str, ...] = ("CPU (ONNX)",)
+
+    def measure(
+        self,
+        path: Path,
+        unit: str,
+        measure: Measure,
+        timeouts: Timeouts | None = None,
+        report: Callable[..., None] = print,
+    ) -> Made:
+        self.asked.append((path.name, measure))
+        micros = self.micros.get(path.name)
+        task = Task(
+            campaign="bench-1",
+            task="bench-1/1",
+            scheduler=KEY.peer_id,
+            model=Model(name=path.name, sha256="ab" * 32, size=10),
+            unit=unit,
+            requirement=Requirement(),
+            measure=measure,
+            timeouts=Timeouts(),
+        )
+        facts: dict[str, Any] = {
+            "outcome": Outcome.FAILED,
+            "reason": Reason.BROKEN_MODEL,
+            "detail": "no graph",
+        }
+        if micros is not None:
+            turn = len(self.asked)
+            if self.restless and turn % 3 == 0:
+                micros += micros // 2
+            facts = {
+                "outcome": Outcome.COMPLETE,
+                "ran": Ran(
+                    unit=unit, driver="onnx", runtime="r", shapes={"x": self.shapes.get(path.name, (1,))}
+                ),
+                "loads": (LoadSample(ns=1),) * measure.loads,
+                "timings": (
+                    Timing(
+                        samples=pack_samples(
+                            [micros * 1000 + turn * 7 + number % 5 for number in range(measure.runs)]
+                        ),
+                        warmup=pack_samples([1]),
+                        cpu_s=0.1,
+                        wall_s=0.1,
+                    ),
+                ),
+            }
+        body = record_body(
+            Record(
+                campaign="bench-1",
+                task="bench-1/1",
+                attempt=1,
+                fence=Fence(incarnation=0, number=1),
+                worker=KEY.peer_id,
+                task_sha256=hashlib.sha256(task_body(task)).hexdigest(),
+                model_sha256=task.model.sha256,
+                device=DeviceFacts(device="d", name="here"),
+                **facts,
+            )
+        )
+        return Made(task, SignedRecord(body=body, signature=KEY.sign(record_message(body))))
+
+    def close(self) -> None:
+        """Nothing runs."""
+
+
+def test_a_unit_that_nobody_knows_is_told_with_the_one_that_may_be_meant() -> None:
+    with Bench(Scripted({"a.onnx": 500})) as bench:
+        with pytest.raises(CampaignError, match="there is no unit 'CPU \\(ONX\\)'") as wrong:
+            bench.measure("a.onnx", "CPU (ONX)")
+        assert "did you mean 'CPU (ONNX)'?" in wrong.value.hint
+
+
+def test_a_models_numbers_are_those_of_a_campaigns_row() -> None:
+    with Bench(Scripted({"a.onnx": 500})) as bench:
+        found = bench.measure("a.onnx", runs=20, loads=1)
+    assert found.complete
+    assert found.median_ms == pytest.approx(0.5, rel=0.001)
+    assert found.interval_ms is None, "one launch says nothing of how launches differ"
+    assert len(found.launches_ns[0]) == 20
+    assert found.as_dict()["InferenceMsMedian"] == found.median_ms
+    assert found.raw().signature == found.signed.signature.hex()
+
+
+def test_a_model_that_fails_is_a_measurement_that_says_why() -> None:
+    found = Bench(Scripted({})).measure("b.onnx")
+    assert not found.complete
+    assert (found.median_ms, found.why) == (None, "no graph")
+
+
+@pytest.mark.parametrize(("micros", "word"), [(1050, Word.SLOWER), (1000, Word.SAME), (950, Word.FASTER)])
+def test_two_models_take_turns_and_the_ratio_is_of_the_second_to_the_first(micros: int, word: Word) -> None:
+    device = Scripted({"a.onnx": 1000, "b.onnx": micros})
+    compared, first, second = Bench(device).compare("a.onnx", "b.onnx")
+    assert compared.word is word
+    assert compared.ratio == pytest.approx(micros / 1000, rel=0.002)
+    assert (first.row.file_name, second.row.file_name) == ("a.onnx", "b.onnx")
+    assert compared.medians_ms == pytest.approx((1.0, micros / 1000), rel=0.002)
+    order = "".join(name[0] for name, _ in device.asked)
+    assert order == "ab" + "abba" * 5
+    assert {measure.runs for _, measure in device.asked[2:]} <= {95, 100, 105}
+    assert not any(measure.check for _, measure in device.asked[2:]), "outputs are checked once"
+
+
+def test_a_comparison_looks_again_as_long_as_it_cannot_tell_and_no_longer() -> None:
+    device = Scripted({"a.onnx": 1000, "b.onnx": 1000}, restless=True)
+    compared, _, _ = Bench(device).compare("a.onnx", "b.onnx", looks=(10, 14))
+    assert compared.word is Word.AMBIGUOUS
+    assert len(device.asked) == 2 + 2 * 14
+    compared, _, _ = Bench(Scripted({"a.onnx": 1000, "b.onnx": 1000})).compare(
+        "a.onnx", "b.onnx", looks=(10, 14)
+    )
+    assert (compared.word, compared.launches) == (Word.SAME, (10, 10))
+
+
+def test_models_with_inputs_of_different_shapes_are_not_compared() -> None:
+    device = Scripted({"a.onnx": 10, "b.onnx": 10}, {"b.onnx": (2,)})
+    with pytest.raises(CampaignError, match="different shapes"):
+        Bench(device).compare("a.onnx", "b.onnx")
+    with pytest.raises(CampaignError, match=r"c\.onnx cannot be compared: no graph"):
+        Bench(device).compare("a.onnx", "c.onnx")
+
+
+def test_what_cannot_be_asked_for_is_said_with_what_can() -> None:
+    with pytest.raises(CampaignError, match="runs") as told:
+        asked_for({"runs": 0})
+    assert "precision" in told.value.hint
+    with pytest.raises(CampaignError, match="speed"):
+        asked_for({"speed": 1})
+    with pytest.raises(CampaignError, match="goes on until"):
+        asked_for({"precision": 0.02, "runs": 3})
+    with pytest.raises(CampaignError) as told:
+        asked_for({"precision": "2%"})
+    assert "0.02" in told.value.hint
+
+
+def test_a_comparison_takes_no_files_that_it_would_not_write(tmp_path: Path) -> None:
+    app = typer.Typer()
+    add_bench(app, lambda home, simulate: pytest.fail("nothing is measured"))
+    model = tmp_path / "a.onnx"
+    model.touch()
+    done = CliRunner().invoke(
+        app, ["--compare", str(model), str(model), "--csv", str(tmp_path / "rows.csv")], obj=Home.at(tmp_path)
+    )
+    assert isinstance(done.exception, CampaignError)
+    assert "no --csv" in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("told", "line"),
+    [
+        ((Phase.PREPARE, 3, 10, None), "waits for other work on the device to end, 3 of at most 10 s"),
+        ((Phase.PREPARE, 0, None, None), "prepare"),
+        ((Phase.WARM_UP, 4, None, None), "warm-up 4"),
+        ((Phase.RUN, 17, 100, 9.164), "run 17/100, 9.16 ms"),
+    ],
+)
+def test_what_is_done_is_told_in_words(told: tuple[Phase, int, int | None, float | None], line: str) -> None:
+    assert progress_line(*told) == line
+
+
+def test_an_ending_tells_the_unit_or_a_unit_has_to_be_named() -> None:
+    assert unit_for(Path("x/M.ONNX")) == "CPU (ONNX)"
+    assert unit_for(Path("workload.yaml")) == "API (OpenAI)"
+    with pytest.raises(CampaignError, match=r"model model\.bin: its ending"):
+        unit_for(Path("model.bin"))
+    with pytest.raises(CampaignError, match=r"model \.: its ending"):
+        unit_for(Path())
+
+
+def test_a_launch_of_a_comparison_is_long_enough_and_not_too_long() -> None:
+    assert (per_launch(1e9), per_launch(1.0), per_launch(1e6)) == (LEAST, MOST, 100)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("2%", 0.02), ("0.5", 0.005), (" 100 %".replace(" %", "%"), 1.0)]
+)
+def test_a_precision_is_written_in_percent(text: str, value: float) -> None:
+    assert share(text) == pytest.approx(value)
+
+
+@pytest.mark.parametrize("text", ["0", "-1%", "101%", "fast", "nan"])
+def test_a_precision_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(CampaignError, match="precision"):
+        share(text)
+
+
+def test_what_begins_is_told_beside_the_table(tmp_path: Path) -> None:
+    app = typer.Typer()
+    add_bench(app, lambda home, simulate: Scripted({"a.onnx": 500}))
+    model = tmp_path / "a.onnx"
+    model.touch()
+    done = CliRunner().invoke(app, [str(model), "--runs", "20", "--loads", "1"], obj=Home.at(tmp_path))
+    assert done.exit_code == 0
+    assert done.stderr == "measuring a.onnx on CPU (ONNX) …\n"
+    assert "a.onnx" in done.stdout
+    quiet = CliRunner().invoke(
+        app, [str(model), "--runs", "20", "--loads", "1", "--json"], obj=Home.at(tmp_path)
+    )
+    assert quiet.stderr == ""
+
+
+def test_a_model_is_fetched_by_its_url_and_held_against_its_sha256(tmp_path: Path) -> None:
+    kept = tmp_path / "downloads" / "0badcafe"
+    kept.parent.mkdir()
+    kept.write_bytes(b"a model")
+    asked: list[str | None] = []
+
+    def fetch(entry: ModelEntry) -> Path:
+        asked.append(entry.url)
+        return kept
+
+    device = Scripted({"a.onnx": 500})
+    bench = Bench(device, fetch=fetch, folder=tmp_path)
+    good = hashlib.sha256(b"a model").hexdigest()
+    assert bench.measure("https://example.org/a.onnx", sha256=good, runs=5).complete
+    assert bench.compare("https://example.org/a.onnx", "https://example.org/a.onnx")[0].word is Word.SAME
+    assert asked == ["https://example.org/a.onnx"] * 3, "once for each model, not for each launch"
+    assert {name for name, _ in device.asked} == {"a.onnx"}
+    for model in ("https://example.org/a.onnx", str(kept)):
+        with pytest.raises(CampaignError, match="has the sha256"):
+            bench.measure(model, "CPU (ONNX)", sha256="0" * 64)

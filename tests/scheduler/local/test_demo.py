@@ -1,0 +1,23 @@
+"""The demo, before anything of it is started: what it needs is told at once, all of it, with the command that installs it."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import yaml
+
+from protocol.errors import ResourceError
+from scheduler.local.demo import MODELS_FROM, need_packages, quickstart_file
+
+
+def test_all_packages_that_are_missing_are_told_with_one_command() -> None:
+    with pytest.raises(ResourceError, match="not installed here: magika, onnx") as caught:
+        need_packages(MODELS_FROM, lambda name: None)
+    assert caught.value.hint == f"{sys.executable} -m pip install magika onnx"
+    need_packages(MODELS_FROM, lambda name: name)
+
+
+def test_those_are_the_packages_of_the_quickstart() -> None:
+    campaign = yaml.safe_load(quickstart_file().read_text(encoding="utf-8"))
+    assert {model["package"] for model in campaign["models"]} == set(MODELS_FROM)

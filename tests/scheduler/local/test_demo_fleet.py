@@ -1,0 +1,115 @@
+"""The pretended fleet: varied, the same each time, marked wherever it is told, and never put beside what was measured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from drivers.contract.base import Unfit
+from drivers.testing.fake import KIND, read_script
+from node.device.probe import Profile, build_advert, device_facts, memory_cap
+from node.device.simulated import read_pretended
+from protocol.signed.advert import advert_body, read_advert
+from protocol.values.advert import UnitOffer
+from protocol.values.match import match
+from protocol.values.requirement import Requirement
+from results.analysis.compare import Word
+from results.analysis.pairs import put_beside, unlike
+from results.export.source import Entry
+from results.row.row import Row, Status
+from scheduler.campaign.load import load_campaign
+from scheduler.local.demo_fleet import KINDS, MODELS, members, script, write_campaign
+from scheduler.output.peers import Seen
+from scheduler.output.summary import peer_json, peer_remarks, peers_table
+from scheduler.planning.tasks import device_class
+from swarm.base.settings import SettingsError
+from swarm.net.identity import Identity
+
+PEER = Identity.from_seed("pretender").peer_id
+REAL = Profile(
+    device="d-real",
+    name="host",
+    soc="A real chip",
+    ram=8 * 1024**3,
+    units=(UnitOffer(unit="CPU (ONNX)", runtime="r"), UnitOffer(unit="Fake (Simulation)", runtime="script")),
+    drivers={"CPU (ONNX)": "onnx", "Fake (Simulation)": "fake"},
+)
+
+
+def test_each_member_is_a_class_of_its_own_and_offers_the_simulated_unit_alone() -> None:
+    adverts = []
+    for member in members(16):
+        profile = read_pretended(member.pretended).profile(REAL)
+        advert = build_advert(profile, PEER)
+        adverts.append(read_advert(advert_body(advert)))
+        assert [unit.unit for unit in advert.units] == ["Fake (Simulation)"]
+        assert advert.simulated is True
+        assert device_facts(profile, "1").simulated is True
+        assert profile.soc.startswith("Simulated ")
+        assert memory_cap(profile, 1.0) != profile.ram, "what it may take is of this machine"
+    assert len({device_class(advert) for advert in adverts}) == len(KINDS)
+    assert len({advert.device for advert in adverts}) == 16
+    assert build_advert(REAL, PEER).simulated is None
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"kind": "x"}', "[1]"])
+def test_what_cannot_be_pretended_is_told_in_a_line(text: str) -> None:
+    with pytest.raises(SettingsError, match="--pretend"):
+        read_pretended(text)
+
+
+def test_the_scripts_are_the_same_each_time_and_differ_by_kind(tmp_path: Path) -> None:
+    file = write_campaign(tmp_path)
+    assert load_campaign(file).devices.spread == "class"
+    for model in MODELS:
+        assert json.loads((tmp_path / f"{model}.json").read_text()) == script(model) == script(model)
+        medians = {kind: sum(times["latencies_ms"]) for kind, times in script(model)["kinds"].items()}
+        assert len(set(medians.values())) == len(KINDS)
+        assert min(medians, key=lambda kind: medians[kind]) == "gpu-server"
+
+
+def test_a_script_is_that_of_the_kind_which_the_worker_pretends_to_be(tmp_path: Path) -> None:
+    path = tmp_path / "m.json"
+    path.write_text('{"load_ms": 1, "kinds": {"phone": {"latencies_ms": [9]}}}')
+    assert read_script(str(path), {KIND: "phone"}) == {"load_ms": 1, "latencies_ms": [9]}
+    assert read_script(str(path), {}) == {"load_ms": 1}
+    path.write_text('{"kinds": {"phone": {"kinds": {}}}}')
+    with pytest.raises(Unfit, match="kinds"):
+        read_script(str(path), {KIND: "phone"})
+
+
+def test_devices_that_are_not_there_are_told_as_simulations() -> None:
+    advert = build_advert(read_pretended(members(1)[0].pretended).profile(REAL), PEER)
+    seen = [Seen(advert, None, "", match(Requirement(), advert))]
+    assert peer_json(seen[0])["simulated"] is True
+    assert "1 of 1 are simulations: these devices are not there" in peer_remarks(seen)
+    (column,) = [column for column in peers_table(seen).columns if column.header == "device"]
+    assert "(simulation)" in str(next(iter(column.cells)))
+
+
+def row(**changes: object) -> Row:
+    facts: dict[str, object] = {
+        "status": Status.COMPLETE,
+        "job_id": "c-1/1",
+        "file_name": "m",
+        "file_size": 9,
+        "compute_units": "CPU (ONNX)",
+        "inference_ms_median": 2.0,
+        "verdict": "valid",
+    }
+    return Row.model_validate(facts | changes)
+
+
+def test_a_simulation_is_never_compared_with_a_measurement() -> None:
+    launches = tuple((2_000_000 + n,) * 5 for n in range(8))
+    real, pretended = Entry(row(), launches), Entry(row(simulated=True), launches)
+    for a, b in ((real, pretended), (pretended, real)):
+        (pair,) = put_beside([a], [b])
+        assert pair.said.ratio is None
+        assert "is a simulation, the other was measured" in pair.said.why
+    assert unlike(real.row, real.row) == unlike(pretended.row, pretended.row) == ""
+    (both,) = put_beside([pretended], [pretended])
+    assert both.said.word is Word.SAME
+    assert "a simulation" in both.note

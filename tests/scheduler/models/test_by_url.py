@@ -1,0 +1,63 @@
+"""A campaign is carried on whose model no device has: its tasks' URL gives it, if it is still the same file and lies on the internet."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from protocol.values.task import Model
+from scheduler.adoption.adopt import _bring_models
+from scheduler.models.by_url import bring_by_url
+from tests.scheduler.book_parts import a_task
+from tests.swarm.web_parts import PUBLIC, Net, papers, web
+
+DATA = b"a model" * 1000
+MODEL = Model(name="m.onnx", sha256=hashlib.sha256(DATA).hexdigest(), size=len(DATA))
+URL = "https://models.example.org/m.onnx"
+
+
+class _Nobody:
+    """A swarm in which nobody has it."""
+
+    async def model(self, sha256: str, size: int, target: Path, first: Sequence[str]) -> bool:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("held", "url", "lacking"),
+    [
+        (DATA, URL, ()),
+        (DATA[::-1], URL, ("m.onnx",)),
+        (DATA + b"x", URL, ("m.onnx",)),
+        (None, URL, ("m.onnx",)),
+        (DATA, "https://127.0.0.1/m.onnx", ("m.onnx",)),
+        (DATA, "http://models.example.org/m.onnx", ("m.onnx",)),
+        (DATA, None, ("m.onnx",)),
+    ],
+)
+async def test_what_nobody_has_comes_from_its_url_or_is_lacking(
+    tmp_path: Path, held: bytes | None, url: str | None, lacking: tuple[str, ...]
+) -> None:
+    made = papers(tmp_path, "models.example.org")
+    spool = tmp_path / "spool"
+    task = a_task(1).model_copy(update={"model": MODEL, "model_url": url})
+    async with web(made.server) as site:
+        if held is not None:
+            site.file("/m.onnx", held)
+        net = Net({"models.example.org": [PUBLIC]}, site, made.client)
+        opened = cast("Any", SimpleNamespace(tasks=[task]))
+        found = await _bring_models(cast("Any", _Nobody()), opened, {}, spool, None, net.edge())
+    assert found == lacking
+    assert [path.name for path in spool.iterdir()] == ([] if lacking else [MODEL.sha256])
+    if not lacking:
+        assert (spool / MODEL.sha256).read_bytes() == DATA
+
+
+async def test_a_disk_that_cannot_be_written_is_no_missing_model(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No such file or directory"):
+        await bring_by_url(URL, MODEL, tmp_path / "nowhere" / "m")

@@ -1,0 +1,260 @@
+"""Models by URL at submit: fetched once from a real server on loopback, kept, resumed, and named by their sha256 from then on."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from protocol.errors import CampaignError, Refused, ResourceError
+from protocol.words import Reason
+from scheduler.campaign.load import parse_campaign
+from scheduler.models.describe import describe_models
+from scheduler.models.fetch import KEEP_S, Told, downloader
+from scheduler.models.huggingface import INSTALL, from_hub
+from scheduler.planning.tasks import derive_tasks
+from scheduler.store.store import Store
+from scheduler.submit.submit import submit_campaign
+from swarm.base.home import Home
+from swarm.download.urls import HfFile
+from tests.swarm.web_parts import Web, reply, web_beside
+
+DATA = b"\x08\x07 this is a model " * 200_000
+SHA = hashlib.sha256(DATA).hexdigest()
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home.at(tmp_path / "home")
+
+
+@pytest.fixture
+def site() -> Iterator[Web]:
+    with web_beside() as made:
+        yield made
+
+
+def campaign_of(site: Web, more: str = "") -> str:
+    return (
+        "campaign: t\nunits: [CPU (ONNX)]\nmodels:\n"
+        f"  - {{url: 'http://127.0.0.1:{site.port}/m.onnx'{more}}}\n"
+    )
+
+
+def described(home: Home, text: str, show: Callable[[str, int, int], object] = lambda *told: None) -> Path:
+    found = describe_models(
+        parse_campaign(text.encode(), "c.yaml"), Path(), downloader(home, show, again_s=0.01)
+    )
+    path, model = next(iter(found.values()))
+    assert model.sha256 == SHA
+    assert model.size == len(DATA)
+    assert path.read_bytes() == DATA
+    return path
+
+
+def test_a_model_by_url_is_fetched_once_shown_and_is_its_hash_from_then_on(home: Home, site: Web) -> None:
+    site.file("/m.onnx", DATA)
+    told: list[tuple[str, int, int]] = []
+    described(home, campaign_of(site), lambda *line: told.append(line))
+    assert told[-1] == ("m.onnx", len(DATA), len(DATA))
+    described(home, campaign_of(site))
+    ranges = [asked.headers.get("range") for asked in site.asked]
+    assert ranges == [None, f"bytes={len(DATA) - 1}-"], (
+        "the second time it is only asked whether it is the same"
+    )
+
+
+def test_submitting_it_leaves_a_copy_under_its_hash_and_tells_workers_the_url(
+    home: Home, site: Web, tmp_path: Path
+) -> None:
+    site.file("/m.onnx", DATA)
+    file = tmp_path / "c.yaml"
+    file.write_text(campaign_of(site))
+    found = submit_campaign(home, file, wait_s=60, fetch=downloader(home, lambda *told: None))
+    assert (home.spool / SHA).read_bytes() == DATA
+    with Store(home.store) as store:
+        assert [model.sha256 for model in store.models(found)] == [SHA]
+    campaign = parse_campaign(file.read_bytes(), "c.yaml")
+    models = describe_models(campaign, tmp_path, downloader(home, lambda *told: None))
+    task = derive_tasks(campaign, models, campaign_id="c-x", scheduler="1" * 44)[0]
+    assert task.model_url == f"http://127.0.0.1:{site.port}/m.onnx"
+    assert task.model.sha256 == SHA
+
+
+def test_one_whose_hash_is_in_the_spool_is_not_fetched_again(home: Home, site: Web) -> None:
+    home.spool.mkdir(parents=True)
+    (home.spool / SHA).write_bytes(DATA)
+    described(home, campaign_of(site, f", sha256: {SHA}"))
+    assert site.asked == []
+
+
+def test_another_file_than_the_campaign_says_is_refused_with_the_line(home: Home, site: Web) -> None:
+    site.file("/m.onnx", b"\x08\x07 another one")
+    with pytest.raises(CampaignError, match=r"c.yaml:4: .*not the one in the campaign") as caught:
+        described(home, campaign_of(site, f", sha256: {SHA}"))
+    assert "the URL has changed" in caught.value.hint
+
+
+def test_a_file_that_changed_on_the_server_is_fetched_anew(home: Home, site: Web) -> None:
+    site.file("/m.onnx", DATA[::-1], tag='"old"')
+    with pytest.raises(AssertionError):
+        described(home, campaign_of(site))
+    site.file("/m.onnx", DATA, tag='"new"')
+    described(home, campaign_of(site))
+
+
+def test_what_came_before_a_cut_is_not_fetched_again(home: Home, site: Web) -> None:
+    half = reply(body=DATA[:2_500_000], length=len(DATA), etag='"one"')
+    first = True
+
+    good = Web()
+    good.file("/m.onnx", DATA)
+    whole = good.pages["/m.onnx"]
+
+    async def cut_once(asked: object, stream: trio.abc.Stream) -> None:
+        nonlocal first
+        if first:
+            first = False
+            await stream.send_all(half)
+        else:
+            assert callable(whole)
+            await whole(asked, stream)  # type: ignore[arg-type]
+
+    site.pages["/m.onnx"] = cut_once
+    described(home, campaign_of(site))
+    begin = site.asked[1].headers["range"]
+    assert int(begin.removeprefix("bytes=").removesuffix("-")) > 2_000_000
+
+
+def test_parts_of_two_versions_never_meet(home: Home, site: Web) -> None:
+    site.pages["/m.onnx"] = reply(body=b"\x08 an older one", length=len(DATA), etag='"old"')
+    with pytest.raises(CampaignError, match="cannot be fetched now"):
+        described(home, campaign_of(site))
+    part = next((home.cache / "downloads").glob("*/part"))
+    assert part.read_bytes() == b"\x08 an older one"
+    site.file("/m.onnx", DATA)
+    described(home, campaign_of(site))
+
+
+@pytest.mark.parametrize(
+    ("page", "what"),
+    [
+        (reply(404), "no such file"),
+        (reply(401), "not public"),
+        (reply(302, location="ftp://x.org/m"), "redirects where nobody is followed"),
+        (reply(body=b"<!doctype html><p>log in"), "is a web page"),
+        (reply(body=b""), "is empty"),
+        (reply(body=b"x", length=10**15), "at most"),
+        (reply(body=b"x", content_encoding="gzip"), "compressed"),
+    ],
+)
+def test_a_url_without_a_model_is_told_with_its_line(home: Home, site: Web, page: bytes, what: str) -> None:
+    site.pages["/m.onnx"] = page
+    with pytest.raises(CampaignError, match=f"c.yaml:4: .*{what}"):
+        described(home, campaign_of(site))
+
+
+def test_a_model_too_large_for_the_disk_is_told_before_it_is_fetched(home: Home, site: Web) -> None:
+    site.pages["/m.onnx"] = reply(body=b"x", length=2**50)
+    campaign = parse_campaign(campaign_of(site).encode(), "c.yaml")
+    with pytest.raises(ResourceError, match="are needed on the disk"):
+        describe_models(campaign, Path(), downloader(home, lambda *told: None, limit=2**51))
+
+
+def test_a_file_url_is_read_in_place(home: Home, tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(DATA)
+    url = (tmp_path / "m.onnx").as_uri()
+    path = described(home, f"campaign: t\nunits: [CPU (ONNX)]\nmodels: ['{url}']\n")
+    assert path == tmp_path / "m.onnx"
+
+
+def test_downloads_nobody_touched_for_a_day_are_removed(home: Home, site: Web) -> None:
+    site.file("/m.onnx", DATA)
+    kept = described(home, campaign_of(site))
+    site.file("/other.onnx", DATA)
+    later = kept.stat().st_mtime + KEEP_S + 10
+    campaign = parse_campaign(campaign_of(site).replace("m.onnx", "other.onnx").encode(), "c.yaml")
+    describe_models(campaign, Path(), downloader(home, lambda *told: None, wall=lambda: later))
+    assert not kept.exists()
+
+
+# -- Hugging Face --------------------------------------------------------------------------------------------------------
+
+
+def test_a_model_at_hugging_face_comes_by_their_library(home: Home, tmp_path: Path) -> None:
+    (tmp_path / "cached").write_bytes(DATA)
+    asked: list[HfFile] = []
+
+    def hub(file: HfFile) -> Path:
+        asked.append(file)
+        return tmp_path / "cached"
+
+    campaign = parse_campaign(
+        b"campaign: t\nunits: [CPU (ONNX)]\nmodels: ['hf://org/repo/onnx/m.onnx@v1']\n", "c.yaml"
+    )
+    fetch = downloader(home, lambda *told: None, hub=hub)
+    assert describe_models(campaign, Path(), fetch)["m.onnx"][1].sha256 == SHA
+    assert asked == [HfFile("org/repo", "onnx/m.onnx", "v1")]
+
+
+class _Hub:
+    def __init__(self, answer: str | Exception) -> None:
+        self.answer = answer
+
+    def hf_hub_download(self, repo_id: str, filename: str, *, revision: str) -> str:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return f"{self.answer}/{repo_id}/{revision}/{filename}"
+
+
+def test_the_library_is_asked_for_repository_file_and_revision() -> None:
+    path = from_hub(HfFile("org/repo", "a/m.onnx", "main"), lambda: _Hub("/cache"))
+    assert path.as_posix() == "/cache/org/repo/main/a/m.onnx"
+
+
+def test_what_the_library_says_is_told_in_one_line() -> None:
+    with pytest.raises(Refused, match="404 Client Error") as caught:
+        from_hub(HfFile("o/r", "m", "main"), lambda: _Hub(OSError("404 Client Error.\n\nMore of it")))
+    assert "More of it" not in caught.value.what
+    assert caught.value.reason is Reason.UNKNOWN
+
+
+def test_without_the_library_it_is_said_how_to_get_it(home: Home) -> None:
+    def hub(file: HfFile) -> Path:
+        return from_hub(file, lambda: None)
+
+    campaign = parse_campaign(b"campaign: t\nunits: [CPU (ONNX)]\nmodels: ['hf://o/r/m.onnx']\n", "c.yaml")
+    with pytest.raises(CampaignError, match=r"c.yaml:3: .*needs the package huggingface_hub") as caught:
+        describe_models(campaign, Path(), downloader(home, lambda *told: None, hub=hub))
+    assert caught.value.hint == INSTALL
+
+
+# -- how it goes ---------------------------------------------------------------------------------------------------------
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_is_one_line_on_a_terminal_and_a_few_in_a_pipe() -> None:
+    now = [0.0]
+    for stream in (_Terminal(), io.StringIO()):
+        told = Told(stream, lambda: now[0])
+        for done in range(0, 1001, 10):
+            now[0] += 0.05
+            told("m\x1b[31m.onnx", done * 2**20, 1000 * 2**20)
+        lines = stream.getvalue().split("\n")
+        assert "100 %" in lines[-2]
+        assert len(lines) <= 4
+        assert "\x1b[31m" not in stream.getvalue()
+
+
+def test_progress_without_a_known_size_says_what_came() -> None:
+    stream = io.StringIO()
+    Told(stream, lambda: 100.0)("m.onnx", 3 * 2**20, 0)
+    assert stream.getvalue() == "fetching m.onnx: 3 MiB\n"

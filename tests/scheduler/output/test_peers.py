@@ -1,0 +1,69 @@
+"""The list of devices: ids to copy, units always, why one does not fit, and workers that are one device."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+from rich.console import Console
+
+from protocol.values.advert import Advert, UnitOffer
+from protocol.values.match import match
+from protocol.values.requirement import Requirement, parse_clause
+from scheduler.output.peers import Seen
+from scheduler.output.summary import peer_json, peer_remarks, peers_table
+from swarm.net.identity import Identity
+from swarm.net.network import Path
+
+
+def seen(name: str, device: str, *clauses: str) -> Seen:
+    advert = Advert(
+        peer=Identity.from_seed(name).peer_id,
+        seq=1,
+        device=device,
+        name=name,
+        cores=2,
+        ram=4 * 1024**3,
+        units=(UnitOffer(unit="CPU (ONNX)", runtime="r"),),
+    )
+    requirement = Requirement(clauses=tuple(parse_clause(text) for text in clauses))
+    return Seen(advert, None, "silence", match(requirement, advert))
+
+
+def test_a_device_that_does_not_fit_keeps_its_units_and_is_told_every_clause_it_misses() -> None:
+    item = seen("bench-1", "d-one", "ram >= 8 GiB", "cores >= 4", "cores >= 1")
+    for width in (80, 200):
+        out = io.StringIO()
+        Console(file=out, width=width).print(peers_table([item], width))
+        assert ("d-one" if width > 80 else item.advert.peer[-8:]) in out.getvalue()
+        assert "CPU (ONNX)" in out.getvalue()
+    assert peer_remarks([item]) == [
+        "bench-1 does not fit: ram: has 4 GiB, needs >= 8 GiB; cores: has 2, needs >= 4"
+    ]
+
+
+def test_each_device_is_shown_with_the_way_it_answered_by() -> None:
+    gate = Identity.from_seed("gate").peer_id
+    near = replace(seen("near", "d-1"), path=Path(True, None, 2.04))
+    far = replace(seen("far", "d-2"), path=Path(False, gate, 41.0))
+    out = io.StringIO()
+    Console(file=out, width=200).print(peers_table([near, far], 200))
+    assert "direct, 2.0 ms" in out.getvalue()
+    assert f"via gate …{gate[-8:]}, 41 ms" in out.getvalue()
+    assert peer_json(far)["path"] == {"direct": False, "gate": gate, "rtt_ms": 41.0}
+    assert peer_json(seen("silent", "d-3"))["path"] is None
+
+
+def test_workers_that_share_a_device_are_told_to_be_measured_once() -> None:
+    items = [seen("a", "d-one"), seen("b", "d-one"), seen("c", "d-two")]
+    assert peer_remarks(items) == ["2 workers share the device d-one: spread: device measures it once"]
+    assert peer_remarks(items[1:]) == []
+
+
+def test_at_80_columns_a_direct_way_stands_on_one_line_beside_a_long_name() -> None:
+    items = [replace(seen(name, "d-1"), path=Path(True, None, 53.4)) for name in ("lab-1", "n" * 64)]
+    out = io.StringIO()
+    Console(file=out, width=80).print(peers_table(items, 80))
+    lines = out.getvalue().splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    assert sum("direct, 53 ms" in line for line in lines) == 2

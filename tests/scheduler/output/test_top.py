@@ -1,0 +1,204 @@
+"""`top`: all at a glance at any size of terminal; no name does harm; what is told to programs is the same."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from protocol.messages.health import Pong
+from protocol.values.advert import Advert, UnitOffer
+from protocol.values.attempt import TaskState
+from protocol.values.match import match
+from protocol.values.requirement import Requirement
+from protocol.words import Phase, WorkerState
+from scheduler.output.peers import Seen
+from scheduler.output.top import Now, bar, draw, top_json
+from scheduler.store.rows import CampaignRow, Outcome, Summary, TaskRow
+from swarm.net.identity import Identity
+from swarm.net.network import Path
+
+HOSTILE = "[red]x[/] \x1b[2J\x1b]0;pwned\x07 \u202egnp.exe\u200b\n=cmd()"
+
+
+def device(
+    name: str,
+    state: WorkerState | None = WorkerState.ACTIVE,
+    *,
+    running: int = 0,
+    queue: int = 0,
+    why: str = "",
+    silent: str = "",
+) -> Seen:
+    peer = Identity.from_seed(name).peer_id
+    advert = Advert(
+        peer=peer,
+        seq=1,
+        device=f"d-{len(name)}",
+        name=name,
+        units=(UnitOffer(unit="CPU (ONNX)", runtime="r"),),
+    )
+    pong = Pong(role="worker", incarnation=1, state=state, why=why, running=running, queue=queue)
+    answered = None if silent else pong
+    return Seen(
+        advert, answered, silent, match(Requirement(), advert), None if silent else Path(True, None, 0.4)
+    )
+
+
+def campaign(
+    n: int, *, done: int = 0, failed: int = 0, tasks: int = 10, name: str = "vision", over: bool = False
+) -> Summary:
+    row = CampaignRow(
+        id=f"c-{n:08}",
+        name=name,
+        scheduler="s",
+        spec="{}",
+        attempts=3,
+        backoff_s=5.0,
+        wait_s=60.0,
+        limit_s=None,
+        priority=50,
+        epoch=1,
+        planned=True,
+        cancel=False,
+        created=1000.0 - n,
+        ended=1100.0 if over else None,
+        outcome=Outcome.SUCCEEDED if over else None,
+        detail="",
+    )
+    counts = {TaskState.SUCCEEDED: done, TaskState.FAILED: failed, TaskState.QUEUED: tasks - done - failed}
+    return Summary(row, counts)
+
+
+def task(on: Seen, model: str = "mobilenet.onnx") -> TaskRow:
+    return TaskRow(
+        id="c-00000001/3",
+        campaign="c-00000001",
+        n=3,
+        model=model,
+        sha256="a" * 64,
+        unit="CPU (ONNX)",
+        state=TaskState.RUNNING,
+        attempt=1,
+        tries=0,
+        worker=on.advert.peer,
+        device=on.advert.name,
+        lease="l-1",
+        fence=None,
+        reason=None,
+        detail="",
+        cancel=False,
+        phase=Phase.RUN,
+        done=12,
+        total=60,
+        median_ms=None,
+        note="",
+        begun=0.0,
+        ended=None,
+        position=None,
+        start_s=None,
+        preempted=0,
+        replica=None,
+    )
+
+
+def now(
+    campaigns: list[Summary], devices: list[Seen], tasks: list[TaskRow] | None = None, blind: str = ""
+) -> Now:
+    return Now(
+        at=1200.0, campaigns=campaigns, tasks=tasks or [], devices=devices, scheduling=True, blind=blind
+    )
+
+
+def drawn(what: Now, width: int, height: int | None = None, hint: str = "") -> list[str]:
+    out = io.StringIO()
+    Console(file=out, width=width, height=height, force_terminal=False).print(
+        draw(what, width=width, height=height, hint=hint)
+    )
+    return out.getvalue().splitlines()
+
+
+def test_a_glance_shows_progress_work_queue_and_path_at_80_columns() -> None:
+    one, two = (
+        device("lab-1", WorkerState.BUSY, running=2, queue=3),
+        device("lab-2", silent="no answer within 3 s"),
+    )
+    lines = drawn(now([campaign(1, done=4, failed=1)], [two, one], [task(one)]), 80)
+    told = "\n".join(lines)
+    assert "2 devices, 1 silent  3 queued  1 campaign open" in lines[0]
+    assert "━━━━╌╌╌╌" in told
+    assert "4/10" in told
+    assert lines[-2].startswith("lab-1")
+    assert "c-00000001/3" in lines[-2]
+    assert lines[-2].split()[-4:] == ["3", "direct,", "0.4", "ms"]
+    assert "unreachable" in lines[-1]
+    assert "no answer" in lines[-1]
+    wide = "\n".join(drawn(now([campaign(1)], [one], [task(one)]), 160))
+    assert "c-00000001/3 mobilenet.onnx, CPU (ONNX): run 12/60; 1 task of others" in wide
+
+
+def test_where_there_is_little_room_it_is_told_how_far_a_task_is_not_what_it_is_called() -> None:
+    one = device("lab-1", WorkerState.BUSY, running=1)
+    assert "c-00000001/3 run 12/60 " in "\n".join(drawn(now([campaign(1)], [one], [task(one)]), 80))
+
+
+def test_in_a_pipe_nothing_is_cut() -> None:
+    one = device("a-name-that-is-64-" + "x" * 46, WorkerState.BUSY, running=1)
+    assert one.advert.name in "\n".join(drawn(now([campaign(1)], [one], [task(one)]), 1000))
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 24), (60, 12), (200, 50)])
+def test_it_never_outgrows_the_terminal_and_says_what_it_leaves_out(width: int, height: int) -> None:
+    devices = [device(f"lab-{n:02}", running=int(n == 59)) for n in range(60)]
+    lines = drawn(now([campaign(n, over=n > 2) for n in range(40)], devices), width, height, "Ctrl-C leaves")
+    assert len(lines) <= height
+    assert all(len(line) <= width for line in lines)
+    assert any("more campaigns" in line for line in lines)
+    assert any("more devices" in line for line in lines)
+    assert any(line.startswith("lab-59") for line in lines), "what works is not what is left out"
+    assert any("c-00000002" in line for line in lines) or height < 20
+
+
+def test_names_of_campaigns_models_and_devices_do_no_harm() -> None:
+    bad = device("bad", WorkerState.DRAINING, running=1)
+    assert bad.pong is not None
+    bad = replace(  # as no advert may be: what is refused on the way is harmless even if it were not
+        bad,
+        advert=bad.advert.model_copy(update={"name": HOSTILE}),
+        pong=bad.pong.model_copy(update={"why": HOSTILE}),
+    )
+    picture = now([campaign(1, name=HOSTILE)], [bad], [task(bad, HOSTILE)], blind="")
+    for width in (80, 160):
+        told = "\n".join(drawn(picture, width))
+        assert "\x1b" not in told
+        assert "\u202e" not in told
+        assert "\x07" not in told
+        assert "[red]x[/]" in told
+
+
+def test_nobody_there_is_told_with_what_to_do() -> None:
+    assert "sark-node init" in "\n".join(drawn(now([], []), 80))
+    assert "no device has joined yet: sark-node join" in "\n".join(drawn(now([], []), 80))
+    assert "No device can be seen: no gate answers" in "\n".join(
+        drawn(now([], [], blind="no gate answers"), 80)
+    )
+
+
+def test_programs_are_told_the_same() -> None:
+    one = device("lab-1", WorkerState.BUSY, running=1, queue=2)
+    told = json.loads(json.dumps(top_json(now([campaign(1, done=4)], [one], [task(one)]), {})))
+    assert told["campaigns"][0]["tasks"]["succeeded"] == 4
+    assert told["count"] == 1
+    assert told["peers"][0]["tasks"][0]["n"] == 3
+    assert told["peers"][0]["queue"] == 2
+    assert told["unreachable"] is None
+
+
+def test_a_bar_is_full_only_when_all_is_done() -> None:
+    assert bar(0.0, 8) == "╌" * 8
+    assert bar(0.01, 8) == "━" + "╌" * 7
+    assert bar(0.999, 8) == "━" * 7 + "╌"
+    assert bar(1.0, 8) == "━" * 8

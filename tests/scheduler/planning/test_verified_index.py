@@ -1,0 +1,107 @@
+"""A device's claim to a pool: it counts as far as the pool's manifest bears it out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from protocol.messages.pool import Member
+from protocol.signed.advert import SignedAdvert
+from protocol.values.advert import Advert
+from protocol.values.requirement import Requirement, parse_clause
+from protocol.words import Right, Role
+from scheduler.planning.candidates import find, survey
+from scheduler.planning.verified_index import Vouched, vouched
+from swarm.base.home import Home
+from swarm.index.merge import Sighting
+from swarm.index.query import QueryResult
+from swarm.net.identity import Identity
+from swarm.pools.manifests import with_member, without
+from swarm.pools.membership import join_pool, keep_manifest, known_manifests
+from swarm.pools.owner import OwnPool, create_pool
+from swarm.pools.tickets import Ticket
+from swarm.pools.tokens import Grant, issue
+
+NOW = 1_800_000_000.0
+ME, ANN, EVE = (Identity.from_seed(name).peer_id for name in ("me", "ann", "eve"))
+LAB = Requirement(clauses=(parse_clause("pools has lab"),))
+
+
+def advert(peer: str, *pools: str) -> Advert:
+    return Advert(peer=peer, seq=1, device=peer[-5:], name=peer[-5:], pools=pools)
+
+
+class FakeIndex:
+    """Answers with all there are."""
+
+    def __init__(self, *adverts: Advert) -> None:
+        self._adverts = adverts
+        self.wanted = 0
+
+    async def query(self, requirement: Requirement, want: int = 16) -> QueryResult:
+        self.wanted = want
+        signed = SignedAdvert(body=b"", signature=bytes(64))
+        found = tuple(Sighting(each, signed, 0.0) for each in self._adverts)
+        return QueryResult(found, (), len(found), True, {})
+
+    async def survey(self, requirement: Requirement, limit: int = 256) -> QueryResult:
+        return await self.query(requirement, limit)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home.at(tmp_path / "home")
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> OwnPool:
+    """Somebody's pool with the worker ann in it."""
+    pool = create_pool(Home.at(tmp_path / "owner"), "lab")
+    pool.change(lambda m: with_member(m, Member(peer=ANN, role=Role.WORKER, name="ann")))
+    pool.change(lambda m: with_member(m, Member(peer=EVE, role=Role.SUBMIT, name="eve")))
+    return pool
+
+
+def joins(home: Home, pool: OwnPool) -> None:
+    token = issue(pool.key, ME, Grant(frozenset({Right.SUBMIT})), now=NOW)
+    ticket = Ticket(pool=pool.id, name=pool.name, role=Role.SUBMIT, token=token, to=ME)
+    join_pool(home, ticket, Role.SUBMIT, ME, now=NOW)
+
+
+async def test_a_device_that_only_claims_to_be_of_a_pool_is_not_found_for_it(
+    home: Home, lab: OwnPool
+) -> None:
+    joins(home, lab)
+    keep_manifest(home, lab.signed())
+    doubted: list[str] = []
+    index = FakeIndex(advert(EVE, "lab"), advert(ANN, "lab"))
+    seen = Vouched(index, lambda: known_manifests(home, Role.SUBMIT), doubted.append)
+    assert [each.peer for each in await find(seen, LAB, 1)] == [ANN]  # though eve is a member, who submits
+    assert doubted == ["lab"]
+    assert index.wanted > 1
+    assert {each.peer: each.pools for each in await survey(seen, LAB)} == {EVE: (), ANN: ("lab",)}
+
+
+async def test_a_device_that_was_revoked_is_of_the_pool_no_more(home: Home, lab: OwnPool) -> None:
+    joins(home, lab)
+    lab.change(lambda m: without(m, (ANN,)))
+    keep_manifest(home, lab.signed())
+    seen = Vouched(FakeIndex(advert(ANN, "lab")), lambda: known_manifests(home, Role.SUBMIT))
+    assert await find(seen, LAB, 16) == ()
+
+
+def test_a_pool_of_which_nothing_was_heard_yet_has_no_devices(home: Home, lab: OwnPool) -> None:
+    joins(home, lab)
+    assert vouched(advert(ANN, "lab"), known_manifests(home, Role.SUBMIT)).pools == ()
+
+
+def test_a_pool_that_was_made_here_is_known_without_asking(tmp_path: Path, lab: OwnPool) -> None:
+    known = known_manifests(Home.at(tmp_path / "owner"), Role.SUBMIT)
+    assert vouched(advert(ANN, "lab"), known).pools == ("lab",)
+    assert vouched(advert(EVE, "lab"), known).pools == ()
+
+
+def test_a_pool_that_this_home_is_not_in_is_what_a_device_says(home: Home) -> None:
+    claims = advert(ANN, "other", "lab")
+    assert vouched(claims, known_manifests(home, Role.SUBMIT)) is claims

@@ -1,0 +1,346 @@
+"""Explanations: every task says what it waits for and what was tried; equal stories are told once; nothing is a blind "waiting"."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import sark
+from protocol.values.advert import Advert, UnitOffer
+from protocol.values.attempt import TaskEvent, TaskState
+from protocol.values.lease import Fence
+from protocol.values.requirement import Requirement, parse_clause
+from protocol.values.task import Measure, Model, Task, Timeouts, read_task
+from protocol.words import Phase, Reason
+from scheduler.core.commands import Intent, Live, Place
+from scheduler.preview.why import Seen, Why, gave_way, ranges, why, why_lines
+from scheduler.store.backend import Place as StorePlace
+from scheduler.store.progress import clipped
+from scheduler.store.rows import NewCampaign
+from scheduler.store.store import Store
+from swarm.base.home import Home
+from swarm.net.identity import Identity
+
+SCHEDULER = Identity.from_seed("scheduler").peer_id
+WORKER = Identity.from_seed("worker").peer_id
+GIB = 1024**3
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def a_task(n: int, *clauses: str, note: str = "") -> Task:
+    texts = clauses or ("units has CPU (ONNX)",)
+    return Task(
+        campaign="c-one",
+        task=f"c-one/{n}",
+        scheduler=SCHEDULER,
+        model=Model(name="tiny.onnx", sha256="ab" * 32, size=100),
+        unit="CPU (ONNX)",
+        requirement=Requirement(clauses=tuple(parse_clause(text) for text in texts)),
+        measure=Measure(),
+        timeouts=Timeouts(),
+        note=note,
+    )
+
+
+def advert(name: str, ram: int = 8) -> Advert:
+    return Advert(
+        peer=Identity.from_seed(name).peer_id,
+        seq=1,
+        device=f"d-{name}",
+        name=name,
+        ram=ram * GIB,
+        units=(UnitOffer(unit="CPU (ONNX)", runtime="r"),),
+    )
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(place: StorePlace, clock: Clock) -> Store:
+    return Store(place, wall=clock)
+
+
+def submit(store: Store, tasks: Sequence[Task] | None, **terms: int) -> None:
+    store.create_campaign(NewCampaign("c-one", "one", SCHEDULER, "{}", **terms), [], tasks)
+
+
+def begin(
+    store: Store, n: int, attempt: int = 1, *, queued: bool | None = None, device: str = "mini-7"
+) -> None:
+    store.begin_attempts([Intent(f"c-one/{n}", attempt, f"k{n}.{attempt}", WORKER, device, 1)])
+    if queued is not None:
+        fence = Fence(incarnation=1, number=10 * n + attempt)
+        store.record_grant(f"c-one/{n}", attempt, lease=f"l{n}.{attempt}", fence=fence, queued=queued)
+
+
+def told(
+    store: Store,
+    clock: Clock,
+    *,
+    seen: Seen | None = None,
+    only: int | None = None,
+    **more: Sequence[Requirement],
+) -> Why:
+    row = store.campaign("c-one")
+    assert row is not None
+    tasks = [task for task in store.tasks("c-one") if only in (None, task.n)]
+    bodies = {task: read_task(body) for task, body in store.bodies("c-one").items()}
+    attempts = [a for a in store.attempts("c-one") if a.task in {task.id for task in tasks}]
+    return why(
+        row,
+        tasks,
+        bodies,
+        attempts,
+        store.all_events("c-one"),
+        seen or Seen(adverts=(advert("one"),)),
+        clock.now,
+        unplanned=more.get("unplanned", ()),
+    )
+
+
+def test_tasks_with_the_same_story_are_told_once_with_the_clauses_and_what_would_help(
+    store: Store, clock: Clock
+) -> None:
+    submit(store, [a_task(n, "units has CPU (ONNX)", "ram >= 64 GiB") for n in range(1, 38)] + [a_task(38)])
+    clock.now += 72
+    lines = why_lines(told(store, clock))
+    assert lines == [
+        "c-one  one  running for 1:12, priority 50: 38 pending",
+        "",
+        "37 tasks (1-37) wait for a device, for 1:12",
+        "  tiny.onnx × CPU (ONNX)",
+        "    0 of 1 device fit",
+        "      units has CPU (ONNX)  1 fit",
+        "      ram >= 64 GiB         0 fit   nearest: one has 8 GiB",
+        "    Smallest change: ram >= 8 GiB → 1 device",
+        "",
+        "Task 38 waits for a device, for 1:12",
+        "  tiny.onnx × CPU (ONNX)",
+        "    there now and fit: one",
+    ]
+
+
+def test_a_ticket_says_its_place_its_expected_start_and_what_decides(store: Store, clock: Clock) -> None:
+    submit(store, [a_task(1)])
+    begin(store, 1, queued=True)
+    store.set_places([Place("c-one/1", 1, 3, 40.0)])
+    clock.now += 130
+    (story,) = told(store, clock).stories
+    assert story.head == "Task 1 waits for its turn, for 2:10"
+    assert story.why[0] == "at mini-7: queued 3rd, starts in ~40 s"
+    assert story.why[1] == "its priority counts as 50, 2 higher by waiting"
+    assert "Runs of priority 40 or less give way" in told(store, clock).remarks[0]
+    assert story.tried == ("attempt 1: mini-7 has it in its queue (2:10)",)
+
+
+def test_tickets_are_told_together_with_where_each_stands(store: Store, clock: Clock) -> None:
+    submit(store, [a_task(n) for n in (1, 2, 3)])
+    for n, device in ((1, "mini-7"), (2, "mini-7"), (3, "old-pi")):
+        begin(store, n, queued=True, device=device)
+    store.set_places([Place("c-one/1", 1, 1), Place("c-one/2", 1, 2, 9.0)])
+    (story,) = told(store, clock).stories
+    assert story.tasks == (1, 2, 3)
+    assert story.why[0] == "at mini-7 1st, 2nd in ~9.0 s; old-pi"
+
+
+def test_devices_that_fit_say_how_much_of_ours_they_have(store: Store, clock: Clock) -> None:
+    submit(store, [a_task(1)])
+    seen = Seen(adverts=(advert("one"), advert("two")), busy={"one": 3})
+    assert told(store, clock, seen=seen).stories[0].why == (
+        "there now and fit: one (has 3 tasks of yours: no more are kept there at a time), two",
+    )
+
+
+def test_the_lowest_priorities_make_nobody_give_way(store: Store, clock: Clock) -> None:
+    submit(store, [a_task(1)], priority=9)
+    begin(store, 1, queued=True)
+    assert not any("give way" in line for line in told(store, clock).remarks)
+
+
+def test_an_attempt_says_each_word_once_and_no_whole_address(store: Store, clock: Clock) -> None:
+    peer = Identity.from_seed("x").peer_id
+    assert (
+        clipped(f"no way to {peer} at /ip4/192.0.2.7/tcp/4101/p2p/{peer}")
+        == f"no way to …{peer[-8:]} at 192.0.2.7"
+    )
+    submit(store, [a_task(1)])
+    begin(store, 1)
+    store.end_attempt("c-one/1", 1, TaskEvent.LOSE, reason=Reason.LOST, detail="mini-7: its process is gone")
+    assert (
+        told(store, clock).stories[0].tried[0].startswith("attempt 1: mini-7 lost it: its process is gone (")
+    )
+
+
+def test_what_a_worker_says_of_a_ticket_is_told_with_it(store: Store, clock: Clock) -> None:
+    submit(store, [a_task(1)])
+    begin(store, 1, queued=True)
+    store.set_places([Place("c-one/1", 1, None, None, "paused by its owner\x1b[2J")])
+    assert "paused by its owner[2J" in " ".join(told(store, clock).stories[0].why)
+
+
+def test_attempts_are_told_one_by_one_for_a_task_and_counted_for_many(store: Store, clock: Clock) -> None:
+    submit(store, [a_task(1), a_task(2)], attempts=5)
+    for n in (1, 2):
+        begin(store, n, 1, queued=False)
+        clock.now += 12
+        store.end_attempt(f"c-one/{n}", 1, TaskEvent.RETRY, reason=Reason.CRASHED, detail="boom\nmore")
+        begin(store, n, 2, device="old-pi")
+        store.end_attempt(f"c-one/{n}", 2, TaskEvent.REFUSE, reason=Reason.NOT_ALLOWED, detail="not you")
+    together = told(store, clock)
+    assert {line for story in together.stories for line in story.tried} == {
+        "mini-7 failed: crashed: boom",
+        "old-pi did not take it: not-allowed: not you",
+    } or together.stories[0].tried == (
+        "mini-7 failed: crashed: boom (2 times)",
+        "old-pi did not take it: not-allowed: not you (2 times)",
+    )
+    (alone,) = told(store, clock, only=1).stories
+    assert alone.tried == (
+        "attempt 1: mini-7 failed: crashed: boom (0:12)",
+        "attempt 2: old-pi did not take it: not-allowed: not you (0:00)",
+    )
+    assert any(
+        line.startswith("tried 1 of 5 times; elsewhere at once, again where it failed") for line in alone.why
+    )
+
+
+def test_a_task_that_failed_says_why_in_full(store: Store, clock: Clock) -> None:
+    submit(store, [a_task(1)])
+    store.end_pending(
+        ["c-one/1"],
+        TaskEvent.FAIL,
+        reason=Reason.NOTHING_FITS,
+        detail="0 of 2 devices fit\n  ram >= 1 TiB  0 fit",
+    )
+    store.end_campaign("c-one")
+    lines = why_lines(told(store, clock))
+    assert lines[0] == "c-one  one  failed after 0:00, priority 50"
+    assert lines[2] == "Task 1 failed"
+    assert lines[4:] == ["    nothing-fits: 0 of 2 devices fit", "      ram >= 1 TiB  0 fit"]
+
+
+def test_a_run_says_where_it_is_and_that_it_gave_way(store: Store, clock: Clock) -> None:
+    submit(store, [a_task(1)])
+    begin(store, 1, queued=False)
+    store.end_attempt("c-one/1", 1, TaskEvent.PREEMPT, reason=Reason.PREEMPTED)
+    begin(store, 1, 2, queued=False)
+    store.set_progress([Live("c-one/1", 2, Phase.RUN, 12, 100, 1.5)])
+    (story,) = told(store, clock).stories
+    assert story.state is TaskState.RUNNING
+    assert story.why == (
+        "on mini-7: run 12/100 (median 1.5 ms)",
+        "gave way to a higher priority, 1 of at most 2 times",
+    )
+    assert story.tried[0].startswith("attempt 1: mini-7 had to let a higher priority go first")
+    assert gave_way(2).endswith(": it does not again")
+
+
+def test_workers_set_aside_are_told_with_the_reason_and_until_when(store: Store, clock: Clock) -> None:
+    submit(store, [a_task(1)])
+    for peer in ("peer-a", "peer-b", "peer-b", "peer-c"):
+        store.tell(
+            ["c-one"],
+            "worker.set-aside",
+            peer=peer,
+            device=f"d{peer[-1]}",
+            seconds=30,
+            why="3 quick failures",
+        )
+    store.tell(["c-one"], "worker.back", peer="peer-c", device="dc")
+    clock.now += 10
+    assert told(store, clock).remarks == (
+        "da is set aside for another 0:20: 3 quick failures",
+        "db is set aside for another 0:20 (2 times): 3 quick failures",
+    )
+    clock.now += 60
+    assert told(store, clock).remarks[0] == "da was set aside: 3 quick failures"
+
+
+def test_it_is_said_when_nobody_schedules_or_the_swarm_was_not_seen(store: Store, clock: Clock) -> None:
+    submit(store, [a_task(1)])
+    blind = Seen(adverts=None, blind="no gate answers: x", scheduling=False)
+    found = told(store, clock, seen=blind)
+    assert found.remarks == (
+        "Nobody carries c-one on now (no scheduler runs): sark-node watch c-one",
+        "The swarm could not be looked at: no gate answers: x",
+    )
+    assert found.stories[0].why == ("no device has been asked yet",)
+
+
+def test_a_campaign_over_devices_without_tasks_says_what_it_looks_for(store: Store, clock: Clock) -> None:
+    submit(store, None)
+    need = Requirement(clauses=(parse_clause("ram >= 1 TiB"),))
+    found = told(store, clock, unplanned=[need])
+    assert found.remarks[0].startswith("Its tasks follow from the devices that fit")
+    assert found.remarks[1] == "0 of 1 device fit"
+
+
+def test_a_replica_that_lacks_a_device_says_so(store: Store, clock: Clock) -> None:
+    note = "2 devices of one class are needed, 1 is there"
+    submit(store, [a_task(1, "units has CPU (ONNX)", "device != d-one", note=note)])
+    assert told(store, clock).stories[0].why[0] == note
+
+
+def test_every_state_of_a_task_has_a_story(store: Store, clock: Clock) -> None:
+    submit(store, [a_task(1)])
+    begin(store, 1)
+    (task,) = store.tasks("c-one")
+    row = store.campaign("c-one")
+    assert row is not None
+    for state in TaskState:
+        found = why(row, [replace(task, state=state, cancel=True)], {}, (), (), Seen(adverts=None), clock.now)
+        assert found.stories[0].head.startswith("Task 1 ")
+        assert "waiting" not in " ".join(why_lines(found))
+
+
+def test_numbers_on_end_are_told_as_a_range() -> None:
+    assert ranges([8, 3, 5, 9, 10]) == "3, 5, 8-10"
+    assert ranges(range(0, 100, 2)).endswith(" …")
+
+
+def test_the_command_tells_a_campaign_a_task_and_what_is_not_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = tmp_path / "home"
+    with Store(Home.at(home).store) as store:
+        submit(store, [a_task(1), a_task(2)])
+        store.end_pending(["c-one/1"], TaskEvent.CANCEL)
+
+    def run(*arguments: str) -> int:
+        with pytest.raises(SystemExit) as ended:
+            sark.main(["--home", str(home), "explain", *arguments])
+        assert isinstance(ended.value.code, int)
+        return ended.value.code
+
+    assert run() == 0
+    out = capsys.readouterr().out
+    assert "The swarm could not be looked at: no gate is known here" in out
+    assert "Nobody carries c-one on now" in out
+    assert run("c-one/1", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [story["head"] for story in told["stories"]] == ["Task 1 is cancelled"]
+    assert run("c-one/7") == 2
+    assert "c-one has no task '7'" in capsys.readouterr().err
+
+
+def test_a_replica_without_a_device_of_its_own_is_told_without_our_own_clauses(
+    store: Store, clock: Clock
+) -> None:
+    note = "2 devices of one class are needed, 1 is there"
+    apart = Requirement(clauses=(parse_clause("device != d-1"), parse_clause("ram >= 900 TiB")))
+    submit(store, [a_task(1).model_copy(update={"replica": 2, "note": note, "requirement": apart})])
+    (story,) = told(store, clock, seen=Seen(adverts=(advert("one"),))).stories
+    assert story.why == (note, "join another device of that class, or ask for fewer replicas")

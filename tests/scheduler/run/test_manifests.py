@@ -1,0 +1,147 @@
+"""The deeds of a home: made once, the same after a restart, gone when the campaign is."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from protocol.messages.work import LiveLease
+from protocol.signed.campaign_manifest import open_deed, read_cover
+from protocol.values.advert import Advert
+from protocol.values.attempt import TaskState
+from protocol.values.lease import Fence
+from protocol.values.requirement import Requirement
+from protocol.values.task import Measure, Model, Task, Timeouts, task_body
+from scheduler.adoption.adopt import tally
+from scheduler.adoption.recovery import Gathered, Heard
+from scheduler.core.state import Entry
+from scheduler.run.manifests import deeds_in
+from scheduler.run.missing_models import Lacking
+from scheduler.store.rows import NewCampaign, NewModel
+from scheduler.store.store import Store
+from swarm.net.identity import Identity, verify
+
+ANN, BOB = Identity.from_seed("ann"), Identity.from_seed("bob")
+SHA = "a" * 64
+
+
+def tasks(count: int) -> list[Task]:
+    return [
+        Task(
+            campaign="c-one",
+            task=f"c-one/{n}",
+            scheduler=ANN.peer_id,
+            model=Model(name="m.onnx", sha256=SHA, size=10),
+            unit="CPU (ONNX)",
+            requirement=Requirement(),
+            measure=Measure(),
+            timeouts=Timeouts(),
+        )
+        for n in range(1, count + 1)
+    ]
+
+
+def test_a_deed_is_made_once_and_says_what_the_campaign_is(tmp_path: Path) -> None:
+    new = NewCampaign("c-one", "one", ANN.peer_id, "{}", limit_s=60.0, priority=70)
+    models = [NewModel("m", SHA, 10, "m.onnx")]
+    with Store(tmp_path / "store.db", wall=lambda: 1_790_000_000.5) as store:
+        store.create_campaign(new, models, tasks(12))
+        row = store.campaign("c-one")
+        assert row is not None
+        bodies = {task.id: store.bodies("c-one")[task.id] for task in store.tasks("c-one")}
+    deeds = deeds_in(tmp_path)
+    kept = deeds.take_up(row, models, bodies, ANN)
+    assert kept is not None
+    data = kept.path.read_bytes()
+    assert (kept.sha256, kept.size) == (hashlib.sha256(data).hexdigest(), len(data))
+    cover = read_cover(data)
+    assert verify(ANN.peer_id, cover.message, cover.signature)
+    deed = open_deed(cover).deed
+    assert (deed.limit_s, deed.created, deed.priority) == (60.0, 1_790_000_000, 70)
+    assert deed.tasks == tuple(task_body(task) for task in tasks(12))
+    again = deeds_in(tmp_path)
+    assert again.take_up(row, models, bodies, ANN) == kept
+    assert again.find(kept.sha256, ["c-one"]) == kept.path
+    assert again.find(kept.sha256, ["c-two"]) is None
+    again.tidy(["c-one"])
+    assert kept.path.exists()
+    again.tidy([])
+    assert not kept.path.exists()
+    assert deeds_in(tmp_path).take_up(row, models, bodies, BOB) is None, "only its owner can sign it"
+
+
+def heard(name: str, *leases: LiveLease, epoch: int = 1) -> tuple[str, Heard]:
+    peer = Identity.from_seed(name).peer_id
+    return peer, Heard(Advert(peer=peer, seq=1, device=f"d-{name}", name=name), leases, epoch)
+
+
+def lease(n: int, attempt: int = 1, *, queued: bool = False, settled: bool = False) -> LiveLease:
+    fence = Fence(incarnation=1, number=n)
+    return LiveLease(
+        task=f"c-one/{n}",
+        attempt=attempt,
+        lease=f"w-{n}.{attempt}",
+        fence=fence,
+        queued=queued,
+        settled=settled,
+    )
+
+
+def test_a_task_is_where_it_got_furthest() -> None:
+    gathered = Gathered()
+    gathered.heard |= dict(
+        [
+            heard("one", lease(1, settled=True), lease(2, settled=True), lease(3, queued=True), epoch=2),
+            heard("two", lease(1, 2, queued=True), lease(2, 2), lease(3, 2, queued=True), epoch=4),
+        ]
+    )
+    places = gathered.places()
+    assert {task: (place.device, place.attempt) for task, place in places.items()} == {
+        "c-one/1": ("one", 1),  # the ticket was a second one, or is asked for again if the first had failed
+        "c-one/2": ("two", 2),  # it would not run again if it had succeeded
+        "c-one/3": ("two", 2),
+    }
+    assert gathered.epoch == 4
+
+
+def test_the_count_of_an_adoption_is_told_in_a_line(tmp_path: Path) -> None:
+    gathered = Gathered()
+    gathered.heard |= dict([heard("one", lease(1), lease(2, settled=True), lease(3, queued=True))])
+    with Store(tmp_path / "store.db") as store:
+        store.create_campaign(NewCampaign("c-one", "one", ANN.peer_id, "{}"), [], tasks(5))
+        row = store.campaign("c-one")
+        assert row is not None
+        kept = deeds_in(tmp_path).take_up(row, [], store.bodies("c-one"), ANN)
+    assert kept is not None
+    opened = open_deed(read_cover(kept.path.read_bytes()))
+    adoption = tally(opened.deed, opened.tasks, gathered.places(), {})
+    assert adoption.line() == "5 tasks: 1 running, 1 waiting in queues, 1 finished elsewhere, 2 to do"
+
+
+def test_a_task_without_its_model_waits_until_the_model_is_brought(tmp_path: Path) -> None:
+    lacking = Lacking(tmp_path)
+    entry = Entry(task=tasks(1)[0])
+    ((task, words),) = lacking.mark([entry])
+    assert task == "c-one/1"
+    assert words == "waits for its model m.onnx: sark-node adopt c-one --models FOLDER"
+    lacking.look(10.0)
+    assert entry.lacks_model
+    (tmp_path / SHA).write_bytes(b"0123456789")
+    lacking.look(11.0)
+    assert entry.lacks_model, "the disk was looked at just now"
+    lacking.look(12.0)
+    assert not entry.lacks_model
+    assert lacking.mark([Entry(task=tasks(1)[0])]) == ()
+
+
+def test_a_task_that_ended_without_its_model_is_not_watched_for_any_more(tmp_path: Path) -> None:
+    lacking = Lacking(tmp_path)
+    ended, waits = (Entry(task=task) for task in tasks(2))
+    lacking.mark([ended, waits])
+    assert lacking.waiting == 2
+    ended.state = TaskState.CANCELLED
+    lacking.look(10.0)
+    assert lacking.waiting == 1
+    waits.state = TaskState.CANCELLED
+    lacking.look(20.0)
+    assert lacking.waiting == 0

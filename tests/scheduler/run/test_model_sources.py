@@ -1,0 +1,115 @@
+"""Which workers a scheduler names to one that is about to fetch a model."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import pytest
+import trio
+
+from protocol.messages.blobs import MAX_OTHERS
+from protocol.words import Reason
+from scheduler.core.ranking import WorkerView
+from scheduler.run.model_sources import LASTS_S, Holders
+from swarm.index.query import QueryResult
+from swarm.net.identity import Identity, verify
+
+SHA = "ab" * 32
+ME = Identity.from_seed("scheduler")
+PEERS = [Identity.from_seed(n).peer_id for n in range(40)]
+AT = ("/ip4/192.0.2.7/tcp/4102",)
+
+
+@dataclass
+class Books:
+    """What is used of the book."""
+
+    views: dict[str, WorkerView] = field(default_factory=dict)
+    fetching: set[str] = field(default_factory=set)
+    heard: int = 0
+
+    def may_fetch(self, peer: str, sha256: str) -> bool:
+        return sha256 == SHA and peer in self.fetching
+
+    def found(self, need: str, adverts: object, now: float) -> list[object]:
+        self.heard += 1
+        return []
+
+    def has(self, peer: str, **more: object) -> WorkerView:
+        self.views[peer] = WorkerView(peer, AT, warm={SHA}, **more)  # type: ignore[arg-type]
+        return self.views[peer]
+
+
+class Index:
+    asked = 0
+
+    async def model(self, sha256: str, limit: int = 32) -> QueryResult:
+        self.asked += 1
+        return QueryResult((), (), 0, True, {})
+
+
+@pytest.fixture
+def books() -> Books:
+    made = Books(fetching={PEERS[0]})
+    made.views[PEERS[0]] = WorkerView(PEERS[0], AT)
+    return made
+
+
+def holders(books: Books, nursery: trio.Nursery, index: Index | None = None) -> Holders:
+    return Holders(
+        books,  # type: ignore[arg-type]
+        index or Index(),  # type: ignore[arg-type]
+        ME,
+        nursery=nursery,
+        carry_out=lambda orders: None,
+        wall=lambda: 1000.0,
+        rng=random.Random(1),
+    )
+
+
+async def named(books: Books, peer: str = PEERS[0]) -> set[str] | None:
+    async with trio.open_nursery() as nursery:
+        told = await holders(books, nursery).where(peer, SHA)
+    return None if told is None else {each.peer for each in told.others}
+
+
+async def test_who_has_no_task_that_needs_it_is_told_nothing(books: Books) -> None:
+    books.has(PEERS[1])
+    assert await named(books, PEERS[1]) is None
+
+
+async def test_those_that_have_it_and_those_that_are_fetching_it_are_named(books: Books) -> None:
+    books.has(PEERS[1])
+    books.views[PEERS[2]] = WorkerView(PEERS[2], AT)
+    books.fetching.add(PEERS[2])
+    books.views[PEERS[3]] = WorkerView(PEERS[3], AT)
+    assert await named(books) == {PEERS[1], PEERS[2]}
+
+
+async def test_those_that_cannot_be_reached_or_do_not_serve_us_are_not(books: Books) -> None:
+    books.has(PEERS[1], trouble=1)
+    books.has(PEERS[2], refused=Reason.NOT_ALLOWED)
+    books.has(PEERS[3]).addresses = ()
+    assert await named(books) == set()
+
+
+async def test_of_many_some_are_named_with_a_slip_for_the_asker_alone(books: Books) -> None:
+    for peer in PEERS[1:]:
+        books.has(peer)
+    async with trio.open_nursery() as nursery:
+        told = await holders(books, nursery).where(PEERS[0], SHA)
+    assert told is not None
+    assert len(told.others) == MAX_OTHERS
+    assert told.slip is not None
+    assert (told.slip.taker, told.slip.sha256, told.slip.until) == (PEERS[0], SHA, 1000 + LASTS_S)
+    assert verify(ME.peer_id, told.slip.message, told.slip.signature)
+
+
+async def test_where_few_are_known_the_index_is_asked_once_in_a_while(books: Books) -> None:
+    index = Index()
+    async with trio.open_nursery() as nursery:
+        made = holders(books, nursery, index)
+        for _ in range(3):
+            await made.where(PEERS[0], SHA)
+    assert (index.asked, books.heard) == (1, 1)

@@ -1,0 +1,53 @@
+"""What orders write to disk, in the order in which the book decided it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from protocol.messages.work import Conflict
+from protocol.values.attempt import TaskState
+from protocol.words import Reason
+from scheduler.core.commands import CommitTo, Switch
+from scheduler.run.manifests import deeds_in
+from scheduler.run.persist import Keeper
+from scheduler.store.backend import Place
+from scheduler.store.rows import NewCampaign
+from scheduler.store.store import Store
+from tests.scheduler.book_parts import SCHEDULER, Story, a_task, of, quote
+
+
+def test_a_second_ticket_that_is_asked_for_and_at_once_the_only_one_is_written_in_that_order(
+    tmp_path: Path, place: Place
+) -> None:
+    store = Store(place)
+    campaign = NewCampaign(
+        id="c-one",
+        name="n",
+        scheduler=SCHEDULER,
+        spec="{}",
+        attempts=3,
+        backoff_s=5,
+        wait_s=60,
+        limit_s=None,
+        priority=50,
+    )
+    store.create_campaign(campaign, [], [a_task(1)])
+    keeper = Keeper(store, deeds_in(tmp_path), {}, {"c-one": 1})
+    story = Story(1, 2)
+    first = story.commits[0]
+    keeper.carry_out(story.commits)
+    keeper.carry_out(story.grant(first, queued=True, position=1))
+    second = story.book.entries[first.task].spare
+    assert second is not None
+    busy = Conflict(reason=Reason.BUSY, quote=quote())
+    keeper.carry_out(story.tell(story.book.conflict(first.task, second.attempt, busy, story.now)))
+    story.now = story.book.view(second.worker).retry_at + 0.05
+    broken = story.book.broken(first.peer, story.now)
+    lost = story.book.all_lost(first.peer, Reason.LOST, "its process is gone", story.now)
+    orders = [*broken, *lost]
+    assert of(orders, CommitTo), "it is asked for as a second one"
+    assert of(orders, Switch), "and then the first one is gone"
+    keeper.carry_out(orders)
+    row = store.tasks("c-one")[0]
+    assert (row.state, row.worker) == (TaskState.COMMITTING, second.worker)
+    store.close()

@@ -1,0 +1,75 @@
+"""What a restart takes up from the store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from protocol.values.attempt import TaskEvent
+from protocol.values.lease import Fence
+from protocol.values.record import DeviceFacts, Ran, Record, Timing, pack_samples, record_body
+from protocol.words import Outcome
+from scheduler.core.commands import Intent
+from scheduler.run.restore import entries_of
+from scheduler.store.backend import Place
+from scheduler.store.rows import NewCampaign, ResultRow
+from scheduler.store.store import Store
+from tests.scheduler.book_parts import PEERS, SCHEDULER, SHA, UNIT, a_task
+
+
+class Counting(Store):
+    """Counts how often all results are read."""
+
+    reads = 0
+
+    def rows(self, campaign: str) -> tuple[ResultRow, ...]:
+        self.reads += 1
+        return super().rows(campaign)
+
+
+@pytest.fixture
+def store(place: Place) -> Iterator[Counting]:
+    opened = Counting(place)
+    with opened:
+        yield opened
+
+
+def succeed(store: Store, n: int, device: str) -> None:
+    task, fence = f"c-one/{n}", Fence(incarnation=1, number=n)
+    store.begin_attempts([Intent(task, 1, f"key-{n}", PEERS[0], "w", 1)])
+    store.record_grant(task, 1, lease=f"l-{n}", fence=fence, queued=False)
+    record = Record(
+        campaign="c-one",
+        task=task,
+        attempt=1,
+        fence=fence,
+        worker=PEERS[0],
+        task_sha256=SHA,
+        model_sha256=SHA,
+        outcome=Outcome.COMPLETE,
+        device=DeviceFacts(device=device, name="w"),
+        ran=Ran(unit=UNIT, driver="x", runtime="r"),
+        timings=(Timing(samples=pack_samples([1]), warmup=pack_samples([]), cpu_s=0, wall_s=0),),
+    )
+    kept = store.record_result(
+        task=task,
+        attempt=1,
+        fence=fence,
+        worker=PEERS[0],
+        sha256=SHA,
+        body=record_body(record),
+        signature=bytes(64),
+        event=TaskEvent.SUCCEED,
+    )
+    assert kept.stale is None
+
+
+def test_where_replicas_ran_is_read_at_once_however_many_there_are(store: Counting) -> None:
+    tasks = [a_task(n, replica=1 + (n - 1) % 2) for n in range(1, 9)]
+    store.create_campaign(NewCampaign("c-one", "one", SCHEDULER, "{}"), [], tasks)
+    for n in range(1, 7):
+        succeed(store, n, f"device-{n}")
+    entries = entries_of(store, "c-one", store.bodies("c-one"))
+    assert [entry.ran_on for entry in entries] == [*(f"device-{n}" for n in range(1, 7)), "", ""]
+    assert store.reads == 1

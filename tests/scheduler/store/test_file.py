@@ -1,0 +1,70 @@
+"""A store in a file: a full disk, a lock, junk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from protocol.errors import ResourceError
+from scheduler.store.migrations import MIGRATIONS
+from scheduler.store.rows import NewCampaign
+from scheduler.store.store import Store
+from tests.scheduler.book_parts import SCHEDULER, a_task
+
+
+def fill(store: Store, campaign: str, tasks: int) -> None:
+    new = NewCampaign(id=campaign, name="one", scheduler=SCHEDULER, spec="{}")
+    store.create_campaign(new, [], [a_task(n, campaign=campaign) for n in range(1, tasks + 1)])
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    made = Store(tmp_path / "store.db", wall=lambda: 1000.0)
+    fill(made, "c-one", 3)
+    return made
+
+
+def test_a_full_disk_is_one_clear_line_and_nothing_is_lost(store: Store) -> None:
+    pages = store._connection.exec_driver_sql("PRAGMA page_count").scalar_one()
+    store._connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(ResourceError, match="the disk is full"):
+        fill(store, "c-big", tasks=500)
+    assert store.campaign("c-big") is None
+    assert len(store.tasks("c-one")) == 3
+    store._connection.exec_driver_sql("PRAGMA max_page_count = 1000000")
+    fill(store, "c-big", tasks=500)
+    assert len(store.tasks("c-big")) == 500
+
+
+def test_a_locked_store_is_one_clear_line(store: Store) -> None:
+    with Store(store.place) as other:
+        store._connection.exec_driver_sql("PRAGMA busy_timeout = 10")
+        with other._writing(), pytest.raises(ResourceError, match="locked"):
+            store.request_cancel("c-one")
+    assert store.request_cancel("c-one") == 3
+
+
+def test_a_store_is_opened_and_read_while_another_process_writes(store: Store) -> None:
+    with store._writing(), Store(store.place) as other:
+        assert len(other.tasks("c-one")) == 3
+
+
+def test_junk_a_damaged_file_and_a_folder_are_told_apart(tmp_path: Path) -> None:
+    junk = tmp_path / "junk.db"
+    junk.write_bytes(b"not a database at all" * 400)
+    with pytest.raises(ResourceError, match="not a store"):
+        Store(junk)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ResourceError, match="cannot be opened"):
+        Store(tmp_path / "folder")
+
+
+def test_a_store_of_a_newer_version_is_left_alone(store: Store) -> None:
+    store._connection.exec_driver_sql(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
+    store.close()
+    assert isinstance(store.place, Path)
+    before = store.place.read_bytes()
+    with pytest.raises(ResourceError, match="newer sark-node"):
+        Store(store.place)
+    assert store.place.read_bytes() == before

@@ -1,0 +1,254 @@
+"""A whole store out and in again, between both sorts of place, and what is removed when it is old."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from protocol.errors import CampaignError
+from protocol.values.attempt import TaskEvent, TaskState
+from protocol.values.lease import Fence
+from protocol.words import Reason
+from scheduler.core.commands import Intent
+from scheduler.store import schema
+from scheduler.store.archive import check_archive, read_archive, write_archive
+from scheduler.store.backend import Place
+from scheduler.store.event_chain import check_chain
+from scheduler.store.experiments import KeptModel
+from scheduler.store.retention import forget_old, read_age
+from scheduler.store.rows import NewCampaign, NewModel
+from scheduler.store.store import Store
+from scheduler.store.transfer import TABLES, Loaded
+from tests.scheduler.book_parts import PEERS, SCHEDULER, SHA, a_task
+from tests.scheduler.conftest import on_server
+
+BODY = bytes(range(256))
+HOSTILE = "a\x1b[31m\u202e,=1+1\n<b>é\U0001f600"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_790_000_000.123456
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def live(store: Store, campaign: str, *, tasks: int = 3, end: bool = True) -> None:
+    """A campaign with a result, a failure, a cancelled task and one that is lost and tried again."""
+    store.create_campaign(
+        NewCampaign(campaign, HOSTILE, SCHEDULER, '{"x": 1}', limit_s=1.1),
+        [NewModel("m.onnx", SHA, 3_000_000_000)],
+        [a_task(n, campaign=campaign) for n in range(1, tasks + 1)],
+        folder=f"/of/{campaign}",
+    )
+    fence = Fence(incarnation=2**32, number=2**50)
+    store.begin_attempts([Intent(f"{campaign}/1", 1, f"{campaign}/1/1", PEERS[0], "mini", 1)])
+    store.record_grant(f"{campaign}/1", 1, lease="l", fence=fence, queued=False)
+    store.record_result(
+        task=f"{campaign}/1",
+        attempt=1,
+        fence=fence,
+        worker=PEERS[0],
+        sha256=SHA,
+        body=BODY,
+        signature=bytes(64),
+        event=TaskEvent.SUCCEED,
+        figures={"inference_ms_median": 1 / 3, "device": HOSTILE},
+    )
+    store.end_pending([f"{campaign}/2"], TaskEvent.FAIL, reason=Reason.NOTHING_FITS, detail=HOSTILE)
+    store.tell([campaign], "worker.says", why=HOSTILE, nul="\0", number=0.1)
+    if end:
+        rest = [f"{campaign}/{n}" for n in range(3, tasks + 1)]
+        store.end_pending(rest, TaskEvent.CANCEL, reason=Reason.CANCELLED)
+        store.end_campaign(campaign)
+    store.remember_worker(PEERS[0], "mini", ["/ip4/192.0.2.1/tcp/1"])
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(place: Place, clock: Clock) -> Iterator[Store]:
+    with Store(place, wall=clock) as made:
+        made.page = 2
+        live(made, "c-one")
+        clock.now += 100
+        live(made, "c-two", tasks=5)
+        clock.now += 100
+        live(made, "c-open", end=False)
+        made.save_version(
+            "nightly", digest="d", spec="{}", models=[KeptModel("m", SHA, 1)], folder="/", alarm=0.1
+        )
+        yield made
+
+
+@pytest.fixture(params=["to sqlite", "to postgresql"])
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    if request.param == "to sqlite":
+        return tmp_path / "target.db"
+    return on_server(request.getfixturevalue("postgres"))
+
+
+def everything(store: Store) -> list[object]:
+    store.page = 2  # what is longer goes out page by page
+    return list(store.dump())
+
+
+def test_every_table_goes_along() -> None:
+    assert set(TABLES) == set(schema.metadata.tables)
+
+
+def test_all_that_goes_out_comes_in_byte_for_byte_and_a_second_time_changes_nothing(
+    store: Store, target: Place, tmp_path: Path
+) -> None:
+    before = everything(store)
+    file = tmp_path / "all.jsonl.gz"
+    assert write_archive(file, store.dump()) == 3
+    assert file.stat().st_mode & 0o777 == 0o600
+    check_archive(file)
+    with Store(target) as other:
+        assert other.load(read_archive(file), with_open=True) == Loaded(new=3)
+        assert everything(other) == before
+        assert other.load(read_archive(file), with_open=True) == Loaded(known=3)
+        assert everything(other) == before
+        for campaign in ("c-one", "c-two", "c-open"):
+            assert check_chain(other.all_events(campaign), other.event_count(campaign)) is None
+        assert other.rows("c-one")[0].record == BODY
+        assert other.results_page() == store.results_page()
+        other.next_epoch("c-open")  # and it goes on, with the chain
+        assert check_chain(other.all_events("c-open"), other.event_count("c-open")) is None
+        assert [task.state for task in other.tasks("c-open")][2] is TaskState.PENDING
+
+
+def test_simulations_in_files_from_before_they_had_a_verdict_are_not_taken_for_measurements(
+    store: Store, tmp_path: Path
+) -> None:
+    rows = [row for name, row in list(store.dump()) if name == "results" and row["state"] == "succeeded"]
+    units = ("Fake (Simulation)", "CPU (ONNX)")
+    file = tmp_path / "old.jsonl.gz"
+    write_archive(file, [("results", rows[0] | {"unit": unit, "verdict": "valid"}) for unit in units])
+    assert [row["verdict"] for _, row in read_archive(file)] == ["simulated", "valid"]
+
+
+def test_open_campaigns_stay_out_unless_they_are_wanted(store: Store, target: Place, tmp_path: Path) -> None:
+    file = tmp_path / "all.jsonl.gz"
+    write_archive(file, store.dump())
+    with Store(target) as other:
+        assert other.load(read_archive(file), with_open=False) == Loaded(new=2, open=1)
+        assert other.unfinished_campaigns() == ()
+
+
+def test_a_backup_takes_the_place_of_what_is_there(store: Store, target: Place) -> None:
+    with Store(target) as other:
+        live(other, "c-else")
+        assert other.replace(store.dump()) == 3
+        assert everything(other) == everything(store)
+
+
+def test_what_goes_out_is_of_one_instant_while_others_write(store: Store) -> None:
+    entries = store.dump()
+    first = next(entries)
+    with Store(store.place) as other:
+        other.next_epoch("c-one")
+        live(other, "c-late")
+    dumped = [first, *entries]
+    assert {row["id"] for name, row in dumped if name == "campaigns"} == {"c-one", "c-two", "c-open"}
+    assert next(row for name, row in dumped if name == "campaigns")["epoch"] == 0
+    assert store.campaign("c-late") is not None
+
+
+def test_a_file_of_sqlite_is_copied_whole_while_others_write(store: Store, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.db"
+    if not store.copy_file(copy):
+        assert not isinstance(store.place, Path)
+        return
+    with Store(copy) as other:
+        assert everything(other) == everything(store)
+
+
+def cut(data: bytes) -> bytes:
+    return data[: len(data) // 2]
+
+
+def without_a_line(data: bytes) -> bytes:
+    lines = gzip.decompress(data).splitlines(keepends=True)
+    return gzip.compress(b"".join(lines[:5] + lines[6:]))
+
+
+def with_a_changed_record(data: bytes) -> bytes:
+    return gzip.compress(gzip.decompress(data).replace(b'"mini"', b'"maxi"'))
+
+
+def without_its_end(data: bytes) -> bytes:
+    return gzip.compress(b"".join(gzip.decompress(data).splitlines(keepends=True)[:-1]))
+
+
+def of_a_newer_form(data: bytes) -> bytes:
+    return gzip.compress(gzip.decompress(data).replace(b'"version": ', b'"version": 9', 1))
+
+
+def with_a_wrong_cell(data: bytes) -> bytes:
+    lines = gzip.decompress(data).splitlines(keepends=True)
+    lines[1] = json.dumps({"table": "campaigns", "row": {"id": 5}}).encode() + b"\n"
+    return gzip.compress(b"".join(lines))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [cut, without_a_line, with_a_changed_record, without_its_end, of_a_newer_form, with_a_wrong_cell],
+)
+def test_a_damaged_file_is_told_apart_before_anything_is_changed(
+    tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    file = tmp_path / "all.jsonl.gz"
+    with Store(tmp_path / "store.db") as store:
+        live(store, "c-one")
+        write_archive(file, store.dump())
+    file.write_bytes(damage(file.read_bytes()))
+    with pytest.raises(CampaignError) as told:
+        check_archive(file)
+    assert str(file) in told.value.what
+
+
+def test_no_file_of_ours_is_told_as_that(tmp_path: Path) -> None:
+    for data in (b"", b"junk", gzip.compress(b'{"format": "other"}\n'), gzip.compress(b"[]\n")):
+        file = tmp_path / "junk"
+        file.write_bytes(data)
+        with pytest.raises(CampaignError):
+            check_archive(file)
+
+
+def test_what_ended_long_ago_goes_with_all_that_belongs_to_it_and_open_campaigns_stay(
+    store: Store, clock: Clock
+) -> None:
+    clock.now += read_age("1d")
+    assert [row.id for row in store.old_campaigns(read_age("1d"))] == ["c-one", "c-two"]
+    assert [row.id for row in store.old_campaigns(read_age("1d"), keep=1)] == ["c-one"]
+    assert store.old_campaigns(read_age("2d")) == ()
+    assert forget_old(store, read_age("1d"), keep=1) == ("c-one",)
+    assert {name for name, row in everything(store) if "c-one" in str(row)} == set()
+    assert forget_old(store, read_age("1h")) == ("c-two",)
+    assert [row.id for row in store.unfinished_campaigns()] == ["c-open"]
+    assert not store.forget_campaign("c-open")
+    assert not store.forget_campaign("c-nobody")
+    assert len(store.tasks("c-open")) == 3
+
+
+def test_the_store_says_where_it_is_and_how_much_there_is(store: Store) -> None:
+    told = store.about()
+    assert (told["rows"]["campaigns"], told["open_campaigns"], told["rows"]["records"]) == (3, 1, 3)
+    assert told["bytes"] > 10_000
+    assert told["engine"].split()[0] in ("SQLite", "PostgreSQL")
+
+
+@pytest.mark.parametrize("text", ["", "90", "d", "0d", "-1d", "90 days", "1.5d"])
+def test_an_age_without_a_number_and_a_unit_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="90d"):
+        read_age(text)

@@ -1,0 +1,189 @@
+"""Floods over real sockets: many keys from one network, which here is the /24 of an address of this machine.
+
+What is asserted each time: an honest peer from elsewhere is served while the flood goes on, and nothing of it is left behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+import trio
+from libp2p.crypto.ed25519 import create_new_key_pair
+from libp2p.peer.id import ID
+from libp2p.relay.circuit_v2.pb.circuit_pb2 import OK, RESOURCE_LIMIT_EXCEEDED, HopMessage, Reservation
+from libp2p.relay.circuit_v2.pb.circuit_pb2 import PeerId as PeerMessage
+
+from protocol.errors import Unreachable
+from protocol.messages.reach import REACH, DialBack, DialledBack
+from protocol.words import Family
+from swarm.join.host import HostNetwork, open_host
+from swarm.net.addresses import network_of
+from swarm.net.identity import Identity, peer_id_bytes
+from swarm.net.link import Links
+from swarm.net.network import Stream
+from swarm.net.reservations import RelayDesk, RelayLimits
+from swarm.p2p.connection_gater import ArrivalLimits, Arrivals
+from swarm.p2p.yamux import BoundedYamux
+from swarm.reach.autonat import DialBackDesk
+from swarm.relay.wire import OWN_HOP, read_message, write_message
+from tests.swarm.attacker import LOOPBACK, MSS, attack, line, tcp
+
+ECHO = "/sark/echo/1"
+SHARE = 6
+FLOOD = 18
+FROM = "127.0.1.7"
+"""Where the flood comes from: another /24 than 127.0.0.1's."""
+
+
+async def echo(stream: Stream) -> None:
+    while data := await stream.receive_some():
+        await stream.send_all(data)
+
+
+async def until(condition: Callable[[], bool], within_s: float = 20.0) -> None:
+    with trio.fail_after(within_s):
+        while not condition():
+            await trio.sleep(0.02)
+
+
+def connections_alive() -> int:
+    gc.collect()
+    return sum(isinstance(thing, BoundedYamux) for thing in gc.get_objects())
+
+
+@asynccontextmanager
+async def victim_with(arrivals: Arrivals, listen: str = LOOPBACK) -> AsyncIterator[HostNetwork]:
+    async with open_host(
+        Identity.from_seed("victim"), listen=[listen], server=True, arrivals=arrivals
+    ) as one:
+        one.handle(ECHO, echo)
+        yield one
+
+
+async def is_served(victim: HostNetwork) -> bool:
+    """Within less than the ten seconds after which half-open connections end by themselves."""
+    async with open_host(Identity.fresh(), server=False) as honest:
+        with trio.fail_after(8):
+            while True:
+                with contextlib.suppress(Unreachable):
+                    stream = await honest.open(victim.peer_id, ECHO, victim.addresses)
+                    await stream.send_all(b"hello")
+                    return await stream.receive_some() == b"hello"
+
+
+async def test_many_keys_from_one_network_get_its_share_of_connections_and_leave_nothing_behind() -> None:
+    arrivals = Arrivals(ArrivalLimits(per_network=SHARE), sharing=network_of)
+    async with victim_with(arrivals) as victim:
+        assert await is_served(victim)
+        await until(lambda: not arrivals._held)
+        tasks, alive = trio.lowlevel.current_statistics().tasks_living, connections_alive()
+        async with AsyncExitStack() as stack:
+            for number in range(FLOOD):
+                keys = create_new_key_pair(Identity.from_seed(f"flood {number}").seed)
+                with contextlib.suppress(Exception):  # however a closed door shows
+                    link = await stack.enter_async_context(attack(victim, keys=keys, source=FROM))
+                    await link.speak(ECHO, b"x" * 10_000)
+            assert len(victim.connected()) == SHARE
+            assert arrivals.refused["network-share"] == FLOOD - SHARE
+            assert await is_served(victim)
+        await until(lambda: not victim.connected() and not arrivals._held and not arrivals._unproved)
+        await until(lambda: trio.lowlevel.current_statistics().tasks_living <= tasks)
+        await until(lambda: connections_alive() <= alive)
+
+
+@pytest.mark.parametrize("source", [FROM, "127.0.0.1"], ids=["from elsewhere", "from the same address"])
+async def test_connections_that_prove_nothing_keep_nobody_out_and_leave_nothing_behind(source: str) -> None:
+    limits = ArrivalLimits(pending=SHARE, pending_per_ip=SHARE)
+    arrivals = Arrivals(limits, sharing=network_of)
+    said = [b"", b"\x13/multi", line(MSS[:-1]), line(MSS[:-1]) + line(b"/noise"), b"\x00"]
+    said.append(said[3] + b"\x00\x20" + bytes(16))  # half of a handshake's first message
+    async with victim_with(arrivals) as victim:
+        assert await is_served(victim)
+        await until(lambda: not arrivals._held)
+        tasks = trio.lowlevel.current_statistics().tasks_living
+        async with AsyncExitStack() as stack:
+            for number in range(4 * FLOOD):
+                stream = await stack.enter_async_context(await tcp(victim, source))
+                with contextlib.suppress(trio.BrokenResourceError):
+                    await stream.send_all(said[number % len(said)])
+            await until(lambda: arrivals._held.total() <= SHARE, within_s=8.0)
+            assert await is_served(victim)
+        await until(lambda: not arrivals._held and not arrivals._unproved)
+        await until(lambda: trio.lowlevel.current_statistics().tasks_living <= tasks)
+    assert arrivals.refused["pending"] > FLOOD
+
+
+async def reserve_from(gate: HostNetwork, node: HostNetwork, source: str, times: int = 1) -> list[int]:
+    """Statuses that a node gets that comes from that address, and says in its message that it is somebody else."""
+    await node._swarm.punch(
+        ID(peer_id_bytes(gate.peer_id)), gate.addresses[0], (source, 0), as_responder=False
+    )
+    named = PeerMessage(id=peer_id_bytes(Identity.from_seed("honest").peer_id))
+    forged = Reservation(expire=2**62, voucher=b"signed by nobody", addrs=[b"\xff" * 30])
+    statuses = []
+    for _ in range(times):
+        stream = await node.open(gate.peer_id, OWN_HOP)
+        await write_message(stream, HopMessage(type=HopMessage.RESERVE, peer=named, reservation=forged))
+        statuses.append((await read_message(stream, HopMessage())).status)
+        await stream.aclose()
+    return statuses
+
+
+async def test_a_flood_of_reservations_leaves_places_for_others_and_frees_its_own_when_it_goes() -> None:
+    desk = RelayDesk(RelayLimits(reservations=2 * SHARE, reservations_per_network=SHARE, reserve_burst=3))
+    honest_id = Identity.from_seed("honest")
+    async with victim_with(Arrivals()) as gate:
+        gate.serve_relay(desk)
+        async with AsyncExitStack() as stack:
+            got: list[int] = []
+            for number in range(SHARE + 4):
+                node = await stack.enter_async_context(
+                    open_host(Identity.from_seed(f"r {number}"), server=False)
+                )
+                got += await reserve_from(gate, node, f"127.0.1.{number + 1}")
+            assert got == [OK] * SHARE + [RESOURCE_LIMIT_EXCEEDED] * 4
+            flood = await reserve_from(gate, node, "127.0.1.200", times=8)
+            assert flood == [RESOURCE_LIMIT_EXCEEDED] * 8
+            held = {slot.peer for slot in desk.snapshot(trio.current_time()).slots}
+            assert held == {Identity.from_seed(f"r {number}").peer_id for number in range(SHARE)}
+            async with open_host(honest_id, server=False) as honest:
+                with pytest.raises(
+                    Unreachable
+                ):  # the name in their messages gave it nothing, and took nothing from it
+                    await node.connect(
+                        honest.peer_id, [f"{gate.addresses[0]}/p2p/{gate.peer_id}/p2p-circuit"]
+                    )
+                assert (await honest.reserve(gate.peer_id, gate.addresses)).ttl_s > 0
+        await until(lambda: not desk.snapshot(trio.current_time()).slots)
+    assert not desk._slots_of
+
+
+async def test_a_node_that_is_asked_to_dial_back_calls_nobody_but_who_asks() -> None:
+    """Whatever ports and gates the message names: a listener on another address of this machine is not called."""
+    calls: list[str] = []
+
+    async def bystander(stream: trio.SocketStream) -> None:
+        calls.append(stream.socket.getsockname()[0])
+        await stream.aclose()
+
+    async with victim_with(Arrivals()) as gate, trio.open_nursery() as nursery:
+        DialBackDesk(gate.remote_address, gate.knock, serving=lambda: True, wall=lambda: 0.0).serve(gate)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.9", 0))
+            port = probe.getsockname()[1]
+        for host in ("127.0.0.9", "127.0.0.1"):
+            (listener,) = await trio.open_tcp_listeners(port, host=host)
+            nursery.start_soon(trio.serve_listeners, bystander, [listener])
+        async with open_host(Identity.fresh(), server=False) as asker:
+            links = Links(asker, Family.REACH, REACH, nursery)
+            answer = await links.call(gate.peer_id, gate.addresses, DialBack(ports=(port,)), patience_s=8)
+            assert isinstance(answer, DialledBack)
+            assert answer.observed.startswith("/ip4/127.0.0.1/")
+            assert answer.reached == ()  # somebody answers there, but not with the asker's key
+        nursery.cancel_scope.cancel()
+    assert calls == ["127.0.0.1"]

@@ -1,0 +1,93 @@
+"""A model from the swarm and from a place that is no peer, side by side: whatever that place does, the model is right and comes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+import trio
+
+from protocol.errors import Refused, Unreachable
+from protocol.words import Reason
+from swarm.blobs.pieces import PIECE_SIZE
+from swarm.blobs.swarm_download import Elsewhere, Wanted, pull
+from swarm.memory.network import MemorySwarm
+from tests.swarm.blobs.test_swarm_download import CONTENT, SHA, Field, Kept
+
+Piece = Callable[[int, int], Awaitable[bytearray]]
+
+
+@pytest.fixture
+async def slow() -> AsyncIterator[Field]:
+    """The scheduler's link takes a tenth of a second for a piece."""
+    async with MemorySwarm(random.Random(1), latency_s=0.005, bytes_per_s=40e6) as swarm:
+        yield Field(swarm)
+
+
+async def takes(field: Field, piece: Piece, *, patient: bool = True) -> Kept:
+    kept = Kept()
+    node = field.node("taker")
+    await node.connect(field.speaker.peer_id, field.speaker.addresses)
+    wanted = Wanted(
+        SHA, len(CONTENT), lambda: field.speaker.peer_id, patient=patient, beside=Elsewhere("a URL", piece)
+    )
+    await pull(node, kept, wanted, rng=random.Random(1))
+    return kept
+
+
+async def good(offset: int, length: int) -> bytearray:
+    await trio.lowlevel.checkpoint()
+    return bytearray(CONTENT[offset : offset + length])
+
+
+async def false(offset: int, length: int) -> bytearray:
+    return bytearray(length)
+
+
+async def gone(offset: int, length: int) -> bytearray:
+    raise Unreachable("nobody there")
+
+
+async def refused(offset: int, length: int) -> bytearray:
+    raise Refused("no such file", reason=Reason.UNKNOWN)
+
+
+async def silent(offset: int, length: int) -> bytearray:
+    await trio.sleep_forever()
+
+
+async def test_it_takes_the_load_off_the_scheduler(slow: Field) -> None:
+    assert (await takes(slow, good)).whole() == CONTENT
+    assert slow.sent[slow.speaker.peer_id] <= 3 * PIECE_SIZE
+
+
+@pytest.mark.parametrize("piece", [false, gone, refused, silent])
+async def test_one_that_lies_or_has_nothing_or_is_silent_holds_nothing_up(slow: Field, piece: Piece) -> None:
+    with trio.fail_after(90):
+        assert (await takes(slow, piece)).whole() == CONTENT
+
+
+async def test_it_is_not_asked_before_the_scheduler_has_said_what_the_pieces_are(slow: Field) -> None:
+    slow.content = Reason.NOT_ALLOWED
+    asked: list[int] = []
+
+    async def noted(offset: int, length: int) -> bytearray:
+        asked.append(offset)
+        return await good(offset, length)
+
+    with trio.fail_after(60), pytest.raises(Refused):
+        await takes(slow, noted)
+    assert asked == []
+
+
+async def test_when_the_scheduler_goes_it_brings_the_rest(slow: Field) -> None:
+    async def then_alone(offset: int, length: int) -> bytearray:
+        if came:
+            slow.swarm.kill(slow.speaker.peer_id)
+        came.append(offset)
+        return await good(offset, length)
+
+    came: list[int] = []
+    with trio.fail_after(120):
+        assert (await takes(slow, then_alone)).whole() == CONTENT

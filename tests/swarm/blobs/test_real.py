@@ -1,0 +1,49 @@
+"""A model from three hosts over libp2p on loopback."""
+
+from __future__ import annotations
+
+import random
+from contextlib import AsyncExitStack
+
+import trio
+
+from protocol.messages.blobs import Other, Others
+from swarm.blobs.client import serve_blobs
+from swarm.blobs.swarm_download import Wanted, pull
+from swarm.join.host import open_host
+from swarm.net.identity import Identity
+from tests.swarm.blobs.test_swarm_download import CONTENT, SHA, Kept, slip
+
+
+async def test_a_model_comes_from_the_scheduler_and_two_workers_one_of_which_lies() -> None:
+    async with AsyncExitStack() as stack:
+        speaker, good, liar, taker = [
+            await stack.enter_async_context(
+                open_host(Identity.fresh(), listen=["/ip4/127.0.0.1/tcp/0"], server=True)
+            )
+            for _ in range(4)
+        ]
+
+        async def where(peer: str, sha256: str) -> Others:
+            others = tuple(Other(peer=each.peer_id, addresses=each.addresses) for each in (good, liar))
+            return Others(slip=slip(speaker.peer_id, peer), others=others)
+
+        asked: list[str] = []
+
+        def gives(name: str, content: bytes) -> object:
+            def shared(*_: object) -> bytes:
+                asked.append(name)
+                return content
+
+            return shared
+
+        serve_blobs(speaker, lambda *_: CONTENT, where=where)
+        serve_blobs(good, lambda *_: None, shared=gives("good", CONTENT))
+        serve_blobs(liar, lambda *_: None, shared=gives("liar", bytes(len(CONTENT))))
+        await taker.connect(speaker.peer_id, speaker.addresses)
+        store = Kept()
+        wanted = Wanted(SHA, len(CONTENT), lambda: speaker.peer_id)
+        with trio.fail_after(60):
+            await pull(taker, store, wanted, rng=random.Random(1))
+        assert store.whole() == CONTENT
+        assert "good" in asked

@@ -1,0 +1,98 @@
+"""A model where some are reached through a gate only: nothing goes through it while somebody gives directly."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from protocol.messages.blobs import PIECE_SIZE, Other, Others
+from swarm.blobs.swarm_download import Wanted, pull
+from swarm.memory.network import MemoryNetwork, MemorySwarm
+from swarm.net.reservations import RelayDesk
+from tests.swarm.blobs.test_swarm_download import CONTENT, SHA, Field, Kept, here, slip
+
+
+class Relayed(Field):
+    """The taker at home, a worker at the office that has the model, a gate between them, and a scheduler that both can dial."""
+
+    async def set_up(self) -> None:
+        self.gate = self.node("gate")
+        self.gate.serve_relay(RelayDesk())
+        self.office = self.shares("office")
+        self.swarm.translate(self.office.peer_id, "office")
+        self.swarm.translate(self.node("taker").peer_id, "home")
+        self.circuit = (await self.office.reserve(self.gate.peer_id, self.gate.addresses)).address
+
+    async def where(self, peer: str, sha256: str) -> Others:
+        found = (Other(peer=self.office.peer_id, addresses=(self.circuit,)),)
+        return Others(slip=slip(self.speaker.peer_id, peer), others=found)
+
+    async def brings(self, store: Kept, taker: MemoryNetwork) -> None:
+        """As `node.run.model_source` does."""
+
+        def relayed(peer: str) -> bool:
+            path = taker.path(peer)
+            return path is not None and not path.direct
+
+        await taker.connect(self.speaker.peer_id, self.speaker.addresses)
+        wanted = Wanted(SHA, len(CONTENT), lambda: self.speaker.peer_id, relayed)
+        await pull(taker, store, wanted, rng=random.Random(1), aside=here)
+
+
+@pytest.fixture
+async def relayed() -> AsyncIterator[Relayed]:
+    async with MemorySwarm(random.Random(1), latency_s=0.005, bytes_per_s=10e6) as swarm:
+        yield Relayed(swarm)
+
+
+async def test_a_gate_carries_no_piece_while_the_scheduler_gives_directly(
+    relayed: Relayed, autojump_clock: MockClock
+) -> None:
+    await relayed.set_up()
+    store, taker = Kept(), relayed.node("taker")
+    with trio.fail_after(60):
+        await relayed.brings(store, taker)
+    assert store.whole() == CONTENT
+    assert 0 < relayed.sent[relayed.office.peer_id] < 10_000, "it was asked what it has, no more"
+
+
+async def test_where_nobody_gives_directly_any_more_the_gate_carries_the_rest(
+    relayed: Relayed, autojump_clock: MockClock
+) -> None:
+    await relayed.set_up()
+    store = Kept()
+
+    async def goes() -> None:
+        while len(store.pieces) < 2:
+            await trio.sleep(0.05)
+        relayed.swarm.kill(relayed.speaker.peer_id)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(goes)
+        with trio.fail_after(120):
+            await relayed.brings(store, relayed.node("taker"))
+    assert store.whole() == CONTENT
+    assert relayed.sent[relayed.office.peer_id] > 3 * PIECE_SIZE
+
+
+async def test_a_link_that_becomes_direct_meanwhile_is_used(
+    relayed: Relayed, autojump_clock: MockClock
+) -> None:
+    await relayed.set_up()
+    store, taker = Kept(), relayed.node("taker")
+
+    async def punches() -> None:
+        while taker.path(relayed.office.peer_id) is None or not store.pieces:
+            await trio.sleep(0.01)
+        relayed.swarm.punch(taker.peer_id, relayed.office.peer_id)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(punches)
+        with trio.fail_after(60):
+            await relayed.brings(store, taker)
+    assert store.whole() == CONTENT
+    assert relayed.sent[relayed.office.peer_id] > PIECE_SIZE

@@ -1,0 +1,483 @@
+"""A model from several sources at once, over an in-memory network: from whom, however they behave, and how often the first one sends it."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from protocol.errors import Refused, RemoteProtocolError, Unreachable
+from protocol.messages.blobs import BLOB, PIECE_SIZE, Have, Other, Others, Sending, Which
+from protocol.signed.transfer_grant import Slip
+from protocol.wire.codec import Frame, Kind
+from protocol.words import Family, Reason
+from swarm.blobs.client import serve_blobs
+from swarm.blobs.piece_picker import Plan, Source
+from swarm.blobs.pieces import Hashes, count_of, span
+from swarm.blobs.swarm_download import Elsewhere, Wanted, pull
+from swarm.blobs.wire import Reader
+from swarm.memory.network import MemoryNetwork, MemorySwarm
+from swarm.net.identity import Identity
+from swarm.net.network import Stream
+
+PIECES = 6
+T = TypeVar("T")
+
+
+async def here(call: Callable[..., T], /, *arguments: Any) -> T:
+    """What blocks is called at once: simulated time knows nothing of threads."""
+    await trio.lowlevel.checkpoint()
+    return call(*arguments)
+
+
+CONTENT = random.Random(3).randbytes((PIECES - 1) * PIECE_SIZE + 1000)
+SHA = hashlib.sha256(CONTENT).hexdigest()
+
+
+def piece(index: int, content: bytes = CONTENT) -> bytes:
+    offset, length = span(index, len(content))
+    return content[offset : offset + length]
+
+
+@dataclass
+class Kept:
+    """A store in memory, which others can have pieces from."""
+
+    size: int = len(CONTENT)
+    pieces: dict[int, bytes] = field(default_factory=dict)
+    must: Hashes = ()
+    full_after: int | None = None
+
+    def lacking(self) -> Collection[int]:
+        return set(range(count_of(self.size))) - set(self.pieces)
+
+    def know(self, hashes: Hashes) -> Collection[int]:
+        self.must = hashes
+        wrong = [i for i, data in self.pieces.items() if hashlib.sha256(data).digest() != hashes[i]]
+        for index in wrong:
+            del self.pieces[index]
+        return wrong
+
+    def put(self, index: int, data: bytearray) -> bool:
+        if self.full_after is not None and len(self.pieces) >= self.full_after:
+            raise OSError(28, "No space left on device")
+        if self.must and hashlib.sha256(data).digest() != self.must[index]:
+            return False
+        self.pieces[index] = bytes(data)
+        return True
+
+    def whole(self) -> bytes:
+        return b"".join(self.pieces[index] for index in sorted(self.pieces))
+
+
+class Field:
+    """A scheduler that has the model, and nodes around it."""
+
+    def __init__(self, swarm: MemorySwarm) -> None:
+        self.swarm = swarm
+        self.nodes: dict[str, MemoryNetwork] = {}
+        self.speaker = self.node("speaker")
+        self.sent: Counter[str] = Counter()
+        """By holder: bytes."""
+        self.others: list[MemoryNetwork] = []
+        self.content: bytes | Reason = CONTENT
+        """What the speaker gives."""
+        self.speakers = Counted(self.speaker, self.sent)
+        serve_blobs(self.speakers, lambda *_: self.content, where=self.where, aside=here)
+
+    def node(self, name: str) -> MemoryNetwork:
+        if name not in self.nodes:
+            self.nodes[name] = self.swarm.node(Identity.from_seed(name))
+        return self.nodes[name]
+
+    async def where(self, peer: str, sha256: str) -> Others:
+        found = tuple(
+            Other(peer=node.peer_id, addresses=node.addresses) for node in self.others if node.peer_id != peer
+        )
+        return Others(slip=slip(self.speaker.peer_id, peer), others=found)
+
+    def shares(self, name: str, content: bytes = CONTENT) -> MemoryNetwork:
+        """A worker that has all of it."""
+        node = self.node(name)
+        self.serves(node, lambda *_: content)
+        self.others.append(node)
+        return node
+
+    def serves(self, node: MemoryNetwork, shared: Callable[..., object], **more: object) -> None:
+        """It gives what `shared` says, by a slip."""
+        serve_blobs(Counted(node, self.sent), lambda *_: None, shared=shared, aside=here, **more)
+
+    def odd(self, name: str, behaviour: Callable[[Stream], object]) -> MemoryNetwork:
+        node = self.node(name)
+        node.handle(Family.BLOB, behaviour)
+        self.others.append(node)
+        return node
+
+    async def takes(
+        self,
+        name: str = "taker",
+        store: Kept | None = None,
+        *,
+        patient: bool = True,
+        beside: Elsewhere | None = None,
+        **more: object,
+    ) -> Kept:
+        kept = store or Kept()
+        node = self.node(name)
+        await node.connect(self.speaker.peer_id, self.speaker.addresses)
+        wanted = Wanted(SHA, len(CONTENT), lambda: self.speaker.peer_id, patient=patient, beside=beside)
+        await pull(node, kept, wanted, rng=random.Random(name), aside=here, **more)
+        return kept
+
+
+class Counted:
+    """A node whose streams count what they send."""
+
+    def __init__(self, node: MemoryNetwork, sent: Counter[str]) -> None:
+        self.node, self.sent = node, sent
+        self.silent = False
+        """It answers, but sends no piece."""
+
+    def handle(self, protocol: str, handler: Callable[[Stream], object]) -> None:
+        async def counting(stream: Stream) -> None:
+            send_all = stream.send_all
+
+            async def send(data: bytes | bytearray | memoryview) -> None:
+                if self.silent and len(data) > 10_000:
+                    await trio.sleep_forever()
+                self.sent[self.node.peer_id] += len(data)
+                await send_all(data)
+
+            stream.send_all = send  # type: ignore[method-assign]
+            await handler(stream)
+
+        self.node.handle(protocol, counting)
+
+
+def slip(giver: str, taker: str) -> Slip:
+    return Slip(giver=giver, taker=taker, sha256=SHA, until=1, signature=b"s" * 64)
+
+
+@pytest.fixture
+async def field_() -> AsyncIterator[Field]:
+    async with MemorySwarm(random.Random(1), latency_s=0.005, bytes_per_s=100e6) as swarm:
+        yield Field(swarm)
+
+
+async def test_from_one_source_it_comes_whole_with_progress(field_: Field, autojump_clock: MockClock) -> None:
+    seen: list[tuple[int, int]] = []
+    kept = await field_.takes(progress=lambda done, total: seen.append((done, total)))
+    assert kept.whole() == CONTENT
+    assert seen[-1] == (len(CONTENT), len(CONTENT))
+    assert len(seen) == PIECES
+    assert field_.sent[field_.speaker.peer_id] < len(CONTENT) + 10_000
+
+
+async def test_others_that_have_it_give_most_of_it(field_: Field, autojump_clock: MockClock) -> None:
+    others = [field_.shares(f"other {n}") for n in range(3)]
+    kept = await field_.takes()
+    assert kept.whole() == CONTENT
+    assert sum(field_.sent[node.peer_id] > PIECE_SIZE for node in others) >= 2
+
+
+async def test_a_liar_is_dropped_and_the_whole_is_right(
+    field_: Field,
+    autojump_clock: MockClock,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    false = field_.shares("liar", bytes(len(CONTENT)))
+    kept = await field_.takes()
+    assert kept.whole() == CONTENT
+    assert field_.sent[false.peer_id] <= 3 * PIECE_SIZE + 10_000
+    assert "source_dropped" in capsys.readouterr().out + caplog.text
+
+
+async def test_one_that_stalls_in_the_middle_of_a_piece_holds_nothing_up(
+    field_: Field, autojump_clock: MockClock
+) -> None:
+
+    async def stalls(stream: Stream) -> None:
+        reader = Reader(stream)
+        while (frame := await reader.frame()) is not None:
+            if isinstance(frame.message, Which):
+                answer = Have(size=len(CONTENT))
+            else:
+                answer = Sending(size=len(CONTENT), length=frame.message.length)
+            await stream.send_all(BLOB.encode(Frame(Kind.ANSWER, frame.id, answer)))
+            if isinstance(answer, Sending):
+                await stream.send_all(b"x" * 1000)
+                await trio.sleep_forever()
+
+    field_.odd("stalls", stalls)
+    begin = trio.current_time()
+    kept = await field_.takes()
+    assert kept.whole() == CONTENT
+    assert trio.current_time() - begin < 9
+
+
+@pytest.mark.parametrize("answer", [b"\xff" * 100, b""], ids=["nonsense", "nothing"])
+async def test_one_that_talks_nonsense_or_hangs_up_holds_nothing_up(
+    field_: Field, autojump_clock: MockClock, answer: bytes
+) -> None:
+    async def nonsense(stream: Stream) -> None:
+        await stream.send_all(answer)
+
+    field_.odd("nonsense", nonsense)
+    assert (await field_.takes()).whole() == CONTENT
+
+
+async def test_one_that_is_not_there_holds_nothing_up(field_: Field, autojump_clock: MockClock) -> None:
+    field_.swarm.kill(field_.shares("dead").peer_id)
+    assert (await field_.takes()).whole() == CONTENT
+
+
+async def test_when_the_speaker_goes_the_others_bring_the_rest(
+    field_: Field, autojump_clock: MockClock
+) -> None:
+    field_.shares("other")
+    store = Kept()
+
+    def came(done: int, total: int) -> None:
+        if done <= 2 * PIECE_SIZE:
+            field_.swarm.kill(field_.speaker.peer_id)
+
+    with trio.fail_after(60):
+        kept = await field_.takes(store=store, progress=came)
+    assert kept.whole() == CONTENT
+
+
+async def test_a_speaker_that_gives_nothing_more_is_an_end_where_nobody_else_has_it(
+    field_: Field, autojump_clock: MockClock
+) -> None:
+    field_.content = Reason.NOT_ALLOWED
+    with trio.fail_after(5), pytest.raises(Refused) as told:
+        await field_.takes()
+    assert told.value.reason is Reason.NOT_ALLOWED
+
+
+async def test_a_speaker_with_another_size_is_told_apart(field_: Field, autojump_clock: MockClock) -> None:
+    field_.content = CONTENT + b"!"
+    with trio.fail_after(5), pytest.raises(RemoteProtocolError, match="bytes under this hash"):
+        await field_.takes()
+
+
+@pytest.mark.parametrize("patient", [True, False])
+async def test_an_unreachable_speaker_is_tried_again_unless_there_is_no_patience(
+    field_: Field, autojump_clock: MockClock, patient: bool
+) -> None:
+    node = field_.node("taker")
+    field_.swarm.kill(field_.speaker.peer_id)
+    wanted = Wanted(SHA, len(CONTENT), lambda: field_.speaker.peer_id, patient=patient)
+    with trio.move_on_after(300) as waited:
+        with pytest.raises(Unreachable):
+            await pull(node, Kept(), wanted, rng=random.Random(1), aside=here)
+    assert waited.cancelled_caught is patient
+
+
+async def test_a_full_disk_ends_it_with_its_own_error(field_: Field, autojump_clock: MockClock) -> None:
+    field_.shares("other")
+    with pytest.raises(OSError, match="No space left"):
+        await field_.takes(store=Kept(full_after=2))
+
+
+async def test_what_is_there_already_is_not_asked_for_again(field_: Field, autojump_clock: MockClock) -> None:
+    half = Kept(pieces={index: piece(index) for index in range(4)})
+    assert (await field_.takes(store=half)).whole() == CONTENT
+    assert field_.sent[field_.speaker.peer_id] < 2 * PIECE_SIZE + 10_000
+
+
+async def test_what_is_there_and_wrong_is_brought_again(field_: Field, autojump_clock: MockClock) -> None:
+    half = Kept(pieces={0: b"?" * PIECE_SIZE, 1: piece(1)})
+    assert (await field_.takes(store=half)).whole() == CONTENT
+
+
+async def test_one_that_is_busy_is_asked_again_later(field_: Field, autojump_clock: MockClock) -> None:
+    node, rests, alive = field_.node("busy"), True, True
+    field_.serves(node, lambda *_: CONTENT, resting=lambda: rests)
+    field_.others.append(node)
+    store = Kept()
+
+    def came(done: int, total: int) -> None:
+        nonlocal rests, alive
+        rests = False
+        if alive and done >= 2 * PIECE_SIZE:
+            alive = False
+            field_.swarm.kill(field_.speaker.peer_id)
+
+    with trio.fail_after(60):
+        kept = await field_.takes(store=store, progress=came)
+    assert kept.whole() == CONTENT
+
+
+async def test_those_that_have_none_for_us_make_room_for_those_that_have(
+    field_: Field, autojump_clock: MockClock
+) -> None:
+    for n in range(8):
+        field_.serves(stingy := field_.node(f"stingy {n}"), lambda *_: None)
+        field_.others.append(stingy)
+    other = field_.shares("other")
+    field_.speakers.silent = True
+    with trio.fail_after(900):
+        assert (await field_.takes()).whole() == CONTENT
+    assert field_.sent[other.peer_id] > len(CONTENT) - 10
+
+
+async def test_without_hashes_only_the_speaker_is_asked(field_: Field, autojump_clock: MockClock) -> None:
+    """An older scheduler does not know the question."""
+    other = field_.shares("other", bytes(len(CONTENT)))
+    field_.speaker = field_.node("older")
+
+    async def older(stream: Stream) -> None:
+        reader = Reader(stream)
+        while (frame := await reader.frame()) is not None:
+            if not hasattr(frame.message, "offset"):
+                await stream.reset()
+                return
+            start, length = frame.message.offset, frame.message.length
+            part = CONTENT[start : start + length]
+            head = Sending(size=len(CONTENT), length=len(part))
+            await stream.send_all(BLOB.encode(Frame(Kind.ANSWER, frame.id, head)) + part)
+
+    field_.speaker.handle(Family.BLOB, older)
+    with trio.fail_after(30):
+        assert (await field_.takes()).whole() == CONTENT
+    assert field_.sent[other.peer_id] == 0
+
+
+async def test_eight_takers_at_once_bring_it_to_each_other(field_: Field, autojump_clock: MockClock) -> None:
+    takers = [field_.node(f"taker {n}") for n in range(8)]
+    kept = {node.peer_id: Kept() for node in takers}
+
+    def shared(node: MemoryNetwork) -> Callable[..., Part]:
+        return lambda *_: Part(kept[node.peer_id])
+
+    for node in takers:
+        field_.serves(node, shared(node))
+    field_.others += takers
+    async with trio.open_nursery() as nursery:
+        for n, node in enumerate(takers):
+            nursery.start_soon(field_.takes, f"taker {n}", kept[node.peer_id])
+    assert all(each.whole() == CONTENT for each in kept.values())
+    assert field_.sent[field_.speaker.peer_id] < 4 * len(CONTENT)
+
+
+@dataclass
+class Part:
+    """What a taker has so far, for others: `swarm.blob_holder.Partly`, but in memory."""
+
+    kept: Kept
+    total: int = len(CONTENT)
+
+    @property
+    def path(self) -> object:
+        return self
+
+    def open(self, mode: str, buffering: int = 0) -> object:
+        return Pieced(self.kept)
+
+    def has(self, index: int) -> bool:
+        return bool(self.kept.must) and index in self.kept.pieces
+
+    def held(self) -> frozenset[int]:
+        return frozenset(self.kept.pieces) if self.kept.must else frozenset()
+
+
+class Pieced:
+    """Such a file, open."""
+
+    def __init__(self, kept: Kept) -> None:
+        self.kept, self.at = kept, 0
+
+    def __enter__(self) -> Pieced:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self.at = len(CONTENT) if whence == 2 else offset
+        return self.at
+
+    def read(self, length: int) -> bytes:
+        data = self.kept.pieces[self.at // PIECE_SIZE]
+        start = self.at % PIECE_SIZE
+        self.at += length
+        return data[start : start + length]
+
+    def close(self) -> None:
+        pass
+
+
+# -- the plan --------------------------------------------------------------------------------------------------------------
+
+
+def plan(*sources: Source, lacking: Sequence[int] = range(6)) -> Plan:
+    made = Plan(lacking, random.Random(1))
+    made.hashed = True
+    for each in sources:
+        made.add(each, 0.0)
+    return made
+
+
+def test_what_fewest_others_have_is_asked_for_first() -> None:
+    one, two = Source("a", known=True), Source("b", known=True, have=frozenset({0, 1, 2, 3, 4}))
+    made = plan(one, two)
+    assert made.next(one, 0.0) == 5
+
+
+def test_the_speaker_is_asked_for_what_it_sent_nobody_and_for_more_only_when_others_give_nothing() -> None:
+    speaker = Source("s", speaker=True, known=True, fresh=frozenset({3}))
+    other = Source("o", known=True, have=frozenset({0, 1, 2, 3, 4}))
+    made = plan(speaker, other)
+    made.came(other, 0, 10.0)
+    assert made.next(speaker, 10.0) == 3
+    assert made.would_do(speaker, 3) == {1, 2, 3, 4, 5}
+    assert made.next(speaker, 10.0) is None, "one at a time, for what it sends others changes"
+    made.instead(speaker, 3, 2)
+    made.arrived(speaker, 2, 10.1)
+    made.heard(speaker, None, set())
+    assert made.next(speaker, 10.5) is None
+    assert made.next(speaker, 11.5) == 5, "nothing came from others for a while"
+    assert made.would_do(speaker, 5) is None
+
+
+def test_nobody_but_the_speaker_is_asked_before_the_hashes_are_known() -> None:
+    speaker, other = Source("s", speaker=True), Source("o", known=True)
+    made = plan(speaker, other)
+    made.hashed = False
+    assert made.next(other, 0.0) is None
+    assert made.next(speaker, 0.0) is not None
+
+
+def test_a_gate_carries_nothing_while_somebody_gives_directly() -> None:
+    direct, relayed = Source("d", known=True), Source("r", known=True, relayed=True)
+    made = plan(direct, relayed)
+    assert made.next(direct, 0.0) is not None
+    assert made.next(relayed, 0.0) is None
+    made.drop(direct, "gone")
+    assert made.next(relayed, 0.0) is not None
+
+
+def test_a_late_piece_is_asked_of_one_other_beside() -> None:
+    slow, one, two = (Source(name, known=True) for name in "sab")
+    made = plan(slow, one, two, lacking=[0])
+    assert made.next(slow, 0.0) == 0
+    assert made.next(one, 1.0) is None
+    assert made.next(one, 3.5) == 0
+    assert made.next(two, 9.0) is None
+
+
+def test_one_that_fails_rests_longer_each_time() -> None:
+    source = Source("a", known=True)
+    made = plan(source)
+    assert [made.rests(source, 0.0) for _ in range(7)] == [0.5, 1, 2, 4, 8, 16, 16]
+    assert made.next(source, 15.0) is None
+    assert made.next(source, 16.0) is not None

@@ -1,0 +1,455 @@
+"""Strangers that lie to the index: with forged and old adverts, fake identities and others' addresses, through the real handlers."""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Final
+
+import pytest
+import trio
+import trio.testing
+
+from protocol.messages import index as say
+from protocol.messages.index import StoreVerdict
+from protocol.signed.advert import SignedAdvert, advert_body, advert_message, read_advert
+from protocol.values.advert import Advert, UnitOffer
+from protocol.values.index_keys import EVERYBODY, shard_key
+from protocol.values.requirement import Requirement, parse_clause
+from protocol.wire.base import Message
+from swarm.index.index import Index
+from swarm.index.shard_store import MAX_HANDED, MAX_OF_NETWORK, Holder, Known
+from swarm.join.host import open_host
+from swarm.memory.network import MemoryNetwork, MemorySwarm
+from swarm.net.addresses import Contact
+from swarm.net.identity import Identity, peer_id_bytes, peer_id_text, routing_key
+from swarm.net.link import Link, Links, serve_links
+from swarm.net.network import Network
+from swarm.p2p.dial_rules import DialRules
+
+Jumping = trio.testing.MockClock
+CPU: Final = "CPU (ONNX)"
+EVERY_CPU: Final = Requirement(clauses=(parse_clause(f'units has "{CPU}"'),))
+VICTIM: Final = "8.8.8.8"
+
+
+def signed(identity: Identity, by: Identity | None = None, **fields: object) -> SignedAdvert:
+    plain: dict[str, object] = {"peer": identity.peer_id, "seq": 1, "device": "d", "name": "n"}
+    units = (UnitOffer(unit=CPU, runtime="r"),)
+    body = advert_body(Advert.model_validate(plain | {"units": units} | fields))
+    return SignedAdvert(body=body, signature=(by or identity).sign(advert_message(body)))
+
+
+class Field:
+    """Honest holders that all know the first one, their gate."""
+
+    def __init__(self, swarm: MemorySwarm, nursery: trio.Nursery) -> None:
+        self.swarm, self.nursery = swarm, nursery
+        self.networks: list[MemoryNetwork] = []
+        self.indexes: list[Index] = []
+
+    async def grow(self, count: int) -> None:
+        for number in range(len(self.networks), len(self.networks) + count):
+            network = self.swarm.node(Identity.from_seed(f"honest {number}"))
+            index = Index(network, rng=random.Random(number), remote_address=network.remote_address)
+            self.networks.append(network)
+            self.indexes.append(index)
+            if number:
+                network.learn(Contact(self.networks[0].peer_id, self.networks[0].addresses))
+            await self.nursery.start(index.run)
+            units = (UnitOffer(unit=CPU, runtime="r"),)
+            advert = Advert(peer=network.peer_id, seq=0, device="d", name=f"honest-{number}", units=units)
+            await index.publish(advert)
+
+    def links(self, network: Network) -> Links:
+        return Links(network, say.FAMILY, say.INDEX, self.nursery)
+
+    async def knock(self, network: Network, message: Message, at: int = 0) -> Message:
+        """One call of an attacker."""
+        gate = self.networks[at]
+        links = Links(network, say.FAMILY, say.INDEX, self.nursery)
+        return await links.call(gate.peer_id, gate.addresses, message)
+
+
+@asynccontextmanager
+async def field(count: int) -> AsyncIterator[Field]:
+    async with MemorySwarm(random.Random(1), latency_s=0.01) as swarm, trio.open_nursery() as nursery:
+        grown = Field(swarm, nursery)
+        await grown.grow(count)
+        await trio.sleep(15)
+        yield grown
+        nursery.cancel_scope.cancel()
+
+
+# -- reflection: others' addresses -------------------------------------------------------------------------------------
+
+
+def near(key: bytes, count: int, ids: Sequence[Identity]) -> list[Identity]:
+    target = int.from_bytes(key, "big")
+    return sorted(ids, key=lambda one: int.from_bytes(routing_key(one.peer_id), "big") ^ target)[:count]
+
+
+async def test_a_swarm_that_is_told_a_victims_address_in_every_way_hardly_knocks_there(
+    autojump_clock: Jumping,
+) -> None:
+    """Six liars say that they themselves, and hundreds of others near whatever key is asked for, are to be found at the victim's."""
+    crowd = [Identity.from_seed(f"crowd {number}") for number in range(200)]
+    rng = random.Random(7)
+
+    def there() -> tuple[str, ...]:
+        return tuple(f"/ip4/{VICTIM}/tcp/{rng.randrange(1, 65_535)}" for _ in range(8))
+
+    def named(key: bytes) -> tuple[say.ContactInfo, ...]:
+        return tuple(
+            say.ContactInfo(peer=one.peer_id, addresses=there()) for one in near(key, say.MAX_CONTACTS, crowd)
+        )
+
+    fakes = tuple(say.Listed(advert=signed(one, addresses=there()), age_s=1.0) for one in crowd[:16])
+
+    async def lie(link: Link, message: Message) -> Message:
+        match message:
+            case say.Find():
+                return say.Found(contacts=named(message.key))
+            case say.Store():
+                items = tuple(say.StoredItem(verdict=StoreVerdict.OK) for _ in message.items)
+                return say.Stored(items=items, closer=named(rng.randbytes(32)))
+            case say.Page():
+                return say.Paged(adverts=fakes, matches=16, count=16, closer=named(rng.randbytes(32)))
+            case _:
+                return say.Marked(split=False)
+
+    async with field(8) as grown:
+        for number in range(6):
+            liar = grown.swarm.node(Identity.from_seed(f"liar {number}"))
+            serve_links(liar, say.FAMILY, say.INDEX, lie)
+            links = grown.links(liar)
+            for honest in grown.networks:
+                me = say.ContactInfo(peer=liar.peer_id, addresses=(*there()[:6], *liar.addresses))
+                question = say.Find(key=routing_key(honest.peer_id), sender=me)
+                await links.call(honest.peer_id, honest.addresses, question)
+        began = trio.current_time()
+        while trio.current_time() < began + 600:
+            for index in grown.indexes[:2]:
+                await index.query(EVERY_CPU, 16)
+            await trio.sleep(60)
+        dials = sum(count for where, count in grown.swarm.strays.items() if f"/{VICTIM}/" in where)
+        assert 0 < dials <= 8 * 20  # without the rules it is 23,682
+        for network in grown.networks:
+            contacts = network.closest(bytes(32), 1000)
+            assert not [contact for contact in contacts if VICTIM in "".join(contact.addresses)]
+        found = {sighting.advert.name for sighting in (await grown.indexes[3].query(EVERY_CPU, 200)).found}
+        assert found >= {f"honest-{number}" for number in range(8)}
+
+
+class Doors:
+    """What a victim on this machine sees: sockets that count who comes."""
+
+    def __init__(self, count: int) -> None:
+        self.sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+        self.came = 0
+
+    @property
+    def addresses(self) -> list[str]:
+        return [f"/ip4/127.0.0.1/tcp/{one.getsockname()[1]}" for one in self.sockets]
+
+    async def count(self) -> None:
+        async with trio.open_nursery() as nursery:
+            for one in self.sockets:
+                nursery.start_soon(self._count, trio.SocketListener(trio.socket.from_stdlib_socket(one)))
+
+    async def _count(self, listener: trio.SocketListener) -> None:
+        while True:
+            async with await listener.accept():
+                self.came += 1
+
+
+@asynccontextmanager
+async def victims_doors(count: int) -> AsyncIterator[Doors]:
+    doors = Doors(count)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(doors.count)
+        yield doors
+        nursery.cancel_scope.cancel()
+    for one in doors.sockets:
+        one.close()
+
+
+@pytest.mark.real
+async def test_over_real_sockets_a_node_of_the_lan_is_not_sent_to_its_own_loopback() -> None:
+    with trio.fail_after(30):
+        async with (
+            victims_doors(8) as doors,
+            open_host(Identity.from_seed("r node"), listen=["/ip4/127.0.0.1/tcp/0"], server=True) as node,
+        ):
+            node._swarm.rules = DialRules(listening=lambda: ("/ip4/192.0.2.7/tcp/4001",))
+            index = Index(node, rng=random.Random(1), remote_address=node.remote_address)
+            async with trio.open_nursery() as nursery:
+                await nursery.start(index.run)
+                for number in range(4):
+                    index.introduce(Contact(Identity.from_seed(number).peer_id, tuple(doors.addresses)))
+                await trio.sleep(0.5)
+                while index._desk._meeting:
+                    await trio.sleep(0.05)
+                nursery.cancel_scope.cancel()
+            assert doors.came == 0
+
+
+# -- squatting: many fake identities ---------------------------------------------------------------------------------------
+
+RARE: Final = Requirement(clauses=(parse_clause("label.board == rb5"),))
+
+
+def fake(number: int) -> Identity:
+    return Identity.from_seed(f"fake {number}")
+
+
+async def squat(grown: Field, count: int) -> None:
+    """Fakes with addresses of as many networks say that they have the attribute, and bring that to its holders as anybody may."""
+    for number in range(count):
+        node = grown.swarm.node(fake(number), False)
+        node.learn(Contact(grown.networks[0].peer_id, grown.networks[0].addresses))
+        index = Index(node, rng=random.Random(number))
+        await grown.nursery.start(index.run)
+        where = (f"/ip4/9.{number}.1.1/tcp/4001",)
+        await index.publish(
+            Advert(
+                peer=node.peer_id, seq=0, device="f", name="fake", addresses=where, labels={"board": "rb5"}
+            )
+        )
+
+
+async def test_an_honest_device_is_found_among_forty_fakes_of_forty_networks(autojump_clock: Jumping) -> None:
+    async with field(6) as grown:
+        await squat(grown, 40)
+        honest, index = grown.networks[4], grown.indexes[4]
+        await index.publish(
+            Advert(peer=honest.peer_id, seq=0, device="d", name="honest", labels={"board": "rb5"})
+        )
+        reader = grown.indexes[2]
+        assert "honest" in {s.advert.name for s in (await reader.query(RARE, 64)).found}
+        asked = 0
+        while "honest" not in {s.advert.name for s in (await reader.query(RARE, 16)).found}:
+            asked += 1  # a scheduler goes on while it has work: each look shows others
+        assert asked < 12
+
+
+async def test_holders_that_sit_around_a_key_on_purpose_hide_nobody_from_those_who_share_a_gate(
+    autojump_clock: Jumping,
+) -> None:
+    """Forty liars nearest to the attribute's key take every advert, show their own fakes, and name nobody else."""
+    key = shard_key("", "label:board=rb5", 0, 0)
+    liars = near(key, 40, [fake(number) for number in range(3000)])
+    fakes = tuple(
+        say.Listed(
+            advert=signed(one, addresses=(f"/ip4/9.{n}.1.1/tcp/1",), labels={"board": "rb5"}), age_s=1.0
+        )
+        for n, one in enumerate(liars[:8])
+    )
+
+    async with MemorySwarm(random.Random(1), latency_s=0.01) as swarm, trio.open_nursery() as nursery:
+        names: list[say.ContactInfo] = []
+
+        async def lie(link: Link, message: Message) -> Message:
+            match message:
+                case say.Find():
+                    return say.Found(contacts=tuple(names[:8]))
+                case say.Store():
+                    return say.Stored(
+                        items=tuple(say.StoredItem(verdict=StoreVerdict.OK) for _ in message.items)
+                    )
+                case say.Page():
+                    return say.Paged(adverts=fakes, matches=8, count=8)
+                case _:
+                    return say.Marked(split=False)
+
+        gate = swarm.node(Identity.from_seed("gate"))
+        contact = Contact(gate.peer_id, gate.addresses)
+        indexes = []
+        for name in ("gate", "worker", "scheduler"):
+            node = gate if name == "gate" else swarm.node(Identity.from_seed(name), name == "worker")
+            index = Index(node, rng=random.Random(name), anchors=lambda: (contact,))
+            await nursery.start(index.run)
+            indexes.append(index)
+            node.learn(contact)
+            for liar in liars if name == "gate" else ():
+                evil = swarm.node(liar)
+                serve_links(evil, say.FAMILY, say.INDEX, lie)
+                names.append(say.ContactInfo(peer=evil.peer_id, addresses=evil.addresses))
+            for one in names[:20]:
+                node.learn(Contact(one.peer, one.addresses))
+        worker, scheduler = indexes[1:]
+        advert = Advert(peer=gate.peer_id, seq=0, device="d", name="honest", labels={"board": "rb5"})
+        await worker.publish(advert)
+        found = {s.advert.name for s in (await scheduler.query(RARE, 16)).found}
+        assert found == {"honest", "n"}  # "n": the fakes
+        nursery.cancel_scope.cancel()
+
+
+async def test_sixty_members_behind_one_router_are_all_found_and_strangers_there_have_eight_places(
+    autojump_clock: Jumping,
+) -> None:
+    async with MemorySwarm(random.Random(1), latency_s=0.01) as swarm, trio.open_nursery() as nursery:
+        members = [Identity.from_seed(f"member {number}") for number in range(60)]
+        known = {one.peer_id for one in members}
+        gate = swarm.node(Identity.from_seed("gate"))
+        contact = Contact(gate.peer_id, gate.addresses)
+        index = Index(
+            gate,
+            rng=random.Random(1),
+            known=known.__contains__,
+            remote_address=lambda peer: "/ip4/8.8.4.4/tcp/50000",
+        )
+        await nursery.start(index.run)
+        reader = Index(
+            swarm.node(Identity.from_seed("reader"), False), rng=random.Random(2), anchors=lambda: (contact,)
+        )
+        await nursery.start(reader.run)
+        for number, one in enumerate([*members, *map(fake, range(20))]):
+            node = swarm.node(one, False)
+            node.learn(contact)
+            client = Index(node, rng=random.Random(number), anchors=lambda: (contact,))
+            await nursery.start(client.run)
+            where = (f"/ip4/8.8.4.4/tcp/{4001 + number}",)
+            await client.publish(
+                Advert(
+                    peer=node.peer_id,
+                    seq=0,
+                    device="d",
+                    name="member" if number < 60 else "fake",
+                    addresses=where,
+                )
+            )
+        found = [s.advert.name for s in (await reader.everybody(256)).found]
+        assert (found.count("member"), found.count("fake")) == (60, 8)
+        nursery.cancel_scope.cancel()
+
+
+# -- forged, replayed and outlived adverts ---------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def one_holder(kind: str) -> AsyncIterator[tuple[Index, Links, Identity, Contact]]:
+    """A holder, and an attacker with links of his own to it, in memory or over sockets."""
+    me = Identity.from_seed("thief")
+    async with AsyncExitStack() as stack:
+        if kind == "memory":
+            swarm = await stack.enter_async_context(MemorySwarm(random.Random(1)))
+            holder: Network = swarm.node(Identity.from_seed("holder"))
+            thief: Network = swarm.node(me, False)
+        else:
+            listen = ["/ip4/127.0.0.1/tcp/0"]
+            holder = await stack.enter_async_context(
+                open_host(Identity.from_seed("holder"), listen=listen, server=True)
+            )
+            thief = await stack.enter_async_context(open_host(me, server=False))
+        async with trio.open_nursery() as nursery:
+            index = Index(holder, rng=random.Random(1), remote_address=holder.remote_address)
+            await nursery.start(index.run)
+            yield (
+                index,
+                Links(thief, say.FAMILY, say.INDEX, nursery),
+                me,
+                Contact(holder.peer_id, holder.addresses),
+            )
+            nursery.cancel_scope.cancel()
+
+
+NODE: Final = (say.StoreItem(attribute=EVERYBODY),)
+
+
+@pytest.mark.parametrize("kind", ["memory", "sockets"])
+async def test_nobody_gets_an_advert_kept_that_is_not_his_own_word_of_now(kind: str) -> None:
+    honest = Identity.from_seed("honest")
+    with trio.fail_after(20):
+        async with one_holder(kind) as (index, links, me, holder):
+
+            async def call(message: Message) -> Message:
+                return await links.call(holder.peer, holder.addresses, message)
+
+            async def store(advert: SignedAdvert) -> StoreVerdict:
+                answer = await call(say.Store(advert=advert, items=NODE))
+                assert isinstance(answer, say.Stored)
+                return answer.items[0].verdict
+
+            async def hand(advert: SignedAdvert, age_s: float = 1.0) -> int:
+                listed = (say.Listed(advert=advert, age_s=age_s),)
+                answer = await call(say.Hand(attribute=EVERYBODY, depth=0, adverts=listed))
+                assert isinstance(answer, say.Handed)
+                return answer.kept
+
+            async def shown() -> set[str]:
+                answer = await call(say.Page(attribute=EVERYBODY))
+                assert isinstance(answer, say.Paged)
+                return {read_advert(listed.advert.body).name for listed in answer.adverts}
+
+            good = signed(me, seq=5, name="good")
+            assert await store(good) is StoreVerdict.OK
+            changed = SignedAdvert(body=good.body.replace(b"good", b"evil"), signature=good.signature)
+            for bad in (
+                signed(me, by=honest, seq=6, name="evil"),  # another's signature
+                signed(honest, by=me, name="evil"),  # an id whose key is not his
+                signed(honest, name="evil"),  # another's, truly signed
+                changed,  # one field is another
+                SignedAdvert(body=good.body, signature=bytes(64)),
+                SignedAdvert(body=good.body + b"\x00", signature=good.signature),
+                signed(me, seq=4, name="evil"),  # his own of before
+                signed(me, seq=5, name="evil"),  # two under one number
+            ):
+                assert await store(bad) is StoreVerdict.REFUSED
+            assert await hand(signed(honest, by=me, name="evil")) == 0
+            assert await hand(signed(honest, name="evil"), age_s=900.0) == 0  # it has outlived its time
+            assert await hand(signed(me, seq=4, name="evil")) == 0
+            assert await shown() == {"good"}
+            assert await store(signed(me, seq=2**53, ttl_s=3600, name="last")) is StoreVerdict.OK
+            assert await store(signed(me, seq=6, name="evil")) is StoreVerdict.REFUSED
+            assert await shown() == {"last"}
+            assert index.refused["store-refused"] == 9
+
+
+async def test_a_device_that_is_gone_is_not_brought_back_by_its_old_adverts(autojump_clock: Jumping) -> None:
+    """Holders measure ages themselves, so whoever hands an advert over could call it fresh for ever."""
+    honest = Identity.from_seed("honest")
+    async with one_holder("memory") as (index, links, _, holder):
+        old, newer = signed(honest, seq=1), signed(honest, seq=2)
+        for advert in (old, newer):
+            index.holder.store(trio.current_time(), honest.peer_id, "", advert, NODE)
+        await trio.sleep(1000)
+        assert index.holder.nodes == 0
+        for advert in (old, newer):
+            listed = (say.Listed(advert=advert, age_s=0.0),)
+            answer = await links.call(
+                holder.peer, holder.addresses, say.Hand(attribute=EVERYBODY, depth=0, adverts=listed)
+            )
+            assert answer == say.Handed(kept=0)
+        answers, _ = index.holder.store(trio.current_time(), honest.peer_id, "", newer, NODE)
+        assert answers[0].verdict is StoreVerdict.OK  # by itself it comes back, after a sleep or a long cut
+
+
+def test_a_flood_of_identities_from_one_network_or_handed_over_leaves_room_for_others() -> None:
+    def read(advert: SignedAdvert) -> Known:  # signatures are another test's business
+        return Known(read_advert(advert.body), advert)
+
+    def plain(peer: str) -> SignedAdvert:
+        return SignedAdvert(
+            body=advert_body(Advert(peer=peer, seq=1, device="d", name="n")), signature=bytes(64)
+        )
+
+    holder = Holder(read=read)
+    crowd = [peer_id_text(peer_id_bytes(fake(0).peer_id)[:-4] + n.to_bytes(4)) for n in range(6_000)]
+    for peer in crowd[:1_000]:
+        holder.store(0, peer, "9.9.9.0/24", plain(peer), ())
+    assert holder.nodes == MAX_OF_NETWORK
+    for peer in crowd[1_000:]:
+        listed = (say.Listed(advert=plain(peer), age_s=1.0),)
+        holder.take_over(0, say.Hand(attribute=EVERYBODY, depth=0, adverts=listed))
+    assert holder.nodes == MAX_OF_NETWORK + MAX_HANDED
+    for peer in crowd[1_000:1_010]:  # those that come themselves count as such
+        holder.store(0, peer, "", plain(peer), NODE)
+    holder.take_over(
+        0, say.Hand(attribute=EVERYBODY, depth=0, adverts=(say.Listed(advert=plain(crowd[-1]), age_s=1.0),))
+    )
+    assert holder.nodes == MAX_OF_NETWORK + MAX_HANDED + 1
+    assert holder.expire(10_000) == MAX_OF_NETWORK + MAX_HANDED + 1
+    assert (holder.nodes, holder.size, +holder._sources) == (0, 0, {})

@@ -1,0 +1,353 @@
+"""The store of a holder: whose adverts it takes, how many, for how long, and in which order it shows them."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from protocol.messages import index as say
+from protocol.messages.index import StoreVerdict
+from protocol.signed.advert import SignedAdvert, advert_body, advert_message, read_advert
+from protocol.values.advert import Advert, UnitOffer
+from protocol.values.index_keys import attributes_of, campaign_attribute, shard_key, shard_prefix
+from protocol.values.requirement import Requirement, parse_clause
+from swarm.index.shard_store import Forged, Holder, read_signed
+from swarm.net.identity import Identity, routing_key
+
+IDS = [Identity.from_seed(number) for number in range(60)]
+CPU = "unit:CPU (ONNX)"
+NODE = (say.StoreItem(attribute="node"),)
+
+
+def sign(identity: Identity, seq: int = 1, **fields: object) -> SignedAdvert:
+    plain: dict[str, object] = {
+        "peer": identity.peer_id,
+        "seq": seq,
+        "device": "d1",
+        "name": "n1",
+        "ram": 16 * 2**30,
+        "units": (UnitOffer(unit="CPU (ONNX)", runtime="r"),),
+    }
+    body = advert_body(Advert.model_validate(plain | fields))
+    return SignedAdvert(body=body, signature=identity.sign(advert_message(body)))
+
+
+def put(
+    holder: Holder,
+    identity: Identity,
+    now: float = 0.0,
+    *,
+    signed: SignedAdvert | None = None,
+    network: str = "",
+    items: tuple[say.StoreItem, ...] = NODE,
+) -> StoreVerdict:
+    """Store and give the first verdict."""
+    answers, _ = holder.store(now, identity.peer_id, network, signed or sign(identity), items)
+    return answers[0].verdict
+
+
+def peers(holder: Holder, now: float = 0.0, **fields: object) -> list[str]:
+    page = holder.page(now, say.Page.model_validate({"attribute": "node"} | fields))
+    return [read_advert(listed.advert.body).peer for listed in page.adverts]
+
+
+def test_an_advert_is_shown_under_each_attribute_it_was_stored_under() -> None:
+    holder = Holder()
+    answers, reason = holder.store(
+        0, IDS[0].peer_id, "", sign(IDS[0]), (say.StoreItem(attribute="node"), say.StoreItem(attribute=CPU))
+    )
+    assert [(answer.verdict, answer.count) for answer in answers] == [("ok", 1), ("ok", 1)]
+    assert reason == ""
+    assert peers(holder) == peers(holder, attribute=CPU) == [IDS[0].peer_id]
+    assert peers(holder, attribute="device:d1") == []
+
+
+def test_nobody_publishes_for_another() -> None:
+    holder = Holder()
+    answers, reason = holder.store(0, IDS[1].peer_id, "", sign(IDS[0]), NODE)
+    assert answers[0].verdict is StoreVerdict.REFUSED
+    assert reason == "nobody publishes for another node"
+    assert peers(holder) == []
+
+
+def test_a_forged_signature_is_refused() -> None:
+    holder = Holder()
+    forged = SignedAdvert(body=sign(IDS[0]).body, signature=sign(IDS[1]).signature)
+    assert put(holder, IDS[0], signed=forged) is StoreVerdict.REFUSED
+    assert holder.nodes == 0
+
+
+def test_a_signature_over_the_bare_body_counts_for_nothing() -> None:
+    body = sign(IDS[0]).body
+    with pytest.raises(Forged):
+        read_signed(SignedAdvert(body=body, signature=IDS[0].sign(body)))
+
+
+def test_bytes_that_are_no_advert_are_refused() -> None:
+    body = b"\xc1 junk"
+    signed = SignedAdvert(body=body, signature=IDS[0].sign(advert_message(body)))
+    assert put(Holder(), IDS[0], signed=signed) is StoreVerdict.REFUSED
+
+
+def test_a_changed_body_under_a_known_signature_is_refused() -> None:
+    holder = Holder()
+    good = sign(IDS[0])
+    assert put(holder, IDS[0], signed=good) is StoreVerdict.OK
+    bad = SignedAdvert(body=sign(IDS[0], 2).body, signature=good.signature)
+    assert put(holder, IDS[0], signed=bad) is StoreVerdict.REFUSED
+
+
+def test_an_attribute_the_advert_does_not_say_is_refused() -> None:
+    answers, reason = Holder().store(
+        0, IDS[0].peer_id, "", sign(IDS[0]), (say.StoreItem(attribute="gpu:H100"),)
+    )
+    assert answers[0].verdict is StoreVerdict.REFUSED
+    assert reason == "the advert does not say 'gpu:H100'"
+
+
+def test_a_node_is_found_under_eight_campaigns_and_no_more() -> None:
+    items = tuple(say.StoreItem(attribute=campaign_attribute(f"c-{number}")) for number in range(9))
+    answers, _ = Holder().store(0, IDS[0].peer_id, "", sign(IDS[0]), items)
+    assert Counter(answer.verdict for answer in answers) == {"ok": 8, "refused": 1}
+
+
+def test_an_older_advert_never_replaces_a_newer_one() -> None:
+    holder = Holder()
+    assert put(holder, IDS[0], signed=sign(IDS[0], 5, name="new")) is StoreVerdict.OK
+    assert put(holder, IDS[0], signed=sign(IDS[0], 4, name="old")) is StoreVerdict.REFUSED
+    assert put(holder, IDS[0], signed=sign(IDS[0], 5, name="other")) is StoreVerdict.REFUSED
+    page = holder.page(0, say.Page(attribute="node"))
+    assert [read_advert(listed.advert.body).name for listed in page.adverts] == ["new"]
+
+
+def test_an_advert_ends_with_its_lifetime_and_a_refresh_prolongs_it() -> None:
+    holder = Holder()
+    put(holder, IDS[0], 0.0)
+    put(holder, IDS[1], 0.0)
+    put(holder, IDS[0], 450.0)
+    assert len(peers(holder, 899.0)) == 2
+    assert peers(holder, 901.0) == [IDS[0].peer_id]
+    assert holder.expire(901.0) == 1
+    assert holder.expire(1351.0) == 1
+    assert (holder.nodes, holder.shards, holder.size) == (0, 0, 0)
+
+
+def test_the_age_of_an_advert_is_told() -> None:
+    holder = Holder()
+    put(holder, IDS[0], 100.0)
+    page = holder.page(160.0, say.Page(attribute="node"))
+    assert page.adverts[0].age_s == 60.0
+
+
+def test_an_attribute_that_is_no_longer_said_is_dropped() -> None:
+    holder = Holder()
+    put(holder, IDS[0], items=(say.StoreItem(attribute=CPU),))
+    put(holder, IDS[0], signed=sign(IDS[0], 2, units=()))
+    assert peers(holder, attribute=CPU) == []
+    assert peers(holder) == [IDS[0].peer_id]
+
+
+def test_a_tombstone_ends_an_advert_and_keeps_older_ones_out() -> None:
+    holder = Holder()
+    put(holder, IDS[0])
+    answers, reason = holder.store(1, IDS[0].peer_id, "", sign(IDS[0], 2, gone=True), ())
+    assert (answers, reason) == ((), "")
+    page = holder.page(1, say.Page(attribute="node"))
+    assert (page.count, page.matches) == (0, 0)
+    assert [read_advert(listed.advert.body).gone for listed in page.adverts] == [True]
+    assert put(holder, IDS[0], 2.0) is StoreVerdict.REFUSED
+    assert put(holder, IDS[0], 2.0, signed=sign(IDS[0], 3)) is StoreVerdict.OK
+
+
+def test_a_public_network_has_eight_places_in_a_shard_and_private_ones_have_all() -> None:
+    holder = Holder()
+    verdicts = [put(holder, identity, network="192.0.2.0/24") for identity in IDS[:12]]
+    assert verdicts == [StoreVerdict.OK] * 8 + [StoreVerdict.FULL] * 4
+    assert [put(holder, identity) for identity in IDS[20:40]] == [StoreVerdict.OK] * 20
+    assert put(holder, IDS[0], 1.0, network="192.0.2.0/24") is StoreVerdict.OK  # a refresh needs no new place
+
+
+def test_a_shard_says_split_above_its_limit_and_takes_no_more_than_twice_as_many() -> None:
+    holder = Holder(soft=4)
+    verdicts = [put(holder, identity) for identity in IDS[:10]]
+    assert verdicts == [StoreVerdict.OK] * 4 + [StoreVerdict.SPLIT] * 6
+    page = holder.page(0, say.Page(attribute="node"))
+    assert (page.count, page.split) == (8, True)
+    assert put(holder, IDS[0], 1.0) is StoreVerdict.SPLIT
+    assert holder.split(shard_key("", "node", 0, 0))
+    assert not holder.split(shard_key("", "node", 1, 0))
+
+
+def test_a_holder_without_room_says_so() -> None:
+    holder = Holder(max_nodes=2)
+    assert [put(holder, identity) for identity in IDS[:3]] == [
+        StoreVerdict.OK,
+        StoreVerdict.OK,
+        StoreVerdict.FULL,
+    ]
+    assert put(Holder(max_bytes=100), IDS[0]) is StoreVerdict.FULL
+
+
+def test_a_page_holds_what_fits_and_says_how_many_there_are() -> None:
+    holder = Holder()
+    for number, identity in enumerate(IDS[:40]):
+        put(holder, identity, signed=sign(identity, ram=(8 if number % 2 else 64) * 2**30))
+    needs = Requirement(clauses=(parse_clause("ram >= 32 GiB"),))
+    page = holder.page(0, say.Page(attribute="node", requirement=needs))
+    assert (len(page.adverts), page.matches, page.count, page.cursor) == (20, 20, 40, None)
+    assert {read_advert(listed.advert.body).ram for listed in page.adverts} == {64 * 2**30}
+
+
+def test_pages_follow_each_other_without_gap_or_repeat() -> None:
+    holder = Holder()
+    for identity in IDS:
+        put(holder, identity)
+    first = holder.page(0, say.Page(attribute="node", seed=7))
+    assert first.cursor == 32
+    second = holder.page(0, say.Page(attribute="node", seed=7, cursor=32))
+    assert second.cursor is None
+    seen = [read_advert(listed.advert.body).peer for listed in (*first.adverts, *second.adverts)]
+    assert sorted(seen) == sorted(identity.peer_id for identity in IDS)
+
+
+def test_the_order_of_a_page_is_the_readers_own() -> None:
+    holder = Holder()
+    for identity in IDS:
+        put(holder, identity)
+    assert peers(holder, seed=1) == peers(holder, seed=1) != peers(holder, seed=2)
+
+
+def test_no_network_crowds_out_the_others() -> None:
+    holder = Holder(quota=100)
+    for identity in IDS[:40]:
+        put(holder, identity, network="198.51.100.0/24")
+    for number, identity in enumerate(IDS[40:45]):
+        put(holder, identity, network=f"203.0.{number}.0/24")
+    assert {identity.peer_id for identity in IDS[40:45]} <= set(peers(holder, seed=3, limit=6))
+
+
+def test_adverts_are_handed_over_with_their_age() -> None:
+    holder = Holder()
+    fresh, old = sign(IDS[0]), sign(IDS[1])
+    forged = SignedAdvert(body=sign(IDS[2]).body, signature=fresh.signature)
+    hand = say.Hand(
+        attribute="node",
+        depth=0,
+        adverts=(
+            say.Listed(advert=fresh, age_s=300.0),
+            say.Listed(advert=old, age_s=900.0),
+            say.Listed(advert=forged, age_s=0.0),
+        ),
+    )
+    assert holder.take_over(1000.0, hand) == 1
+    assert peers(holder, 1599.0) == [IDS[0].peer_id]
+    assert peers(holder, 1601.0) == []
+
+
+def test_at_most_a_tenth_of_a_shard_is_taken_on_anothers_word() -> None:
+    holder = Holder(soft=20)
+    hand = say.Hand(
+        attribute="node", depth=0, adverts=tuple(say.Listed(advert=sign(one), age_s=1.0) for one in IDS[:10])
+    )
+    assert holder.take_over(10.0, hand) == 2
+    put(holder, IDS[0], 11.0)  # renewed by its own node: the place is free again
+    assert holder.take_over(12.0, say.Hand(attribute="node", depth=0, adverts=hand.adverts[5:])) == 1
+
+
+def test_each_peer_lies_in_the_shard_of_its_own_prefix() -> None:
+    holder = Holder()
+    for identity in IDS[:20]:
+        put(holder, identity, items=(say.StoreItem(attribute="node", depth=2),))
+    for prefix in range(4):
+        shown = set(peers(holder, depth=2, prefix=prefix))
+        own = {one.peer_id for one in IDS[:20] if shard_prefix(routing_key(one.peer_id), 2) == prefix}
+        assert shown == own
+
+
+class HolderMachine(RuleBasedStateMachine):
+    """Anything anybody may send, in any order; the rules of the store hold after each step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.holder = Holder(soft=6, quota=2)
+        self.now = 0.0
+        self.newest: dict[str, int] = {}
+
+    @rule(
+        who=st.integers(0, 14),
+        sender=st.integers(0, 14),
+        honest=st.booleans(),
+        seq=st.integers(1, 4),
+        gone=st.booleans(),
+        depth=st.integers(0, 1),
+        name=st.sampled_from(("a", "b")),
+    )
+    def store(self, who: int, sender: int, honest: bool, seq: int, gone: bool, depth: int, name: str) -> None:
+        signed = sign(IDS[who], seq, gone=gone, name=name, ttl_s=60)
+        items = tuple(say.StoreItem(attribute=attribute, depth=depth) for attribute in ("node", CPU))
+        network = f"192.0.{who % 3}.0/24" if who % 4 else ""
+        self.holder.store(self.now, IDS[who if honest else sender].peer_id, network, signed, items)
+
+    @rule(who=st.integers(0, 14), seq=st.integers(1, 4), age=st.floats(0, 100))
+    def hand(self, who: int, seq: int, age: float) -> None:
+        listed = say.Listed(advert=sign(IDS[who], seq, ttl_s=60), age_s=age)
+        self.holder.take_over(self.now, say.Hand(attribute="node", depth=0, adverts=(listed,)))
+
+    @rule(seconds=st.floats(0, 40), expire=st.booleans())
+    def wait(self, seconds: float, expire: bool) -> None:
+        self.now += seconds
+        if expire:
+            self.holder.expire(self.now)
+            if seconds:
+                self.newest = {}  # a node that was forgotten may start again
+
+    @invariant()
+    def each_shard_is_in_order(self) -> None:
+        for depth, prefix in ((0, 0), (1, 0), (1, 1)):
+            for attribute in ("node", CPU):
+                page = self.holder.page(self.now, say.Page(attribute=attribute, depth=depth, prefix=prefix))
+                adverts = [read_advert(listed.advert.body) for listed in page.adverts]
+                living = [advert for advert in adverts if not advert.gone]
+                assert max(Counter(advert.peer for advert in adverts).values(), default=0) <= 1
+                assert page.count == len(living) <= 12
+                assert all(listed.age_s <= 60 for listed in page.adverts)
+                for advert in living:
+                    assert attribute in attributes_of(advert)
+                    assert shard_prefix(routing_key(advert.peer), depth) == prefix
+                for advert in adverts:
+                    assert advert.seq >= self.newest.get(advert.peer, 0)
+                    self.newest[advert.peer] = advert.seq
+
+    @invariant()
+    def no_network_has_more_than_its_share(self) -> None:
+        page = self.holder.page(self.now, say.Page(attribute=CPU))
+        numbers = [
+            number
+            for number, one in enumerate(IDS[:15])
+            for listed in page.adverts
+            if read_advert(listed.advert.body).peer == one.peer_id and number % 4
+        ]
+        assert max(Counter(number % 3 for number in numbers).values(), default=0) <= 2
+
+
+TestHolderMachine = HolderMachine.TestCase
+TestHolderMachine.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)
+
+
+@given(st.lists(st.integers(0, 59), max_size=40), st.integers(0, 2**32 - 1), st.integers(1, 32))
+@settings(max_examples=25, deadline=None)
+def test_paging_shows_each_advert_exactly_once(members: list[int], seed: int, limit: int) -> None:
+    holder = Holder()
+    for number in members:
+        put(holder, IDS[number], network=f"192.0.{number}.0/24" if number % 2 else "")
+    seen: list[str] = []
+    cursor: int | None = 0
+    while cursor is not None:
+        page = holder.page(0, say.Page(attribute="node", seed=seed, limit=limit, cursor=cursor))
+        seen += [read_advert(listed.advert.body).peer for listed in page.adverts]
+        cursor = page.cursor
+    assert sorted(seen) == sorted({IDS[number].peer_id for number in members})

@@ -1,0 +1,545 @@
+"""The index over a simulated network: everybody is found, quickly, whoever dies, falls silent or lies."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+import trio.testing
+
+from protocol.errors import Unreachable
+from protocol.messages import index as say
+from protocol.signed.advert import SignedAdvert, advert_body, advert_message
+from protocol.values.advert import Advert, UnitOffer
+from protocol.values.index_keys import EVERYBODY, shard_key
+from protocol.values.requirement import Requirement, parse_clause
+from protocol.words import Reason
+from swarm.index.index import Index
+from swarm.memory.network import Latency, MemoryNetwork, MemorySwarm
+from swarm.net.addresses import Contact, PeerId
+from swarm.net.identity import Identity
+from swarm.net.link import Link, Links, serve_links
+
+GIB = 2**30
+CPU = "CPU (ONNX)"
+
+
+Jumping = trio.testing.MockClock
+
+
+class Member:
+    """One node of the field."""
+
+    def __init__(self, network: MemoryNetwork, index: Index, number: int) -> None:
+        self.network = network
+        self.index = index
+        self.number = number
+        self.peer = network.peer_id
+        self.scope = trio.CancelScope()
+
+    def advert(self, **fields: object) -> Advert:
+        plain: dict[str, object] = {
+            "peer": self.peer,
+            "seq": 0,
+            "device": f"device-{self.number}",
+            "name": f"node-{self.number}",
+            "ram": (8 << self.number % 4) * GIB,
+            "units": (UnitOffer(unit=CPU, runtime="r"),),
+        }
+        return Advert.model_validate(plain | fields)
+
+    async def publish(self, **fields: object) -> int:
+        return await self.index.publish(self.advert(**fields))
+
+
+class Field:
+    """Nodes that all know the first one, as they know a gate."""
+
+    def __init__(self, swarm: MemorySwarm, nursery: trio.Nursery) -> None:
+        self.swarm = swarm
+        self.nursery = nursery
+        self.members: list[Member] = []
+
+    async def grow(
+        self,
+        count: int,
+        *,
+        holder: bool = True,
+        soft: int = 1000,
+        refresh_s: float = 450.0,
+        asleep: Callable[[], float] = lambda: 0.0,
+    ) -> list[Member]:
+        """`asleep`: how many seconds they have slept so far."""
+
+        new = []
+        for _ in range(count):
+            number = len(self.members)
+            network = self.swarm.node(Identity.from_seed(f"field {number}"), holder)
+            index = Index(
+                network,
+                rng=random.Random(number),
+                soft=soft,
+                refresh_s=refresh_s,
+                incarnation=1,
+                wall=lambda: trio.current_time() + asleep(),
+            )
+            member = Member(network, index, number)
+            self.members.append(member)
+            new.append(member)
+            if number:
+                self.knows(member, self.members[0])
+            await self.nursery.start(self._run, member)
+        return new
+
+    async def _run(self, member: Member, *, task_status: trio.TaskStatus[None]) -> None:
+        with member.scope:
+            await member.index.run(task_status=task_status)
+
+    def knows(self, member: Member, other: Member) -> None:
+        member.network.learn(Contact(other.peer, other.network.addresses))
+
+    def kill(self, members: Iterable[Member]) -> None:
+        for member in members:
+            self.swarm.kill(member.peer)
+            member.scope.cancel()
+
+
+@asynccontextmanager
+async def field(
+    count: int, *, soft: int = 1000, refresh_s: float = 450.0, latency_s: Latency = 0.01
+) -> AsyncIterator[Field]:
+    async with MemorySwarm(random.Random(1), latency_s=latency_s) as swarm, trio.open_nursery() as nursery:
+        grown = Field(swarm, nursery)
+        await grown.grow(count, soft=soft, refresh_s=refresh_s)
+        yield grown
+        nursery.cancel_scope.cancel()
+
+
+async def publish_all(members: Iterable[Member], **labels: int) -> None:
+    """All at once, as after a power cut; a few seconds later they have found each other. `labels`: those below that number."""
+    async with trio.open_nursery() as nursery:
+        for member in members:
+            said = {name: "yes" for name, below in labels.items() if member.number < below}
+            nursery.start_soon(lambda member=member, said=said: member.publish(labels=said))
+    await trio.sleep(15)
+
+
+def needs(*clauses: str) -> Requirement:
+    return Requirement(clauses=tuple(parse_clause(text) for text in clauses))
+
+
+def names(found: Iterable[object]) -> set[str]:
+    return {sighting.advert.name for sighting in found}  # type: ignore[attr-defined]
+
+
+EVERY_CPU = needs(f'units has "{CPU}"')
+
+
+async def test_one_gate_and_one_worker_find_each_other(autojump_clock: Jumping) -> None:
+    async with field(1) as grown:
+        (worker,) = await grown.grow(1)
+        (scheduler,) = await grown.grow(1, holder=False)
+        assert await worker.publish() == 2  # the gate and the worker itself
+        result = await scheduler.index.query(EVERY_CPU, 16)
+        assert names(result.found) == {"node-1"}
+        assert (result.total, result.complete) == (1, True)
+
+
+async def test_a_worker_that_is_there_before_the_gate_is_found_soon_after(autojump_clock: Jumping) -> None:
+    async with field(0) as grown:
+        (worker,) = await grown.grow(1, holder=False)
+        assert await worker.publish() == 0
+        (gate,) = await grown.grow(1)
+        grown.knows(worker, gate)
+        await trio.sleep(3)
+        assert names((await gate.index.query(EVERY_CPU, 1)).found) == {"node-0"}
+
+
+async def test_a_lone_node_gets_an_empty_answer(autojump_clock: Jumping) -> None:
+    async with field(1) as grown:
+        result = await grown.members[0].index.query(EVERY_CPU, 16)
+        assert (result.found, result.total, result.complete) == ((), 0, True)
+
+
+async def test_a_node_without_any_way_out_knows_that_it_has_seen_nothing(autojump_clock: Jumping) -> None:
+    async with field(0) as grown:
+        (client,) = await grown.grow(1, holder=False)
+        result = await client.index.query(EVERY_CPU, 16)
+        assert (result.found, result.complete) == ((), False)
+
+
+async def test_everybody_publishes_and_everybody_is_found(autojump_clock: Jumping) -> None:
+    async with field(24) as grown:
+        await publish_all(grown.members)
+        assert min(member.index.coverage for member in grown.members) >= 8
+        for reader in grown.members[::8]:
+            result = await reader.index.query(EVERY_CPU, 1000)
+            assert len(result.found) == 24
+            assert result.complete
+            assert result.total == 24
+
+
+async def test_a_requirement_is_met_clause_by_clause(autojump_clock: Jumping) -> None:
+    async with field(14) as grown:
+        await publish_all(grown.members, lab=4)
+        reader = grown.members[3].index
+        both = await reader.query(needs(f'units has "{CPU}"', "label.lab == yes", "ram >= 30 GiB"), 16)
+        assert names(both.found) == {"node-2", "node-3"}
+        assert both.attributes == ("label:lab=yes",)  # the rarest
+        assert both.counts["unit:CPU (ONNX)"] == 14
+        large = await reader.query(needs("ram >= 60 GiB"), 100)
+        assert len(large.found) == 3
+        absent = await reader.query(needs("label.lab == no"), 16)
+        assert (absent.found, absent.total, absent.complete) == ((), 0, True)
+        one = await reader.query(needs(f"peer == {grown.members[7].peer}"), 1)
+        assert names(one.found) == {"node-7"}
+
+
+async def test_a_survey_shows_all_devices_or_those_of_the_rarest_attribute(autojump_clock: Jumping) -> None:
+    async with field(14) as grown:
+        await publish_all(grown.members, lab=5)
+        impossible = needs(f'units has "{CPU}"', "label.lab == yes", "ram >= 900 GiB")
+        index = grown.members[9].index
+        assert len((await index.query(impossible, 16)).found) == 0
+        assert len((await index.survey(impossible, 100)).found) == 14
+        few = await index.survey(impossible, 6)
+        assert names(few.found) == {f"node-{number}" for number in range(5)}
+
+
+async def test_a_query_for_a_few_of_many_asks_few(autojump_clock: Jumping) -> None:
+    async with field(24) as grown:
+        await publish_all(grown.members)
+        reader = grown.members[20].index
+        await reader.query(EVERY_CPU, 16)
+        before, began = reader.calls, trio.current_time()
+        result = await reader.query(EVERY_CPU, 16)
+        assert len(result.found) >= 16
+        assert reader.calls - before <= 2
+        assert trio.current_time() - began == pytest.approx(0.02)
+
+
+async def test_a_first_lookup_takes_a_few_round_trips(autojump_clock: Jumping) -> None:
+    async with field(32) as grown:
+        await publish_all(grown.members)
+        (client,) = await grown.grow(1, holder=False)
+        began = trio.current_time()
+        result = await client.index.query(EVERY_CPU, 16)
+        assert len(result.found) >= 16
+        # dials cost six round trips of 20 ms each in this network: the gate, its neighbours, their neighbours, then the page
+        assert trio.current_time() - began < 0.8
+        assert client.index.calls <= 45
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5])
+async def test_the_living_are_found_after_many_died_at_once(share: float, autojump_clock: Jumping) -> None:
+    async with field(24) as grown:
+        await publish_all(grown.members)
+        chance = random.Random(5)
+        dead = chance.sample(grown.members[1:], int(24 * share))
+        alive = [member for member in grown.members if member not in dead]
+        grown.kill(dead)
+        first = await alive[1].index.query(EVERY_CPU, 1000)
+        assert names(first.found) >= {f"node-{member.number}" for member in alive}
+        await trio.sleep(40)  # the others' publishers notice the broken links by themselves
+        for reader in chance.sample(alive, 4):
+            result = await reader.index.query(EVERY_CPU, 1000)
+            assert names(result.found) >= {f"node-{member.number}" for member in alive}
+        assert min(member.index.coverage for member in alive) >= 8
+        await trio.sleep(870)
+        last = await alive[2].index.query(EVERY_CPU, 1000)
+        assert names(last.found) == {f"node-{member.number}" for member in alive}
+
+
+async def test_a_silent_peer_costs_a_reader_no_more_than_the_hedge(autojump_clock: Jumping) -> None:
+    async with field(14) as grown:
+        await publish_all(grown.members)
+        reader = grown.members[4]
+        await reader.index.query(EVERY_CPU, 16)
+        holders = await reader.index._lookups.holders(shard_key("", f"unit:{CPU}", 0, 0))
+        others = [contact.peer for contact in holders.contacts if contact.peer != reader.peer]
+        worst = 0.0
+        for silent in others[:-2]:
+            grown.swarm.cut_silently(reader.peer, silent)
+            began = trio.current_time()
+            result = await reader.index.query(EVERY_CPU, 8)
+            worst = max(worst, trio.current_time() - began)
+            assert len(result.found) >= 8
+            await trio.sleep(2)
+        assert 0.1 <= worst < 0.35
+
+
+async def test_a_peer_that_was_too_busy_to_answer_is_asked_again_soon_and_one_that_stays_so_less_and_less(
+    autojump_clock: Jumping,
+) -> None:
+    async with field(6) as grown:
+        await publish_all(grown.members)
+        reader, busy = grown.members[4], grown.members[2].peer
+        await reader.index.query(EVERY_CPU, 16)
+        contact = next(
+            one for one in reader.index._caller.nearest(shard_key("", "x", 0, 0), 6) if one.peer == busy
+        )
+        question = say.Find(key=shard_key("", "x", 0, 0))
+        waits: list[float] = []
+        grown.swarm.cut_silently(reader.peer, busy)
+        for _ in range(7):
+            with pytest.raises(Unreachable):
+                await reader.index._caller.ask(contact, question, say.Found)
+            silent_since = trio.current_time()
+            while not reader.index._caller.usable(busy):
+                await trio.sleep(0.5)
+            waits.append(round(trio.current_time() - silent_since))
+        assert waits[0] == 2
+        assert waits[0] < waits[1] <= waits[-1]  # what runs beside us asks it, too
+        assert 29 <= waits[-1] <= 32
+        grown.swarm.heal()
+        await reader.index._caller.ask(contact, question, say.Found)
+        grown.swarm.cut_silently(reader.peer, busy)
+        with pytest.raises(Unreachable):
+            await reader.index._caller.ask(contact, question, say.Found)
+        await trio.sleep(2.1)
+        assert reader.index._caller.usable(busy)
+
+
+async def test_a_fresh_lookup_past_a_silent_peer_waits_for_the_hedge_only(autojump_clock: Jumping) -> None:
+    async with field(14) as grown:
+        await publish_all(grown.members)
+        reader = grown.members[4]
+        grown.swarm.cut_silently(reader.peer, grown.members[9].peer)
+        began = trio.current_time()
+        result = await reader.index.query(needs("device == device-13"), 1)
+        assert names(result.found) == {"node-13"}
+        assert trio.current_time() - began < 0.7
+
+
+async def test_a_newcomer_far_from_all_but_its_gate_finds_more_holders_than_the_gate(
+    autojump_clock: Jumping,
+) -> None:
+    near = {Identity.from_seed(f"field {number}").peer_id for number in range(10)}
+    gate = Identity.from_seed("field 0").peer_id
+
+    def latency_s(a: PeerId, b: PeerId) -> float:
+        return 0.01 if {a, b} <= near or gate in (a, b) else 0.05  # a first dial takes longer than the hedge
+
+    async with field(10, latency_s=latency_s) as grown:
+        await publish_all(grown.members)
+        (newcomer,) = await grown.grow(1, holder=False)
+        assert len(await newcomer.index.nearest(shard_key("", f"unit:{CPU}", 0, 0))) >= 4
+
+
+async def test_a_node_that_leaves_says_so(autojump_clock: Jumping) -> None:
+    async with field(14) as grown:
+        await publish_all(grown.members)
+        leaver = grown.members[8]
+        assert await leaver.index.withdraw() >= 8
+        result = await grown.members[2].index.query(EVERY_CPU, 1000)
+        assert len(result.found) == 13
+        assert "node-8" not in names(result.found)
+        assert await leaver.publish() >= 8  # and may come back
+        assert len((await grown.members[3].index.query(EVERY_CPU, 1000)).found) == 14
+
+
+async def test_leaving_takes_no_longer_than_a_second_whoever_is_silent(autojump_clock: Jumping) -> None:
+    async with field(12) as grown:
+        await publish_all(grown.members)
+        leaver = grown.members[8]
+        grown.swarm.partition(
+            [leaver.peer], [member.peer for member in grown.members if member is not leaver]
+        )
+        began = trio.current_time()
+        await leaver.index.withdraw()
+        assert trio.current_time() - began <= 1.0
+
+
+async def test_an_advert_that_nobody_renews_is_gone_after_its_lifetime(autojump_clock: Jumping) -> None:
+    async with field(12) as grown:
+        (client,) = await grown.grow(1, holder=False)
+        await client.publish()
+        grown.kill([client])
+        reader = grown.members[3].index
+        assert len((await reader.query(EVERY_CPU, 16)).found) == 1
+        await trio.sleep(970)
+        result = await reader.query(EVERY_CPU, 16)
+        assert (result.found, result.total) == ((), 0)
+        assert all(member.index.holder.nodes == 0 for member in grown.members[:12])
+
+
+async def test_an_advert_lives_on_while_its_node_does(autojump_clock: Jumping) -> None:
+    async with field(12) as grown:
+        await publish_all(grown.members)
+        await trio.sleep(1000)
+        assert len((await grown.members[3].index.query(EVERY_CPU, 100)).found) == 12
+
+
+async def test_a_laptop_that_wakes_up_is_found_again_within_seconds(autojump_clock: Jumping) -> None:
+    async with field(1) as grown:
+        slept = 0.0
+        (laptop,) = await grown.grow(1, holder=False, asleep=lambda: slept)
+        (gate,) = grown.members[:1]
+        await laptop.publish()
+        await trio.sleep(20)
+        gate.index.holder.expire(trio.current_time() + 1000)  # while the laptop's own clock stood still
+        await trio.sleep(30)
+        assert (await gate.index.everybody()).found == (), "it does not know yet that it slept"
+        slept = 1000.0
+        await trio.sleep(10)
+        assert names((await gate.index.everybody()).found) == {"node-1"}
+
+
+async def test_a_changed_advert_is_seen_at_once_and_leaves_what_it_no_longer_says(
+    autojump_clock: Jumping,
+) -> None:
+    async with field(12) as grown:
+        await publish_all(grown.members)
+        changer, reader = grown.members[5], grown.members[10].index
+        await changer.publish(units=(UnitOffer(unit="NPU", runtime="r"),))
+        assert names((await reader.query(needs("units has NPU"), 16)).found) == {"node-5"}
+        assert "node-5" not in names((await reader.query(EVERY_CPU, 100)).found)
+
+
+async def test_a_campaign_leads_to_the_nodes_that_hold_its_leases(autojump_clock: Jumping) -> None:
+    async with field(12) as grown:
+        await publish_all(grown.members)
+        for member in grown.members[4:7]:
+            await member.index.publish(member.advert(), campaigns=["c-1"])
+        reader = grown.members[8].index
+        assert names((await reader.campaign("c-1")).found) == {"node-4", "node-5", "node-6"}
+        await grown.members[4].index.publish(grown.members[4].advert())
+        assert names((await reader.campaign("c-1")).found) == {"node-5", "node-6"}
+
+
+async def test_a_hot_shard_splits_and_nobody_is_lost(autojump_clock: Jumping) -> None:
+    async with field(12, soft=4, refresh_s=60) as grown:
+        for member in grown.members:
+            await member.publish()
+        await trio.sleep(150)  # by now everybody has refreshed and moved below the root
+        everybody = {f"node-{number}" for number in range(12)}
+        for reader in grown.members[::8]:
+            result = await reader.index.query(EVERY_CPU, 1000)
+            assert names(result.found) == everybody
+            few = await reader.index.query(EVERY_CPU, 5)
+            assert len(few.found) >= 5
+        depths = [member.index._publisher.depth(EVERYBODY) for member in grown.members]
+        assert min(depths) >= 1
+        one = await grown.members[0].index.query(needs(f"peer == {grown.members[9].peer}"), 1)
+        assert names(one.found) == {"node-9"}
+
+
+async def test_squatters_of_one_network_get_eight_places(autojump_clock: Jumping) -> None:
+    async with field(10) as grown:
+        squatters = [Identity.from_seed(f"squatter {number}") for number in range(12)]
+        for identity in squatters:
+            node = grown.swarm.node(identity, False)
+            node.learn(Contact(grown.members[0].peer, grown.members[0].network.addresses))
+            index = Index(node, rng=random.Random(1))
+            await grown.nursery.start(index.run)
+            fake = Advert(
+                peer=identity.peer_id,
+                seq=1,
+                device="squat",
+                name="squat",
+                addresses=("/ip4/8.8.8.8/tcp/4001",),
+                units=(UnitOffer(unit=CPU, runtime="r"),),
+            )
+            await index.publish(fake)
+        await publish_all(grown.members)
+        result = await grown.members[3].index.query(EVERY_CPU, 1000)
+        found = [sighting.advert.name for sighting in result.found]
+        assert found.count("squat") <= 8
+        assert len(set(found)) == 11
+
+
+async def test_two_halves_find_each_other_again_after_a_partition(autojump_clock: Jumping) -> None:
+    async with field(14) as grown:
+        await publish_all(grown.members)
+        left, right = grown.members[:7], grown.members[7:]
+        grown.swarm.partition([m.peer for m in left], [m.peer for m in right])
+        await trio.sleep(120)
+        assert names((await left[3].index.query(EVERY_CPU, 100)).found) >= {f"node-{m.number}" for m in left}
+        assert names((await right[3].index.query(EVERY_CPU, 100)).found) >= {
+            f"node-{m.number}" for m in right
+        }
+        late = (await right[5].publish(labels={"late": "yes"}), right[5])
+        assert late[0] >= 7
+        grown.swarm.heal()
+        await trio.sleep(30)
+        assert names((await left[4].index.query(needs("label.late == yes"), 16)).found) == {"node-12"}
+        assert len((await left[5].index.query(EVERY_CPU, 100)).found) == 14
+
+
+# -- peers that lie ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_holder_that_makes_things_up_is_not_believed(autojump_clock: Jumping) -> None:
+    """One liar serves forged, outlived and unfitting adverts under every key; none of them is ever shown."""
+    async with field(6) as grown:
+        await publish_all(grown.members)
+        thief, victim = Identity.from_seed("thief"), Identity.from_seed("victim")
+
+        def signed(by: Identity, **fields: object) -> SignedAdvert:
+            plain: dict[str, object] = {"peer": victim.peer_id, "seq": 9, "device": "x", "name": "fake"}
+            body = advert_body(Advert.model_validate(plain | fields))
+            return SignedAdvert(body=body, signature=by.sign(advert_message(body)))
+
+        units = (UnitOffer(unit=CPU, runtime="r"),)
+        lies = (
+            say.Listed(advert=signed(thief, units=units), age_s=1.0),
+            say.Listed(advert=signed(victim, units=units), age_s=901.0),
+            say.Listed(advert=signed(victim), age_s=1.0),
+            say.Listed(advert=SignedAdvert(body=b"\xc1", signature=b"s" * 64), age_s=1.0),
+        )
+
+        async def lie(link: Link, message: object) -> say.Found | say.Paged | say.Refused:
+            match message:
+                case say.Find():
+                    return say.Found()
+                case say.Page():
+                    return say.Paged(adverts=lies, matches=4, count=4)
+                case _:
+                    return say.Refused(reason=Reason.DISK_FULL)
+
+        liar = grown.swarm.node(thief)
+        serve_links(liar, say.FAMILY, say.INDEX, lie)
+        for member in grown.members:
+            member.network.learn(Contact(liar.peer_id, liar.addresses))
+        result = await grown.members[2].index.query(EVERY_CPU, 100)
+        assert names(result.found) == {f"node-{number}" for number in range(6)}
+
+
+async def test_a_client_of_the_index_refuses_to_hold(autojump_clock: Jumping) -> None:
+    async with field(2) as grown:
+        (client,) = await grown.grow(1, holder=False)
+        async with trio.open_nursery() as nursery:
+            await grown.members[0].publish()
+            await client.publish()
+            serving = Links(grown.members[1].network, say.FAMILY, say.INDEX, nursery)
+            # nobody can dial a client, but it has a connection of its own with the first node
+            client_links = Links(grown.members[0].network, say.FAMILY, say.INDEX, nursery)
+            answer = await client_links.call(client.peer, (), say.Page(attribute="node"))
+            assert isinstance(answer, say.Refused)
+            assert answer.reason is Reason.NOT_A_HOLDER
+            with pytest.raises(Unreachable):
+                await serving.call(client.peer, (), say.Page(attribute="node"))
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_peer_that_asks_too_much_is_told_to_wait(autojump_clock: Jumping) -> None:
+    async with field(2) as grown, trio.open_nursery() as nursery:
+        links = Links(grown.members[1].network, say.FAMILY, say.INDEX, nursery)
+        gate = grown.members[0]
+        answers: list[object] = []
+
+        async def ask() -> None:
+            answers.append(await links.call(gate.peer, gate.network.addresses, say.Page(attribute="node")))
+
+        await ask()
+        async with trio.open_nursery() as asking:
+            for _ in range(450):
+                asking.start_soon(ask)
+        refused = [answer for answer in answers if isinstance(answer, say.Refused)]
+        assert refused
+        assert all(answer.reason is Reason.OVERLOADED for answer in refused)
+        assert len(answers) - len(refused) >= 400
+        nursery.cancel_scope.cancel()

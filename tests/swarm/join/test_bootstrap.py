@@ -1,0 +1,199 @@
+"""Gates are found when they come, and what is said about those that do not answer is said once."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+import structlog
+import trio
+import trio.testing
+
+from protocol.errors import ResourceError, Unreachable
+from swarm.join.bootstrap import BootstrapKeeper, Gates
+from swarm.net.addresses import Address, Contact, PeerId
+from swarm.net.identity import Identity
+from swarm.p2p.dialler import AnotherAnswers
+
+GATE = Identity.from_seed("gate").peer_id
+OTHER = Identity.from_seed("other").peer_id
+HERE = f"/ip4/192.0.2.7/tcp/4101/p2p/{GATE}"
+THERE = f"/ip4/192.0.2.7/tcp/4999/p2p/{GATE}"
+
+
+class Swarm:
+    """A network in which `up` says which addresses answer, and with which peer."""
+
+    def __init__(self) -> None:
+        self.up: dict[Address, PeerId] = {}
+        self.live: set[PeerId] = set()
+        self.refreshed = 0
+
+    def connected(self) -> tuple[PeerId, ...]:
+        return tuple(self.live)
+
+    async def connect(self, peer: PeerId, addresses: Sequence[Address]) -> None:
+        await trio.lowlevel.checkpoint()
+        there = {self.up[address] for address in addresses if address in self.up}
+        if peer in there:
+            self.live.add(peer)
+        elif there:
+            raise Unreachable("no way") from AnotherAnswers("no way", there.pop())
+        else:
+            raise Unreachable("no way")
+
+    def learn(self, contact: Contact) -> None:
+        """Of no interest."""
+
+    async def refresh(self) -> None:
+        self.refreshed += 1
+
+
+def keeper(swarm: Swarm, gates: Gates) -> BootstrapKeeper:
+    return BootstrapKeeper(swarm, gates, random.Random(1))
+
+
+async def test_a_gate_that_is_started_later_is_found_within_three_seconds(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    swarm, file = Swarm(), list[str]()
+    kept = keeper(swarm, lambda: file)
+    await kept.join_first()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(kept.run)
+        await trio.sleep(1000)
+        file.append(HERE)
+        swarm.up["/ip4/192.0.2.7/tcp/4101"] = GATE
+        await trio.sleep(3)
+        assert (swarm.live, swarm.refreshed) == ({GATE}, 1)
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("again", [HERE, THERE])
+async def test_a_gate_that_comes_back_is_found_within_three_seconds_on_any_port(
+    autojump_clock: trio.testing.MockClock, again: str
+) -> None:
+    swarm, file = Swarm(), [HERE]
+    swarm.up["/ip4/192.0.2.7/tcp/4101"] = GATE
+    kept = keeper(swarm, lambda: file)
+    await kept.join_first()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(kept.run)
+        await trio.sleep(10)
+        assert swarm.live == {GATE}
+        swarm.up.clear()
+        swarm.live.clear()
+        file.clear()
+        await kept.disconnected(None, None)  # type: ignore[arg-type]
+        await trio.sleep(100)
+        file.append(again)
+        swarm.up[again.partition("/p2p/")[0]] = GATE
+        await trio.sleep(3)
+        assert swarm.live == {GATE}
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_gate_that_does_not_answer_is_told_once_and_so_is_that_it_does(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    swarm = Swarm()
+    with structlog.testing.capture_logs() as lines:
+        kept = keeper(swarm, [THERE])
+        await kept.join_first()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(kept.run)
+            await trio.sleep(600)
+            swarm.up["/ip4/192.0.2.7/tcp/4999"] = OTHER
+            await trio.sleep(600)
+            swarm.up["/ip4/192.0.2.7/tcp/4999"] = GATE
+            await trio.sleep(31)
+            nursery.cancel_scope.cancel()
+    assert [(line["log_level"], line["event"]) for line in lines if line["log_level"] != "debug"] == [
+        ("warning", "gate 192.0.2.7:4999 does not answer; trying again"),
+        (
+            "warning",
+            f"gate 192.0.2.7:4999 is another gate: expected …{GATE[-8:]}, found …{OTHER[-8:]}; ask its operator for its address",
+        ),
+        ("warning", "gate 192.0.2.7:4999 is reached"),
+    ]
+
+
+async def test_a_damaged_gate_file_is_no_gate_and_a_damaged_setting_is_told(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    swarm = Swarm()
+    await keeper(swarm, lambda: ["no address"]).join_first()
+    assert swarm.live == set()
+    with pytest.raises(ResourceError, match="makes no sense"):
+        keeper(swarm, ["no address"])
+
+
+LATELY = f"/ip4/192.0.2.8/tcp/4002/p2p/{OTHER}"
+
+
+@pytest.mark.parametrize("gates", [[], [HERE]])
+async def test_without_a_gate_that_answers_peers_that_were_there_lately_are_the_way_in(
+    autojump_clock: trio.testing.MockClock, gates: list[str]
+) -> None:
+    swarm = Swarm()
+    swarm.up["/ip4/192.0.2.8/tcp/4002"] = OTHER
+    kept = BootstrapKeeper(swarm, gates, random.Random(1), lambda: [LATELY])
+    await kept.join_first()
+    assert swarm.live == {OTHER}
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(kept.run)
+        await trio.sleep(100)
+        swarm.up["/ip4/192.0.2.7/tcp/4101"] = GATE
+        await trio.sleep(31)
+        assert swarm.live == ({GATE, OTHER} if gates else {OTHER})
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_gate_that_answers_is_enough(autojump_clock: trio.testing.MockClock) -> None:
+    swarm = Swarm()
+    swarm.up = {"/ip4/192.0.2.8/tcp/4002": OTHER, "/ip4/192.0.2.7/tcp/4101": GATE}
+    kept = BootstrapKeeper(swarm, [HERE], random.Random(1), lambda: [LATELY])
+    await kept.join_first()
+    assert swarm.live == {GATE}
+
+
+async def test_when_the_last_gate_is_gone_peers_that_were_there_lately_take_its_place_within_seconds(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    swarm = Swarm()
+    swarm.up = {"/ip4/192.0.2.8/tcp/4002": OTHER, "/ip4/192.0.2.7/tcp/4101": GATE}
+    kept = BootstrapKeeper(swarm, [HERE], random.Random(1), lambda: [LATELY, "nonsense"][:1])
+    await kept.join_first()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(kept.run)
+        await trio.sleep(10)
+        del swarm.up["/ip4/192.0.2.7/tcp/4101"]
+        swarm.live.clear()
+        await kept.disconnected(None, None)  # type: ignore[arg-type]
+        await trio.sleep(3)
+        assert swarm.live == {OTHER}
+        assert swarm.refreshed == 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_gate_that_did_not_answer_at_first_is_reached_later_although_another_one_is_connected(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    swarm = Swarm()
+    swarm.up["/ip4/192.0.2.7/tcp/4101"] = GATE
+    kept = BootstrapKeeper(swarm, [HERE, LATELY], random.Random(1))
+    await kept.join_first()
+    assert swarm.live == {GATE}
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(kept.run)
+        await trio.sleep(5)
+        swarm.up["/ip4/192.0.2.8/tcp/4002"] = OTHER
+        await trio.sleep(9)
+        assert swarm.live == {GATE, OTHER}
+        assert swarm.refreshed == 1
+        swarm.live.remove(OTHER)  # and again, when it was gone for a while
+        await kept.disconnected(None, None)  # type: ignore[arg-type]
+        await trio.sleep(31)
+        assert swarm.live == {GATE, OTHER}
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,118 @@
+"""How a role comes onto the network and leaves it, over real libp2p on loopback."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from gate.service import run_gate
+from gate.settings import GateSettings
+from protocol.errors import ResourceError
+from protocol.messages.health import HEALTH, Ping, Pong
+from protocol.values.advert import Advert
+from protocol.values.requirement import Requirement
+from protocol.words import Family
+from swarm.base.home import Home
+from swarm.base.settings import RoleSettings
+from swarm.join.enter import Here, enter, locked
+from swarm.join.known_gates import leave_addresses, local_gates, own_worker, remember_gates, remembered_gates
+from swarm.net.identity import lock_folder
+from swarm.net.link import Links
+
+LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)
+SETTINGS = RoleSettings(listen=LOOPBACK)
+
+
+async def test_a_gate_is_found_by_its_home_and_leaves_no_address_behind(tmp_path: Path) -> None:
+    home = Home.at(tmp_path)
+    async with trio.open_nursery() as nursery:
+        here: Here = await nursery.start(run_gate, home, GateSettings(listen=LOOPBACK))
+        assert local_gates(home) == tuple(
+            f"{address}/p2p/{here.identity.peer_id}" for address in here.network.addresses
+        )
+        async with enter("worker", home, SETTINGS, holder=True) as worker:
+            assert worker.network.connected() == (here.identity.peer_id,)
+            advert = Advert(peer=worker.identity.peer_id, seq=0, device="d-1", name="n")
+            assert await worker.index.publish(advert) >= 1
+            async with enter("scheduler", home, SETTINGS, holder=False) as scheduler:
+                found = await scheduler.index.query(Requirement(), 8)
+                assert [item.advert.peer for item in found.found] == [worker.identity.peer_id]
+                links = Links(scheduler.network, Family.HEALTH, HEALTH, nursery)
+                link = await links.get(here.identity.peer_id, here.network.addresses)
+                assert await link.ask(Ping(), Pong) == Pong(role="gate", incarnation=1)
+        async with enter("scheduler", home, SETTINGS, holder=False) as scheduler:
+            assert (await scheduler.index.query(Requirement(), 8)).found == ()  # the worker said that it left
+            assert scheduler.incarnation == 2
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_second_node_on_the_same_folder_is_refused_at_once(tmp_path: Path) -> None:
+    home = Home.at(tmp_path)
+    async with enter("worker", home, SETTINGS, holder=True):
+        with pytest.raises(ResourceError, match="in use by process"):
+            async with enter("worker", home, SETTINGS, holder=True):
+                pytest.fail("two nodes with one key")
+        async with enter(
+            "gate", home, SETTINGS, holder=True
+        ) as gate:  # another role of the same home has its own
+            assert gate.identity.peer_id
+
+
+async def test_whoever_only_looks_whether_a_node_runs_keeps_none_from_starting(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    looked = trio.Event()
+
+    async def look() -> None:
+        with lock_folder(tmp_path):
+            looked.set()
+            await trio.sleep(0.07)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(look)
+        await looked.wait()
+        async with locked(tmp_path):
+            assert trio.current_time() > 0
+
+
+async def test_no_gate_file_is_no_error_and_a_strange_one_neither(tmp_path: Path) -> None:
+    home = Home.at(tmp_path)
+    assert local_gates(home) == ()
+    home.gate_file.parent.mkdir(parents=True)
+    home.gate_file.write_bytes(random.Random(1).randbytes(100))
+    assert local_gates(home) == ()
+    home.gate_file.write_text("/ip4/192.0.2.1/tcp/1/p2p/x\n\n", encoding="ascii")
+    assert local_gates(home) == ("/ip4/192.0.2.1/tcp/1/p2p/x",)
+
+
+async def test_a_gate_that_cannot_write_its_address_says_so(tmp_path: Path) -> None:
+    home = Home.at(tmp_path)
+    home.gate_file.mkdir(parents=True)
+    with pytest.raises(BaseExceptionGroup) as caught:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(run_gate, home, GateSettings(listen=LOOPBACK))
+    assert caught.group_contains(ResourceError, match="cannot use")
+
+
+async def test_a_scheduler_whose_gate_is_gone_comes_in_through_the_worker_of_its_home(tmp_path: Path) -> None:
+    home = Home.at(tmp_path)
+    async with enter("worker", home, SETTINGS, holder=True) as worker:
+        assert own_worker(home) == ()
+        leave_addresses(home.worker_file, worker.network.addresses)
+        (way,) = own_worker(home)
+        assert way.endswith(f"/p2p/{worker.identity.peer_id}")
+        async with enter("scheduler", home, SETTINGS, holder=False) as scheduler:
+            assert scheduler.network.connected() == (worker.identity.peer_id,)
+
+
+def test_the_gates_a_worker_joined_by_are_known_to_the_other_commands_of_its_home(tmp_path: Path) -> None:
+    home, gate, other = Home.at(tmp_path), "/ip4/192.0.2.1/tcp/1/p2p/x", "/ip4/192.0.2.2/tcp/1/p2p/y"
+    remember_gates(home, (gate,), "worker")
+    assert remembered_gates(home) == (gate,)
+    assert remembered_gates(home, ("scheduler",)) == ()
+    remember_gates(home, (other, gate))
+    assert remembered_gates(home) == (other, gate)

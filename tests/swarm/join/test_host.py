@@ -1,0 +1,324 @@
+"""Starting, stopping and staying connected, with real sockets on loopback."""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import trio
+import trio.testing
+from libp2p.peer.id import ID
+
+from protocol.errors import ResourceError, Unreachable
+from swarm.join.host import HostNetwork, open_host
+from swarm.net.addresses import concrete, parse_tcp, split_peer, usable
+from swarm.net.identity import Identity, peer_id_bytes
+from swarm.net.network import Stream
+from swarm.p2p.dialler import AnotherAnswers
+from swarm.p2p.yamux import BoundedYamux
+
+LOOPBACK = "/ip4/127.0.0.1/tcp/0"
+ECHO = "/test/echo/1"
+
+
+async def echo(stream: Stream) -> None:
+    while data := await stream.receive_some():
+        await stream.send_all(data)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await trio.sleep(0.005)
+
+
+async def test_a_taken_port_is_one_clear_line() -> None:
+    async with open_host(Identity.from_seed(1), listen=[LOOPBACK], server=True) as node:
+        address = parse_tcp(node.addresses[0])
+        assert address is not None
+        with pytest.raises(ResourceError, match=f"port {address.port} is taken") as caught:
+            async with open_host(Identity.from_seed(2), listen=[str(address)], server=True):
+                pass
+        assert "--listen" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("listen", "bootstrap", "expected"),
+    [
+        (["/ip4/127.0.0.1/udp/4001"], [], "cannot listen on '/ip4/127.0.0.1/udp/4001'"),
+        (["/dns4/example.org/tcp/4001"], [], "cannot listen on"),
+        (["here"], [], "cannot listen on 'here'"),
+        (["/ip4/192.0.2.1/tcp/4001"], [], "is no address of this machine"),
+        ([LOOPBACK], ["/ip4/127.0.0.1/tcp/4001"], "bootstrap address makes no sense"),
+        ([LOOPBACK], ["/ip4/127.0.0.1/tcp/4001/p2p/me"], "bootstrap address makes no sense"),
+        (
+            [LOOPBACK],
+            [f"/dns4/exämple.org/tcp/4001/p2p/{Identity.from_seed(1).peer_id}"],
+            "not in ASCII; write names as xn",
+        ),
+    ],
+)
+async def test_an_address_that_makes_no_sense_is_one_clear_line(
+    listen: list[str], bootstrap: list[str], expected: str
+) -> None:
+    with pytest.raises(ResourceError, match=expected) as caught:
+        async with open_host(Identity.from_seed(1), listen=listen, bootstrap=bootstrap, server=True):
+            pass
+    assert caught.value.hint
+
+
+async def test_what_the_callers_block_raises_comes_out_as_it_was() -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with open_host(Identity.from_seed(1), listen=[LOOPBACK], server=True):
+            raise ZeroDivisionError
+
+
+async def test_a_cancelled_node_closes_its_sockets() -> None:
+    """Unclosed sockets are warnings, and warnings are errors here."""
+    async with open_host(Identity.from_seed(1), listen=[LOOPBACK], server=True) as server:
+        server.handle(ECHO, echo)
+        with trio.CancelScope() as scope:
+            async with open_host(Identity.from_seed(2), server=False) as client:
+                stream = await client.open(server.peer_id, ECHO, server.addresses)
+                await stream.send_all(b"x")
+                scope.cancel()
+                await trio.sleep_forever()
+        await until(lambda: server.connected() == ())
+
+
+async def test_stopping_takes_less_than_a_second_with_many_connections() -> None:
+    """A limit of libp2p's would take 0.2 s for each; the deadline is far from what is needed."""
+    async with (
+        open_host(Identity.from_seed(0), listen=[LOOPBACK], server=True) as server,
+        trio.open_nursery() as nursery,
+    ):
+        ready: list[str] = []
+        stop = trio.Event()
+
+        async def visit(number: int) -> None:
+            async with open_host(Identity.from_seed(number), server=False) as client:
+                await client.connect(server.peer_id, server.addresses)
+                ready.append(client.peer_id)
+                await stop.wait()
+
+        for number in range(1, 9):
+            nursery.start_soon(visit, number)
+        await until(lambda: len(ready) == 8 and len(server.connected()) == 8)
+        begun = trio.current_time()
+        await server._swarm.close_all(0.6)
+        assert trio.current_time() - begun < 1
+        stop.set()
+
+
+async def test_a_node_that_does_not_listen_has_no_address_and_can_still_be_called_back() -> None:
+    async with (
+        open_host(Identity.from_seed(1), listen=[LOOPBACK], server=True) as server,
+        open_host(Identity.from_seed(2), server=False) as client,
+    ):
+        client.handle(ECHO, echo)
+        assert client.addresses == ()
+        await client.connect(server.peer_id, server.addresses)
+        await until(lambda: server.connected() == (client.peer_id,))
+        stream = await server.open(client.peer_id, ECHO)
+        await stream.send_all(b"hello")
+        assert await stream.receive_some() == b"hello"
+
+
+async def test_a_restarted_gate_gets_its_nodes_back() -> None:
+    gate = Identity.from_seed("gate")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        where = f"/ip4/127.0.0.1/tcp/{probe.getsockname()[1]}"
+    with trio.fail_after(20):
+        async with open_host(
+            Identity.from_seed(1),
+            listen=[LOOPBACK],
+            bootstrap=[f"{where}/p2p/{gate.peer_id}"],
+            server=True,
+            rng=random.Random(1),
+        ) as node:
+            assert node.connected() == ()  # the gate is down; the node has started all the same
+            for _ in range(2):
+                async with open_host(gate, listen=[where], server=True):
+                    await until(lambda: node.connected() == (gate.peer_id,))
+                    assert gate.peer_id in {contact.peer for contact in node.closest(bytes(32), 20)}
+                await until(lambda: node.connected() == ())
+
+
+async def test_patience_ends_with_a_peer_that_accepts_and_says_nothing() -> None:
+    silent = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    where = f"/ip4/127.0.0.1/tcp/{silent[0].socket.getsockname()[1]}"
+    async with open_host(Identity.from_seed(1), server=False) as node:
+        with trio.fail_after(5), pytest.raises(Unreachable, match=r"within 0\.2 s"):
+            await node.connect(Identity.from_seed(2).peer_id, [where], patience_s=0.2)
+    await silent[0].aclose()
+
+
+class Proxy:
+    """A TCP proxy that can stop forwarding without closing anything: a cable pulled, a phone in a tunnel."""
+
+    def __init__(self, target: HostNetwork) -> None:
+        address = parse_tcp(target.addresses[0])
+        assert address is not None
+        self._target = address
+        self.cut = False
+
+    async def run(self, *, task_status: trio.TaskStatus[str]) -> None:
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        task_status.started(f"/ip4/127.0.0.1/tcp/{listeners[0].socket.getsockname()[1]}")
+        await trio.serve_listeners(self._serve, listeners)
+
+    async def _serve(self, near: trio.SocketStream) -> None:
+        far = await trio.open_tcp_stream(self._target.host, self._target.port)
+        async with near, far, trio.open_nursery() as nursery:
+            nursery.start_soon(self._forward, near, far)
+            nursery.start_soon(self._forward, far, near)
+
+    async def _forward(self, source: trio.SocketStream, sink: trio.SocketStream) -> None:
+        try:
+            while data := await source.receive_some(65_536):
+                if not self.cut:
+                    await sink.send_all(data)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
+
+
+async def test_a_link_that_is_cut_silently_is_noticed_within_10_seconds() -> None:
+    async with (
+        open_host(Identity.from_seed(1), listen=[LOOPBACK], server=True) as server,
+        open_host(Identity.from_seed(2), server=False) as client,
+        trio.open_nursery() as nursery,
+    ):
+        server.handle(ECHO, echo)
+        proxy = Proxy(server)
+        where = await nursery.start(proxy.run)
+        stream = await client.open(server.peer_id, ECHO, [where])
+        await stream.send_all(b"x")
+        assert await stream.receive_some() == b"x"
+        proxy.cut = True
+        with trio.fail_after(10):
+            with pytest.raises(trio.BrokenResourceError):
+                await stream.receive_some()
+            await until(lambda: (client.connected(), server.connected()) == ((), ()))
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("cut", [True, False], ids=["silence", "no"])
+async def test_a_connection_is_watched_once_somebody_has_waited_for_work_there_in_vain(cut: bool) -> None:
+    """Else the next one who wants something of that peer is given the dead connection, too. A peer that says no is there."""
+    async with (
+        open_host(Identity.from_seed(1), listen=[LOOPBACK], server=True) as server,
+        open_host(Identity.from_seed(2), server=False) as client,
+        trio.open_nursery() as nursery,
+    ):
+        proxy = Proxy(server)
+        await client.connect(server.peer_id, [await nursery.start(proxy.run)])
+        conn = client._swarm.live(ID(peer_id_bytes(server.peer_id)))
+        assert conn is not None
+        muxed = conn.muxed_conn
+        assert isinstance(muxed, BoundedYamux)
+        assert not muxed.matters
+        proxy.cut = cut
+        with pytest.raises(Unreachable):
+            await client.open(server.peer_id, ECHO, patience_s=0.2 if cut else 20)
+        assert muxed.matters is cut
+        nursery.cancel_scope.cancel()
+
+
+# -- addresses ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_wildcard_becomes_addresses_that_can_be_dialled() -> None:
+    told = concrete(["/ip4/0.0.0.0/tcp/4001"])
+    assert told
+    assert all(address.endswith("/tcp/4001") and "/0.0.0.0/" not in address for address in told)
+    loopback = [address for address in told if "/127." in address]
+    assert not loopback or loopback == list(told)
+
+
+def test_loopback_is_told_when_it_was_asked_for() -> None:
+    assert concrete(["/ip4/127.0.0.1/tcp/4001"]) == ("/ip4/127.0.0.1/tcp/4001",)
+
+
+async def test_announced_addresses_replace_the_others() -> None:
+    announced = "/ip4/192.0.2.7/tcp/4001"
+    async with open_host(Identity.from_seed(1), listen=[LOOPBACK], announce=[announced], server=True) as node:
+        assert node.addresses == (announced,)
+
+
+def test_only_what_can_be_dialled_is_kept_of_a_peers_addresses() -> None:
+    offered = [
+        "/ip4/192.0.2.7/tcp/4001/p2p/" + Identity.from_seed(1).peer_id,
+        "/ip4/192.0.2.7/tcp/4001",
+        "/ip4/0.0.0.0/tcp/4001",
+        "/ip4/192.0.2.7/udp/4001/quic-v1",
+        "/ip4/192.0.2.7/tcp/0",
+        "/ip6/::1/tcp/4001",
+        "/dns4/gate.example.org/tcp/4001",
+        "nonsense",
+        *(f"/ip4/192.0.2.{number}/tcp/1" for number in range(40)),
+    ]
+    kept = usable(offered)
+    assert kept[:3] == ("/ip4/192.0.2.7/tcp/4001", "/ip6/::1/tcp/4001", "/dns4/gate.example.org/tcp/4001")
+    assert len(kept) == 16
+
+
+def test_a_peer_address_splits_in_two() -> None:
+    peer = Identity.from_seed(1).peer_id
+    assert split_peer(f"/ip4/192.0.2.7/tcp/4001/p2p/{peer}") == (peer, "/ip4/192.0.2.7/tcp/4001")
+    with pytest.raises(ValueError, match="not of the form"):
+        split_peer("/ip4/192.0.2.7/tcp/4001")
+
+
+async def test_who_answers_instead_of_a_peer_is_told_by_name() -> None:
+    wanted, found = Identity.from_seed(3), Identity.from_seed(1)
+    async with (
+        open_host(found, listen=[LOOPBACK], server=True) as other,
+        open_host(Identity.from_seed(2), server=False) as node,
+    ):
+        with pytest.raises(Unreachable) as caught:
+            await node.connect(wanted.peer_id, other.addresses)
+    assert isinstance(caught.value.__cause__, AnotherAnswers)
+    assert caught.value.__cause__.found == found.peer_id
+
+
+async def test_who_knows_where_a_peer_is_does_not_wait_for_somebody_who_asks_at_a_dead_address() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        dead = f"/ip4/127.0.0.1/tcp/{silent.getsockname()[1]}"
+        async with (
+            open_host(Identity.from_seed(1), listen=[LOOPBACK], server=True) as peer,
+            open_host(Identity.from_seed(2), server=False) as node,
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(partial(node.connect, peer.peer_id, [dead], patience_s=30.0))
+            silent.settimeout(5)
+            met, _ = await trio.to_thread.run_sync(silent.accept)
+            with met:
+                await node.connect(peer.peer_id, peer.addresses, patience_s=5.0)
+
+
+async def test_one_who_loses_patience_with_a_dial_does_not_end_it_for_others() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        dead = f"/ip4/127.0.0.1/tcp/{silent.getsockname()[1]}"
+        async with (
+            open_host(Identity.from_seed(1), listen=[LOOPBACK], server=True) as peer,
+            open_host(Identity.from_seed(2), server=False) as node,
+            trio.open_nursery() as nursery,
+        ):
+            impatient = trio.CancelScope()
+
+            async def ask_in_vain() -> None:
+                with impatient:
+                    await node.connect(peer.peer_id, [dead], patience_s=30.0)
+
+            nursery.start_soon(ask_in_vain)
+            silent.settimeout(5)
+            met, _ = await trio.to_thread.run_sync(silent.accept)
+            with met:
+                nursery.start_soon(partial(node.connect, peer.peer_id, [dead], patience_s=30.0))
+                await trio.testing.wait_all_tasks_blocked(0.05)
+                impatient.cancel()
+                await trio.testing.wait_all_tasks_blocked(0.05)
+                await node.connect(peer.peer_id, peer.addresses, patience_s=5.0)

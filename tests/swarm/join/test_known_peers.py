@@ -1,0 +1,60 @@
+"""Peers that were there lately are kept in the home, and a damaged file of them harms nobody."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import trio
+import trio.testing
+
+from swarm.join.known_gates import leave_addresses
+from swarm.join.known_peers import ADDRESSES_EACH, FIRST_S, KEPT, chosen, keep_peers, known_peers
+from swarm.memory.network import MemorySwarm
+from swarm.net.addresses import Contact
+from swarm.net.identity import Identity
+
+OTHER = Identity.from_seed("other").peer_id
+
+
+async def test_connected_holders_are_kept_and_found_again_at_the_next_start(
+    autojump_clock: trio.testing.MockClock, tmp_path: Path
+) -> None:
+    path = tmp_path / "peers"
+    async with MemorySwarm(random.Random(1)) as swarm, trio.open_nursery() as nursery:
+        node, peer, gone = (swarm.node(Identity.from_seed(n)) for n in range(3))
+        node.learn(Contact(gone.peer_id, gone.addresses))
+        node.learn(Contact(peer.peer_id, peer.addresses))
+        await node.connect(peer.peer_id, peer.addresses)
+        nursery.start_soon(keep_peers, node, path, random.Random(1))
+        autojump_clock.autojump_threshold = 0.05
+        await trio.sleep(FIRST_S + 1)
+        while not known_peers(path):
+            await trio.sleep(0.1)  # the file is written in a thread, which no clock hurries
+        assert known_peers(path) == (f"{peer.addresses[0]}/p2p/{peer.peer_id}",)
+        nursery.cancel_scope.cancel()
+
+
+async def test_those_of_before_are_kept_behind_and_the_list_stays_short() -> None:
+    before = [f"/ip4/10.9.{n >> 8}.{n & 255}/tcp/1/p2p/{OTHER}" for n in range(1000)]
+    async with MemorySwarm(random.Random(1)) as swarm:
+        node, peer = swarm.node(Identity.from_seed(0)), swarm.node(Identity.from_seed(1))
+        node.learn(Contact(peer.peer_id, peer.addresses))
+        await node.connect(peer.peer_id, peer.addresses)
+        lines = chosen(node, before, random.Random(1))
+    assert lines[0] == f"{peer.addresses[0]}/p2p/{peer.peer_id}"
+    assert lines[1:3] == tuple(before[:2])
+    assert len(lines) == KEPT * ADDRESSES_EACH
+
+
+def test_lines_that_make_no_sense_and_a_file_that_is_not_there_are_no_error(tmp_path: Path) -> None:
+    good = f"/ip4/10.0.0.1/tcp/4001/p2p/{OTHER}"
+    path = tmp_path / "peers"
+    assert known_peers(path) == ()
+    leave_addresses(
+        path,
+        ["nonsense", good, "/ip4/10.0.0.1/tcp/4001/p2p/12D3KooWnobody", f"/ip4/0.0.0.0/tcp/1/p2p/{OTHER}"],
+    )
+    assert known_peers(path) == (good,)
+    path.write_bytes(b"\xff\xff")
+    assert known_peers(path) == ()

@@ -1,0 +1,114 @@
+"""What strangers say of themselves, and how much of it is remembered."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from libp2p.crypto.ed25519 import create_new_key_pair
+from libp2p.custom_types import TProtocol
+from libp2p.identity.identify.identify import ID as IDENTIFY
+from libp2p.identity.identify.pb.identify_pb2 import Identify
+from libp2p.identity.identify_push.identify_push import ID_PUSH
+from libp2p.peer.id import ID
+from libp2p.peer.peerstore import PeerStoreError, create_signed_peer_record
+from libp2p.utils.varint import encode_uvarint
+from multiaddr import Multiaddr
+
+from swarm.join.host import open_host
+from swarm.net.identity import Identity, peer_id_bytes
+from swarm.p2p.peerstore import (
+    MAX_ADDRESSES,
+    MAX_IDENTIFY,
+    MAX_PEERS,
+    MAX_PROTOCOL_CHARS,
+    MAX_PROTOCOLS,
+    PeerBook,
+)
+from tests.swarm.attacker import ATTACKER, LOOPBACK, MSS, attack, line
+
+ME = Identity.from_seed("me")
+KEYS = create_new_key_pair(ME.seed)
+MY_ID = ID(peer_id_bytes(ME.peer_id))
+SOMEWHERE = Multiaddr("/ip4/192.0.2.1/tcp/4001")
+
+
+def stranger(number: int) -> ID:
+    """An id whose key nobody has."""
+    return ID(b"\x00\x24\x08\x01\x12\x20" + number.to_bytes(32, "big"))
+
+
+def test_no_number_of_strangers_drives_this_node_or_those_it_is_connected_with_out() -> None:
+    friend = stranger(0)
+    book = PeerBook(MY_ID, KEYS, connected=lambda peer: peer == friend)
+    book.add_protocols(friend, ["/sark/kad/1"])
+    for number in range(1, MAX_PEERS + 100):
+        book.add_addrs(stranger(number), [SOMEWHERE], 7200)
+        book.add_protocols(stranger(-number % 2**200), ["/x"])
+    assert len(book.peer_data_map) == MAX_PEERS
+    assert book.pubkey(MY_ID) == KEYS.public_key
+    assert book.privkey(MY_ID) == KEYS.private_key
+    assert book.get_protocols(friend) == ["/sark/kad/1"]
+    assert not book.has_peer(stranger(1))
+    assert book.has_peer(stranger(MAX_PEERS + 99))
+
+
+def test_of_one_peer_a_few_addresses_and_names_are_kept() -> None:
+    book, peer = PeerBook(MY_ID, KEYS), stranger(1)
+    for number in range(100):
+        book.add_addr(peer, Multiaddr(f"/ip4/192.0.2.{number}/tcp/1"), 7200)
+    assert len(book.addrs(peer)) == MAX_ADDRESSES
+    for add in (book.add_protocols, book.set_protocols):
+        add(peer, ["/long" * MAX_PROTOCOL_CHARS, *(f"/{number}" for number in range(1000))])
+        assert book.get_protocols(peer) == [f"/{number}" for number in range(MAX_PROTOCOLS)]
+    for number in range(50):
+        keys = create_new_key_pair(number.to_bytes(32, "big"))
+        signed = create_signed_peer_record(
+            ID.from_pubkey(keys.public_key),
+            [Multiaddr(f"/ip4/192.0.2.1/tcp/{port}") for port in range(1, 100)],
+            keys.private_key,
+        )
+        assert book.consume_peer_record(signed, 7200)
+    assert all(len(book.addrs(peer)) <= MAX_ADDRESSES for peer in book.peer_ids() if peer != MY_ID)
+
+
+def test_addresses_that_are_too_old_are_nothing_and_no_error() -> None:
+    """libp2p raises; a peer that had a circuit alone was then out of reach for ever."""
+    book, peer = PeerBook(MY_ID, KEYS), stranger(1)
+    book.add_addrs(peer, [SOMEWHERE], 7200)
+    book.peer_data_map[peer].last_identified -= 7201  # type: ignore[attr-defined]
+    assert book.addrs(peer) == []
+    with pytest.raises(PeerStoreError):
+        book.addrs(stranger(2))
+
+
+async def test_nobody_is_told_unasked_who_somebody_is() -> None:
+    async with open_host(ME, listen=[LOOPBACK], server=True) as victim, attack(victim) as link:
+        with trio.fail_after(5):
+            stream = await link.speak(ID_PUSH)
+            answer = line(MSS[:-1]) + line(b"na")
+            assert await link.body_of(stream, len(answer)) == answer
+
+
+@pytest.mark.parametrize(("names", "kept"), [(3, True), (400_000, False)], ids=["few", "many"])
+async def test_a_peer_that_says_too_much_of_itself_has_said_nothing(names: int, kept: bool) -> None:
+    message = Identify(protocols=["/a", "/b", "/c"][:names] + ["/d"] * (names - 3)).SerializeToString()
+    assert (len(message) <= MAX_IDENTIFY) is kept
+    async with (
+        open_host(ME, listen=[LOOPBACK], server=True) as victim,
+        open_host(ATTACKER, server=False) as liar,
+    ):
+        said = trio.Event()
+
+        async def lie(stream: object) -> None:
+            said.set()
+            await stream.write(encode_uvarint(len(message)) + message)  # type: ignore[attr-defined]
+
+        liar._host.set_stream_handler(TProtocol(IDENTIFY), lie)
+        with trio.fail_after(10):
+            await liar.connect(victim.peer_id, victim.addresses)
+            await said.wait()
+            peer = ID(peer_id_bytes(ATTACKER.peer_id))
+            while peer in victim._host._identify_inflight:
+                await trio.sleep(0.01)
+        book = victim._host.get_peerstore()
+        assert (book.has_peer(peer) and book.get_protocols(peer) == ["/a", "/b", "/c"]) is kept

@@ -1,0 +1,380 @@
+"""Attacks on one yamux connection, frame by frame, against a peer that is not bound by any rule. No sockets."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import AsyncIterator
+from typing import Any, cast
+
+import pytest
+import trio
+import trio.testing
+from libp2p.connection_types import ConnectionType
+from libp2p.io.exceptions import IncompleteReadError
+from libp2p.peer.id import ID
+from libp2p.stream_muxer.exceptions import MuxedStreamEOF, MuxedStreamError, MuxedStreamReset
+from libp2p.stream_muxer.yamux import yamux
+
+from swarm.net.identity import Identity, peer_id_bytes
+from swarm.p2p.hardening import harden
+from swarm.p2p.yamux import MAX_BUFFERED, MAX_STREAMS, MAX_WINDOW, BoundedYamux, Buffered, PatientStream
+
+PEER = ID(peer_id_bytes(Identity.from_seed("attacker").peer_id))
+WINDOW = 256 * 1024
+
+
+class Pipe:
+    """A secured connection whose far end is held by the test."""
+
+    is_initiator = False
+
+    def __init__(self) -> None:
+        self._to_victim, self._victim_reads = trio.open_memory_channel[bytes](10_000)
+        self._victim_writes, self.replies = trio.open_memory_channel[bytes](10_000)
+        self._rest = b""
+        self.blocked = False
+        """The socket takes no more bytes."""
+        self.closed = False
+        self.kind = ConnectionType.DIRECT
+
+    async def read(self, n: int | None = None) -> bytes:
+        while not self._rest:
+            try:
+                self._rest = await self._victim_reads.receive()
+            except (trio.EndOfChannel, trio.ClosedResourceError):
+                raise IncompleteReadError("end", expected_bytes=n or 1, received_bytes=0) from None
+        part, self._rest = self._rest[:n], self._rest[n:]
+        return part
+
+    async def write(self, data: bytes) -> None:
+        if self.blocked:
+            await trio.sleep_forever()
+        await self._victim_writes.send(data)
+
+    def get_connection_type(self) -> ConnectionType:
+        return self.kind
+
+    async def close(self) -> None:
+        self.closed = True
+        self._victim_reads.close()
+        await trio.lowlevel.checkpoint()
+
+    async def frame(self, kind: int, flags: int, stream_id: int, length: int, body: bytes = b"") -> None:
+        """What the attacker sends."""
+        header = struct.pack(yamux.YAMUX_HEADER_FORMAT, 0, kind, flags, stream_id, length)
+        await self._to_victim.send(header + body)
+
+    async def open(self, stream_id: int) -> None:
+        await self.frame(yamux.TYPE_WINDOW_UPDATE, yamux.FLAG_SYN, stream_id, 0)
+
+    async def data(self, stream_id: int, body: bytes, flags: int = 0) -> None:
+        await self.frame(yamux.TYPE_DATA, flags, stream_id, len(body), body)
+
+
+class Rig:
+    """A victim's connection, the attacker's end of it, and the streams that the victim accepted and never reads."""
+
+    def __init__(self, nursery: trio.Nursery, buffered: Buffered | None = None) -> None:
+        self.pipe = Pipe()
+        self.conn = BoundedYamux(cast(Any, self.pipe), PEER)
+        self.conn.buffered = buffered or self.conn.buffered
+        self.accepted: list[PatientStream] = []
+        nursery.start_soon(self.conn.start)
+        nursery.start_soon(self._accept)
+
+    async def _accept(self) -> None:
+        async for stream in self.conn.new_stream_receive_channel:
+            self.accepted.append(cast(PatientStream, stream))
+
+    async def settled(self) -> None:
+        """Until everybody waits for somebody."""
+        await trio.testing.wait_all_tasks_blocked()
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[Rig]:
+    harden()
+    async with trio.open_nursery() as nursery:
+        rig = Rig(nursery)
+        await rig.settled()
+        yield rig
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_peer_within_its_window_is_welcome(rig: Rig) -> None:
+    await rig.pipe.open(1)
+    await rig.pipe.data(1, bytes(WINDOW))
+    await rig.settled()
+    assert not rig.pipe.closed
+    assert len(await rig.accepted[0].read(WINDOW)) == WINDOW
+
+
+async def test_one_byte_more_than_the_window_ends_the_connection(rig: Rig) -> None:
+    await rig.pipe.open(1)
+    await rig.pipe.data(1, bytes(WINDOW))
+    await rig.pipe.data(1, b"x")
+    await rig.settled()
+    assert rig.pipe.closed
+    assert not rig.conn.stream_buffers
+
+
+async def test_a_window_can_not_be_overrun_by_the_frame_that_opens_the_stream(rig: Rig) -> None:
+    await rig.pipe.data(1, bytes(WINDOW + 1), flags=yamux.FLAG_SYN)
+    await rig.settled()
+    assert rig.pipe.closed
+
+
+async def test_a_frame_larger_than_any_window_is_refused_before_it_is_read(rig: Rig) -> None:
+    await rig.pipe.open(1)
+    await rig.pipe.frame(yamux.TYPE_DATA, 0, 1, MAX_WINDOW + 1)  # no body follows: the header alone must do
+    await rig.settled()
+    assert rig.pipe.closed
+
+
+async def test_one_connection_holds_no_more_than_8_mib_for_readers_that_do_not_come(rig: Rig) -> None:
+    streams = MAX_BUFFERED // WINDOW
+    for number in range(streams):
+        await rig.pipe.open(2 * number + 1)
+        await rig.pipe.data(2 * number + 1, bytes(WINDOW))
+    await rig.settled()
+    assert not rig.pipe.closed
+    await rig.pipe.open(2 * streams + 1)
+    await rig.pipe.data(2 * streams + 1, b"x")
+    await rig.settled()
+    assert rig.pipe.closed
+
+
+async def test_one_connection_holds_no_more_than_512_streams(rig: Rig) -> None:
+    for number in range(MAX_STREAMS):
+        await rig.pipe.open(2 * number + 1)
+    await rig.settled()
+    assert not rig.pipe.closed
+    await rig.pipe.open(2 * MAX_STREAMS + 1)
+    await rig.settled()
+    assert rig.pipe.closed
+
+
+async def test_windows_grow_only_while_all_of_them_together_fit(rig: Rig) -> None:
+    streams = 24
+    for number in range(streams):
+        await rig.pipe.open(2 * number + 1)
+    for _ in range(12):
+        for number in range(streams):
+            await rig.pipe.data(2 * number + 1, bytes(WINDOW // 2))
+            await rig.settled()
+            await rig.accepted[number].read()
+    targets = [stream.target_recv_window for stream in rig.accepted]
+    assert max(targets) > WINDOW  # a fast reader does get more
+    assert max(targets) <= MAX_WINDOW
+    assert sum(targets) <= MAX_BUFFERED
+
+
+async def test_a_stream_closed_here_is_reset_when_the_peer_sends_on(rig: Rig) -> None:
+    await rig.pipe.open(1)
+    await rig.settled()
+    rig.accepted[0].stop()
+    await rig.pipe.data(1, bytes(1000))
+    await rig.settled()
+    flags = []
+    while True:
+        try:
+            flags.append(struct.unpack(yamux.YAMUX_HEADER_FORMAT, rig.pipe.replies.receive_nowait())[2])
+        except trio.WouldBlock:
+            break
+    assert flags[-1] == yamux.FLAG_RST
+    assert not rig.conn.stream_buffers
+
+
+async def test_a_peer_that_sends_on_and_reads_nothing_is_told_once(rig: Rig) -> None:
+    """Each frame would begin a task that waits to say so."""
+    await rig.pipe.open(1)
+    await rig.settled()
+    rig.accepted[0].stop()
+    rig.pipe.blocked = True
+    before = trio.lowlevel.current_statistics().tasks_living
+    for _ in range(500):
+        await rig.pipe.data(1, b"x")
+    await rig.settled()
+    assert trio.lowlevel.current_statistics().tasks_living <= before + 1
+
+
+async def test_all_connections_of_a_node_together_hold_so_much_and_who_holds_most_goes() -> None:
+    harden()
+    shared = Buffered(most=4 * WINDOW)
+    async with trio.open_nursery() as nursery:
+        modest, greedy, late = (Rig(nursery, shared) for _ in range(3))
+        for rig, streams in ((modest, 1), (greedy, 3), (late, 1)):
+            await rig.settled()
+            for number in range(streams):
+                await rig.pipe.open(1 + 2 * number)
+                await rig.pipe.data(1 + 2 * number, bytes(WINDOW))
+            await rig.settled()
+        assert [rig.pipe.closed for rig in (modest, greedy, late)] == [False, True, False]
+        assert shared.total == 2 * WINDOW
+        assert len(await modest.accepted[0].read(WINDOW)) == WINDOW  # what was read makes room
+        for number in (1, 2, 3):
+            await late.pipe.open(1 + 2 * number)
+            await late.pipe.data(1 + 2 * number, bytes(WINDOW))
+        await late.settled()
+        assert not late.pipe.closed
+        await late.pipe.open(11)
+        await late.pipe.data(11, b"x")
+        await late.settled()
+        assert late.pipe.closed
+        assert shared.total == 0
+        nursery.cancel_scope.cancel()
+
+
+async def test_an_end_within_a_frame_is_not_taken_for_the_end_of_the_stream(rig: Rig) -> None:
+    await rig.pipe.open(1)
+    await rig.pipe.frame(yamux.TYPE_DATA, 0, 1, 1000, b"only half")
+    rig.pipe._to_victim.close()
+    await rig.settled()
+    with pytest.raises(MuxedStreamReset):
+        await rig.accepted[0].read(1000)
+
+
+async def test_what_a_finished_stream_had_received_can_be_read_after_the_connection_is_gone(rig: Rig) -> None:
+    await rig.pipe.open(1)
+    await rig.pipe.data(1, b"the last words", flags=yamux.FLAG_FIN)
+    await rig.pipe.frame(yamux.TYPE_GO_AWAY, 0, 0, 0)
+    await rig.settled()
+    assert await rig.accepted[0].read(1000) == b"the last words"
+    with pytest.raises(MuxedStreamEOF):
+        await rig.accepted[0].read(1000)
+
+
+# -- a clock that jumps: nothing here takes real time ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["watched", "expected"])
+async def test_a_silent_peer_that_is_waited_for_is_given_up_within_10_seconds(
+    autojump_clock: trio.testing.MockClock, rig: Rig, how: str
+) -> None:
+    setattr(rig.conn, how, 1)
+    assert await given_up_after(rig) <= 10
+
+
+async def test_a_silent_peer_that_was_told_something_is_given_up_within_20_seconds(
+    autojump_clock: trio.testing.MockClock, rig: Rig
+) -> None:
+    await rig.pipe.open(1)
+    await trio.sleep(0.1)
+    begun = trio.current_time()
+    for _ in range(4):  # whoever goes on telling is answered no sooner
+        await rig.accepted[0].write(b"are you there?")
+        await trio.sleep(3)
+    with pytest.raises(MuxedStreamReset):
+        await rig.accepted[0].read(1)
+    assert rig.pipe.closed
+    assert trio.current_time() - begun <= 20
+
+
+async def test_a_silent_peer_of_whom_nobody_wants_anything_is_given_up_within_45_seconds(
+    autojump_clock: trio.testing.MockClock, rig: Rig
+) -> None:
+    assert 20 < await given_up_after(rig) <= 45
+
+
+async def given_up_after(rig: Rig) -> float:
+    """Seconds until the connection is closed, with a stream on which nothing comes."""
+    await rig.pipe.open(1)
+    await trio.sleep(0.1)
+    begun = trio.current_time()
+    with pytest.raises(MuxedStreamReset):
+        await rig.accepted[0].read(1)
+    assert rig.pipe.closed
+    return trio.current_time() - begun
+
+
+@pytest.mark.parametrize(("watched", "most"), [(True, 160), (False, 25)])
+async def test_a_connection_where_nobody_waits_is_seldom_asked(
+    autojump_clock: trio.testing.MockClock, rig: Rig, watched: bool, most: int
+) -> None:
+    rig.conn.watched = watched
+    asked = 0
+
+    async def answer() -> None:
+        nonlocal asked
+        async for data in rig.pipe.replies:
+            _, kind, flags, _, number = struct.unpack(yamux.YAMUX_HEADER_FORMAT, data[:12])
+            if kind == yamux.TYPE_PING and flags == yamux.FLAG_SYN:
+                asked += 1
+                await rig.pipe.frame(yamux.TYPE_PING, yamux.FLAG_ACK, 0, number)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(answer)
+        await trio.sleep(600)
+        nursery.cancel_scope.cancel()
+    assert not rig.pipe.closed
+    assert most / 1.5 < asked <= most
+
+
+async def test_a_quiet_peer_that_answers_pings_is_kept(
+    autojump_clock: trio.testing.MockClock, rig: Rig
+) -> None:
+    async def answer() -> None:
+        async for data in rig.pipe.replies:
+            _, kind, flags, _, number = struct.unpack(yamux.YAMUX_HEADER_FORMAT, data[:12])
+            if kind == yamux.TYPE_PING and flags == yamux.FLAG_SYN:
+                await rig.pipe.frame(yamux.TYPE_PING, yamux.FLAG_ACK, 0, number)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(answer)
+        await trio.sleep(600)
+        assert not rig.pipe.closed
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_socket_that_takes_no_bytes_is_given_up(
+    autojump_clock: trio.testing.MockClock, rig: Rig
+) -> None:
+    rig.pipe.blocked = True
+    begun = trio.current_time()
+    with pytest.raises(MuxedStreamError):
+        await rig.conn.open_stream()
+    assert rig.pipe.closed
+    assert trio.current_time() - begun <= 10
+
+
+async def test_a_writer_cancelled_in_the_middle_leaves_no_half_frame(
+    autojump_clock: trio.testing.MockClock, rig: Rig
+) -> None:
+    stream = await rig.conn.open_stream()
+    release = trio.Event()
+    plain_write = rig.pipe.write
+    whole: list[bytes] = []
+
+    async def slow_write(data: bytes) -> None:
+        whole.append(data[:6])
+        await release.wait()
+        whole.append(data[6:])
+        await plain_write(data)
+
+    rig.pipe.write = slow_write  # type: ignore[method-assign]
+    async with trio.open_nursery() as nursery:
+        with trio.move_on_after(1) as scope:
+            nursery.start_soon(_set_after, release, 2)
+            await stream.write(b"hello")
+    assert scope.cancelled_caught or scope.cancel_called
+    assert b"".join(whole)[12:] == b"hello"
+    assert not rig.pipe.closed
+
+
+async def _set_after(event: trio.Event, seconds: float) -> None:
+    await trio.sleep(seconds)
+    event.set()
+
+
+async def test_what_waits_on_circuits_is_bounded_by_their_own_windows(rig: Rig) -> None:
+    streams = MAX_BUFFERED // WINDOW + 4
+    for number in range(streams):
+        await rig.pipe.open(2 * number + 1)
+        await rig.settled()
+        rig.conn.carry(rig.accepted[-1])
+        await rig.pipe.data(2 * number + 1, bytes(WINDOW))
+    await rig.settled()
+    assert not rig.pipe.closed  # 9 MiB wait: their gate lends so many circuits and no more
+    await rig.pipe.data(1, b"x")
+    await rig.settled()
+    assert rig.pipe.closed

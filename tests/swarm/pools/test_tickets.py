@@ -1,0 +1,65 @@
+"""Join tickets: pasted whole they give what was put in; a slip is noticed and told."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocol.errors import NotPermitted
+from protocol.words import Right, Role
+from swarm.net.identity import Identity
+from swarm.pools.tickets import Ticket, read_ticket, write_ticket
+from swarm.pools.tokens import Grant, bearer
+
+POOL = Identity.from_seed("pool")
+GATE = f"/ip4/192.0.2.7/tcp/4101/p2p/{Identity.from_seed('gate').peer_id}"
+TICKET = Ticket(
+    pool=POOL.peer_id,
+    name="lab two",
+    gates=(GATE,),
+    role=Role.WORKER,
+    token=bearer(POOL, Role.WORKER, Grant(frozenset({Right.STATUS})), now=1.8e9),
+)
+TEXT = write_ticket(TICKET)
+
+
+def test_a_ticket_comes_back_as_it_was_though_a_terminal_broke_its_lines() -> None:
+    assert read_ticket(TEXT) == TICKET
+    assert read_ticket(f"  {TEXT[:70]}\n{TEXT[70:140]}\r\n {TEXT[140:]}\n") == TICKET
+    assert TEXT.startswith("sark1")
+    assert TEXT.isalnum()
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.integers(5, len(TEXT) - 1), st.sampled_from("123ABCxyz"))
+def test_a_typing_error_is_noticed(place: int, letter: str) -> None:
+    wrong = TEXT[:place] + letter + TEXT[place + 1 :]
+    if wrong == TEXT:
+        return
+    with pytest.raises(NotPermitted, match="this ticket is damaged") as told:
+        read_ticket(wrong)
+    assert told.value.hint == "copy it whole, from sark1 to its last letter"
+
+
+@pytest.mark.parametrize("end", [5, 6, 9, 100, -1])  # a ticket's length differs by a letter from time to time
+def test_a_ticket_that_was_not_copied_whole_is_told(end: int) -> None:
+    with pytest.raises(NotPermitted, match="this ticket is damaged"):
+        read_ticket(TEXT[:end])
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "no ticket"),
+        ("hello", "no ticket"),
+        ("sarkasm", "no ticket"),
+        ("sark2" + TEXT[5:], "version 2"),
+        (TEXT[:20] + "0" + TEXT[21:], "a character that no ticket has"),
+        (TEXT + "1" * 20_000, "longer than any"),
+    ],
+)
+def test_what_is_no_ticket_is_told_in_one_line(text: str, why: str) -> None:
+    with pytest.raises(NotPermitted, match=why) as told:
+        read_ticket(text)
+    assert "\n" not in told.value.what

@@ -1,0 +1,361 @@
+"""The gate's side of circuits, with streams of the simulated network on a clock that jumps: attacks, limits, silence."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+
+import pytest
+import trio
+from libp2p.relay.circuit_v2.pb.circuit_pb2 import (
+    CONNECTION_FAILED,
+    NO_RESERVATION,
+    OK,
+    PERMISSION_DENIED,
+    RESERVATION_REFUSED,
+    RESOURCE_LIMIT_EXCEEDED,
+    HopMessage,
+    StopMessage,
+)
+from libp2p.relay.circuit_v2.pb.circuit_pb2 import PeerId as PeerMessage
+from multiaddr import Multiaddr
+from trio.testing import MockClock
+
+from protocol.errors import RemoteProtocolError
+from swarm.memory.network import MemoryNetwork, MemorySwarm
+from swarm.net.addresses import Address, PeerId
+from swarm.net.identity import Identity, peer_id_bytes
+from swarm.net.network import Stream
+from swarm.net.reservations import Decline, Ended, RelayDesk, RelayLimits, RelaySnapshot
+from swarm.relay.hop import ASK_WITHIN_S, QUIET_S, RelayHop
+from swarm.relay.wire import HOP, MAX_MESSAGE, STOP, read_message, write_message
+
+STRANGER = Identity.from_seed("stranger").peer_id
+
+
+class Gate:
+    """A gate in a simulated network, and what can be asked of it."""
+
+    def __init__(self, swarm: MemorySwarm, limits: RelayLimits) -> None:
+        self.swarm = swarm
+        self.network = swarm.node(Identity.from_seed("gate"))
+        self.banned: set[PeerId] = set()
+        self.desk = RelayDesk(limits, lambda peer: peer not in self.banned)
+        hop = RelayHop(
+            self.network.peer_id,
+            self.desk,
+            seen_at=self._seen_at,
+            call=self._call,
+            belongs=self._belongs,
+            told=lambda: self.network.addresses,
+            wall=lambda: 1_000_000.0,
+        )
+        self.network.handle(HOP, hop.serve)
+
+    def _seen_at(self, peer: PeerId) -> Address | None:
+        return None if self.swarm.direct(self.network.peer_id, peer) is None else "/ip4/192.0.2.7/tcp/50000"
+
+    async def _call(self, peer: PeerId) -> Stream:
+        return await self.network.open(peer, STOP)
+
+    async def _belongs(self, peer: PeerId) -> bool:
+        return peer != STRANGER
+
+    @property
+    def seen(self) -> RelaySnapshot:
+        return self.desk.snapshot(trio.current_time())
+
+    async def open(self, node: MemoryNetwork) -> Stream:
+        return await node.open(self.network.peer_id, HOP, self.network.addresses)
+
+    async def ask(self, node: MemoryNetwork, message: HopMessage) -> tuple[Stream, HopMessage]:
+        stream = await self.open(node)
+        await write_message(stream, message)
+        return stream, await read_message(stream, HopMessage())
+
+    async def reserve(self, node: MemoryNetwork, named: PeerId | None = None) -> HopMessage:
+        peer = None if named is None else PeerMessage(id=peer_id_bytes(named))
+        stream, answer = await self.ask(node, HopMessage(type=HopMessage.RESERVE, peer=peer))
+        await stream.aclose()
+        return answer
+
+    async def connect(self, node: MemoryNetwork, target: PeerId) -> tuple[Stream, HopMessage]:
+        peer = PeerMessage(id=peer_id_bytes(target))
+        return await self.ask(node, HopMessage(type=HopMessage.CONNECT, peer=peer))
+
+
+class Called:
+    """A node that takes every call and echoes what comes."""
+
+    def __init__(self, network: MemoryNetwork) -> None:
+        self.network = network
+        self.callers: list[PeerMessage] = []
+        self.silent = False
+        network.handle(STOP, self._answer)
+
+    async def _answer(self, stream: Stream) -> None:
+        asked = await read_message(stream, StopMessage())
+        self.callers.append(asked.peer)
+        if self.silent:
+            await trio.sleep_forever()
+        await write_message(stream, StopMessage(type=StopMessage.STATUS, status=OK))
+        while data := await stream.receive_some():
+            await stream.send_all(data)
+
+
+LIMITS = RelayLimits(circuit_bytes=4_000_000, circuit_s=3600, reservations=3, ttl_s=1800)
+
+
+@pytest.fixture
+async def gate() -> AsyncIterator[Gate]:
+    async with MemorySwarm(random.Random(1), latency_s=0.01) as swarm:
+        yield Gate(swarm, LIMITS)
+
+
+def node(gate: Gate, name: str) -> MemoryNetwork:
+    return gate.swarm.node(Identity.from_seed(name), behind=name)
+
+
+async def circuit(gate: Gate) -> tuple[Called, MemoryNetwork, Stream]:
+    """A called node, its caller, and the circuit between them."""
+    called, caller = Called(node(gate, "called")), node(gate, "caller")
+    await gate.reserve(called.network)
+    stream, answer = await gate.connect(caller, called.network.peer_id)
+    assert answer.status == OK
+    return called, caller, stream
+
+
+async def talk(stream: Stream, body: bytes, *, pause_s: float = 0.0, listen: bool = True) -> None:
+    """Say the same for ever, hearing the echo or not."""
+    while True:
+        await stream.send_all(body)
+        if listen:
+            await stream.receive_some()
+        await trio.sleep(pause_s)
+
+
+async def ended(gate: Gate) -> RelaySnapshot:
+    """The desk once no circuit is left."""
+    with trio.fail_after(10_000):
+        while gate.seen.passages:
+            await trio.sleep(0.05)
+    return gate.seen
+
+
+async def test_a_place_is_answered_with_its_time_its_limits_and_where_the_asker_is_seen(
+    autojump_clock: MockClock, gate: Gate
+) -> None:
+    answer = await gate.reserve(node(gate, "a"))
+    assert (answer.status, answer.reservation.expire) == (OK, 1_001_800)
+    assert (answer.limit.data, answer.limit.duration) == (4_000_000, 3600)
+    assert [str(Multiaddr(raw)) for raw in answer.reservation.addrs] == [
+        f"{gate.network.addresses[0]}/p2p/{gate.network.peer_id}"
+    ]
+    assert [str(Multiaddr(raw)) for raw in answer.peer.addrs] == ["/ip4/192.0.2.7/tcp/50000"]
+
+
+async def test_a_reservation_in_the_name_of_another_is_a_reservation_of_ones_own(
+    autojump_clock: MockClock, gate: Gate
+) -> None:
+    attacker, victim = node(gate, "attacker"), Identity.from_seed("victim").peer_id
+    for number in range(5):
+        await gate.reserve(attacker, Identity.from_seed(number).peer_id)
+    await gate.reserve(attacker, victim)
+    assert [slot.peer for slot in gate.seen.slots] == [attacker.peer_id]
+    assert not gate.desk.holds(victim, trio.current_time())
+
+
+async def test_a_flood_of_reservations_takes_what_its_peer_may_and_no_more(
+    autojump_clock: MockClock, gate: Gate
+) -> None:
+    attacker = node(gate, "attacker")
+    answers = [(await gate.reserve(attacker)).status for _ in range(40)]
+    assert answers.count(OK) < 15
+    assert set(answers) == {OK, RESOURCE_LIMIT_EXCEEDED}
+    assert len(gate.seen.slots) == 1
+    assert (await gate.reserve(node(gate, "honest"))).status == OK
+
+
+async def test_a_full_gate_and_one_that_drains_say_so(autojump_clock: MockClock, gate: Gate) -> None:
+    answers = [(await gate.reserve(node(gate, f"node {number}"))).status for number in range(4)]
+    assert answers == [OK, OK, OK, RESOURCE_LIMIT_EXCEEDED]
+    gate.desk.drain()
+    assert (await gate.reserve(node(gate, "late"))).status == RESERVATION_REFUSED
+
+
+async def test_who_does_not_speak_our_protocols_gets_nothing(autojump_clock: MockClock, gate: Gate) -> None:
+    stranger = node(gate, "stranger")
+    assert (await gate.reserve(stranger)).status == PERMISSION_DENIED
+    called = Called(node(gate, "called"))
+    await gate.reserve(called.network)
+    assert (await gate.connect(stranger, called.network.peer_id))[1].status == PERMISSION_DENIED
+    assert called.callers == []
+
+
+async def test_bytes_pass_both_ways_and_the_called_node_hears_who_calls_from_where(
+    autojump_clock: MockClock, gate: Gate
+) -> None:
+    called, caller, stream = await circuit(gate)
+    body = random.Random(1).randbytes(400_000)
+    got = bytearray()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stream.send_all, body)
+        while len(got) < len(body):
+            got += await stream.receive_some()
+    assert got == body
+    (said,) = called.callers
+    assert said.id == peer_id_bytes(caller.peer_id)
+    assert [str(Multiaddr(raw)) for raw in said.addrs] == ["/ip4/192.0.2.7/tcp/50000"]
+    await stream.send_eof()
+    assert await stream.receive_some() == b""
+    after = await ended(gate)
+    assert (after.bytes, after.ended) == (800_000, {Ended.CLOSED: 1})
+
+
+async def test_a_circuit_ends_when_its_bytes_are_used_up(autojump_clock: MockClock, gate: Gate) -> None:
+    _, _, stream = await circuit(gate)
+    with pytest.raises(trio.BrokenResourceError):
+        await talk(stream, bytes(50_000))
+    after = await ended(gate)
+    assert after.ended == {Ended.BYTES: 1}
+    assert after.bytes <= LIMITS.circuit_bytes
+
+
+async def test_all_circuits_together_keep_to_the_gates_bytes_a_second(autojump_clock: MockClock) -> None:
+    async with MemorySwarm(random.Random(1), latency_s=0.01) as swarm:
+        gate = Gate(swarm, RelayLimits(bytes_per_s=100_000))
+        _, _, stream = await circuit(gate)
+        began = trio.current_time()
+        await stream.send_all(bytes(500_000))
+        got = 0
+        while got < 500_000:
+            got += len(await stream.receive_some())
+        assert trio.current_time() - began == pytest.approx(
+            10, abs=1.2
+        )  # there and back; a second's worth goes at once
+
+
+async def test_a_circuit_ends_when_its_time_is_up(autojump_clock: MockClock, gate: Gate) -> None:
+    _, _, stream = await circuit(gate)
+    began = trio.current_time()
+    with pytest.raises(trio.BrokenResourceError):
+        await talk(stream, b"x", pause_s=30)
+    assert trio.current_time() - began == pytest.approx(LIMITS.circuit_s, abs=31)
+    assert (await ended(gate)).ended == {Ended.TIME: 1}
+
+
+async def test_a_circuit_where_nothing_is_said_ends(autojump_clock: MockClock, gate: Gate) -> None:
+    _, _, stream = await circuit(gate)
+    began = trio.current_time()
+    with pytest.raises(trio.BrokenResourceError):
+        await stream.receive_some()
+    assert trio.current_time() - began == pytest.approx(QUIET_S, abs=1)
+    assert (await ended(gate)).ended == {Ended.IDLE: 1}
+
+
+@pytest.mark.parametrize("who", ["caller", "called"])
+async def test_the_circuit_of_a_peer_that_is_served_no_longer_ends_with_its_next_byte(
+    autojump_clock: MockClock, gate: Gate, who: str
+) -> None:
+    _, _, stream = await circuit(gate)
+    await stream.send_all(b"x")
+    assert await stream.receive_some() == b"x"
+    gate.banned.add(Identity.from_seed(who).peer_id)
+    await stream.send_all(b"y")
+    with pytest.raises(trio.BrokenResourceError):
+        await stream.receive_some()
+    assert (await ended(gate)).ended == {Ended.NOT_ALLOWED: 1}
+
+
+async def test_a_peer_that_takes_nothing_loses_its_circuit(autojump_clock: MockClock, gate: Gate) -> None:
+    _, _, stream = await circuit(gate)
+    with pytest.raises(trio.BrokenResourceError):
+        await talk(stream, bytes(60_000), listen=False)
+    assert (await ended(gate)).ended == {Ended.IDLE: 1}
+
+
+async def test_a_caller_that_vanishes_takes_its_circuit_along(autojump_clock: MockClock, gate: Gate) -> None:
+    _, caller, _ = await circuit(gate)
+    gate.swarm.kill(caller.peer_id)
+    assert (await ended(gate)).ended == {Ended.CLOSED: 1}
+
+
+async def test_who_is_not_there_is_not_called(autojump_clock: MockClock, gate: Gate) -> None:
+    caller, gone = node(gate, "caller"), Called(node(gate, "gone"))
+    assert (await gate.connect(caller, gone.network.peer_id))[1].status == NO_RESERVATION
+    await gate.reserve(gone.network)
+    gate.swarm.kill(gone.network.peer_id)
+    assert (await gate.connect(caller, gone.network.peer_id))[1].status == NO_RESERVATION
+    assert gate.seen.slots == ()
+
+
+async def test_a_called_node_that_does_not_answer_costs_the_caller_a_few_seconds_and_nothing_else(
+    autojump_clock: MockClock,
+    gate: Gate,
+) -> None:
+    called, caller = Called(node(gate, "called")), node(gate, "caller")
+    called.silent = True
+    await gate.reserve(called.network)
+    began = trio.current_time()
+    _, answer = await gate.connect(caller, called.network.peer_id)
+    assert answer.status == CONNECTION_FAILED
+    assert trio.current_time() - began < 10
+    after = await ended(gate)
+    assert (after.connected, after.declined) == (0, {Decline.TARGET_SILENT: 1})
+
+
+async def test_who_says_its_question_too_slowly_is_dropped(autojump_clock: MockClock, gate: Gate) -> None:
+    slow = node(gate, "slow")
+    stream = await gate.open(slow)
+    began = trio.current_time()
+    with pytest.raises(trio.BrokenResourceError):
+        await talk(stream, b"\xff", pause_s=ASK_WITHIN_S / 2, listen=False)
+    assert trio.current_time() - began < 2 * ASK_WITHIN_S
+    assert gate.seen.declined == {Decline.MALFORMED: 1}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        (MAX_MESSAGE + 1).to_bytes(2, "big"),
+        b"\x81\x80\x80\x80\x01",
+        b"\xff\xff\xff\xff\xff\xff\xff\xff\x7f",
+        b"\x81\x20" + bytes(MAX_MESSAGE + 1),
+        b"\x05\xff\xff\xff\xff\xff",
+    ],
+    ids=["too large by one", "a long length", "a huge length", "too large with its body", "no message"],
+)
+async def test_what_is_too_large_or_no_message_resets_the_stream_unread(
+    autojump_clock: MockClock, gate: Gate, body: bytes
+) -> None:
+    stream = await gate.open(node(gate, "attacker"))
+    if body[0] < 0x80 and len(body) == 2:
+        body = bytes([0x81, 0x20])  # 4097 as a varint
+    await stream.send_all(body)
+    with pytest.raises(trio.BrokenResourceError):
+        await stream.receive_some()
+    assert gate.seen.declined == {Decline.MALFORMED: 1}
+
+
+async def test_a_call_for_somebody_whose_id_makes_no_sense_is_refused(
+    autojump_clock: MockClock, gate: Gate
+) -> None:
+    asker = node(gate, "asker")
+    for raw in (b"", b"\x12\x20" + bytes(32), bytes(4000)):
+        _, answer = await gate.ask(asker, HopMessage(type=HopMessage.CONNECT, peer=PeerMessage(id=raw)))
+        assert answer.status not in {OK, NO_RESERVATION}
+    _, answer = await gate.ask(asker, HopMessage(type=HopMessage.STATUS, status=OK))
+    assert answer.status != OK
+
+
+async def test_an_answer_that_is_cut_off_is_no_answer(autojump_clock: MockClock, gate: Gate) -> None:
+    """What the reader of messages makes of an end in the middle."""
+    node_a, node_b = node(gate, "a"), gate.swarm.node(Identity.from_seed("b"))
+
+    async def half(stream: Stream) -> None:
+        await stream.send_all(b"\x10half")
+
+    node_b.handle("/test/half/1", half)
+    stream = await node_a.open(node_b.peer_id, "/test/half/1", node_b.addresses)
+    with pytest.raises(RemoteProtocolError, match="ended within"):
+        await read_message(stream, HopMessage())

@@ -1,0 +1,242 @@
+"""Circuits between real nodes on loopback: a gate with a port, and nodes without one that nobody can dial."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+import trio
+
+from protocol.errors import Refused, Unreachable
+from protocol.words import Reason
+from swarm.join.host import HostNetwork, open_host
+from swarm.net.identity import Identity
+from swarm.net.network import Stream
+from swarm.net.reservations import Ended, RelayDesk, RelayLimits, RelaySnapshot
+
+ECHO = "/sark/echo/1"
+LOOPBACK = "/ip4/127.0.0.1/tcp/0"
+
+
+async def echo(stream: Stream) -> None:
+    while data := await stream.receive_some():
+        await stream.send_all(data)
+
+
+async def round_trip(stream: Stream, body: bytes = b"hello") -> bool:
+    """Does all of it come back?"""
+    received = bytearray()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stream.send_all, body)
+        while len(received) < len(body):
+            data = await stream.receive_some()
+            if not data:
+                return False
+            received += data
+    return received == body
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that comes about by itself; the test's own deadline bounds it."""
+    while not condition():
+        await trio.sleep(0.01)
+
+
+class Field:
+    """Nodes that can be started and stopped one by one."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self._nursery = nursery
+        self._scopes: dict[str, tuple[trio.CancelScope, trio.Event]] = {}
+
+    async def start(self, name: str, listen: str = "") -> HostNetwork:
+        """A node; without `listen` it has no port, and nobody can dial it."""
+
+        async def run(*, task_status: trio.TaskStatus[HostNetwork]) -> None:
+            ended = trio.Event()
+            with trio.CancelScope() as scope:
+                self._scopes[name] = (scope, ended)
+                listening = [listen] if listen else []
+                async with open_host(
+                    Identity.from_seed(name), listen=listening, server=bool(listen)
+                ) as network:
+                    network.handle(ECHO, echo)
+                    task_status.started(network)
+                    await trio.sleep_forever()
+            ended.set()
+
+        network: HostNetwork = await self._nursery.start(run)
+        return network
+
+    async def gate(
+        self, name: str = "gate", limits: RelayLimits | None = None, listen: str = LOOPBACK
+    ) -> tuple[HostNetwork, RelayDesk]:
+        """A node that lends."""
+        network, desk = await self.start(name, listen), RelayDesk(limits)
+        network.serve_relay(desk)
+        return network, desk
+
+    async def stop(self, name: str) -> None:
+        """Stop a node and wait until it is gone."""
+        scope, ended = self._scopes.pop(name)
+        scope.cancel()
+        await ended.wait()
+
+
+@pytest.fixture
+async def field() -> AsyncIterator[Field]:
+    async with trio.open_nursery() as nursery:
+        with trio.fail_after(20):
+            yield Field(nursery)
+        nursery.cancel_scope.cancel()
+
+
+def seen(desk: RelayDesk) -> RelaySnapshot:
+    return desk.snapshot(trio.current_time())
+
+
+async def test_a_node_without_a_port_is_reached_by_its_circuit_alone(field: Field) -> None:
+    gate, desk = await field.gate()
+    node, caller = await field.start("node"), await field.start("caller")
+    assert node.addresses == ()
+    with pytest.raises(Unreachable):
+        await caller.connect(node.peer_id, node.addresses)
+    place = await node.reserve(gate.peer_id, gate.addresses)
+    assert place.address == f"{gate.addresses[0]}/p2p/{gate.peer_id}/p2p-circuit"
+    assert (place.limit_bytes, place.limit_s) == (desk.limits.circuit_bytes, desk.limits.circuit_s)
+    assert place.ttl_s == pytest.approx(desk.limits.ttl_s, abs=5)
+    assert node.reservations() == (place,)
+    stream = await caller.open(node.peer_id, ECHO, [place.address])
+    assert stream.peer == node.peer_id
+    assert await round_trip(stream, random.Random(1).randbytes(2_000_000))
+    for one, other in ((caller, node), (node, caller)):
+        path = one.path(other.peer_id)
+        assert path is not None
+        assert (path.direct, path.via) == (False, gate.peer_id)
+        assert one.remote_address(other.peer_id) is None
+    assert seen(desk).bytes > 4_000_000
+    assert [slot.peer for slot in seen(desk).slots] == [node.peer_id]
+
+
+async def test_several_nodes_are_called_and_call_each_other_at_once(field: Field) -> None:
+    gate, desk = await field.gate()
+    nodes = [await field.start(f"node {number}") for number in range(3)]
+    places = [await node.reserve(gate.peer_id, gate.addresses) for node in nodes]
+
+    async def talk(caller: HostNetwork, called: HostNetwork, circuit: str) -> None:
+        stream = await caller.open(called.peer_id, ECHO, [circuit])
+        assert await round_trip(stream, random.Random(2).randbytes(100_000))
+        await stream.aclose()
+
+    async with trio.open_nursery() as nursery:
+        for caller in nodes:
+            for called, place in zip(nodes, places, strict=True):
+                if called is not caller:
+                    nursery.start_soon(talk, caller, called, place.address)
+    assert all(len(node.connected()) == 3 for node in nodes)
+    assert not any(seen(desk).declined.values())
+
+
+async def test_a_pair_that_meets_again_and_again_leaves_no_dead_circuits(field: Field) -> None:
+    gate, desk = await field.gate()
+    node = await field.start("node")
+    place = await node.reserve(gate.peer_id, gate.addresses)
+    for turn in range(4):
+        caller = await field.start("caller")
+        stream = await caller.open(node.peer_id, ECHO, [place.address])
+        assert await round_trip(stream)
+        if turn % 2:
+            await caller.disconnect(node.peer_id)
+            stream = await caller.open(node.peer_id, ECHO, [place.address])
+            assert await round_trip(stream)
+        await field.stop("caller")
+    await until(lambda: not seen(desk).passages)
+    await until(lambda: node.connected() == (gate.peer_id,))
+    assert seen(desk).ended == {Ended.CLOSED: 6}
+
+
+async def test_a_circuit_that_has_carried_enough_breaks_and_the_next_one_works(field: Field) -> None:
+    gate, desk = await field.gate(limits=RelayLimits(circuit_bytes=200_000))
+    node, caller = await field.start("node"), await field.start("caller")
+    place = await node.reserve(gate.peer_id, gate.addresses)
+    stream = await caller.open(node.peer_id, ECHO, [place.address])
+    with pytest.raises((trio.BrokenResourceError, ExceptionGroup)):
+        await round_trip(stream, bytes(1_000_000))
+    await until(lambda: seen(desk).ended == {Ended.BYTES: 1})
+    again = await caller.open(node.peer_id, ECHO, [place.address])
+    assert await round_trip(again)
+
+
+async def test_a_gate_that_is_restarted_has_forgotten_and_says_so(field: Field) -> None:
+    gate, _ = await field.gate()
+    (address,) = gate.addresses
+    node, caller = await field.start("node"), await field.start("caller")
+    place = await node.reserve(gate.peer_id, gate.addresses)
+    await caller.open(node.peer_id, ECHO, [place.address])
+    await field.stop("gate")
+    await until(lambda: node.reservations() == ())
+    await until(lambda: caller.connected() == ())
+    with pytest.raises(Unreachable):
+        await caller.connect(node.peer_id, [place.address])
+    gate, desk = await field.gate(listen=address)
+    await node.connect(gate.peer_id, gate.addresses)
+    assert node.reservations() == ()
+    with pytest.raises(Unreachable, match="holds no place"):
+        await caller.connect(node.peer_id, [place.address])
+    place = await node.reserve(gate.peer_id, gate.addresses)
+    assert await round_trip(await caller.open(node.peer_id, ECHO, [place.address]))
+    assert seen(desk).reserved == 1
+
+
+async def test_a_place_ends_with_its_nodes_connection(field: Field) -> None:
+    gate, desk = await field.gate()
+    node = await field.start("node")
+    await node.reserve(gate.peer_id, gate.addresses)
+    await node.disconnect(gate.peer_id)
+    assert node.reservations() == ()
+    await until(lambda: seen(desk).slots == ())
+
+
+async def test_a_full_gate_refuses_and_the_other_gates_circuit_is_taken(field: Field) -> None:
+    full, _ = await field.gate("full", RelayLimits(reservations=0))
+    gate, _ = await field.gate()
+    node, caller = await field.start("node"), await field.start("caller")
+    with pytest.raises(Refused) as caught:
+        await node.reserve(full.peer_id, full.addresses)
+    assert caught.value.reason is Reason.OVERLOADED
+    place = await node.reserve(gate.peer_id, gate.addresses)
+    other = f"{full.addresses[0]}/p2p/{full.peer_id}/p2p-circuit"
+    await caller.connect(node.peer_id, [other, place.address])
+    path = caller.path(node.peer_id)
+    assert path is not None
+    assert path.via == gate.peer_id
+
+
+async def test_a_node_that_lends_nothing_is_no_gate(field: Field) -> None:
+    plain, node = await field.start("plain", LOOPBACK), await field.start("node")
+    with pytest.raises(Unreachable):
+        await node.reserve(plain.peer_id, plain.addresses)
+
+
+async def test_a_direct_connection_is_preferred_to_a_circuit(field: Field) -> None:
+    gate, desk = await field.gate()
+    node, caller = await field.start("node", LOOPBACK), await field.start("caller")
+    place = await node.reserve(gate.peer_id, gate.addresses)
+    await caller.connect(node.peer_id, [place.address, *node.addresses])
+    path = caller.path(node.peer_id)
+    assert path is not None
+    assert path.direct
+    assert seen(desk).connected == 0
+
+
+async def test_calls_from_a_gate_where_no_place_is_held_are_not_taken(field: Field) -> None:
+    gate, desk = await field.gate()
+    node, caller = await field.start("node"), await field.start("caller")
+    await node.reserve(gate.peer_id, gate.addresses)
+    evil, evil_desk = await field.gate("evil")
+    await node.connect(evil.peer_id, evil.addresses)
+    evil_desk.reserve(node.peer_id, "127.0.0.1", trio.current_time())  # in its own books alone
+    with pytest.raises(Unreachable, match="did not take the call"):
+        await caller.connect(node.peer_id, [f"{evil.addresses[0]}/p2p/{evil.peer_id}/p2p-circuit"])
+    assert seen(desk).connected == 0

@@ -1,0 +1,111 @@
+"""The first system's endpoints for the server itself: health, queues, monitoring, and reset, which must cost nobody what they need."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import httpx
+import trio
+
+from protocol.values.lease import Fence
+from scheduler.core.commands import Intent
+from scheduler.store.store import Store
+from swarm.net.identity import Identity, load_or_create
+from web.app import make_app
+from web.http.context import Desk
+from web.http.middleware import Rules
+
+WORKER = Identity.from_seed("worker").peer_id
+
+
+async def test_health_has_its_keys_and_says_that_there_is_no_redis(client: httpx.AsyncClient) -> None:
+    told = (await client.get("/api/health")).json()
+    assert {"status", "timestamp", "redis"} <= set(told)
+    assert told["status"] == "healthy"
+    assert datetime.fromisoformat(told["timestamp"])
+    assert (told["redis"]["used"], told["redis"]["connected"]) == (False, False)
+    assert "no Redis" in told["redis"]["note"]
+
+
+async def test_queues_are_this_homes_jobs_that_wait(client: httpx.AsyncClient, kept: Any) -> None:
+    empty = (await client.get("/api/queue/status")).json()
+    assert empty == {"worker_queues": {}, "capability_queues": {}, "results_queue_size": 0}
+    kept.campaign("c-one", tasks=6)
+    kept.begin("c-one/1")
+    for n in (2, 3):
+        kept.store.begin_attempts([Intent(f"c-one/{n}", 1, f"key {n}", WORKER, "laptop-7", 1)])
+        kept.store.record_grant(
+            f"c-one/{n}", 1, lease=f"l{n}", fence=Fence(incarnation=1, number=n), queued=True
+        )
+    kept.fail("c-one/4")
+    kept.campaign("c-over", tasks=1)
+    kept.fail("c-over/1")
+    kept.store.end_campaign("c-over")
+    told = (await client.get("/api/queue/status")).json()
+    assert told["worker_queues"] == {WORKER: {"device_name": "laptop-7", "queue_size": 2}}
+    assert told["capability_queues"] == {"CPU (ONNX)": 2}
+
+
+async def test_reset_is_refused_while_a_campaign_runs(client: httpx.AsyncClient, kept: Any) -> None:
+    kept.campaign("c-over", tasks=1)
+    kept.fail("c-over/1")
+    kept.store.end_campaign("c-over")
+    kept.campaign("c-runs")
+    answer = await client.post("/api/reset")
+    assert answer.status_code == HTTPStatus.CONFLICT
+    assert "c-runs" in answer.json()["error"]
+    assert answer.json()["hint"].endswith("POST /api/v1/campaigns/c-runs/cancel")
+    assert (await client.get("/api/campaigns")).json()["count"] == 2
+
+
+async def test_reset_clears_all_and_keeps_a_copy_and_the_keys(
+    client: httpx.AsyncClient, desk: Desk, kept: Any
+) -> None:
+    key = load_or_create(desk.home.key("scheduler")).peer_id
+    for name in ("c-one", "c-two"):
+        kept.campaign(name, tasks=2)
+        kept.succeed(f"{name}/1")
+        kept.fail(f"{name}/2")
+        kept.store.end_campaign(name)
+    kept.store.remember_worker(WORKER, "laptop-7", ["/ip4/192.0.2.7/tcp/1"])
+    told = (await client.post("/api/reset")).json()
+    assert {"status", "message", "workers_cleared"} <= set(told)
+    assert (told["status"], told["workers_cleared"]) == ("reset", True)
+    assert (told["campaigns_cleared"], told["jobs_cleared"], told["results_cleared"]) == (2, 4, 4)
+    assert (await client.get("/api/campaigns")).json() == {"count": 0, "campaigns": []}
+    assert (await client.get("/api/results/files")).json()["count"] == 0
+    assert kept.store.workers() == ()
+    assert load_or_create(desk.home.key("scheduler")).peer_id == key
+    copy = Path(told["backup"])
+    assert copy.parent == desk.home.folder("scheduler")
+    assert (await trio.Path(copy).stat()).st_mode & 0o077 == 0
+    with Store(copy) as before:
+        assert {item.campaign.id for item in before.summaries()} == {"c-one", "c-two"}
+        assert len(before.rows("c-one")) == 2
+
+
+async def test_reset_of_what_is_empty_makes_no_copy(client: httpx.AsyncClient, desk: Desk) -> None:
+    told = (await client.post("/api/reset")).json()
+    assert (told["campaigns_cleared"], told["backup"]) == (0, None)
+    assert not list(desk.home.folder("scheduler").glob("before-reset*"))
+
+
+async def test_no_page_of_another_site_and_nobody_without_the_token_resets(desk: Desk, kept: Any) -> None:
+    kept.campaign("c-one", tasks=1)
+    kept.fail("c-one/1")
+    kept.store.end_campaign("c-one")
+    for rules, headers, status in (
+        (Rules(), {"Origin": "http://evil.example"}, HTTPStatus.FORBIDDEN),
+        (Rules(), {"Sec-Fetch-Site": "cross-site"}, HTTPStatus.FORBIDDEN),
+        (Rules(), {"Host": "evil.example"}, HTTPStatus.MISDIRECTED_REQUEST),
+        (Rules(token="t" * 20), {}, HTTPStatus.UNAUTHORIZED),
+    ):
+        transport = httpx.ASGITransport(make_app(desk, rules))
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:5000") as asking:
+            answer = await asking.post("/api/reset", headers=headers)
+        assert answer.status_code == status
+        assert answer.json()["error"]
+    assert kept.store.campaign("c-one") is not None

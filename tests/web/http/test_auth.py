@@ -1,0 +1,62 @@
+"""The token that a server wants beyond loopback."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from protocol.errors import CampaignError, ResourceError
+from web.cli import _announce
+from web.http.auth import own_token, read_token
+
+
+def test_it_is_made_once_for_its_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / "scheduler" / "api-token"
+    token = own_token(path)
+    assert own_token(path) == token
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert [file.name for file in path.parent.iterdir()] == ["api-token"]
+
+
+def test_servers_that_start_at_once_have_one_token(tmp_path: Path) -> None:
+    path, barrier, made = tmp_path / "api-token", threading.Barrier(8), list[str]()
+
+    def start() -> None:
+        barrier.wait()
+        made.append(own_token(path))
+
+    threads = [threading.Thread(target=start) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(made) == {read_token(path)}
+    assert len(made) == 8
+
+
+def test_one_that_others_can_read_is_not_used(tmp_path: Path) -> None:
+    path = tmp_path / "api-token"
+    own_token(path)
+    path.chmod(0o644)
+    with pytest.raises(ResourceError, match="can be read by other users"):
+        own_token(path)
+    assert read_token(path)  # of a file that its owner named it is their business
+
+
+@pytest.mark.parametrize("content", ["", "short\n", "with a space in it, though", "\u00e4" * 20, "x" * 1001])
+def test_what_is_no_token_is_refused(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "token"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(CampaignError, match="16 letters or more"):
+        read_token(path)
+    with pytest.raises(ResourceError, match="cannot read"):
+        read_token(tmp_path / "none")
+
+
+def test_what_stands_in_a_log_holds_no_token(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _announce("http://192.0.2.7:5000/", "a/token+that=is-told-to-nobody", tmp_path / "api-token")
+    told = capsys.readouterr().out
+    assert "told-to-nobody" not in told
+    assert str(tmp_path / "api-token") in told

@@ -1,0 +1,183 @@
+"""The devices of the swarm as answers: who fits and why not, page by page, and live as changes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from functools import partial
+from http import HTTPStatus
+from typing import Any
+
+import httpx
+import pytest
+import trio
+from fastapi import FastAPI
+
+from protocol.values.requirement import Requirement
+from scheduler.output.watcher import Lookout
+from swarm.net.identity import Identity
+from tests.web.swarm_parts import GATE, HOSTILE, Swarm, seen
+from web.http.context import Desk
+from web.http.problems import tell_problems
+from web.http.server import bind, serve
+from web.http.sse import Live
+from web.routes import fleet
+
+
+@pytest.fixture
+def swarm() -> Swarm:
+    return Swarm(seen("big", 64), seen("far", 16, via=GATE), seen("small", 2), seen("dumb", 32, silent=True))
+
+
+@pytest.fixture
+async def asking(desk: Desk, swarm: Swarm) -> AsyncIterator[httpx.AsyncClient]:
+    """Over a real socket, for the server starts what looks around."""
+    app = FastAPI()
+    tell_problems(app)
+    app.include_router(fleet.router(desk, Lookout(swarm.eyes)))  # type: ignore[arg-type]
+    sockets = bind(["127.0.0.1"], 0)
+    url = f"http://127.0.0.1:{sockets[0].getsockname()[1]}"
+    async with trio.open_nursery() as nursery:
+        await nursery.start(serve, app, sockets)
+        async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
+            yield client
+        nursery.cancel_scope.cancel()
+
+
+async def test_devices_that_fit_come_first_and_the_others_say_why_not(asking: httpx.AsyncClient) -> None:
+    answer = await asking.get("/api/v1/peers", params={"where": ["ram >= 8 GiB", "ram <= 32 GiB"]})
+    told = answer.json()
+    assert (told["count"], told["fit"], told["next"]) == (4, 2, None)
+    assert [item["name"] for item in told["peers"]] == ["dumb", "far", "big", "small"]
+    assert told["peers"][2]["unmet"] == ["ram: has 64 GiB, needs <= 32 GiB"]
+    assert told["explain"].splitlines()[0] == "2 of 4 devices fit"
+    far = told["peers"][1]
+    assert far["path"] == {"direct": False, "gate": GATE, "rtt_ms": 2.04}
+    assert far["via"] == f"…{GATE[-8:]}"
+    assert far["warm"] == [{"sha256": "ab" * 32, "name": None}]
+    assert far["soc"] == HOSTILE  # data: whoever shows it makes it harmless
+    assert far["why"] == "[31mred"
+    assert told["peers"][0]["unreachable"] == "silence"
+    assert told["peers"][0]["state"] is None
+
+
+async def test_the_list_comes_page_by_page(asking: httpx.AsyncClient) -> None:
+    names: list[str] = []
+    after: dict[str, str] = {}
+    while True:
+        told = (await asking.get("/api/v1/peers", params={"limit": 3, **after})).json()
+        names += [item["name"] for item in told["peers"]]
+        if told["next"] is None:
+            break
+        after = {"after": told["next"]}
+    assert names == ["big", "dumb", "far", "small"]
+    gone = await asking.get("/api/v1/peers", params={"after": "nobody"})
+    assert gone.status_code == HTTPStatus.UNPROCESSABLE_ENTITY
+
+
+async def test_a_clause_that_cannot_be_read_is_told_with_what_to_do(asking: httpx.AsyncClient) -> None:
+    for path in ("/api/v1/peers", "/api/v1/fleet"):
+        answer = await asking.get(path, params={"where": "rma >= 8 GiB"})
+        assert answer.status_code == HTTPStatus.UNPROCESSABLE_ENTITY
+        assert "unknown attribute 'rma'" in answer.json()["detail"]
+        assert "did you mean 'ram'" in answer.json()["hint"]
+
+
+async def test_a_swarm_that_cannot_be_reached_is_no_fault_of_the_server(
+    asking: httpx.AsyncClient, swarm: Swarm
+) -> None:
+    swarm.dark = True
+    answer = await asking.get("/api/v1/peers")
+    assert answer.status_code == HTTPStatus.FAILED_DEPENDENCY
+    assert answer.json()["hint"] == "start one with: sark-node gate"
+
+
+async def test_more_live_readers_than_there_is_room_for_are_told_so(desk: Desk, swarm: Swarm) -> None:
+    live = fleet.router(desk, Lookout(swarm.eyes), most=0)  # type: ignore[arg-type]
+    app = FastAPI()
+    tell_problems(app)
+    app.include_router(live)
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:5000") as client:
+        answer = await client.get("/api/v1/fleet")
+    assert answer.status_code == HTTPStatus.TOO_MANY_REQUESTS
+    assert "/api/v1/peers" in answer.json()["hint"]
+
+
+async def test_a_reader_who_goes_is_no_longer_told(desk: Desk, swarm: Swarm) -> None:
+    lookout = Lookout(swarm.eyes)  # type: ignore[arg-type]
+    sent: list[dict[str, Any]] = []
+    gone = trio.Event()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+        if b"event: fleet" in message.get("body", b""):
+            gone.set()
+
+    async def receive() -> dict[str, str]:
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lookout.run)
+        answer = Live(partial(fleet._feed, desk, lookout, Requirement()))
+        with trio.fail_after(20):
+            await answer({"type": "http"}, receive, send)  # returns: nothing is held any more
+        assert lookout._looking == 0
+        nursery.cancel_scope.cancel()
+    assert (b"content-type", b"text/event-stream") in [
+        (name, value.partition(b";")[0]) for name, value in sent[0]["headers"]
+    ]
+
+
+async def test_live_readers_are_told_all_at_first_and_then_what_changed(desk: Desk, swarm: Swarm) -> None:
+    lookout = Lookout(swarm.eyes, every_s=0.01)  # type: ignore[arg-type]
+    told, hear = trio.open_memory_channel[tuple[str, dict[str, Any]]](0)
+
+    async def tell(name: str, value: Any, *, id: str | None = None) -> None:
+        await told.send((name, json.loads(json.dumps(value))))
+
+    async def changes() -> tuple[str, dict[str, Any]]:
+        while True:
+            name, value = await hear.receive()
+            if name != "fleet" or value["peers"] or value["gone"]:
+                return name, value
+
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lookout.run)
+            nursery.start_soon(fleet._feed, desk, lookout, Requirement(), tell)
+            _, first = await changes()
+            assert (first["whole"], first["count"], len(first["peers"])) == (True, 4, 4)
+            swarm.devices[2] = seen("small", 4)
+            _, second = await changes()
+            assert second["whole"] is False
+            assert [item["name"] for item in second["peers"]] == ["small"]
+            del swarm.devices[0]
+            _, third = await changes()
+            assert (third["gone"], third["peers"]) == ([Identity.from_seed("big").peer_id], [])
+            assert swarm.opened == 1
+            nursery.cancel_scope.cancel()
+
+
+async def test_live_readers_are_told_why_nothing_is_seen(desk: Desk, swarm: Swarm) -> None:
+    swarm.dark = True
+    lookout = Lookout(swarm.eyes, every_s=0.01)  # type: ignore[arg-type]
+    told, hear = trio.open_memory_channel[tuple[str, dict[str, Any]]](0)
+
+    async def tell(name: str, value: Any, *, id: str | None = None) -> None:
+        await told.send((name, value))
+
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lookout.run)
+            nursery.start_soon(fleet._feed, desk, lookout, Requirement(), tell)
+            assert await hear.receive() == (
+                "problem",
+                {"detail": "no gate is known here", "hint": "start one with: sark-node gate"},
+            )
+            swarm.dark = False
+            while (event := await hear.receive())[0] == "problem":
+                pass
+            assert event[1]["whole"] is True
+            nursery.cancel_scope.cancel()

@@ -1,0 +1,106 @@
+"""Before a campaign is submitted and while it runs, over HTTP: what is wrong with it, what it would do, why it stands as it does."""
+
+from __future__ import annotations
+
+import json
+from http import HTTPStatus
+from typing import Any
+
+import httpx
+import pytest
+
+from scheduler.campaign.schema import SCHEMA_FILE
+
+YAML = {"Content-Type": "text/yaml"}
+GOOD = b"campaign: x\nmodels: [https://example.org/a.onnx, https://example.org/b.onnx]\nunits: [CPU (ONNX)]\nmeasure: {threads: [1, 2]}\n"
+
+
+async def test_every_mistake_is_told_at_its_line_with_what_to_do(client: httpx.AsyncClient) -> None:
+    text = b"campaign: x\nmodels: [a.onnx]\nunits: [CPU (ONNX)]\nmeasur: {}\nmeasure:\n  runs: 0\n"
+    told = (await client.post("/api/v1/validate", content=text, headers=YAML)).json()
+    assert told["valid"] is False
+    assert [(one["line"], one["what"]) for one in told["mistakes"]] == [
+        (4, "unknown key 'measur'"),
+        (6, "measure.runs must be at least 1, not 0"),
+    ]
+    assert told["mistakes"][0]["hint"].startswith("did you mean 'measure'?")
+    assert "more error" not in told["mistakes"][0]["hint"]  # the others are told by themselves
+    assert told["given"]["measure"] == {"runs": 0}
+    assert told["found"] is None
+
+
+async def test_a_good_campaign_is_told_with_what_was_left_out_and_its_tasks_counted(
+    client: httpx.AsyncClient,
+) -> None:
+    answer = await client.post("/api/v1/validate?models=false", content=GOOD, headers=YAML)
+    told = answer.json()
+    assert (told["valid"], told["mistakes"], told["found"]["tasks"]) == (True, [], 4)
+    assert told["found"]["models"] == {}  # nobody looked at them
+    assert told["found"]["campaign"]["measure"]["runs"] == 100
+    assert "runs" not in told["given"]["measure"]
+
+
+async def test_models_that_were_sent_are_looked_at(client: httpx.AsyncClient) -> None:
+    sent = (
+        await client.post(
+            "/api/v1/models", params={"name": "m.onnx"}, content=b"\x08\x08\x12\x04test" + b"w" * 600
+        )
+    ).json()
+    campaign = {"campaign": "x", "models": [f"sha256:{sent['sha256']}"], "units": ["CPU (ONNX)"]}
+    told = (await client.post("/api/v1/validate", json=campaign)).json()
+    assert told["found"]["models"]["m.onnx"] == {key: sent[key] for key in ("name", "sha256", "size")}
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (b"", 1),
+        (b"campaign: [", 1),
+        (b"\xff\xfe\x00", 1),
+        (b"- 1\n- 2", 1),
+        (b"campaign: x\nmodels: [/etc/passwd]\nunits: [CPU (ONNX)]", 2),
+        (b"campaign: x\nmodels: ['sha256:" + b"0" * 64 + b"']\nunits: [CPU (ONNX)]", 2),
+        (b"campaign: x\nmodels: [a]\nunits: ['\xe2\x80\xaeCPU']", 3),
+        (b"model_url: https://example.org/m.onnx\njobs: [{compute_unit: nope}]", 2),
+    ],
+)
+async def test_whatever_stands_there_the_answer_says_what_is_wrong(
+    client: httpx.AsyncClient, text: bytes, line: int
+) -> None:
+    answer = await client.post("/api/v1/validate", content=text, headers=YAML)
+    assert answer.status_code == HTTPStatus.OK
+    told = answer.json()
+    assert told["mistakes"][0]["line"] == line
+    assert "\u202e" not in told["mistakes"][0]["what"]
+    refused = await client.post("/api/v1/plan", content=text, headers=YAML)
+    assert refused.status_code == HTTPStatus.UNPROCESSABLE_ENTITY
+    assert refused.json()["line"] == line
+
+
+async def test_a_plan_without_a_swarm_says_so(client: httpx.AsyncClient) -> None:
+    sent = (await client.post("/api/v1/models", params={"name": "m.onnx"}, content=b"w" * 600)).json()
+    campaign = {"campaign": "x", "models": [f"sha256:{sent['sha256']}"], "units": ["CPU (ONNX)"]}
+    answer = await client.post("/api/v1/plan", json=campaign)
+    assert answer.status_code == HTTPStatus.FAILED_DEPENDENCY
+    assert answer.json()["hint"]
+    assert (await client.post("/api/v1/plan", content=b"x")).status_code == HTTPStatus.UNSUPPORTED_MEDIA_TYPE
+
+
+async def test_why_a_campaign_and_a_task_stand_as_they_do(client: httpx.AsyncClient, kept: Any) -> None:
+    kept.campaign("c-one", tasks=2)
+    kept.fail("c-one/1", "c-one/2", detail="0 of 3 devices fit\n  ram >= 1 GiB  0 fit")
+    kept.store.end_campaign("c-one")
+    whole = (await client.get("/api/v1/explain/c-one")).json()
+    assert whole["stories"][0]["tasks"] == [1, 2]
+    assert whole["stories"][0]["why"][0] == "nothing-fits: 0 of 3 devices fit"
+    one = (await client.get("/api/v1/explain/c-one/2")).json()
+    assert one["stories"][0]["tasks"] == [2]
+    for path in ("c-none", "c-one/9", "c-none/1"):
+        answer = await client.get(f"/api/v1/explain/{path}")
+        assert answer.status_code == HTTPStatus.NOT_FOUND
+        assert answer.json()["hint"]
+
+
+async def test_the_schema_is_the_one_that_is_shipped(client: httpx.AsyncClient) -> None:
+    told = (await client.get("/api/v1/campaign-schema")).json()
+    assert told == json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))

@@ -1,0 +1,262 @@
+"""One task over HTTP: all that is known of it, its samples, its signed result as a file; and tasks beside each other."""
+
+from __future__ import annotations
+
+import hashlib
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from protocol.values.attempt import TaskEvent
+from protocol.values.lease import Fence
+from protocol.values.record import (
+    DeviceFacts,
+    Host,
+    LoadSample,
+    Ran,
+    Record,
+    StageTime,
+    Timing,
+    pack_samples,
+    record_body,
+    record_message,
+)
+from protocol.values.task import task_body
+from protocol.words import Outcome
+from results.analysis.verify import check_results
+from results.export.raw import read_raw
+from scheduler.core.commands import Intent
+from swarm.net.identity import Identity
+
+BASE = "/api/v1/campaigns"
+WORKER = Identity.from_seed("worker")
+HOSTILE = "<img src=x onerror=alert(1)>=cmd()"
+TURNED = "\u202etxt.exe \x1b[31m"
+
+
+def timing(ns: int, samples: int, launch: int) -> Timing:
+    times = [ns + 1000 * ((place * 7 + launch) % 5) for place in range(samples)]
+    blocks = [samples, sum(times), sum(times), 1 + sum(times) // 50, 3]
+    return Timing(
+        samples=pack_samples(times),
+        warmup=pack_samples([3 * ns, ns]),
+        began_s=float(launch),
+        blocks=pack_samples(blocks),
+        host=Host(others=0.01, clock_mhz=2000.0),
+        cpu_s=1.0,
+        wall_s=2.0,
+    )
+
+
+def record(
+    kept: Any, campaign: str, n: int, fence: Fence, *, ns: int, samples: int = 100, device: str = "laptop-7"
+) -> Record:
+    """What a worker would sign of that task: six launches of about `ns` each."""
+    task = kept.task(campaign, n)
+    return Record(
+        campaign=campaign,
+        task=task.task,
+        attempt=1,
+        fence=fence,
+        worker=WORKER.peer_id,
+        task_sha256=hashlib.sha256(task_body(task)).hexdigest(),
+        model_sha256=task.model.sha256,
+        outcome=Outcome.COMPLETE,
+        device=DeviceFacts(device=f"d-{device}", name=device, soc=HOSTILE, cores=8),
+        ran=Ran(
+            unit=task.unit,
+            driver="onnx",
+            runtime=HOSTILE,
+            agrees=True,
+            shapes={"x": (1, 3)},
+            threads=1,
+            notes=(TURNED,),
+        ),
+        loads=tuple(LoadSample(ns=10**6 + launch) for launch in range(6)),
+        timings=tuple(timing(ns, samples // 6 + (launch < samples % 6), launch) for launch in range(6)),
+        stages=(StageTime(stage="run", seconds=1.5),),
+    )
+
+
+def measure(kept: Any, campaign: str, n: int, **wanted: Any) -> None:
+    """The task is done, with a record that its worker signed."""
+    task, device = f"{campaign}/{n}", str(wanted.get("device", "laptop-7"))
+    fence = Fence(incarnation=1, number=n)
+    kept.store.begin_attempts([Intent(task, 1, f"key of {task}", WORKER.peer_id, device, 1)])
+    kept.store.record_grant(task, 1, lease=f"lease of {task}", fence=fence, queued=False)
+    body = record_body(record(kept, campaign, n, fence, **wanted))
+    kept.store.record_result(
+        task=task, attempt=1, fence=fence, worker=WORKER.peer_id, sha256=hashlib.sha256(body).hexdigest(),
+        body=body, signature=WORKER.sign(record_message(body)), event=TaskEvent.SUCCEED,
+    )  # fmt: skip
+
+
+async def test_a_task_with_everything_that_is_known_of_it(client: httpx.AsyncClient, kept: Any) -> None:
+    kept.campaign("c-one")
+    measure(kept, "c-one", 1, ns=2_000_000)
+    told = (await client.get(f"{BASE}/c-one/tasks/1")).json()
+    assert told["task"]["state"] == "succeeded"
+    assert told["row"]["InferenceMsMedian"] == pytest.approx(2.002, abs=0.001)
+    assert told["csv"].splitlines()[0].startswith("Status,JobId")
+    assert told["judgement"]["verdict"] == told["row"]["Verdict"] == "valid"
+    assert told["judgement"]["reasons"][0]["means"]
+    assert [(one["attempt"], one["state"]) for one in told["attempts"]] == [(1, "succeeded")]
+    assert [one["name"] for one in told["happened"]][-1] == "task.succeeded"
+    assert told["record"]["device"]["soc"] == HOSTILE  # told as it is: who shows it makes it harmless
+    assert told["record"]["ran"]["notes"] == [TURNED]
+    assert told["record"]["worker"] == WORKER.peer_id
+    assert told["launches"][0]["blocks"][0]["switches"] == 2
+    assert told["launches"][0]["blocks"][0]["stall_percent"] == pytest.approx(2, abs=0.1)
+    assert told["needs"] == ["ram >= 1 GiB"]
+
+
+async def test_each_reason_of_a_verdict_is_told_with_what_it_means(
+    client: httpx.AsyncClient, kept: Any
+) -> None:
+    kept.campaign("c-one")
+    task = kept.task("c-one", 1)
+    fence = kept.begin("c-one/1")
+    found = record(kept, "c-one", 1, fence, ns=2_000_000)
+    assert found.ran is not None
+    few = found.model_copy(
+        update={"timings": found.timings[:2], "ran": found.ran.model_copy(update={"agrees": None})}
+    )
+    kept.store.record_result(
+        task=task.task, attempt=1, fence=fence, worker=WORKER.peer_id, sha256="cd" * 32,
+        body=record_body(few), signature=b"s" * 64, event=TaskEvent.SUCCEED,
+    )  # fmt: skip
+    told = (await client.get(f"{BASE}/c-one/tasks/1")).json()["judgement"]
+    assert [reason["verdict"] for reason in told["reasons"]] == ["unchecked", "few-runs"]
+    assert all(reason["means"] and reason["help"] for reason in told["reasons"])
+
+
+async def test_a_task_that_has_not_ended_and_one_that_failed_have_no_numbers(
+    client: httpx.AsyncClient, kept: Any
+) -> None:
+    kept.campaign("c-one")
+    kept.fail("c-one/2", detail="0 of 3 devices fit\n  ram >= 1 GiB")
+    waiting = (await client.get(f"{BASE}/c-one/tasks/1")).json()
+    assert (waiting["row"], waiting["judgement"], waiting["record"], waiting["csv"]) == (None, None, None, "")
+    failed = (await client.get(f"{BASE}/c-one/tasks/2")).json()
+    assert failed["row"]["Status"] == "Failed"
+    assert failed["judgement"] is None
+    for path in ("tasks/1/samples", "tasks/2/samples", "tasks/1/raw", "tasks/9", "tasks/9/verify"):
+        answer = await client.get(f"{BASE}/c-one/{path}")
+        assert answer.status_code == HTTPStatus.NOT_FOUND
+        assert answer.json()["hint"]
+
+
+async def test_a_record_that_cannot_be_read_is_told_and_breaks_nothing(
+    client: httpx.AsyncClient, kept: Any
+) -> None:
+    kept.campaign("c-one")
+    kept.succeed("c-one/1")
+    told = (await client.get(f"{BASE}/c-one/tasks/1")).json()
+    assert told["unreadable"]
+    assert (await client.get(f"{BASE}/c-one/tasks/1/samples")).status_code == HTTPStatus.CONFLICT
+
+
+async def test_samples_are_thinned_with_their_extremes_kept_and_all_are_counted(
+    client: httpx.AsyncClient, kept: Any
+) -> None:
+    kept.campaign("c-one")
+    measure(kept, "c-one", 1, ns=2_000_000, samples=6000)
+    whole = (await client.get(f"{BASE}/c-one/tasks/1/samples")).json()
+    few = (await client.get(f"{BASE}/c-one/tasks/1/samples", params={"points": 120})).json()
+    assert whole["count"] == whole["shown"] == few["count"] == 6000
+    assert 60 <= few["shown"] <= 130
+    assert few["bars"] == whole["bars"]
+    assert sum(few["bars"]["counts"]) == 6000
+    for one, other in zip(whole["launches"], few["launches"], strict=True):
+        assert max(one["timed"]["ns"]) == max(other["timed"]["ns"])
+        assert {key: one[key] for key in ("median_ms", "count", "outliers", "mild_ms")} == {
+            key: other[key] for key in ("median_ms", "count", "outliers", "mild_ms")
+        }
+        assert [one["timed"]["ns"][place] for place in other["timed"]["at"]] == other["timed"]["ns"]
+    refused = await client.get(f"{BASE}/c-one/tasks/1/samples", params={"points": 1})
+    assert refused.status_code == HTTPStatus.UNPROCESSABLE_ENTITY
+
+
+async def test_the_signed_result_is_a_file_that_verify_takes(client: httpx.AsyncClient, kept: Any) -> None:
+    kept.campaign("c-one")
+    measure(kept, "c-one", 1, ns=2_000_000)
+    answer = await client.get(f"{BASE}/c-one/tasks/1/raw")
+    assert 'filename="c-one-1.json"' in answer.headers["content-disposition"]
+    findings = check_results("c-one", read_raw(answer.content), text=answer.text)
+    assert [(finding.task, finding.worker, finding.wrong) for finding in findings] == [
+        ("c-one/1", WORKER.peer_id, ())
+    ]
+    told = (await client.get(f"{BASE}/c-one/tasks/1/verify")).json()
+    assert (told["task"], told["holds"]) == ("c-one/1", True)
+
+
+async def test_results_beside_each_other_over_http_are_those_of_the_command_line(
+    client: httpx.AsyncClient, kept: Any
+) -> None:
+    kept.campaign("c-one")
+    kept.campaign("c-two")
+    for n in (1, 2):
+        measure(kept, "c-one", n, ns=4_000_000, device=f"dev-{n}")
+        measure(kept, "c-two", n, ns=2_000_000 if n == 1 else 4_000_000, device=f"dev-{n}")
+    told = (await client.get("/api/v1/compare", params={"a": "c-one", "b": ["c-two", "c-one/2"]})).json()
+    assert [one["b"] for one in told["comparisons"]] == ["c-two", "c-one/2"]
+    assert [pair["verdict"] for pair in told["comparisons"][0]["pairs"]] == ["FASTER", "SAME"]
+    first = told["comparisons"][0]["pairs"][0]
+    assert first["ratio"] == pytest.approx(0.5, abs=0.01)
+    assert first["ratio_low"] <= first["ratio"] <= first["ratio_high"]
+    devices = {"by": "device", "a": "dev-1", "b": "dev-2", "of": "c-two"}
+    beside = (await client.get("/api/v1/compare", params=devices)).json()
+    assert beside["comparisons"][0]["pairs"][0]["verdict"] == "SLOWER"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "status"),
+    [
+        ({"a": "c-none", "b": "c-one"}, 404),
+        ({"a": "c-one", "b": "c-one/7"}, 404),
+        ({"a": "/etc/passwd", "b": "c-one"}, 404),
+        ({"a": "c-one"}, 422),
+        ({"a": "c-one", "b": "c-one", "of": "c-one"}, 422),
+        ({"a": "x", "b": "y", "by": "device", "of": "c-one"}, 404),
+        ({"a": "\x00", "b": "%"}, 404),
+    ],
+)
+async def test_what_cannot_be_compared_is_said_with_what_to_do(
+    client: httpx.AsyncClient, kept: Any, wanted: dict[str, str], status: int
+) -> None:
+    kept.campaign("c-one")
+    answer = await client.get("/api/v1/compare", params=wanted)
+    assert answer.status_code == status
+    assert answer.json()["hint"]
+
+
+async def test_a_client_names_no_files(client: httpx.AsyncClient, kept: Any, tmp_path: Path) -> None:
+    kept.campaign("c-one")
+    measure(kept, "c-one", 1, ns=2_000_000)
+    file = tmp_path / "raw.json"
+    file.write_bytes((await client.get(f"{BASE}/c-one/tasks/1/raw")).content)
+    for wanted in ({"a": str(file), "b": "c-one"}, {"a": "c-one", "b": str(file)}):
+        assert (await client.get("/api/v1/compare", params=wanted)).status_code == HTTPStatus.NOT_FOUND
+    assert (await client.get("/api/v1/matrix", params={"of": str(file)})).status_code == HTTPStatus.NOT_FOUND
+
+
+async def test_the_matrix_has_ratios_to_a_base_prices_and_fronts(
+    client: httpx.AsyncClient, kept: Any
+) -> None:
+    kept.campaign("c-one")
+    measure(kept, "c-one", 1, ns=4_000_000, device="slow")
+    measure(kept, "c-one", 2, ns=2_000_000, device="quick")
+    told = (
+        await client.get(
+            "/api/v1/matrix", params={"of": "c-one", "base": "slow", "price": "quick:3.6", "currency": "EUR"}
+        )
+    ).json()
+    quick, slow = told["cells"]
+    assert (slow["ratio"], quick["ratio"]) == (1.0, pytest.approx(0.5, abs=0.01))
+    assert quick["per_million"] == pytest.approx(2, abs=0.01)
+    assert told["fronts"]["size"] == ["c-one/2"]
+    for wanted in ({"of": "c-one", "base": "nobody"}, {"of": "c-one", "price": "3"}, {}):
+        assert (await client.get("/api/v1/matrix", params=wanted)).status_code == 422

@@ -1,0 +1,72 @@
+"""Models that are sent while the disk fills up."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+from collections.abc import Callable
+from http import HTTPStatus
+from pathlib import Path
+
+import pytest
+from starlette.requests import Request
+from starlette.types import Message
+
+from protocol.errors import ResourceError
+from scheduler.models.uploads import LEFT_FREE, Disk, Incoming
+from web.http.problems import Wrong
+from web.routes.models import PIECE, _take
+
+
+class Full(io.RawIOBase):
+    """A file on a disk without room."""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def request(pieces: int) -> Request:
+    """One whose body comes in so many pieces, each as large as what is gathered before it is written."""
+    left = [True] * (pieces - 1) + [False]
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"x" * PIECE, "more_body": left.pop(0)}
+
+    return Request({"type": "http", "method": "POST", "headers": []}, receive)
+
+
+def names(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir()]
+
+
+def wall() -> float:
+    return 1e9
+
+
+def shrinking(*sizes: int) -> Callable[[Path], int]:
+    left = list(sizes)
+    return lambda folder: LEFT_FREE + (left.pop(0) if len(left) > 1 else left[0])
+
+
+async def test_a_disk_that_others_fill_meanwhile_is_noticed_and_keeps_its_reserve(tmp_path: Path) -> None:
+    incoming = Incoming(tmp_path, "m.onnx", wall, Disk(free=shrinking(100 * PIECE, 100 * PIECE, PIECE // 2)))
+    with pytest.raises(Wrong) as told:
+        await _take(request(5), incoming)
+    assert told.value.status is HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+    assert incoming.size == PIECE
+    assert names(tmp_path) == []
+
+
+async def test_a_disk_that_is_full_is_told_as_that_and_nothing_is_left(tmp_path: Path) -> None:
+    def new(path: Path) -> io.BufferedWriter:
+        path.touch()
+        return io.BufferedWriter(Full(), buffer_size=2 * PIECE)
+
+    incoming = Incoming(tmp_path, "m.onnx", wall, Disk(new=new))
+    with pytest.raises(ResourceError, match="No space left"):
+        await _take(request(5), incoming)
+    assert names(tmp_path) == []

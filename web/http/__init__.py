@@ -1,0 +1,1 @@
+"""What every endpoint stands on: the server, its limits, authentication, errors, event streams."""

@@ -1,0 +1,101 @@
+"""A campaign's report and its charts over HTTP: the same text and pictures as the commands write."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Annotated, Final
+
+import trio
+from fastapi import APIRouter, Path, Query, Response
+
+from results.export.source import Source
+from results.report.charts_pareto import Quality
+from results.report.facts import Report
+from results.report.html import policy
+from scheduler.output.render import SIZES, Form, Kind, chart, look_up, picture, render, report_on
+from scheduler.store.results import raw_results
+from scheduler.store.store import Store
+from web.http.context import Desk
+from web.http.problems import Wrong
+
+CampaignId = Annotated[str, Path(description="A campaign's whole id.", max_length=128)]
+_TYPES: Final = {
+    Form.HTML: "text/html; charset=utf-8",
+    Form.MD: "text/markdown; charset=utf-8",
+    "svg": "image/svg+xml",
+    "png": "image/png",
+}
+
+
+def router(desk: Desk, wall: Callable[[], float] = time.time) -> APIRouter:
+    """Endpoints over `desk`. `wall`: seconds since 1970."""
+    api = APIRouter(prefix="/api/v1/campaigns/{campaign}", tags=["report"])
+    busy = trio.CapacityLimiter(1)  # a large report takes a processor for seconds: one after the other
+
+    @api.get(
+        "/report",
+        operation_id="getReport",
+        response_class=Response,
+        responses={200: {"content": {_TYPES[Form.HTML]: {}, _TYPES[Form.MD]: {}}}},
+    )
+    async def report(
+        campaign: CampaignId,
+        form: Annotated[Form, Query(alias="format")] = Form.HTML,
+        against: Annotated[str, Query(description="Another campaign's whole id.", max_length=128)] = "",
+    ) -> Response:
+        """The report of what there is so far: one HTML file that needs nothing else, or Markdown."""
+        source = await desk.store(lambda store: _source(store, campaign))
+        other = await desk.store(lambda store: _source(store, against)) if against else None
+        kept = await desk.store(lambda store: look_up(store, source))
+
+        def made() -> Response:
+            return _answer(report_on(source, kept, wall(), other), form)
+
+        return await trio.to_thread.run_sync(made, limiter=busy)
+
+    @api.get(
+        "/chart",
+        operation_id="getChart",
+        response_class=Response,
+        responses={200: {"content": {_TYPES["svg"]: {}, _TYPES["png"]: {}}}},
+    )
+    async def draw(
+        campaign: CampaignId,
+        kind: Kind = Kind.BARS,
+        form: Annotated[str, Query(alias="format", pattern="^(svg|png)$")] = "svg",
+        size: Annotated[str, Query(pattern=f"^({'|'.join(SIZES)})$")] = "16:9",
+        against: Annotated[Quality | None, Query(description="With kind=pareto.")] = None,
+        dark: bool = False,
+    ) -> Response:
+        """A picture for a slide."""
+        source = await desk.store(lambda store: _source(store, campaign))
+        stored = await desk.store(lambda store: store.campaign(campaign))
+
+        def drawn() -> Response:
+            title = stored.name if stored is not None else campaign
+            data = picture(chart(source.results, kind, size, title, against), f".{form}", dark=dark)
+            return Response(data, media_type=_TYPES[form])
+
+        return await trio.to_thread.run_sync(drawn, limiter=busy)
+
+    return api
+
+
+def _source(store: Store, campaign: str) -> Source:
+    if store.campaign(campaign) is None:
+        raise Wrong(
+            HTTPStatus.NOT_FOUND, "no such campaign on this home", hint="list them: GET /api/v1/campaigns"
+        )
+    results = tuple(raw_results(store.rows(campaign)))
+    return Source(campaign, campaign, results, whole=results)
+
+
+def _answer(made: Report, form: Form) -> Response:
+    headers = (
+        {"Content-Security-Policy": f"{policy()}; frame-ancestors 'none'; sandbox"}
+        if form is Form.HTML
+        else {}
+    )
+    return Response(render(made, form), media_type=_TYPES[form], headers=headers)
