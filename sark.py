@@ -121,11 +121,11 @@ def _telling(home: Home, ways: Callable[[], tuple[str, ...]]) -> Tell:
     import trio
 
     import node.api
-    from web.http.context import Obeyed
+    from web.http.context import OwnerReplyInfo
 
-    async def tell(peer: str, action: Action) -> Obeyed:
+    async def tell(peer: str, action: Action) -> OwnerReplyInfo:
         gates = await trio.to_thread.run_sync(ways)
-        return Obeyed(*await node.api.tell_one(home, peer, gates, action))
+        return OwnerReplyInfo(*await node.api.tell_one(home, peer, gates, action))
 
     return tell
 
@@ -138,11 +138,11 @@ def _serving(ctx: typer.Context, where: str, gate: list[str] | None) -> Abstract
 def openapi_text() -> str:
     """The document of the HTTP API with all that any role offers, as it stands in docs/openapi.json."""
     from web.app import open_app
-    from web.http.context import Desk
+    from web.http.context import ApiContext
     from web.http.openapi import document_text
 
     home = Home.at(Path("nowhere"))  # nothing of it is looked at
-    desk = Desk(home, gates=tuple, keep_alive=lambda: None)
+    desk = ApiContext(home, gates=tuple, keep_alive=lambda: None)
     return document_text(open_app(desk, _routers(home, tuple)))
 
 

@@ -25,7 +25,7 @@ from typing import Any
 
 from drivers.openai.client import Client, server_of
 from drivers.openai.load import Sweep, closed_loop
-from drivers.openai.sse import Answer, Answered
+from drivers.openai.sse import AnswerParser, ChatAnswer
 
 SERVER = Path(__file__).parents[1] / "tests" / "drivers" / "api_server_process.py"
 
@@ -46,8 +46,8 @@ async def ours(port: int, streams: int, pieces: int, first: int) -> dict[int, tu
     client = Client(server_of(f"http://127.0.0.1:{port}/v1"))
     await client.warm(streams)
 
-    async def ask(number: int) -> Answered:
-        answer = Answer(max_tokens=pieces)
+    async def ask(number: int) -> ChatAnswer:
+        answer = AnswerParser(max_tokens=pieces)
         return await client.ask(
             "/v1/chat/completions", body(pieces, number), answer, 60, keep=True, keep_text=False
         )
@@ -147,7 +147,7 @@ def main() -> None:
         process.stdin.close()  # type: ignore[union-attr]
 
 
-async def _did(port: int) -> Answer:
+async def _did(port: int) -> AnswerParser:
     client = Client(server_of(f"http://127.0.0.1:{port}/v1"))
     answer = await client.get("/did")
     client.close()

@@ -19,7 +19,7 @@ from pathlib import Path
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
-from drivers.contract.base import Event, Limits, Loaded, Measured, WorkOrder
+from drivers.contract.base import Event, Limits, LoadReport, MeasureReport, WorkOrder
 from drivers.launch.launch import Zygote, measure
 from drivers.onnx.driver import OnnxDriver
 from drivers.onnx.session import TINY_MODEL
@@ -31,9 +31,9 @@ IDLE_S = 2.0
 
 def own_ms(events: list[Event]) -> float:
     """Load, warm-up and inference of one launch, in milliseconds."""
-    loads = sum(event.load_ns for event in events if isinstance(event, Loaded))
+    loads = sum(event.load_ns for event in events if isinstance(event, LoadReport))
     runs = sum(
-        sum(event.samples_ns) + sum(event.warmup_ns) for event in events if isinstance(event, Measured)
+        sum(event.samples_ns) + sum(event.warmup_ns) for event in events if isinstance(event, MeasureReport)
     )
     return (loads + runs) / 1e6
 

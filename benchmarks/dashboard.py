@@ -36,7 +36,7 @@ from protocol.values.lease import Fence
 from protocol.values.requirement import Requirement
 from protocol.values.task import Measure, Model, Task, Timeouts
 from protocol.words import Phase
-from scheduler.core.commands import Intent, Live
+from scheduler.core.commands import Intent, LiveAttempt
 from scheduler.store.opening import open_store
 from scheduler.store.rows import NewCampaign, NewModel
 from scheduler.store.store import Store
@@ -122,7 +122,7 @@ def going_on(home: Home, running: Sequence[str], changes: int) -> Iterator[None]
                 some = [running[(done * changes // 5 + k) % len(running)] for k in range(changes // 5)]
                 try:
                     store.set_progress(
-                        [Live(one, 1, Phase.RUN, done % 500, 500, 12.5 + done % 7) for one in some]
+                        [LiveAttempt(one, 1, Phase.RUN, done % 500, 500, 12.5 + done % 7) for one in some]
                     )
                 except SarkError as exc:
                     print(f"not written: {exc.what}", file=sys.stderr)

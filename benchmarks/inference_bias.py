@@ -27,7 +27,7 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-from drivers.contract.base import Limits, Measured, WorkOrder
+from drivers.contract.base import Limits, MeasureReport, WorkOrder
 from drivers.inputs.made import candidates, make
 from drivers.launch.launch import Zygote, measure
 from drivers.native import library as native
@@ -102,7 +102,9 @@ def ours(model: str, zygote: Zygote) -> Callable[[int, int], float]:
 
     def once(runs: int, threads: int) -> float:
         order = WorkOrder(model, UNIT, runs=runs, loads=1, threads=threads, check=False)
-        (measured,) = [event for event in measure(order, Limits(), zygote) if isinstance(event, Measured)]
+        (measured,) = [
+            event for event in measure(order, Limits(), zygote) if isinstance(event, MeasureReport)
+        ]
         return statistics.median(measured.samples_ns) / 1e3
 
     return once

@@ -30,7 +30,7 @@ STRETCH_S = 0.02
 STRETCHES = 5
 
 
-def loop_of(model: str) -> timing.Loop:
+def loop_of(model: str) -> timing.TimedLoop:
     """The inference, by IO binding."""
     chosen = onnxruntime.SessionOptions()
     chosen.intra_op_num_threads = 1
@@ -40,10 +40,10 @@ def loop_of(model: str) -> timing.Loop:
         binding.bind_cpu_input(one.name, np.ones(one.shape, np.float32))
     for one in session.get_outputs():
         binding.bind_output(one.name)
-    return timing.Calls(session.run_with_iobinding, binding)
+    return timing.TimedCalls(session.run_with_iobinding, binding)
 
 
-def bare(loop: timing.Loop, each: int) -> tuple[float, float]:
+def bare(loop: timing.TimedLoop, each: int) -> tuple[float, float]:
     """Median of the samples in ns, and wall seconds."""
     samples = array("q", bytes(8 * each * STRETCHES))
     began = time.perf_counter()
@@ -52,7 +52,7 @@ def bare(loop: timing.Loop, each: int) -> tuple[float, float]:
     return statistics.median(samples), time.perf_counter() - began
 
 
-def watched(loop: timing.Loop, each: int, reader: host.Reader) -> tuple[float, float, float]:
+def watched(loop: timing.TimedLoop, each: int, reader: host.HostReader) -> tuple[float, float, float]:
     """The same with the bookkeeping; and how much of the wall time lies inside the stretches."""
     samples = array("q", bytes(8 * each * STRETCHES))
     began = time.perf_counter()
@@ -67,7 +67,7 @@ def watched(loop: timing.Loop, each: int, reader: host.Reader) -> tuple[float, f
 
 
 def main(pairs: int) -> None:
-    reader = host.Reader()
+    reader = host.HostReader()
     with tempfile.TemporaryDirectory() as folder:
         for name, width, batch, depth in (("tiny", 64, 1, 6), ("small", 256, 16, 4), ("middle", 512, 32, 6)):
             loop = loop_of(layers(Path(folder) / f"{name}.onnx", width, batch, depth))

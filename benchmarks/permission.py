@@ -14,10 +14,10 @@ import sys
 import time
 from collections.abc import Callable
 
-from node.access.authorization import Permits
-from protocol.messages.permission import Permit
+from node.access.authorization import Authorization
+from protocol.messages.permission import CallPermission
 from protocol.messages.pool import PoolManifest
-from protocol.messages.work import Commit, Denied, Present, Presented
+from protocol.messages.work import Commit, CredentialsReply, Denied, ShowCredentials
 from protocol.words import Right
 from swarm.net.identity import Identity
 from swarm.pools.tokens import Grant, delegate, issue, prove
@@ -34,7 +34,7 @@ def main() -> None:
     owner = Identity.from_seed("owner").peer_id
     others = [Identity.from_seed(f"other {number}") for number in range(OTHERS)]
     now = time.time()
-    permits = Permits(owners={owner}, pools={pool.peer_id: "lab"}, prove=prove, wall=time.time)
+    permits = Authorization(owners={owner}, pools={pool.peer_id: "lab"}, prove=prove, wall=time.time)
     permits.manifest(
         PoolManifest(
             pool=pool.peer_id,
@@ -46,20 +46,21 @@ def main() -> None:
     for other in others:
         token = issue(pool, other.peer_id, Grant(SUBMIT), now=now)
         assert isinstance(
-            permits.present(other.peer_id, Present(issuer=pool.peer_id, token=token)), Presented
+            permits.present(other.peer_id, ShowCredentials(issuer=pool.peer_id, token=token)),
+            CredentialsReply,
         )
     token = issue(pool, holder.peer_id, Grant(SUBMIT, slots=8), now=now)
     passed = delegate(
         token, pool.peer_id, holder, me.peer_id, Grant(SUBMIT, campaigns=frozenset({"c-1"})), now=now
     )
-    shown = Present(issuer=pool.peer_id, token=passed)
+    shown = ShowCredentials(issuer=pool.peer_id, token=passed)
     commit = Commit(key="c-1/1/1", attempt=1, epoch=1, task=b"task", signature=b"s" * 64)
 
     def present() -> None:
-        assert isinstance(permits.present(me.peer_id, shown), Presented)
+        assert isinstance(permits.present(me.peer_id, shown), CredentialsReply)
 
     def check() -> None:
-        assert isinstance(permits.check(me.peer_id, commit, "c-1"), Permit)
+        assert isinstance(permits.check(me.peer_id, commit, "c-1"), CallPermission)
 
     def both() -> None:
         present()

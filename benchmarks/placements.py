@@ -29,8 +29,8 @@ from protocol.values.requirement import Requirement, parse_clause
 from protocol.values.task import Measure, Model, Task, Timeouts
 from protocol.words import Phase, WorkerState
 from scheduler.core.commands import CommitTo, Discover, Order, ProbeWorker, ReleaseOn
-from scheduler.core.scheduler import Book
-from scheduler.core.state import Entry, Terms
+from scheduler.core.scheduler import SchedulerState
+from scheduler.core.state import TaskEntry, TaskLimits
 from swarm.net.identity import Identity
 
 UNIT = "CPU (ONNX)"
@@ -43,7 +43,7 @@ class Field:
     """Simulated workers around one book."""
 
     def __init__(self, workers: int, tasks: int, seconds: float, needs: int) -> None:
-        self.book = Book(random.Random(1))
+        self.book = SchedulerState(random.Random(1))
         self.seconds = seconds
         self.noise = random.Random(2)
         self.adverts = [an_advert(n) for n in range(workers)]
@@ -148,8 +148,8 @@ class Field:
             self.later(BEAT_S, self.beat)
 
     def run(self) -> None:
-        entries = [Entry(task) for task in self.tasks]
-        self.do(self.told(lambda: self.book.add(Terms("c-one"), entries, 0.0)))
+        entries = [TaskEntry(task) for task in self.tasks]
+        self.do(self.told(lambda: self.book.add(TaskLimits("c-one"), entries, 0.0)))
         self.later(BEAT_S, self.beat)
         while self.coming and not self.book.idle:
             self.now, _, what = heapq.heappop(self.coming)

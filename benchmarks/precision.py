@@ -30,7 +30,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from node.run.local import LocalDevice
 from results.row.stats import centre, launch_medians, median_interval
-from results.row.verdict import Verdict
+from results.row.verdict import RowVerdict
 from scheduler.local.bench import Bench
 from swarm.base.home import Home
 
@@ -81,7 +81,7 @@ class Result:
     @property
     def flagged(self) -> bool:
         """Whether its row says that it is not to be trusted."""
-        return self.verdict != Verdict.VALID
+        return self.verdict != RowVerdict.VALID
 
 
 def measured(bench: Bench, model: str, **how: float) -> Result:

@@ -18,13 +18,21 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
-from node.capacity.allocations import HOLDS, OCCUPIES, Kill, Offer, Run, Wanted, Warn
+from node.capacity.allocations import (
+    HOLDS,
+    OCCUPIES,
+    KillCommand,
+    RunCommand,
+    SlotOffer,
+    SlotRequest,
+    WarnCommand,
+)
 from node.capacity.ledger import Ledger
-from protocol.messages.work import Conflict, Denied, Granted, Held, Queued
+from protocol.messages.work import CommitReply, Conflict, Denied, Granted, Queued
 from protocol.values.lease import LeaseState
 from protocol.values.requirement import Requirement
 from protocol.values.task import Measure, Model, Task, Timeouts
-from protocol.words import Outcome, Reason
+from protocol.words import Reason, RunOutcome
 
 TASKS: Final = 64
 """Different tasks of each scheduler; attempts make the requests different."""
@@ -42,7 +50,7 @@ class Racer:
     attempts: int = 0
     known: dict[int, int] = field(default_factory=dict)
     """Worker → ledger version of the last quote."""
-    held: list[tuple[int, Held]] = field(default_factory=list)
+    held: list[tuple[int, CommitReply]] = field(default_factory=list)
 
 
 @dataclass
@@ -95,7 +103,7 @@ class Race:
     def _commit(self, racer: Racer, at: int, device: Device) -> None:
         task = self.rng.choice(racer.tasks)
         racer.attempts += 1
-        wanted = Wanted(
+        wanted = SlotRequest(
             peer=racer.peer,
             principal=racer.peer,
             key=f"{task.task}/{racer.attempts}",
@@ -115,7 +123,7 @@ class Race:
                 fence = answer.fence.key()
                 assert fence > device.fence, f"fence {fence} after {device.fence}"
                 device.fence = fence
-                racer.held.append((at, Held(lease=answer.lease, fence=answer.fence)))
+                racer.held.append((at, CommitReply(lease=answer.lease, fence=answer.fence)))
                 if self.rng.random() < 0.05:  # the answer was lost: the same again
                     again = device.ledger.commit(wanted, device.now)
                     assert isinstance(again, (Granted, Queued))
@@ -146,7 +154,7 @@ class Race:
 
     def _end(self, device: Device) -> None:
         lease = device.running.pop(self.rng.randrange(len(device.running)))
-        device.ledger.condition.end(Outcome.COMPLETE, None, False, "")
+        device.ledger.condition.end(RunOutcome.COMPLETE, None, False, "")
         device.ledger.condition.clean()
         device.ledger.finish(lease, device.now)
         self.counts["runs"] += 1
@@ -157,16 +165,16 @@ class Race:
         """Do what the ledger orders, and hold it against its slots."""
         for order in device.ledger.take_orders():
             match order:
-                case Run():
+                case RunCommand():
                     assert order.lease not in device.ran, f"{order.lease} runs twice"
                     device.ran.add(order.lease)
                     device.running.append(order.lease)
                     device.ledger.condition.begin()
-                case Offer():
+                case SlotOffer():
                     device.offered.append(order.lease)
-                case Kill():
+                case KillCommand():
                     self.counts[f"stopped: {order.reason}"] += 1
-                case Warn():
+                case WarnCommand():
                     self.counts["warned"] += 1
         holds = occupies = 0
         for place in device.ledger.places():

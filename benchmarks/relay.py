@@ -23,7 +23,7 @@ from swarm.join.host import HostNetwork, open_host
 from swarm.net.addresses import Address, PeerId
 from swarm.net.identity import Identity
 from swarm.net.network import Stream
-from swarm.net.reservations import RelayDesk, RelayLimits
+from swarm.net.reservations import RelayLimits, RelayReservations
 
 ECHO = "/sark/bench/echo/1"
 SINK = "/sark/bench/sink/1"
@@ -48,7 +48,7 @@ async def be_gate() -> None:
     """Lend; print where it is."""
     limits = RelayLimits(circuit_bytes=1 << 40, reservations_per_network=4096, reservations=4096)
     async with open_host(Identity.fresh(), listen=[LOOPBACK], server=True) as network:
-        network.serve_relay(RelayDesk(limits))
+        network.serve_relay(RelayReservations(limits))
         print(network.peer_id, network.addresses[0], flush=True)
         await trio.sleep_forever()
 

@@ -29,8 +29,8 @@ import trio
 
 from node.run.model_source import model_source
 from node.store.cache import ModelCache
-from protocol.messages.blobs import Other, Others
-from protocol.signed.transfer_grant import Slip
+from protocol.messages.blobs import HolderInfo, Holders
+from protocol.signed.transfer_grant import TransferGrant
 from protocol.values.task import Model
 from swarm.base.logs import set_up_logs
 from swarm.blobs.client import serve_blobs
@@ -81,11 +81,11 @@ async def upload(path: Path, rate: float | None) -> None:
     """The scheduler's part."""
     others: dict[str, list[str]] = {}
 
-    async def where(peer: str, sha256: str) -> Others:
-        slip = Slip(giver=network.peer_id, taker=peer, sha256=sha256, until=1, signature=b"s" * 64)
-        found = [Other(peer=each, addresses=tuple(at)) for each, at in others.items() if each != peer]
+    async def where(peer: str, sha256: str) -> Holders:
+        slip = TransferGrant(giver=network.peer_id, taker=peer, sha256=sha256, until=1, signature=b"s" * 64)
+        found = [HolderInfo(peer=each, addresses=tuple(at)) for each, at in others.items() if each != peer]
         random.shuffle(found)
-        return Others(slip=slip, others=tuple(found[:16]))
+        return Holders(slip=slip, others=tuple(found[:16]))
 
     async with open_host(Identity.fresh(), listen=["/ip4/127.0.0.1/tcp/0"], server=True) as network:
         counted = Counted(network, rate)

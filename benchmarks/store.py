@@ -22,11 +22,19 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from protocol.values.record import DeviceFacts, LoadSample, Ran, Record, Timing, pack_samples, record_body
+from protocol.values.record import (
+    DeviceFacts,
+    LoadSample,
+    Record,
+    RunFacts,
+    Timing,
+    pack_samples,
+    record_body,
+)
 from protocol.values.requirement import Requirement
 from protocol.values.task import Measure, Model, Task, Timeouts, task_body
-from protocol.words import Outcome
-from results.export.columns import Dimension, Figure, Filters, figures_of
+from protocol.words import RunOutcome
+from results.export.columns import Dimension, FigureColumn, Filters, figures_of
 from scheduler.store import schema as t
 from scheduler.store.backend import Place, ServerPlace, server_url
 from scheduler.store.migrations import _results
@@ -63,9 +71,9 @@ def a_record(task: Task, device: str, rng: random.Random, middle: float) -> Reco
         fence={"incarnation": 1, "number": 1},
         task_sha256=hashlib.sha256(task_body(task)).hexdigest(),
         model_sha256=task.model.sha256,
-        outcome=Outcome.COMPLETE,
+        outcome=RunOutcome.COMPLETE,
         device=DeviceFacts(device=f"id-{device}", name=device, soc=f"Chip {device[-1]}", os="Linux 6.1"),
-        ran=Ran(unit=task.unit, driver="onnx", runtime="onnxruntime 1.31", threads=4),
+        ran=RunFacts(unit=task.unit, driver="onnx", runtime="onnxruntime 1.31", threads=4),
         loads=tuple(LoadSample(ns=20_000_000 + i, kind="fresh") for i in range(6)),
         timings=tuple(
             Timing(samples=pack_samples(times), warmup=pack_samples(times[:5]), wall_s=1.0, cpu_s=3.0)
@@ -163,9 +171,9 @@ def look(place: Place, number: int) -> None:
         timed("list: nothing of that model", lambda: store.results_page(filters=Filters(model="none")))
         campaign = Filters(campaign="c-00000000")
         timed("list: one campaign of 1,000", lambda: store.results_page(limit=1000, filters=campaign))
-        d, value = Dimension, Figure.INFERENCE
+        d, value = Dimension, FigureColumn.INFERENCE
         timed("pivot: model by device", lambda: store.pivot(d.MODEL, d.DEVICE, value))
-        timed("pivot: device by unit, load", lambda: store.pivot(d.DEVICE, d.UNIT, Figure.LOAD))
+        timed("pivot: device by unit, load", lambda: store.pivot(d.DEVICE, d.UNIT, FigureColumn.LOAD))
         timed("pivot: model by campaign", lambda: store.pivot(d.MODEL, d.CAMPAIGN, value))
         timed("pivot: model by device, one model", lambda: store.pivot(d.MODEL, d.DEVICE, value, one))
         timed("pivot: model by device, one campaign", lambda: store.pivot(d.MODEL, d.DEVICE, value, campaign))

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from inference_bias import installed
 
-from drivers.contract.base import Checked, Described, DriverError, Limits, Measured, WorkOrder
+from drivers.contract.base import CheckReport, DriverError, Limits, MeasureReport, ModelDescription, WorkOrder
 from drivers.launch.launch import Zygote, measure
 from tests.drivers import zoo_shelf
 
@@ -37,9 +37,9 @@ def visit(model: Path, zygote: Zygote) -> tuple[bool, str]:
         events = list(measure(order, LIMITS, zygote))
     except DriverError as why:
         return False, f"{'Failed':9} {type(why).__name__}: {why}"
-    (told,) = [event for event in events if isinstance(event, Described)]
-    (timed,) = [event for event in events if isinstance(event, Measured)]
-    (checked,) = [event for event in events if isinstance(event, Checked)]
+    (told,) = [event for event in events if isinstance(event, ModelDescription)]
+    (timed,) = [event for event in events if isinstance(event, MeasureReport)]
+    (checked,) = [event for event in events if isinstance(event, CheckReport)]
     shapes = ", ".join(f"{name} {told.dtypes[name]}{list(shape)}" for name, shape in told.shapes.items())
     ms = statistics.median(timed.samples_ns) / 1e6
     right = {True: "right", False: "WRONG", None: "not compared"}[checked.agrees]

@@ -10,9 +10,9 @@ import trio
 from fastapi import APIRouter
 from pydantic import BaseModel
 
-from gate.status.client import Asked, asking
+from gate.status.client import GateAnswer, asking
 from protocol.errors import NotPermitted, SarkError
-from protocol.messages.gate import GateStanding
+from protocol.messages.gate import GateSnapshot
 from swarm.base.home import Home
 from swarm.join.known_gates import local_gates, own_worker
 from swarm.net.addresses import Contact, gate_contacts
@@ -22,10 +22,10 @@ AT_ONCE: Final = 3
 """Requests that are answered at a time: each asks every gate with a node of its own."""
 
 Ways = Callable[[], tuple[str, ...]]
-Asking = Callable[[Home, Sequence[str]], AbstractAsyncContextManager[Asked]]
+Asking = Callable[[Home, Sequence[str]], AbstractAsyncContextManager[GateAnswer]]
 
 
-class GateShown(BaseModel):
+class GateInfo(BaseModel):
     """A gate, and how it stands where it tells us."""
 
     peer: str
@@ -35,7 +35,7 @@ class GateShown(BaseModel):
     """It is, or was, this home's own."""
     reached: bool
     """It answered."""
-    standing: GateStanding | None = None
+    standing: GateSnapshot | None = None
     error: str | None = None
     hint: str = ""
 
@@ -44,7 +44,7 @@ class Gates(BaseModel):
     """This home's gate if it has one, else those that it joined or submitted by."""
 
     count: int
-    gates: tuple[GateShown, ...]
+    gates: tuple[GateInfo, ...]
 
 
 def router(home: Home, ways: Ways, ask: Asking = asking) -> APIRouter:
@@ -56,7 +56,7 @@ def router(home: Home, ways: Ways, ask: Asking = asking) -> APIRouter:
     async def status() -> Gates:
         """How the gates stand: peers, places, circuits, refusals, index, load. A gate tells its operators alone."""
         own, known = await trio.to_thread.run_sync(_known, home, ways)
-        shown: dict[str, GateShown] = {}
+        shown: dict[str, GateInfo] = {}
 
         async def one(contact: Contact) -> None:
             shown[contact.peer] = await _shown(home, contact, contact.peer in own, ask)
@@ -78,8 +78,8 @@ def _known(home: Home, ways: Ways) -> tuple[frozenset[str], tuple[Contact, ...]]
     return frozenset(contact.peer for contact in own), known[:MAX_ASKED]
 
 
-async def _shown(home: Home, contact: Contact, own: bool, ask: Asking) -> GateShown:
-    told = GateShown(peer=contact.peer, addresses=contact.addresses, own=own, reached=False)
+async def _shown(home: Home, contact: Contact, own: bool, ask: Asking) -> GateInfo:
+    told = GateInfo(peer=contact.peer, addresses=contact.addresses, own=own, reached=False)
     addresses = [f"{address}/p2p/{contact.peer}" for address in contact.addresses]
     error: SarkError | None = None
     try:

@@ -20,7 +20,7 @@ LOOK_S: Final = 0.25
 """How often it is looked whether circuits are left."""
 
 
-class Over(StrEnum):
+class DrainEnd(StrEnum):
     """What ended the draining."""
 
     IDLE = "nothing went through this gate any more"
@@ -34,21 +34,21 @@ class Draining(Protocol):
     def drain(self) -> None: ...
 
 
-async def drain(relay: Draining, circuits: Callable[[], int], grace_s: float, again: trio.Event) -> Over:
+async def drain(relay: Draining, circuits: Callable[[], int], grace_s: float, again: trio.Event) -> DrainEnd:
     """Lend nothing new and wait for what runs; gives why it waits no longer."""
     relay.drain()
     until = trio.current_time() + grace_s
     while circuits():
         left = until - trio.current_time()
         if left <= 0:
-            return Over.GRACE
+            return DrainEnd.GRACE
         with trio.move_on_after(min(LOOK_S, left)):
             await again.wait()
-            return Over.AGAIN
-    return Over.IDLE
+            return DrainEnd.AGAIN
+    return DrainEnd.IDLE
 
 
-class Stops:
+class DrainSignals:
     """Requests to stop: signals, and the end of standard input where that counts. The first names itself, the second is `again`."""
 
     def __init__(self) -> None:

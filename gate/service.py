@@ -15,23 +15,23 @@ from typing import Final
 import structlog
 import trio
 
-from gate.admission.enrolment import Enrolment
-from gate.admission.policy import Reception
-from gate.draining import Stops, drain
+from gate.admission.enrolment import PoolEnrolment
+from gate.admission.policy import AdmissionPolicy
+from gate.draining import DrainSignals, drain
 from gate.settings import GateSettings
 from gate.status.census import Census
-from gate.status.handlers import GateDesk
+from gate.status.handlers import GateHandlers
 from gate.status.metrics import page_of
 from gate.status.metrics_http import serve_metrics
-from protocol.messages.index import Refused
-from protocol.messages.pool import Enrol, Enrolled
+from protocol.messages.index import RefusedMessage
+from protocol.messages.pool import Enrolled, EnrolRequest
 from protocol.words import Reason
 from swarm.base.home import Home
-from swarm.join.enter import Here, enter, hear_stops
+from swarm.join.enter import Entered, enter, hear_stops
 from swarm.join.known_gates import addresses_left
 from swarm.net.addresses import PeerId
-from swarm.net.reservations import RelayDesk
-from swarm.p2p.connection_gater import Arrivals
+from swarm.net.reservations import RelayReservations
+from swarm.p2p.connection_gater import ConnectionGater
 from swarm.pools.service import PoolNode
 
 log = structlog.get_logger("sark.gate")
@@ -47,16 +47,16 @@ async def run_gate(
     *,
     with_stdin: bool = False,
     say: Callable[[str], object] = lambda line: None,
-    task_status: trio.TaskStatus[Here] = trio.TASK_STATUS_IGNORED,
+    task_status: trio.TaskStatus[Entered] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Be a gate until told to stop. Raises `ResourceError` for a port or folder that cannot be had.
 
     `with_stdin`: the end of standard input ends it too, and nothing is waited for. `say` is given lines for whoever started it, once
     it was told to stop.
     """
-    reception, stops = Reception(home, settings), Stops()
+    reception, stops = AdmissionPolicy(home, settings), DrainSignals()
     admit = partial(reception.refusal, wanted="index")
-    arrivals = Arrivals(settings.arrival_limits, reception.knows)
+    arrivals = ConnectionGater(settings.arrival_limits, reception.knows)
     async with (
         enter("gate", home, settings, holder=True, admit=admit, arrivals=arrivals, tell=say) as here,
         trio.open_nursery() as nursery,
@@ -87,7 +87,9 @@ async def run_gate(
         nursery.cancel_scope.cancel()
 
 
-async def _drain(relay: RelayDesk, grace_s: float, again: trio.Event, say: Callable[[str], object]) -> None:
+async def _drain(
+    relay: RelayReservations, grace_s: float, again: trio.Event, say: Callable[[str], object]
+) -> None:
     def circuits() -> int:
         return len(relay.snapshot(trio.current_time()).passages)
 
@@ -98,15 +100,17 @@ async def _drain(relay: RelayDesk, grace_s: float, again: trio.Event, say: Calla
     log.info("gate.drained", why=str(over), circuits=circuits())
 
 
-def _pools(here: Here, settings: GateSettings, reception: Reception) -> PoolNode:
+def _pools(here: Entered, settings: GateSettings, reception: AdmissionPolicy) -> PoolNode:
     """What the gate does for pools: lets into those of its home, and keeps the newest manifest of any."""
-    enrolment, one = Enrolment(here.home, time.time), trio.CapacityLimiter(1)
+    enrolment, one = PoolEnrolment(here.home, time.time), trio.CapacityLimiter(1)
 
-    async def enrol(peer: PeerId, message: Enrol) -> Enrolled | Refused:
+    async def enrol(peer: PeerId, message: EnrolRequest) -> Enrolled | RefusedMessage:
         if (
             one.statistics().tasks_waiting >= MAX_ENROLLING
         ):  # keys cost nothing, and a look at a ticket milliseconds
-            return Refused(reason=Reason.OVERLOADED, detail="too many newcomers at once", retry_after_s=2.0)
+            return RefusedMessage(
+                reason=Reason.OVERLOADED, detail="too many newcomers at once", retry_after_s=2.0
+            )
         answer = await trio.to_thread.run_sync(enrolment, peer, message, limiter=one)  # it waits for the disk
         if isinstance(answer, Enrolled):
             reception.enrolled(peer)
@@ -129,27 +133,27 @@ def _pools(here: Here, settings: GateSettings, reception: Reception) -> PoolNode
     return node
 
 
-def _relay(here: Here, settings: GateSettings, reception: Reception) -> RelayDesk | None:
+def _relay(here: Entered, settings: GateSettings, reception: AdmissionPolicy) -> RelayReservations | None:
     """The desk that lends places and circuits, unless the operator wants none."""
     limits = settings.relay_limits
     if limits is None:
         return None
-    desk = RelayDesk(limits, reception.lets_in, reception.answers_for)
+    desk = RelayReservations(limits, reception.lets_in, reception.answers_for)
     here.network.serve_relay(desk)
     return desk
 
 
 async def _show(
-    here: Here,
+    here: Entered,
     settings: GateSettings,
-    reception: Reception,
-    relay: RelayDesk | None,
+    reception: AdmissionPolicy,
+    relay: RelayReservations | None,
     refused: Mapping[str, Callable[[], Mapping[str, int]]],
-    stops: Stops,
+    stops: DrainSignals,
     nursery: trio.Nursery,
 ) -> None:
     """What operators see: status, log and metrics."""
-    desk = GateDesk(reception)
+    desk = GateHandlers(reception)
     census = Census(
         here.network,
         here.index.holder,
@@ -168,7 +172,7 @@ async def _show(
         await nursery.start(serve_metrics, settings.metrics, page)
 
 
-def full_addresses(here: Here) -> tuple[str, ...]:
+def full_addresses(here: Entered) -> tuple[str, ...]:
     """What others put behind `--gate`, loopback last."""
     ordered = sorted(here.network.addresses, key=lambda address: "/127." in address or "/::1/" in address)
     return tuple(f"{address}/p2p/{here.identity.peer_id}" for address in ordered)

@@ -13,11 +13,11 @@ from protocol.wire.base import AddressText
 from swarm.base.settings import RoleSettings
 from swarm.net.identity import peer_id_bytes
 from swarm.net.reservations import RelayLimits
-from swarm.p2p.connection_gater import ArrivalLimits
+from swarm.p2p.connection_gater import ConnectionLimits
 
 DEFAULT_PORT: Final = 4101
 LIMITS: Final = RelayLimits()
-ARRIVALS: Final = ArrivalLimits()
+ARRIVALS: Final = ConnectionLimits()
 
 
 def _is_a_peer(text: str) -> str:
@@ -108,7 +108,7 @@ class GateSettings(RoleSettings):
     """What all of them may carry in a second: `20 MiB`; 0: as fast as they go."""
 
     @property
-    def arrival_limits(self) -> ArrivalLimits:
+    def arrival_limits(self) -> ConnectionLimits:
         """Who may connect."""
         return replace(ARRIVALS, per_network=self.connections_per_network, per_s=self.connections_per_s)
 

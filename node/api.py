@@ -10,10 +10,10 @@ import trio
 from fastapi import APIRouter, Body
 from pydantic import BaseModel, ConfigDict
 
-from node.cli.remote import Told, tell_devices
+from node.cli.remote import OwnerReply, tell_devices
 from node.cli.status_view import still_held
 from protocol.errors import Unreachable
-from protocol.messages.work import Action, Control, Job, Status
+from protocol.messages.work import Action, Control, RunningJob, StatusRequest
 from protocol.words import WorkerState
 from swarm.base.home import Home
 from swarm.base.logs import safe
@@ -23,17 +23,19 @@ from swarm.net.identity import load_or_create
 AT_ONCE: Final = 3
 """Words that go to the worker at a time: each is said by a node of its own."""
 
-Say = Callable[[Home, Sequence[str], Sequence[str], Control | Status], Awaitable[tuple[Told, ...]]]
+Say = Callable[
+    [Home, Sequence[str], Sequence[str], Control | StatusRequest], Awaitable[tuple[OwnerReply, ...]]
+]
 
 
-class JobHere(Job):
+class JobInfo(RunningJob):
     """A run or a ticket on this worker."""
 
     mine: bool
     """It is for this home's own scheduler."""
 
 
-class Worker(BaseModel):
+class WorkerInfo(BaseModel):
     """How this home's worker stands; all but `error` and `hint` are null or empty where that cannot be told."""
 
     peer: str | None = None
@@ -42,7 +44,7 @@ class Worker(BaseModel):
     """Why it takes no new work."""
     running: int | None = None
     queue: int | None = None
-    jobs: tuple[JobHere, ...] = ()
+    jobs: tuple[JobInfo, ...] = ()
     """Runs first."""
     reach: str | None = None
     """How others reach it, in words."""
@@ -53,7 +55,7 @@ class Worker(BaseModel):
     hint: str = ""
 
 
-class Order(BaseModel):
+class OwnerOrder(BaseModel):
     """What goes with a word to the worker."""
 
     model_config = ConfigDict(extra="forbid")
@@ -70,16 +72,16 @@ def router(home: Home, say: Say = tell_devices) -> APIRouter:
     telling = trio.Semaphore(AT_ONCE)
 
     @worker.get("/worker", operation_id="getWorker")
-    async def status() -> Worker:
+    async def status() -> WorkerInfo:
         """How this home's worker stands: its state and why, and what it runs for whom."""
         try:
             async with telling:
-                return await _tell(home, say, Status())
+                return await _tell(home, say, StatusRequest())
         except Unreachable as exc:
-            return Worker(error=exc.what, hint=exc.hint)
+            return WorkerInfo(error=exc.what, hint=exc.hint)
 
     @worker.post("/worker/{action}", operation_id="tellWorker")
-    async def tell(action: Action, order: Annotated[Order, Body()] = Order()) -> Worker:
+    async def tell(action: Action, order: Annotated[OwnerOrder, Body()] = OwnerOrder()) -> WorkerInfo:
         """Say this to the worker; the answer is how it stands then. The same again changes nothing.
 
         pause: no new work until told to resume. drain: no new work, and the worker's process ends once what runs has ended.
@@ -108,7 +110,7 @@ async def tell_one(
     raise Unreachable("it is not in the swarm any more", hint="list the devices: sark-node peers")
 
 
-async def _tell(home: Home, say: Say, message: Control | Status) -> Worker:
+async def _tell(home: Home, say: Say, message: Control | StatusRequest) -> WorkerInfo:
     """Raises `Unreachable` when it does not run, `Refused` when it says no."""
     if not await trio.to_thread.run_sync(left_addresses, home.worker_file):
         raise Unreachable("no worker of this home runs", hint="start it: sark-node join")
@@ -118,14 +120,16 @@ async def _tell(home: Home, say: Say, message: Control | Status) -> Worker:
     assert told.standing is not None, "an answer is one or the other"
     here = told.standing
     me = (await trio.to_thread.run_sync(partial(load_or_create, home.key("scheduler")))).peer_id
-    return Worker(
+    return WorkerInfo(
         peer=told.peer,
         state=here.state,
         why=safe(here.why),
         running=here.running,
         queue=here.queue,
         jobs=tuple(
-            JobHere(**{name: getattr(job, name) for name in Job.model_fields}, mine=job.principal == me)
+            JobInfo(
+                **{name: getattr(job, name) for name in RunningJob.model_fields}, mine=job.principal == me
+            )
             for job in here.jobs
         ),
         reach=here.reach,

@@ -32,16 +32,16 @@ from protocol.values.worker import WORKER
 from protocol.wire import base
 from protocol.wire.codec import Vocabulary
 from protocol.wire.table import diagram
-from protocol.words import Family, Outcome, Phase, Reason, Right, Role, WorkerState
+from protocol.words import Phase, ProtocolId, Reason, Right, Role, RunOutcome, WorkerState
 
-VOCABULARIES: Final[dict[Family, Vocabulary]] = {
-    Family.WORK: WORK,
-    Family.INDEX: INDEX,
-    Family.BLOB: BLOB,
-    Family.HEALTH: HEALTH,
-    Family.POOL: POOL,
-    Family.REACH: REACH,
-    Family.GATE: GATE,
+VOCABULARIES: Final[dict[ProtocolId, Vocabulary]] = {
+    ProtocolId.WORK: WORK,
+    ProtocolId.INDEX: INDEX,
+    ProtocolId.BLOB: BLOB,
+    ProtocolId.HEALTH: HEALTH,
+    ProtocolId.POOL: POOL,
+    ProtocolId.REACH: REACH,
+    ProtocolId.GATE: GATE,
 }
 
 
@@ -54,7 +54,7 @@ def render(page: str) -> str:
     return page
 
 
-def _messages(family: Family) -> str:
+def _messages(family: ProtocolId) -> str:
     module = inspect.getmodule(VOCABULARIES[family].messages[0])
     drawing = (module.__doc__ or "").split("\n\n")[1] if module else ""
     lines = ["```", drawing, "```", "", "| type | means | fields |", "|---|---|---|"]
@@ -167,24 +167,24 @@ def _drawn(table: Any) -> str:
 
 
 SECTIONS: Final[dict[str, Callable[[], str]]] = {
-    "work": lambda: _messages(Family.WORK),
-    "index": lambda: _messages(Family.INDEX),
-    "blob": lambda: _messages(Family.BLOB),
-    "health": lambda: _messages(Family.HEALTH),
-    "pool": lambda: _messages(Family.POOL),
-    "reach": lambda: _messages(Family.REACH),
-    "gate": lambda: _messages(Family.GATE),
+    "work": lambda: _messages(ProtocolId.WORK),
+    "index": lambda: _messages(ProtocolId.INDEX),
+    "blob": lambda: _messages(ProtocolId.BLOB),
+    "health": lambda: _messages(ProtocolId.HEALTH),
+    "pool": lambda: _messages(ProtocolId.POOL),
+    "reach": lambda: _messages(ProtocolId.REACH),
+    "gate": lambda: _messages(ProtocolId.GATE),
     "manifest": lambda: _value(pool.PoolManifest),
     "advert": lambda: _value(Advert),
     "task": lambda: _value(task.Task),
     "record": lambda: _value(record.Record),
-    "deed": lambda: _value(manifest.Cover, manifest.Deed),
+    "deed": lambda: _value(manifest.ManifestCover, manifest.CampaignManifest),
     "reasons": lambda: _words(Reason),
     "worker-states": lambda: _words(WorkerState),
     "rights": lambda: _words(Right),
     "roles": lambda: _words(Role),
     "phases": lambda: _words(Phase),
-    "outcomes": lambda: _words(Outcome),
+    "outcomes": lambda: _words(RunOutcome),
     "caps": _caps,
     "lease-table": lambda: _drawn(LEASE),
     "task-table": lambda: _drawn(TASK),

@@ -105,7 +105,7 @@ class Role(StrEnum):
     """It may have the pool's workers run its campaigns."""
 
 
-class Outcome(StrEnum):
+class RunOutcome(StrEnum):
     """How a run ended, as the worker signs it."""
 
     COMPLETE = "complete"
@@ -113,7 +113,7 @@ class Outcome(StrEnum):
     CANCELLED = "cancelled"
 
 
-class Family(StrEnum):
+class ProtocolId(StrEnum):
     """The protocol ids, one for each family of exchanges; each is versioned apart."""
 
     INDEX = "/sark/index/1"

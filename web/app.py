@@ -8,32 +8,35 @@ from importlib.metadata import version
 from fastapi import APIRouter, FastAPI
 from starlette.types import ASGIApp
 
-from scheduler.output.watcher import Lookout
+from scheduler.output.watcher import FleetWatcher
 from web import compat
 from web.http import static
-from web.http.context import Desk
-from web.http.middleware import Guard, Rules
+from web.http.context import ApiContext
+from web.http.middleware import AccessMiddleware, AccessRules
 from web.http.openapi import describe
 from web.http.problems import Problem, tell_problems
 from web.routes import experiments, fleet, meta, report, v1
-from web.routes.metrics import Measured, Metrics
+from web.routes.metrics import MetricFamilies, Metrics
 
 
 def make_app(
-    desk: Desk, rules: Rules, routers: Sequence[APIRouter] = (), lookout: Lookout | None = None
+    desk: ApiContext,
+    rules: AccessRules,
+    routers: Sequence[APIRouter] = (),
+    lookout: FleetWatcher | None = None,
 ) -> ASGIApp:
     """An ASGI application for `desk`'s home. `routers`: what other roles of this home offer, with their whole paths. `lookout`: another
     view of the swarm than this home's own.
     """
     metrics = Metrics()
-    return Measured(Guard(open_app(desk, routers, metrics, lookout), rules), metrics)
+    return MetricFamilies(AccessMiddleware(open_app(desk, routers, metrics, lookout), rules), metrics)
 
 
 def open_app(
-    desk: Desk,
+    desk: ApiContext,
     routers: Sequence[APIRouter] = (),
     metrics: Metrics | None = None,
-    lookout: Lookout | None = None,
+    lookout: FleetWatcher | None = None,
 ) -> FastAPI:
     """The same without the guard: for the OpenAPI document and for tests of the endpoints by themselves. `lookout`: another view of the
     swarm than this home's own."""

@@ -34,7 +34,7 @@ Telling = Callable[[Home, Callable[[], tuple[str, ...]]], "Tell"]
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class ServeTerms:
     """How a home is served."""
 
     hosts: tuple[str, ...] = LOOPBACK
@@ -86,7 +86,7 @@ def add_serve(app: typer.Typer, routers: Routers, telling: Telling) -> None:
         """Serve the dashboard and the HTTP API for this home's campaigns: on this machine alone, unless told otherwise."""
         import trio
 
-        terms = Terms(tuple(host or LOOPBACK), port, tuple(name or ()), token_file, allow_paths)
+        terms = ServeTerms(tuple(host or LOOPBACK), port, tuple(name or ()), token_file, allow_paths)
 
         async def run() -> None:
             async with serving(ctx, routers, telling, terms, gate):
@@ -95,22 +95,22 @@ def add_serve(app: typer.Typer, routers: Routers, telling: Telling) -> None:
         trio.run(run)
 
 
-def terms_of(text: str) -> Terms:
+def terms_of(text: str) -> ServeTerms:
     """What `join --serve` is given: `[HOST:]PORT[,NAME…]`; empty: this machine alone. Raises `CampaignError`."""
     where, *names = (part.strip() for part in text.split(","))
     host, _, port = where.rpartition(":")
     if not where:
-        return Terms(names=tuple(names))
+        return ServeTerms(names=tuple(names))
     if not port.isdecimal() or int(port) > MAX_PORT:
         raise CampaignError(
             f"--serve: {where!r} has no port", hint="such as 127.0.0.1:5000, 0.0.0.0:5000 or [::]:5000"
         )
-    return Terms((host.strip("[]"),) if host else LOOPBACK, int(port), tuple(names))
+    return ServeTerms((host.strip("[]"),) if host else LOOPBACK, int(port), tuple(names))
 
 
 @asynccontextmanager
 async def serving(
-    ctx: typer.Context, routers: Routers, telling: Telling, terms: Terms, gate: list[str] | None
+    ctx: typer.Context, routers: Routers, telling: Telling, terms: ServeTerms, gate: list[str] | None
 ) -> AsyncIterator[None]:
     """This home is served for as long as the context lasts. Raises `CampaignError` and `ResourceError`."""
     import trio
@@ -118,8 +118,8 @@ async def serving(
     from scheduler.experiments.schedule import Schedules
     from swarm.download.urls import FOR_OTHERS, FOR_OWNER
     from web.app import make_app
-    from web.http.context import Desk
-    from web.http.middleware import Rules
+    from web.http.context import ApiContext
+    from web.http.middleware import AccessRules
     from web.http.server import bind, serve
 
     home: Home = ctx.obj
@@ -128,7 +128,7 @@ async def serving(
     def gates_now() -> tuple[str, ...]:
         return gates_of(ctx, gate)
 
-    desk = Desk(
+    desk = ApiContext(
         home,
         gates=gates_now,
         keep_alive=lambda: keeper(ctx, gates_now())(),
@@ -136,7 +136,7 @@ async def serving(
         reach=FOR_OWNER if terms.allow_paths else FOR_OTHERS,
         tell=telling(home, gates_now),
     )
-    rules = Rules(names=_names(terms.hosts, terms.names), token=token)
+    rules = AccessRules(names=_names(terms.hosts, terms.names), token=token)
     app = make_app(desk, rules, routers(home, gates_now))
     sockets = bind(terms.hosts, terms.port)
     schedules = Schedules(home, desk.open_store, fetching(home))

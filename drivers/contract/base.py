@@ -57,7 +57,7 @@ class WorkOrder:
     window_s: float | None = None
     """For one launch of a `precision` order: time inferences for so long (and a least number of them) instead of `runs`."""
     brief: bool = False
-    """For one launch: described and checked in another one, so only `Loaded` and `Measured` are wanted of it."""
+    """For one launch: described and checked in another one, so only `LoadReport` and `MeasureReport` are wanted of it."""
     warmup_floor: int = 5
     """Fewest warm-up inferences where `warmup` is None: what this device was found to need, 5 until something is known."""
     pre: tuple[Mapping[str, Any], ...] = ()
@@ -89,7 +89,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Progressed:
+class ProgressReport:
     """The run reached a phase, or moved on inside one (`done` of `total`; total None when not known)."""
 
     phase: Phase
@@ -110,7 +110,7 @@ class LoadKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadReport:
     """One load: session creation only, in nanoseconds; memory in bytes, None where it cannot be measured."""
 
     load_ns: int
@@ -122,11 +122,11 @@ class Loaded:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class SampleBlock:
     """A stretch of timed inferences and how the host was meanwhile. None: this system does not tell."""
 
     samples: int
-    """So many of `Measured.samples_ns`, in order."""
+    """So many of `MeasureReport.samples_ns`, in order."""
     wall_ns: int
     cpu_ns: int
     stall_ns: int | None = None
@@ -153,7 +153,7 @@ class HostState:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasureReport:
     """The timed inferences of one launch, in order, in nanoseconds; warm-up samples apart (they are kept, never mixed in)."""
 
     samples_ns: tuple[int, ...]
@@ -173,13 +173,13 @@ class Measured:
     """Inferences behind each sample: above 1 where one is too short for the clock, and the sample is their mean."""
     began_ns: int = 0
     """`time.perf_counter_ns` at the beginning of the timed window: the host's clock, so that others' readings can be laid beside it."""
-    blocks: tuple[Block, ...] = ()
+    blocks: tuple[SampleBlock, ...] = ()
     """The window in stretches; empty: not told apart."""
     host: HostState = HostState()
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class ModelDescription:
     """What really ran, so that the row can say it: never what was asked for."""
 
     unit: str
@@ -200,7 +200,7 @@ class Described:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CheckReport:
     """Result of the output check, made on the outputs of the last timed inference.
 
     `agrees` is None when there is nothing to compare with (not asked for, no reference, outputs that change from run to run), and
@@ -216,7 +216,7 @@ class Checked:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RunFindings:
     """What a driver measures beside latency: figures by name with their unit in it, such as `tokens_per_s`; and lists of times.
 
     Names are lower case with underscores. What was not measured is left out, never 0.
@@ -255,7 +255,7 @@ class Telemetry:
     notes: tuple[str, ...] = ()
 
 
-Event = Progressed | Loaded | Measured | Described | Checked | Found | Telemetry
+Event = ProgressReport | LoadReport | MeasureReport | ModelDescription | CheckReport | RunFindings | Telemetry
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,5 +340,5 @@ def looks_outside(driver: Driver) -> bool:
 
 
 def makes_loads(driver: Driver) -> bool:
-    """Whether the driver's children load the model; where a server has it loaded already, one launch is all, and no `Loaded` is due."""
+    """Whether the driver's children load the model; where a server has it loaded already, one launch is all, and no `LoadReport` is due."""
     return getattr(driver, "loads_models", True) is not False

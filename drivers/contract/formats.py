@@ -20,7 +20,7 @@ COREML: Final = "(CoreML)"
 MAX_MEMBERS: Final = 100_000
 
 
-class Kind(StrEnum):
+class ModelFormat(StrEnum):
     """A model's format, in words for people."""
 
     TORCHSCRIPT = "TorchScript"
@@ -35,9 +35,9 @@ class Kind(StrEnum):
     OTHER = "other file"
 
 
-RUNS_CODE: Final = frozenset({Kind.TORCHSCRIPT, Kind.EXPORTED})
+RUNS_CODE: Final = frozenset({ModelFormat.TORCHSCRIPT, ModelFormat.EXPORTED})
 """Never for strangers."""
-UNPICKLES: Final = frozenset({Kind.CHECKPOINT, Kind.PICKLE})
+UNPICKLES: Final = frozenset({ModelFormat.CHECKPOINT, ModelFormat.PICKLE})
 """Never at all."""
 SUFFIXES: Final = frozenset({".pt", ".pt2", ".pth", ".ts", ".jit", ".bin", ".ckpt", ".pkl"})
 """What the files of both are called as a rule: enough to say no early; the driver looks at the bytes."""
@@ -66,18 +66,18 @@ def check_known(path: Path) -> None:
     kind = kind_of(path)
     if kind in UNPICKLES:
         raise Unfit(NO_PICKLE.format(kind=kind))
-    if kind is Kind.FOLDER:
+    if kind is ModelFormat.FOLDER:
         if not any(path.glob("*.onnx")):
             raise Unfit(
                 "there is no .onnx file in the folder, and it is neither an mlpackage nor a declaration with weights"
             )
-    elif kind in (Kind.OTHER, Kind.ZIP) and path.suffix.lower() not in ENDINGS:
+    elif kind in (ModelFormat.OTHER, ModelFormat.ZIP) and path.suffix.lower() not in ENDINGS:
         raise Unfit(
             f"neither its first bytes nor its ending ({path.suffix or 'it has none'}) tell what runs it"
         )
 
 
-def kind_of(path: Path) -> Kind:
+def kind_of(path: Path) -> ModelFormat:
     """The format of the model at `path`. Raises `Unfit` where there is none, or it cannot be read."""
     try:
         if path.is_dir():
@@ -91,30 +91,30 @@ def kind_of(path: Path) -> Kind:
     except OSError as why:
         raise Unfit(f"model {path} cannot be read: {why.strerror or why}") from why
     if len(head) >= 2 and head[0] == 0x80 and head[1] in range(2, 6):
-        return Kind.PICKLE
+        return ModelFormat.PICKLE
     length = int.from_bytes(head[:8], "little")
     if len(head) > 8 and head[8:9] == b"{" and length <= path.stat().st_size - 8:
-        return Kind.SAFETENSORS
-    return Kind.OTHER
+        return ModelFormat.SAFETENSORS
+    return ModelFormat.OTHER
 
 
-def _kind_of_folder(folder: Path) -> Kind:
+def _kind_of_folder(folder: Path) -> ModelFormat:
     if (folder / "Manifest.json").is_file() and (folder / "Data").is_dir():
-        return Kind.MLPACKAGE
+        return ModelFormat.MLPACKAGE
     if (folder / "model.json").is_file() and any(folder.glob("*.safetensors")):
-        return Kind.DECLARED
-    return Kind.FOLDER
+        return ModelFormat.DECLARED
+    return ModelFormat.FOLDER
 
 
-def _kind_of_archive(path: Path) -> Kind:
+def _kind_of_archive(path: Path) -> ModelFormat:
     inside = set(members(path))
     if "archive_format" in inside:
-        return Kind.EXPORTED
+        return ModelFormat.EXPORTED
     if any(name.startswith("code/") for name in inside):
-        return Kind.TORCHSCRIPT
+        return ModelFormat.TORCHSCRIPT
     if "serialized_exported_program.json" in inside:
-        return Kind.EXPORTED
-    return Kind.CHECKPOINT if "data.pkl" in inside else Kind.ZIP
+        return ModelFormat.EXPORTED
+    return ModelFormat.CHECKPOINT if "data.pkl" in inside else ModelFormat.ZIP
 
 
 def members(path: Path) -> dict[str, int]:

@@ -16,18 +16,18 @@ from dataclasses import asdict, replace
 from typing import Any, Final
 
 from drivers.contract.base import (
-    Block,
-    Checked,
-    Described,
+    CheckReport,
     Event,
-    Found,
     HostState,
     Limits,
-    Loaded,
     LoadKind,
-    Measured,
+    LoadReport,
+    MeasureReport,
+    ModelDescription,
     Phase,
-    Progressed,
+    ProgressReport,
+    RunFindings,
+    SampleBlock,
     UnitInfo,
     WorkOrder,
 )
@@ -244,7 +244,7 @@ def _record(kind: type) -> Callable[[object], Any]:
 _SAMPLES = _list(_whole, MAX_SAMPLES)
 
 PARTS: Final[Mapping[type, Mapping[str, Callable[[object], Any]]]] = {
-    Block: {
+    SampleBlock: {
         "samples": _whole,
         "wall_ns": _whole,
         "cpu_ns": _whole,
@@ -263,14 +263,14 @@ PARTS: Final[Mapping[type, Mapping[str, Callable[[object], Any]]]] = {
 """The dataclasses within events."""
 
 FIELDS: Final[Mapping[type, Mapping[str, Callable[[object], Any]]]] = {
-    Progressed: {"phase": _phase, "done": _whole, "total": _maybe(_whole), "median_ms": _maybe(_real)},
-    Loaded: {
+    ProgressReport: {"phase": _phase, "done": _whole, "total": _maybe(_whole), "median_ms": _maybe(_real)},
+    LoadReport: {
         "load_ns": _whole,
         "baseline_bytes": _maybe(_whole),
         "peak_bytes": _maybe(_whole),
         "kind": _load_kind,
     },
-    Measured: {
+    MeasureReport: {
         "samples_ns": _SAMPLES,
         "warmup_ns": _SAMPLES,
         "cpu_s": _seconds,
@@ -280,10 +280,10 @@ FIELDS: Final[Mapping[type, Mapping[str, Callable[[object], Any]]]] = {
         "involuntary_switches": _maybe(_whole),
         "per_sample": _positive,
         "began_ns": _whole,
-        "blocks": _list(_record(Block)),
+        "blocks": _list(_record(SampleBlock)),
         "host": _record(HostState),
     },
-    Described: {
+    ModelDescription: {
         "unit": _text,
         "driver": _text,
         "runtime": _text,
@@ -295,14 +295,14 @@ FIELDS: Final[Mapping[type, Mapping[str, Callable[[object], Any]]]] = {
         "notes": _list(_text),
         "batch": _maybe(_positive),
     },
-    Checked: {
+    CheckReport: {
         "agrees": _maybe(_truth),
         "output_sha256": _digest,
         "max_error": _maybe(_real),
         "tolerance": _maybe(_real),
         "note": _text,
     },
-    Found: {"figures": _named(_signed, MAX_FIGURES), "series": _named(_SAMPLES, MAX_SERIES)},
+    RunFindings: {"figures": _named(_signed, MAX_FIGURES), "series": _named(_SAMPLES, MAX_SERIES)},
     UnitInfo: {"unit": _text, "driver": _text, "runtime": _text, "detail": _text},
 }
 """Every field of every event and what it must be. A test holds it against the dataclasses."""

@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from drivers.contract.base import (
-    Checked,
-    Described,
+    CheckReport,
     DriverError,
     Event,
-    Found,
-    Loaded,
-    Measured,
+    LoadReport,
+    MeasureReport,
+    ModelDescription,
     Phase,
-    Progressed,
+    ProgressReport,
+    RunFindings,
     Unfit,
     UnitInfo,
     WorkOrder,
@@ -91,7 +91,7 @@ class CoreMLDriver:
         live = made[0]
         ready = _ready(order, live)
         notes = [*ready.shapes.notes(), "a load includes what CoreML compiles", *_asked_threads(order)]
-        loop = timing.Calls(live.model.predict, ready.fed)
+        loop = timing.TimedCalls(live.model.predict, ready.fed)
         story = timing.measure_calls(loop, order, ready.first_ns, ready.resetting)
         measured = yield from timing.gathered(story, notes)
         if order.brief:
@@ -103,24 +103,24 @@ class CoreMLDriver:
         from drivers.contract import memory
         from drivers.coreml.spec import images_of, inputs_of, refuse_custom
 
-        yield Progressed(Phase.PREPARE)
+        yield ProgressReport(Phase.PREPARE)
         only_here(self._platform, order.unit)
         ct = self._ct
         path = private_name(Path(order.model), Path(FOLDER))
         spec = translated(lambda: ct.utils.load_spec(str(path)))
         refuse_custom(spec)
         inputs, images = inputs_of(spec), images_of(spec)
-        yield Progressed(Phase.LOAD)
+        yield ProgressReport(Phase.LOAD)
         baseline = memory.resident_bytes()
         resetting = memory.reset_peak()
         began = time.perf_counter_ns()
         model = translated(lambda: ct.models.MLModel(str(path), compute_units=compute_unit(ct, order.unit)))
         took = time.perf_counter_ns() - began
         made.append(_Live(model, str(path), inputs, images))
-        yield Loaded(took, baseline, memory.peak_bytes(resetting))
+        yield LoadReport(took, baseline, memory.peak_bytes(resetting))
 
     def _told(
-        self, order: WorkOrder, live: _Live, ready: _Ready, notes: list[str], measured: Measured
+        self, order: WorkOrder, live: _Live, ready: _Ready, notes: list[str], measured: MeasureReport
     ) -> Iterator[Event]:
         from drivers.inputs.feeds import post_run
         from drivers.inputs.made import unused
@@ -133,7 +133,7 @@ class CoreMLDriver:
             took, said = post_run(order, outputs)
             figures["post_ms"] = took / 1e6
             notes += said
-        yield Described(
+        yield ModelDescription(
             unit=order.unit,
             driver=self.name,
             runtime=f"coremltools {ct.__version__}",
@@ -146,28 +146,28 @@ class CoreMLDriver:
             batch=order.batch,
         )
         yield measured
-        yield Progressed(Phase.CHECK)
+        yield ProgressReport(Phase.CHECK)
         yield self._checked(order, live, ready, outputs)
         if figures:
-            yield Found(figures)
+            yield RunFindings(figures)
 
-    def _checked(self, order: WorkOrder, live: _Live, ready: _Ready, outputs: dict[str, Any]) -> Checked:
+    def _checked(self, order: WorkOrder, live: _Live, ready: _Ready, outputs: dict[str, Any]) -> CheckReport:
         """Against the same model on the CPU alone."""
         from drivers.onnx.check import check, digest, unstable
 
         if not order.check:
-            return Checked(None, digest(outputs), None, None, "not asked for")
+            return CheckReport(None, digest(outputs), None, None, "not asked for")
         again = as_arrays(translated(lambda: live.model.predict(ready.fed)))
         if unstable(outputs, again):
             words = "the model answers differently each time: nothing to compare with"
-            return Checked(None, digest(outputs), None, None, words)
+            return CheckReport(None, digest(outputs), None, None, words)
         try:
             plain = translated(
                 lambda: self._ct.models.MLModel(live.path, compute_units=compute_unit(self._ct, CPU))
             )
             reference = as_arrays(translated(lambda: plain.predict(ready.fed)))
         except DriverError as why:
-            return Checked(None, digest(outputs), None, None, f"no reference: {why}"[:1000])
+            return CheckReport(None, digest(outputs), None, None, f"no reference: {why}"[:1000])
         return check(outputs, reference, None if order.unit == CPU else HALF)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from drivers.contract.base import MIB, Unfit
-from drivers.contract.formats import Kind, read_json
+from drivers.contract.formats import ModelFormat, read_json
 from drivers.inputs.made import Input
 
 ARRAYS: Final = {
@@ -47,12 +47,12 @@ def check_package(folder: Path) -> None:
         raise Unfit("the mlpackage's manifest names no model")
 
 
-def check_kind(path: Path, kind: Kind) -> str:
+def check_kind(path: Path, kind: ModelFormat) -> str:
     """The ending that CoreML wants of this model's name. Raises `Unfit` for what is plainly none of its formats."""
-    if kind is Kind.MLPACKAGE:
+    if kind is ModelFormat.MLPACKAGE:
         check_package(path)
         return ".mlpackage"
-    if kind is not Kind.OTHER:
+    if kind is not ModelFormat.OTHER:
         raise Unfit(f"CoreML runs .mlmodel files and .mlpackage folders; this is neither ({kind})")
     return ".mlmodel"
 

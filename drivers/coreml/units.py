@@ -15,7 +15,7 @@ NEURAL: Final = "Neural Engine (CoreML)"
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownUnit:
     """A unit: the name in `coremltools.ComputeUnit`, and how the class of its device begins in a compute plan."""
 
     unit: str
@@ -24,14 +24,14 @@ class Known:
 
 
 UNITS: Final = (
-    Known(CPU, "CPU_ONLY", "MLCPU"),
-    Known(GPU, "CPU_AND_GPU", "MLGPU"),
-    Known(NEURAL, "CPU_AND_NE", "MLNeuralEngine"),
+    KnownUnit(CPU, "CPU_ONLY", "MLCPU"),
+    KnownUnit(GPU, "CPU_AND_GPU", "MLGPU"),
+    KnownUnit(NEURAL, "CPU_AND_NE", "MLNeuralEngine"),
 )
 """The predecessors' `CPU_AND_…`: CoreML takes no GPU or Neural Engine without a CPU for what these cannot do."""
 
 
-def known(unit: str) -> Known:
+def known(unit: str) -> KnownUnit:
     """The unit by its public name. Raises `WrongUnit`."""
     found = next((one for one in UNITS if one.unit == unit), None)
     if found is None:
@@ -53,7 +53,7 @@ def only_here(platform: str, unit: str) -> None:
         )
 
 
-def present(devices: Iterable[Any]) -> tuple[Known, ...]:
+def present(devices: Iterable[Any]) -> tuple[KnownUnit, ...]:
     """The units whose device is among those that the system lists."""
     kinds = [type(device).__name__ for device in devices]
     return tuple(one for one in UNITS if any(kind.startswith(one.device) for kind in kinds))

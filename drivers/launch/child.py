@@ -15,7 +15,7 @@ from drivers.contract import frames, registry
 from drivers.contract.base import MIB, Crashed, Driver, DriverError, OutOfMemory, TimedOut, Unfit, WrongUnit
 from drivers.contract.hardware import threads_for
 from drivers.launch.events import answer
-from drivers.measure.stopping import Job
+from drivers.measure.stopping import MeasureJob
 from drivers.sandbox import rlimits
 from drivers.sandbox.shut import shut
 
@@ -71,7 +71,7 @@ def serve(events: int, told: bytes, driver: Driver | None, shelter: rlimits.Shel
     order, limits, name, simulate, job = frames.unpack_order(told)
     try:
         driver = driver or registry.load(name, simulate)
-        if job != Job.UNITS:
+        if job != MeasureJob.UNITS:
             for module in driver.preload():
                 importlib.import_module(
                     module
@@ -89,7 +89,7 @@ def serve(events: int, told: bytes, driver: Driver | None, shelter: rlimits.Shel
     except MemoryError:
         words = f"out of memory (limit {limits.memory_bytes // MIB} MiB)"
         send(events, frames.pack_failure(OutOfMemory.__name__, words))
-    except rlimits.NotShutIn as why:
+    except rlimits.SandboxError as why:
         send(events, frames.pack_failure(Crashed.__name__, f"{NOT_SHUT_IN}: {why}"))
     return 0
 

@@ -9,29 +9,29 @@ from dataclasses import replace
 from typing import Final
 
 from drivers.contract.base import (
-    Checked,
-    Described,
+    CheckReport,
     Driver,
     DriverError,
     Event,
-    Found,
-    Loaded,
     LoadKind,
-    Measured,
+    LoadReport,
+    MeasureReport,
+    ModelDescription,
     Phase,
-    Progressed,
+    ProgressReport,
+    RunFindings,
     UnitInfo,
     WorkOrder,
     makes_loads,
 )
 from drivers.contract.frames import Garbled
-from drivers.measure.stopping import Job, Launching
+from drivers.measure.stopping import LaunchPlanner, MeasureJob
 
-DUE: Final[Mapping[Job, frozenset[type]]] = {
-    Job.UNITS: frozenset(),
-    Job.RUN: frozenset({Loaded, Described, Measured, Checked}),
-    Job.AGAIN: frozenset({Loaded, Measured}),
-    Job.LOAD: frozenset({Loaded}),
+DUE: Final[Mapping[MeasureJob, frozenset[type]]] = {
+    MeasureJob.UNITS: frozenset(),
+    MeasureJob.RUN: frozenset({LoadReport, ModelDescription, MeasureReport, CheckReport}),
+    MeasureJob.AGAIN: frozenset({LoadReport, MeasureReport}),
+    MeasureJob.LOAD: frozenset({LoadReport}),
 }
 """One of each."""
 MAX_FOUND: Final = 64
@@ -42,23 +42,23 @@ MAX_CHANGES: Final = 256
 
 def answer(driver: Driver, order: WorkOrder, job: str) -> Iterator[Event] | Iterable[UnitInfo]:
     """In the child: what a driver says to a job."""
-    match Job(job):
-        case Job.UNITS:
+    match MeasureJob(job):
+        case MeasureJob.UNITS:
             return driver.units()
-        case Job.LOAD:
+        case MeasureJob.LOAD:
             return driver.load_only(order)
-        case Job.AGAIN:
+        case MeasureJob.AGAIN:
             return _timed_only(driver.run(order))
-        case Job.RUN:
+        case MeasureJob.RUN:
             return _whole(driver, order)
 
 
 def _timed_only(story: Iterator[Event]) -> Iterator[Event]:
     """What has been described and checked in another launch is not told again, and what comes after the times is not done."""
     for event in story:
-        if isinstance(event, (Progressed, Loaded, Measured)):
+        if isinstance(event, (ProgressReport, LoadReport, MeasureReport)):
             yield event
-        if isinstance(event, Measured):
+        if isinstance(event, MeasureReport):
             return
 
 
@@ -71,14 +71,14 @@ def _whole(driver: Driver, order: WorkOrder) -> Iterator[Event]:
     # what cannot be loaded twice has no such figure, and is no failure
     with contextlib.suppress(DriverError, MemoryError, OSError):
         for event in driver.load_only(order):
-            if isinstance(event, Loaded):
+            if isinstance(event, LoadReport):
                 yield replace(event, kind=LoadKind.WARM)
 
 
-class Answers:
+class LaunchEvents:
     """In the parent: what one launch has told so far."""
 
-    def __init__(self, launch: Launching, *, served: bool, cold: bool) -> None:
+    def __init__(self, launch: LaunchPlanner, *, served: bool, cold: bool) -> None:
         """`served`: the children load no model. `cold`: the model's pages were dropped just before."""
         self._launch = launch
         self._served = served
@@ -91,21 +91,21 @@ class Answers:
     def take(self, said: Event) -> Event:
         """Check one event. What kind of load it was is ours to say. Raises `Garbled`."""
         kind = type(said)
-        if isinstance(said, Found) and self._launch.job is Job.RUN and self._found < MAX_FOUND:
+        if isinstance(said, RunFindings) and self._launch.job is MeasureJob.RUN and self._found < MAX_FOUND:
             self._found += 1
             return said
-        if isinstance(said, Progressed):
+        if isinstance(said, ProgressReport):
             self._enter(said.phase)
             return said
-        if isinstance(said, Loaded) and Checked in self._told and not self._warm:
+        if isinstance(said, LoadReport) and CheckReport in self._told and not self._warm:
             self._warm = True
             return replace(said, kind=LoadKind.WARM)
         if kind not in DUE[self._launch.job] or kind in self._told:
             raise Garbled(f"one {kind.__name__} too many")
         self._told.add(kind)
-        if isinstance(said, Measured):
+        if isinstance(said, MeasureReport):
             self._count(said)
-        return replace(said, kind=self._first) if isinstance(said, Loaded) else said
+        return replace(said, kind=self._first) if isinstance(said, LoadReport) else said
 
     def _enter(self, phase: Phase) -> None:
         self._changes += phase is not self._phase
@@ -113,7 +113,7 @@ class Answers:
         if self._changes > MAX_CHANGES:
             raise Garbled(f"it entered another phase more than {MAX_CHANGES} times")
 
-    def _count(self, said: Measured) -> None:
+    def _count(self, said: MeasureReport) -> None:
         samples = len(said.samples_ns)
         if self._launch.window_s is None and samples != self._launch.runs:
             raise Garbled(f"{samples} samples for {self._launch.runs} runs")
@@ -126,5 +126,5 @@ class Answers:
 
     def missing(self) -> str:
         """What is still due, in words; empty: nothing."""
-        due = DUE[self._launch.job] - self._told - ({Loaded} if self._served else set())
+        due = DUE[self._launch.job] - self._told - ({LoadReport} if self._served else set())
         return ", ".join(sorted(kind.__name__ for kind in due))

@@ -22,7 +22,7 @@ from drivers.contract import frames, registry
 from drivers.contract.base import Driver, Unfit, looks_outside, opens_connections
 from drivers.launch import child
 from drivers.sandbox import cleanup, linux, mounts, rlimits
-from drivers.sandbox.mounts import Plan
+from drivers.sandbox.mounts import MountPlan
 from drivers.sandbox.rlimits import Shelter, Tier
 
 FDS: Final = 3
@@ -78,7 +78,9 @@ def shelter_for(told: bytes, driver: Driver | None, tier: Tier) -> Shelter | Non
     return Shelter(Tier.PARTIAL if network else tier, plan)
 
 
-def keep(orders: socket.socket, driver: Driver | None, tier: Tier, begun: Plan | None = None) -> NoReturn:
+def keep(
+    orders: socket.socket, driver: Driver | None, tier: Tier, begun: MountPlan | None = None
+) -> NoReturn:
     """Hear what is to be launched, launch it; when it ends or the parent lets go, end all that is left and say how it ended.
 
     `begun`: what the view will have beside the model and the folder, for the full sandbox, which is begun before the order comes.
@@ -146,7 +148,9 @@ def _alone(*ends: socket.socket | int) -> None:
             end.close()
 
 
-def _attend(inner: socket.socket, verdict: int, driver: Driver | None, begun: Plan, trouble: str) -> NoReturn:
+def _attend(
+    inner: socket.socket, verdict: int, driver: Driver | None, begun: MountPlan, trouble: str
+) -> NoReturn:
     """The porter: begin the view, wait for the order, finish it, and let the worker in."""
     try:
         os.setsid()

@@ -26,28 +26,28 @@ from drivers.contract.base import (
     MIB,
     Cancelled,
     Crashed,
-    Described,
     DriverError,
     Event,
     Limits,
-    Loaded,
-    Measured,
+    LoadReport,
+    MeasureReport,
+    ModelDescription,
     OutOfMemory,
     Phase,
-    Progressed,
+    ProgressReport,
     TimedOut,
     UnitInfo,
     WorkOrder,
 )
 from drivers.contract.boot import folder
 from drivers.launch import child
-from drivers.launch.events import Answers
+from drivers.launch.events import LaunchEvents
 from drivers.launch.process import Child, ZygoteProcess
 from drivers.launch.spawn import PlainChild
 from drivers.measure import host
-from drivers.measure.idle_wait import Quiet, Waited
+from drivers.measure.idle_wait import IdleWait, IdleWaitReport
 from drivers.measure.readings import windows_of
-from drivers.measure.stopping import Job, Launching, Plan
+from drivers.measure.stopping import LaunchPlanner, MeasureJob, MeasurePlan
 from drivers.measure.telemetry import Sampler, Sampling
 from drivers.native import library
 from drivers.sandbox.rlimits import Tier
@@ -111,7 +111,7 @@ class Zygote:
             if self.driver in COMPILED:
                 library.prepare(folder())
             return PlainChild(told, limits.output_bytes, self._private)
-        preload = MAY_PRELOAD and job != Job.UNITS and not order.unit.startswith(child.UNLIMITED_UNITS)
+        preload = MAY_PRELOAD and job != MeasureJob.UNITS and not order.unit.startswith(child.UNLIMITED_UNITS)
         return self._process(preload).fork(told, limits.output_bytes)
 
     def _process(self, preload: bool) -> ZygoteProcess:
@@ -161,7 +161,7 @@ class Launch:
         order: WorkOrder,
         limits: Limits,
         zygote: Zygote,
-        quiet: Quiet | None = None,
+        quiet: IdleWait | None = None,
         sampler: Sampling | None = None,
     ) -> None:
         """`quiet`: waits for a busy host before the first launch; None: begins at once. `sampler`: reads the accelerator meanwhile;
@@ -179,17 +179,17 @@ class Launch:
         self._left_s = limits.run_s
 
     def events(self) -> Iterator[Event]:
-        """Everything that happens, in order: for the first launch `Loaded`, `Described`, `Measured`, `Checked` and the warm `Loaded`;
-        for each other `Loaded` and, where it has runs, `Measured`; at last `Telemetry`, where an accelerator was read.
+        """All events in order. First launch: `LoadReport`, `ModelDescription`, `MeasureReport`, `CheckReport`, warm `LoadReport`;
+        for each other `LoadReport` and, where it has runs, `MeasureReport`; at last `Telemetry`, where an accelerator was read.
 
         Raises `Unfit`, `Crashed`, `TimedOut`, or `Cancelled` after `kill`. No process is left behind, however it ends.
         """
-        measured: list[Measured] = []
+        measured: list[MeasureReport] = []
         if self._sampler is not None:
             self._sampler.start()
         try:
             for event in self._launches():
-                if isinstance(event, Measured):
+                if isinstance(event, MeasureReport):
                     measured.append(event)
                 yield event
         finally:
@@ -198,7 +198,7 @@ class Launch:
             yield seen
 
     def _launches(self) -> Iterator[Event]:
-        plan = Plan(self._order, self._limits.run_s, self._served)
+        plan = MeasurePlan(self._order, self._limits.run_s, self._served)
         waited = yield from self._until_quiet()
         cold = not self._served and pages.drop(Path(self._order.model))
         began = time.monotonic()
@@ -206,10 +206,10 @@ class Launch:
         launch = plan.next(0.0)
         while launch is not None:
             for event in self._one(launch, cold):
-                if isinstance(event, Measured):
+                if isinstance(event, MeasureReport):
                     plan.measured(event.samples_ns)
                     done += len(event.samples_ns)
-                if isinstance(event, Progressed) and event.phase is Phase.RUN:
+                if isinstance(event, ProgressReport) and event.phase is Phase.RUN:
                     event = replace(event, done=done + event.done, total=total)
                 yield _beside(event, waited)
             cold = False
@@ -223,26 +223,26 @@ class Launch:
         if running is not None:
             running.kill()
 
-    def _until_quiet(self) -> Generator[Event, None, Waited]:
+    def _until_quiet(self) -> Generator[Event, None, IdleWaitReport]:
         if self._quiet is None:
-            return Waited(0.0, None)
+            return IdleWaitReport(0.0, None)
         waiting = self._quiet.wait(self._cancelled.wait)
         while not self._cancelled.is_set():
             try:
                 waited, most = next(waiting)
             except StopIteration as over:
-                ended: Waited = over.value
+                ended: IdleWaitReport = over.value
                 return ended
-            yield Progressed(Phase.PREPARE, int(waited), math.ceil(most))
+            yield ProgressReport(Phase.PREPARE, int(waited), math.ceil(most))
         raise Cancelled("the run was cancelled")
 
-    def _child_for(self, launch: Launching) -> Child:
+    def _child_for(self, launch: LaunchPlanner) -> Child:
         order = replace(
             self._order,
             runs=max(1, launch.runs),
             window_s=launch.window_s,
-            brief=launch.job is Job.AGAIN,
-            check=self._order.check and launch.job is Job.RUN,
+            brief=launch.job is MeasureJob.AGAIN,
+            check=self._order.check and launch.job is MeasureJob.RUN,
         )
         with self._lock:
             if self._cancelled.is_set():
@@ -250,10 +250,10 @@ class Launch:
             self._child = self._zygote.launch(order, self._limits, launch.job)
             return self._child
 
-    def _one(self, launch: Launching, cold: bool) -> Iterator[Event]:
+    def _one(self, launch: LaunchPlanner, cold: bool) -> Iterator[Event]:
         running = self._child_for(launch)
         clock = _Deadlines(self._limits.load_s, self._left_s, time.monotonic)
-        answers = Answers(launch, served=self._served, cold=cold)
+        answers = LaunchEvents(launch, served=self._served, cold=cold)
         ours = _Ours()
         told: tuple[str, str] | None = None
         why: DriverError | None = None
@@ -267,7 +267,7 @@ class Launch:
                     raise frames.Garbled("it offered a unit where an event was due")
                 else:
                     event = answers.take(said)
-                    if isinstance(event, Loaded) or self._served:
+                    if isinstance(event, LoadReport) or self._served:
                         clock.loaded()
                     yield ours.taken_off(event)
         except TimeoutError:
@@ -297,18 +297,18 @@ class _Ours:
 
     def taken_off(self, event: Event) -> Event:
         """The event, with our own processor time taken off what others are said to have used."""
-        if isinstance(event, Progressed) and event.phase is Phase.WARM_UP and not self._since_s:
+        if isinstance(event, ProgressReport) and event.phase is Phase.WARM_UP and not self._since_s:
             self._used_s, self._since_s = time.process_time(), time.monotonic()
-        if not isinstance(event, Measured) or event.host.others_share is None or not self._since_s:
+        if not isinstance(event, MeasureReport) or event.host.others_share is None or not self._since_s:
             return event
         used, span = time.process_time() - self._used_s, time.monotonic() - self._since_s
         share = host.without(event.host.others_share, used, span, os.cpu_count() or 1)
         return replace(event, host=replace(event.host, others_share=share))
 
 
-def _beside(event: Event, waited: Waited) -> Event:
+def _beside(event: Event, waited: IdleWaitReport) -> Event:
     """The event with a note on what was seen of the host before the first launch. No more than a note: it is not of the timed window."""
-    if waited.busy_share is None or not isinstance(event, Described):
+    if waited.busy_share is None or not isinstance(event, ModelDescription):
         return event
     return replace(event, notes=(*event.notes, waited.note()))
 
@@ -362,7 +362,7 @@ def measure(order: WorkOrder, limits: Limits, zygote: Zygote) -> Iterator[Event]
 
 
 @dataclass(frozen=True, slots=True)
-class Probed:
+class ProbedUnits:
     """The units that work here, and one line for each driver that does not."""
 
     units: tuple[UnitInfo, ...]
@@ -374,7 +374,7 @@ def probe_units(
     can_fork: bool = CAN_FORK,
     private: Mapping[str, Mapping[str, str]] | None = None,
     only: Collection[str] | None = None,
-) -> Probed:
+) -> ProbedUnits:
     """Try every installed driver in a child of its own. Takes about a second for each runtime: callers keep the answer.
 
     `private`: what the device's owner gives a driver, by its name; drivers that need that are not tried without. `only`: no others.
@@ -390,11 +390,11 @@ def probe_units(
                 units.extend(_units_of(zygote))
         except DriverError as why:
             troubles.append(f"driver {name!r}: {why}")
-    return Probed(tuple(units), tuple(troubles))
+    return ProbedUnits(tuple(units), tuple(troubles))
 
 
 def _units_of(zygote: Zygote) -> list[UnitInfo]:
-    running = zygote.launch(WorkOrder(model="", unit=""), PROBE_LIMITS, Job.UNITS)
+    running = zygote.launch(WorkOrder(model="", unit=""), PROBE_LIMITS, MeasureJob.UNITS)
     until = time.monotonic() + PROBE_LIMITS.load_s
     found: list[UnitInfo] = []
     words = ""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from drivers.contract import frames
-from drivers.contract.base import MIB, Crashed, DriverError, Found, Limits, WorkOrder
+from drivers.contract.base import MIB, Crashed, DriverError, Limits, RunFindings, WorkOrder
 from drivers.launch import tier_probe
 from drivers.launch.process import ZygoteProcess
 from drivers.sandbox.rlimits import Tier
@@ -28,7 +28,7 @@ NEEDED: Final = ("reads_secret", "writes_outside", "connects")
 """Of which at least one is refused on the partial tier."""
 
 
-class Probe(NamedTuple):
+class TierProbe(NamedTuple):
     """What this device reaches. `reasons`: why it is not more and what is open, one line each; empty for the full tier."""
 
     tier: Tier
@@ -38,18 +38,20 @@ class Probe(NamedTuple):
 LADDER: Final = (Tier.FULL, Tier.PARTIAL)
 
 
-def probe(platform: str = sys.platform, tiers: Sequence[Tier] = LADDER) -> Probe:
+def probe(platform: str = sys.platform, tiers: Sequence[Tier] = LADDER) -> TierProbe:
     """Try `tiers`, the best first, in real children (blocking, a few tenths of a second)."""
     if platform == "win32":
         open_ = "a run's memory and processes are bounded, what it reads and reaches is not"
-        return Probe(Tier.NONE, (f"Windows: {open_}",))
+        return TierProbe(Tier.NONE, (f"Windows: {open_}",))
     if platform == "darwin":
         found = judge([tier for tier in tiers if tier is not Tier.FULL], experienced)
-        return Probe(found.tier, ("macOS: nothing hides other processes or bounds memory", *found.reasons))
+        return TierProbe(
+            found.tier, ("macOS: nothing hides other processes or bounds memory", *found.reasons)
+        )
     return judge(tiers, experienced)
 
 
-def judge(tiers: Sequence[Tier], experience: Callable[[Tier], tuple[str, ...]]) -> Probe:
+def judge(tiers: Sequence[Tier], experience: Callable[[Tier], tuple[str, ...]]) -> TierProbe:
     """The first tier that its child found to hold. `experience`: see `experienced`."""
     reasons: list[str] = []
     for tier in tiers:
@@ -60,11 +62,11 @@ def judge(tiers: Sequence[Tier], experience: Callable[[Tier], tuple[str, ...]]) 
             continue
         words = tuple(tier_probe.OPEN[name] for name in open_)
         if tier is Tier.FULL and not open_:
-            return Probe(tier, ())
+            return TierProbe(tier, ())
         if tier is Tier.PARTIAL and not set(NEEDED) <= set(open_):
-            return Probe(tier, (*reasons, *words))
+            return TierProbe(tier, (*reasons, *words))
         reasons.append(f"no {tier} sandbox, a run was not held by it: {', '.join(words)}")
-    return Probe(Tier.NONE, tuple(reasons))
+    return TierProbe(Tier.NONE, tuple(reasons))
 
 
 def experienced(tier: Tier) -> tuple[str, ...]:
@@ -97,7 +99,7 @@ def _figures(process: ZygoteProcess, order: WorkOrder) -> dict[str, float]:
             said = frames.unpack(payload)
             if isinstance(said, tuple):
                 raise Crashed(said[1])
-            if isinstance(said, Found):
+            if isinstance(said, RunFindings):
                 found = dict(said.figures)
     except TimeoutError:
         raise Crashed(f"no answer within {PROBE_S:g} s") from None

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Final
 
 from drivers.contract.base import (
-    Checked,
-    Described,
+    CheckReport,
     Event,
-    Found,
-    Loaded,
-    Measured,
+    LoadReport,
+    MeasureReport,
+    ModelDescription,
     Phase,
-    Progressed,
+    ProgressReport,
+    RunFindings,
     UnitInfo,
     WorkOrder,
 )
@@ -46,7 +46,7 @@ OPEN: Final[Mapping[str, str]] = {
 """What may be open, in words for the owner."""
 
 
-class Prober:
+class TierProber:
     """See `drivers.base.Driver`. `home`: the folder of whoever runs the node. `code`: see `view.code_folders`."""
 
     name = NAME
@@ -66,22 +66,22 @@ class Prober:
 
     def load_only(self, order: WorkOrder) -> Iterator[Event]:
         """What a launch has to do, it must still be able to do: read its model, write into its folder, start a thread."""
-        yield Progressed(Phase.LOAD)
+        yield ProgressReport(Phase.LOAD)
         Path(order.model).read_bytes()
         Path("own").write_bytes(b"own")
         thread = threading.Thread(target=os.getpid)
         thread.start()
         thread.join()
-        yield Loaded(0, None, None)
+        yield LoadReport(0, None, None)
 
     def run(self, order: WorkOrder) -> Iterator[Event]:
         """Try each thing once. `order.dims`: `port` that listens on loopback, `pid` of a process outside."""
         yield from self.load_only(order)
-        yield Described(UNIT, NAME, "", (), 1, {}, {}, 0)
-        yield Measured((0,) * order.runs, (), 0.0, 0.0, None, 0, None)
+        yield ModelDescription(UNIT, NAME, "", (), 1, {}, {}, 0)
+        yield MeasureReport((0,) * order.runs, (), 0.0, 0.0, None, 0, None)
         tried = self.tries(order)
-        yield Found({name: float(_works(tried[name])) for name in OPEN})
-        yield Checked(None, "", None, None, "nothing to compare with")
+        yield RunFindings({name: float(_works(tried[name])) for name in OPEN})
+        yield CheckReport(None, "", None, None, "nothing to compare with")
 
     def tries(self, order: WorkOrder) -> Mapping[str, Callable[[], object]]:
         """Each raises OSError when it is refused."""

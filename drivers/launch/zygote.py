@@ -34,7 +34,7 @@ from drivers.contract.base import Driver, Unfit, looks_outside, opens_connection
 from drivers.launch import tier_probe
 from drivers.launch.init import keep, pass_on, poll, receive_request, shelter_for
 from drivers.sandbox import linux, mounts, rlimits
-from drivers.sandbox.mounts import Plan
+from drivers.sandbox.mounts import MountPlan
 from drivers.sandbox.rlimits import Tier
 
 IDLE_MS: Final = 200
@@ -82,7 +82,7 @@ def serve(control: socket.socket, loaded: Driver | None, tier: Tier, ahead: int 
     running: list[socket.socket] = []
     used = -math.inf
 
-    def fork(begun: Plan | None, of_request: Sequence[int] = ()) -> socket.socket:
+    def fork(begun: MountPlan | None, of_request: Sequence[int] = ()) -> socket.socket:
         """A keeper that waits for its order at the other end. `of_request`: what is passed on to it there, and must not reach its
         worker in another way: who holds a launch's control socket can speak in the keeper's name.
         """
@@ -155,7 +155,7 @@ def worth_preparing(driver: Driver | None, tier: Tier, ahead: int) -> int:
 def preload_driver(name: str, simulate: bool) -> Driver | None:
     """Import what every launch of the driver would import. One that fails here fails again, and is reported, in its launch."""
     if name == tier_probe.NAME:
-        return tier_probe.Prober(os.environ.get("HOME", ""), mounts.code_folders())
+        return tier_probe.TierProber(os.environ.get("HOME", ""), mounts.code_folders())
     try:
         driver = registry.load(name, simulate)
         for module in driver.preload():

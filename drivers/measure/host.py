@@ -34,7 +34,7 @@ _CPU_ZONE: Final = re.compile(r"x86_pkg_temp|cpu|core|soc|package|k10temp", re.I
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class CpuTimes:
     """The processors' time since the start of the system, all together, in seconds."""
 
     total_s: float
@@ -51,7 +51,7 @@ def stall_ns(pressure: bytes) -> int | None:
     return int(found[1]) * 1000 if found else None
 
 
-def times(stat: bytes) -> Times | None:
+def times(stat: bytes) -> CpuTimes | None:
     """The first line of /proc/stat and its number of running processes. None for a text that is no such thing."""
     line, running = _CPU.search(stat), _RUNNING.search(stat)
     fields = [int(field) / TICKS_S for field in line[1].split()] if line else []
@@ -59,7 +59,7 @@ def times(stat: bytes) -> Times | None:
     if len(fields) < 8 or running is None or not processors:
         return None
     # user nice system idle iowait irq softirq steal; what guests took is in user already
-    return Times(sum(fields[:8]), fields[3] + fields[4], fields[7], processors, int(running[1]))
+    return CpuTimes(sum(fields[:8]), fields[3] + fields[4], fields[7], processors, int(running[1]))
 
 
 def whole(text: bytes | None) -> int | None:
@@ -88,16 +88,16 @@ def on_battery(supplies: Sequence[tuple[str, str, str]]) -> bool | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class HostSample:
     """The host's counters at one moment."""
 
     at_s: float
-    times: Times | None
+    times: CpuTimes | None
     stall_ns: int | None
     throttles: int | None
 
 
-def others_share(before: Look, after: Look, own_cpu_s: float) -> float | None:
+def others_share(before: HostSample, after: HostSample, own_cpu_s: float) -> float | None:
     """Share of all processors' time that others than `own_cpu_s` took, 0 to 1. None where it is not told."""
     if before.times is None or after.times is None:
         return None
@@ -115,7 +115,7 @@ def without(share: float | None, cpu_s: float, span_s: float, processors: int) -
     return max(0.0, share - cpu_s / (span_s * processors))
 
 
-def steal_share(before: Look, after: Look) -> float | None:
+def steal_share(before: HostSample, after: HostSample) -> float | None:
     """Share of all processors' time that the hypervisor took, 0 to 1."""
     if before.times is None or after.times is None:
         return None
@@ -123,7 +123,7 @@ def steal_share(before: Look, after: Look) -> float | None:
     return min(1.0, max(0.0, (after.times.steal_s - before.times.steal_s) / total)) if total > 0 else None
 
 
-def stall_share(before: Look, after: Look) -> float | None:
+def stall_share(before: HostSample, after: HostSample) -> float | None:
     """Share of the time in which something that wanted to run had no processor, 0 to 1."""
     span = after.at_s - before.at_s
     if before.stall_ns is None or after.stall_ns is None or span <= 0:
@@ -132,7 +132,11 @@ def stall_share(before: Look, after: Look) -> float | None:
 
 
 def state(
-    before: Look, after: Look, own_cpu_s: float, reader: Reader, glances: Sequence[float | None] = ()
+    before: HostSample,
+    after: HostSample,
+    own_cpu_s: float,
+    reader: HostReader,
+    glances: Sequence[float | None] = (),
 ) -> HostState:
     """The host between two looks and at the second. Over less than `LEAST_SPAN_S` the ticks tell no shares: others' is then the mean of
     `glances`, which are the share that they took at single moments.
@@ -154,7 +158,7 @@ def state(
     )
 
 
-class Reader:
+class HostReader:
     """The thin edge: files below `root`, and a clock in seconds. Linux only; elsewhere every answer is None."""
 
     def __init__(self, root: Path = Path("/"), clock: Callable[[], float] = time.monotonic) -> None:
@@ -166,10 +170,10 @@ class Reader:
         self._thermal = root / "sys/class/thermal"
         self._power = root / "sys/class/power_supply"
 
-    def look(self) -> Look:
+    def look(self) -> HostSample:
         """All counters now; some tens of microseconds."""
         stat = _text(self._stat)
-        return Look(self._clock(), times(stat) if stat else None, self.stall_ns(), self._throttles())
+        return HostSample(self._clock(), times(stat) if stat else None, self.stall_ns(), self._throttles())
 
     def stall_ns(self) -> int | None:
         """See `stall_ns`; about 16 µs."""

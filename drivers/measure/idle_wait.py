@@ -30,7 +30,7 @@ LEAST_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Waited:
+class IdleWaitReport:
     """How the host was when the wait was over."""
 
     seconds: float
@@ -61,20 +61,20 @@ def family_cpu_s() -> float:
     return spent
 
 
-class Quiet:
+class IdleWait:
     """One for a node: it learns whether waiting helps here."""
 
     def __init__(
         self,
         most_s: float = 10.0,
         *,
-        reader: host.Reader | None = None,
+        reader: host.HostReader | None = None,
         own_cpu_s: Callable[[], float] = family_cpu_s,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._most_s = most_s
         self._allowed_s = most_s
-        self._reader = reader or host.Reader()
+        self._reader = reader or host.HostReader()
         self._own_cpu_s = own_cpu_s
         self._clock = clock
 
@@ -83,23 +83,23 @@ class Quiet:
         """How long the next wait may take."""
         return self._allowed_s
 
-    def wait(self, sleep: Callable[[float], object]) -> Generator[tuple[float, float], None, Waited]:
+    def wait(self, sleep: Callable[[float], object]) -> Generator[tuple[float, float], None, IdleWaitReport]:
         """Wait until the host is quiet. Yields (seconds waited, seconds at most) before it goes on waiting; returns how it ended.
 
         `sleep` takes seconds and may come back early.
         """
         if not self._most_s or self._glance(sleep, GLANCES):
-            return Waited(0.0, None)
+            return IdleWaitReport(0.0, None)
         began = self._clock()
         while True:
             share = self._look(sleep)
             waited = self._clock() - began
             if share is None:
                 self._allowed_s = self._most_s
-                return Waited(waited, None)
+                return IdleWaitReport(waited, None)
             if waited >= self._allowed_s:
                 self._allowed_s = max(min(LEAST_S, self._most_s), self._allowed_s / 2)
-                return Waited(waited, share)
+                return IdleWaitReport(waited, share)
             yield waited, self._allowed_s
             sleep(min(PAUSE_S, self._allowed_s - waited))
 

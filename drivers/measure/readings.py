@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import Final
 
-from drivers.contract.base import Measured, Telemetry
+from drivers.contract.base import MeasureReport, Telemetry
 
 NEAR_NS: Final = 60_000_000
 """A window shorter than the time between two readings takes the first one that is no further behind it."""
@@ -33,7 +33,7 @@ Window = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class TelemetryReading:
     """What the device told at one moment. None: it does not tell."""
 
     at_ns: int
@@ -52,7 +52,7 @@ class Reading:
     """Bits of `REASONS`."""
 
 
-def windows_of(measured: Sequence[Measured]) -> tuple[Window, ...]:
+def windows_of(measured: Sequence[MeasureReport]) -> tuple[Window, ...]:
     """When inferences were timed."""
     return tuple(
         (one.began_ns, one.began_ns + round(one.wall_s * 1e9))
@@ -62,7 +62,7 @@ def windows_of(measured: Sequence[Measured]) -> tuple[Window, ...]:
 
 
 def summarise(
-    readings: Sequence[Reading],
+    readings: Sequence[TelemetryReading],
     windows: Sequence[Window],
     *,
     device: str,
@@ -107,7 +107,7 @@ def summarise(
     )
 
 
-def _within(readings: Sequence[Reading], window: Window) -> list[Reading]:
+def _within(readings: Sequence[TelemetryReading], window: Window) -> list[TelemetryReading]:
     """Those inside a window; for one shorter than the time between two readings, the first one after its begin, if it is near."""
     begin, end = window
     found = [reading for reading in readings if begin <= reading.at_ns <= end]
@@ -121,7 +121,9 @@ def _mean(values: Iterator[float | None]) -> float | None:
     return fmean(known) if known else None
 
 
-def _memory(readings: Sequence[Reading], began_ns: int, pids: Collection[int]) -> tuple[int | None, str]:
+def _memory(
+    readings: Sequence[TelemetryReading], began_ns: int, pids: Collection[int]
+) -> tuple[int | None, str]:
     """The most that the run held, and how that is known."""
     idle = {pid for reading in readings if reading.at_ns < began_ns for pid in reading.by_process}
     busy = [reading for reading in readings if reading.at_ns >= began_ns]
@@ -138,7 +140,7 @@ def _memory(readings: Sequence[Reading], began_ns: int, pids: Collection[int]) -
     return whole, "memory is of the whole device: it is not told by process" if whole is not None else ""
 
 
-def _energy(readings: Sequence[Reading], windows: Sequence[Window]) -> tuple[float | None, str]:
+def _energy(readings: Sequence[TelemetryReading], windows: Sequence[Window]) -> tuple[float | None, str]:
     """Joules over all windows: the counter's difference where it has readings on both sides, else power × time."""
     total, counted = 0.0, True
     for begin, end in windows:
@@ -153,7 +155,7 @@ def _energy(readings: Sequence[Reading], windows: Sequence[Window]) -> tuple[flo
     return total, "" if counted else "energy is power × time: the device's counter does not cover the windows"
 
 
-def _counter_between(readings: Sequence[Reading], begin: int, end: int) -> float | None:
+def _counter_between(readings: Sequence[TelemetryReading], begin: int, end: int) -> float | None:
     """How far the energy counter went between two moments; None where it did not move, went back, or was not read around them."""
     at_begin, at_end = _counter_at(readings, begin), _counter_at(readings, end)
     if at_begin is None or at_end is None or at_end <= at_begin:
@@ -161,7 +163,7 @@ def _counter_between(readings: Sequence[Reading], begin: int, end: int) -> float
     return at_end - at_begin
 
 
-def _counter_at(readings: Sequence[Reading], at_ns: int) -> float | None:
+def _counter_at(readings: Sequence[TelemetryReading], at_ns: int) -> float | None:
     """The counter at a moment, on the line between the readings around it."""
     before = after = None
     for reading in readings:

@@ -28,7 +28,7 @@ SHRINKS: Final = 0.9
 """An interval that is still above this share of its earlier best no longer shrinks."""
 
 
-class Job(StrEnum):
+class MeasureJob(StrEnum):
     """What a child is told to do."""
 
     UNITS = "units"
@@ -41,7 +41,7 @@ class Job(StrEnum):
     """Load."""
 
 
-class Stop(StrEnum):
+class StopRule(StrEnum):
     """Why there is no further launch."""
 
     DONE = "all launches made"
@@ -52,10 +52,10 @@ class Stop(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Launching:
+class LaunchPlanner:
     """One launch: what to do, with so many runs or for so long."""
 
-    job: Job
+    job: MeasureJob
     runs: int = 0
     window_s: float | None = None
 
@@ -80,7 +80,7 @@ def half_width(medians: Sequence[float]) -> float:
 
 
 @dataclass(slots=True)
-class Plan:
+class MeasurePlan:
     """The launches of one order, one after the other. Tell it what each launch showed; ask it for the next."""
 
     order: WorkOrder
@@ -88,7 +88,7 @@ class Plan:
     """For all launches of an order by precision together."""
     served: bool = False
     """The model is not loaded by the children: one launch is all."""
-    stopped: Stop | None = None
+    stopped: StopRule | None = None
     _made: int = 0
     _medians: list[float] = field(default_factory=list)
     _widths: list[float] = field(default_factory=list)
@@ -105,33 +105,34 @@ class Plan:
         """The samples of the launch that was given last."""
         self._medians.append(median(samples_ns))
 
-    def next(self, spent_s: float) -> Launching | None:
+    def next(self, spent_s: float) -> LaunchPlanner | None:
         """The next launch, or None; `stopped` then says why. `spent_s`: since the first began."""
         self._longest_s, self._last_s = max(self._longest_s, spent_s - self._last_s), spent_s
         made, self._made = self._made, self._made + 1
-        job = Job.AGAIN if made else Job.RUN
+        job = MeasureJob.AGAIN if made else MeasureJob.RUN
         if self.served:
-            return self._or(Stop.DONE if made else None, Launching(job, self.order.runs))
+            return self._or(StopRule.DONE if made else None, LaunchPlanner(job, self.order.runs))
         if self.order.precision is not None:
             why = self._enough(self.order.precision, spent_s) if made else None
-            return self._or(why, Launching(job, window_s=WINDOW_S))
+            return self._or(why, LaunchPlanner(job, window_s=WINDOW_S))
         runs = (*shares(self.order.runs, self.order.loads), 0)[made]
         return self._or(
-            Stop.DONE if made == self.order.loads else None, Launching(job if runs else Job.LOAD, runs)
+            StopRule.DONE if made == self.order.loads else None,
+            LaunchPlanner(job if runs else MeasureJob.LOAD, runs),
         )
 
-    def _enough(self, precision: float, spent_s: float) -> Stop | None:
+    def _enough(self, precision: float, spent_s: float) -> StopRule | None:
         launches = len(self._medians)
         if launches in RANKS:
             self._widths.append(half_width(self._medians))
             if self._widths[-1] <= precision:
-                return Stop.PRECISE
+                return StopRule.PRECISE
             if launches == LOOKED_AT[-1]:
-                return Stop.MOST
+                return StopRule.MOST
             if len(self._widths) >= 4 and min(self._widths[-2:]) > SHRINKS * min(self._widths[:-2]):
-                return Stop.STABLE
-        return Stop.TIME if spent_s + self._longest_s > self.budget_s else None
+                return StopRule.STABLE
+        return StopRule.TIME if spent_s + self._longest_s > self.budget_s else None
 
-    def _or(self, why: Stop | None, launch: Launching) -> Launching | None:
+    def _or(self, why: StopRule | None, launch: LaunchPlanner) -> LaunchPlanner | None:
         self.stopped = why
         return None if why else launch

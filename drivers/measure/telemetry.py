@@ -29,7 +29,7 @@ from typing import IO, Any, Final, Protocol
 from drivers.contract.base import Telemetry
 from drivers.contract.boot import boot_command, clean_environment
 from drivers.measure.gpu import told, words
-from drivers.measure.readings import Reading, Window, summarise
+from drivers.measure.readings import TelemetryReading, Window, summarise
 
 EVERY_S: Final = 0.03
 IDLE_READINGS: Final = 5
@@ -41,7 +41,7 @@ MAX_BYTES: Final = 64 * 1024 * 1024
 # -- the process that reads ----------------------------------------------------------------------------------------------
 
 
-def read(nvml: Any, handle: Any) -> Reading:
+def read(nvml: Any, handle: Any) -> TelemetryReading:
     """Ask the device once."""
     at_ns = time.perf_counter_ns()
     used = told(nvml, "nvmlDeviceGetUtilizationRates", handle)
@@ -54,7 +54,7 @@ def read(nvml: Any, handle: Any) -> Reading:
     if slowed is None:  # its name before driver 535
         slowed = told(nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", handle)
     processes = told(nvml, "nvmlDeviceGetComputeRunningProcesses", handle) or ()
-    return Reading(
+    return TelemetryReading(
         at_ns=at_ns,
         utilisation=used.gpu / 100 if used is not None else None,
         memory=int(memory.used) if memory is not None else None,
@@ -215,7 +215,7 @@ class Sampler:
         process.stderr.close()
 
 
-def parse(written: bytes) -> tuple[str, list[Reading]]:
+def parse(written: bytes) -> tuple[str, list[TelemetryReading]]:
     """The device's name and the readings; a last line that was cut short is left out."""
     name, *rows = written.split(b"\n")
     readings = []
@@ -225,5 +225,5 @@ def parse(written: bytes) -> tuple[str, list[Reading]]:
         except ValueError:
             continue
         values["by_process"] = {int(pid): held for pid, held in values["by_process"].items()}
-        readings.append(Reading(**values))
+        readings.append(TelemetryReading(**values))
     return (json.loads(name) if name else ""), readings

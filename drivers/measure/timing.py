@@ -1,6 +1,6 @@
 """The measuring loop, for every driver: warm up until settled, then exactly N timed calls with nothing else going on.
 
-A driver gives its inference as a `Loop`: `Calls` around a Python call, or one of its own in native code. Times are
+A driver gives its inference as a `TimedLoop`: `TimedCalls` around a Python call, or one of its own in native code. Times are
 nanoseconds. Between chunks of timed calls (a few in a second) progress is reported; nothing happens inside a chunk but the
 calls and the clock.
 """
@@ -20,7 +20,7 @@ from statistics import median
 from typing import Any, Final, Protocol
 
 from drivers.contract import memory
-from drivers.contract.base import Block, Measured, Phase, Progressed, WorkOrder
+from drivers.contract.base import MeasureReport, Phase, ProgressReport, SampleBlock, WorkOrder
 from drivers.measure import host
 
 if sys.platform != "win32":
@@ -133,7 +133,7 @@ def timer_overhead_ns(clock: Callable[[], int] = time.perf_counter_ns, tries: in
     return round(median(later - sooner for sooner, later in itertools.pairwise(readings)))
 
 
-class Loop(Protocol):
+class TimedLoop(Protocol):
     """One inference, ready to be timed over and over."""
 
     def time(self, samples: array[int], start: int, stop: int, per_sample: int) -> None:
@@ -150,14 +150,14 @@ class Loop(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Calls:
+class TimedCalls:
     """The loop in plain Python: `call(argument)` is one inference."""
 
     call: Callable[[Any], object]
     argument: Any = None
 
     def time(self, samples: array[int], start: int, stop: int, per_sample: int) -> None:
-        """See `Loop`. The one loop that is measured: keep it bare."""
+        """See `TimedLoop`. The one loop that is measured: keep it bare."""
         clock, call, argument = time.perf_counter_ns, self.call, self.argument
         if per_sample == 1:
             for index in range(start, stop):
@@ -172,7 +172,7 @@ class Calls:
             samples[index] = round((clock() - began) / per_sample)
 
     def overhead_ns(self) -> int:
-        """See `Loop`."""
+        """See `TimedLoop`."""
         return timer_overhead_ns()
 
 
@@ -197,14 +197,14 @@ def _switches() -> int | None:
 
 
 def gathered(
-    story: Iterator[Progressed | Measured | str], notes: list[str]
-) -> Generator[Progressed, None, Measured]:
+    story: Iterator[ProgressReport | MeasureReport | str], notes: list[str]
+) -> Generator[ProgressReport, None, MeasureReport]:
     """What `measure_calls` yields, sorted: progress goes on to who asks, notes onto the list, what was measured is returned."""
-    measured: Measured | None = None
+    measured: MeasureReport | None = None
     for said in story:
         if isinstance(said, str):
             notes.append(said)
-        elif isinstance(said, Progressed):
+        elif isinstance(said, ProgressReport):
             yield said
         else:
             measured = said
@@ -213,14 +213,18 @@ def gathered(
 
 
 def measure_calls(
-    loop: Loop, order: WorkOrder, first_ns: int, peak_was_reset: bool, reader: host.Reader | None = None
-) -> Iterator[Progressed | Measured | str]:
-    """Warm up and time the loop as `order` says; yields progress, one note on the warm-up, and at last the `Measured`.
+    loop: TimedLoop,
+    order: WorkOrder,
+    first_ns: int,
+    peak_was_reset: bool,
+    reader: host.HostReader | None = None,
+) -> Iterator[ProgressReport | MeasureReport | str]:
+    """Warm up and time the loop as `order` says; yields progress, one note on the warm-up, and at last the `MeasureReport`.
 
     `first_ns` is the time of the cold inference, made by the caller while it looked for the shapes; it is the first warm-up.
     Exactly `order.runs` samples of one inference each, or `order.window_s` of samples that hold several where one is short.
     """
-    reader = reader or host.Reader()
+    reader = reader or host.HostReader()
     before, used = reader.look(), time.process_time()
     warm = WarmUp(order.runs, order.warmup, max(1, order.warmup_floor), order.window_s)
     warm.add(first_ns)
@@ -235,8 +239,8 @@ def measure_calls(
         grouped = max(in_a_sample(typical, overhead), few)
         runs = window_samples(order.window_s * 1e9, typical * grouped)
     samples = array("q", bytes(8 * runs))
-    blocks: list[Block] = []
-    yield Progressed(Phase.RUN, 0, runs)
+    blocks: list[SampleBlock] = []
+    yield ProgressReport(Phase.RUN, 0, runs)
     gc.collect()
     gc.disable()
     # not before: collecting takes longer than a short window, and an accelerator's energy is taken from here on
@@ -251,11 +255,11 @@ def measure_calls(
                 glances.append(reader.others_now())
             if stop == runs or time.perf_counter_ns() - reported > CHUNK_NS:
                 reported = time.perf_counter_ns()
-                yield Progressed(Phase.RUN, stop, runs, median(samples[start:stop]) / 1e6)
+                yield ProgressReport(Phase.RUN, stop, runs, median(samples[start:stop]) / 1e6)
     finally:
         gc.enable()
     switches = [block.switches for block in blocks if block.switches is not None]
-    yield Measured(
+    yield MeasureReport(
         samples_ns=tuple(samples),
         warmup_ns=tuple(warm.samples),
         cpu_s=sum(block.cpu_ns for block in blocks) / 1e9,
@@ -271,10 +275,10 @@ def measure_calls(
 
 
 def _warm_up(
-    loop: Loop, warm: WarmUp, reader: host.Reader, glances: deque[float | None]
-) -> Iterator[Progressed]:
+    loop: TimedLoop, warm: WarmUp, reader: host.HostReader, glances: deque[float | None]
+) -> Iterator[ProgressReport]:
     """Single inferences as far as the floor, then some at a time, as they will be timed. `glances` take what others run in between."""
-    yield Progressed(Phase.WARM_UP, 1, warm.wanted)
+    yield ProgressReport(Phase.WARM_UP, 1, warm.wanted)
     some = array("q", bytes(8 * MOST_AT_A_TIME))
     reported = time.perf_counter_ns()
     while not warm.done:
@@ -284,20 +288,20 @@ def _warm_up(
             warm.add(sample)
         glances.append(reader.others_now())
         if time.perf_counter_ns() - reported > CHUNK_NS:
-            yield Progressed(Phase.WARM_UP, len(warm.samples), warm.wanted)
+            yield ProgressReport(Phase.WARM_UP, len(warm.samples), warm.wanted)
             reported = time.perf_counter_ns()
 
 
 def timed_block(
-    loop: Loop, samples: array[int], start: int, stop: int, grouped: int, reader: host.Reader
-) -> Block:
+    loop: TimedLoop, samples: array[int], start: int, stop: int, grouped: int, reader: host.HostReader
+) -> SampleBlock:
     """Time one stretch; the host is read before and after it."""
     stalled, switched = reader.stall_ns(), _switches()
     used, began = time.process_time_ns(), time.perf_counter_ns()
     loop.time(samples, start, stop, grouped)
     wall, cpu = time.perf_counter_ns() - began, time.process_time_ns() - used
     switches, stall = _switches(), reader.stall_ns()
-    return Block(
+    return SampleBlock(
         samples=stop - start,
         wall_ns=wall,
         cpu_ns=cpu,

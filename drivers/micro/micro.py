@@ -42,7 +42,7 @@ CHECKED: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MicroPlan:
     """What to measure and for how long at most."""
 
     sizes: tuple[int, ...] = (64 * KIB, MIB, 64 * MIB)
@@ -58,8 +58,8 @@ class Plan:
     total_s: float = 3.0
 
 
-QUICK: Final = Plan()
-FULL: Final = Plan(
+QUICK: Final = MicroPlan()
+FULL: Final = MicroPlan(
     sizes=(16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB),
     gemm=(128, 256, 512, 1024, 2048, 4096, 8192),
     block_s=0.02,
@@ -89,10 +89,10 @@ Timed = Callable[[int], float]
 
 
 @dataclass(slots=True)
-class Course:
+class MicroRun:
     """One go through a plan: finds each figure in its share of the time, and never goes past the end."""
 
-    plan: Plan
+    plan: MicroPlan
     kernels: int
     """How many are still to come."""
     clock: Callable[[], float] = time.perf_counter
@@ -195,7 +195,7 @@ def check_product(
 # -- in a process of its own ---------------------------------------------------------------------------------------------
 
 
-def fitting(plan: Plan, cache_bytes: int | None, memory_bytes: int) -> Plan:
+def fitting(plan: MicroPlan, cache_bytes: int | None, memory_bytes: int) -> MicroPlan:
     """The plan with arrays of at least twice the last cache (each kernel uses two or three), and none that memory has no room for."""
     sizes = sorted({*plan.sizes, min(2 * (cache_bytes or 0), LARGEST) or max(plan.sizes)})
     room = memory_bytes // 16
@@ -213,7 +213,7 @@ def last_cache_bytes(cpus: Path = Path("/sys/devices/system/cpu")) -> int | None
 
 
 def run_micro(
-    kind: str, plan: Plan, threads: int, gpu: str = "", command: Sequence[str] | None = None
+    kind: str, plan: MicroPlan, threads: int, gpu: str = "", command: Sequence[str] | None = None
 ) -> Micro:
     """Measure in a process of its own, with a clean environment (blocking). `kind`: `cpu`, or `cuda` and `mps` by torch.
 
@@ -256,7 +256,7 @@ def main(arguments: Sequence[str]) -> None:
     order = json.loads(arguments[0])
     values: dict[str, Any] = order["plan"]
     lists: dict[str, Any] = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
-    plan = Plan(**(values | lists))
+    plan = MicroPlan(**(values | lists))
     try:
         if order["kind"] == "cpu":
             found = importlib.import_module("drivers.micro.on_numpy").measure(plan, order["threads"])

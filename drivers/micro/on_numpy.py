@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 
 from drivers.contract.base import Crashed
-from drivers.micro.micro import SEED, Course, Micro, Plan, check_product, size_name, timed_by
+from drivers.micro.micro import SEED, Micro, MicroPlan, MicroRun, check_product, size_name, timed_by
 
 
-def measure(plan: Plan, threads: int, clock: Callable[[], float] = time.perf_counter) -> Micro:
+def measure(plan: MicroPlan, threads: int, clock: Callable[[], float] = time.perf_counter) -> Micro:
     """Bandwidth of one core by size, of `threads` of them together at the largest, and products of matrices on as many threads as
     numpy's library was told. Raises `Crashed` where a result is wrong.
     """
     precisions = [name for name in ("fp64", "fp32") if name in plan.precisions]
-    course = Course(plan, 4 * len(plan.sizes) + 1 + len(plan.gemm) * len(precisions), clock)
+    course = MicroRun(plan, 4 * len(plan.sizes) + 1 + len(plan.gemm) * len(precisions), clock)
     began = time.perf_counter_ns()
     course.left()
     for precision in precisions:
@@ -101,7 +101,7 @@ def _idle(clock: Callable[[], float]) -> dict[str, float]:
     }
 
 
-def _together(course: Course, size: int, threads: int) -> None:
+def _together(course: MicroRun, size: int, threads: int) -> None:
     """Copies on several threads at once, each with arrays of its own: what memory gives to all cores together."""
     size //= threads
     pairs = [(np.ones(size // 8), np.full(size // 8, float(at + 2))) for at in range(threads)]
@@ -129,7 +129,7 @@ def _together(course: Course, size: int, threads: int) -> None:
         raise Crashed("arrays that were copied on several threads did not hold what was put there")
 
 
-def _products(course: Course, precision: str) -> None:
+def _products(course: MicroRun, precision: str) -> None:
     """Square matrices from small to large."""
     dtype: Any = {"fp64": np.float64, "fp32": np.float32}[precision]
     random = np.random.default_rng(SEED)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from drivers.contract.base import Crashed, Unfit
-from drivers.micro.micro import MIB, Course, Micro, Plan, Timed, check_product, size_name, timed_by
+from drivers.micro.micro import MIB, Micro, MicroPlan, MicroRun, Timed, check_product, size_name, timed_by
 
 FLOOR_S: Final = 20e-6
 """A shorter call would tell how fast calls are handed to the device, not how fast it is."""
@@ -33,7 +33,7 @@ class Product:
     epsilon: float
 
 
-def measure(plan: Plan, kind: str, torch: Any = None) -> Micro:
+def measure(plan: MicroPlan, kind: str, torch: Any = None) -> Micro:
     """Go through the plan on the first device of a kind: `cuda` (NVIDIA's and AMD's), `mps`, or `cpu` for trying this out.
 
     Raises `Unfit` where there is none, `Crashed` where a result is wrong.
@@ -45,7 +45,7 @@ def measure(plan: Plan, kind: str, torch: Any = None) -> Micro:
         raise Unfit("torch sees no Metal device here")
     sizes = sizes_for(plan, *_memory(torch, kind))
     precisions = [name for name in plan.precisions if name in precisions_of(torch, kind)]
-    course = Course(plan, 4 * len(sizes) + len(plan.gemm) * len(precisions))
+    course = MicroRun(plan, 4 * len(sizes) + len(plan.gemm) * len(precisions))
     began = time.perf_counter_ns()
     with torch.inference_mode():
         for precision in precisions:
@@ -75,7 +75,7 @@ def measure(plan: Plan, kind: str, torch: Any = None) -> Micro:
     )
 
 
-def sizes_for(plan: Plan, memory: int | None, cache: int | None) -> tuple[int, ...]:
+def sizes_for(plan: MicroPlan, memory: int | None, cache: int | None) -> tuple[int, ...]:
     """Of the plan, those that fill a GPU at all, and one well beyond its cache; none that takes more than a sixteenth of its memory."""
     sizes = {size for size in plan.sizes if size >= SMALLEST} | {
         min(LARGEST, max(256 * MIB, 8 * (cache or 0)))
@@ -135,7 +135,7 @@ def _timed(torch: Any, kind: str, call: Callable[[], Any]) -> Timed:
     return by_events
 
 
-def _products(torch: Any, kind: str, precision: str, course: Course) -> None:
+def _products(torch: Any, kind: str, precision: str, course: MicroRun) -> None:
     speed = 0.0
     for size in course.plan.gemm:
         label = f"{precision}_gflops_{size}"
@@ -192,7 +192,7 @@ def make_product(torch: Any, kind: str, precision: str, size: int) -> Product:
     return Product(lambda: torch.matmul(left, right, out=made), left, right, EPSILON[precision])
 
 
-def _arrays(torch: Any, kind: str, size: int, course: Course) -> None:
+def _arrays(torch: Any, kind: str, size: int, course: MicroRun) -> None:
     """Copy, triad (a = b + 3c), read and write of arrays of one size, each checked."""
     count = size // 4
     pattern = (torch.arange(count, device=kind) % 7).to(torch.float32)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from drivers.native.ort_api import ELEMENTS, NUMBERS, Runtime, Session
+from drivers.native.ort_api import ELEMENTS, NUMBERS, NativeSession, Runtime
 
 
 class Inference(ctypes.Structure):
@@ -37,7 +37,7 @@ class Bound:
     """One inference in place: a `timing.Loop`. `run` is one inference outside the loop."""
 
     def __init__(
-        self, session: Session, feeds: Mapping[str, tuple[str, tuple[int, ...], np.ndarray[Any, Any]]]
+        self, session: NativeSession, feeds: Mapping[str, tuple[str, tuple[int, ...], np.ndarray[Any, Any]]]
     ) -> None:
         self._session = session
         self._runtime = runtime = session.runtime

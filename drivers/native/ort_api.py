@@ -202,8 +202,8 @@ class Runtime:
         self.call("AddSessionConfigEntry", chosen, b"session.intra_op.allow_spinning", b"0")
         return chosen
 
-    def open(self, model: str, threads: int) -> Session:
-        """Load a model; `Session.load_ns` says how long that took. Raises `NativeError`."""
+    def open(self, model: str, threads: int) -> NativeSession:
+        """Load a model; `NativeSession.load_ns` says how long that took. Raises `NativeError`."""
         self.start()
         chosen, made = self.options(threads), c_void_p()
         path: Any = model if sys.platform == "win32" else os.fsencode(model)
@@ -213,10 +213,10 @@ class Runtime:
             took = time.perf_counter_ns() - began
         finally:
             self.call("ReleaseSessionOptions", chosen)
-        return Session(self, made, took)
+        return NativeSession(self, made, took)
 
 
-class Session:
+class NativeSession:
     """A loaded model, with the methods of onnxruntime's own session that `onnx_session` uses."""
 
     def __init__(self, runtime: Runtime, made: c_void_p, load_ns: int) -> None:

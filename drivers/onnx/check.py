@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from drivers.contract.base import Checked
+from drivers.contract.base import CheckReport
 
 TOLERANCE: Final[Mapping[str, float]] = {"float64": 1e-6, "float32": 1e-3, "float16": 1e-2}
 """Largest difference, relative to the largest magnitude of the reference output."""
@@ -126,13 +126,13 @@ def _real(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 def check(
     outputs: Mapping[str, Any], reference: Mapping[str, Any], tolerance: float | None = None
-) -> Checked:
+) -> CheckReport:
     """All outputs together: the worst of them counts. `tolerance`: of floats; None: that of their type."""
     found = [compare(name, outputs[name], reference[name], tolerance) for name in outputs]
     errors = [one.error for one in found if one.error is not None]
     tolerances = [one.tolerance for one in found if one.tolerance is not None]
     notes = [one.note for one in found if one.note]
-    return Checked(
+    return CheckReport(
         agrees=all(one.agrees for one in found),
         output_sha256=digest(outputs),
         max_error=max(errors, default=None),

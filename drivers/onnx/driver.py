@@ -6,23 +6,23 @@ from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from drivers.contract.base import (
-    Checked,
-    Described,
+    CheckReport,
     DriverError,
     Event,
-    Found,
-    Measured,
+    MeasureReport,
+    ModelDescription,
     Phase,
-    Progressed,
+    ProgressReport,
+    RunFindings,
     UnitInfo,
     WorkOrder,
 )
 from drivers.contract.hardware import threads_notes
-from drivers.onnx.units import CPU, UNITS, Place, place_for
+from drivers.onnx.units import CPU, UNITS, ProviderPlacement, place_for
 
 if TYPE_CHECKING:
-    from drivers.onnx.profile import Ran
-    from drivers.onnx.ready import Model, Ready
+    from drivers.onnx.profile import ProfiledNodes
+    from drivers.onnx.ready import PreparedModel, PreparedRuntime
 
 MAX_NOTES: Final = 64
 """As many as a record takes."""
@@ -60,20 +60,20 @@ class OnnxDriver:
 
     def load_only(self, order: WorkOrder) -> Iterator[Event]:
         """One load in this fresh process."""
-        from drivers.onnx.ready import Model
+        from drivers.onnx.ready import PreparedModel
 
-        yield Progressed(Phase.PREPARE)
-        model = Model(order)
-        yield Progressed(Phase.LOAD)
+        yield ProgressReport(Phase.PREPARE)
+        model = PreparedModel(order)
+        yield ProgressReport(Phase.LOAD)
         yield model.load()[1]
 
     def run(self, order: WorkOrder) -> Iterator[Event]:
         """Load, find shapes, warm up, time, check. See `drivers.base.Driver`."""
-        from drivers.onnx.ready import Model
+        from drivers.onnx.ready import PreparedModel
 
-        yield Progressed(Phase.PREPARE)
-        model, made = Model(order), list[Any]()
-        yield Progressed(Phase.LOAD)
+        yield ProgressReport(Phase.PREPARE)
+        model, made = PreparedModel(order), list[Any]()
+        yield ProgressReport(Phase.LOAD)
         session, loaded = model.load()
         made.append(session)
         del session  # `made` alone holds it: it may have to be opened again
@@ -87,7 +87,9 @@ class OnnxDriver:
             return
         yield from self._told(model, ready, [*_notes(order, ready), *timed_notes], measured)
 
-    def _told(self, model: Model, ready: Ready, notes: list[str], measured: Measured) -> Iterator[Event]:
+    def _told(
+        self, model: PreparedModel, ready: PreparedRuntime, notes: list[str], measured: MeasureReport
+    ) -> Iterator[Event]:
         """What is told once for a task: what ran, whether it is right, what its steps took."""
         from drivers.inputs.feeds import post_run
         from drivers.onnx import session as edge
@@ -95,7 +97,7 @@ class OnnxDriver:
         order = model.order
         ran = _where_it_ran(model, ready)
         outputs = ready.runner.outputs()
-        yield Described(
+        yield ModelDescription(
             unit=ran.unit,
             driver=self.name,
             runtime=f"onnxruntime {edge.runtime().__version__}",
@@ -108,18 +110,18 @@ class OnnxDriver:
             batch=order.batch,
         )
         yield measured
-        yield Progressed(Phase.CHECK)
+        yield ProgressReport(Phase.CHECK)
         yield _checked(model, ready, outputs)
         figures = {"pre_ms": ready.pre_ns / 1e6} if order.pre else {}
         if order.post:
-            yield Progressed(Phase.CLEANUP)
+            yield ProgressReport(Phase.CLEANUP)
             took, _ = post_run(order, outputs)
             figures["post_ms"] = took / 1e6
         if figures:
-            yield Found(figures)
+            yield RunFindings(figures)
 
 
-def _notes(order: WorkOrder, ready: Ready) -> list[str]:
+def _notes(order: WorkOrder, ready: PreparedRuntime) -> list[str]:
     from drivers.inputs.made import unused
 
     notes = [
@@ -139,11 +141,13 @@ def _notes(order: WorkOrder, ready: Ready) -> list[str]:
     return notes
 
 
-def _timed(order: WorkOrder, ready: Ready, notes: list[str]) -> Generator[Progressed, None, Measured]:
+def _timed(
+    order: WorkOrder, ready: PreparedRuntime, notes: list[str]
+) -> Generator[ProgressReport, None, MeasureReport]:
     from drivers.measure import timing
     from drivers.onnx import session as edge
 
-    def once() -> Generator[Progressed, None, Measured]:
+    def once() -> Generator[ProgressReport, None, MeasureReport]:
         story = timing.measure_calls(ready.runner.loop, order, ready.first_ns, ready.resetting)
         return timing.gathered(story, notes)
 
@@ -160,7 +164,7 @@ def _timed(order: WorkOrder, ready: Ready, notes: list[str]) -> Generator[Progre
         raise edge.plain_words(why) from why
 
 
-def _runs(unit: str, place: Place) -> bool:
+def _runs(unit: str, place: ProviderPlacement) -> bool:
     import numpy as np
 
     from drivers.onnx import session as edge
@@ -174,31 +178,31 @@ def _runs(unit: str, place: Place) -> bool:
     return bool(told[0][0] == 42)
 
 
-def _where_it_ran(model: Model, ready: Ready) -> Ran:
+def _where_it_ran(model: PreparedModel, ready: PreparedRuntime) -> ProfiledNodes:
     """Told by a profile where there is more than one place to run."""
-    from drivers.onnx.profile import Ran, profiled, what_ran
+    from drivers.onnx.profile import ProfiledNodes, profiled, what_ran
 
     unit, live = model.order.unit, tuple(ready.session.get_providers())
     if model.place.provider == CPU:
-        return Ran(unit, live)
+        return ProfiledNodes(unit, live)
     nodes = profiled(model.path, model.place, model.threads, ready.feeds, ready.inputs)
     return what_ran(unit, model.place.provider, live, nodes)
 
 
-def _checked(model: Model, ready: Ready, outputs: dict[str, Any]) -> Checked:
+def _checked(model: PreparedModel, ready: PreparedRuntime, outputs: dict[str, Any]) -> CheckReport:
     """The outputs of the last timed inference against a session on the CPU without graph optimisation."""
     from drivers.onnx.check import check, digest, unstable
     from drivers.onnx.runner import Runner
 
     if not model.order.check:
-        return Checked(None, digest(outputs), None, None, "not asked for")
+        return CheckReport(None, digest(outputs), None, None, "not asked for")
     ready.runner.first()
     if unstable(outputs, ready.runner.outputs()):
         words = "the model answers differently each time: nothing to compare with"
-        return Checked(None, digest(outputs), None, None, words)
+        return CheckReport(None, digest(outputs), None, None, words)
     try:
         reference = Runner(model.plain(), ready.feeds, ready.inputs)
         reference.first()
     except DriverError as why:
-        return Checked(None, digest(outputs), None, None, f"no reference: {why}"[:1000])
+        return CheckReport(None, digest(outputs), None, None, f"no reference: {why}"[:1000])
     return check(outputs, reference.outputs())

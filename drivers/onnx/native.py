@@ -30,7 +30,7 @@ def opened() -> ort_api.Runtime | None:
 RUNTIME: Final = opened()
 
 
-def open_session(runtime: ort_api.Runtime, model: str, threads: int) -> ort_api.Session:
+def open_session(runtime: ort_api.Runtime, model: str, threads: int) -> ort_api.NativeSession:
     """See `onnx_session.open_session`. Raises `Unfit` or `OutOfMemory` in plain words."""
     try:
         return runtime.open(model, threads)

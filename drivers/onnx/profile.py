@@ -17,14 +17,14 @@ from typing import Any, Final
 from drivers.contract.base import DriverError
 from drivers.onnx import session as edge
 from drivers.onnx.runner import Runner
-from drivers.onnx.units import UNITS, Place
+from drivers.onnx.units import UNITS, ProviderPlacement
 
 COPY: Final = "Memcpy"
 """Operators that the runtime puts in to carry values between devices: no part of the model."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class ProfiledNodes:
     """What a row may say of where the model ran."""
 
     unit: str
@@ -49,23 +49,25 @@ def nodes_by_provider(profile: str) -> Counter[str]:
     return Counter(found.values())
 
 
-def what_ran(unit: str, wanted: str, live: Sequence[str], nodes: Mapping[str, int]) -> Ran:
+def what_ran(unit: str, wanted: str, live: Sequence[str], nodes: Mapping[str, int]) -> ProfiledNodes:
     """The unit that ran the model: another one than was asked for if none of its operators ran on that unit's provider.
 
     `wanted`: the unit's provider; `live`: the session's providers; `nodes`: operators by provider.
     """
     if not nodes:
-        return Ran(unit, tuple(live), ("the runtime does not tell where the operators ran",))
+        return ProfiledNodes(unit, tuple(live), ("the runtime does not tell where the operators ran",))
     order = sorted(nodes, key=lambda name: (name != wanted, -nodes[name], name))
     if wanted not in nodes:
         others = (known.unit for known in UNITS if order[0] in known.names)
-        return Ran(next(others, order[0]), tuple(order))
+        return ProfiledNodes(next(others, order[0]), tuple(order))
     whole = sum(nodes.values())
     notes = tuple(f"{nodes[name]} of {whole} operators ran on {name}" for name in order[1:])
-    return Ran(unit, tuple(order), notes)
+    return ProfiledNodes(unit, tuple(order), notes)
 
 
-def profiled(model: str, place: Place, threads: int, feeds: Mapping[str, Any], inputs: Any) -> Counter[str]:
+def profiled(
+    model: str, place: ProviderPlacement, threads: int, feeds: Mapping[str, Any], inputs: Any
+) -> Counter[str]:
     """Operators by provider, of one inference in a session of its own. Empty where it cannot be had (too little memory for two)."""
     chosen = edge.options(threads, optimise=True)
     chosen.enable_profiling = True

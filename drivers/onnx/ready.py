@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from drivers.contract import memory, steps
-from drivers.contract.base import DriverError, Loaded, Unfit, WorkOrder
+from drivers.contract.base import DriverError, LoadReport, Unfit, WorkOrder
 from drivers.contract.hardware import threads_for
 from drivers.inputs.batching import dims_of, failed_with
 from drivers.inputs.feeds import feeds
@@ -20,18 +20,18 @@ from drivers.onnx import native
 from drivers.onnx import session as edge
 from drivers.onnx.runner import Array, InPlace, in_place
 from drivers.onnx.tables import tables
-from drivers.onnx.units import CPU, Place
+from drivers.onnx.units import CPU, ProviderPlacement
 
 FOLDER: Final = "model"
 """Below the child's private working directory."""
 
 
 @dataclass(slots=True)
-class Ready:
+class PreparedRuntime:
     """Inputs that run, in a session that has seen no others."""
 
     session: Any
-    place: Place
+    place: ProviderPlacement
     inputs: tuple[Input, ...]
     runner: InPlace
     shapes: Shapes
@@ -46,7 +46,7 @@ class Ready:
     """The peak of memory was started anew before it."""
 
 
-class Model:
+class PreparedModel:
     """One order's model on its unit, as a private file that any number of sessions can be made of.
 
     Raises `Unfit` or `WrongUnit` where the order cannot be met.
@@ -64,7 +64,7 @@ class Model:
     def _runtime(self) -> ort_api.Runtime | None:
         return native.RUNTIME if self.place.provider == CPU else None
 
-    def load(self) -> tuple[Any, Loaded]:
+    def load(self) -> tuple[Any, LoadReport]:
         """Create the session that is measured, timed alone."""
         chosen = edge.options(self.threads, optimise=True)
         baseline = memory.resident_bytes()
@@ -72,7 +72,7 @@ class Model:
         session, took = self._open(chosen)
         peak = memory.peak_bytes(resetting)
         edge.verify_provider(self.order.unit, self.place.provider, session.get_providers())
-        return session, Loaded(took, baseline, peak)
+        return session, LoadReport(took, baseline, peak)
 
     def _open(self, chosen: Any) -> tuple[Any, int]:
         """By the C interface on the CPU: its session is then the one that is timed. Elsewhere by the Python package."""
@@ -86,21 +86,23 @@ class Model:
     def again(self, like: Any) -> Any:
         """Another session of the same kind as `like`, unless its inputs or outputs are none that the C interface binds."""
         chosen = edge.options(self.threads, optimise=True)
-        if isinstance(like, ort_api.Session) and like.plain:
+        if isinstance(like, ort_api.NativeSession) and like.plain:
             return self._open(chosen)[0]
         return edge.open_session(self.path, self.place, chosen)
 
     def plain(self) -> Any:
         """The reference: on the CPU, without graph optimisation."""
-        return edge.open_session(self.path, Place(CPU), edge.options(self.threads, optimise=False))
+        return edge.open_session(
+            self.path, ProviderPlacement(CPU), edge.options(self.threads, optimise=False)
+        )
 
-    def ready(self, made: list[Any]) -> Ready:
+    def ready(self, made: list[Any]) -> PreparedRuntime:
         """The first inputs that run, in the session in `made`. One that failed with others is opened again, because it keeps
         the memory they took: what failed is no part of any figure. Leaves the session in `made`.
 
         Raises what the best guess failed with when nothing runs.
         """
-        if isinstance(made[0], ort_api.Session) and not made[0].plain:
+        if isinstance(made[0], ort_api.NativeSession) and not made[0].plain:
             made.append(self.again(made.pop()))
         inputs = self._inputs_of(made[0])
         steps.check(self.order.pre, steps.PRE, [one.name for one in inputs])
@@ -129,11 +131,13 @@ class Model:
         rows = tables(Path(self.path), names) if names else {}
         return tuple(replace(one, rows=rows.get(one.name)) for one in inputs)
 
-    def _try(self, session: Any, inputs: tuple[Input, ...], shapes: Shapes, bound: int) -> Ready:
+    def _try(self, session: Any, inputs: tuple[Input, ...], shapes: Shapes, bound: int) -> PreparedRuntime:
         fed, pre_ns = feeds(self.order, inputs, shapes, bound)
         resetting = memory.reset_peak()
         runner = in_place(session, fed, inputs, self.place)
         began = time.perf_counter_ns()
         runner.first()
         first = time.perf_counter_ns() - began
-        return Ready(session, self.place, inputs, runner, shapes, bound, fed, pre_ns, first, resetting)
+        return PreparedRuntime(
+            session, self.place, inputs, runner, shapes, bound, fed, pre_ns, first, resetting
+        )

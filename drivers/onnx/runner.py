@@ -14,16 +14,16 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from drivers.inputs.made import DTYPES, NARROW, Input, element_type
-from drivers.measure.timing import Calls, Loop
+from drivers.measure.timing import TimedCalls, TimedLoop
 from drivers.native import loop as native_run
 from drivers.native import ort_api
 from drivers.onnx import session as edge
-from drivers.onnx.units import CPU, Place
+from drivers.onnx.units import CPU, ProviderPlacement
 
 Array = np.ndarray[Any, Any]
 NEW_SHAPES: Final = "output shapes change from run to run: each inference includes their allocation"
 UNBINDABLE: Final = "texts, sequences or maps cannot be bound: each inference includes their conversion"
-HOST: Final = Place(CPU)
+HOST: Final = ProviderPlacement(CPU)
 
 
 class InPlace(Protocol):
@@ -32,7 +32,7 @@ class InPlace(Protocol):
     notes: tuple[str, ...]
 
     @property
-    def loop(self) -> Loop:
+    def loop(self) -> TimedLoop:
         """One inference, to be timed."""
         ...
 
@@ -53,9 +53,11 @@ class InPlace(Protocol):
         ...
 
 
-def in_place(session: Any, feeds: Mapping[str, Array], inputs: Sequence[Input], place: Place) -> InPlace:
+def in_place(
+    session: Any, feeds: Mapping[str, Array], inputs: Sequence[Input], place: ProviderPlacement
+) -> InPlace:
     """The kind that fits the session."""
-    if isinstance(session, ort_api.Session):
+    if isinstance(session, ort_api.NativeSession):
         return NativeRunner(session, feeds, inputs)
     return Runner(session, feeds, inputs, place)
 
@@ -63,7 +65,9 @@ def in_place(session: Any, feeds: Mapping[str, Array], inputs: Sequence[Input], 
 class NativeRunner:
     """By the C interface. All inputs and outputs are tensors of numbers here."""
 
-    def __init__(self, session: ort_api.Session, feeds: Mapping[str, Array], inputs: Sequence[Input]) -> None:
+    def __init__(
+        self, session: ort_api.NativeSession, feeds: Mapping[str, Array], inputs: Sequence[Input]
+    ) -> None:
         by = "compiled" if session.runtime.loop is not None else "ctypes, for want of a C compiler"
         self.notes: tuple[str, ...] = (f"timed by the C interface, loop: {by}",)
         self._names = [port.name for port in session.get_outputs()]
@@ -74,7 +78,7 @@ class NativeRunner:
         self._bound = edge.translated(lambda: native_run.Bound(session, shaped))
 
     @property
-    def loop(self) -> Loop:
+    def loop(self) -> TimedLoop:
         """See `InPlace`."""
         bound: native_run.Bound = self._bound
         return bound
@@ -120,7 +124,7 @@ class Runner:
         session: Any,
         feeds: Mapping[str, Array],
         inputs: Sequence[Input],
-        place: Place = HOST,
+        place: ProviderPlacement = HOST,
         ort: ModuleType | None = None,
     ) -> None:
         self.notes: tuple[str, ...] = ("timed through Python",)
@@ -178,9 +182,9 @@ class Runner:
         binding.synchronize_outputs()
 
     @property
-    def loop(self) -> Loop:
+    def loop(self) -> TimedLoop:
         """See `InPlace`."""
-        return Calls(self.call, self.argument)
+        return TimedCalls(self.call, self.argument)
 
     def first(self) -> None:
         """See `InPlace`."""
@@ -224,7 +228,7 @@ class Runner:
         }
 
 
-def to_ortvalue(ort: ModuleType, fed: Array, made: Input, place: Place = HOST) -> Any:
+def to_ortvalue(ort: ModuleType, fed: Array, made: Input, place: ProviderPlacement = HOST) -> Any:
     """An array as the runtime's own tensor, on the place's device; element types that numpy does not know stay in host memory."""
     number = DTYPES[made.dtype][1]
     if number is None:

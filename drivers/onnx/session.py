@@ -18,7 +18,7 @@ from typing import Any, Final
 from drivers.contract.base import DriverError, OutOfMemory, Unfit, WrongUnit
 from drivers.inputs.made import Input, element_type
 from drivers.native import library
-from drivers.onnx.units import CPU, UNITS, Place, place_for, shown
+from drivers.onnx.units import CPU, UNITS, ProviderPlacement, place_for, shown
 
 PRIVATE_NAME: Final = "model.onnx"
 MAX_PORTS: Final = 2048
@@ -58,7 +58,7 @@ def provider_for(unit: str, available: Sequence[str]) -> str:
     return found
 
 
-def place_of(unit: str, gpu: str = "") -> Place:
+def place_of(unit: str, gpu: str = "") -> ProviderPlacement:
     """Where this onnxruntime runs a unit; from then on the process sees no other GPU than the asked one. Raises `WrongUnit`."""
     provider = provider_for(unit, runtime().get_available_providers())
     os.environ.update(shown(provider, gpu))
@@ -125,7 +125,7 @@ def options(threads: int, optimise: bool) -> Any:
     return chosen
 
 
-def open_session(model: str | bytes, place: Place, chosen: Any) -> Any:
+def open_session(model: str | bytes, place: ProviderPlacement, chosen: Any) -> Any:
     """Create a session: the thing that load times are about. Raises `Unfit` or `OutOfMemory` in plain words."""
     ort = runtime()
     wanted = [CPU] if place.provider == CPU else [(place.provider, dict(place.options)), CPU]

@@ -59,7 +59,7 @@ VISIBLE: Final[Mapping[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ProviderPlacement:
     """Where a unit's session runs and where its inputs and outputs lie."""
 
     provider: str
@@ -69,11 +69,11 @@ class Place:
     """Of the device, as its provider counts."""
 
 
-def place_for(unit: Provider, provider: str, gpu: str) -> Place:
+def place_for(unit: Provider, provider: str, gpu: str) -> ProviderPlacement:
     """`gpu`: which one, by index or UUID; empty: the first. One that has a variable in `VISIBLE` is the first by it."""
     if provider == DML and gpu.isdecimal():
-        return Place(provider, {**unit.options, "device_id": gpu}, MEMORY[DML], int(gpu))
-    return Place(provider, unit.options, MEMORY.get(provider, "cpu"))
+        return ProviderPlacement(provider, {**unit.options, "device_id": gpu}, MEMORY[DML], int(gpu))
+    return ProviderPlacement(provider, unit.options, MEMORY.get(provider, "cpu"))
 
 
 def shown(provider: str, gpu: str) -> dict[str, str]:

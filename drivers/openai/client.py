@@ -19,7 +19,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from drivers.contract.base import Unfit
-from drivers.openai.sse import Answer, Answered
+from drivers.openai.sse import AnswerParser, ChatAnswer
 
 CONNECT_S: Final = 10.0
 DOCUMENT_S: Final = 10.0
@@ -29,7 +29,7 @@ Clock = Callable[[], int]
 """Monotonic nanoseconds."""
 
 
-class Unreachable(Exception):
+class ServerUnreachable(Exception):
     """No connection to the server; one sentence that names neither its address nor the key."""
 
 
@@ -95,7 +95,7 @@ class _Line(asyncio.Protocol):
     def __init__(self, inbox: _Inbox) -> None:
         self.transport: asyncio.Transport | None = None
         self.lost = False
-        self.answer: Answer | None = None
+        self.answer: AnswerParser | None = None
         self.over: asyncio.Future[None] | None = None
         self._inbox = inbox
 
@@ -155,24 +155,24 @@ class Client:
             self._idle.pop().close()
 
     async def warm(self, count: int) -> None:
-        """Have at least `count` idle connections. Raises `Unreachable`."""
+        """Have at least `count` idle connections. Raises `ServerUnreachable`."""
         self._idle = [line for line in self._idle if not line.lost]
         while len(self._idle) < count:
             self._idle.append(await self._connect())
 
-    async def get(self, path: str) -> Answer:
-        """A small document: `http.status`, `http.headers`, `body`. Raises `Unreachable`."""
-        answer = Answer(generates=False)
+    async def get(self, path: str) -> AnswerParser:
+        """A small document: `http.status`, `http.headers`, `body`. Raises `ServerUnreachable`."""
+        answer = AnswerParser(generates=False)
         await self._exchange(answer, self._request("GET", path, b""), DOCUMENT_S)
         return answer
 
     async def ask(
-        self, path: str, body: bytes, answer: Answer, timeout_s: float, *, keep: bool, keep_text: bool
-    ) -> Answered:
+        self, path: str, body: bytes, answer: AnswerParser, timeout_s: float, *, keep: bool, keep_text: bool
+    ) -> ChatAnswer:
         """One request for text. A failure of any kind is told in what it returns."""
         try:
             await self._exchange(answer, self._request("POST", path, body), timeout_s)
-        except Unreachable as why:
+        except ServerUnreachable as why:
             answer.fail(str(why))
         answered = answer.result(keep=keep, keep_text=keep_text)
         return replace(answered, why=self._server.clean(answered.why)) if answered.why else answered
@@ -193,7 +193,7 @@ class Client:
             lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
         return "\r\n".join([*lines, "", ""]).encode("ascii") + body
 
-    async def _exchange(self, answer: Answer, request: bytes, timeout_s: float) -> None:
+    async def _exchange(self, answer: AnswerParser, request: bytes, timeout_s: float) -> None:
         loop = asyncio.get_running_loop()
         while True:
             kept = self._take()
@@ -246,13 +246,13 @@ class Client:
             else:
                 self.addresses = (address,)
                 return line
-        raise Unreachable(f"the endpoint does not answer: {why}")
+        raise ServerUnreachable(f"the endpoint does not answer: {why}")
 
 
 def addresses_of(server: Server) -> tuple[str, ...]:
-    """The server's addresses, in the system's order. Raises `Unreachable`."""
+    """The server's addresses, in the system's order. Raises `ServerUnreachable`."""
     try:
         found = socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
-        raise Unreachable("the endpoint does not answer: its name is not known here") from None
+        raise ServerUnreachable("the endpoint does not answer: its name is not known here") from None
     return tuple(dict.fromkeys(str(entry[4][0]) for entry in found))

@@ -23,14 +23,14 @@ from itertools import islice
 from typing import Final
 
 from drivers.contract.base import (
-    Checked,
+    CheckReport,
     Crashed,
-    Described,
     Event,
-    Found,
-    Measured,
+    MeasureReport,
+    ModelDescription,
     Phase,
-    Progressed,
+    ProgressReport,
+    RunFindings,
     Unfit,
     UnitInfo,
     WorkOrder,
@@ -41,9 +41,9 @@ from drivers.openai import figures as api_figures
 from drivers.openai import prompts, summaries
 from drivers.openai.client import server_of
 from drivers.openai.load import Ask, Sweep, closed_loop, exactly, open_loop, poisson
-from drivers.openai.session import Session, Watch
-from drivers.openai.sse import Answered
-from drivers.openai.workload import MAX_CONCURRENCY, MAX_REQUESTS, Job, Workload, read_workload
+from drivers.openai.session import ApiSession, Watch
+from drivers.openai.sse import ChatAnswer
+from drivers.openai.workload import MAX_CONCURRENCY, MAX_REQUESTS, Workload, WorkloadJob, read_workload
 
 UNIT: Final = "API (OpenAI)"
 URL: Final = "SARK_API_URL"
@@ -63,7 +63,7 @@ NO_REFERENCE: Final = "what a server writes has no reference here"
 
 
 @dataclass(slots=True)
-class Story:
+class ServerFacts:
     """What one run has seen so far."""
 
     figures: dict[str, float] = field(default_factory=dict)
@@ -101,36 +101,36 @@ class ApiDriver:
 
     def load_only(self, order: WorkOrder) -> Iterator[Event]:
         """The server has loaded the model long ago."""
-        yield Progressed(Phase.PREPARE)
-        yield Progressed(Phase.LOAD)
+        yield ProgressReport(Phase.PREPARE)
+        yield ProgressReport(Phase.LOAD)
 
     def run(self, order: WorkOrder) -> Iterator[Event]:
         """Ask, level by level, and tell what came."""
         if order.unit != UNIT:
             raise WrongUnit(f"asked for {order.unit}, this driver only has {UNIT}")
-        yield Progressed(Phase.PREPARE)
+        yield ProgressReport(Phase.PREPARE)
         workload = read_workload(order.model)
         check(workload, order)
         if not self._environ.get(URL):
             raise WrongUnit("no endpoint was named here: sark-node join --api http://127.0.0.1:8000/v1")
-        yield Progressed(Phase.LOAD)
+        yield ProgressReport(Phase.LOAD)
         with self._session() as session:
             served, runtime = session.models(Crashed)
             model = chosen(workload.model, served)
             yield from self._measured(order, workload, session, model, runtime)
 
-    def _session(self) -> Session:
+    def _session(self) -> ApiSession:
         server = server_of(self._environ[URL], self._environ.get(KEY, ""))
-        return Session(server, self._environ.get(NAME, ""))
+        return ApiSession(server, self._environ.get(NAME, ""))
 
     def _measured(
-        self, order: WorkOrder, workload: Workload, session: Session, model: str, runtime: str
+        self, order: WorkOrder, workload: Workload, session: ApiSession, model: str, runtime: str
     ) -> Iterator[Event]:
-        story = Story()
+        story = ServerFacts()
         prompt = prompts.prompts(workload, order.seed)
         ask = session.asking(workload, lambda number: prompts.body(workload, model, prompt(number)))
         warmups = order.warmup or WARMUPS
-        yield Progressed(Phase.WARM_UP, 0, warmups)
+        yield ProgressReport(Phase.WARM_UP, 0, warmups)
         first = workload.concurrency[0]
         warm = Sweep()
         yield from self._level(
@@ -151,7 +151,9 @@ class ApiDriver:
         watch = Watch(session, self.watches)
         base = 2 * LEVEL
         timed = Sweep()
-        kept = ask(base, order.runs, keep=True, texts=KEPT_TEXTS if workload.job is Job.SUMMARISE else 0)
+        kept = ask(
+            base, order.runs, keep=True, texts=KEPT_TEXTS if workload.job is WorkloadJob.SUMMARISE else 0
+        )
         session.connect(first)
         used = time.process_time()
         work = exactly(timed, kept, order.runs, base, first, session.clock, bad=allowed(order.runs))
@@ -193,11 +195,11 @@ class ApiDriver:
                 story.notes.append(f"full at {rate:g} requests a second: not tried: {left}")
                 break
         story.figures |= watch.figures()
-        yield Progressed(Phase.CHECK)
+        yield ProgressReport(Phase.CHECK)
         answers = [answer for answer in timed.in_order if not answer.why]
-        if workload.job is Job.SUMMARISE:
+        if workload.job is WorkloadJob.SUMMARISE:
             story.figures |= self._rouge(story, timed)
-        yield Described(
+        yield ModelDescription(
             UNIT,
             self.name,
             runtime,
@@ -208,8 +210,8 @@ class ApiDriver:
             order.seed,
             (*notes_on(workload, model, order.runs, answers), *watch.notes, *story.notes),
         )
-        yield Found(story.figures, series_of(answers))
-        yield Measured(
+        yield RunFindings(story.figures, series_of(answers))
+        yield MeasureReport(
             tuple(answer.e2e_ns or 0 for answer in answers),
             tuple(answer.e2e_ns or 0 for answer in warm.in_order),
             used,
@@ -220,11 +222,11 @@ class ApiDriver:
             began_ns=timed.began_ns,
         )
         digest = hashlib.sha256("".join(answer.sha256 for answer in answers).encode()).hexdigest()
-        yield Checked(None, digest, None, None, NO_REFERENCE)
+        yield CheckReport(None, digest, None, None, NO_REFERENCE)
 
     def _told(
         self,
-        story: Story,
+        story: ServerFacts,
         prefix: str,
         sweep: Sweep,
         workload: Workload,
@@ -241,7 +243,7 @@ class ApiDriver:
         story.done += len(sweep.answers)
         watch.look()
 
-    def _rouge(self, story: Story, timed: Sweep) -> dict[str, float]:
+    def _rouge(self, story: ServerFacts, timed: Sweep) -> dict[str, float]:
         texts = summaries.articles()
         written = [
             (texts[number % len(texts)], answer.text)
@@ -254,7 +256,7 @@ class ApiDriver:
 
     def _level(
         self,
-        session: Session,
+        session: ApiSession,
         sweep: Sweep,
         work: Coroutine[object, object, None],
         phase: Phase,
@@ -262,12 +264,12 @@ class ApiDriver:
         total: int,
     ) -> Iterator[Event]:
         """Run a level, telling progress between its steps; nothing else runs in this process meanwhile."""
-        yield Progressed(phase, min(done, total), total)
+        yield ProgressReport(phase, min(done, total), total)
         gc.collect()
         gc.disable()
         try:
             for _ in session.steps(work, STEP_S):
-                yield Progressed(phase, min(done + len(sweep.answers), total), total)
+                yield ProgressReport(phase, min(done + len(sweep.answers), total), total)
         finally:
             gc.enable()
 
@@ -287,7 +289,7 @@ def check(workload: Workload, order: WorkOrder) -> None:
         raise Unfit(f"runs ({order.runs}) may be at most {MAX_REQUESTS} for an API")
     if order.runs * workload.max_tokens > MAX_TIMES:
         raise Unfit(f"runs × max_tokens ({order.runs * workload.max_tokens}) may be at most {MAX_TIMES}")
-    if workload.job is Job.SUMMARISE:
+    if workload.job is WorkloadJob.SUMMARISE:
         summaries.need_rouge()
     most = max(requests_of(workload, order.runs, 4 * max(workload.concurrency)), order.runs)
     prompts.check_size(workload, most)
@@ -348,7 +350,7 @@ def shift(ask: Ask, base: int) -> Ask:
     return lambda number: ask(base + number)
 
 
-def series_of(answers: list[Answered]) -> dict[str, tuple[int, ...]]:
+def series_of(answers: list[ChatAnswer]) -> dict[str, tuple[int, ...]]:
     """Raw nanoseconds of the timed requests, in the order in which they were sent."""
     all_series = {
         "ttft": tuple(time for answer in answers if (time := answer.ttft_ns) is not None),
@@ -359,13 +361,13 @@ def series_of(answers: list[Answered]) -> dict[str, tuple[int, ...]]:
     return {name: times[:MAX_TIMES] for name, times in all_series.items() if times}
 
 
-def notes_on(workload: Workload, model: str, runs: int, answers: list[Answered]) -> list[str]:
+def notes_on(workload: Workload, model: str, runs: int, answers: list[ChatAnswer]) -> list[str]:
     """What one has to know to read the figures."""
     notes = [
         f"model {model[:120]!r}, {workload.endpoint}, max_tokens {workload.max_tokens}, temperature {workload.temperature:g}",
         f"timed: {runs} requests, {workload.concurrency[0]} in flight",
     ]
-    if workload.job is Job.SUMMARISE:
+    if workload.job is WorkloadJob.SUMMARISE:
         notes.append("prompts: articles to summarise")
     elif workload.prompts:
         notes.append(

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Final
 
-from drivers.openai.sse import Answered, Ended
+from drivers.openai.sse import ChatAnswer, StreamEnd
 from drivers.openai.workload import Objectives
 
 MIN_SAMPLES: Final = {90: 44, 99: 459}
@@ -32,15 +32,15 @@ def rate_name(rate: float) -> str:
 
 
 def of_level(
-    prefix: str, answers: Sequence[Answered], wall_s: float, slo: Objectives, *, planned: bool = False
+    prefix: str, answers: Sequence[ChatAnswer], wall_s: float, slo: Objectives, *, planned: bool = False
 ) -> dict[str, float]:
     """The figures of one level. `planned`: sent at given times. `prefix` ends with an underscore; it is empty for the level whose times
     travel raw, and no percentiles are made of these here."""
-    complete = [answer for answer in answers if answer.ended is Ended.COMPLETE]
+    complete = [answer for answer in answers if answer.ended is StreamEnd.COMPLETE]
     figures: dict[str, float] = {
         "requests": len(answers),
-        "requests_failed": sum(answer.ended is Ended.FAILED for answer in answers),
-        "requests_incomplete": sum(answer.ended is Ended.INCOMPLETE for answer in answers),
+        "requests_failed": sum(answer.ended is StreamEnd.FAILED for answer in answers),
+        "requests_incomplete": sum(answer.ended is StreamEnd.INCOMPLETE for answer in answers),
     }
     if wall_s > 0:
         figures["requests_per_s"] = len(complete) / wall_s
@@ -62,7 +62,7 @@ def of_level(
     return {prefix + name: value for name, value in figures.items()}
 
 
-def _tokens(complete: Sequence[Answered], wall_s: float) -> dict[str, float]:
+def _tokens(complete: Sequence[ChatAnswer], wall_s: float) -> dict[str, float]:
     """Of tokens, only where the server told them for each answer: a sum without some of them would be too small."""
     figures: dict[str, float] = {}
     output = [answer.output_tokens for answer in complete if answer.output_tokens is not None]
@@ -91,7 +91,7 @@ def percentiles(name: str, times: Sequence[int]) -> dict[str, float]:
     }
 
 
-def meets(answer: Answered, slo: Objectives) -> bool:
+def meets(answer: ChatAnswer, slo: Objectives) -> bool:
     """Whether a complete answer was as fast as was wanted. One token has no time between tokens."""
     for limit, time in (
         (slo.ttft_ms, answer.ttft_ns),
@@ -103,7 +103,7 @@ def meets(answer: Answered, slo: Objectives) -> bool:
     return True
 
 
-def _unknown(complete: Sequence[Answered], slo: Objectives) -> bool:
+def _unknown(complete: Sequence[ChatAnswer], slo: Objectives) -> bool:
     """Something is wanted that nobody could see."""
     if slo.ttft_ms is not None and any(answer.ttft_ns is None for answer in complete):
         return True

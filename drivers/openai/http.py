@@ -14,7 +14,7 @@ _DIGITS: Final = re.compile(rb"[0-9]{1,12}")
 _HEX: Final = re.compile(rb"[0-9A-Fa-f]{1,8}")
 
 
-class Broken(Exception):
+class BrokenResponse(Exception):
     """The server sent what is no answer; one sentence."""
 
 
@@ -38,7 +38,7 @@ class Http:
         return self.status != 0 or bool(self._buffer)
 
     def feed(self, data: bytes) -> bytes:
-        """What of the body has come. Raises `Broken`."""
+        """What of the body has come. Raises `BrokenResponse`."""
         self._buffer += data
         body = bytearray()
         while self._step(body):
@@ -46,11 +46,11 @@ class Http:
         return bytes(body)
 
     def end(self) -> None:
-        """The connection has ended. Raises `Broken` when more was due."""
+        """The connection has ended. Raises `BrokenResponse` when more was due."""
         if self._state == "body" and self._left is None and not self._chunked:
             self.done = True
         if not self.done:
-            raise Broken("the connection ended before the answer did")
+            raise BrokenResponse("the connection ended before the answer did")
 
     def _step(self, body: bytearray) -> bool:
         if self.done:
@@ -67,12 +67,12 @@ class Http:
         if self._state == "size":
             size = line.partition(b";")[0].strip()
             if not _HEX.fullmatch(size):
-                raise Broken("the answer is not in chunks as it says")
+                raise BrokenResponse("the answer is not in chunks as it says")
             self._left = int(size, 16)
             self._state = "body" if self._left else "trailers"
         elif self._state == "gap":
             if line:
-                raise Broken("the answer is not in chunks as it says")
+                raise BrokenResponse("the answer is not in chunks as it says")
             self._state = "size"
         elif not line:  # the end of the trailers
             self.done = True
@@ -82,7 +82,7 @@ class Http:
         end = self._buffer.find(b"\n")
         if end < 0:
             if len(self._buffer) > MAX_HEAD:
-                raise Broken("the answer is not in chunks as it says")
+                raise BrokenResponse("the answer is not in chunks as it says")
             return None
         line = bytes(self._buffer[:end]).removesuffix(b"\r")
         del self._buffer[: end + 1]
@@ -92,9 +92,11 @@ class Http:
         end = self._buffer.find(b"\r\n\r\n")
         if end < 0:
             if len(self._buffer) > MAX_HEAD:
-                raise Broken(f"the head of the answer is longer than {MAX_HEAD // 1024} KiB, or is none")
+                raise BrokenResponse(
+                    f"the head of the answer is longer than {MAX_HEAD // 1024} KiB, or is none"
+                )
             if not b"HTTP/".startswith(self._buffer[:5]):
-                raise Broken("this is no HTTP")
+                raise BrokenResponse("this is no HTTP")
             return False
         first, *lines = bytes(self._buffer[:end]).split(b"\r\n")
         del self._buffer[: end + 4]
@@ -104,7 +106,7 @@ class Http:
             or len(words) < 2
             or not re.fullmatch(rb"[1-5][0-9][0-9]", words[1])
         ):
-            raise Broken("this is no HTTP/1.1")
+            raise BrokenResponse("this is no HTTP/1.1")
         self.status = int(words[1])
         self.headers = {
             name.strip().lower(): value.strip() for name, _, value in (line.partition(b":") for line in lines)
@@ -120,7 +122,7 @@ class Http:
             return True
         if length is not None:
             if not _DIGITS.fullmatch(length):
-                raise Broken("the answer's length is no number")
+                raise BrokenResponse("the answer's length is no number")
             self._left = int(length)
             self.done = self._left == 0
         elif self.status in (204, 304):

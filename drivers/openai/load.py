@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from drivers.openai.client import Clock
-from drivers.openai.sse import Answered, Ended
+from drivers.openai.sse import ChatAnswer, StreamEnd
 
 LOOK_NS: Final = 100_000_000
 """Between two looks at whether the server keeps up."""
 
-Ask = Callable[[int], Awaitable[Answered]]
+Ask = Callable[[int], Awaitable[ChatAnswer]]
 """Sends the request of that number."""
 
 
@@ -25,7 +25,7 @@ Ask = Callable[[int], Awaitable[Answered]]
 class Sweep:
     """A level as it goes: what has come so far, in the order in which the requests were sent."""
 
-    answers: dict[int, Answered] = field(default_factory=dict)
+    answers: dict[int, ChatAnswer] = field(default_factory=dict)
     flying: int = 0
     most_flying: int = 0
     began_ns: int = 0
@@ -36,11 +36,11 @@ class Sweep:
     bad: int = 0
     """Failed or incomplete."""
 
-    def put(self, number: int, answered: Answered) -> None:
+    def put(self, number: int, answered: ChatAnswer) -> None:
         """One more has come."""
         self.answers[number] = answered
         self.flying -= 1
-        if answered.ended is Ended.COMPLETE:
+        if answered.ended is StreamEnd.COMPLETE:
             self.complete += 1
         else:
             self.bad += 1
@@ -51,7 +51,7 @@ class Sweep:
         self.most_flying = max(self.most_flying, self.flying)
 
     @property
-    def in_order(self) -> list[Answered]:
+    def in_order(self) -> list[ChatAnswer]:
         """What came."""
         return [self.answers[number] for number in sorted(self.answers)]
 

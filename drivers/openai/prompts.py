@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from drivers.contract.base import Unfit
 from drivers.openai import summaries
-from drivers.openai.workload import Endpoint, Job, Workload
+from drivers.openai.workload import Endpoint, Workload, WorkloadJob
 
 MAX_BYTES: Final = 64 * 1024 * 1024
 """Of all requests of one level, which are made before it begins."""
@@ -32,7 +32,7 @@ Prompt = Callable[[int], str]
 
 def prompts(workload: Workload, seed: int) -> Prompt:
     """The prompts of a workload. Made ones differ from their first word on, so that no server can have kept their beginning."""
-    if workload.job is Job.SUMMARISE:
+    if workload.job is WorkloadJob.SUMMARISE:
         texts = [article.prompt for article in summaries.articles()]
         return lambda number: texts[number % len(texts)]
     if workload.prompts:

@@ -74,7 +74,7 @@ def name_of(process: psutil.Process) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ServerReading:
     """The server's processes at one moment. Sizes in bytes; None: not to be seen."""
 
     rss: int | None = None
@@ -156,7 +156,9 @@ def read_counters(page: bytes) -> dict[str, float]:
     return found
 
 
-def differences(before: Reading, after: Reading, wall_s: float, most_rss: int | None) -> dict[str, float]:
+def differences(
+    before: ServerReading, after: ServerReading, wall_s: float, most_rss: int | None
+) -> dict[str, float]:
     """The figures of the window between two readings. `most_rss`: the largest that was seen at levels' ends.
 
     The peak is what the processes themselves say, where it rose meanwhile (of several processes: the sum, though they need not have had

@@ -11,9 +11,9 @@ from typing import Final, Protocol, Self
 
 from drivers.contract.base import Crashed, DriverError
 from drivers.openai import server_process
-from drivers.openai.client import Client, Server, Unreachable
+from drivers.openai.client import Client, Server, ServerUnreachable
 from drivers.openai.load import Ask
-from drivers.openai.sse import Answer, Answered, words_of
+from drivers.openai.sse import AnswerParser, ChatAnswer, words_of
 from drivers.openai.workload import MAX_NAME, Endpoint, Workload
 
 MAX_MODELS: Final = 1000
@@ -27,7 +27,7 @@ class Build(Protocol):
     def __call__(self, base: int, count: int = 0, *, keep: bool = False, texts: int = 0) -> Ask: ...
 
 
-class Session:
+class ApiSession:
     """Use as a context: its loop and connections end with it."""
 
     def __init__(
@@ -60,7 +60,7 @@ class Session:
         try:
             self._client = self._client or Client(self.server, self.clock)
             answer = self._runner.run(self._client.get(f"{self.server.path}/models"))
-        except Unreachable as why:
+        except ServerUnreachable as why:
             raise error(str(why)) from None
         if answer.why:
             raise error(f"the endpoint gives no list of its models: {self.server.clean(answer.why)}")
@@ -96,7 +96,7 @@ class Session:
         assert self._client is not None
         try:
             self._runner.run(self._client.warm(count))
-        except Unreachable as why:
+        except ServerUnreachable as why:
             raise Crashed(str(why)) from None
 
     def asking(self, workload: Workload, body: Callable[[int], bytes]) -> Build:
@@ -108,11 +108,11 @@ class Session:
         def build(base: int, count: int = 0, *, keep: bool = False, texts: int = 0) -> Ask:
             ready = {number: body(number) for number in range(base, base + count)}
 
-            async def ask(number: int) -> Answered:
+            async def ask(number: int) -> ChatAnswer:
                 return await client.ask(
                     path,
                     ready.pop(number) if number in ready else body(number),
-                    Answer(max_tokens=workload.max_tokens, stream=workload.stream),
+                    AnswerParser(max_tokens=workload.max_tokens, stream=workload.stream),
                     workload.timeout_s,
                     keep=keep,
                     keep_text=number - base < texts,
@@ -127,7 +127,7 @@ class Session:
         assert self._client is not None
         try:
             answer = self._runner.run(self._client.get(path))
-        except Unreachable:
+        except ServerUnreachable:
             return b""
         return bytes(answer.body) if answer.http.status == 200 and not answer.why else b""
 
@@ -150,7 +150,7 @@ class Session:
 class Watch:
     """What is seen of the server beside its answers: nothing, or its processes and counters where these are here and may be looked at."""
 
-    def __init__(self, session: Session, wanted: bool) -> None:
+    def __init__(self, session: ApiSession, wanted: bool) -> None:
         """The first look, if it is `wanted` by the owner and the server is on this host."""
         self._session = session
         self._processes = (
@@ -182,10 +182,10 @@ class Watch:
         wall_s = (self._session.clock() - self._began_ns) / 1e9
         return server_process.differences(self._before, self._read(), wall_s, self._most)
 
-    def _read(self) -> server_process.Reading:
+    def _read(self) -> server_process.ServerReading:
         if not self._processes:
-            return server_process.Reading()
+            return server_process.ServerReading()
         rss, highest, cpu_s = server_process.read_processes(self._processes)
         gpu = server_process.gpu_bytes(frozenset(process.pid for process in self._processes))
         page = server_process.read_counters(self._session.page("/metrics"))
-        return server_process.Reading(rss, highest, cpu_s, gpu, page)
+        return server_process.ServerReading(rss, highest, cpu_s, gpu, page)

@@ -15,7 +15,7 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Any, Final
 
-from drivers.openai.http import Broken, Http
+from drivers.openai.http import BrokenResponse, Http
 
 MAX_LINE: Final = 256 * 1024
 MAX_BODY: Final = 4 * 1024 * 1024
@@ -27,7 +27,7 @@ MAX_SAID: Final = 200
 MAX_TOKENS: Final = 2**31
 
 
-class Ended(StrEnum):
+class StreamEnd(StrEnum):
     """How a request ended."""
 
     COMPLETE = "complete"
@@ -37,10 +37,10 @@ class Ended(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class ChatAnswer:
     """One request, as its client saw it. Times in nanoseconds from the moment at which it was sent; None: not seen."""
 
-    ended: Ended
+    ended: StreamEnd
     why: str = ""
     """Of one that is not complete, in one sentence."""
     ttft_ns: int | None = None
@@ -70,7 +70,7 @@ class Answered:
 
 
 @dataclass(slots=True)
-class Answer:
+class AnswerParser:
     """An answer in the making. `feed` it, `end` it, then ask for `result`. Times are of one monotonic clock."""
 
     sent_ns: int = 0
@@ -110,7 +110,7 @@ class Answer:
         self._now = now_ns
         try:
             self._take(now_ns, self.http.feed(data))
-        except Broken as why:
+        except BrokenResponse as why:
             self.fail(str(why))
 
     def end(self) -> None:
@@ -120,7 +120,7 @@ class Answer:
         try:
             self.http.end()
             self._take(self._now, b"")
-        except Broken as why:
+        except BrokenResponse as why:
             self.fail(str(why))
 
     def fail(self, why: str) -> None:
@@ -132,17 +132,19 @@ class Answer:
         if not self.http.status:
             return
         if 300 <= self.http.status < 400:
-            raise Broken(f"HTTP {self.http.status}: it redirects, which is not followed: give the final URL")
+            raise BrokenResponse(
+                f"HTTP {self.http.status}: it redirects, which is not followed: give the final URL"
+            )
         kind = self.http.headers.get(b"content-type", b"").lower()
         self._streams = self.generates and self.stream and kind.startswith(b"text/event-stream")
         self._bytes += len(data)
         if self._streams and self.http.status == 200:
             if self._bytes > MAX_LINE + self.max_tokens * BYTES_PER_TOKEN:
-                raise Broken(f"the answer is longer than {self.max_tokens} tokens can be")
+                raise BrokenResponse(f"the answer is longer than {self.max_tokens} tokens can be")
             self._lines(now_ns, data)
         else:
             if self._bytes > MAX_BODY:
-                raise Broken(f"the answer is longer than {MAX_BODY // 1024**2} MiB")
+                raise BrokenResponse(f"the answer is longer than {MAX_BODY // 1024**2} MiB")
             self.body += data
         if self.http.done:
             self._whole(now_ns)
@@ -155,7 +157,7 @@ class Answer:
             start = end + 1
         del self._line[:start]
         if len(self._line) > MAX_LINE:
-            raise Broken(f"a line of the answer is longer than {MAX_LINE // 1024} KiB")
+            raise BrokenResponse(f"a line of the answer is longer than {MAX_LINE // 1024} KiB")
 
     def _event(self, now_ns: int, line: bytes) -> None:
         if not line.startswith(b"data:"):
@@ -167,7 +169,7 @@ class Answer:
         said = _object(payload, "a line of the stream")
         self._usage_of(said)
         if "error" in said:
-            raise Broken(f"the server gave up: {words_of(payload)}")
+            raise BrokenResponse(f"the server gave up: {words_of(payload)}")
         for choice in _choices(said)[:1]:
             text = text_of(choice)
             if text:
@@ -182,7 +184,7 @@ class Answer:
             self._length > MAX_LINE + self.max_tokens * TEXT_PER_TOKEN
             or len(self._stamps) > 16 + 2 * self.max_tokens
         ):
-            raise Broken(f"more text came than {self.max_tokens} tokens can hold")
+            raise BrokenResponse(f"more text came than {self.max_tokens} tokens can hold")
         self._text.append(text)
 
     def _whole(self, now_ns: int) -> None:
@@ -191,23 +193,23 @@ class Answer:
             return
         kind = self.http.headers.get(b"content-type", b"").decode("ascii", "replace")
         if self.http.status != 200:
-            raise Broken(f"HTTP {self.http.status}: {words_of(bytes(self.body))}")
+            raise BrokenResponse(f"HTTP {self.http.status}: {words_of(bytes(self.body))}")
         if self._streams:
             if not self._stamps:
-                raise Broken("no text came")
+                raise BrokenResponse("no text came")
             if not self.finished:
-                raise Broken("the stream broke off without a finish_reason or [DONE]")
+                raise BrokenResponse("the stream broke off without a finish_reason or [DONE]")
             return
         if self.stream and "json" not in kind:
-            raise Broken(f"the answer is {kind[:60] or 'of no type'}, not text/event-stream")
+            raise BrokenResponse(f"the answer is {kind[:60] or 'of no type'}, not text/event-stream")
         said = _object(bytes(self.body), "the answer")
         self.body.clear()
         if self.stream:
-            raise Broken("the answer came in one piece although a stream was asked for")
+            raise BrokenResponse("the answer came in one piece although a stream was asked for")
         self._usage_of(said)
         text = "".join(text_of(choice) for choice in _choices(said)[:1])
         if not text:
-            raise Broken("no text came")
+            raise BrokenResponse("no text came")
         self._stamps.append(now_ns)
         self._add(text)
         self.finished = True
@@ -217,13 +219,13 @@ class Answer:
         if isinstance(usage, dict):
             self._usage = (_count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens")))
 
-    def result(self, *, keep: bool, keep_text: bool = False) -> Answered:
+    def result(self, *, keep: bool, keep_text: bool = False) -> ChatAnswer:
         """What came. `keep`: with the times between pieces and the text's hash; else only what a level's figures need."""
         stamps, text = self._stamps, "".join(self._text)
-        ended = Ended.COMPLETE if not self.why else Ended.INCOMPLETE if stamps else Ended.FAILED
+        ended = StreamEnd.COMPLETE if not self.why else StreamEnd.INCOMPLETE if stamps else StreamEnd.FAILED
         gaps = tuple(late - early for early, late in pairwise(stamps)) if keep else ()
         prompt_tokens, output_tokens = self._usage
-        return Answered(
+        return ChatAnswer(
             ended=ended,
             why=self.why,
             ttft_ns=stamps[0] - self.sent_ns if stamps and self.stream else None,
@@ -271,9 +273,9 @@ def _object(payload: bytes, what: str) -> dict[str, Any]:
     try:
         said = json.loads(payload)
     except (ValueError, RecursionError):
-        raise Broken(f"{what} is not JSON: {words_of(payload)[:60]}") from None
+        raise BrokenResponse(f"{what} is not JSON: {words_of(payload)[:60]}") from None
     if not isinstance(said, dict):
-        raise Broken(f"{what} is not a JSON object")
+        raise BrokenResponse(f"{what} is not a JSON object")
     return said
 
 

@@ -49,7 +49,7 @@ class Endpoint(StrEnum):
     COMPLETIONS = "completions"
 
 
-class Job(StrEnum):
+class WorkloadJob(StrEnum):
     """What the prompts are for."""
 
     GENERATE = "generate"
@@ -89,7 +89,7 @@ class Workload:
     ignore_eos: bool = False
     """Ask for exactly `max_tokens` tokens, which vLLM and llama.cpp understand."""
     stream: bool = True
-    job: Job = Job.GENERATE
+    job: WorkloadJob = WorkloadJob.GENERATE
     requests: int | None = None
     """Of each level after the first; None: as many as timed ones of the task, and at least four for each stream."""
     concurrency: tuple[int, ...] = (1,)
@@ -125,7 +125,7 @@ def workload_of(given: object) -> Workload:
     for key, value in table.items():
         made.update(KEYS[key](value))
     workload = Workload(**made)
-    if workload.job is Job.SUMMARISE and (workload.prompts or "prompts" in table):
+    if workload.job is WorkloadJob.SUMMARISE and (workload.prompts or "prompts" in table):
         raise _Bad("prompts: the articles are the prompts of `task: summarise`; leave them out")
     return workload
 
@@ -230,7 +230,7 @@ KEYS: Final[Mapping[str, Callable[[object], Mapping[str, Any]]]] = {
     "seed": lambda value: {"seed": _whole(value, "seed", 0, 2**31 - 1)},
     "ignore_eos": lambda value: {"ignore_eos": _truth(value, "ignore_eos")},
     "stream": lambda value: {"stream": _truth(value, "stream")},
-    "task": lambda value: {"job": _word(value, "task", Job)},
+    "task": lambda value: {"job": _word(value, "task", WorkloadJob)},
     "requests": lambda value: {"requests": _whole(value, "requests", 1, MAX_REQUESTS)},
     "concurrency": _levels,
     "rates": _rates,

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from drivers.sandbox import landlock, mounts, rlimits, seccomp
-from drivers.sandbox.mounts import Act, Plan, Step
+from drivers.sandbox.mounts import MountAction, MountPlan, MountStep
 
 CLONE_NEWNS, CLONE_NEWCGROUP, CLONE_NEWUTS = 0x00020000, 0x02000000, 0x04000000
 CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x08000000, 0x10000000, 0x20000000, 0x40000000
@@ -115,7 +115,7 @@ def try_out(full: bool, code: tuple[str, ...]) -> NoReturn:
 # -- the porter ------------------------------------------------------------------------------------------------------------
 
 
-def begin_view(plan: Plan) -> None:
+def begin_view(plan: MountPlan) -> None:
     """No network but with `plan.network`, and below `STAGE` all of the view that does not depend on the launch. Raises OSError saying
     at which step.
     """
@@ -131,7 +131,7 @@ def begin_view(plan: Plan) -> None:
     _take_all(lib, mounts.kept_base(plan.reads, plan.devices).steps, plan)
 
 
-def finish_view(plan: Plan) -> None:
+def finish_view(plan: MountPlan) -> None:
     """Put the model and the folder of `plan` into the view, move into it, give up all rights. Raises OSError saying at which step."""
     lib = libc()
     begun = mounts.kept_base(plan.reads, plan.devices)
@@ -146,23 +146,23 @@ def finish_view(plan: Plan) -> None:
         no_rights(lib)
 
 
-def _take_all(lib: ctypes.CDLL, steps: Sequence[Step], plan: Plan) -> None:
+def _take_all(lib: ctypes.CDLL, steps: Sequence[MountStep], plan: MountPlan) -> None:
     for step in steps:
         with doing(f"{step.act} {step.path}"):
             _take(lib, STAGE, step, plan)
 
 
-def _take(lib: ctypes.CDLL, root: str, step: Step, plan: Plan) -> None:
+def _take(lib: ctypes.CDLL, root: str, step: MountStep, plan: MountPlan) -> None:
     place = root + step.path
     match step.act:
-        case Act.FOLDER:
+        case MountAction.FOLDER:
             os.makedirs(place, mode=0o755, exist_ok=True)  # noqa: PTH103
-        case Act.FILE:
+        case MountAction.FILE:
             os.close(os.open(place, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644))
-        case Act.LINK:
+        case MountAction.LINK:
             with contextlib.suppress(FileExistsError):
                 os.symlink(step.source, place)  # noqa: PTH211
-        case Act.BIND:
+        case MountAction.BIND:
             try:
                 _mount(lib, step.source, place, None, MS_BIND | MS_REC, None)
             except FileNotFoundError:  # of the system, gone since the zygote looked
@@ -170,17 +170,17 @@ def _take(lib: ctypes.CDLL, root: str, step: Step, plan: Plan) -> None:
                     raise
                 return
             _only(lib, place, _RDONLY | _NOSUID | _NODEV | (_NOEXEC if step.source == plan.model else 0))
-        case Act.DEVICE:
+        case MountAction.DEVICE:
             _mount(lib, step.source, place, None, MS_BIND | MS_REC, None)
             _only(lib, place, _NOSUID | _NOEXEC)
-        case Act.PROC:
+        case MountAction.PROC:
             _mount(lib, "proc", place, "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, None)
             for name in mounts.PROC_SHUT:
                 shut = f"{place}/{name}"
                 if mounts.kind(shut):
                     _mount(lib, shut, shut, None, MS_BIND, None)
                     _only(lib, shut, _RDONLY)
-        case Act.ROOM:
+        case MountAction.ROOM:
             os.makedirs(place, mode=0o700, exist_ok=True)  # noqa: PTH103
             room = f"size={plan.room_bytes},mode=700,nr_inodes=4096"
             _mount(lib, "sark", place, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, room)
@@ -236,7 +236,7 @@ def die_with_keeper(verdict: int) -> None:
 # -- the worker ------------------------------------------------------------------------------------------------------------
 
 
-def shut_calls(plan: Plan, *, all_of_it: bool) -> tuple[str, ...]:
+def shut_calls(plan: MountPlan, *, all_of_it: bool) -> tuple[str, ...]:
     """Landlock and the call filter, for good; what of them is not to be had here, in words.
 
     `all_of_it`: a missing filter raises OSError. Otherwise one of the two is enough, and OSError says that there is neither.
@@ -266,7 +266,7 @@ def shut_calls(plan: Plan, *, all_of_it: bool) -> tuple[str, ...]:
     return tuple(missing)
 
 
-def prepare(plan: Plan) -> None:
+def prepare(plan: MountPlan) -> None:
     """In the zygote: make once what each launch forked from it needs."""
     mounts.kept_base(plan.reads, plan.devices)
     seccomp.prepared(WORKER, plan.network, plan.gpu, True)

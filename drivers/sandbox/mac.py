@@ -11,7 +11,7 @@ import json
 from pathlib import PurePosixPath
 from typing import Any, Final
 
-from drivers.sandbox.mounts import Plan
+from drivers.sandbox.mounts import MountPlan
 
 HOMES: Final = ("/Users", "/Volumes", "/private/var/root", "/Library/Keychains")
 """Where people keep what is theirs."""
@@ -24,7 +24,7 @@ def real(path: str) -> str:
     return f"{OWN}{path}" if path.startswith(("/tmp/", "/var/", "/etc/")) else path  # noqa: S108
 
 
-def profile(plan: Plan) -> str:
+def profile(plan: MountPlan) -> str:
     """The rules in the sandbox's own language; later ones win."""
 
     def paths(kind: str, *some: str) -> str:
@@ -54,7 +54,7 @@ def system_library() -> Any:
     return ctypes.CDLL("/usr/lib/libSystem.dylib")
 
 
-def shut(library: Any, plan: Plan) -> None:
+def shut(library: Any, plan: MountPlan) -> None:
     """Enter it, for good. Raises OSError with the system's own words."""
     said = ctypes.c_char_p()
     if library.sandbox_init(profile(plan).encode(), ctypes.c_uint64(0), ctypes.byref(said)):

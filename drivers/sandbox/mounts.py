@@ -1,6 +1,6 @@
 """What a shut-in process sees of the file system: its plan, and the mounts that make it.
 
-`Plan` says it once; the mounts of the full tier and the Landlock rules of both tiers are made of it, here, by pure functions.
+`MountPlan` says it once; the mounts of the full tier and the Landlock rules of both tiers are made of it, here, by pure functions.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ ROOT_BYTES: Final = 4 * MIB
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MountPlan:
     """One launch's view. Paths are absolute and the same inside as outside."""
 
     folder: str
@@ -76,14 +76,14 @@ def plan(
     in_dev: Iterable[str],
     network: bool = False,
     gpu: bool = False,
-) -> Plan:
+) -> MountPlan:
     """What a launch needs. `code`: see `code_folders`; `in_dev`: the names in /dev."""
     accelerators = [f"/dev/{name}" for name in sorted(in_dev) if gpu and name.startswith(GPU_DEVICES)]
     reads = (*SYSTEM, *KERNEL, *(OF_NETWORK if network else ()), *code)
-    return Plan(folder, model, tuple(reads), (*DEVICES, *accelerators), room_bytes, network, gpu)
+    return MountPlan(folder, model, tuple(reads), (*DEVICES, *accelerators), room_bytes, network, gpu)
 
 
-def landlock_rules(wanted: Plan, *, in_view: bool) -> tuple[tuple[str, int], ...]:
+def landlock_rules(wanted: MountPlan, *, in_view: bool) -> tuple[tuple[str, int], ...]:
     """(path, rights) for `landlock.restrict`; `in_view`: there is nothing but the plan to be read, so that one rule says it.
 
     Of /proc the rest is the kernel's affair: Landlock hides other processes' secrets.
@@ -93,7 +93,7 @@ def landlock_rules(wanted: Plan, *, in_view: bool) -> tuple[tuple[str, int], ...
     return (*((path, READ) for path in paths if path), *writes, *((path, DEVICE) for path in wanted.devices))
 
 
-class Act(StrEnum):
+class MountAction(StrEnum):
     """One step of making the view."""
 
     FOLDER = "folder"
@@ -106,20 +106,20 @@ class Act(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class MountStep:
     """`path` is made below the new root; `source` is what a link says or what is bound."""
 
-    act: Act
+    act: MountAction
     path: str
     source: str = ""
 
 
-class Made:
+class MountedView:
     """A view as it grows: what is there already need not be made again."""
 
-    def __init__(self, kind: Callable[[str], str], before: Made | None = None) -> None:
+    def __init__(self, kind: Callable[[str], str], before: MountedView | None = None) -> None:
         self.kind = kind
-        self.steps: list[Step] = list(before.steps) if before else []
+        self.steps: list[MountStep] = list(before.steps) if before else []
         self.there: set[str] = set(before.there) if before else {"", "/"}
         self.bound: set[str] = set(before.bound) if before else set()
 
@@ -137,9 +137,9 @@ class Made:
             return
         self.folder(path.rpartition("/")[0])
         self.there.add(path)
-        self.steps.append(Step(Act.FOLDER, path))
+        self.steps.append(MountStep(MountAction.FOLDER, path))
 
-    def bind(self, path: str, act: Act) -> None:
+    def bind(self, path: str, act: MountAction) -> None:
         """What is there, at its own place."""
         what = self.kind(path)
         if not what or path in self.there or self.within(path):
@@ -152,42 +152,42 @@ class Made:
             what = self.kind(os.path.realpath(path))
         self.there.add(path)
         self.bound.add(path)
-        self.steps.append(Step(Act.FOLDER if what == "folder" else Act.FILE, path))
-        self.steps.append(Step(act, path, path))
+        self.steps.append(MountStep(MountAction.FOLDER if what == "folder" else MountAction.FILE, path))
+        self.steps.append(MountStep(act, path, path))
 
     def link(self, path: str, to: str) -> None:
         """A symbolic link, where nothing else is."""
         if path not in self.there:
             self.there.add(path)
-            self.steps.append(Step(Act.LINK, path, to))
+            self.steps.append(MountStep(MountAction.LINK, path, to))
 
 
-def base(reads: Iterable[str], devices: Iterable[str], kind: Callable[[str], str]) -> Made:
+def base(reads: Iterable[str], devices: Iterable[str], kind: Callable[[str], str]) -> MountedView:
     """What the launches of one driver have in common."""
-    made = Made(kind)
+    made = MountedView(kind)
     for path in sorted(set(reads) - {"", "/"}):
-        made.bind(path, Act.BIND)
+        made.bind(path, MountAction.BIND)
     for path in sorted(devices):
-        made.bind(path, Act.DEVICE)
+        made.bind(path, MountAction.DEVICE)
     made.folder("/dev")
     made.folder("/proc")
-    made.steps.append(Step(Act.PROC, "/proc"))
+    made.steps.append(MountStep(MountAction.PROC, "/proc"))
     return made
 
 
 @cache
-def kept_base(reads: tuple[str, ...], devices: tuple[str, ...]) -> Made:
+def kept_base(reads: tuple[str, ...], devices: tuple[str, ...]) -> MountedView:
     """`base` of this file system; a zygote makes it once, and each launch forked from it has it."""
     return base(reads, devices, kind)
 
 
-def steps(wanted: Plan, begun: Made) -> tuple[Step, ...]:
+def steps(wanted: MountPlan, begun: MountedView) -> tuple[MountStep, ...]:
     """The steps in order. `begun` is `base` of the plan."""
-    made = Made(begun.kind, begun)
+    made = MountedView(begun.kind, begun)
     if wanted.model:
-        made.bind(wanted.model, Act.BIND)
+        made.bind(wanted.model, MountAction.BIND)
     made.folder(wanted.folder)
-    made.steps.append(Step(Act.ROOM, wanted.folder))
+    made.steps.append(MountStep(MountAction.ROOM, wanted.folder))
     made.link("/dev/shm", wanted.folder)  # noqa: S108
     made.link("/tmp", wanted.folder)  # noqa: S108
     return tuple(made.steps)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from drivers.contract.base import MIB, Limits
-from drivers.sandbox.mounts import Plan
+from drivers.sandbox.mounts import MountPlan
 
 if sys.platform != "win32":
     import resource
@@ -34,7 +34,7 @@ class Tier(StrEnum):
     """What it uses is bounded, what it reaches is not."""
 
 
-class NotShutIn(Exception):
+class SandboxError(Exception):
     """A launch could not be shut in as far as it was to be. Says at which step, and why."""
 
 
@@ -43,7 +43,7 @@ class Shelter:
     """How one launch is shut in."""
 
     tier: Tier
-    plan: Plan
+    plan: MountPlan
 
 
 STACK_BYTES: Final = 80 * MIB

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 
-from drivers.sandbox.rlimits import NotShutIn, Shelter, Tier
+from drivers.sandbox.rlimits import SandboxError, Shelter, Tier
 
 
 def shut(shelter: Shelter) -> None:
-    """The last thing before the model is touched: give up, for good, what the shelter's tier takes away. Raises `NotShutIn`."""
+    """The last thing before the model is touched: give up, for good, what the shelter's tier takes away. Raises `SandboxError`."""
     if shelter.tier is Tier.NONE:
         return
     try:
@@ -21,6 +21,6 @@ def shut(shelter: Shelter) -> None:
 
             mac.shut(mac.system_library(), shelter.plan)
         else:
-            raise NotShutIn(f"this system has no sandbox of tier {shelter.tier}")
+            raise SandboxError(f"this system has no sandbox of tier {shelter.tier}")
     except OSError as why:
-        raise NotShutIn(str(why)) from why
+        raise SandboxError(str(why)) from why

@@ -1,6 +1,6 @@
 """Does a driver keep the contract? Plain functions that raise AssertionError, for the tests of any driver.
 
-    from drivers.conformance import Subject, check_all
+    from drivers.testing.conformance import Subject, check_all
     def test_my_driver_keeps_the_contract() -> None:
         check_all(Subject("mydriver", unit="CPU (Mine)", model="tests/small.bin"))
 
@@ -16,15 +16,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from drivers.contract.base import (
-    Checked,
-    Described,
+    CheckReport,
     Event,
     Limits,
-    Loaded,
     LoadKind,
-    Measured,
+    LoadReport,
+    MeasureReport,
+    ModelDescription,
     Phase,
-    Progressed,
+    ProgressReport,
     Unfit,
     WorkOrder,
 )
@@ -86,34 +86,34 @@ def unit_is_offered(subject: Subject, zygote: Zygote) -> None:
 def one_launch_tells_its_whole_story(subject: Subject, zygote: Zygote) -> None:
     """One of each fact; as many samples as runs; warm-up apart; what ran is named."""
     events = _run(subject, zygote, runs=7)
-    for kind in (Described, Measured, Checked):
+    for kind in (ModelDescription, MeasureReport, CheckReport):
         assert sum(isinstance(event, kind) for event in events) == 1, f"exactly one {kind.__name__} is due"
     assert len(_loads(events)) == int(subject.loads), (
         "exactly one load in a fresh process is due, if there is any"
     )
-    measured = next(event for event in events if isinstance(event, Measured))
+    measured = next(event for event in events if isinstance(event, MeasureReport))
     assert len(measured.samples_ns) == 7, f"7 runs were asked for, {len(measured.samples_ns)} samples came"
     assert measured.warmup_ns, "the inferences before the timed ones are kept apart, not left out"
     assert all(sample > 0 for sample in measured.samples_ns), "an inference takes time"
-    described = next(event for event in events if isinstance(event, Described))
+    described = next(event for event in events if isinstance(event, ModelDescription))
     assert (described.unit, described.driver) == (subject.unit, subject.driver), (
         f"something else ran: {described}"
     )
     assert described.providers, "what really ran has to be named"
-    phases = [event.phase for event in events if isinstance(event, Progressed)]
+    phases = [event.phase for event in events if isinstance(event, ProgressReport)]
     order = [phase for phase in Phase if phase in phases]
     assert sorted(phases, key=order.index) == phases, f"phases out of order: {phases}"
     assert Phase.LOAD in phases, "loading has to be announced before it starts"
     assert Phase.RUN in phases, "the timed inferences have to be announced"
 
 
-def _loads(events: list[Event]) -> list[Loaded]:
+def _loads(events: list[Event]) -> list[LoadReport]:
     """Those in fresh processes: the warm one is the parent's doing."""
-    return [event for event in events if isinstance(event, Loaded) and event.kind is not LoadKind.WARM]
+    return [event for event in events if isinstance(event, LoadReport) and event.kind is not LoadKind.WARM]
 
 
 def _counts(events: list[Event]) -> list[int]:
-    return [len(event.samples_ns) for event in events if isinstance(event, Measured)]
+    return [len(event.samples_ns) for event in events if isinstance(event, MeasureReport)]
 
 
 def runs_are_shared_out(subject: Subject, zygote: Zygote) -> None:
@@ -121,7 +121,7 @@ def runs_are_shared_out(subject: Subject, zygote: Zygote) -> None:
     events = _run(subject, zygote, runs=13, loads=3)
     assert len(_loads(events)) == 3, "3 launches were asked for, each with a load"
     assert _counts(events) == [5, 4, 4], f"13 runs over 3 launches, these came: {_counts(events)}"
-    for kind in (Described, Checked):
+    for kind in (ModelDescription, CheckReport):
         assert sum(isinstance(event, kind) for event in events) == 1, f"{kind.__name__} is told by one launch"
 
 

@@ -29,13 +29,13 @@ from typing import Any, Final
 
 from drivers.contract.base import (
     MIB,
-    Checked,
-    Described,
+    CheckReport,
     Event,
-    Loaded,
-    Measured,
+    LoadReport,
+    MeasureReport,
+    ModelDescription,
     Phase,
-    Progressed,
+    ProgressReport,
     Unfit,
     UnitInfo,
     WorkOrder,
@@ -73,12 +73,12 @@ class FakeDriver:
         if order.unit != UNIT:
             raise WrongUnit(f"asked for {order.unit}, this driver only has {UNIT}")
         script = read_script(order.model)
-        yield Progressed(Phase.PREPARE)
-        yield Progressed(Phase.LOAD)
+        yield ProgressReport(Phase.PREPARE)
+        yield ProgressReport(Phase.LOAD)
         _act(script, Phase.LOAD, order)
         load_ms = float(script.get("load_ms", 1.0))
         _pause(script, load_ms)
-        yield Loaded(round(load_ms * 1e6), None, None)
+        yield LoadReport(round(load_ms * 1e6), None, None)
 
     def run(self, order: WorkOrder) -> Iterator[Event]:
         """Loads, then 'runs' with exactly the scripted times."""
@@ -87,7 +87,7 @@ class FakeDriver:
         latencies = [float(ms) for ms in script.get("latencies_ms", [1.0])]
         runs = order.runs if order.window_s is None else WINDOW_RUNS
         warmup = order.warmup_floor if order.warmup is None else max(1, order.warmup)
-        yield Described(
+        yield ModelDescription(
             UNIT,
             self.name,
             "script",
@@ -99,7 +99,7 @@ class FakeDriver:
             (ANNOUNCED,),
             batch=order.batch,
         )
-        yield Progressed(Phase.WARM_UP, warmup, warmup)
+        yield ProgressReport(Phase.WARM_UP, warmup, warmup)
         _act(script, Phase.WARM_UP, order)
         samples: list[int] = []
         told = time.perf_counter()
@@ -108,15 +108,15 @@ class FakeDriver:
             samples.append(round(latency * 1e6))
             if done in (1, runs // 2, runs) or time.perf_counter() - told > TELL_S:
                 told = time.perf_counter()
-                yield Progressed(Phase.RUN, done, runs, latency)
+                yield ProgressReport(Phase.RUN, done, runs, latency)
         _act(script, Phase.RUN, order)
         wall = sum(samples) / 1e9
-        yield Measured(tuple(samples), (samples[0],) * warmup, wall, wall, None, 0, None)
-        yield Progressed(Phase.CHECK)
+        yield MeasureReport(tuple(samples), (samples[0],) * warmup, wall, wall, None, 0, None)
+        yield ProgressReport(Phase.CHECK)
         _act(script, Phase.CHECK, order)
         agrees = bool(script.get("agrees", True)) if order.check else None
         why = "" if agrees else "the script says so"
-        yield Checked(agrees, hashlib.sha256(Path(order.model).read_bytes()).hexdigest(), None, None, why)
+        yield CheckReport(agrees, hashlib.sha256(Path(order.model).read_bytes()).hexdigest(), None, None, why)
 
 
 def read_script(path: str, environment: Mapping[str, str] = os.environ) -> dict[str, Any]:

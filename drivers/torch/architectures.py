@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from drivers.contract.base import MIB, Unfit
-from drivers.contract.formats import Kind, read_json
+from drivers.contract.formats import ModelFormat, read_json
 from drivers.torch.safetensors import Weights, read
 
 DECLARATION: Final = "model.json"
@@ -158,9 +158,9 @@ def declare(told: Mapping[str, object]) -> Declaration:
     return Declaration(str(name), sizes)
 
 
-def open_declared(model: Path, kind: Kind) -> tuple[Declaration, Weights]:
+def open_declared(model: Path, kind: ModelFormat) -> tuple[Declaration, Weights]:
     """The declaration and the weights of a model, which fit each other. Raises `Unfit` with the first that does not."""
-    if kind is Kind.DECLARED:
+    if kind is ModelFormat.DECLARED:
         files = sorted(model.glob("*.safetensors"))
         if len(files) != 1:
             raise Unfit(f"the model's folder holds {len(files)} safetensors files; one is taken")

@@ -21,7 +21,7 @@ from drivers.contract.formats import (
     NOT_FOR_STRANGERS,
     RUNS_CODE,
     UNPICKLES,
-    Kind,
+    ModelFormat,
     kind_of,
     members,
     read_json,
@@ -43,18 +43,18 @@ _EXPORTED: Final = re.compile(
 )
 
 
-def examine(model: Path, trusted: bool) -> Kind:
+def examine(model: Path, trusted: bool) -> ModelFormat:
     """The kind of a model for the Torch units, fit to be handed to torch. Raises `Unfit` with what is wrong and what to do."""
     kind = kind_of(model)
     if kind in UNPICKLES:
         raise Unfit(NO_PICKLE.format(kind=kind))
     if kind in RUNS_CODE and not trusted:
         raise Unfit(NOT_FOR_STRANGERS.format(kind=kind))
-    if kind is Kind.TORCHSCRIPT:
+    if kind is ModelFormat.TORCHSCRIPT:
         _only(model, _TORCHSCRIPT, kind)
-    elif kind is Kind.EXPORTED:
+    elif kind is ModelFormat.EXPORTED:
         _check_exported(model)
-    elif kind not in (Kind.SAFETENSORS, Kind.DECLARED):
+    elif kind not in (ModelFormat.SAFETENSORS, ModelFormat.DECLARED):
         raise Unfit(
             "the Torch units run TorchScript, torch.export programs, and safetensors with a declared architecture; "
             f"this is none of them ({kind})"
@@ -62,7 +62,7 @@ def examine(model: Path, trusted: bool) -> Kind:
     return kind
 
 
-def _only(model: Path, known: re.Pattern[str], kind: Kind) -> dict[str, int]:
+def _only(model: Path, known: re.Pattern[str], kind: ModelFormat) -> dict[str, int]:
     inside = members(model)
     odd = next((name for name in inside if not known.fullmatch(name)), None)
     if odd is not None:
@@ -79,7 +79,7 @@ def _check_exported(model: Path) -> None:
         raise Unfit(
             "the torch.export program is in an old format, which holds pickles: save it again with torch.export.save"
         )
-    inside = _only(model, _EXPORTED, Kind.EXPORTED)
+    inside = _only(model, _EXPORTED, ModelFormat.EXPORTED)
     for name in inside:
         if not name.endswith("_config.json"):
             continue

@@ -12,20 +12,20 @@ from pathlib import Path
 from typing import Any, Final
 
 from drivers.contract.base import (
-    Checked,
-    Described,
+    CheckReport,
     DriverError,
     Event,
-    Found,
-    Loaded,
-    Measured,
+    LoadReport,
+    MeasureReport,
+    ModelDescription,
     Phase,
-    Progressed,
+    ProgressReport,
+    RunFindings,
     Unfit,
     UnitInfo,
     WorkOrder,
 )
-from drivers.contract.formats import Kind
+from drivers.contract.formats import ModelFormat
 from drivers.contract.hardware import threads_for, threads_notes
 from drivers.torch.units import CPU, UNITS, device_for, provider, verify_device
 
@@ -87,7 +87,7 @@ class TorchDriver:
             if live.device != "cpu":
                 notes.append("each inference includes waiting until the device has finished it")
             with plain_words():
-                loop = timing.Calls(ready.call, ready.fed)
+                loop = timing.TimedCalls(ready.call, ready.fed)
                 story = timing.measure_calls(loop, order, ready.first_ns, ready.resetting)
                 measured = yield from timing.gathered(story, notes)
             if order.brief:
@@ -100,7 +100,7 @@ class TorchDriver:
 class _Live:
     """The model on its device."""
 
-    kind: Kind
+    kind: ModelFormat
     network: Any
     device: str
 
@@ -127,18 +127,18 @@ def _load(order: WorkOrder, made: list[_Live]) -> Iterator[Event]:
     from drivers.torch.archive import examine
     from drivers.torch.models import load, runtime
 
-    yield Progressed(Phase.PREPARE)
+    yield ProgressReport(Phase.PREPARE)
     torch = runtime()
     device = device_for(torch, order.unit, order.gpu)
     kind = examine(Path(order.model), order.trusted)
-    if kind is Kind.EXPORTED:
+    if kind is ModelFormat.EXPORTED:
         importlib.import_module("drivers.torch.exporting")
     torch.set_num_threads(threads_for(order.threads))
     wait = _waiter(torch, device)
     if device != "cpu":
         torch.zeros(1, device=device)  # the device's own start belongs to no model
         wait()
-    yield Progressed(Phase.LOAD)
+    yield ProgressReport(Phase.LOAD)
     baseline = memory.resident_bytes()
     resetting = memory.reset_peak()
     began = time.perf_counter_ns()
@@ -148,7 +148,7 @@ def _load(order: WorkOrder, made: list[_Live]) -> Iterator[Event]:
     peak = memory.peak_bytes(resetting)
     verify_device(order.unit, device, _places(network.module))
     made.append(_Live(kind, network, device))
-    yield Loaded(took, baseline, peak)
+    yield LoadReport(took, baseline, peak)
 
 
 def _waiter(torch: Any, device: str) -> Callable[[], object]:
@@ -217,7 +217,7 @@ def _caller(torch: Any, live: _Live) -> Callable[[tuple[Any, ...]], object]:
 
 
 def _told(
-    order: WorkOrder, live: _Live, ready: _Ready, notes: list[str], measured: Measured
+    order: WorkOrder, live: _Live, ready: _Ready, notes: list[str], measured: MeasureReport
 ) -> Iterator[Event]:
     """What is told once for a task: what ran and where, whether it is right, what the device held."""
     from drivers.inputs.feeds import post_run
@@ -242,7 +242,7 @@ def _told(
         figures["post_ms"] = took / 1e6
         notes += said
     notes += [*unused(inputs, order.dims), f"format: {live.kind}"]
-    yield Described(
+    yield ModelDescription(
         unit=order.unit,
         driver="torch",
         runtime=f"torch {torch.__version__}",
@@ -255,25 +255,27 @@ def _told(
         batch=order.batch,
     )
     yield measured
-    yield Progressed(Phase.CHECK)
+    yield ProgressReport(Phase.CHECK)
     yield _checked(order, live, ready, outputs, narrow)
     if figures:
-        yield Found(figures)
+        yield RunFindings(figures)
 
 
-def _checked(order: WorkOrder, live: _Live, ready: _Ready, outputs: dict[str, Any], narrow: bool) -> Checked:
+def _checked(
+    order: WorkOrder, live: _Live, ready: _Ready, outputs: dict[str, Any], narrow: bool
+) -> CheckReport:
     """Against the CPU with float32 weights where the model's have fewer digits; without fused kernels and optimised graphs."""
     from drivers.onnx.check import check, digest, unstable
     from drivers.torch.models import as_arrays, flat_outputs, load, plain_words, runtime, to_tensor
 
     torch = runtime()
     if not order.check:
-        return Checked(None, digest(outputs), None, None, "not asked for")
+        return CheckReport(None, digest(outputs), None, None, "not asked for")
     with plain_words():
         again = as_arrays(flat_outputs(ready.call(ready.fed)))
     if unstable(outputs, again):
         words = "the model answers differently each time: nothing to compare with"
-        return Checked(None, digest(outputs), None, None, words)
+        return CheckReport(None, digest(outputs), None, None, words)
     words = ""
     reference: dict[str, Any] | None = None
     for wide in (True, False) if narrow else (False,):
@@ -291,7 +293,7 @@ def _checked(order: WorkOrder, live: _Live, ready: _Ready, outputs: dict[str, An
         except DriverError as why:
             words = f"no reference: {why}"[:1000]
     if reference is None:
-        return Checked(None, digest(outputs), None, None, words)
+        return CheckReport(None, digest(outputs), None, None, words)
     return check(outputs, reference, HALF if narrow else None)
 
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from drivers.contract.base import DriverError, OutOfMemory, Unfit, WorkOrder
-from drivers.contract.formats import Kind
+from drivers.contract.formats import ModelFormat
 from drivers.inputs.feeds import NAMES, declared
 from drivers.inputs.made import Input
 from drivers.torch import archive
@@ -42,7 +42,7 @@ def runtime() -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
+class ModelGraph:
     """A model on its device, ready to be called with tensors in the order of `inputs`."""
 
     call: Callable[..., Any]
@@ -80,14 +80,14 @@ def _short(why: Exception) -> str:
     return f"{type(why).__name__}: {' '.join(lines[-2:] if len(lines) > 3 else lines)[:500]}"
 
 
-def load(kind: Kind, order: WorkOrder, device: str, wide: bool = False) -> Network:
+def load(kind: ModelFormat, order: WorkOrder, device: str, wide: bool = False) -> ModelGraph:
     """The model on the device. `wide`: its floating parameters as float32, for a reference. Raises a `DriverError`."""
     model = Path(order.model)
     with plain_words():
         match kind:
-            case Kind.TORCHSCRIPT:
+            case ModelFormat.TORCHSCRIPT:
                 return _script(model, order, device, wide)
-            case Kind.EXPORTED:
+            case ModelFormat.EXPORTED:
                 return _exported(model, device)
             case _:
                 return _declared(model, kind, device, wide)
@@ -96,7 +96,7 @@ def load(kind: Kind, order: WorkOrder, device: str, wide: bool = False) -> Netwo
 # -- the formats ---------------------------------------------------------------------------------------------------------
 
 
-def _script(model: Path, order: WorkOrder, device: str, wide: bool) -> Network:
+def _script(model: Path, order: WorkOrder, device: str, wide: bool) -> ModelGraph:
     torch = runtime()
     module = torch.jit.load(str(model), map_location=device).eval()
     if wide:
@@ -114,10 +114,10 @@ def _script(model: Path, order: WorkOrder, device: str, wide: bool) -> Network:
         names = ", ".join(one.name for one in arguments)
         raise Unfit(f"the campaign declares the input {unknown[0][:60]!r}; the model's are {names[:200]}")
     inputs = tuple(declared(name, order.inputs[name]) for name in given)
-    return Network(lambda *fed: module(**dict(zip(given, fed, strict=True))), module, inputs)
+    return ModelGraph(lambda *fed: module(**dict(zip(given, fed, strict=True))), module, inputs)
 
 
-def _exported(model: Path, device: str) -> Network:
+def _exported(model: Path, device: str) -> ModelGraph:
     torch = runtime()
     for name, pickled in archive.sample_inputs(model).items():
         _try_restricted(name, pickled)
@@ -134,7 +134,7 @@ def _exported(model: Path, device: str) -> Network:
         return module(*args, **kwargs)
 
     plain = _is_flat(torch, spec, len(inputs))
-    return Network(
+    return ModelGraph(
         module if plain else call,
         module,
         inputs,
@@ -188,7 +188,7 @@ def _told(name: object, held: Any) -> Input:
     )
 
 
-def _declared(model: Path, kind: Kind, device: str, wide: bool) -> Network:
+def _declared(model: Path, kind: ModelFormat, device: str, wide: bool) -> ModelGraph:
     torch = runtime()
     declaration, weights = open_declared(model, kind)
     with torch.device("meta"):
@@ -200,7 +200,7 @@ def _declared(model: Path, kind: Kind, device: str, wide: bool) -> Network:
     module = module.to(device=device, dtype=getattr(torch, dtype)).eval()
     if declaration.architecture == "transformer-encoder":
         module.enable_nested_tensor = False
-    return Network(module, module, (Input("x", NAMES[dtype], declaration.input_shape()),))
+    return ModelGraph(module, module, (Input("x", NAMES[dtype], declaration.input_shape()),))
 
 
 def tensor_of(torch: Any, weights: Weights, name: str) -> Any:
@@ -276,7 +276,7 @@ def as_arrays(tensors: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
 
 __all__ = [
     "DriverError",
-    "Network",
+    "ModelGraph",
     "as_arrays",
     "flat_outputs",
     "load",

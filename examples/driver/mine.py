@@ -12,18 +12,18 @@ from pathlib import Path
 
 from drivers.contract import memory
 from drivers.contract.base import (
-    Checked,
-    Described,
+    CheckReport,
     Event,
-    Loaded,
+    LoadReport,
+    ModelDescription,
     Phase,
-    Progressed,
+    ProgressReport,
     Unfit,
     UnitInfo,
     WorkOrder,
     WrongUnit,
 )
-from drivers.measure.timing import Calls, gathered, measure_calls
+from drivers.measure.timing import TimedCalls, gathered, measure_calls
 
 UNIT = "CPU (Mine)"
 RUNTIME = "mine 1.0"
@@ -44,14 +44,14 @@ class MineDriver:
 
     def load_only(self, order: WorkOrder) -> Iterator[Event]:
         """One load in this process."""
-        yield Progressed(Phase.PREPARE)
+        yield ProgressReport(Phase.PREPARE)
         if order.unit != UNIT:
             raise WrongUnit(f"{order.unit} is not offered here")
-        yield Progressed(Phase.LOAD)
+        yield ProgressReport(Phase.LOAD)
         before, resetting = memory.resident_bytes(), memory.reset_peak()
         began = time.perf_counter_ns()
         self.model = load(order.model)
-        yield Loaded(time.perf_counter_ns() - began, before, memory.peak_bytes(resetting))
+        yield LoadReport(time.perf_counter_ns() - began, before, memory.peak_bytes(resetting))
 
     def run(self, order: WorkOrder) -> Iterator[Event]:
         """Load, warm up, time, check."""
@@ -62,9 +62,9 @@ class MineDriver:
         first_ns = time.perf_counter_ns() - began
         notes: list[str] = []
         measured = yield from gathered(
-            measure_calls(Calls(infer, self.model), order, first_ns, resetting), notes
+            measure_calls(TimedCalls(infer, self.model), order, first_ns, resetting), notes
         )
-        yield Described(
+        yield ModelDescription(
             unit=order.unit,
             driver=self.name,
             runtime=RUNTIME,
@@ -76,9 +76,9 @@ class MineDriver:
             notes=tuple(notes),  # how the warm-up went is among them
         )
         yield measured
-        yield Progressed(Phase.CHECK)
+        yield ProgressReport(Phase.CHECK)
         digest = hashlib.sha256(str(answer).encode()).hexdigest()
-        yield Checked(None, digest, None, None, "nothing to compare with")
+        yield CheckReport(None, digest, None, None, "nothing to compare with")
 
 
 def load(path: str) -> int:

@@ -59,7 +59,7 @@ def live_members(manifest: PoolManifest, ends: Mapping[PeerId, float], now: floa
     )
 
 
-class Patience:
+class RetryPauses:
     """When somebody who was not let in may try again: soon at first, for its ticket may be on the way, then ever later."""
 
     FIRST_S: Final = 3.0

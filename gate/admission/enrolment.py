@@ -15,8 +15,8 @@ from typing import Final
 import structlog
 
 from protocol.errors import NotPermitted, ResourceError
-from protocol.messages.index import Refused
-from protocol.messages.pool import Enrol, Enrolled, Member, PoolManifest
+from protocol.messages.index import RefusedMessage
+from protocol.messages.pool import Enrolled, EnrolRequest, PoolManifest, PoolMember
 from protocol.words import Reason, Role
 from swarm.base.home import Home
 from swarm.net.addresses import PeerId
@@ -38,31 +38,33 @@ _TAKEN_BACK: Final = "what this pool gave for that was taken back"
 log = structlog.get_logger("sark.gate")
 
 
-class Enrolment:
-    """Answers `Enrol`. Reads the pools of the home anew each time: they may have been made, or changed, a moment ago."""
+class PoolEnrolment:
+    """Answers `EnrolRequest`. Reads the pools of the home anew each time: they may have been made, or changed, a moment ago."""
 
     def __init__(self, home: Home, wall: Callable[[], float]) -> None:
         self._home = home
         self._wall = wall
 
-    def __call__(self, peer: PeerId, message: Enrol) -> Enrolled | Refused:
+    def __call__(self, peer: PeerId, message: EnrolRequest) -> Enrolled | RefusedMessage:
         """Let a peer in, or say why not."""
         try:
             pools = own_pools(self._home, lambda exc: log.warning("pool.unusable", why=exc.what))
             pool = next((pool for pool in pools if pool.id == message.pool), None)
             if pool is None:
-                return Refused(reason=Reason.UNKNOWN, detail="the key of that pool is not at this gate")
+                return RefusedMessage(
+                    reason=Reason.UNKNOWN, detail="the key of that pool is not at this gate"
+                )
             return self._enrol(pool, peer, message)
         except NotPermitted as exc:
             log.info("pool.refused", pool=message.pool, peer=peer, why=exc.what)
-            return Refused(reason=Reason.NOT_ALLOWED, detail=exc.what)
+            return RefusedMessage(reason=Reason.NOT_ALLOWED, detail=exc.what)
         except ResourceError as exc:
             log.warning("pool.unusable", pool=message.pool, why=exc.what)
-            return Refused(
+            return RefusedMessage(
                 reason=Reason.NOT_SERVING, detail="the gate cannot use its disk now", retry_after_s=60.0
             )
 
-    def _enrol(self, pool: OwnPool, peer: PeerId, message: Enrol) -> Enrolled:
+    def _enrol(self, pool: OwnPool, peer: PeerId, message: EnrolRequest) -> Enrolled:
         now = self._wall()
         manifest = pool.manifest()
         shown = _shown(pool, peer, message, now)
@@ -95,7 +97,7 @@ class Enrolment:
         return Enrolled(token=token, body=signed.body, signature=signed.signature)
 
 
-def _called(manifest: PoolManifest, peer: PeerId, message: Enrol) -> str:
+def _called(manifest: PoolManifest, peer: PeerId, message: EnrolRequest) -> str:
     """What the manifest calls a newcomer: as it says, unless another is called so; who is in keeps its name.
 
     Raises `NotPermitted` for a name that reads as a peer id or a ticket's id: an owner could not tell whom it takes back.
@@ -129,18 +131,18 @@ def is_peer(text: str) -> bool:
     return True
 
 
-def _line(manifest: PoolManifest, peer: PeerId, role: Role) -> Member | None:
+def _line(manifest: PoolManifest, peer: PeerId, role: Role) -> PoolMember | None:
     return next((m for m in manifest.members if (m.peer, m.role) == (peer, role)), None)
 
 
-def _lesser(before: Member, line: Member) -> Member:
+def _lesser(before: PoolMember, line: PoolMember) -> PoolMember:
     """What both lines allow; the team is the one that the owner named last."""
     slots = [each.slots for each in (before, line) if each.slots is not None]
     priority = min(before.priority, line.priority)
     return before.model_copy(update={"priority": priority, "slots": min(slots, default=None)})
 
 
-def within_line(grant: Grant, line: Member) -> Grant:
+def within_line(grant: Grant, line: PoolMember) -> Grant:
     """The grant, at most what the manifest's line says."""
     slots = [each for each in (grant.slots, line.slots) if each is not None]
     return replace(
@@ -151,9 +153,9 @@ def within_line(grant: Grant, line: Member) -> Grant:
     )
 
 
-def member_of(peer: PeerId, role: Role, name: str, grant: Grant) -> Member:
+def member_of(peer: PeerId, role: Role, name: str, grant: Grant) -> PoolMember:
     """The manifest's line about somebody with that grant."""
-    return Member(
+    return PoolMember(
         peer=peer, role=role, name=name, team=grant.team, priority=grant.priority, slots=grant.slots
     )
 
@@ -180,7 +182,7 @@ class _Shown:
     ticket: bool
 
 
-def _shown(pool: OwnPool, peer: PeerId, message: Enrol, now: float) -> _Shown:
+def _shown(pool: OwnPool, peer: PeerId, message: EnrolRequest, now: float) -> _Shown:
     """What the shown token gives. Raises `NotPermitted`."""
     try:
         bearer = prove_bearer(message.token, pool.id, now=now, leeway_s=CLOCK_S)

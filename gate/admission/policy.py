@@ -15,15 +15,15 @@ from typing import Final
 import structlog
 import trio
 
-from gate.admission.admission import Admission, Patience, live_members
+from gate.admission.admission import Admission, RetryPauses, live_members
 from gate.settings import Admit, GateSettings
 from protocol.errors import NotPermitted, ResourceError
-from protocol.messages.index import Refused
+from protocol.messages.index import RefusedMessage
 from protocol.messages.pool import PoolManifest
-from protocol.messages.work import Present, Presented
+from protocol.messages.work import CredentialsReply, ShowCredentials
 from protocol.words import Reason, Right
 from swarm.base.home import Home
-from swarm.index.server import Buckets
+from swarm.index.server import TokenBuckets
 from swarm.net.addresses import PeerId, split_peer
 from swarm.net.identity import load_or_create
 from swarm.pools.owner import own_pools
@@ -49,7 +49,7 @@ class _Visitor:
     """Wall seconds."""
 
 
-class Reception:
+class AdmissionPolicy:
     """Lets in, or not. `run` must be running for changes on disk to be seen."""
 
     def __init__(
@@ -71,9 +71,9 @@ class Reception:
         self.admission = Admission(settings.admit, self._always, frozenset(settings.allow))
         self.refused: Counter[str] = Counter()
         """How often somebody was not let in, by what it wanted."""
-        self._patience = Patience()
-        self._shows = Buckets(SHOWS_PER_S)
-        self._all_shows = Buckets(SHOWS_PER_S_OF_ALL)
+        self._patience = RetryPauses()
+        self._shows = TokenBuckets(SHOWS_PER_S)
+        self._all_shows = TokenBuckets(SHOWS_PER_S_OF_ALL)
         self._visitors: OrderedDict[PeerId, _Visitor] = OrderedDict()
 
     # -- asking ----------------------------------------------------------------------------------------------------------
@@ -95,13 +95,15 @@ class Reception:
         admission = self.admission
         return peer in admission.always or peer in admission.allow or peer in admission.members
 
-    def refusal(self, peer: PeerId, wanted: str) -> Refused | None:
+    def refusal(self, peer: PeerId, wanted: str) -> RefusedMessage | None:
         """The answer for somebody who is not let in; None: it is. `wanted`: `index`, `pool` or `relay`, for the count."""
         if self.lets_in(peer):
             return None
         self.refused[wanted] += 1
         again = self._patience.pause(peer) if self.admission.admit is Admit.TICKET else None
-        return Refused(reason=Reason.NOT_ALLOWED, detail=self.admission.why_not(peer), retry_after_s=again)
+        return RefusedMessage(
+            reason=Reason.NOT_ALLOWED, detail=self.admission.why_not(peer), retry_after_s=again
+        )
 
     def operates(self, peer: PeerId) -> bool:
         """Whether that peer may read the gate's status."""
@@ -119,30 +121,32 @@ class Reception:
 
     # -- being told ------------------------------------------------------------------------------------------------------
 
-    def present(self, peer: PeerId, message: Present, now: float) -> Presented | Refused:
+    def present(
+        self, peer: PeerId, message: ShowCredentials, now: float
+    ) -> CredentialsReply | RefusedMessage:
         """A visitor shows whose it is. `now`: seconds of the monotonic clock."""
         wait = self._shows.wait(now, peer) or self._all_shows.wait(now, "")
         if wait:
-            return Refused(
+            return RefusedMessage(
                 reason=Reason.OVERLOADED, detail="too many permissions are shown", retry_after_s=wait
             )
         operated = message.issuer in self._operators
         if (
             self.admission.admit is Admit.OPEN and not operated
         ):  # it makes no difference: nothing is looked at
-            return Presented(principal=peer, rights=(), priority=0)
+            return CredentialsReply(principal=peer, rights=(), priority=0)
         try:
             if not operated and not self.admission.lets_in(message.issuer):
                 raise NotPermitted("nobody known here has signed this permission")
             proof = prove(message.token, message.issuer, peer, now=self._wall())
         except NotPermitted as exc:
             self.refused["permission"] += 1
-            return Refused(reason=Reason.NOT_ALLOWED, detail=exc.what)
+            return RefusedMessage(reason=Reason.NOT_ALLOWED, detail=exc.what)
         self._visitors.pop(peer, None)
         self._visitors[peer] = _Visitor(message.issuer, proof.expires)
         if len(self._visitors) > MAX_VISITORS:
             self._visitors.popitem(last=False)
-        return Presented(
+        return CredentialsReply(
             principal=proof.principal,
             rights=(Right.STATUS,) if self.operates(peer) else (),
             priority=0,

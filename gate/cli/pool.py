@@ -21,7 +21,7 @@ from swarm.base.settings import RoleSettings, SettingsError
 from swarm.join.known_gates import local_gates, remember_gates, remembered_gates
 
 if TYPE_CHECKING:
-    from swarm.pools.membership import Joined
+    from swarm.pools.membership import Membership
     from swarm.pools.owner import OwnPool
 
 app = typer.Typer()
@@ -53,7 +53,7 @@ def create(
 
     This home's own scheduler may submit to the pool from now on.
     """
-    from protocol.messages.pool import Member
+    from protocol.messages.pool import PoolMember
     from swarm.net.identity import load_or_create
     from swarm.pools.manifests import with_member
     from swarm.pools.owner import create_pool
@@ -61,7 +61,7 @@ def create(
     home: Home = ctx.obj
     made = create_pool(home, name, _given_gates(ctx, gate))
     me = load_or_create(home.key("scheduler")).peer_id
-    made.change(lambda m: with_member(m, Member(peer=me, role=Role.SUBMIT, name="owner")))
+    made.change(lambda m: with_member(m, PoolMember(peer=me, role=Role.SUBMIT, name="owner")))
     print(f"pool {name} is made: {made.id}")
     print(f"  its key: {made.folder / 'pool.key'}   keep a copy: who has it has the pool")
     print(f"  invite a device: sark-node pool invite {_quoted(name)}")
@@ -241,7 +241,7 @@ def members(
         console.print(f"taken back: {peer}", markup=False, highlight=False)
 
 
-def _only_joined(ctx: typer.Context, name: str) -> Joined | None:
+def _only_joined(ctx: typer.Context, name: str) -> Membership | None:
     """The joined pool of that name, or id; None: there is none, or one of that name was made here."""
     from swarm.pools.membership import joined_pools
     from swarm.pools.owner import own_pools
@@ -253,7 +253,7 @@ def _only_joined(ctx: typer.Context, name: str) -> Joined | None:
     return next((pool for pool in found if name in (pool.name, pool.pool)), None)
 
 
-def _show_joined(ctx: typer.Context, joined: Joined, *, as_json: bool) -> None:
+def _show_joined(ctx: typer.Context, joined: Membership, *, as_json: bool) -> None:
     from gate.cli.pool_views import members_table
     from swarm.pools.manifests import verified
     from swarm.pools.membership import kept_manifest

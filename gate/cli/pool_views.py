@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from protocol.messages.pool import Member
+from protocol.messages.pool import PoolMember
 
 ROOMY = 120
 """Columns from which there is room for whole peer ids."""
@@ -20,7 +20,7 @@ def tail(peer: str) -> str:
     return f"…{peer[-TAIL:]}"
 
 
-def members_table(members: Iterable[Member], width: int = 80) -> Table:
+def members_table(members: Iterable[PoolMember], width: int = 80) -> Table:
     """A line for each member, with the end of its id, or with all of it where there is room."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for column in ("member", "role", "team", "priority", "slots", "peer"):

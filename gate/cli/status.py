@@ -16,8 +16,8 @@ from swarm.base.settings import SettingsError
 from swarm.join.known_gates import local_gates, remembered_gates
 
 if TYPE_CHECKING:
-    from gate.status.client import Asked
-    from protocol.messages.gate import GateStanding
+    from gate.status.client import GateAnswer
+    from protocol.messages.gate import GateSnapshot
 
 app = typer.Typer()
 
@@ -90,7 +90,7 @@ async def _watch(home: Home, gates: tuple[str, ...], as_json: bool) -> None:
             await _screen(asked, first)
 
 
-async def _lines(asked: Asked, standing: GateStanding) -> None:
+async def _lines(asked: GateAnswer, standing: GateSnapshot) -> None:
     import trio
 
     from gate.status.view import status_json
@@ -101,7 +101,7 @@ async def _lines(asked: Asked, standing: GateStanding) -> None:
         standing = await asked.standing()
 
 
-async def _screen(asked: Asked, first: GateStanding) -> None:
+async def _screen(asked: GateAnswer, first: GateSnapshot) -> None:
     import trio
 
     from gate.status.view import status_screen
@@ -109,7 +109,7 @@ async def _screen(asked: Asked, first: GateStanding) -> None:
     from swarm.base.screen import Screen
 
     console, standing, silent = Console(), first, ""
-    before: GateStanding | None = None
+    before: GateSnapshot | None = None
 
     async def ask() -> None:
         nonlocal before, standing, silent

@@ -1,4 +1,4 @@
-"""What there is to count at a gate, put together in one `GateStanding`: for the status, the metrics and the log alike."""
+"""What there is to count at a gate, put together in one `GateSnapshot`: for the status, the metrics and the log alike."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import structlog
 import trio
 
 from gate.settings import Admit
-from protocol.messages.gate import MAX_SEEN, MAX_TOLD, CircuitSeen, GateStanding, PeerSeen, RelayCaps
-from swarm.index.shard_store import Holder
+from protocol.messages.gate import MAX_SEEN, MAX_TOLD, CircuitSeen, GateSnapshot, PeerSeen, RelayCaps
+from swarm.index.shard_store import ShardStore
 from swarm.net.addresses import Address
 from swarm.net.network import Network
-from swarm.net.reservations import RelayDesk, RelayLimits, RelaySnapshot
+from swarm.net.reservations import RelayLimits, RelayReservations, RelaySnapshot
 
 LOG_EVERY_S: Final = 300.0
 LAG_EVERY_S: Final = 1.0
@@ -52,8 +52,8 @@ class Census:
     """Counts the gate."""
 
     network: Network
-    holder: Holder
-    relay: RelayDesk | None
+    holder: ShardStore
+    relay: RelayReservations | None
     admit: Admit
     version: str
     incarnation: int
@@ -66,7 +66,7 @@ class Census:
     _used: tuple[int, float] = (0, 0.0)
     """Bytes of memory and seconds of processors, as last read."""
 
-    def take(self) -> GateStanding:
+    def take(self) -> GateSnapshot:
         """How the gate stands now. No I/O but a look at this process."""
         now = trio.current_time()
         relay = self.relay.snapshot(now) if self.relay is not None else None
@@ -75,7 +75,7 @@ class Census:
         with contextlib.suppress(psutil.Error, OSError):  # no more open files, say
             times = self.process.cpu_times()
             self._used = (self.process.memory_info().rss, times.user + times.system)
-        return GateStanding(
+        return GateSnapshot(
             version=self.version,
             incarnation=self.incarnation,
             uptime_s=_within_a_year(now - self.began),
@@ -117,7 +117,7 @@ class Census:
             log.info("gate.status", **log_fields(self.take()))
 
 
-def log_fields(standing: GateStanding) -> dict[str, Any]:
+def log_fields(standing: GateSnapshot) -> dict[str, Any]:
     """The numbers, without who is who."""
     return standing.model_dump(
         mode="json",

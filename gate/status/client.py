@@ -10,11 +10,11 @@ from typing import Final
 import trio
 
 from protocol.errors import NotPermitted, RemoteProtocolError, Unreachable
-from protocol.messages.gate import GATE, GateStanding, GateStatus
-from protocol.messages.index import Refused
-from protocol.messages.work import Present, Presented
+from protocol.messages.gate import GATE, GateSnapshot, GateStatus
+from protocol.messages.index import RefusedMessage
+from protocol.messages.work import CredentialsReply, ShowCredentials
 from protocol.wire.base import Message
-from protocol.words import Family, Reason, Right
+from protocol.words import ProtocolId, Reason, Right
 from swarm.base.home import Home
 from swarm.join.host import open_host
 from swarm.net.addresses import Contact, PeerId, gate_contacts
@@ -29,7 +29,7 @@ LASTS_S: Final = 60.0
 RENEW_S: Final = 40.0
 
 
-class Asked:
+class GateAnswer:
     """A gate that is asked again and again."""
 
     def __init__(
@@ -43,20 +43,20 @@ class Asked:
         self._wall = wall
         self._shown_at = float("-inf")
 
-    async def standing(self) -> GateStanding:
+    async def standing(self) -> GateSnapshot:
         """How it stands now. Raises `Unreachable`, `NotPermitted`, `RemoteProtocolError`."""
         if self._links.peek(self._contact.peer) is None or trio.current_time() - self._shown_at > RENEW_S:
             await self._show()
         answer = await self._call(GateStatus())
-        if isinstance(answer, GateStanding):
+        if isinstance(answer, GateSnapshot):
             return answer
         raise _no(answer, self._signer)
 
     async def _show(self) -> None:
         grant = Grant(frozenset({Right.STATUS}), lasts_s=LASTS_S)
         token = issue(self._signer, self._me, grant, now=self._wall())
-        answer = await self._call(Present(issuer=self._signer.peer_id, token=token))
-        if not isinstance(answer, Presented):
+        answer = await self._call(ShowCredentials(issuer=self._signer.peer_id, token=token))
+        if not isinstance(answer, CredentialsReply):
             raise _no(answer, self._signer)
         self._shown_at = trio.current_time()
 
@@ -67,7 +67,7 @@ class Asked:
 
 
 def _no(answer: Message, signer: Identity) -> NotPermitted | RemoteProtocolError:
-    if not isinstance(answer, Refused):
+    if not isinstance(answer, RefusedMessage):
         return RemoteProtocolError(f"answered with {type(answer).__name__}, which is no answer to that")
     if answer.reason is not Reason.NOT_ALLOWED:
         return NotPermitted(f"the gate says no: {answer.detail or answer.reason}")
@@ -80,7 +80,7 @@ def _no(answer: Message, signer: Identity) -> NotPermitted | RemoteProtocolError
 @asynccontextmanager
 async def asking(
     home: Home, gates: Sequence[str], *, wall: Callable[[], float] = time.time
-) -> AsyncIterator[Asked]:
+) -> AsyncIterator[GateAnswer]:
     """The first of these gates that can be reached. Raises `Unreachable`, `ResourceError` for an address that makes no sense."""
     contacts = gate_contacts(gates)
     if not contacts:
@@ -93,8 +93,8 @@ async def asking(
         trio.open_nursery() as nursery,
     ):
         contact = await _first(network, contacts)
-        links = Links(network, Family.GATE, GATE, nursery)
-        yield Asked(network, links, contact, _signer(home, contact.peer), wall)
+        links = Links(network, ProtocolId.GATE, GATE, nursery)
+        yield GateAnswer(network, links, contact, _signer(home, contact.peer), wall)
         nursery.cancel_scope.cancel()
 
 

@@ -8,14 +8,14 @@ from typing import Final
 
 import trio
 
-from gate.admission.policy import Reception
+from gate.admission.policy import AdmissionPolicy
 from protocol.errors import RemoteProtocolError
-from protocol.messages.gate import GATE, GateStanding, GateStatus
-from protocol.messages.index import Refused
-from protocol.messages.work import Present
+from protocol.messages.gate import GATE, GateSnapshot, GateStatus
+from protocol.messages.index import RefusedMessage
+from protocol.messages.work import ShowCredentials
 from protocol.wire.base import Message
-from protocol.words import Family, Reason
-from swarm.index.server import Buckets
+from protocol.words import ProtocolId, Reason
+from swarm.index.server import TokenBuckets
 from swarm.net.link import Link, serve_links
 from swarm.net.network import Network
 
@@ -23,38 +23,40 @@ ASKS_PER_S: Final = 2.0
 """Of each peer, on average; bursts up to twice that."""
 
 
-class GateDesk:
+class GateHandlers:
     """Answers `/sark/gate/1`."""
 
-    def __init__(self, reception: Reception) -> None:
+    def __init__(self, reception: AdmissionPolicy) -> None:
         self._reception = reception
-        self._asks = Buckets(ASKS_PER_S)
+        self._asks = TokenBuckets(ASKS_PER_S)
         self.refused: Counter[str] = Counter()
         """Calls that were answered with a no, by reason."""
 
-    def serve(self, network: Network, standing: Callable[[], GateStanding]) -> None:
+    def serve(self, network: Network, standing: Callable[[], GateSnapshot]) -> None:
         """Answer whoever asks; operators are given `standing`."""
         self._standing = standing
-        serve_links(network, Family.GATE, GATE, self.answer)
+        serve_links(network, ProtocolId.GATE, GATE, self.answer)
 
     async def answer(self, link: Link, message: Message) -> Message:
         """Serve one call of a peer."""
         answer = self._answer(link, message)
-        if isinstance(answer, Refused):
+        if isinstance(answer, RefusedMessage):
             self.refused[answer.reason] += 1
         return answer
 
     def _answer(self, link: Link, message: Message) -> Message:
         now = trio.current_time()
         match message:
-            case Present():
+            case ShowCredentials():
                 return self._reception.present(link.peer, message, now)
             case GateStatus():
                 wait = self._asks.wait(now, link.peer)
                 if wait:
-                    return Refused(reason=Reason.OVERLOADED, detail="too many calls", retry_after_s=wait)
+                    return RefusedMessage(
+                        reason=Reason.OVERLOADED, detail="too many calls", retry_after_s=wait
+                    )
                 if not self._reception.operates(link.peer):
-                    return Refused(
+                    return RefusedMessage(
                         reason=Reason.NOT_ALLOWED, detail="how this gate stands is told to its operators"
                     )
                 return self._standing()

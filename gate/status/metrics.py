@@ -10,13 +10,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from protocol.messages.gate import GateStanding
+from protocol.messages.gate import GateSnapshot
 
 
 class GateCollector(Collector):
-    """Reads a `GateStanding` into metrics, anew at each scrape."""
+    """Reads a `GateSnapshot` into metrics, anew at each scrape."""
 
-    def __init__(self, standing: Callable[[], GateStanding], peer: str) -> None:
+    def __init__(self, standing: Callable[[], GateSnapshot], peer: str) -> None:
         """`peer`: the gate's own id."""
         self._standing = standing
         self._peer = peer
@@ -49,7 +49,7 @@ class GateCollector(Collector):
             yield from _relay(here)
 
 
-def _relay(here: GateStanding) -> Iterator[Metric]:
+def _relay(here: GateSnapshot) -> Iterator[Metric]:
     assert here.caps is not None
     yield _gauge("relay_places", "Peers that hold a place, where others may call them.", here.places)
     yield _gauge("relay_places_limit", "Places there are.", here.caps.reservations)
@@ -78,7 +78,7 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 """The one form there is, whatever a request accepts: the library's own choice falls over odd `Accept` headers."""
 
 
-def page_of(standing: Callable[[], GateStanding], peer: str) -> Callable[[], bytes]:
+def page_of(standing: Callable[[], GateSnapshot], peer: str) -> Callable[[], bytes]:
     """What gives the page. On Linux it tells of the process, too (`process_…`)."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(GateCollector(standing, peer))

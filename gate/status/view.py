@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from protocol.messages.gate import CircuitSeen, GateStanding, PeerSeen
+from protocol.messages.gate import CircuitSeen, GateSnapshot, PeerSeen
 from protocol.values.requirement import show_size
 from swarm.base.logs import safe
 
@@ -21,13 +21,13 @@ TAIL: Final = 8
 _UNITS: Final = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"))
 
 
-def status_json(gate: str, standing: GateStanding) -> str:
+def status_json(gate: str, standing: GateSnapshot) -> str:
     """For programs. `gate`: its peer id."""
     return json.dumps({"gate": gate, **standing.model_dump(mode="json", exclude={"type"})}, indent=2)
 
 
 def status_view(
-    gate: str, now: GateStanding, before: GateStanding | None = None, *, rows: int = 12
+    gate: str, now: GateSnapshot, before: GateSnapshot | None = None, *, rows: int = 12
 ) -> RenderableType:
     """All of it. `before`: how it stood a moment ago, from which come bytes per second and the processor's load. `rows`: of circuits
     and of peers, each at most."""
@@ -45,7 +45,7 @@ def status_view(
 
 
 def status_screen(
-    gate: str, now: GateStanding, before: GateStanding | None, *, height: int, hint: Text
+    gate: str, now: GateSnapshot, before: GateSnapshot | None, *, height: int, hint: Text
 ) -> RenderableType:
     """The same in at most `height` lines, where those of the head leave room for more: each thing on one line, `hint` the last."""
     table = Table.grid(padding=(0, 2))
@@ -94,7 +94,7 @@ def _on_one_line(value: Text) -> Text:
     return Text.assemble(first, f" and {len(others)} more") if others else first
 
 
-def _lines(gate: str, now: GateStanding, before: GateStanding | None) -> list[tuple[str, Text]]:
+def _lines(gate: str, now: GateSnapshot, before: GateSnapshot | None) -> list[tuple[str, Text]]:
     state = "draining: lends nothing new, about to stop" if now.draining else "up"
     up = Text(f"{state}, {show_for(now.uptime_s)}", style="yellow" if now.draining else "green")
     caps = now.caps
@@ -130,7 +130,7 @@ def _lines(gate: str, now: GateStanding, before: GateStanding | None) -> list[tu
     return lines
 
 
-def _index(now: GateStanding) -> str:
+def _index(now: GateSnapshot) -> str:
     devices = f"{now.adverts} device{'' if now.adverts == 1 else 's'}"
     return f"{devices}, {now.shards} shard{'' if now.shards == 1 else 's'}, {show_size(now.advert_bytes)}"
 
@@ -143,7 +143,7 @@ _ADMITS: Final = {
 
 
 def _rate(
-    value: float, earlier: float | None, now: GateStanding, before: GateStanding | None
+    value: float, earlier: float | None, now: GateSnapshot, before: GateSnapshot | None
 ) -> float | None:
     if earlier is None or before is None or now.uptime_s - before.uptime_s < 0.2 or value < earlier:
         return None  # it was asked twice in a moment, or has started anew
@@ -160,7 +160,7 @@ def _counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{safe(what)} {count}" for what, count in most)
 
 
-def _circuits(now: GateStanding, rows: int, *, titled: bool = True) -> Table:
+def _circuits(now: GateSnapshot, rows: int, *, titled: bool = True) -> Table:
     title = f"circuits, busiest first ({now.circuits})" if titled else None
     table = _table(title, ("from" if titled else "circuit from", "to", "for", "carried"))
     for seen in now.busiest[:rows]:
@@ -178,7 +178,7 @@ def _circuit(seen: CircuitSeen) -> tuple[Text, ...]:
     )
 
 
-def _peers(now: GateStanding, rows: int, *, titled: bool = True) -> Table:
+def _peers(now: GateSnapshot, rows: int, *, titled: bool = True) -> Table:
     table = _table(f"peers ({now.connected})" if titled else None, ("peer", "seen at", "place"))
     for seen in now.peers[:rows]:
         table.add_row(*_peer(seen))

@@ -15,16 +15,16 @@ from swarm.base.home import Home
 from swarm.index.index import Index
 from swarm.join.host import open_host
 from swarm.net.identity import Identity, load_or_create
-from swarm.pools.client import Heard, enrol, pool_links, push
-from swarm.pools.membership import Joined, keep_joined, keep_manifest
+from swarm.pools.client import HeardManifest, enrol, pool_links, push
+from swarm.pools.membership import Membership, keep_joined, keep_manifest
 from swarm.pools.owner import OwnPool
 
 PUSH_S: Final = 20.0
 
 
-async def tell_swarm(gates: Sequence[str], pool: OwnPool) -> Heard:
+async def tell_swarm(gates: Sequence[str], pool: OwnPool) -> HeardManifest:
     """Bring the pool's manifest to the gates, the holders and the workers that can be found. Nobody is no error."""
-    heard = Heard(0, 0)
+    heard = HeardManifest(0, 0)
     if not gates:
         return heard
     rng = random.Random()
@@ -43,7 +43,7 @@ async def tell_swarm(gates: Sequence[str], pool: OwnPool) -> Heard:
     return heard
 
 
-async def be_let_in(home: Home, joined: Joined, gates: Sequence[str], name: str) -> Joined:
+async def be_let_in(home: Home, joined: Membership, gates: Sequence[str], name: str) -> Membership:
     """Use a ticket as this home's scheduler, whose key no other process may be using now. Raises `Unreachable`, `NotPermitted`."""
     identity = load_or_create(home.key("scheduler"))
     async with AsyncExitStack() as stack:

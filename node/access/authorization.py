@@ -15,16 +15,16 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
-from node.capacity.allocations import Wanted
+from node.capacity.allocations import SlotRequest
 from protocol.errors import NotPermitted
-from protocol.messages.permission import ALL, Permit
+from protocol.messages.permission import ALL, CallPermission
 from protocol.messages.pool import PoolManifest
-from protocol.messages.work import Cancel, Denied, Present, Presented, Release, Renew
+from protocol.messages.work import Cancel, CredentialsReply, Denied, Release, Renew, ShowCredentials
 from protocol.wire.base import Message
 from protocol.words import Reason, Right, Role
 from swarm.base.node_text import detail
 from swarm.net.addresses import PeerId
-from swarm.pools.tokens import LEEWAY_S, Proof
+from swarm.pools.tokens import LEEWAY_S, TokenProof
 
 MAX_PEERS: Final = 4_096
 MAX_PEERS_EACH: Final = 256
@@ -38,10 +38,10 @@ WORK: Final = frozenset({Right.SUBMIT, Right.STATUS})
 """What anybody but an owner can have here at most."""
 
 
-class Prove(Protocol):
+class ProveToken(Protocol):
     """`swarm.tokens.prove`: what a token is worth in the hand of `peer`. Raises `NotPermitted`."""
 
-    def __call__(self, token: bytes, issuer: str, peer: str, *, now: float) -> Proof: ...
+    def __call__(self, token: bytes, issuer: str, peer: str, *, now: float) -> TokenProof: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class _Shown:
     """All through whose hands it went."""
     expires: float
     """Wall seconds, our clock's leeway included."""
-    permit: Permit
+    permit: CallPermission
 
 
 @dataclass(slots=True)
@@ -69,7 +69,7 @@ class _Pool:
     """Member → highest priority, slots."""
 
 
-class Permits:
+class Authorization:
     """What each peer may do here. `owners`: scheduler keys that are the owner's; `pools`: id → name of those this worker works for;
     `teams`: if there are any, permission that others gave counts for these teams only.
     """
@@ -82,7 +82,7 @@ class Permits:
         anyone: bool = False,
         teams: Collection[str] = (),
         pools: Mapping[str, str] | None = None,
-        prove: Prove,
+        prove: ProveToken,
         wall: Callable[[], float],
     ) -> None:
         self._owners = frozenset(owners)
@@ -97,7 +97,7 @@ class Permits:
 
     # -- every verb ------------------------------------------------------------------------------------------------------
 
-    def check(self, peer: PeerId, verb: Message, campaign: str | None = None) -> Permit | Denied:
+    def check(self, peer: PeerId, verb: Message, campaign: str | None = None) -> CallPermission | Denied:
         """What `peer` may do, if it covers `verb`; else the refusal. `campaign`: which one the verb is about, where it does not say so.
 
         Of several permissions that cover the verb one that names the campaign counts, else the strongest. Verbs that name leases may
@@ -119,7 +119,7 @@ class Permits:
         about = campaign or getattr(verb, "campaign", None)
         return next((permit for permit in fitting if about in (permit.campaigns or ())), fitting[0])
 
-    def carries(self, peer: PeerId, wanted: Wanted, rests: str) -> bool:
+    def carries(self, peer: PeerId, wanted: SlotRequest, rests: str) -> bool:
         """Whether what was taken from `peer` still stands on a permission: on the one that it rests on, or on another."""
         if not rests:
             return True
@@ -133,7 +133,7 @@ class Permits:
             for permit in permits
         )
 
-    def permit_of(self, peer: PeerId) -> Permit | None:
+    def permit_of(self, peer: PeerId) -> CallPermission | None:
         """The strongest permission `peer` has now; None: it is a stranger."""
         permits = self._permits(peer)
         return permits[0] if permits else None
@@ -142,16 +142,16 @@ class Permits:
         """On whose behalf `peer` may have tasks run here now."""
         return frozenset(each.principal for each in self._permits(peer) if Right.SUBMIT in each.rights)
 
-    def _covers(self, permit: Permit, verb: Message, campaign: str | None) -> bool:
+    def _covers(self, permit: CallPermission, verb: Message, campaign: str | None) -> bool:
         return permit.may(verb) is None and (campaign is None or permit.speaks_of(campaign) is None)
 
-    def _permits(self, peer: PeerId) -> list[Permit]:
+    def _permits(self, peer: PeerId) -> list[CallPermission]:
         """All that hold now, strongest first."""
-        permits: list[Permit] = []
+        permits: list[CallPermission] = []
         if peer in self._owners:
-            permits.append(Permit(principal=peer, rights=ALL, owner=True))
+            permits.append(CallPermission(principal=peer, rights=ALL, owner=True))
         elif peer in self._allow:
-            permits.append(Permit(principal=peer, rights=WORK))
+            permits.append(CallPermission(principal=peer, rights=WORK))
         if peer in self._shown:
             now = self._wall()
             self._shown.move_to_end(peer)
@@ -159,7 +159,7 @@ class Permits:
             permits.sort(key=_strength, reverse=True)
         if self._anyone and not permits and not self._teams:
             permits = [
-                Permit(
+                CallPermission(
                     principal=peer,
                     rights=frozenset({Right.SUBMIT}),
                     stranger=True,
@@ -178,7 +178,7 @@ class Permits:
             pool.peers.isdisjoint(shown.holders) and pool.tokens.isdisjoint(shown.ids)
         )
 
-    def _capped(self, shown: _Shown) -> Permit:
+    def _capped(self, shown: _Shown) -> CallPermission:
         """The permission, lowered to what the pool's newest manifest leaves its principal."""
         pool, permit = self._pools.get(shown.issuer), shown.permit
         cap = pool.caps.get(permit.principal) if pool is not None else None
@@ -202,7 +202,7 @@ class Permits:
 
     # -- tokens ----------------------------------------------------------------------------------------------------------
 
-    def present(self, peer: PeerId, message: Present) -> Presented | Denied:
+    def present(self, peer: PeerId, message: ShowCredentials) -> CredentialsReply | Denied:
         """Keep what the token lets `peer` do. The same token again changes nothing."""
         now = self._wall()
         issuer = message.issuer
@@ -232,7 +232,7 @@ class Permits:
             return _no(f"this worker serves only {_teams(self._teams)}; your permission names {yours}")
         self._keep(peer, shown, now)
         permit = self._capped(shown)
-        return Presented(
+        return CredentialsReply(
             principal=permit.principal,
             rights=tuple(sorted(permit.rights)),
             priority=permit.priority,
@@ -240,14 +240,14 @@ class Permits:
             left_s=min(LONGEST_S, max(0.0, proof.expires - now)),
         )
 
-    def _permit(self, issuer: str, proof: Proof) -> Permit:
+    def _permit(self, issuer: str, proof: TokenProof) -> CallPermission:
         """What the token is worth here. An owner's token for campaigns, or for control, acts for the owner: it is served like the owner
         itself, within its grant. An owner's token for neither is a guest's. An allowed scheduler answers for whom it sends.
         """
         grant = proof.grant
         for_owner = issuer in self._owners and (grant.campaigns is not None or Right.CONTROL in grant.rights)
         own = for_owner or issuer in self._allow
-        return Permit(
+        return CallPermission(
             principal=issuer if own else proof.principal,
             rights=grant.rights if issuer in self._owners else grant.rights & WORK,
             owner=for_owner,
@@ -320,7 +320,7 @@ class Permits:
         )
 
 
-def _strength(permit: Permit) -> tuple[bool, int, float, bool]:
+def _strength(permit: CallPermission) -> tuple[bool, int, float, bool]:
     slots = float("inf") if permit.slots is None else permit.slots
     return (permit.owner, permit.priority, slots, permit.campaigns is None)
 

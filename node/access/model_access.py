@@ -21,7 +21,7 @@ PROOF: Final = 1024**2
 log = structlog.get_logger("sark.whose")
 
 
-class Whose:
+class ModelAccess:
     """One file beside the models. Lost, it costs that each shows once more what it has."""
 
     def __init__(self, path: Path, has: Callable[[str], bool]) -> None:

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 import structlog
 import trio
 
-from node.access.authorization import Permits
+from node.access.authorization import Authorization
 from node.capacity.allocations import ENDED
 from node.capacity.ledger import Ledger
 from protocol.messages.pool import PoolManifest
-from protocol.messages.work import Denied, Present, Presented
+from protocol.messages.work import CredentialsReply, Denied, ShowCredentials
 from protocol.words import Reason
-from swarm.index.server import Buckets
+from swarm.index.server import TokenBuckets
 from swarm.net.addresses import PeerId
 
 LOOK_S = 5.0
@@ -30,18 +30,18 @@ log = structlog.get_logger("sark.door")
 
 
 @dataclass
-class Door:
+class Revocation:
     """Between the permissions and those who have, or had, one."""
 
-    permits: Permits
+    permits: Authorization
     ledger: Ledger
     carry_out: Callable[[], None]
     """To be called after each change of the ledger."""
     wall: Callable[[], float]
     _news: trio.Event = field(default_factory=trio.Event)
-    _shows: Buckets = field(default_factory=lambda: Buckets(SHOWS_PER_S))
+    _shows: TokenBuckets = field(default_factory=lambda: TokenBuckets(SHOWS_PER_S))
 
-    def present(self, peer: PeerId, message: Present) -> Presented | Denied:
+    def present(self, peer: PeerId, message: ShowCredentials) -> CredentialsReply | Denied:
         """A token is shown. To prove one costs time that a stranger must not have without end while runs are timed."""
         wait = self._shows.wait(trio.current_time(), peer)
         if wait:

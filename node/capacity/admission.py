@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from node.capacity.allocations import HOLDS, Place, Wanted
+from node.capacity.allocations import HOLDS, Allocation, SlotRequest
 from protocol.values.lease import LeaseState
 
 _COUNTED: Final = HOLDS | {LeaseState.QUEUED}
 """What a principal's permission counts."""
 
 
-def over_quota(wanted: Wanted, places: Iterable[Place]) -> str:
+def over_quota(wanted: SlotRequest, places: Iterable[Allocation]) -> str:
     """Why its permission is not for one more, in words; empty: it is."""
     if wanted.slots is None:
         return ""
@@ -22,7 +22,9 @@ def over_quota(wanted: Wanted, places: Iterable[Place]) -> str:
     return f"you have {own} places and tickets here, and your permission is for {wanted.slots}"
 
 
-def room_for(wanted: Wanted, places: Iterable[Place], limit: int, each: int) -> tuple[str, Place | None]:
+def room_for(
+    wanted: SlotRequest, places: Iterable[Allocation], limit: int, each: int
+) -> tuple[str, Allocation | None]:
     """(why there is no room for its ticket, empty: there is; the ticket that has to go for it).
 
     Where all `limit` tickets are taken the lowest goes, of those the youngest, if the new one is higher. The owner's are higher than
@@ -40,9 +42,9 @@ def room_for(wanted: Wanted, places: Iterable[Place], limit: int, each: int) -> 
     return f"{len(tickets)} tickets wait here, which is all there is room for", None
 
 
-def _lowest(tickets: Sequence[Place]) -> Place | None:
+def _lowest(tickets: Sequence[Allocation]) -> Allocation | None:
     return min(tickets, key=lambda place: (_height(place.wanted), -place.fence.number), default=None)
 
 
-def _height(wanted: Wanted) -> tuple[bool, int]:
+def _height(wanted: SlotRequest) -> tuple[bool, int]:
     return wanted.owner, wanted.own

@@ -22,7 +22,7 @@ ENDED: Final = frozenset({LeaseState.STOPPING, LeaseState.REPORTING, LeaseState.
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class SlotRequest:
     """What a scheduler asks for, checked by the desk: signed by it, fitting, allowed."""
 
     peer: str
@@ -68,12 +68,12 @@ class Wanted:
 
 
 @dataclass(slots=True)
-class Place:
+class Allocation:
     """One attempt's way through the worker. Times are on the worker's monotonic clock."""
 
     lease: str
     fence: Fence
-    wanted: Wanted
+    wanted: SlotRequest
     peer: str
     """Who speaks for it now; another than at first once its campaign was adopted."""
     state: LeaseState
@@ -106,21 +106,21 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class SlotOffer:
     """Tell the scheduler that the place of this ticket is ready."""
 
     lease: str
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RunCommand:
     """The device is free for this lease: begin."""
 
     lease: str
 
 
 @dataclass(frozen=True, slots=True)
-class Kill:
+class KillCommand:
     """End this run's processes, then report `finish`."""
 
     lease: str
@@ -128,7 +128,7 @@ class Kill:
 
 
 @dataclass(frozen=True, slots=True)
-class Warn:
+class WarnCommand:
     """Tell the scheduler that this place gives way to a higher priority after the grace."""
 
     peer: str
@@ -141,13 +141,13 @@ class Warn:
     """The principal and campaign of what gives way."""
 
 
-Order = Offer | Run | Kill | Warn
+Order = SlotOffer | RunCommand | KillCommand | WarnCommand
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-class Remembered(Generic[K, V]):
+class EndedLease(Generic[K, V]):
     """The most recent `limit` entries; older ones are forgotten, but for those that must be kept."""
 
     def __init__(self, limit: int) -> None:

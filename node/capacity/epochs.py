@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from node.capacity.allocations import Remembered
+from node.capacity.allocations import EndedLease
 from protocol.messages.work import Denied
 from protocol.values.lease import MAX_EPOCH
 from protocol.words import Reason
@@ -25,20 +25,20 @@ HIGHEST_OF_OTHERS: Final = MAX_EPOCH // 2
 
 
 @dataclass(frozen=True, slots=True)
-class Speaker:
+class CampaignLeader:
     """Who was heard last."""
 
     peer: str
     epoch: int
 
 
-class Speakers:
+class CampaignLeaders:
     """The highest epoch of each campaign of each principal."""
 
     def __init__(self, limit: int) -> None:
-        self._known: Remembered[str, Remembered[str, Speaker]] = Remembered(limit)
+        self._known: EndedLease[str, EndedLease[str, CampaignLeader]] = EndedLease(limit)
         """Principal → campaign → who: nobody pushes out what was heard of another's."""
-        self._proofs: Remembered[tuple[str, str], tuple[int, bytes]] = Remembered(MAX_PROOFS)
+        self._proofs: EndedLease[tuple[str, str], tuple[int, bytes]] = EndedLease(MAX_PROOFS)
 
     def epoch(self, principal: str, campaign: str) -> int | None:
         """The highest that was heard; None: it was never spoken of."""
@@ -66,12 +66,12 @@ class Speakers:
     def hear(self, peer: str, principal: str, campaign: str, epoch: int) -> bool:
         """It speaks. True when another peer did before."""
         known = self._of(principal, campaign)
-        campaigns = self._known.get(principal) or Remembered(MAX_EACH)
-        campaigns.put(campaign, Speaker(peer, epoch))
+        campaigns = self._known.get(principal) or EndedLease(MAX_EACH)
+        campaigns.put(campaign, CampaignLeader(peer, epoch))
         self._known.put(principal, campaigns)
         return known is not None and known.peer != peer
 
-    def _of(self, principal: str, campaign: str) -> Speaker | None:
+    def _of(self, principal: str, campaign: str) -> CampaignLeader | None:
         campaigns = self._known.get(principal)
         return None if campaigns is None else campaigns.get(campaign)
 

@@ -16,13 +16,23 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from node.capacity.admission import over_quota, room_for
-from node.capacity.allocations import MAX_REMEMBERED, OCCUPIES, Order, Place, Remembered, Wanted
-from node.capacity.epochs import Speakers
+from node.capacity.allocations import MAX_REMEMBERED, OCCUPIES, Allocation, EndedLease, Order, SlotRequest
+from node.capacity.epochs import CampaignLeaders
 from node.capacity.preemption import in_words
-from node.capacity.queue import Rank
+from node.capacity.queue import QueueRank
 from node.capacity.slots import LONGEST_S, Slots
-from node.capacity.worker_state import Condition
-from protocol.messages.work import Conflict, Denied, Granted, Held, Lost, Queued, Quote, Renewed, Waiting
+from node.capacity.worker_state import WorkerCondition
+from protocol.messages.work import (
+    CommitReply,
+    Conflict,
+    Denied,
+    Granted,
+    LeaseLost,
+    Queued,
+    QueuedLease,
+    Quote,
+    Renewed,
+)
 from protocol.values.lease import (
     GRACE_S,
     LEASE_TTL_S,
@@ -56,26 +66,26 @@ class Ledger:
         max_queue: int = MAX_QUEUE,
         max_queue_each: int = MAX_QUEUE_EACH,
         owner_first: bool = False,
-        condition: Condition | None = None,
+        condition: WorkerCondition | None = None,
     ) -> None:
         self.incarnation = incarnation
-        self.condition = condition or Condition()
+        self.condition = condition or WorkerCondition()
         self._name = name
         self._slots = Slots(slots, self.condition, owner_first=owner_first)
         self._max_queue = max_queue
         self._max_queue_each = max_queue_each
         self._number = 0
-        self._keys: Remembered[tuple[str, str], tuple[str, Fence, str]] = Remembered(MAX_REMEMBERED)
+        self._keys: EndedLease[tuple[str, str], tuple[str, Fence, str]] = EndedLease(MAX_REMEMBERED)
         """(peer, key) → lease, fence, hash of the task: for requests that come twice."""
-        self._speakers = Speakers(MAX_REMEMBERED)
+        self._speakers = CampaignLeaders(MAX_REMEMBERED)
 
     # -- what there is ---------------------------------------------------------------------------------------------------
 
-    def place(self, lease: str) -> Place | None:
+    def place(self, lease: str) -> Allocation | None:
         """The place of a lease, ticket or unsettled run; None once it is closed."""
         return self._slots.places.get(lease)
 
-    def places(self) -> tuple[Place, ...]:
+    def places(self) -> tuple[Allocation, ...]:
         """All that is not closed, oldest first."""
         return tuple(self._slots.places.values())
 
@@ -106,7 +116,7 @@ class Ledger:
         """The highest that was heard of a campaign; 0: none."""
         return self._speakers.epoch(principal, campaign) or 0
 
-    def of_campaign(self, principal: str, campaign: str) -> tuple[Place, ...]:
+    def of_campaign(self, principal: str, campaign: str) -> tuple[Allocation, ...]:
         """What is held for one campaign, in the order in which it came; that order never changes."""
         return tuple(
             place
@@ -145,7 +155,7 @@ class Ledger:
             return self.queue, None, ""
         if self._slots.free > 0:
             return 0, 0.0, ""
-        me = Rank(self._slots.owner_first and owner, priority, principal, self._number + 1)
+        me = QueueRank(self._slots.owner_first and owner, priority, principal, self._number + 1)
         ahead = self._slots.turns.line([*self._slots.ranks(now), me]).index(me)
         victim = self._slots.victim(priority, owner, now)
         if victim is None:
@@ -161,7 +171,7 @@ class Ledger:
 
     # -- taking work -----------------------------------------------------------------------------------------------------
 
-    def commit(self, wanted: Wanted, now: float) -> Granted | Queued | Conflict | Denied:
+    def commit(self, wanted: SlotRequest, now: float) -> Granted | Queued | Conflict | Denied:
         """Take an attempt. The same key from the same scheduler gets the same lease, whatever happened to it since."""
         self.expire(now)
         known = self._keys.get((wanted.peer, wanted.key))
@@ -243,7 +253,7 @@ class Ledger:
     # -- who speaks ------------------------------------------------------------------------------------------------------
 
     @property
-    def speakers(self) -> Speakers:
+    def speakers(self) -> CampaignLeaders:
         """Who speaks for each campaign, and what was given for it."""
         return self._speakers
 
@@ -263,7 +273,7 @@ class Ledger:
         self,
         peer: str,
         principal: str,
-        held: Iterable[Held],
+        held: Iterable[CommitReply],
         epochs: Mapping[str, int],
         covers: Callable[[str], bool],
     ) -> dict[str, Reason]:
@@ -294,16 +304,16 @@ class Ledger:
 
     # -- the lease's clock -----------------------------------------------------------------------------------------------
 
-    def renew(self, peer: str, held: Iterable[Held], now: float) -> Renewed:
+    def renew(self, peer: str, held: Iterable[CommitReply], now: float) -> Renewed:
         """Keep those that are still the scheduler's; say of the others why not, and of tickets where they stand."""
         self.expire(now)
         renewed: list[str] = []
-        lost: list[Lost] = []
+        lost: list[LeaseLost] = []
         for item in held:
             place = self._slots.places.get(item.lease)
             why = self._gone(peer, item, place)
             if place is None or why is not None:
-                lost.append(Lost(lease=item.lease, reason=why or Reason.UNKNOWN))
+                lost.append(LeaseLost(lease=item.lease, reason=why or Reason.UNKNOWN))
                 continue
             place.move(LeaseEvent.RENEW)
             if place.state is not LeaseState.REPORTING:
@@ -350,7 +360,7 @@ class Ledger:
 
     # -- the end ---------------------------------------------------------------------------------------------------------
 
-    def stop(self, peer: str, held: Iterable[Held], reason: Reason, now: float) -> tuple[str, ...]:
+    def stop(self, peer: str, held: Iterable[CommitReply], reason: Reason, now: float) -> tuple[str, ...]:
         """End these. Gives the leases whose processes are still to die; all others are over already."""
         dying: list[str] = []
         for item in held:
@@ -367,7 +377,7 @@ class Ledger:
         """End all that a peer speaks for, or that is held on its behalf. Gives the leases whose processes are still to die."""
         return self.evict_those(lambda place: who in (place.peer, place.wanted.principal), reason, now)
 
-    def evict_those(self, gone: Callable[[Place], bool], reason: Reason, now: float) -> tuple[str, ...]:
+    def evict_those(self, gone: Callable[[Allocation], bool], reason: Reason, now: float) -> tuple[str, ...]:
         """End all for which `gone` is true. Gives the leases whose processes are still to die."""
         dying: list[str] = []
         for place in self.places():
@@ -412,19 +422,19 @@ class Ledger:
     def _retry_s(self, now: float) -> float:
         return self._slots.start_after(0, now) or BUSY_RETRY_S
 
-    def _waiting(self, leases: Collection[str], now: float) -> tuple[Waiting, ...]:
+    def _waiting(self, leases: Collection[str], now: float) -> tuple[QueuedLease, ...]:
         asked = [lease for lease in leases if self._slots.places[lease].state is LeaseState.QUEUED]
         if not asked:
             return ()
         at = {lease: index for index, lease in enumerate(self._slots.line(now))}
         starts = self._slots.starts(len(at), now)
         return tuple(
-            Waiting(lease=lease, position=at[lease] + 1, start_s=starts[at[lease]] if starts else None)
+            QueuedLease(lease=lease, position=at[lease] + 1, start_s=starts[at[lease]] if starts else None)
             for lease in asked
         )
 
     def _again(
-        self, wanted: Wanted, lease: str, fence: Fence, sha256: str, *, now: float
+        self, wanted: SlotRequest, lease: str, fence: Fence, sha256: str, *, now: float
     ) -> Granted | Queued | Denied:
         if sha256 != wanted.task_sha256:
             return Denied(reason=Reason.BAD_REQUEST, detail=f"key {wanted.key} stands for another task")
@@ -440,7 +450,7 @@ class Ledger:
             )  # the same key in other hands, under a higher epoch
         return self._answer(place, now)
 
-    def _answer(self, place: Place, now: float) -> Granted | Queued:
+    def _answer(self, place: Allocation, now: float) -> Granted | Queued:
         if place.state not in (LeaseState.QUEUED, LeaseState.OFFERED):
             return Granted(lease=place.lease, fence=place.fence, ttl_s=LEASE_TTL_S, renew_s=RENEW_EVERY_S)
         ahead = self._slots.line(now).index(place.lease) if place.state is LeaseState.QUEUED else 0
@@ -453,7 +463,7 @@ class Ledger:
             renew_s=RENEW_EVERY_S,
         )
 
-    def _gone(self, peer: str, item: Held, place: Place | None) -> Reason | None:
+    def _gone(self, peer: str, item: CommitReply, place: Allocation | None) -> Reason | None:
         """Why a lease cannot be renewed; None when it can."""
         if item.fence.incarnation != self.incarnation:
             return Reason.LOST
@@ -468,11 +478,11 @@ class Ledger:
 
     # -- inside: what changes --------------------------------------------------------------------------------------------
 
-    def _enter(self, wanted: Wanted, state: LeaseState, now: float) -> Place:
+    def _enter(self, wanted: SlotRequest, state: LeaseState, now: float) -> Allocation:
         self._number += 1
         fence = Fence(incarnation=self.incarnation, number=self._number)
         lease = f"{self._name}-{self.incarnation}.{self._number}"
-        place = Place(
+        place = Allocation(
             lease,
             fence,
             wanted,
@@ -495,6 +505,6 @@ class Ledger:
                 place.peer, place.rests = peer, rests
 
 
-def _spoken(item: Held, epoch: int) -> int:
+def _spoken(item: CommitReply, epoch: int) -> int:
     """Under which epoch a lease is spoken of; `epoch`: that of its link."""
     return epoch if item.epoch is None else item.epoch

@@ -16,25 +16,25 @@ import math
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from node.capacity.allocations import MAX_REMEMBERED, Place, Remembered, Wanted
+from node.capacity.allocations import MAX_REMEMBERED, Allocation, EndedLease, SlotRequest
 from protocol.messages.work import MAX_PREEMPTIONS
 from protocol.values.lease import PREEMPT_GAP, PREEMPT_GRACE_S, LeaseState
 from protocol.wire.base import brief
 
 
-def outranks(priority: int, owner: bool, other: Wanted, *, owner_first: bool) -> bool:
+def outranks(priority: int, owner: bool, other: SlotRequest, *, owner_first: bool) -> bool:
     """Whether `other` may be made to give way to somebody with this priority of its own."""
     if owner_first and owner != other.owner:
         return owner
     return priority - other.own >= PREEMPT_GAP
 
 
-def can_give_way(place: Place) -> bool:
+def can_give_way(place: Allocation) -> bool:
     """Whether it can be ended for another at all, perhaps not right now. A lapsed one needs no asking: it gives way to anybody."""
     return place.state in (LeaseState.GRANTED, LeaseState.RUNNING)
 
 
-def in_words(place: Place, *, name: bool) -> str:
+def in_words(place: Allocation, *, name: bool) -> str:
     """The run that would give way, for whoever asks before committing; `name` its task only to who may know of it."""
     later = ", once what is being timed is done" if place.timed else ""
     what = place.wanted.task.task if name else "a run"
@@ -42,7 +42,7 @@ def in_words(place: Place, *, name: bool) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class PreemptionClaim:
     """A run gives way to a waiting ticket."""
 
     victim: str
@@ -55,14 +55,14 @@ class Preemption:
 
     def __init__(self, *, owner_first: bool) -> None:
         self._owner_first = owner_first
-        self._gave_way: Remembered[tuple[str, str], int] = Remembered(MAX_REMEMBERED)
+        self._gave_way: EndedLease[tuple[str, str], int] = EndedLease(MAX_REMEMBERED)
         """Principal, task → how often it gave way here."""
-        self._claims: dict[str, Claim] = {}
+        self._claims: dict[str, PreemptionClaim] = {}
         """By ticket."""
 
     def higher(
-        self, places: Iterable[Place], lower: Sequence[Place], linked: Container[str]
-    ) -> Iterator[Place]:
+        self, places: Iterable[Allocation], lower: Sequence[Allocation], linked: Container[str]
+    ) -> Iterator[Allocation]:
         """The tickets, of those that can be asked, to which any of `lower` could be made to give way, now or later."""
         least = min(place.wanted.own for place in lower)
         for place in places:
@@ -75,7 +75,9 @@ class Preemption:
             ):
                 yield place
 
-    def victim(self, priority: int, owner: bool, lower: Iterable[Place], now: float) -> Place | None:
+    def victim(
+        self, priority: int, owner: bool, lower: Iterable[Allocation], now: float
+    ) -> Allocation | None:
         """Who of these gives way to somebody with this priority of its own.
 
         The least work lost first, then the lowest priority, then the youngest. What is being timed comes last: it
@@ -91,7 +93,9 @@ class Preemption:
             default=None,
         )
 
-    def forget(self, places: Mapping[str, Place], lower: Iterable[Place], linked: Collection[str]) -> None:
+    def forget(
+        self, places: Mapping[str, Allocation], lower: Iterable[Allocation], linked: Collection[str]
+    ) -> None:
         """Spare the victims of tickets that do not wait any more, or cannot be asked, and those that are not among `lower` any more.
 
         What stands after it is what `choose` is asked about, so that no grace stays over.
@@ -107,7 +111,9 @@ class Preemption:
         """Nobody gives way."""
         self._claims.clear()
 
-    def choose(self, ticket: Place, lower: Iterable[Place], now: float) -> tuple[Place | None, bool]:
+    def choose(
+        self, ticket: Allocation, lower: Iterable[Allocation], now: float
+    ) -> tuple[Allocation | None, bool]:
         """(who of these is to give way, whether at once or after the grace that begins now).
 
         None: it was warned and its grace is not over, or it is being timed.
@@ -123,15 +129,15 @@ class Preemption:
         other = self.victim(ticket.wanted.own, ticket.wanted.owner, lower, now)
         if other is None or other.timed:
             if claim is not None:
-                self._claims[ticket.lease] = Claim(claim.victim, None)
+                self._claims[ticket.lease] = PreemptionClaim(claim.victim, None)
             return None, False
         if other.state is LeaseState.GRANTED:
             self._claims.pop(ticket.lease, None)
             return other, True
-        self._claims[ticket.lease] = Claim(other.lease, now + PREEMPT_GRACE_S)
+        self._claims[ticket.lease] = PreemptionClaim(other.lease, now + PREEMPT_GRACE_S)
         return other, False
 
-    def pass_up(self, line: Iterable[Place], lower: Iterable[Place]) -> None:
+    def pass_up(self, line: Iterable[Allocation], lower: Iterable[Allocation]) -> None:
         """What gives way does so to the first in `line` that it may give way to: who came after the warning may stand before who caused
         it. No grace begins anew; who has no victim any more may choose another.
 
@@ -154,12 +160,12 @@ class Preemption:
         """When the next grace ends."""
         return min((claim.due for claim in self._claims.values() if claim.due is not None), default=None)
 
-    def gave_way(self, victim: Place) -> None:
+    def gave_way(self, victim: Allocation) -> None:
         """It was ended for another."""
         key = _key(victim)
         self._gave_way.put(key, 1 + (self._gave_way.get(key) or 0))
 
-    def _outranks(self, priority: int, owner: bool, other: Place) -> bool:
+    def _outranks(self, priority: int, owner: bool, other: Allocation) -> bool:
         times = self._gave_way.get(_key(other)) or 0
         if not owner or other.wanted.owner:
             times = max(times, other.wanted.preempted)
@@ -167,7 +173,7 @@ class Preemption:
             priority, owner, other.wanted, owner_first=self._owner_first
         )
 
-    def _stands(self, ticket: Place | None, victim: Place | None, linked: Collection[str]) -> bool:
+    def _stands(self, ticket: Allocation | None, victim: Allocation | None, linked: Collection[str]) -> bool:
         return (
             ticket is not None
             and ticket.state is LeaseState.QUEUED
@@ -178,9 +184,9 @@ class Preemption:
         )
 
 
-def _key(place: Place) -> tuple[str, str]:
+def _key(place: Allocation) -> tuple[str, str]:
     return place.wanted.principal, place.wanted.task.task
 
 
-def _lost_s(place: Place, now: float) -> float:
+def _lost_s(place: Allocation, now: float) -> float:
     return 0.0 if place.began is None else now - place.began

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from node.capacity.allocations import Place, Remembered
+from node.capacity.allocations import Allocation, EndedLease
 from protocol.values.lease import AGEING_S, MAX_AGEING
 
 MAX_PRINCIPALS: Final = 1_024
@@ -19,7 +19,7 @@ MAX_PRINCIPALS: Final = 1_024
 
 
 @dataclass(frozen=True, slots=True)
-class Rank:
+class QueueRank:
     """What a ticket stands in line with."""
 
     owner: bool
@@ -37,10 +37,10 @@ def aged(own: int, cap: int, waited_s: float) -> int:
     return max(own, min(cap, own + min(MAX_AGEING, int(waited_s // AGEING_S))))
 
 
-def rank_of(place: Place, now: float, *, owner_first: bool) -> Rank:
+def rank_of(place: Allocation, now: float, *, owner_first: bool) -> QueueRank:
     """Where a ticket stands in line."""
     wanted = place.wanted
-    return Rank(
+    return QueueRank(
         owner=owner_first and wanted.owner,
         priority=aged(wanted.own, wanted.cap, now - place.since),
         principal=wanted.principal,
@@ -49,11 +49,11 @@ def rank_of(place: Place, now: float, *, owner_first: bool) -> Rank:
     )
 
 
-class Turns:
+class LeaseQueue:
     """Who was served when."""
 
     def __init__(self) -> None:
-        self._served: Remembered[str, int] = Remembered(MAX_PRINCIPALS)
+        self._served: EndedLease[str, int] = EndedLease(MAX_PRINCIPALS)
         self._count = 0
 
     def served(self, principal: str) -> None:
@@ -61,7 +61,7 @@ class Turns:
         self._count += 1
         self._served.put(principal, self._count)
 
-    def first(self, ranks: Iterable[Rank]) -> Rank | None:
+    def first(self, ranks: Iterable[QueueRank]) -> QueueRank | None:
         """Whose turn it is now."""
         return min(
             ranks,
@@ -69,15 +69,15 @@ class Turns:
             default=None,
         )
 
-    def line(self, ranks: Iterable[Rank]) -> list[Rank]:
+    def line(self, ranks: Iterable[QueueRank]) -> list[QueueRank]:
         """All of them in the order in which they would be served from now on."""
-        groups: dict[tuple[bool, int], dict[str, list[Rank]]] = {}
+        groups: dict[tuple[bool, int], dict[str, list[QueueRank]]] = {}
         for rank in ranks:
             group = groups.setdefault((rank.owner, rank.priority), {})
             group.setdefault(rank.principal, []).append(rank)
         served: dict[str, int] = {}
         count = self._count
-        order: list[Rank] = []
+        order: list[QueueRank] = []
         for level in sorted(groups, reverse=True):
             lines = groups[level]
             heads: list[tuple[int, int, str]] = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from node.capacity.allocations import Remembered
+from node.capacity.allocations import EndedLease
 from protocol.values.task import Task
 
 MAX_KINDS: Final = 1_024
@@ -19,14 +19,14 @@ _Kind = tuple[str, str]
 _Shape = tuple[str, str, int, int, int | None]
 
 
-class Pace:
+class RunTimeEstimate:
     """Seconds of runs, by what was run."""
 
     def __init__(self) -> None:
         self.mean_s: float | None = None
         """What a run took lately, whatever it was; None: none ended yet."""
-        self._same: Remembered[_Shape, float] = Remembered(MAX_KINDS)
-        self._each: Remembered[_Kind, float] = Remembered(MAX_KINDS)
+        self._same: EndedLease[_Shape, float] = EndedLease(MAX_KINDS)
+        self._each: EndedLease[_Kind, float] = EndedLease(MAX_KINDS)
         """Seconds for each inference of a model on a unit."""
 
     def took(self, task: Task, seconds: float) -> None:

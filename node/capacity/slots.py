@@ -18,19 +18,19 @@ from node.capacity.allocations import (
     HOLDS,
     MAX_REMEMBERED,
     OCCUPIES,
-    Kill,
-    Offer,
+    Allocation,
+    EndedLease,
+    KillCommand,
     Order,
-    Place,
-    Remembered,
-    Run,
-    Wanted,
-    Warn,
+    RunCommand,
+    SlotOffer,
+    SlotRequest,
+    WarnCommand,
 )
 from node.capacity.preemption import Preemption, can_give_way
-from node.capacity.queue import Rank, Turns, expected_starts, rank_of
-from node.capacity.run_time import Pace
-from node.capacity.worker_state import Condition
+from node.capacity.queue import LeaseQueue, QueueRank, expected_starts, rank_of
+from node.capacity.run_time import RunTimeEstimate
+from node.capacity.worker_state import WorkerCondition
 from protocol.values.lease import PREEMPT_GRACE_S, LeaseEvent, LeaseState
 from protocol.words import Reason
 
@@ -46,7 +46,7 @@ TAKEN: Final = HOLDS - {LeaseState.LAPSED}
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedRun:
     """What is left of a lease that was closed."""
 
     peer: str
@@ -59,20 +59,20 @@ class Ended:
 class Slots:
     """Places by lease, in the order in which they came. Times are seconds on one monotonic clock."""
 
-    def __init__(self, count: int, condition: Condition, *, owner_first: bool) -> None:
+    def __init__(self, count: int, condition: WorkerCondition, *, owner_first: bool) -> None:
         self.count = count
         self.owner_first = owner_first
-        self.places: dict[str, Place] = {}
+        self.places: dict[str, Allocation] = {}
         self.version = 0
         """Moves with every change of what could be had here."""
-        self.ends: Remembered[str, Ended] = Remembered(MAX_REMEMBERED)
+        self.ends: EndedLease[str, EndedRun] = EndedLease(MAX_REMEMBERED)
         """By closed lease."""
-        self.turns = Turns()
+        self.turns = LeaseQueue()
         self.linked: dict[str, int] = {}
         """Peer → links over which it can be asked."""
-        self._mute: Remembered[str, tuple[int, float]] = Remembered(MAX_MUTE)
+        self._mute: EndedLease[str, tuple[int, float]] = EndedLease(MAX_MUTE)
         """Peer → offers in a row that it did not answer, until when that counts."""
-        self.pace = Pace()
+        self.pace = RunTimeEstimate()
         self._condition = condition
         self._preemption = Preemption(owner_first=owner_first)
         self._orders: list[Order] = []
@@ -100,7 +100,7 @@ class Slots:
             times += (place.deadline, place.limit)
         return min((time for time in times if time is not None and time < math.inf), default=None)
 
-    def ranks(self, now: float, peers: Container[str] | None = None) -> list[Rank]:
+    def ranks(self, now: float, peers: Container[str] | None = None) -> list[QueueRank]:
         """The tickets; `peers`: only those of these schedulers."""
         return [
             rank_of(place, now, owner_first=self.owner_first)
@@ -120,11 +120,11 @@ class Slots:
         starts = expected_starts(left, self.count, [*takes, *[math.inf] * (count - len(takes))])
         return [None if start == math.inf else min(LONGEST_S, start) for start in starts]
 
-    def _expected(self, place: Place) -> float:
+    def _expected(self, place: Allocation) -> float:
         seconds = self.pace.expect(place.wanted.task)
         return math.inf if seconds is None else seconds
 
-    def _left(self, place: Place, now: float) -> float:
+    def _left(self, place: Allocation, now: float) -> float:
         expected, spent = self._expected(place), 0.0 if place.began is None else now - place.began
         return expected - spent if spent < expected else math.inf
 
@@ -132,7 +132,7 @@ class Slots:
         """Expected seconds until one with `ahead` tickets before it gets a place; None: not known."""
         return next(reversed(self.starts(ahead + 1, now)), None)
 
-    def victim(self, priority: int, owner: bool, now: float) -> Place | None:
+    def victim(self, priority: int, owner: bool, now: float) -> Allocation | None:
         """Who would give way to somebody with this priority of its own."""
         return self._preemption.victim(priority, owner, self._lower(), now)
 
@@ -143,7 +143,7 @@ class Slots:
 
     # -- what changes ----------------------------------------------------------------------------------------------------
 
-    def enter(self, place: Place) -> None:
+    def enter(self, place: Allocation) -> None:
         """A place or a ticket, for which there is room."""
         self.places[place.lease] = place
         self.version += 1
@@ -151,7 +151,7 @@ class Slots:
             self.turns.served(place.wanted.principal)
             self._make_room()
 
-    def end(self, place: Place, reason: Reason) -> None:
+    def end(self, place: Allocation, reason: Reason) -> None:
         """It is over: a run is to be stopped, all else is closed. What is ending already goes on to do so."""
         if place.state in (LeaseState.RUNNING, LeaseState.LAPSED):
             self.stop(place, LeaseEvent.STOP, reason)
@@ -159,21 +159,21 @@ class Slots:
             place.move(LeaseEvent.STOP)
             self.close(place, reason)
 
-    def stop(self, place: Place, event: LeaseEvent, reason: Reason) -> None:
+    def stop(self, place: Allocation, event: LeaseEvent, reason: Reason) -> None:
         """The run's processes are to die."""
         place.move(event)
         place.deadline = None
         place.why = reason
         self.version += 1
-        self._orders.append(Kill(place.lease, reason))
+        self._orders.append(KillCommand(place.lease, reason))
 
-    def close(self, place: Place, reason: Reason) -> None:
+    def close(self, place: Allocation, reason: Reason) -> None:
         """Nothing of it is left but the reason."""
         del self.places[place.lease]
-        self.ends.put(place.lease, Ended(place.peer, reason, place.wanted.about))
+        self.ends.put(place.lease, EndedRun(place.peer, reason, place.wanted.about))
         self.version += 1
 
-    def give_way(self, victim: Place, to: Wanted) -> None:
+    def give_way(self, victim: Allocation, to: SlotRequest) -> None:
         """The victim's slot is free. One that did not run yet has lost nothing, and is told now."""
         if victim.state is LeaseState.GRANTED:
             self._warn(victim, 0.0, to)
@@ -204,7 +204,7 @@ class Slots:
         for place in self.places.values():
             if place.state is LeaseState.GRANTED and self.number_in(OCCUPIES) < self.count:
                 place.move(LeaseEvent.RUN)
-                self._orders.append(Run(place.lease))
+                self._orders.append(RunCommand(place.lease))
 
     # -- inside ----------------------------------------------------------------------------------------------------------
 
@@ -214,12 +214,12 @@ class Slots:
             lapsed = [p for p in self.places.values() if p.state is LeaseState.LAPSED]
             self.stop(lapsed[0], LeaseEvent.STOP, Reason.EXPIRED)
 
-    def _offer(self, ticket: Place) -> None:
+    def _offer(self, ticket: Allocation) -> None:
         ticket.move(LeaseEvent.READY)
         self.version += 1
         self.turns.served(ticket.wanted.principal)
         self._make_room()
-        self._orders.append(Offer(ticket.lease))
+        self._orders.append(SlotOffer(ticket.lease))
 
     def _preempt(self, now: float) -> None:
         """All slots are taken: each ticket that may makes one lower run give way, and gets its slot when the grace is over."""
@@ -252,11 +252,11 @@ class Slots:
             if times < MUTE_AFTER or until <= now
         }
 
-    def _lower(self) -> list[Place]:
+    def _lower(self) -> list[Allocation]:
         """What could give way to something higher."""
         return [place for place in self.places.values() if can_give_way(place)]
 
-    def _warn(self, victim: Place, grace_s: float, to: Wanted) -> None:
+    def _warn(self, victim: Allocation, grace_s: float, to: SlotRequest) -> None:
         self._orders.append(
-            Warn(victim.peer, victim.lease, victim.fence, grace_s, to.own, victim.wanted.about)
+            WarnCommand(victim.peer, victim.lease, victim.fence, grace_s, to.own, victim.wanted.about)
         )

@@ -14,14 +14,14 @@ from typing import Final
 
 from protocol.values.worker import FAULTY_AFTER, WORKER, WorkerEvent
 from protocol.wire.table import step
-from protocol.words import Outcome, Reason, WorkerState
+from protocol.words import Reason, RunOutcome, WorkerState
 
 BLAMED_ON_WORKER: Final = frozenset({Reason.CRASHED})
 """How a run ends when the device, its driver or its installation may be at fault."""
 SERVING: Final = frozenset({WorkerState.ACTIVE, WorkerState.BUSY, WorkerState.CLEANUP})
 
 
-class Condition:
+class WorkerCondition:
     """State and reason of one worker with one or more slots."""
 
     def __init__(self) -> None:
@@ -57,15 +57,15 @@ class Condition:
         if self.state is WorkerState.ACTIVE:
             self._move(WorkerEvent.BEGIN)
 
-    def end(self, outcome: Outcome, reason: Reason | None, permanent: bool, model_sha256: str) -> None:
+    def end(self, outcome: RunOutcome, reason: Reason | None, permanent: bool, model_sha256: str) -> None:
         """Its processes are gone; this is how it went. Its files and its result are still being put away."""
         self._busy -= 1
         self._cleaning += 1
         if not self._busy and self.state is WorkerState.BUSY:
             self._move(WorkerEvent.END)
-        if outcome is Outcome.COMPLETE:
+        if outcome is RunOutcome.COMPLETE:
             self._crashed.clear()
-        elif outcome is Outcome.FAILED and not permanent and reason in BLAMED_ON_WORKER:
+        elif outcome is RunOutcome.FAILED and not permanent and reason in BLAMED_ON_WORKER:
             self._crashed.add(model_sha256)
 
     @property

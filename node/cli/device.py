@@ -22,7 +22,7 @@ from swarm.base.settings import SettingsError
 if TYPE_CHECKING:
     from drivers.contract.base import Limits, WorkOrder
     from node.device.calibrate import Launcher
-    from node.device.calibration import Enrolment
+    from node.device.calibration import Calibration
     from node.device.probe import Profile
     from node.doctor.host import Check
 
@@ -52,7 +52,7 @@ def enroll(
     import trio
 
     from drivers.launch.launch import probe_units
-    from node.device.calibrate import Means, enrolled
+    from node.device.calibrate import CalibrationTools, enrolled
     from node.device.lock import DeviceLock
     from node.device.probe import lock_name, probe_device
 
@@ -70,7 +70,7 @@ def enroll(
                 enrolled,
                 folder,
                 profile,
-                Means(launch),
+                CalibrationTools(launch),
                 DeviceLock(lock_name()),
                 lambda line: print(line, file=sys.stderr, flush=True),
                 full=full,
@@ -103,7 +103,7 @@ def _launcher(profile: Profile) -> Iterator[Launcher]:
         yield launch
 
 
-def _show(found: Enrolment) -> None:
+def _show(found: Calibration) -> None:
     from node.device.calibration import curves, headline
 
     console = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
@@ -151,7 +151,7 @@ def doctor(
     from drivers.launch.launch import probe_units
     from drivers.launch.tier import probe
     from node.device.probe import probe_device
-    from node.doctor.host import State, checks, gather
+    from node.doctor.host import CheckState, checks, gather
 
     home: Home = ctx.obj
     folder = home.folder("worker")
@@ -163,7 +163,7 @@ def doctor(
         sys.stdout.write("\n")
     else:
         show_checks(found)
-    if any(check.state is State.BAD for check in found):
+    if any(check.state is CheckState.BAD for check in found):
         raise typer.Exit(6)
 
 
@@ -172,11 +172,11 @@ def _look_at_the_network(ctx: typer.Context, gate: list[str] | None) -> list[Che
     import trio
 
     from node.cli.remote import tell_devices
-    from node.doctor.host import Check, State
+    from node.doctor.host import Check, CheckState
     from node.doctor.network import ANYWHERE, look, net_checks, pool_checks, usable_gates
     from node.settings.settings import WorkerSettings
     from protocol.errors import ResourceError
-    from protocol.messages.work import Status
+    from protocol.messages.work import StatusRequest
     from protocol.words import Role
     from swarm.base.home import Role as HomeRole
     from swarm.join.known_gates import local_gates, remembered_gates
@@ -207,7 +207,7 @@ def _look_at_the_network(ctx: typer.Context, gate: list[str] | None) -> list[Che
         try:
             stack.enter_context(lock_folder(home.folder("worker")))
         except ResourceError:  # a worker runs
-            told = trio.run(tell_devices, home, (), (), Status())
+            told = trio.run(tell_devices, home, (), (), StatusRequest())
             worker = next((item.standing.reach or "" for item in told if item.standing is not None), "")
             me, fixed = Identity.fresh(), False
             listen = tuple(f"{address.rpartition('/')[0]}/0" for address in listen)
@@ -215,7 +215,7 @@ def _look_at_the_network(ctx: typer.Context, gate: list[str] | None) -> list[Che
             try:
                 me = load_or_create(home.key("worker"))
             except ResourceError as exc:  # damaged, or the disk is full: all else can be looked at
-                own.append(Check("key", State.BAD, exc.what, exc.hint))
+                own.append(Check("key", CheckState.BAD, exc.what, exc.hint))
                 me = Identity.fresh()
         signs = trio.run(
             partial(look, usable_gates(gates), me, listen, neighbours=near, worker=worker, fixed=fixed)

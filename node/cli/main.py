@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from node.device.probe import Profile
     from node.serve.service import Worker
     from node.settings.settings import WorkerSettings
-    from swarm.join.enter import Here
+    from swarm.join.enter import Entered
 
 app = typer.Typer()
 PANEL = "For a device's owner"
@@ -377,7 +377,7 @@ def join(
     if install:
         _install(ctx)
 
-    def joined(here: Here, profile: Profile, worker: Worker) -> None:
+    def joined(here: Entered, profile: Profile, worker: Worker) -> None:
         units = ", ".join(unit.unit for unit in profile.units)
         what = "a simulated worker" if profile.simulated else "a worker"
         print(f"{profile.name} is {what} now: {units}. Ctrl-C stops it.", flush=True)

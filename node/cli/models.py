@@ -21,7 +21,7 @@ from swarm.base.home import Home
 from swarm.base.settings import SettingsError
 
 if TYPE_CHECKING:
-    from node.store.model_files import Shelved
+    from node.store.model_files import ModelFile
 
 PANEL = "For a device's owner"
 JSON = typer.Option("--json", help="For programs.")
@@ -171,11 +171,11 @@ def _folder(ctx: typer.Context) -> Path:
     return home.cache / "models"
 
 
-def _called(model: Shelved) -> str:
+def _called(model: ModelFile) -> str:
     return f"{model.name} ({model.sha256[:16]}…)" if model.name else f"{model.sha256[:16]}…"
 
 
-def _plain(model: Shelved) -> dict[str, object]:
+def _plain(model: ModelFile) -> dict[str, object]:
     return {
         "sha256": model.sha256,
         "name": model.name,

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from protocol.messages.work import Action, Control, Status
+from protocol.messages.work import Action, Control, StatusRequest
 from swarm.base.home import Home
 
 app = typer.Typer()
@@ -46,7 +46,7 @@ def status(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Show how a worker stands: its state and why, and what it runs for whom. Exit codes: 4 unreachable, 5 not permitted."""
-    _say(ctx, Status(), device, gate, as_json)
+    _say(ctx, StatusRequest(), device, gate, as_json)
 
 
 @app.command(rich_help_panel=PANEL)
@@ -100,7 +100,7 @@ def reset(
 
 def _say(
     ctx: typer.Context,
-    message: Control | Status,
+    message: Control | StatusRequest,
     device: list[str] | None,
     gate: list[str] | None,
     as_json: bool,
@@ -143,7 +143,7 @@ def _say(
             if isinstance(message, Control) and message.action is Action.RESUME:
                 for line in still_held(item):
                     console.print(escape(line), highlight=False, soft_wrap=True)
-            if item.standing is not None and item.standing.jobs and isinstance(message, Status):
+            if item.standing is not None and item.standing.jobs and isinstance(message, StatusRequest):
                 console.print(jobs_table(item.standing.jobs, me))
     code = max((item.error.exit_code for item in told if item.error is not None), default=0)
     if code:

@@ -15,9 +15,9 @@ from typing import Final
 import trio
 
 from protocol.errors import Refused, RemoteProtocolError, SarkError, Unreachable
-from protocol.messages.work import WORK, Control, Denied, Present, Standing, Status
+from protocol.messages.work import WORK, Control, Denied, ShowCredentials, StatusRequest, WorkerStatus
 from protocol.values.advert import Advert
-from protocol.words import Family, Reason, Right
+from protocol.words import ProtocolId, Reason, Right
 from swarm.base.home import Home
 from swarm.index.index import Index
 from swarm.join.ephemeral import Visitor
@@ -38,7 +38,7 @@ HERE: Final = "this device"
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class WorkerTarget:
     """A device to be told."""
 
     word: str
@@ -49,12 +49,12 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class OwnerReply:
     """What one device answered: how it stands now, or why not."""
 
     name: str
     peer: str
-    standing: Standing | None
+    standing: WorkerStatus | None
     error: SarkError | None = None
     path: Path | None = None
     """By which way it was spoken with."""
@@ -65,10 +65,10 @@ async def tell_devices(
     home: Home,
     words: Sequence[str],
     gates: Sequence[str],
-    message: Control | Status,
+    message: Control | StatusRequest,
     *,
     wall: Callable[[], float] = time.time,
-) -> tuple[Told, ...]:
+) -> tuple[OwnerReply, ...]:
     """Say it to the devices named by `words` (none: this home's own worker), all at once. One that fails does not keep others from it.
 
     A name that fits several devices means all of them; those among them that are not one's own say no, which is told only if all do.
@@ -83,22 +83,22 @@ async def tell_devices(
     ):
         targets, told = ([own], []) if local else await _find(network, own, words, gates, rng, nursery)
         grant = Grant(frozenset({Right.CONTROL, Right.STATUS}), lasts_s=LASTS_S)
-        present = Present(issuer=owner.peer_id, token=issue(owner, me.peer_id, grant, now=wall()))
-        links = Links(network, Family.WORK, WORK, nursery)
+        present = ShowCredentials(issuer=owner.peer_id, token=issue(owner, me.peer_id, grant, now=wall()))
+        links = Links(network, ProtocolId.WORK, WORK, nursery)
         visitor = Visitor(network, owner, wall=wall)
         await visitor.announce(address for target in targets for address in target.addresses)
-        answers: dict[str, Told] = {}
+        answers: dict[str, OwnerReply] = {}
 
-        async def tell(target: Target) -> None:
+        async def tell(target: WorkerTarget) -> None:
             try:
                 standing, took_ms = await _say(links, target, present, message)
                 path = network.path(target.peer)
                 path = None if path is None else replace(path, rtt_ms=took_ms)
-                answers[target.peer] = Told(
+                answers[target.peer] = OwnerReply(
                     target.name, target.peer, standing, path=path, addresses=target.addresses
                 )
             except SarkError as exc:
-                answers[target.peer] = Told(target.name, target.peer, None, exc)
+                answers[target.peer] = OwnerReply(target.name, target.peer, None, exc)
 
         async with trio.open_nursery() as telling:
             for target in {target.peer: target for target in targets}.values():
@@ -107,7 +107,7 @@ async def tell_devices(
     return (*told, *_chosen(targets, answers))
 
 
-def _chosen(targets: Sequence[Target], answers: dict[str, Told]) -> list[Told]:
+def _chosen(targets: Sequence[WorkerTarget], answers: dict[str, OwnerReply]) -> list[OwnerReply]:
     """Without the refusals of those who only share a name with a device that obeyed."""
     obeyed = {target.word for target in targets if answers[target.peer].standing is not None}
     kept = {
@@ -118,19 +118,19 @@ def _chosen(targets: Sequence[Target], answers: dict[str, Told]) -> list[Told]:
     return sorted(kept.values(), key=lambda item: (item.name, item.peer))
 
 
-def _own(home: Home) -> Target:
+def _own(home: Home) -> WorkerTarget:
     peer = load_or_create(home.key("worker")).peer_id
-    return Target(HERE, HERE, peer, left_addresses(home.worker_file))
+    return WorkerTarget(HERE, HERE, peer, left_addresses(home.worker_file))
 
 
 async def _find(
     network: Network,
-    own: Target,
+    own: WorkerTarget,
     words: Sequence[str],
     gates: Sequence[str],
     rng: random.Random,
     nursery: trio.Nursery,
-) -> tuple[list[Target], list[Told]]:
+) -> tuple[list[WorkerTarget], list[OwnerReply]]:
     """The devices that are meant, and what is to be said of words that mean none."""
     if not gates:
         raise Unreachable(
@@ -144,16 +144,16 @@ async def _find(
     index = Index(network, rng=rng, serve=False)
     await nursery.start(index.run)
     adverts = [sighting.advert for sighting in (await index.everybody()).found]
-    targets: list[Target] = []
-    missing: list[Told] = []
+    targets: list[WorkerTarget] = []
+    missing: list[OwnerReply] = []
     for word in words:
         found = [advert for advert in adverts if means(word, advert)]
-        targets += [Target(word, advert.name, advert.peer, advert.addresses) for advert in found]
+        targets += [WorkerTarget(word, advert.name, advert.peer, advert.addresses) for advert in found]
         if not found and word in (own.peer, own.peer[-8:]):
             targets.append(own)
         elif not found:
             error = Unreachable(f"no device {word!r} in the swarm", hint="list them: sark-node peers")
-            missing.append(Told(word, "", None, error))
+            missing.append(OwnerReply(word, "", None, error))
     return targets, missing
 
 
@@ -164,8 +164,8 @@ def means(word: str, advert: Advert) -> bool:
 
 
 async def _say(
-    links: Links, target: Target, present: Present, message: Control | Status
-) -> tuple[Standing, float]:
+    links: Links, target: WorkerTarget, present: ShowCredentials, message: Control | StatusRequest
+) -> tuple[WorkerStatus, float]:
     """How it stands, and how many ms the first answer took."""
     if not target.addresses:
         raise Unreachable(
@@ -193,6 +193,6 @@ async def _say(
             reason=answer.reason,
             hint=hint if not_owner else "",
         )
-    if not isinstance(answer, Standing):
+    if not isinstance(answer, WorkerStatus):
         raise RemoteProtocolError(f"answered with {type(answer).__name__}, which is no answer to that")
     return answer, took_ms

@@ -7,14 +7,14 @@ from typing import Any
 
 from rich.table import Table
 
-from node.cli.remote import HERE, Told
-from protocol.messages.work import Job
+from node.cli.remote import HERE, OwnerReply
+from protocol.messages.work import RunningJob
 from protocol.words import WorkerState
 from swarm.base.logs import safe
 from swarm.net.paths import path_json, path_words
 
 
-def told_line(told: Told) -> str:
+def told_line(told: OwnerReply) -> str:
     """`lab-1 …nF2cDYa1: paused by its owner; 1 run goes on, 3 tickets wait`."""
     who = _who(told)
     if told.standing is None:
@@ -36,13 +36,13 @@ def told_line(told: Told) -> str:
     return "; ".join([f"{who}: {state}{why}", *filter(None, told_so)])
 
 
-def _who(told: Told) -> str:
+def _who(told: OwnerReply) -> str:
     """Anybody can give a device any name: the end of its id, which the channel proved, stands beside it."""
     tail = f" …{told.peer[-8:]}" if told.peer and told.name != HERE else ""
     return f"{safe(told.name)}{tail}"
 
 
-def still_held(told: Told) -> tuple[str, ...]:
+def still_held(told: OwnerReply) -> tuple[str, ...]:
     """What is to be said to an owner who resumed a device that a rule of theirs still holds back; empty: none does."""
     here = told.standing
     if here is None or here.state is not WorkerState.DRAINING or not here.why:
@@ -53,7 +53,7 @@ def still_held(told: Told) -> tuple[str, ...]:
     )
 
 
-def jobs_table(jobs: Sequence[Job], me: str) -> Table:
+def jobs_table(jobs: Sequence[RunningJob], me: str) -> Table:
     """A line for each run and ticket, runs first. `me`: the peer id that is shown as `you`."""
     table = Table(box=None, padding=(0, 2, 0, 2), header_style="dim")
     for column in ("task", "model", "for", "team", "priority", "state", "since"):
@@ -84,7 +84,7 @@ def show_since(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 6_000 else f"{seconds / 3600:.1f} h"
 
 
-def told_json(told: Told) -> dict[str, Any]:
+def told_json(told: OwnerReply) -> dict[str, Any]:
     """A device's answer for programs."""
     document: dict[str, Any] = {"device": told.name, "peer": told.peer or None}
     if told.standing is None:

@@ -17,18 +17,18 @@ from typing import Final, Protocol
 
 import trio
 
-from drivers.contract.base import DriverError, Event, Limits, Measured, WorkOrder
+from drivers.contract.base import DriverError, Event, Limits, MeasureReport, WorkOrder
 from drivers.contract.hardware import usable_cores
 from drivers.measure import host
 from drivers.measure.gpu import torch_could
-from drivers.measure.idle_wait import Quiet, Waited, family_cpu_s
+from drivers.measure.idle_wait import IdleWait, IdleWaitReport, family_cpu_s
 from drivers.measure.telemetry import Sampler
 from drivers.measure.timing import timer_overhead_ns
 from drivers.micro import micro
 from drivers.onnx.session import TINY_MODEL
 from drivers.onnx.synthetic import chain_of_products
 from node.device import calibration
-from node.device.calibration import Enrolment, HostFound, MicroFound, warm_after
+from node.device.calibration import Calibration, HostFigures, MicroFigures, warm_after
 from node.device.lock import DeviceLock
 from node.device.probe import Profile
 
@@ -40,32 +40,32 @@ PATIENCE_S: Final = 3.0
 """A busy host is waited for so long before anything is measured; ten times that for a full enrolment."""
 
 
-class Launching(Protocol):
+class CalibrationLaunch(Protocol):
     """What is needed of `drivers.launch.Launch`."""
 
     def events(self) -> Iterator[Event]: ...
 
 
-Launcher = Callable[[WorkOrder, Limits], Launching]
-RunMicro = Callable[[str, micro.Plan, int], micro.Micro]
+Launcher = Callable[[WorkOrder, Limits], CalibrationLaunch]
+RunMicro = Callable[[str, micro.MicroPlan, int], micro.Micro]
 
 
 @dataclass(frozen=True)
-class Means:
+class CalibrationTools:
     """What it is done with; tests put in doubles."""
 
     launch: Launcher
     run_micro: RunMicro = micro.run_micro
     sampler: Callable[[], Sampler] = Sampler
-    reader: host.Reader = field(default_factory=host.Reader)
-    quiet: Callable[[float], Quiet] = Quiet
+    reader: host.HostReader = field(default_factory=host.HostReader)
+    quiet: Callable[[float], IdleWait] = IdleWait
     own_cpu_s: Callable[[], float] = family_cpu_s
     wait: Callable[[float], None] = time.sleep
     wall: Callable[[], float] = time.time
     threads: Callable[[], int] = usable_cores
     gpu_kind: Callable[[Profile], str] = lambda profile: gpu_kind(profile)
-    quick: micro.Plan = micro.QUICK
-    full: micro.Plan = micro.FULL
+    quick: micro.MicroPlan = micro.QUICK
+    full: micro.MicroPlan = micro.FULL
 
 
 def gpu_kind(profile: Profile, system: str = sys.platform, could: Callable[[], bool] = torch_could) -> str:
@@ -76,8 +76,12 @@ def gpu_kind(profile: Profile, system: str = sys.platform, could: Callable[[], b
 
 
 def enrol(
-    profile: Profile, means: Means, *, full: bool = False, tell: Callable[[str], object] = lambda line: None
-) -> Enrolment:
+    profile: Profile,
+    means: CalibrationTools,
+    *,
+    full: bool = False,
+    tell: Callable[[str], object] = lambda line: None,
+) -> Calibration:
     """Find everything out. `tell` hears a word at each step."""
     notes: list[str] = []
     tell("the host, idle")
@@ -96,7 +100,7 @@ def enrol(
                 floors[offer.unit] = learn_floor(offer.unit, means.launch)
             except DriverError as why:
                 notes.append(f"warm-up of {offer.unit} was not learned: {why}")
-    found: list[MicroFound] = []
+    found: list[MicroFigures] = []
     plan = means.full if full else means.quick
     for kind in ("cpu", means.gpu_kind(profile)):
         if kind:
@@ -105,7 +109,7 @@ def enrol(
                 found.append(_micro(kind, plan, profile, means))
             except DriverError as why:
                 notes.append(str(why))
-    return Enrolment(
+    return Calibration(
         fingerprint=profile.fingerprint,
         at=means.wall(),
         full=full,
@@ -120,13 +124,13 @@ def enrol(
 async def enrolled(
     folder: Path,
     profile: Profile,
-    means: Means,
+    means: CalibrationTools,
     lock: DeviceLock,
     tell: Callable[[str], object],
     *,
     full: bool = False,
     again: bool = False,
-) -> Enrolment:
+) -> Calibration:
     """What is kept of this device, or a fresh enrolment where that does not count any more, or `again`. Holds the device lock meanwhile.
 
     `tell` hears one line before and one after. Raises `ResourceError` where it cannot be kept.
@@ -137,7 +141,7 @@ async def enrolled(
     why = before.why or ("once more" if again else "in full")
     tell(f"enrolling this device, {'half a minute at most' if full else 'a few seconds'}: {why}")
 
-    def work() -> Enrolment:
+    def work() -> Calibration:
         found = enrol(profile, means, full=full)
         calibration.keep(folder, found)
         return found
@@ -151,22 +155,22 @@ async def enrolled(
     return found
 
 
-def _until_quiet(quiet: Quiet, wait: Callable[[float], None]) -> Waited:
+def _until_quiet(quiet: IdleWait, wait: Callable[[float], None]) -> IdleWaitReport:
     waiting = quiet.wait(wait)
     while True:
         try:
             next(waiting)
         except StopIteration as over:
-            ended: Waited = over.value
+            ended: IdleWaitReport = over.value
             return ended
 
 
-def _idle_host(means: Means) -> HostFound:
+def _idle_host(means: CalibrationTools) -> HostFigures:
     before, own = means.reader.look(), means.own_cpu_s()
     means.wait(IDLE_S)
     after = means.reader.look()
     seen = host.state(before, after, means.own_cpu_s() - own, means.reader)
-    return HostFound(
+    return HostFigures(
         others_share=seen.others_share,
         steal_share=seen.steal_share,
         stall_share=host.stall_share(before, after),
@@ -187,18 +191,18 @@ def learn_floor(unit: str, launch: Launcher) -> int:
             found += [
                 warm_after((*event.warmup_ns, *event.samples_ns), event.per_sample)
                 for event in launch(order, UNIT_LIMITS).events()
-                if isinstance(event, Measured)
+                if isinstance(event, MeasureReport)
             ]
     if not found:
         raise DriverError("nothing was measured")
     return max(found)
 
 
-def _micro(kind: str, plan: micro.Plan, profile: Profile, means: Means) -> MicroFound:
+def _micro(kind: str, plan: micro.MicroPlan, profile: Profile, means: CalibrationTools) -> MicroFigures:
     if kind == "cpu":
         plan = micro.fitting(plan, micro.last_cache_bytes(), profile.ram or 1 << 32)
         found = means.run_micro(kind, plan, means.threads())
-        return MicroFound(
+        return MicroFigures(
             device=profile.soc or "processor",
             backend=found.backend,
             threads=found.threads,
@@ -216,7 +220,7 @@ def _micro(kind: str, plan: micro.Plan, profile: Profile, means: Means) -> Micro
         windows = found.windows
     finally:
         seen = sampler.stop(windows)
-    return MicroFound(
+    return MicroFigures(
         device=found.device,
         backend=found.backend,
         threads=found.threads,

@@ -30,7 +30,7 @@ AROUND: Final = 5
 HEADLINES: Final = ("fp32_gflops_max", "memory_gb_s", "fp16_gflops_max", "bf16_gflops_max")
 
 
-class MicroFound(BaseModel):
+class MicroFigures(BaseModel):
     """The micro-benchmarks of one processor or GPU."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -48,7 +48,7 @@ class MicroFound(BaseModel):
     notes: tuple[str, ...] = ()
 
 
-class HostFound(BaseModel):
+class HostFigures(BaseModel):
     """The host while this node did nothing. None: its system does not tell."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -61,7 +61,7 @@ class HostFound(BaseModel):
     on_battery: bool | None = None
 
 
-class Enrolment(BaseModel):
+class Calibration(BaseModel):
     """All that is kept of one."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -74,10 +74,10 @@ class Enrolment(BaseModel):
     """Made at leisure; the quick one has shorter curves."""
     timer_ns: int
     """What reading the clock once costs."""
-    host: HostFound = HostFound()
+    host: HostFigures = HostFigures()
     floors: dict[str, int] = {}
     """Unit → fewest warm-up inferences; units that are not in it have none that was learned."""
-    micro: tuple[MicroFound, ...] = ()
+    micro: tuple[MicroFigures, ...] = ()
     notes: tuple[str, ...] = ()
 
     def floor(self, unit: str) -> int:
@@ -102,10 +102,10 @@ def warm_after(samples: Sequence[int], each: int = 1) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class CalibrationFile:
     """What lies in the home."""
 
-    found: Enrolment | None = None
+    found: Calibration | None = None
     why: str = ""
     """Why there is none, or none that counts; for people."""
 
@@ -115,25 +115,25 @@ def path_of(folder: Path) -> Path:
     return folder / FILE
 
 
-def kept(folder: Path, fingerprint: str) -> Kept:
+def kept(folder: Path, fingerprint: str) -> CalibrationFile:
     """The enrolment of this very hardware, if there is one."""
     try:
         with path_of(folder).open("rb") as file:
             text = file.read(MAX_FILE)
     except FileNotFoundError:
-        return Kept(why="this device is not enrolled yet")
+        return CalibrationFile(why="this device is not enrolled yet")
     except OSError as exc:
-        return Kept(why=f"the enrolment cannot be read ({exc.strerror or exc})")
+        return CalibrationFile(why=f"the enrolment cannot be read ({exc.strerror or exc})")
     try:
-        found = Enrolment.model_validate_json(text)
+        found = Calibration.model_validate_json(text)
     except ValidationError:
-        return Kept(why=f"{path_of(folder)} is damaged")
+        return CalibrationFile(why=f"{path_of(folder)} is damaged")
     if found.fingerprint != fingerprint:
-        return Kept(why="hardware, system or runtimes have changed since this device was enrolled")
-    return Kept(found)
+        return CalibrationFile(why="hardware, system or runtimes have changed since this device was enrolled")
+    return CalibrationFile(found)
 
 
-def keep(folder: Path, found: Enrolment) -> None:
+def keep(folder: Path, found: Calibration) -> None:
     """Write it, whole or not at all. Raises `ResourceError`."""
     write_durably(path_of(folder), found.model_dump_json(indent=1).encode() + b"\n")
 
@@ -141,7 +141,7 @@ def keep(folder: Path, found: Enrolment) -> None:
 # -- told ----------------------------------------------------------------------------------------------------------------
 
 
-def headline(found: Enrolment) -> str:
+def headline(found: Calibration) -> str:
     """`cpu 139 GFLOPS fp32, memory 33 GB/s; NVIDIA H100 51000 GFLOPS fp32, …; warm after 7 (CPU (ONNX))`."""
     parts = [f"{one.device}: {_shown(one.figures)}" for one in found.micro if _shown(one.figures)]
     warm = ", ".join(f"{count} ({unit})" for unit, count in sorted(found.floors.items()))
@@ -160,7 +160,7 @@ def _shown(figures: Mapping[str, float]) -> str:
     return ", ".join(told)
 
 
-def curves(one: MicroFound) -> list[tuple[str, dict[str, float]]]:
+def curves(one: MicroFigures) -> list[tuple[str, dict[str, float]]]:
     """Figures by curve: `copy_gb_s` → {"64_kib": 41.2, …, "max": 55.0}, in the order they were measured."""
     found: dict[str, dict[str, float]] = {}
     for name, value in one.figures.items():

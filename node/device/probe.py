@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import psutil
 
-from drivers.launch.launch import Probed
-from drivers.launch.tier import Probe
+from drivers.launch.launch import ProbedUnits
+from drivers.launch.tier import TierProbe
 from drivers.measure.gpu import FoundGpus, find_gpus
 from drivers.sandbox.rlimits import Tier
 from node.device import probe_parsers
@@ -30,7 +30,7 @@ from swarm.base.node_text import line, name
 from swarm.net.identity import write_durably
 
 TOOL_S: Final = 5.0
-NOT_TRIED: Final = Probe(Tier.NONE, ("not tried out",))
+NOT_TRIED: Final = TierProbe(Tier.NONE, ("not tried out",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +81,9 @@ class Profile:
 
 def probe_device(
     data: Path,
-    probe_units: Callable[[], Probed],
+    probe_units: Callable[[], ProbedUnits],
     *,
-    sandbox: Probe = NOT_TRIED,
+    sandbox: TierProbe = NOT_TRIED,
     wanted_name: str = "",
     system: str = sys.platform,
     root: Path = Path("/"),
@@ -116,7 +116,7 @@ def probe_device(
     )
 
 
-def trouble_with(profile: Profile, probe_units: Callable[[], Probed]) -> str:
+def trouble_with(profile: Profile, probe_units: Callable[[], ProbedUnits]) -> str:
     """Whether the units of this device still run their one-line models (blocking, a second or two). Empty: they do."""
     found = probe_units()
     works = {line(unit.unit) for unit in found.units}

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from drivers.contract.registry import SIMULATED
 from node.device.probe import Profile
-from node.settings.driver_secrets import Private
+from node.settings.driver_secrets import DriverSecrets
 from protocol.values.advert import GpuInfo
 from protocol.wire.base import Count, Line, Name
 from swarm.base.node_text import line
@@ -23,7 +23,7 @@ KIND: Final = "SARK_FAKE_KIND"
 """Where the simulated driver looks for the kind of device whose figures it is to give."""
 
 
-class Pretended(BaseModel):
+class SimulatedDevice(BaseModel):
     """A device that is not there."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -57,15 +57,15 @@ class Pretended(BaseModel):
             simulated=True,
         )
 
-    def private(self) -> Private:
+    def private(self) -> DriverSecrets:
         """What its simulated driver is given."""
-        return Private({driver: {KIND: self.kind} for driver in SIMULATED})
+        return DriverSecrets({driver: {KIND: self.kind} for driver in SIMULATED})
 
 
-def read_pretended(text: str) -> Pretended:
+def read_pretended(text: str) -> SimulatedDevice:
     """Raises `SettingsError`."""
     try:
-        return Pretended.model_validate_json(text)
+        return SimulatedDevice.model_validate_json(text)
     except ValidationError as exc:
         first = exc.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])

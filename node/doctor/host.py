@@ -36,7 +36,7 @@ SET_CLOCK: Final = {
 }.get(sys.platform, "sudo timedatectl set-ntp true")
 
 
-class State(StrEnum):
+class CheckState(StrEnum):
     """How a check stands."""
 
     OK = "ok"
@@ -49,17 +49,17 @@ class Check:
     """One line."""
 
     subject: str
-    state: State
+    state: CheckState
     what: str
     todo: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Signs:
+class HostFacts:
     """What was read. None: this system does not tell."""
 
     profile: Profile
-    enrolled: calibration.Kept
+    enrolled: calibration.CalibrationFile
     governor: str | None = None
     others_share: float | None = None
     stall_share: float | None = None
@@ -79,14 +79,14 @@ def gather(
     *,
     root: Path = Path("/"),
     wait: Callable[[float], None] = time.sleep,
-) -> Signs:
+) -> HostFacts:
     """Read everything (blocking). `folder`: the worker's; `cache`: where models are kept."""
-    reader = host.Reader(root)
+    reader = host.HostReader(root)
     before = reader.look()
     wait(LOOK_S)
     after = reader.look()
     seen = host.state(before, after, 0.0, reader)
-    return Signs(
+    return HostFacts(
         profile=profile,
         enrolled=calibration.kept(folder, profile.fingerprint),
         governor=_governor(root),
@@ -148,7 +148,7 @@ def clock_synchronised(system: str = sys.platform) -> bool | None:
 # -- judging -------------------------------------------------------------------------------------------------------------
 
 
-def checks(signs: Signs) -> list[Check]:
+def checks(signs: HostFacts) -> list[Check]:
     """All lines, in the order in which they are shown. Pure."""
     return [
         *_units(signs.profile),
@@ -167,51 +167,54 @@ def checks(signs: Signs) -> list[Check]:
 
 def _units(profile: Profile) -> list[Check]:
     if not profile.units:
-        found = [Check("units", State.BAD, "none works", "install a runtime: pip install sark-node")]
+        found = [Check("units", CheckState.BAD, "none works", "install a runtime: pip install sark-node")]
     else:
         found = [
-            Check("unit", State.OK, f"{offer.unit}: {offer.runtime} ran a model") for offer in profile.units
+            Check("unit", CheckState.OK, f"{offer.unit}: {offer.runtime} ran a model")
+            for offer in profile.units
         ]
     troubles = [note for note in profile.notes if note not in profile.found.notes]
-    return found + [Check("unit", State.NOTE, note) for note in troubles]
+    return found + [Check("unit", CheckState.NOTE, note) for note in troubles]
 
 
 def _gpus(profile: Profile) -> list[Check]:
     found = profile.found
     lines = [
-        Check("GPU", State.BAD, note, "install the driver again, or restart after its update")
+        Check("GPU", CheckState.BAD, note, "install the driver again, or restart after its update")
         for note in found.notes
     ]
     if not found.gpus:
-        return lines or [Check("GPU", State.OK, "none found by NVML, torch or nvidia-smi")]
+        return lines or [Check("GPU", CheckState.OK, "none found by NVML, torch or nvidia-smi")]
     names = ", ".join(gpu.name for gpu in found.gpus)
-    lines.append(Check("GPU", State.OK, f"{names} (told by {found.source})"))
+    lines.append(Check("GPU", CheckState.OK, f"{names} (told by {found.source})"))
     if found.source != "nvml":
         what = "NVML does not answer: power, energy, clocks and memory of the GPU stay empty"
-        lines.append(Check("GPU", State.NOTE, what, "for NVIDIA: install the driver with its libnvidia-ml"))
+        lines.append(
+            Check("GPU", CheckState.NOTE, what, "for NVIDIA: install the driver with its libnvidia-ml")
+        )
     if not any("GPU" in offer.unit or "DirectML" in offer.unit for offer in profile.units):
         what = "a GPU is here and no unit runs on it"
         lines.append(
-            Check("GPU", State.NOTE, what, "install a runtime for it: pip install 'sark-node[cuda]'")
+            Check("GPU", CheckState.NOTE, what, "install a runtime for it: pip install 'sark-node[cuda]'")
         )
     return lines
 
 
-def _enrolled(kept: calibration.Kept) -> Check:
+def _enrolled(kept: calibration.CalibrationFile) -> Check:
     if kept.found is None:
-        return Check("enrolment", State.NOTE, kept.why, "sark-node enroll")
+        return Check("enrolment", CheckState.NOTE, kept.why, "sark-node enroll")
     said = calibration.headline(kept.found)
     if kept.found.notes:
         return Check(
-            "enrolment", State.NOTE, "; ".join((said, *kept.found.notes)), "sark-node enroll --again"
+            "enrolment", CheckState.NOTE, "; ".join((said, *kept.found.notes)), "sark-node enroll --again"
         )
-    return Check("enrolment", State.OK, said)
+    return Check("enrolment", CheckState.OK, said)
 
 
 def _sandbox(profile: Profile, forbids: Sequence[str]) -> Check:
     what = "; ".join((str(profile.sandbox), *profile.sandbox_notes))
     if profile.sandbox is Tier.FULL:
-        return Check("sandbox", State.OK, what)
+        return Check("sandbox", CheckState.OK, what)
     todo = "run models only of those you know; strangers need the full one"
     if forbids:
         lines = "\\n".join(forbids)
@@ -219,23 +222,23 @@ def _sandbox(profile: Profile, forbids: Sequence[str]) -> Check:
             f"\nfor the full one: sudo sysctl -w {' '.join(forbids)}"
             f"\nto keep that after a reboot: printf '{lines}\\n' | sudo tee /etc/sysctl.d/60-sark.conf"
         )
-    return Check("sandbox", State.NOTE, what, todo)
+    return Check("sandbox", CheckState.NOTE, what, todo)
 
 
 def _governed(governor: str | None) -> Check:
     if governor is None:
-        return Check("governor", State.OK, "this system does not tell how it sets the processor's clock")
+        return Check("governor", CheckState.OK, "this system does not tell how it sets the processor's clock")
     if governor == "performance":
-        return Check("governor", State.OK, governor)
+        return Check("governor", CheckState.OK, governor)
     return Check(
         "governor",
-        State.NOTE,
+        CheckState.NOTE,
         f"{governor}: the processor's clock follows its load, and short runs see a low one",
         "for steady figures: cpupower frequency-set -g performance",
     )
 
 
-def _busy(signs: Signs) -> Check:
+def _busy(signs: HostFacts) -> Check:
     told = [
         f"{name} {share:.0%}"
         for name, share in (
@@ -246,49 +249,51 @@ def _busy(signs: Signs) -> Check:
     ]
     if not told:
         return Check(
-            "load", State.NOTE, "this system does not tell: a busy host cannot be told from a slow one"
+            "load", CheckState.NOTE, "this system does not tell: a busy host cannot be told from a slow one"
         )
     busy = max(share for share in (signs.others_share, signs.stall_share) if share is not None) > BUSY
     if busy:
-        return Check("load", State.NOTE, ", ".join(told), "end what else runs; measuring waits and flags it")
-    return Check("load", State.OK, ", ".join(told))
+        return Check(
+            "load", CheckState.NOTE, ", ".join(told), "end what else runs; measuring waits and flags it"
+        )
+    return Check("load", CheckState.OK, ", ".join(told))
 
 
 def _warmth(celsius: float | None) -> Check:
     if celsius is None:
-        return Check("heat", State.OK, "no sensor")
+        return Check("heat", CheckState.OK, "no sensor")
     if celsius >= HOT_C:
-        return Check("heat", State.NOTE, f"{celsius:.0f} °C", "let it cool; a hot processor is slowed")
-    return Check("heat", State.OK, f"{celsius:.0f} °C")
+        return Check("heat", CheckState.NOTE, f"{celsius:.0f} °C", "let it cool; a hot processor is slowed")
+    return Check("heat", CheckState.OK, f"{celsius:.0f} °C")
 
 
 def _power(on_battery: bool | None) -> Check:
     if on_battery:
-        return Check("power", State.NOTE, "on battery", "plug it in, or: sark-node join --on-battery")
-    return Check("power", State.OK, "no battery is told of" if on_battery is None else "not on battery")
+        return Check("power", CheckState.NOTE, "on battery", "plug it in, or: sark-node join --on-battery")
+    return Check("power", CheckState.OK, "no battery is told of" if on_battery is None else "not on battery")
 
 
 def _disk(free: int | None) -> Check:
     if free is None:
-        return Check("disk", State.NOTE, "free space is not known")
+        return Check("disk", CheckState.NOTE, "free space is not known")
     what = f"{show_size(free)} free for models"
     if free < LITTLE_DISK:
-        return Check("disk", State.BAD, what, "make room, or keep the home elsewhere: --home")
+        return Check("disk", CheckState.BAD, what, "make room, or keep the home elsewhere: --home")
     if free < SMALL_DISK:
         todo = "models take up to half of that; make room, or keep the home elsewhere: --home"
-        return Check("disk", State.NOTE, what, todo)
-    return Check("disk", State.OK, what)
+        return Check("disk", CheckState.NOTE, what, todo)
+    return Check("disk", CheckState.OK, what)
 
 
 def _clock(synchronised: bool | None) -> Check:
     if synchronised is False:
         what = "does not follow a time server: permissions and tickets have times"
-        return Check("clock", State.NOTE, what, SET_CLOCK)
-    return Check("clock", State.OK, "synchronised" if synchronised else "this system does not tell")
+        return Check("clock", CheckState.NOTE, what, SET_CLOCK)
+    return Check("clock", CheckState.OK, "synchronised" if synchronised else "this system does not tell")
 
 
 def _timer(overhead_ns: int) -> Check:
     what = f"reading the clock takes {overhead_ns} ns"
     if overhead_ns > SLOW_TIMER_NS:
-        return Check("timer", State.NOTE, what, "short models are timed in groups; see the clock source")
-    return Check("timer", State.OK, what)
+        return Check("timer", CheckState.NOTE, what, "short models are timed in groups; see the clock source")
+    return Check("timer", CheckState.OK, what)

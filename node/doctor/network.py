@@ -19,11 +19,11 @@ from typing import Final
 
 import trio
 
-from node.doctor.host import SET_CLOCK, Check, State
+from node.doctor.host import SET_CLOCK, Check, CheckState
 from protocol.errors import Refused, RemoteProtocolError, ResourceError, SarkError, Unreachable
 from protocol.messages.health import HEALTH, Ping, Pong
 from protocol.wire.base import Message
-from protocol.words import Family, Reason
+from protocol.words import ProtocolId, Reason
 from swarm.join.host import open_host
 from swarm.net.addresses import Address, Contact, gate_contacts, own_ips, parse_tcp, split_peer
 from swarm.net.identity import Identity
@@ -31,9 +31,9 @@ from swarm.net.link import Link, Links, serve_links
 from swarm.net.network import Network
 from swarm.net.paths import show_ms
 from swarm.p2p.dialler import AnotherAnswers
-from swarm.pools.membership import Joined
-from swarm.reach.autonat import Reply, ask
-from swarm.reach.reachability import TRIES, Reach, Standing, heard, verdict_of
+from swarm.pools.membership import Membership
+from swarm.reach.autonat import DialBackAnswer, ask
+from swarm.reach.reachability import TRIES, Reach, ReachState, heard, verdict_of
 
 CLOCK_OFF_S: Final = 5.0
 GATES: Final = 8
@@ -44,7 +44,7 @@ ANYWHERE: Final = ("/ip4/0.0.0.0/tcp/0",)
 
 
 @dataclass(frozen=True, slots=True)
-class GateSign:
+class GateFacts:
     """What one gate did."""
 
     name: str
@@ -70,10 +70,10 @@ class GateSign:
 
 
 @dataclass(frozen=True, slots=True)
-class NetSigns:
+class NetworkFacts:
     """What was found."""
 
-    gates: tuple[GateSign, ...] = ()
+    gates: tuple[GateFacts, ...] = ()
     reach: Reach = Reach.UNKNOWN
     reached: tuple[Address, ...] = ()
     far: bool = False
@@ -105,24 +105,24 @@ async def look(
     worker: str | None,
     fixed: bool,
     wall: Callable[[], float] = time.time,
-) -> NetSigns:
+) -> NetworkFacts:
     """Be a node for a few seconds and see. Raises nothing because of the network."""
     contacts = gate_contacts(gates)[:GATES]
     if not contacts:
-        return NetSigns(neighbours=neighbours, worker=worker, fixed=fixed)
+        return NetworkFacts(neighbours=neighbours, worker=worker, fixed=fixed)
     try:
         async with open_host(identity, listen=listen, server=False, rng=random.Random()) as network:
             _answer_pings(network)
             return await _try_all(network, contacts, neighbours, worker, fixed, wall)
     except ResourceError as error:
-        return NetSigns(neighbours=neighbours, worker=worker, fixed=fixed, trouble=error.what)
+        return NetworkFacts(neighbours=neighbours, worker=worker, fixed=fixed, trouble=error.what)
 
 
 def _answer_pings(network: Network) -> None:
     async def answer(link: Link, message: Message) -> Message:
         return Pong(role="worker", incarnation=0)
 
-    serve_links(network, Family.HEALTH, HEALTH, answer)
+    serve_links(network, ProtocolId.HEALTH, HEALTH, answer)
 
 
 async def _try_all(
@@ -132,10 +132,10 @@ async def _try_all(
     worker: str | None,
     fixed: bool,
     wall: Callable[[], float],
-) -> NetSigns:
+) -> NetworkFacts:
     ports = [address.port for text in network.addresses if (address := parse_tcp(text)) is not None]
-    signs: dict[str, GateSign] = {}
-    replies: list[Reply] = []
+    signs: dict[str, GateFacts] = {}
+    replies: list[DialBackAnswer] = []
 
     async def one(contact: Contact) -> None:
         signs[contact.peer] = await _try_gate(network, contact, ports[:1], replies, wall)
@@ -144,13 +144,13 @@ async def _try_all(
         for contact in contacts:
             nursery.start_soon(one, contact)
     ips = own_ips()
-    standing = Standing()
+    standing = ReachState()
     for reply in replies:
         standing = heard(standing, verdict_of(reply.gate, reply.observed, reply.reached, ips), wall())
     observed = {parsed.host for reply in replies if (parsed := parse_tcp(reply.observed)) is not None}
     connected = any(not ipaddress.ip_address(ip).is_loopback for ip in ips)
     near = [parsed.host for text in network.addresses if (parsed := parse_tcp(text)) is not None]
-    return NetSigns(
+    return NetworkFacts(
         gates=tuple(signs[contact.peer] for contact in contacts),
         reach=standing.reach,
         reached=standing.reached,
@@ -169,17 +169,17 @@ async def _try_gate(
     network: Network,
     contact: Contact,
     ports: Sequence[int],
-    replies: list[Reply],
+    replies: list[DialBackAnswer],
     wall: Callable[[], float],
-) -> GateSign:
+) -> GateFacts:
     name = gate_text(contact)
     try:
         await network.connect(contact.peer, contact.addresses, patience_s=ANSWER_S)
     except Unreachable as error:
         cause = error.__cause__
         other = cause.found if isinstance(cause, AnotherAnswers) else ""
-        return GateSign(name, why=error.what, expected=contact.peer, other=other)
-    sign = GateSign(name, dials_back=False)
+        return GateFacts(name, why=error.what, expected=contact.peer, other=other)
+    sign = GateFacts(name, dials_back=False)
     for _ in range(TRIES):  # one try may be lost
         try:
             reply = await ask(network, contact, ports, wall=wall)
@@ -187,7 +187,7 @@ async def _try_gate(
             break
         replies.append(reply)
         seen = parse_tcp(reply.observed)
-        sign = GateSign(name, observed=seen.host if seen is not None else "", ahead_s=reply.ahead_s)
+        sign = GateFacts(name, observed=seen.host if seen is not None else "", ahead_s=reply.ahead_s)
         if reply.reached:
             break
         await trio.sleep(AGAIN_S)
@@ -205,7 +205,7 @@ async def _round_trip(network: Network, contact: Contact) -> float | None:
     """Milliseconds of a ping on a link that is up."""
     took: float | None = None
     async with trio.open_nursery() as nursery:
-        links = Links(network, Family.HEALTH, HEALTH, nursery)
+        links = Links(network, ProtocolId.HEALTH, HEALTH, nursery)
         with contextlib.suppress(SarkError):
             link = await links.get(contact.peer, contact.addresses)
             began = trio.current_time()
@@ -245,44 +245,48 @@ def usable_gates(gates: Sequence[str]) -> tuple[str, ...]:
 # -- judging -------------------------------------------------------------------------------------------------------------
 
 
-def net_checks(signs: NetSigns) -> list[Check]:
+def net_checks(signs: NetworkFacts) -> list[Check]:
     """All lines, in the order in which they are shown. Pure."""
     return [*_gates(signs), *_reach(signs), *_clock(signs), *_neighbours(signs)]
 
 
-def pool_checks(joined: Sequence[Joined], now: float) -> list[Check]:
+def pool_checks(joined: Sequence[Membership], now: float) -> list[Check]:
     """Whether each pool let this device in. `now`: wall seconds."""
     return [_pool(pool, now) for pool in joined]
 
 
-def _pool(pool: Joined, now: float) -> Check:
+def _pool(pool: Membership, now: float) -> Check:
     if pool.credential is not None and pool.until > now:
-        return Check("pool", State.OK, f"{pool.name} let this device in")
+        return Check("pool", CheckState.OK, f"{pool.name} let this device in")
     if pool.ticket is not None and not pool.spent and pool.until > now:
         what = f"{pool.name} has not let this device in yet: no gate that has the pool's key took the ticket"
         todo = (
             "does the worker run (sark-node join), and do the gates answer? else it may be used up: ask the pool's owner for a new one"
             f"\nor leave the pool: sark-node join --leave-pool {pool.name}"
         )
-        return Check("pool", State.NOTE, what, todo)
+        return Check("pool", CheckState.NOTE, what, todo)
     what = f"{pool.name} does not let this device in: its ticket is over or used up, or was taken back"
-    return Check("pool", State.NOTE, what, "ask the pool's owner for a new one, then: sark-node join TICKET")
+    return Check(
+        "pool", CheckState.NOTE, what, "ask the pool's owner for a new one, then: sark-node join TICKET"
+    )
 
 
-def _gates(signs: NetSigns) -> list[Check]:
+def _gates(signs: NetworkFacts) -> list[Check]:
     if signs.trouble:
-        return [Check("network", State.NOTE, signs.trouble)]
+        return [Check("network", CheckState.NOTE, signs.trouble)]
     if not signs.gates:
         what = "none is known: devices beyond this LAN and this one do not find each other"
-        return [Check("gates", State.NOTE, what, "sark-node join TICKET, or: sark-node join --gate ADDRESS")]
+        return [
+            Check("gates", CheckState.NOTE, what, "sark-node join TICKET, or: sark-node join --gate ADDRESS")
+        ]
     none = all(gate.why for gate in signs.gates)
     lines = []
     if none and not signs.connected:
         what = "this device is on no network: it has no address but loopback"
-        lines.append(Check("network", State.BAD, what, "connect it, by cable or Wi-Fi"))
+        lines.append(Check("network", CheckState.BAD, what, "connect it, by cable or Wi-Fi"))
     for gate in signs.gates:
         if gate.why:
-            state = State.BAD if none else State.NOTE
+            state = CheckState.BAD if none else CheckState.NOTE
             if gate.other:
                 what = (
                     f"{gate.name} is another gate: expected …{gate.expected[-8:]}, found …{gate.other[-8:]}"
@@ -296,14 +300,14 @@ def _gates(signs: NetSigns) -> list[Check]:
             continue
         took = "" if gate.ms is None else f" in {show_ms(gate.ms)}"
         more = "" if gate.dials_back else ", but does not tell whether this device can be dialled"
-        lines.append(Check("gate", State.OK, f"{gate.name} answers{took}{more}"))
+        lines.append(Check("gate", CheckState.OK, f"{gate.name} answers{took}{more}"))
     return lines
 
 
-def _reach(signs: NetSigns) -> list[Check]:
+def _reach(signs: NetworkFacts) -> list[Check]:
     found = []
     if signs.worker:
-        found.append(Check("worker", State.OK, f"the worker that runs here {signs.worker}"))
+        found.append(Check("worker", CheckState.OK, f"the worker that runs here {signs.worker}"))
     if not any(not gate.why for gate in signs.gates):
         return found
     port = signs.port if signs.fixed and signs.port else EXAMPLE_PORT
@@ -311,10 +315,10 @@ def _reach(signs: NetSigns) -> list[Check]:
     match signs.reach:
         case Reach.DIRECT if signs.far:
             what = f"can be dialled from outside: {', '.join(signs.reached)}"
-            found.append(Check("reach", State.OK, what))
+            found.append(Check("reach", CheckState.OK, what))
         case Reach.DIRECT:
             found.append(
-                Check("reach", State.OK, "can be dialled on this LAN; no gate from outside was asked")
+                Check("reach", CheckState.OK, "can be dialled on this LAN; no gate from outside was asked")
             )
         case Reach.BEHIND:
             if signs.behind_router:
@@ -330,7 +334,7 @@ def _reach(signs: NetSigns) -> list[Check]:
             found.append(
                 Check(
                     "reach",
-                    State.NOTE,
+                    CheckState.NOTE,
                     "not known: no gate that answers tells",
                     "ask its operator to update it",
                 )
@@ -338,7 +342,7 @@ def _reach(signs: NetSigns) -> list[Check]:
     return found
 
 
-def _behind(signs: NetSigns, todo: str) -> Check:
+def _behind(signs: NetworkFacts, todo: str) -> Check:
     ways = [
         f"gate {gate.name}" + (f" in {show_ms(gate.relayed_ms)}" if gate.relayed_ms is not None else "")
         for gate in signs.gates
@@ -346,19 +350,22 @@ def _behind(signs: NetSigns, todo: str) -> Check:
     ]
     if ways:
         return Check(
-            "reach", State.NOTE, f"cannot be dialled from outside; reached through {' and '.join(ways)}", todo
+            "reach",
+            CheckState.NOTE,
+            f"cannot be dialled from outside; reached through {' and '.join(ways)}",
+            todo,
         )
     why = "; ".join(f"{gate.name}: {gate.no_place}" for gate in signs.gates if gate.no_place)
     return Check(
-        "reach", State.BAD, f"cannot be dialled from outside, and no gate relays for it ({why})", todo
+        "reach", CheckState.BAD, f"cannot be dialled from outside, and no gate relays for it ({why})", todo
     )
 
 
-def _seen(signs: NetSigns) -> str:
+def _seen(signs: NetworkFacts) -> str:
     return next((gate.observed for gate in signs.gates if gate.observed), "ROUTER")
 
 
-def _clock(signs: NetSigns) -> list[Check]:
+def _clock(signs: NetworkFacts) -> list[Check]:
     told = [gate.ahead_s for gate in signs.gates if gate.ahead_s is not None]
     if not told:
         return []
@@ -366,12 +373,12 @@ def _clock(signs: NetSigns) -> list[Check]:
     if abs(ahead) > CLOCK_OFF_S:
         way = "behind" if ahead > 0 else "ahead of"
         what = f"{abs(ahead):.0f} s {way} the gates': permissions and tickets have times"
-        return [Check("clock", State.NOTE, what, f"set it by a time server: {SET_CLOCK}")]
-    return [Check("clock", State.OK, f"within {CLOCK_OFF_S:.0f} s of the gates'")]
+        return [Check("clock", CheckState.NOTE, what, f"set it by a time server: {SET_CLOCK}")]
+    return [Check("clock", CheckState.OK, f"within {CLOCK_OFF_S:.0f} s of the gates'")]
 
 
-def _neighbours(signs: NetSigns) -> list[Check]:
+def _neighbours(signs: NetworkFacts) -> list[Check]:
     if signs.neighbours is None:
-        return [Check("LAN", State.OK, "neighbours are not looked for (lan = false)")]
+        return [Check("LAN", CheckState.OK, "neighbours are not looked for (lan = false)")]
     many = f"{signs.neighbours} neighbour{'s' if signs.neighbours != 1 else ''}"
-    return [Check("LAN", State.OK, f"{many if signs.neighbours else 'no neighbour'} found by mDNS")]
+    return [Check("LAN", CheckState.OK, f"{many if signs.neighbours else 'no neighbour'} found by mDNS")]

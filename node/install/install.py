@@ -11,7 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from node.install.service_files import Service, Setting, Step, System, is_ours, service_for, windows_user
+from node.install.service_files import (
+    InstallStep,
+    Service,
+    ServiceManager,
+    Setting,
+    is_ours,
+    service_for,
+    windows_user,
+)
 from protocol.errors import ResourceError
 from swarm.base.home import Home
 from swarm.base.program import own_command
@@ -52,7 +60,13 @@ def setting_here(
     windows = platform == "win32"
     if root is None:
         root = _administrator() if windows else os.geteuid() == 0
-    system = System.WINDOWS if windows else System.LAUNCHD if platform == "darwin" else System.SYSTEMD
+    system = (
+        ServiceManager.WINDOWS
+        if windows
+        else ServiceManager.LAUNCHD
+        if platform == "darwin"
+        else ServiceManager.SYSTEMD
+    )
     folder = Path.home()
     user = (
         windows_user(environment.get("USERDOMAIN", ""), environment.get("USERNAME", ""))
@@ -205,7 +219,7 @@ def uninstall(setting: Setting, run: Run, say: Say) -> bool:
     except OSError as exc:
         raise ResourceError(f"cannot remove {service.path}: {exc.strerror or exc}") from None
     say(f"removed: {service.path}")
-    if setting.system is System.SYSTEMD:
+    if setting.system is ServiceManager.SYSTEMD:
         _take((service.enable[0],), run, say)
     say("This device does not join again after a reboot. Its keys, pools and models stay.")
     return True
@@ -227,7 +241,9 @@ def _refuse_others(service: Service) -> None:
         )
 
 
-def _take(steps: Sequence[Step], run: Run, say: Say, pause: Callable[[float], object] = time.sleep) -> bool:
+def _take(
+    steps: Sequence[InstallStep], run: Run, say: Say, pause: Callable[[float], object] = time.sleep
+) -> bool:
     """Run them in order; after the first that must work and does not, the rest are only told."""
     well = True
     for step in steps:

@@ -30,7 +30,7 @@ _UNTOLD: Final = re.compile(r"[\ud800-\udfff]")
 """What stands for the bytes of a file name that is not UTF-8."""
 
 
-class System(StrEnum):
+class ServiceManager(StrEnum):
     """Which of them starts things here."""
 
     SYSTEMD = "systemd"
@@ -42,7 +42,7 @@ class System(StrEnum):
 class Setting:
     """Whose service, and where."""
 
-    system: System
+    system: ServiceManager
     root: bool
     """As the system's, not one user's."""
     user: str
@@ -61,7 +61,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class InstallStep:
     """A command, and whether its failure is one of the whole."""
 
     command: tuple[str, ...]
@@ -81,8 +81,8 @@ class Service:
     text: str
     mark: str
     """Stands in the file if it is this home's own."""
-    enable: tuple[Step, ...]
-    disable: tuple[Step, ...]
+    enable: tuple[InstallStep, ...]
+    disable: tuple[InstallStep, ...]
     log: str
     """The command that shows the log."""
     state: str
@@ -113,11 +113,11 @@ def service_for(setting: Setting, command: Sequence[str]) -> Service:
                 f"{word!r} is no text, and a service file is", hint="give the file or folder another name"
             )
     match setting.system:
-        case System.SYSTEMD:
+        case ServiceManager.SYSTEMD:
             return _systemd(setting, command)
-        case System.LAUNCHD:
+        case ServiceManager.LAUNCHD:
             return _launchd(setting, command)
-        case System.WINDOWS:
+        case ServiceManager.WINDOWS:
             return _windows(setting, command)
 
 
@@ -137,7 +137,7 @@ def _systemd(setting: Setting, command: Sequence[str]) -> Service:
     folder = Path("/etc/systemd/system") if setting.root else setting.config / "systemd" / "user"
     control = ("systemctl",) if setting.root else ("systemctl", "--user")
     journal = f"journalctl {'' if setting.root else '--user '}-u {name} -f"
-    linger = Step(
+    linger = InstallStep(
         ("loginctl", "enable-linger", setting.user),
         must=False,
         hint=f"without it the worker starts when you log in, not at boot: sudo loginctl enable-linger {setting.user}",
@@ -148,12 +148,14 @@ def _systemd(setting: Setting, command: Sequence[str]) -> Service:
         text=unit_text(setting, command),
         mark=_mark(setting),
         enable=(
-            Step((*control, "daemon-reload"), hint="is systemd at work here, and are you logged in to it?"),
-            Step((*control, "enable", name)),
-            Step((*control, "restart", name)),
+            InstallStep(
+                (*control, "daemon-reload"), hint="is systemd at work here, and are you logged in to it?"
+            ),
+            InstallStep((*control, "enable", name)),
+            InstallStep((*control, "restart", name)),
             *(() if setting.root else (linger,)),
         ),
-        disable=(Step((*control, "disable", "--now", name)),),
+        disable=(InstallStep((*control, "disable", "--now", name)),),
         log=journal,
         state=f"{' '.join(control)} status {name}",
     )
@@ -204,7 +206,7 @@ def _launchd(setting: Setting, command: Sequence[str]) -> Service:
     library = PurePosixPath("/Library") if setting.root else setting.folder / "Library"
     path = Path(library) / ("LaunchDaemons" if setting.root else "LaunchAgents") / f"{label}.plist"
     domain = "system" if setting.root else f"gui/{setting.uid}"
-    out = Step(("launchctl", "bootout", f"{domain}/{label}"), must=False)
+    out = InstallStep(("launchctl", "bootout", f"{domain}/{label}"), must=False)
     note = "It starts when you log in. At boot, before anybody does: install it with sudo."
     return Service(
         name=label,
@@ -213,8 +215,8 @@ def _launchd(setting: Setting, command: Sequence[str]) -> Service:
         mark=escape(_mark(setting)),
         enable=(
             out,
-            Step(("launchctl", "enable", f"{domain}/{label}"), must=False),
-            Step(
+            InstallStep(("launchctl", "enable", f"{domain}/{label}"), must=False),
+            InstallStep(
                 ("launchctl", "bootstrap", domain, str(path)),
                 hint="are you logged in at this Mac's screen?",
                 tries=STILL_THERE,
@@ -266,16 +268,16 @@ def _windows(setting: Setting, command: Sequence[str]) -> Service:
         text=task_text(setting, command),
         mark=escape(_mark(setting)),
         enable=(
-            Step(("schtasks", "/End", "/TN", task), must=False),
-            Step(
+            InstallStep(("schtasks", "/End", "/TN", task), must=False),
+            InstallStep(
                 ("schtasks", "/Create", "/TN", task, "/XML", str(path), "/F"),
                 hint="an administrator may have forbidden it",
             ),
-            Step(("schtasks", "/Run", "/TN", task)),
+            InstallStep(("schtasks", "/Run", "/TN", task)),
         ),
         disable=(
-            Step(("schtasks", "/End", "/TN", task), must=False),
-            Step(("schtasks", "/Delete", "/TN", task, "/F"), must=False),
+            InstallStep(("schtasks", "/End", "/TN", task), must=False),
+            InstallStep(("schtasks", "/Delete", "/TN", task, "/F"), must=False),
         ),
         log=f'powershell Get-Content -Wait "{_log(setting)}"',
         state=f"schtasks /Query /TN {task} /V /FO LIST",

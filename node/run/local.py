@@ -23,14 +23,14 @@ import trio
 
 from drivers.contract.base import Limits, WorkOrder
 from drivers.contract.registry import SIMULATED
-from drivers.launch.launch import Launch, Probed, Zygote, probe_units
-from drivers.measure.idle_wait import Quiet
+from drivers.launch.launch import Launch, ProbedUnits, Zygote, probe_units
+from drivers.measure.idle_wait import IdleWait
 from node.device.calibration import FLOOR_UNKNOWN, kept
 from node.device.lock import DeviceLock
 from node.device.probe import Profile, device_facts, lock_name, memory_cap, probe_device
-from node.run.record_builder import Job
-from node.run.runner import Bench, Report, Stop, run
-from node.settings.driver_secrets import API, Private
+from node.run.record_builder import RecordJob
+from node.run.runner import Report, RunBench, StopRun, run
+from node.settings.driver_secrets import API, DriverSecrets
 from node.settings.settings import WorkerSettings
 from node.store.cache import Progress as Fetched
 from node.store.cache import Source
@@ -80,8 +80,8 @@ class LocalDevice:
         home: Home,
         *,
         simulate: bool = False,
-        private: Private | None = None,
-        probe: Callable[[], Probed] | None = None,
+        private: DriverSecrets | None = None,
+        probe: Callable[[], ProbedUnits] | None = None,
         patience_s: float = PATIENCE_S,
     ) -> None:
         """`private`: what the owner gives single drivers. `probe` instead of trying out the units. `patience_s`: the longest that a
@@ -89,7 +89,7 @@ class LocalDevice:
         """
         self._home = home
         self._simulate = simulate
-        self._private = private or Private()
+        self._private = private or DriverSecrets()
         self._zygotes: dict[str, Zygote] = {}
         self._identity = load_or_create(home.key("worker"))
         self.profile: Profile = probe_device(
@@ -97,7 +97,7 @@ class LocalDevice:
         )
         """What this device is, and the units that work here."""
         self._lock = DeviceLock(lock_name())
-        self._quiet = Quiet(patience_s)
+        self._quiet = IdleWait(patience_s)
         self._campaign, self._count = f"bench-{secrets.token_hex(4)}", 0
 
     def __enter__(self) -> Self:
@@ -133,14 +133,14 @@ class LocalDevice:
         self.launching(unit)
         task = self._task(path, unit, measure, timeouts or Timeouts())
         body = task_body(task)
-        job = Job(
+        job = RecordJob(
             lease="bench",
             fence=Fence(incarnation=0, number=1),
             attempt=1,
             task=task,
             task_sha256=hashlib.sha256(body).hexdigest(),
         )
-        record = trio.run(run, job, self._bench(path), Stop(), report)
+        record = trio.run(run, job, self._bench(path), StopRun(), report)
         made = record_body(record)
         return Local(task, SignedRecord(body=made, signature=self._identity.sign(record_message(made))))
 
@@ -166,8 +166,8 @@ class LocalDevice:
     def _launch(self, order: WorkOrder, limits: Limits) -> Launch:
         return self.launching(order.unit)(order, limits)
 
-    def _bench(self, path: Path) -> Bench:
-        return Bench(
+    def _bench(self, path: Path) -> RunBench:
+        return RunBench(
             worker=self._identity.peer_id,
             facts=lambda: device_facts(self.profile, version("sark-node")),
             cache=_Here(path),
@@ -205,7 +205,7 @@ class LocalDevice:
         )
 
 
-def _nowhere(job: Job) -> Source:
+def _nowhere(job: RecordJob) -> Source:
     """Where a model would be fetched from."""
 
     async def fetch(offset: int, sink: Callable[[bytearray], object], progress: Fetched) -> None:

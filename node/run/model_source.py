@@ -12,9 +12,9 @@ import trio
 
 from node.run.url_source import url_pieces, url_source, with_url
 from node.store.cache import Progress, Source
-from node.store.partial import Partial
+from node.store.partial import PartialFile
 from protocol.values.task import Model, Task
-from swarm.blobs.swarm_download import Elsewhere, Wanted, pull
+from swarm.blobs.swarm_download import DownloadRequest, HeldElsewhere, pull
 from swarm.download.download import EDGE, Edge
 from swarm.download.urls import without_secrets
 from swarm.net.addresses import PeerId
@@ -50,7 +50,7 @@ def model_source(
     principal: str,
     rng: random.Random,
     patient: bool = True,
-    beside: Elsewhere | None = None,
+    beside: HeldElsewhere | None = None,
 ) -> Source:
     """`model` for a task of `principal`, for whom `speaker` speaks at that moment: as far as it is here, others of theirs can have it too.
 
@@ -61,10 +61,10 @@ def model_source(
         path = network.path(peer)
         return path is not None and not path.direct
 
-    async def fetch(offset: int, target: Partial, progress: Progress) -> None:
+    async def fetch(offset: int, target: PartialFile, progress: Progress) -> None:
         await trio.to_thread.run_sync(target.begin, principal)
         target.origin = f"scheduler …{principal[-8:]}"
-        wanted = Wanted(model.sha256, model.size, speaker, relayed, patient, beside)
+        wanted = DownloadRequest(model.sha256, model.size, speaker, relayed, patient, beside)
         await pull(network, target, wanted, rng=rng, progress=progress)
 
     return fetch

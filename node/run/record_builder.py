@@ -13,16 +13,16 @@ from protocol.values.lease import Fence
 from protocol.values.record import (
     Accelerator,
     DeviceFacts,
-    Host,
+    HostLoad,
     LoadSample,
-    Ran,
     Record,
+    RunFacts,
     StageTime,
     Timing,
     pack_samples,
 )
 from protocol.values.task import Task
-from protocol.words import Outcome, Phase, Reason
+from protocol.words import Phase, Reason, RunOutcome
 from swarm.base.node_text import detail, line
 
 PROVIDERS: Final = {known.unit: frozenset(known.names) for known in UNITS}
@@ -38,7 +38,7 @@ MAX_SIZES: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class RecordJob:
     """One attempt that was granted."""
 
     lease: str
@@ -53,31 +53,31 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class RunEnd:
     """How it ended."""
 
-    outcome: Outcome
+    outcome: RunOutcome
     reason: Reason | None = None
     permanent: bool = False
     detail: str = ""
 
 
-COMPLETE: Final = End(Outcome.COMPLETE)
+COMPLETE: Final = RunEnd(RunOutcome.COMPLETE)
 
 
-def failed(reason: Reason, why: str, *, permanent: bool = False) -> End:
+def failed(reason: Reason, why: str, *, permanent: bool = False) -> RunEnd:
     """An end without a result."""
-    return End(Outcome.FAILED, reason, permanent, why)
+    return RunEnd(RunOutcome.FAILED, reason, permanent, why)
 
 
-def end_of(error: driver.DriverError) -> End:
+def end_of(error: driver.DriverError) -> RunEnd:
     """A driver's error in the protocol's words."""
     text = str(error)
     match error:
         case driver.TimedOut():
             return failed(Reason.TIMED_OUT, text)
         case driver.Cancelled():
-            return End(Outcome.CANCELLED, Reason.CANCELLED, detail=text)
+            return RunEnd(RunOutcome.CANCELLED, Reason.CANCELLED, detail=text)
         case driver.WrongUnit():
             return failed(Reason.WRONG_UNIT, text)
         case driver.Unfit():
@@ -89,19 +89,19 @@ def end_of(error: driver.DriverError) -> End:
 
 
 @dataclass(slots=True)
-class Observed:
+class RunObservations:
     """Everything one run showed, in order."""
 
     stages: dict[str, float] = field(default_factory=dict)
-    loads: list[driver.Loaded] = field(default_factory=list)
-    measured: list[driver.Measured] = field(default_factory=list)
+    loads: list[driver.LoadReport] = field(default_factory=list)
+    measured: list[driver.MeasureReport] = field(default_factory=list)
     """One of each launch that timed inferences."""
     baselines: list[int | None] = field(default_factory=list)
     """Resident bytes before the load of each of these launches."""
-    found: driver.Found = field(default_factory=driver.Found)
+    found: driver.RunFindings = field(default_factory=driver.RunFindings)
     telemetry: driver.Telemetry | None = None
-    described: driver.Described | None = None
-    checked: driver.Checked | None = None
+    described: driver.ModelDescription | None = None
+    checked: driver.CheckReport | None = None
     timed: bool = False
     """Something is being timed that must not be disturbed: a load, or the inferences. Once these have begun it stays so until the launch
     ends: what was measured is worth more than the second that its check takes. Between two launches nothing is timed."""
@@ -117,30 +117,30 @@ class Observed:
     def add(self, event: driver.Event, now: float) -> None:
         """Keep what a driver told."""
         match event:
-            case driver.Progressed():
+            case driver.ProgressReport():
                 if event.phase is driver.Phase.PREPARE:
                     self.timed = False  # a launch begins
                 self.timed = self.timed or event.phase in TIMED
                 if event.phase != self._stage:
                     self.enter(str(event.phase), now)
-            case driver.Loaded():
+            case driver.LoadReport():
                 self.timed = False
                 self.loads.append(event)
-            case driver.Measured():
+            case driver.MeasureReport():
                 self.measured.append(event)
                 self.baselines.append(self.loads[-1].baseline_bytes if self.loads else None)
-            case driver.Described():
+            case driver.ModelDescription():
                 self.described = event
-            case driver.Checked():
+            case driver.CheckReport():
                 self.checked = event
-            case driver.Found():
-                self.found = driver.Found(
+            case driver.RunFindings():
+                self.found = driver.RunFindings(
                     {**self.found.figures, **event.figures}, {**self.found.series, **event.series}
                 )
             case driver.Telemetry():
                 self.telemetry = event
 
-    def verdict(self, unit: str, batch: int | None = None) -> End:
+    def verdict(self, unit: str, batch: int | None = None) -> RunEnd:
         """How a launch that ended by itself is to be taken: as complete only if the unit that was asked for ran, with the batch that was
         asked for, and agrees."""
         if self.described is None or not self.measured:
@@ -158,7 +158,7 @@ class Observed:
             return failed(Reason.CHECK_FAILED, why)
         return COMPLETE
 
-    def record(self, job: Job, end: End, worker: str, facts: DeviceFacts) -> Record:
+    def record(self, job: RecordJob, end: RunEnd, worker: str, facts: DeviceFacts) -> Record:
         """The whole observation, whatever became of it: what was seen before a failure stays in."""
         return Record(
             campaign=job.task.campaign,
@@ -190,8 +190,8 @@ class Observed:
             ),
         )
 
-    def _timing(self, seen: driver.Measured, baseline: int | None) -> Timing:
-        host = Host(
+    def _timing(self, seen: driver.MeasureReport, baseline: int | None) -> Timing:
+        host = HostLoad(
             others=seen.host.others_share,
             steal=seen.host.steal_share,
             clock_mhz=seen.host.clock_mhz,
@@ -207,7 +207,7 @@ class Observed:
             blocks=pack_samples([number for block in seen.blocks for number in _numbers(block)])
             if seen.blocks
             else None,
-            host=None if host == Host() else host,
+            host=None if host == HostLoad() else host,
             cpu_s=float(seen.cpu_s),
             wall_s=float(seen.wall_s),
             baseline=baseline,
@@ -235,12 +235,12 @@ class Observed:
             notes=tuple(detail(note) for note in seen.notes[:16]),
         )
 
-    def _ran(self) -> Ran | None:
+    def _ran(self) -> RunFacts | None:
         told, check = self.described, self.checked
         if told is None:
             return None
         notes = told.notes + ((check.note,) if check is not None and check.note else ())
-        return Ran(
+        return RunFacts(
             unit=line(told.unit),
             driver=line(told.driver),
             runtime=line(told.runtime),
@@ -258,7 +258,7 @@ class Observed:
         )
 
 
-def _numbers(block: driver.Block) -> tuple[int, ...]:
+def _numbers(block: driver.SampleBlock) -> tuple[int, ...]:
     """In the order of `protocol.record.BLOCK_FIELDS`."""
     told = tuple(0 if number is None else number + 1 for number in (block.stall_ns, block.switches))
     return (block.samples, block.wall_ns, block.cpu_ns, *told)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from protocol.values.record import Record
 from protocol.values.task import Task
-from protocol.words import Outcome
+from protocol.words import RunOutcome
 from swarm.base.logs import safe
 
 
@@ -15,7 +15,7 @@ def began(task: Task) -> str:
 
 def ended(record: Record, seconds: float) -> str:
     """`c-1a2b/3: done in 3.2 s`, or how else it ended and why. `seconds` since it began."""
-    if record.outcome is Outcome.COMPLETE:
+    if record.outcome is RunOutcome.COMPLETE:
         return f"{safe(record.task)}: done in {seconds:.1f} s"
     why = f"{record.outcome}: {record.reason}"
     detail = (

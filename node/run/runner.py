@@ -19,20 +19,20 @@ import structlog
 import trio
 from pydantic import ValidationError
 
-from drivers.contract.base import DriverError, Event, Limits, Progressed, WorkOrder
+from drivers.contract.base import DriverError, Event, Limits, ProgressReport, WorkOrder
 from node.device.lock import DeviceLock
-from node.run.record_builder import End, Job, Observed, Throttle, end_of, failed
+from node.run.record_builder import RecordJob, RunEnd, RunObservations, Throttle, end_of, failed
 from node.store.cache import Progress as Fetched
 from node.store.cache import Source
 from protocol.errors import ResourceError, RunError
 from protocol.values.record import DeviceFacts, Record
 from protocol.values.task import Model, Task
-from protocol.words import Outcome, Phase, Reason
+from protocol.words import Phase, Reason, RunOutcome
 
 log = structlog.get_logger("sark.runner")
 
 
-class Launching(Protocol):
+class RunLauncher(Protocol):
     """What the runner needs of `drivers.launch.Launch`; both methods block."""
 
     def events(self) -> Iterator[Event]: ...
@@ -40,7 +40,7 @@ class Launching(Protocol):
     def kill(self) -> None: ...
 
 
-class Models(Protocol):
+class RunModels(Protocol):
     """What the runner needs of `node.cache.ModelCache`."""
 
     def using(
@@ -63,35 +63,35 @@ async def _at_once() -> None:
     """Nothing else is going on here."""
 
 
-async def _alone_it_is(job: Job) -> None:
+async def _alone_it_is(job: RecordJob) -> None:
     """Nothing comes with the model."""
 
 
 @dataclass(frozen=True)
-class Bench:
+class RunBench:
     """What a run is made with."""
 
     worker: str
     """Peer id, as it stands in the record."""
     facts: Callable[[], DeviceFacts]
-    cache: Models
-    source: Callable[[Job], Source]
+    cache: RunModels
+    source: Callable[[RecordJob], Source]
     lock: DeviceLock
-    launch: Callable[[WorkOrder, Limits], Launching]
+    launch: Callable[[WorkOrder, Limits], RunLauncher]
     memory_cap: int
     """Bytes a run may take here, whatever its task allows."""
     still: trio.Lock = field(default_factory=trio.Lock)
     """Held while a model is fetched and while one is measured: one disturbs the other."""
     quiet: Callable[[], Awaitable[None]] = _at_once
     """Waits until this node's own work (results going to disk) cannot disturb a measurement."""
-    beside: Callable[[Job], Awaitable[None]] = _alone_it_is
+    beside: Callable[[RecordJob], Awaitable[None]] = _alone_it_is
     """Fetches what else belongs to the task's campaign; never fails, never takes long."""
     warmup_floor: Callable[[str], int] = lambda unit: FLOOR
     """Inferences that a unit of this device needs at least before its times settle, as its enrolment found."""
     clock: Callable[[], float] = time.monotonic
 
 
-class Stop:
+class StopRun:
     """A handle to end a run from outside."""
 
     def __init__(self) -> None:
@@ -136,23 +136,25 @@ def limits(task: Task, memory_cap: int) -> Limits:
     )
 
 
-async def run(job: Job, bench: Bench, stop: Stop, report: Report, timing: Timing = lambda on: None) -> Record:
+async def run(
+    job: RecordJob, bench: RunBench, stop: StopRun, report: Report, timing: Timing = lambda on: None
+) -> Record:
     """Run one attempt to its end. Never raises for what a model, a driver or a scheduler does."""
-    seen = Observed()
+    seen = RunObservations()
     seen.enter("queue", bench.clock() - job.waited_s)
-    end: End | None = None
+    end: RunEnd | None = None
     with stop.scope:
         end = await _attempt(job, bench, seen, report, timing)
     seen.enter("", bench.clock())
-    if stop.reason is not None and (end is None or end.outcome is Outcome.CANCELLED):
-        end = End(Outcome.CANCELLED, stop.reason, detail=f"stopped: {stop.reason}")
+    if stop.reason is not None and (end is None or end.outcome is RunOutcome.CANCELLED):
+        end = RunEnd(RunOutcome.CANCELLED, stop.reason, detail=f"stopped: {stop.reason}")
     if end is None:
         raise AssertionError("a run ends in some way")
     # packing a million samples takes a second: not in the loop
     return await trio.to_thread.run_sync(_record, seen, job, end, bench)
 
 
-def _record(seen: Observed, job: Job, end: End, bench: Bench) -> Record:
+def _record(seen: RunObservations, job: RecordJob, end: RunEnd, bench: RunBench) -> Record:
     """What was seen, or, where no record can hold what a driver told, a failure that says so."""
     try:
         return seen.record(job, end, bench.worker, bench.facts())
@@ -160,10 +162,12 @@ def _record(seen: Observed, job: Job, end: End, bench: Bench) -> Record:
         first = exc.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in first["loc"])
         why = failed(Reason.CRASHED, f"the driver told what no record can hold: {place}: {first['msg']}")
-        return Observed(stages=seen.stages).record(job, why, bench.worker, bench.facts())
+        return RunObservations(stages=seen.stages).record(job, why, bench.worker, bench.facts())
 
 
-async def _attempt(job: Job, bench: Bench, seen: Observed, report: Report, timing: Timing) -> End:
+async def _attempt(
+    job: RecordJob, bench: RunBench, seen: RunObservations, report: Report, timing: Timing
+) -> RunEnd:
     task = job.task
     tell = _Teller(report, bench.clock)
     try:
@@ -212,13 +216,13 @@ async def _alone(lock: trio.Lock, waiting: Callable[[], None]) -> AsyncIterator[
 
 
 async def _measure(
-    launch: Launching, seen: Observed, tell: _Teller, timing: Timing, clock: Callable[[], float]
-) -> End | None:
+    launch: RunLauncher, seen: RunObservations, tell: _Teller, timing: Timing, clock: Callable[[], float]
+) -> RunEnd | None:
     """Follow a launch in a thread. Cancelling kills it, and returns when it is dead."""
     token = trio.lowlevel.current_trio_token()
     over = False
 
-    def follow() -> End | None:
+    def follow() -> RunEnd | None:
         timed = False
         try:
             for event in launch.events():
@@ -228,7 +232,7 @@ async def _measure(
                     timed = seen.timed
                     with contextlib.suppress(trio.RunFinishedError):
                         token.run_sync_soon(timing, timed)
-                if isinstance(event, Progressed) and tell.worth(Phase(str(event.phase)), now):
+                if isinstance(event, ProgressReport) and tell.worth(Phase(str(event.phase)), now):
                     with contextlib.suppress(trio.RunFinishedError):
                         token.run_sync_soon(
                             tell.send, Phase(str(event.phase)), event.done, event.total, event.median_ms
@@ -247,7 +251,7 @@ async def _measure(
                 with trio.CancelScope(shield=True):
                     await trio.to_thread.run_sync(launch.kill)
 
-    problem: End | None = None
+    problem: RunEnd | None = None
     async with trio.open_nursery() as nursery:
         nursery.start_soon(kill_when_cancelled)
         problem = await trio.to_thread.run_sync(follow)

@@ -8,7 +8,7 @@ from typing import Final
 import structlog
 import trio
 
-from node.capacity.worker_state import Condition
+from node.capacity.worker_state import WorkerCondition
 from node.device.lock import DeviceLock
 from protocol.errors import ResourceError
 from protocol.words import WorkerState
@@ -28,7 +28,7 @@ class Examiner:
 
     def __init__(
         self,
-        condition: Condition,
+        condition: WorkerCondition,
         lock: DeviceLock,
         examine: Callable[[], str],
         moved: Callable[[], None],

@@ -15,13 +15,13 @@ import structlog
 import trio
 
 from node.store.cache import Progress, Source
-from node.store.partial import Partial
+from node.store.partial import PartialFile
 from protocol.errors import Refused, RunError, Unreachable
 from protocol.values.task import Model
 from protocol.words import Reason
-from swarm.blobs.swarm_download import Elsewhere
+from swarm.blobs.swarm_download import HeldElsewhere
 from swarm.download.download import EDGE, Edge, download
-from swarm.download.response import Changed, Head
+from swarm.download.response import FileChanged, ResponseHead
 from swarm.download.urls import FOR_OTHERS, FOR_OWNER, read_url
 
 TRIES: Final = 3
@@ -52,7 +52,7 @@ def url_source(url: str, model: Model, *, owner: bool, edge: Edge = EDGE) -> Sou
                 digest.update(data)
             done += len(data)
 
-        def heard(head: Head) -> None:
+        def heard(head: ResponseHead) -> None:
             nonlocal tag
             tag = head.tag
 
@@ -74,7 +74,7 @@ def url_source(url: str, model: Model, *, owner: bool, edge: Edge = EDGE) -> Sou
                 if last:
                     raise
                 await trio.sleep(AGAIN_S)
-            except Changed as exc:
+            except FileChanged as exc:
                 raise _changed(model, exc.what) from None
             else:
                 break
@@ -84,7 +84,7 @@ def url_source(url: str, model: Model, *, owner: bool, edge: Edge = EDGE) -> Sou
     return fetch
 
 
-def url_pieces(url: str, model: Model, *, owner: bool, edge: Edge = EDGE) -> Elsewhere:
+def url_pieces(url: str, model: Model, *, owner: bool, edge: Edge = EDGE) -> HeldElsewhere:
     """The same in pieces, beside the swarm's sources; what each must be is the caller's to know."""
     reach, tag = FOR_OWNER if owner else FOR_OTHERS, ""
 
@@ -104,7 +104,7 @@ def url_pieces(url: str, model: Model, *, owner: bool, edge: Edge = EDGE) -> Els
         tag = head.tag
         return data
 
-    return Elsewhere(f"the URL of {model.name}", piece)
+    return HeldElsewhere(f"the URL of {model.name}", piece)
 
 
 def _changed(model: Model, why: str) -> RunError:
@@ -122,7 +122,7 @@ def with_url(first: Source, url: Source, origin: str = "a URL") -> Source:
     What refuses is not asked again; the last refusal is raised. `origin`: the URL, for the device's owner, where the end came from there.
     """
 
-    async def fetch(offset: int, target: Partial, progress: Progress) -> None:
+    async def fetch(offset: int, target: PartialFile, progress: Progress) -> None:
         left = [first, url]
         while True:
             for source in tuple(left):

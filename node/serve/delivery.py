@@ -17,7 +17,7 @@ from typing import Final
 import structlog
 import trio
 
-from node.store.outbox import Item, Outbox
+from node.store.outbox import Outbox, OutboxItem
 from protocol.errors import RemoteProtocolError, ResourceError, Unreachable
 from protocol.messages.work import Accepted, Preempt, Progress, Ready, Skip, Stale, Start
 from protocol.wire.base import MAX_INLINE
@@ -48,7 +48,7 @@ Speaks = Callable[[Link, About], bool | None]
 """Whether a link has spoken of a campaign under its newest epoch; False: under an older one; None: it has not spoken of it."""
 
 
-class Links:
+class DeliveryLinks:
     """The live links with schedulers, newest last."""
 
     def __init__(
@@ -107,7 +107,7 @@ class Links:
 class Delivery:
     """Carries messages of ours to schedulers."""
 
-    def __init__(self, links: Links, outbox: Outbox, settled: Callable[[Item], None]) -> None:
+    def __init__(self, links: DeliveryLinks, outbox: Outbox, settled: Callable[[OutboxItem], None]) -> None:
         """`settled` is told of each result that is over, accepted or not."""
         self._links = links
         self._outbox = outbox
@@ -183,12 +183,12 @@ class Delivery:
             with trio.move_on_after(AGAIN_S):
                 await changed.wait()
 
-    def _still(self, link: Link, item: Item) -> bool:
+    def _still(self, link: Link, item: OutboxItem) -> bool:
         """Whether it is for who has this link, as things are."""
         same_peer = self._outbox.find(link.peer, item.sha256) is not None
         return same_peer and self._links.may_carry(link, (item.principal, item.campaign))
 
-    async def _send(self, link: Link, item: Item) -> bool:
+    async def _send(self, link: Link, item: OutboxItem) -> bool:
         """Send one. False: the link is of no use."""
         self._under_way.add(item.sha256)
         keep = False

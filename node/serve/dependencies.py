@@ -12,7 +12,7 @@ from drivers.contract.base import Limits, WorkOrder
 from node.device.lock import DeviceLock
 from node.device.probe import Profile
 from node.run import runner
-from node.serve.owner_control import Pause, Senses
+from node.serve.owner_control import OwnerSenses, Pause
 from node.store.cache import ModelCache
 from node.store.outbox import Outbox
 from protocol.messages.pool import PoolManifest
@@ -30,7 +30,7 @@ class AdvertIndex(Protocol):
 
 
 @dataclass(frozen=True)
-class Parts:
+class WorkerParts:
     """What a worker is made of; the program puts them together, tests put in doubles."""
 
     profile: Profile
@@ -40,7 +40,7 @@ class Parts:
     cache: ModelCache
     outbox: Outbox
     lock: DeviceLock
-    launch: Callable[[WorkOrder, Limits], runner.Launching]
+    launch: Callable[[WorkOrder, Limits], runner.RunLauncher]
     examine: Callable[[], str]
     """Runs something that is known to work on this device, and says what is wrong; empty: nothing. Blocks."""
     wall: Callable[[], float]
@@ -55,7 +55,7 @@ class Parts:
     manifests: Collection[PoolManifest] = ()
     """The newest of these pools that are on disk."""
     pause: Pause = field(default_factory=Pause)
-    senses: Senses = field(default_factory=Senses)
+    senses: OwnerSenses = field(default_factory=OwnerSenses)
     examine_again_s: float = 60.0
     """A device that was found not to work is examined again so often."""
     web: Edge = EDGE

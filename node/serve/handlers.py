@@ -15,38 +15,38 @@ from weakref import WeakKeyDictionary
 import structlog
 
 from drivers.contract.formats import looks_trusting
-from node.capacity.allocations import Place, Wanted
+from node.capacity.allocations import Allocation, SlotRequest
 from node.capacity.ledger import Ledger
-from node.store.campaigns import Estate
+from node.store.campaigns import CampaignStore
 from protocol.errors import RemoteProtocolError
-from protocol.messages.permission import Permit
+from protocol.messages.permission import CallPermission
 from protocol.messages.work import (
     MAX_BATCH,
-    Adopt,
-    Adopted,
+    AdoptReply,
+    AdoptRequest,
     Cancel,
     Commit,
+    CommitReply,
     Control,
+    CredentialsReply,
     Denied,
     Granted,
-    Held,
-    Job,
+    LeaseLost,
+    ListLeases,
     LiveLease,
-    Look,
-    Lost,
-    Present,
-    Presented,
     Probe,
     Queued,
     Quote,
     Release,
     Renew,
     Renewed,
+    RunningJob,
     Shape,
     ShapeQuote,
-    Standing,
-    Status,
+    ShowCredentials,
+    StatusRequest,
     Stopped,
+    WorkerStatus,
 )
 from protocol.values.advert import Advert
 from protocol.values.lease import LeaseState
@@ -69,29 +69,29 @@ FOR_FRIENDS: Final = (
 )
 MAX_SPOKEN: Final = 1_024
 """Campaigns of one link whose epochs are remembered."""
-VERBS: Final = (Probe, Commit, Renew, Cancel, Release, Adopt, Look, Control, Status)
-"""What is answered, if the caller may say it. `Present`, which says why it may, is taken from anybody."""
+VERBS: Final = (Probe, Commit, Renew, Cancel, Release, AdoptRequest, ListLeases, Control, StatusRequest)
+"""What is answered, if the caller may say it. `ShowCredentials`, which says why it may, is taken from anybody."""
 
 log = structlog.get_logger("sark.desk")
 
 
 @dataclass(frozen=True)
-class Desk:
+class WorkHandlers:
     """Answers schedulers."""
 
     ledger: Ledger
     advert: Callable[[], Advert]
     """This worker's own, as others see it."""
-    permit: Callable[[PeerId, Message, str | None], Permit | Denied]
+    permit: Callable[[PeerId, Message, str | None], CallPermission | Denied]
     """What a peer may do, if that covers the verb (about the campaign, where it is one); else the refusal."""
-    present: Callable[[PeerId, Present], Presented | Denied]
+    present: Callable[[PeerId, ShowCredentials], CredentialsReply | Denied]
     """A token is shown."""
     presented: Callable[[PeerId], None]
     """It was good: the peer may do something now that it perhaps could not before."""
-    control: Callable[[Control], Awaitable[Standing | Denied]]
+    control: Callable[[Control], Awaitable[WorkerStatus | Denied]]
     """Does what the owner says."""
     has_model: Callable[[str], bool]
-    estate: Estate
+    estate: CampaignStore
     """What a campaign leaves here beside its leases."""
     phase: Callable[[str], Phase | None]
     """Where the run of a lease stands."""
@@ -116,7 +116,7 @@ class Desk:
 
         `epochs`: what the link has spoken under so far, by campaign; kept up to date here.
         """
-        if isinstance(message, Present):
+        if isinstance(message, ShowCredentials):
             return self._present(peer, message)
         if not isinstance(message, VERBS):
             raise RemoteProtocolError(f"{type(message).__name__} is not a scheduler's to say")
@@ -134,13 +134,13 @@ class Desk:
                 return await self._stop(peer, permit, message, message.reason, epochs)
             case Release():
                 return await self._stop(peer, permit, message, Reason.CANCELLED, epochs)
-            case Adopt():
+            case AdoptRequest():
                 return await self._adopt(peer, permit, message, epochs)
-            case Look():
+            case ListLeases():
                 return self._page(permit.principal, message)
             case Control():
                 return await self.control(message)
-            case Status():
+            case StatusRequest():
                 return self.standing(permit)
 
     def speaks(self, link: Link, principal: str, campaign: str) -> bool | None:
@@ -150,13 +150,13 @@ class Desk:
 
     # -- may it? ---------------------------------------------------------------------------------------------------------
 
-    def _permit(self, peer: PeerId, message: Message, campaign: str | None = None) -> Permit | Denied:
+    def _permit(self, peer: PeerId, message: Message, campaign: str | None = None) -> CallPermission | Denied:
         permit = self.permit(peer, message, campaign)
         if isinstance(permit, Denied):
             log.info("verb.refused", verb=type(message).__name__, peer=peer, why=permit.detail)
         return permit
 
-    def _present(self, peer: PeerId, message: Present) -> Presented | Denied:
+    def _present(self, peer: PeerId, message: ShowCredentials) -> CredentialsReply | Denied:
         answer = self.present(peer, message)
         if isinstance(answer, Denied):
             log.info("token.refused", peer=peer, issuer=message.issuer, why=answer.detail)
@@ -165,7 +165,7 @@ class Desk:
         return answer
 
     def _refusals(
-        self, peer: PeerId, permit: Permit, held: Sequence[Held], epochs: dict[str, int]
+        self, peer: PeerId, permit: CallPermission, held: Sequence[CommitReply], epochs: dict[str, int]
     ) -> dict[str, Reason]:
         return self.ledger.refusals(
             peer, permit.principal, held, epochs, lambda campaign: permit.speaks_of(campaign) is None
@@ -185,7 +185,7 @@ class Desk:
         lines += [str(item) for item in match(requirement, advert).missing]
         return tuple(lines[:32])
 
-    def _quote(self, peer: PeerId, permit: Permit, ask: Probe) -> Quote:
+    def _quote(self, peer: PeerId, permit: CallPermission, ask: Probe) -> Quote:
         now = self.now()
         self.ledger.expire(now)
         self.carry_out()
@@ -249,17 +249,22 @@ class Desk:
         self.carry_out()
         return answer
 
-    def _renew(self, peer: PeerId, permit: Permit, ask: Renew, epochs: dict[str, int]) -> Renewed:
+    def _renew(self, peer: PeerId, permit: CallPermission, ask: Renew, epochs: dict[str, int]) -> Renewed:
         """Leases that the peer may not speak of any more are lost to it; the others of the same message are kept."""
         refused = self._refusals(peer, permit, ask.held, epochs)
         kept = [item for item in ask.held if item.lease not in refused]
         renewed = self.ledger.renew(peer, kept, self.now())
         self.carry_out()
-        lost = tuple(Lost(lease=lease, reason=reason) for lease, reason in refused.items())
+        lost = tuple(LeaseLost(lease=lease, reason=reason) for lease, reason in refused.items())
         return renewed.model_copy(update={"lost": renewed.lost + lost})
 
     async def _stop(
-        self, peer: PeerId, permit: Permit, ask: Cancel | Release, reason: Reason, epochs: dict[str, int]
+        self,
+        peer: PeerId,
+        permit: CallPermission,
+        ask: Cancel | Release,
+        reason: Reason,
+        epochs: dict[str, int],
     ) -> Stopped | Denied:
         refused = self._refusals(peer, permit, ask.held, epochs)
         if refused:
@@ -274,8 +279,8 @@ class Desk:
     # -- carry on --------------------------------------------------------------------------------------------------------
 
     async def _adopt(
-        self, peer: PeerId, permit: Permit, ask: Adopt, epochs: dict[str, int]
-    ) -> Adopted | Denied:
+        self, peer: PeerId, permit: CallPermission, ask: AdoptRequest, epochs: dict[str, int]
+    ) -> AdoptReply | Denied:
         stale = self.ledger.adopt(peer, permit.principal, ask.campaign, ask.epoch, rests=permit.rests)
         _spoke(epochs, ask.campaign, ask.epoch)
         if stale is not None:
@@ -291,13 +296,13 @@ class Desk:
             )
         return self._page(permit.principal, ask)
 
-    def _page(self, principal: str, ask: Adopt | Look) -> Adopted:
+    def _page(self, principal: str, ask: AdoptRequest | ListLeases) -> AdoptReply:
         """What there is of a campaign from the cursor on. In the order of the fences, which nothing changes: what begins to run or ends
         between two pages is neither told twice nor left out."""
         places = self.ledger.of_campaign(principal, ask.campaign)
         rest = [place for place in places if place.fence.number > ask.cursor]
         page = rest[:MAX_BATCH]
-        answer = Adopted(
+        answer = AdoptReply(
             incarnation=self.ledger.incarnation,
             leases=tuple(self._live(place) for place in page),
             epoch=self.ledger.epoch(principal, ask.campaign),
@@ -306,7 +311,7 @@ class Desk:
         )
         return self.estate.page(answer, principal, ask, places)
 
-    def _live(self, place: Place) -> LiveLease:
+    def _live(self, place: Allocation) -> LiveLease:
         return LiveLease(
             task=place.wanted.task.task,
             attempt=place.wanted.attempt,
@@ -319,7 +324,7 @@ class Desk:
 
     # -- how it stands ---------------------------------------------------------------------------------------------------
 
-    def standing(self, permit: Permit | None = None) -> Standing:
+    def standing(self, permit: CallPermission | None = None) -> WorkerStatus:
         """How the worker stands, runs before tickets. Others than the owner (None) see their own work, and how much there is in all;
         so does who acts for the owner in some campaigns only."""
         now = self.now()
@@ -331,7 +336,7 @@ class Desk:
             and (permit is None or _sees_all(permit) or _is_of(place, permit))
         ]
         shown.sort(key=lambda place: (turn.get(place.lease, -1), place.fence.number))
-        return Standing(
+        return WorkerStatus(
             incarnation=self.ledger.incarnation,
             state=self.ledger.condition.state,
             why=self.ledger.condition.why,
@@ -341,9 +346,9 @@ class Desk:
             reach=line(self.reach()) or None,
         )
 
-    def _job(self, place: Place, now: float) -> Job:
+    def _job(self, place: Allocation, now: float) -> RunningJob:
         wanted = place.wanted
-        return Job(
+        return RunningJob(
             task=wanted.task.task,
             model=line(wanted.task.model.name),
             principal=wanted.principal,
@@ -375,16 +380,16 @@ def _spoke(epochs: dict[str, int], campaign: str, epoch: int) -> None:
         del epochs[next(iter(epochs))]
 
 
-def _sees_all(permit: Permit) -> bool:
+def _sees_all(permit: CallPermission) -> bool:
     return permit.owner and (permit.campaigns is None or Right.CONTROL in permit.rights)
 
 
-def _is_of(place: Place, permit: Permit) -> bool:
+def _is_of(place: Allocation, permit: CallPermission) -> bool:
     return place.wanted.principal == permit.principal and permit.speaks_of(place.wanted.task.campaign) is None
 
 
-def _wanted(peer: PeerId, permit: Permit, ask: Commit, task: Task, longest_s: float) -> Wanted:
-    return Wanted(
+def _wanted(peer: PeerId, permit: CallPermission, ask: Commit, task: Task, longest_s: float) -> SlotRequest:
+    return SlotRequest(
         peer=peer,
         principal=permit.principal,
         key=ask.key,

@@ -20,7 +20,7 @@ import structlog
 import trio
 
 from node.capacity.ledger import Ledger
-from node.settings.rules import Now, Rules, standing
+from node.settings.rules import RuleClock, Rules, standing
 from protocol.errors import ResourceError
 from protocol.messages.work import Action, Control, Denied
 from protocol.values.lease import LeaseState
@@ -78,7 +78,7 @@ def runs_on_battery() -> bool:
 
 
 @dataclass(frozen=True)
-class Senses:
+class OwnerSenses:
     """What the rules go by."""
 
     local: Callable[[], datetime] = lambda: datetime.now().astimezone()
@@ -87,13 +87,13 @@ class Senses:
 
 
 @dataclass(frozen=True)
-class OwnersHand:
+class OwnerControl:
     """Does what the owner says, and holds the worker back when the rules say so."""
 
     ledger: Ledger
     rules: Rules
     pause: Pause
-    senses: Senses
+    senses: OwnerSenses
     leave: trio.Event
     """Set when the worker was drained."""
     carry_out: Callable[[], None]
@@ -143,7 +143,7 @@ class OwnersHand:
     def look(self) -> None:
         """Hold the worker back, or let it go, as the rules say now."""
         condition = self.ledger.condition
-        now = Now(self.senses.local(), self.senses.on_battery(), self.pause.on)
+        now = RuleClock(self.senses.local(), self.senses.on_battery(), self.pause.on)
         condition.hold(standing(self.rules, now))
         draining = condition.state is WorkerState.DRAINING
         if (draining, condition.why) != self._drain.told:

@@ -14,18 +14,18 @@ import trio
 from drivers.contract.base import DriverError, Limits, WorkOrder
 from drivers.contract.registry import SIMULATED
 from drivers.launch.launch import Launch, Zygote, probe_units
-from drivers.launch.tier import Probe, probe
-from drivers.measure.idle_wait import Quiet
+from drivers.launch.tier import TierProbe, probe
+from drivers.measure.idle_wait import IdleWait
 from drivers.sandbox.rlimits import Tier
-from node.device.calibrate import Means, enrolled
+from node.device.calibrate import CalibrationTools, enrolled
 from node.device.calibration import FLOOR_UNKNOWN
 from node.device.lock import DeviceLock
 from node.device.probe import Profile, lock_name, probe_device, trouble_with
-from node.device.simulated import Pretended
-from node.serve.dependencies import Parts
+from node.device.simulated import SimulatedDevice
+from node.serve.dependencies import WorkerParts
 from node.serve.owner_control import Pause
 from node.serve.service import Worker, run_worker
-from node.settings.driver_secrets import Private
+from node.settings.driver_secrets import DriverSecrets
 from node.settings.settings import WorkerSettings
 from node.store.cache import ModelCache
 from node.store.outbox import Outbox
@@ -34,12 +34,12 @@ from protocol.messages.pool import PoolManifest
 from protocol.words import Role
 from swarm.base.home import Home
 from swarm.base.settings import SettingsError
-from swarm.join.enter import Here, enter, until_told_to_stop
+from swarm.join.enter import Entered, enter, until_told_to_stop
 from swarm.join.known_gates import addresses_left, local_gates, remember_gates
 from swarm.net.addresses import concrete
 from swarm.net.identity import load_or_create, lock_folder
 from swarm.pools.manifests import verified
-from swarm.pools.membership import Joined, join_pool, joined_pools, kept_manifest, leave_pool
+from swarm.pools.membership import Membership, join_pool, joined_pools, kept_manifest, leave_pool
 from swarm.pools.service import PoolNode
 from swarm.pools.tickets import read_ticket
 
@@ -56,10 +56,10 @@ async def run_process(
     home: Home,
     settings: WorkerSettings,
     stop_with_stdin: bool,
-    joined: Callable[[Here, Profile, Worker], None],
+    joined: Callable[[Entered, Profile, Worker], None],
     tell: Callable[[str], None],
-    private: Private | None = None,
-    pretended: Pretended | None = None,
+    private: DriverSecrets | None = None,
+    pretended: SimulatedDevice | None = None,
     must: Collection[str] = (),
 ) -> None:
     """Be a worker until told to stop. `joined` is called once others can reach it, `tell` with a line for each thing that happens;
@@ -70,7 +70,7 @@ async def run_process(
     one of `must` says no.
     """
     folder = home.folder("worker")
-    private = private or Private()
+    private = private or DriverSecrets()
     if pretended is not None:
         settings, private = settings.model_copy(update={"simulate": True}), pretended.private()
     look = partial(
@@ -117,7 +117,7 @@ async def run_process(
             except DriverError as exc:
                 raise ResourceError(str(exc), hint="see that there is room in the temporary folder") from exc
 
-            quiet = Quiet(settings.patience_s)
+            quiet = IdleWait(settings.patience_s)
 
             def launch(order: WorkOrder, limits: Limits) -> Launch:
                 driver = profile.driver_of(order.unit)
@@ -134,8 +134,8 @@ async def run_process(
             lock = DeviceLock(await trio.to_thread.run_sync(lock_name))
             found = None
             if settings.enroll and not settings.simulate:
-                found = await enrolled(folder, profile, Means(bare), lock, tell)
-            parts = Parts(
+                found = await enrolled(folder, profile, CalibrationTools(bare), lock, tell)
+            parts = WorkerParts(
                 profile=profile,
                 incarnation=here.incarnation,
                 owners={owner, *settings.owners},
@@ -187,7 +187,7 @@ async def run_process(
                 joined(here, profile, worker)
 
 
-def pool_changes(home: Home, ticket: str | None, leave: Sequence[str]) -> tuple[Joined, ...]:
+def pool_changes(home: Home, ticket: str | None, leave: Sequence[str]) -> tuple[Membership, ...]:
     """Take up a ticket and leave pools; gives those this device works for from now on. Nothing is changed while a worker runs here.
 
     Raises `NotPermitted` for a ticket that cannot be used, `SettingsError` for a pool that is none of these, `ResourceError`.
@@ -217,7 +217,7 @@ def pool_changes(home: Home, ticket: str | None, leave: Sequence[str]) -> tuple[
         return joined_pools(home, Role.WORKER)
 
 
-def check_anyone(settings: WorkerSettings, sandbox: Probe) -> str:
+def check_anyone(settings: WorkerSettings, sandbox: TierProbe) -> str:
     """What the owner is warned of at each start; empty: nothing. Raises `ResourceError` where strangers' work would not be shut in."""
     if not settings.accept_anyone:
         return ""
@@ -229,7 +229,9 @@ def check_anyone(settings: WorkerSettings, sandbox: Probe) -> str:
     return "WARNING: this device runs models of anybody who asks, in the full sandbox; end that: leave out --accept-anyone"
 
 
-def with_gates_of(settings: WorkerSettings, pools: Sequence[Joined], local: Sequence[str]) -> WorkerSettings:
+def with_gates_of(
+    settings: WorkerSettings, pools: Sequence[Membership], local: Sequence[str]
+) -> WorkerSettings:
     """With the gates of the joined pools beside those that were set, or beside this home's own."""
     theirs = [gate for pool in pools for gate in pool.gates]
     if not theirs:
@@ -243,12 +245,12 @@ def near_addresses(listen: Sequence[str], told: Sequence[str]) -> tuple[str, ...
     return tuple(dict.fromkeys([*concrete(fixed), *told]))
 
 
-def _kept_manifests(home: Home, pools: Sequence[Joined]) -> tuple[PoolManifest, ...]:
+def _kept_manifests(home: Home, pools: Sequence[Membership]) -> tuple[PoolManifest, ...]:
     kept = [kept_manifest(home, pool.pool) for pool in pools]
     return tuple(verified(one.body, one.signature) for one in kept if one is not None)
 
 
-async def _follow(here: Here, worker: Worker) -> None:
+async def _follow(here: Entered, worker: Worker) -> None:
     """Whenever others reach this node elsewhere, the swarm is told."""
     while here.reach is not None:
         await here.reach.changed()
@@ -257,8 +259,8 @@ async def _follow(here: Here, worker: Worker) -> None:
 
 async def _serve(
     settings: WorkerSettings,
-    here: Here,
-    parts: Parts,
+    here: Entered,
+    parts: WorkerParts,
     nursery: trio.Nursery,
     *,
     task_status: trio.TaskStatus[Worker] = trio.TASK_STATUS_IGNORED,

@@ -17,18 +17,18 @@ from dataclasses import dataclass, field
 import structlog
 import trio
 
-from node.capacity.allocations import Place
+from node.capacity.allocations import Allocation
 from node.capacity.ledger import Ledger
 from node.device.probe import device_facts, memory_cap
 from node.run import run_log, runner
 from node.run.model_source import task_source
-from node.run.record_builder import Job
-from node.serve.dependencies import Parts
+from node.run.record_builder import RecordJob
+from node.serve.dependencies import WorkerParts
 from node.settings.settings import WorkerSettings
-from node.store.blob_sources import Sharing
+from node.store.blob_sources import BlobSources
 from node.store.cache import Source
-from node.store.campaigns import Estate
-from node.store.outbox import Item
+from node.store.campaigns import CampaignStore
+from node.store.outbox import OutboxItem
 from protocol.errors import ResourceError
 from protocol.messages.work import Progress
 from protocol.values.record import Record, record_body, record_message
@@ -44,7 +44,7 @@ log = structlog.get_logger("sark.worker")
 class _Running:
     """A run in this process."""
 
-    stop: runner.Stop = field(default_factory=runner.Stop)
+    stop: runner.StopRun = field(default_factory=runner.StopRun)
     gone: trio.Event = field(default_factory=trio.Event)
     """Its processes are."""
     filed: trio.Event = field(default_factory=trio.Event)
@@ -54,7 +54,7 @@ class _Running:
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
+class RunSurroundings:
     """What runs need of the worker around them; none of these waits, but `examine`."""
 
     carry_out: Callable[[], None]
@@ -67,18 +67,18 @@ class Around:
     """See whether the device still works."""
 
 
-class Runs:
+class RunManager:
     """What runs here now, by lease."""
 
     def __init__(
         self,
         settings: WorkerSettings,
         network: Network,
-        parts: Parts,
+        parts: WorkerParts,
         ledger: Ledger,
-        estate: Estate,
-        sharing: Sharing,
-        around: Around,
+        estate: CampaignStore,
+        sharing: BlobSources,
+        around: RunSurroundings,
     ) -> None:
         self._network = network
         self._parts = parts
@@ -86,7 +86,7 @@ class Runs:
         self._estate = estate
         self._sharing = sharing
         self._around = around
-        self._bench = runner.Bench(
+        self._bench = runner.RunBench(
             worker=network.peer_id,
             facts=lambda: device_facts(parts.profile, parts.version),
             cache=parts.cache,
@@ -142,7 +142,7 @@ class Runs:
         assert place is not None, "the ledger ordered a run of a lease it does not hold"
         place.began = began = trio.current_time()
         wanted, condition = place.wanted, self._ledger.condition
-        job = Job(
+        job = RecordJob(
             lease,
             place.fence,
             wanted.attempt,
@@ -199,10 +199,10 @@ class Runs:
         condition.clean()
         self._around.carry_out()
 
-    async def _file(self, place: Place, record: Record) -> None:
+    async def _file(self, place: Allocation, record: Record) -> None:
         """Sign the record and put it where a crash does not reach it."""
         body = record_body(record)
-        item = Item(
+        item = OutboxItem(
             peer=place.peer,
             owner=place.wanted.principal,
             campaign=record.campaign,
@@ -230,7 +230,7 @@ class Runs:
             pass
         await self._sharing.quiet()
 
-    def _source(self, job: Job) -> Source:
+    def _source(self, job: RecordJob) -> Source:
         def speaker() -> PeerId:
             place = self._ledger.place(job.lease)
             return place.peer if place is not None else job.task.scheduler
@@ -246,7 +246,7 @@ class Runs:
             edge=self._parts.web,
         )
 
-    async def _beside(self, job: Job) -> None:
+    async def _beside(self, job: RecordJob) -> None:
         """The campaign's deed comes with the first model of it. That its principal has the model is seen once."""
         place = self._ledger.place(job.lease)
         if place is not None:

@@ -13,30 +13,30 @@ from typing import Final
 import structlog
 import trio
 
-from node.access.authorization import Permits
-from node.access.revocation import Door
-from node.capacity.allocations import Kill, Offer, Run, Warn
+from node.access.authorization import Authorization
+from node.access.revocation import Revocation
+from node.capacity.allocations import KillCommand, RunCommand, SlotOffer, WarnCommand
 from node.capacity.ledger import Ledger
 from node.device.probe import build_advert
 from node.run.self_test import Examiner
 from node.serve.announcing import Announcer
-from node.serve.delivery import Delivery, Links
-from node.serve.dependencies import AdvertIndex, Parts
-from node.serve.handlers import Desk
-from node.serve.owner_control import OwnersHand
-from node.serve.run_manager import Around, Runs
+from node.serve.delivery import Delivery, DeliveryLinks
+from node.serve.dependencies import AdvertIndex, WorkerParts
+from node.serve.handlers import WorkHandlers
+from node.serve.owner_control import OwnerControl
+from node.serve.run_manager import RunManager, RunSurroundings
 from node.settings.settings import WorkerSettings
-from node.store.blob_sources import Sharing
-from node.store.campaigns import Estate
-from node.store.manifests import Deeds
-from node.store.outbox import Item
+from node.store.blob_sources import BlobSources
+from node.store.campaigns import CampaignStore
+from node.store.manifests import ManifestStore
+from node.store.outbox import OutboxItem
 from protocol.errors import RemoteProtocolError
 from protocol.messages.health import HEALTH, Ping, Pong
 from protocol.messages.pool import PoolManifest
-from protocol.messages.work import WORK, Control, Denied, Preempt, Ready, Standing, Start
+from protocol.messages.work import WORK, Control, Denied, Preempt, Ready, Start, WorkerStatus
 from protocol.values.advert import Advert
 from protocol.wire.base import Message
-from protocol.words import Family, Reason
+from protocol.words import ProtocolId, Reason
 from swarm.blobs.client import fetch_blob
 from swarm.net.addresses import PeerId
 from swarm.net.link import Link, serve_links
@@ -55,7 +55,7 @@ async def run_worker(
     settings: WorkerSettings,
     network: Network,
     index: AdvertIndex,
-    parts: Parts,
+    parts: WorkerParts,
     *,
     task_status: trio.TaskStatus[Worker] = trio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -63,8 +63,8 @@ async def run_worker(
     worker = Worker(settings, network, parts)
     async with trio.open_nursery() as nursery:
         worker.nursery = nursery
-        serve_links(network, Family.WORK, WORK, worker.desk.answer, opened=worker.opened)
-        serve_links(network, Family.HEALTH, HEALTH, worker.health)
+        serve_links(network, ProtocolId.WORK, WORK, worker.desk.answer, opened=worker.opened)
+        serve_links(network, ProtocolId.HEALTH, HEALTH, worker.health)
         worker.sharing.serve(network)
         nursery.start_soon(worker.keep_time)
         nursery.start_soon(worker.examiner.keep)
@@ -90,11 +90,11 @@ class Worker:
 
     nursery: trio.Nursery
 
-    def __init__(self, settings: WorkerSettings, network: Network, parts: Parts) -> None:
+    def __init__(self, settings: WorkerSettings, network: Network, parts: WorkerParts) -> None:
         self._settings = settings
         self._network = network
         self._parts = parts
-        self.permits = Permits(
+        self.permits = Authorization(
             owners=parts.owners,
             allow=settings.allow,
             anyone=settings.accept_anyone,
@@ -111,12 +111,12 @@ class Worker:
             slots=settings.slots,
             owner_first=settings.owner_first,
         )
-        self.door = Door(self.permits, self.ledger, self.carry_out, parts.wall)
+        self.door = Revocation(self.permits, self.ledger, self.carry_out, parts.wall)
         self.examiner = Examiner(
             self.ledger.condition, parts.lock, parts.examine, self.carry_out, parts.examine_again_s
         )
         self.announcer = Announcer(self.advert, self._campaigns)
-        self.hand = OwnersHand(
+        self.hand = OwnerControl(
             ledger=self.ledger,
             rules=settings.rules,
             pause=parts.pause,
@@ -128,12 +128,14 @@ class Worker:
             unsettled=lambda: len(parts.outbox),
             tell=parts.tell,
         )
-        self.links = Links(self._link_up, self._link_down, lambda link, about: self.desk.speaks(link, *about))
+        self.links = DeliveryLinks(
+            self._link_up, self._link_down, lambda link, about: self.desk.speaks(link, *about)
+        )
         self.delivery = Delivery(self.links, parts.outbox, self._settled)
-        deeds = Deeds(parts.outbox.folder.with_name("deeds"), self._take)
-        self.estate = Estate(parts.outbox, deeds, parts.cache, parts.cache.whose)
-        self.sharing = Sharing(self.estate, self.permits, self.ledger.places, parts.wall)
-        self.desk = Desk(
+        deeds = ManifestStore(parts.outbox.folder.with_name("deeds"), self._take)
+        self.estate = CampaignStore(parts.outbox, deeds, parts.cache, parts.cache.whose)
+        self.sharing = BlobSources(self.estate, self.permits, self.ledger.places, parts.wall)
+        self.desk = WorkHandlers(
             ledger=self.ledger,
             advert=self.advert,
             permit=self.permits.check,
@@ -149,8 +151,10 @@ class Worker:
             longest_s=settings.longest_s,
             reach=parts.reach,
         )
-        around = Around(self.carry_out, self.announcer.moved, self.delivery.tell, self.examiner.examine)
-        self.runs = Runs(settings, network, parts, self.ledger, self.estate, self.sharing, around)
+        around = RunSurroundings(
+            self.carry_out, self.announcer.moved, self.delivery.tell, self.examiner.examine
+        )
+        self.runs = RunManager(settings, network, parts, self.ledger, self.estate, self.sharing, around)
         self._changed = trio.Event()
 
     # -- what others see -------------------------------------------------------------------------------------------------
@@ -209,11 +213,11 @@ class Worker:
             self.ledger.close_queue()
         for order in self.ledger.take_orders():
             match order:
-                case Run():
+                case RunCommand():
                     self.runs.begin(order.lease, self.nursery)
-                case Offer():
+                case SlotOffer():
                     self.nursery.start_soon(self._offer, order.lease)
-                case Warn():
+                case WarnCommand():
                     log.info("run.warned", lease=order.lease, grace_s=order.grace_s, priority=order.priority)
                     self.delivery.tell(
                         order.peer,
@@ -225,7 +229,7 @@ class Worker:
                             priority=order.priority,
                         ),
                     )
-                case Kill():
+                case KillCommand():
                     log.info("run.stopping", lease=order.lease, reason=order.reason)
                     self.runs.stop(order.lease, order.reason)
         self._changed.set()
@@ -260,14 +264,14 @@ class Worker:
             self.ledger.skip(lease, now)
         self.carry_out()
 
-    def _settled(self, item: Item) -> None:
+    def _settled(self, item: OutboxItem) -> None:
         self.ledger.acknowledge(item.lease)
         self.hand.moved()
 
     async def _take(self, peer: PeerId, sha256: str, size: int, sink: Callable[[bytearray], object]) -> None:
         await fetch_blob(self._network, peer, (), sha256, sink=sink, size=size)
 
-    async def _control(self, message: Control) -> Standing | Denied:
+    async def _control(self, message: Control) -> WorkerStatus | Denied:
         return await self.hand.do(message) or self.desk.standing()
 
     async def wind_up(self) -> None:

@@ -21,22 +21,22 @@ CERTIFICATES: Final = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 SHORT: Final = 40
 
 
-class Private(dict[str, Mapping[str, str]]):
+class DriverSecrets(dict[str, Mapping[str, str]]):
     """Variables for a driver's children, by the driver's name. Never shown."""
 
     def __repr__(self) -> str:
         return f"Private({', '.join(self)})"
 
 
-def private_here(config_file: Path, environment: Mapping[str, str]) -> Private:
+def private_here(config_file: Path, environment: Mapping[str, str]) -> DriverSecrets:
     """The same for whoever is no worker: by the file and the environment alone. Raises `SettingsError`, `ResourceError`."""
     return private_of(WorkerSettings.load(config_file, environment, {}), environment)
 
 
-def private_of(settings: WorkerSettings, environment: Mapping[str, str]) -> Private:
+def private_of(settings: WorkerSettings, environment: Mapping[str, str]) -> DriverSecrets:
     """What the owner has set, in the variables of the driver that it is for; empty: nothing."""
     if not settings.api:
-        return Private()
+        return DriverSecrets()
     url, _, name = settings.api.partition(",")
     given = {"SARK_API_URL": url.strip()}
     if name.strip():
@@ -44,4 +44,4 @@ def private_of(settings: WorkerSettings, environment: Mapping[str, str]) -> Priv
     if settings.api_watch:
         given["SARK_API_WATCH"] = "1"
     given |= {name: environment[name] for name in (KEY, *CERTIFICATES) if environment.get(name)}
-    return Private({API: given})
+    return DriverSecrets({API: given})

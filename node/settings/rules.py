@@ -24,7 +24,7 @@ _TEXT: Final = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Quiet:
+class QuietHours:
     """Hours that come again each week: minutes since midnight on each of `days` (Monday is 0). `end` may lie on the day after."""
 
     days: frozenset[int]
@@ -32,7 +32,7 @@ class Quiet:
     end: int
 
 
-def read_quiet(text: str) -> Quiet:
+def read_quiet(text: str) -> QuietHours:
     """Raises `ValueError`, which says how to write it."""
     found = _TEXT.fullmatch(text.strip())
     if found is None or not text.strip():
@@ -43,12 +43,12 @@ def read_quiet(text: str) -> Quiet:
         last = _day(found["last"]) if found["last"] else first
         days = frozenset((first + step) % 7 for step in range((last - first) % 7 + 1))
     if not found["from"]:
-        return Quiet(days, 0, _DAY)
+        return QuietHours(days, 0, _DAY)
     start, end = _minute(found["from"]), _minute(found["to"])
     end = end if end > start else end + _DAY
     if start % _DAY == end % _DAY and (start, end) != (0, _DAY):
         raise ValueError(f"{text} begins and ends at the same time; {FORM}")
-    return Quiet(days, start, end)
+    return QuietHours(days, start, end)
 
 
 def _day(text: str) -> int:
@@ -64,7 +64,7 @@ def _minute(text: str) -> int:
     return hour * 60 + minute
 
 
-def quiet_until(hours: Sequence[Quiet], now: datetime) -> datetime | None:
+def quiet_until(hours: Sequence[QuietHours], now: datetime) -> datetime | None:
     """When the quiet hours that `now` (local) lies in end; None: it lies in none. Hours that meet count as one; at most a week ahead."""
     midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
     at = begin = now.hour * 60 + now.minute
@@ -82,7 +82,7 @@ def quiet_until(hours: Sequence[Quiet], now: datetime) -> datetime | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Now:
+class RuleClock:
     """What the rules look at."""
 
     at: datetime
@@ -96,12 +96,12 @@ class Now:
 class Rules:
     """What the owner set."""
 
-    quiet: tuple[Quiet, ...] = ()
+    quiet: tuple[QuietHours, ...] = ()
     on_battery: bool = False
     """Take new work on battery too."""
 
 
-def standing(rules: Rules, now: Now) -> str:
+def standing(rules: Rules, now: RuleClock) -> str:
     """Why no new work is taken now, for people; empty: it is taken."""
     if now.paused:
         return "paused by its owner"

@@ -9,13 +9,13 @@ from typing import Final
 
 import trio
 
-from node.access.authorization import Permits
-from node.capacity.allocations import Place
-from node.store.campaigns import Estate
-from protocol.signed.transfer_grant import Slip
+from node.access.authorization import Authorization
+from node.capacity.allocations import Allocation
+from node.store.campaigns import CampaignStore
+from protocol.signed.transfer_grant import TransferGrant
 from protocol.words import Reason
 from swarm.blobs.client import serve_blobs
-from swarm.blobs.server import Content, Holder
+from swarm.blobs.server import BlobServer, Content
 from swarm.net.addresses import PeerId
 from swarm.net.network import Network
 
@@ -26,18 +26,18 @@ LOOK_S: Final = 5.0
 
 
 @dataclass(frozen=True)
-class Sharing:
+class BlobSources:
     """Nothing is shared with other workers from before a model is loaded until it was measured: it would be in the figures."""
 
-    estate: Estate
-    permits: Permits
-    places: Callable[[], tuple[Place, ...]]
+    estate: CampaignStore
+    permits: Authorization
+    places: Callable[[], tuple[Allocation, ...]]
     """All that the ledger holds."""
     wall: Callable[[], float]
     """Seconds since the epoch, for the end of a slip."""
     still: trio.Lock = field(default_factory=trio.Lock)
     """Held while a model is fetched or verified, and while a run is measured: one disturbs the other."""
-    _served: list[Holder] = field(default_factory=list)
+    _served: list[BlobServer] = field(default_factory=list)
 
     def serve(self, network: Network) -> None:
         """Answer on `/sark/blob/1`."""
@@ -60,7 +60,7 @@ class Sharing:
         record = self.estate.outbox.find(peer, sha256)
         return record or self.estate.find(peer, sha256, self.permits.check, self.places())
 
-    def shared(self, peer: PeerId, sha256: str, slip: Slip) -> Content | Reason:
+    def shared(self, peer: PeerId, sha256: str, slip: TransferGrant) -> Content | Reason:
         """A model for another worker, on the word of a scheduler that is served here."""
         found = self.estate.shared(peer, sha256, slip, self.permits.principals_of, self.wall())
         return Reason.UNKNOWN if found is None else found

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from protocol.errors import RemoteProtocolError
-from protocol.wire.bundle import MAGIC, MAX_DEPTH, MAX_PARTS, Part, read_header, size_of
+from protocol.wire.bundle import MAGIC, MAX_DEPTH, MAX_PARTS, BundlePart, read_header, size_of
 
 _CHUNK: Final = 1024 * 1024
 
@@ -78,7 +78,7 @@ def remove(folder: Path) -> None:
     shutil.rmtree(folder)
 
 
-def _write(read: Callable[[int], bytes], part: Part, target: Path) -> None:
+def _write(read: Callable[[int], bytes], part: BundlePart, target: Path) -> None:
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     hashing = hashlib.sha256()
     left = part.size

@@ -26,9 +26,9 @@ from typing import Final
 import structlog
 import trio
 
-from node.access.model_access import Whose
+from node.access.model_access import ModelAccess
 from node.store import bundles, model_files
-from node.store.partial import Partial, remove_partial
+from node.store.partial import PartialFile, remove_partial
 from protocol.errors import ProtocolError, Refused, RemoteProtocolError, ResourceError, RunError, Unreachable
 from protocol.values.requirement import show_size
 from protocol.values.task import Model
@@ -42,7 +42,7 @@ _HEX: Final = frozenset("0123456789abcdef")
 log = structlog.get_logger("sark.cache")
 
 Progress = Callable[[int, int], None]
-Source = Callable[[int, Partial, Progress], Awaitable[object]]
+Source = Callable[[int, PartialFile, Progress], Awaitable[object]]
 """Brings what is lacking of a model: (offset, partial, progress). A plain one calls `partial`, in a worker thread, with the bytes from
 `offset` on; one that brings pieces puts them there in any order."""
 
@@ -75,10 +75,10 @@ class ModelCache:
         self._free = free or (lambda path: shutil.disk_usage(path).free)
         self._locks: dict[str, trio.Lock] = {}
         self._pins: Counter[str] = Counter()
-        self._coming: dict[str, Partial] = {}
+        self._coming: dict[str, PartialFile] = {}
         self._brought: dict[str, str] = {}
         """By model that came in this life: for whom all of it was brought."""
-        self.whose = Whose(folder / "whose.json", self.has)
+        self.whose = ModelAccess(folder / "whose.json", self.has)
         """Who is known to have what is here."""
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -106,7 +106,7 @@ class ModelCache:
         """Whether some model is on its way."""
         return bool(self._coming)
 
-    def coming(self, sha256: str) -> Partial | None:
+    def coming(self, sha256: str) -> PartialFile | None:
         """A model that is being fetched."""
         return self._coming.get(sha256)
 
@@ -213,7 +213,7 @@ class ModelCache:
         """Fetch what is missing and give the file its name. False: the content was wrong and is thrown away."""
         half = model_files.half_file(self._folder, model.sha256)
         try:
-            have = await trio.to_thread.run_sync(Partial, half, model.size)
+            have = await trio.to_thread.run_sync(PartialFile, half, model.size)
             self._coming[model.sha256] = have
             try:
                 await self._make_room(model, have.size)

@@ -15,18 +15,18 @@ from typing import Final
 import structlog
 import trio
 
-from node.access.model_access import Whose, is_end_of, proof_offset
-from node.capacity.allocations import Place
+from node.access.model_access import ModelAccess, is_end_of, proof_offset
+from node.capacity.allocations import Allocation
 from node.store.cache import ModelCache
-from node.store.manifests import Card, Deeds
+from node.store.manifests import ManifestCard, ManifestStore
 from node.store.outbox import Outbox
 from protocol.errors import ProtocolError, Refused, ResourceError, Unreachable
-from protocol.messages.permission import Permit
-from protocol.messages.work import MAX_BATCH, Adopt, Adopted, Commit, Denied, LiveLease, Look
-from protocol.signed.transfer_grant import Slip
+from protocol.messages.permission import CallPermission
+from protocol.messages.work import MAX_BATCH, AdoptReply, AdoptRequest, Commit, Denied, ListLeases, LiveLease
+from protocol.signed.transfer_grant import TransferGrant
 from protocol.values.lease import Fence
 from protocol.values.task import Model, Task
-from swarm.blobs.server import Partly
+from swarm.blobs.server import PartialBlob
 from swarm.net.addresses import PeerId
 from swarm.net.identity import verify
 from swarm.pools.tokens import LEEWAY_S
@@ -40,18 +40,18 @@ PROOF_S: Final = 5.0
 """A run waits no longer for its scheduler to show that it has the model."""
 Tail = Callable[[int, Callable[[bytearray], object]], Awaitable[object]]
 """Brings a model's bytes from an offset on to a sink."""
-Ask = Callable[[PeerId, Look], Permit | Denied]
-"""What a peer may do about the campaign of a `Look`."""
+Ask = Callable[[PeerId, ListLeases], CallPermission | Denied]
+"""What a peer may do about the campaign of a `ListLeases`."""
 
 
 @dataclass(frozen=True)
-class Estate:
+class CampaignStore:
     """The outbox, the deeds and the cache, asked together."""
 
     outbox: Outbox
-    deeds: Deeds
+    deeds: ManifestStore
     cache: ModelCache
-    whose: Whose
+    whose: ModelAccess
 
     # -- for the desk ----------------------------------------------------------------------------------------------------
 
@@ -60,7 +60,9 @@ class Estate:
         if commit.deed is not None:
             self.deeds.note(task.campaign, task.scheduler, peer, commit.deed, commit.deed_size)
 
-    def page(self, page: Adopted, principal: str, ask: Look | Adopt, places: tuple[Place, ...]) -> Adopted:
+    def page(
+        self, page: AdoptReply, principal: str, ask: ListLeases | AdoptRequest, places: tuple[Allocation, ...]
+    ) -> AdoptReply:
         """`page`, which tells the leases from the cursor on, with the deed, and with results of ended leases when all others are told."""
         card = self.deeds.of(ask.campaign, principal)
         told = {} if card is None else {"deed": card.sha256, "deed_size": card.size}
@@ -95,7 +97,7 @@ class Estate:
             )
 
     async def hand_over(
-        self, peer: PeerId, principal: str, ask: Adopt, still: Callable[[], bool] = lambda: True
+        self, peer: PeerId, principal: str, ask: AdoptRequest, still: Callable[[], bool] = lambda: True
     ) -> None:
         """The campaign's results go to `peer` from now on, as long as it `still` speaks for it."""
         try:
@@ -130,10 +132,10 @@ class Estate:
         self,
         peer: PeerId,
         sha256: str,
-        slip: Slip,
+        slip: TransferGrant,
         principals: Callable[[PeerId], Collection[str]],
         now: float,
-    ) -> Path | Partly | None:
+    ) -> Path | PartialBlob | None:
         """A model for another worker, on the word of a scheduler that could have it from us itself. None: it is not for that peer.
 
         `principals`: for whom a scheduler may have tasks run here; `now`: wall seconds. A model that is still coming is given for the
@@ -151,7 +153,7 @@ class Estate:
 
     # -- for the taker of a blob -----------------------------------------------------------------------------------------
 
-    def find(self, peer: PeerId, sha256: str, may: Ask, places: tuple[Place, ...]) -> Path | None:
+    def find(self, peer: PeerId, sha256: str, may: Ask, places: tuple[Allocation, ...]) -> Path | None:
         """A deed, or a model from the cache, for a peer that has leases here or may speak of a campaign whose deed names it.
 
         A model only where that principal is known to have it: its hash alone is no claim. `places`: all that the ledger holds.
@@ -182,6 +184,6 @@ def _cursor(fence: Fence) -> int:
     return KEPT + (min(fence.incarnation, 2**22 - 1) << 30) + min(fence.number, 2**30 - 1)
 
 
-def _speaks(peer: PeerId, card: Card, may: Ask) -> bool:
-    permit = may(peer, Look(campaign=card.campaign))
-    return isinstance(permit, Permit) and permit.principal == card.owner
+def _speaks(peer: PeerId, card: ManifestCard, may: Ask) -> bool:
+    permit = may(peer, ListLeases(campaign=card.campaign))
+    return isinstance(permit, CallPermission) and permit.principal == card.owner

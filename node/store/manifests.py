@@ -19,7 +19,7 @@ import structlog
 import trio
 from pydantic import Field, ValidationError
 
-from node.capacity.allocations import Remembered
+from node.capacity.allocations import EndedLease
 from node.store.shares import gives_way
 from protocol.errors import ProtocolError, Refused, RemoteProtocolError, ResourceError, Unreachable
 from protocol.signed.campaign_manifest import MAX_DEED, CampaignId, open_deed, read_cover
@@ -45,7 +45,7 @@ Take = Callable[[str, str, int, Callable[[bytearray], object]], Awaitable[object
 """Brings a blob from a peer to a sink: (peer, sha256, size, sink)."""
 
 
-class Card(Message):
+class ManifestCard(Message):
     """What a deed that is here is of."""
 
     campaign: CampaignId
@@ -58,7 +58,7 @@ class Card(Message):
     """Rises with each deed that was taken in."""
 
 
-class Deeds:
+class ManifestStore:
     """One folder of deeds; one process at a time has it."""
 
     def __init__(self, folder: Path, take: Take, now: Callable[[], float] = trio.current_time) -> None:
@@ -66,13 +66,13 @@ class Deeds:
         self._folder = folder
         self._take = take
         self._now = now
-        self._cards: dict[tuple[str, str], Card] = {}
+        self._cards: dict[tuple[str, str], ManifestCard] = {}
         """By owner and campaign."""
         self._noted: dict[tuple[str, str], tuple[str, str, int]] = {}
         """(owner, campaign) → peer, sha256, size: named by a scheduler, not fetched yet."""
-        self._put_off: Remembered[tuple[str, str], bool] = Remembered(MAX_DEEDS)
+        self._put_off: EndedLease[tuple[str, str], bool] = EndedLease(MAX_DEEDS)
         """(owner, campaign) whose first run here was too quick to wait."""
-        self._failed: Remembered[str, tuple[float, float]] = Remembered(MAX_DEEDS)
+        self._failed: EndedLease[str, tuple[float, float]] = EndedLease(MAX_DEEDS)
         """Peer → when it may be asked again, and how long it was left alone."""
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -93,16 +93,16 @@ class Deeds:
 
     # -- asking ----------------------------------------------------------------------------------------------------------
 
-    def of(self, campaign: str, owner: str) -> Card | None:
+    def of(self, campaign: str, owner: str) -> ManifestCard | None:
         """The deed of a campaign, if it is here."""
         return self._cards.get((owner, campaign))
 
-    def find(self, sha256: str) -> tuple[Card, Path] | None:
+    def find(self, sha256: str) -> tuple[ManifestCard, Path] | None:
         """A deed by its hash: what it is of, so that the caller can tell who may have it, and where it is."""
         card = next((card for card in self._cards.values() if card.sha256 == sha256), None)
         return None if card is None else (card, self._path(sha256))
 
-    def naming(self, model: str) -> tuple[Card, ...]:
+    def naming(self, model: str) -> tuple[ManifestCard, ...]:
         """The deeds in which a model stands."""
         return tuple(card for card in self._cards.values() if model in card.models)
 
@@ -158,7 +158,7 @@ class Deeds:
         waits = 0.0 if came else min(LONGEST_S, max(AGAIN_S, 2 * waited))
         self._failed.put(peer, (self._now() + waits, waits))
 
-    def _read(self, data: bytes, sha256: str, campaign: str, owner: str) -> Card:
+    def _read(self, data: bytes, sha256: str, campaign: str, owner: str) -> ManifestCard:
         """Raises `RemoteProtocolError` for a deed that is not the owner's, or not of this campaign."""
         if hashlib.sha256(data).hexdigest() != sha256:
             raise RemoteProtocolError("the deed is not what its name says")
@@ -170,11 +170,11 @@ class Deeds:
         deed = open_deed(cover).deed
         number = 1 + max((card.number for card in self._cards.values()), default=0)
         models = tuple(dict.fromkeys(model.sha256 for model in deed.models))
-        return Card(
+        return ManifestCard(
             campaign=campaign, owner=owner, sha256=sha256, size=len(data), models=models, number=number
         )
 
-    def _too_much(self, needed: Collection[str]) -> list[Card]:
+    def _too_much(self, needed: Collection[str]) -> list[ManifestCard]:
         """Deeds for which there is no room, those that nothing here needs first, then the oldest."""
         least_first = sorted(self._cards.values(), key=lambda card: (card.campaign in needed, card.number))
         gone = gives_way(
@@ -189,11 +189,11 @@ class Deeds:
     def _path(self, sha256: str) -> Path:
         return self._folder / f"{sha256}.deed"
 
-    def _store(self, card: Card, data: bytes) -> None:
+    def _store(self, card: ManifestCard, data: bytes) -> None:
         write_durably(self._path(card.sha256), data)
         write_durably(self._folder / f"{card.sha256}.card", pack(card.to_wire()))
 
-    def _forget(self, cards: list[Card]) -> None:
+    def _forget(self, cards: list[ManifestCard]) -> None:
         for card in cards:
             for path in (self._folder / f"{card.sha256}.card", self._path(card.sha256)):
                 with contextlib.suppress(OSError):
@@ -201,7 +201,7 @@ class Deeds:
 
     def _load(self, path: Path) -> None:
         try:
-            card = Card.model_validate(unpack(path.read_bytes(), max_elements=_CARD_ELEMENTS))
+            card = ManifestCard.model_validate(unpack(path.read_bytes(), max_elements=_CARD_ELEMENTS))
             if card.sha256 != path.stem or self._path(card.sha256).stat().st_size != card.size:
                 raise RemoteProtocolError("card and deed do not belong together")
         except (RemoteProtocolError, ValidationError, FileNotFoundError) as exc:

@@ -105,7 +105,7 @@ def forget(folder: Path, sha256: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Shelved:
+class ModelFile:
     """One model of the list. `size` in bytes; `used`: wall seconds, None: not known."""
 
     sha256: str
@@ -118,9 +118,9 @@ class Shelved:
     """It is on its way, or was left half-way; `size` is what is here."""
 
 
-def listing(folder: Path) -> tuple[Shelved, ...]:
+def listing(folder: Path) -> tuple[ModelFile, ...]:
     """What is there, last used first. Raises `ResourceError`."""
-    found: list[Shelved] = []
+    found: list[ModelFile] = []
     try:
         for path in folder.glob("*.model") if folder.is_dir() else ():
             with contextlib.suppress(FileNotFoundError):
@@ -129,13 +129,13 @@ def listing(folder: Path) -> tuple[Shelved, ...]:
             with contextlib.suppress(FileNotFoundError):
                 info = path.stat()
                 here = min(info.st_size, info.st_blocks * 512) if POSIX else info.st_size
-                found.append(Shelved(path.stem, here, used=info.st_mtime, arriving=True))
+                found.append(ModelFile(path.stem, here, used=info.st_mtime, arriving=True))
     except OSError as exc:
         raise _unusable(folder, exc) from exc
     return tuple(sorted(found, key=lambda each: (-(each.used or 0.0), each.sha256)))
 
 
-def _shelved(folder: Path, path: Path) -> Shelved:
+def _shelved(folder: Path, path: Path) -> ModelFile:
     sha256, when = path.stem, None
     told: dict[str, object] = {}
     with contextlib.suppress(OSError, ValueError):
@@ -143,7 +143,7 @@ def _shelved(folder: Path, path: Path) -> Shelved:
             when = os.fstat(file.fileno()).st_mtime
             read = json.loads(file.read(MAX_ABOUT))
         told = read if isinstance(read, dict) else {}
-    return Shelved(
+    return ModelFile(
         sha256,
         path.stat().st_size,
         line(str(told.get("name", ""))),
@@ -153,7 +153,7 @@ def _shelved(folder: Path, path: Path) -> Shelved:
     )
 
 
-def find(folder: Path, word: str) -> Shelved:
+def find(folder: Path, word: str) -> ModelFile:
     """The one model that is meant by a hash, its beginning, or its name. Raises `SettingsError` for none or several."""
     here = [each for each in listing(folder) if not each.arriving]
     plain = word.strip().lower().removesuffix("…")
@@ -171,7 +171,7 @@ def find(folder: Path, word: str) -> Shelved:
     )
 
 
-def add(folder: Path, source: Path, *, room: int) -> Shelved:
+def add(folder: Path, source: Path, *, room: int) -> ModelFile:
     """Copy a model's file or folder in, under its hash. `room`: bytes that may be taken. One that is here already stays as it is.
 
     Raises `ResourceError`, `SettingsError` for what is no model. The user's file is only read.
@@ -211,7 +211,7 @@ def add(folder: Path, source: Path, *, room: int) -> Shelved:
             fresh.unlink(missing_ok=True)
 
 
-def remove(folder: Path, model: Shelved) -> None:
+def remove(folder: Path, model: ModelFile) -> None:
     """Take a model away. Raises `ResourceError` when a run is using it, or it cannot be removed."""
     try:
         with model_file(folder, model.sha256).open("rb") as file:
@@ -229,7 +229,7 @@ def remove(folder: Path, model: Shelved) -> None:
         raise _unusable(folder, exc) from exc
 
 
-def set_pin(folder: Path, model: Shelved, on: bool) -> None:
+def set_pin(folder: Path, model: ModelFile, on: bool) -> None:
     """Keep it, or let it go when space is short. Raises `ResourceError`."""
     path = pin_file(folder, model.sha256)
     try:

@@ -42,7 +42,7 @@ _HEADS: Final = ("head", "kept")
 log = structlog.get_logger("sark.outbox")
 
 
-class Item(Message):
+class OutboxItem(Message):
     """A record that waits for its scheduler."""
 
     peer: PeerName
@@ -73,8 +73,8 @@ class Outbox:
         """Open it and read what waits (blocking). Raises `ResourceError`."""
         self.folder = self._folder = folder
         self._wall = wall
-        self._items: dict[str, Item] = {}
-        self._kept: dict[str, Item] = {}
+        self._items: dict[str, OutboxItem] = {}
+        self._kept: dict[str, OutboxItem] = {}
         """Settled: their schedulers have them."""
         self._homeless: dict[str, bytes] = {}
         self.changed = trio.Event()
@@ -108,7 +108,7 @@ class Outbox:
         """How many wait."""
         return len(self._items)
 
-    def waiting(self, peer: str) -> tuple[Item, ...]:
+    def waiting(self, peer: str) -> tuple[OutboxItem, ...]:
         """What waits for one scheduler, oldest first."""
         return tuple(
             sorted((item for item in self._items.values() if item.peer == peer), key=lambda item: item.stored)
@@ -121,7 +121,7 @@ class Outbox:
             return None
         return self._homeless.get(sha256) or self._record(sha256)
 
-    def of(self, campaign: str, principal: str) -> tuple[tuple[Item, bool], ...]:
+    def of(self, campaign: str, principal: str) -> tuple[tuple[OutboxItem, bool], ...]:
         """All records of a campaign that are here, oldest first, each with whether it is settled."""
         found = [(item, False) for item in self._items.values()] + [
             (item, True) for item in self._kept.values() if self._young(item)
@@ -164,7 +164,7 @@ class Outbox:
             self._tell()
         return moved
 
-    async def redirect(self, item: Item) -> None:
+    async def redirect(self, item: OutboxItem) -> None:
         """A record that waits is for `item.peer` from now on. Raises `ResourceError`."""
         if item.sha256 in self._items:
             if item.sha256 not in self._homeless:
@@ -172,7 +172,7 @@ class Outbox:
             self._items[item.sha256] = item
             self._tell()
 
-    async def store(self, item: Item, body: bytes) -> tuple[Item, ...]:
+    async def store(self, item: OutboxItem, body: bytes) -> tuple[OutboxItem, ...]:
         """Keep a record; durable on return. Gives what was given up for it (too old, or no room).
 
         On a full disk a small one stays in memory, with a line in the log. Raises `ResourceError` when there is no place at all.
@@ -215,14 +215,14 @@ class Outbox:
         over = gives_way(rest, _principal, _size, number=MAX_ITEMS, room=KEPT_BYTES)
         return [item.sha256 for item in (*old, *over)]
 
-    def _young(self, item: Item) -> bool:
+    def _young(self, item: OutboxItem) -> bool:
         return not RETENTION_S < self._wall() - item.stored < CLOCK_JUMP_S
 
     def _tell(self) -> None:
         self.changed.set()
         self.changed = trio.Event()
 
-    async def message(self, item: Item) -> Result | None:
+    async def message(self, item: OutboxItem) -> Result | None:
         """The `Result` to send; None when the record is gone for good. A large one is only named; the scheduler pulls it.
 
         Raises `ResourceError` when it cannot be read now: perhaps it can be later.
@@ -254,7 +254,7 @@ class Outbox:
     def _record(self, sha256: str) -> Path:
         return self._folder / f"{sha256}.record"
 
-    def _overdue(self, coming: Item) -> tuple[Item, ...]:
+    def _overdue(self, coming: OutboxItem) -> tuple[OutboxItem, ...]:
         """Who takes the most room loses its own first, the oldest of them, and perhaps not what comes."""
         oldest_first = sorted(self._items.values(), key=lambda item: item.stored)
         old = [item for item in oldest_first if not self._young(item)]
@@ -262,11 +262,11 @@ class Outbox:
         over = gives_way([*rest, coming], _principal, _size, number=MAX_ITEMS, room=MAX_BYTES)
         return tuple(item for item in (*old, *over) if item is not coming)
 
-    def _write(self, item: Item, body: bytes) -> None:
+    def _write(self, item: OutboxItem, body: bytes) -> None:
         write_durably(self._record(item.sha256), body)
         write_durably(self._folder / f"{item.sha256}.head", pack(item.to_wire()))
 
-    def _put_back(self, item: Item) -> None:
+    def _put_back(self, item: OutboxItem) -> None:
         write_durably(self._folder / f"{item.sha256}.head", pack(item.to_wire()))
         with contextlib.suppress(FileNotFoundError):
             (self._folder / f"{item.sha256}.kept").unlink()
@@ -285,9 +285,9 @@ class Outbox:
             with contextlib.suppress(OSError):
                 path.unlink()
 
-    def _load(self, head: Path, into: dict[str, Item]) -> None:
+    def _load(self, head: Path, into: dict[str, OutboxItem]) -> None:
         try:
-            item = Item.model_validate(unpack(head.read_bytes()))
+            item = OutboxItem.model_validate(unpack(head.read_bytes()))
             body = self._record(item.sha256).read_bytes()
             if item.sha256 != head.stem or len(body) != item.size or item.size > MAX_RECORD:
                 raise RemoteProtocolError("head and record do not belong together")
@@ -303,9 +303,9 @@ class Outbox:
         into[item.sha256] = item
 
 
-def _principal(item: Item) -> str:
+def _principal(item: OutboxItem) -> str:
     return item.principal
 
 
-def _size(item: Item) -> int:
+def _size(item: OutboxItem) -> int:
     return item.size

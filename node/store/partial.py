@@ -27,7 +27,7 @@ LIST: Final = ".pieces"
 log = structlog.get_logger("sark.cache")
 
 
-class Partial:
+class PartialFile:
     """The half of a download. Blocking. A plain source calls it with the next bytes; one of pieces uses `begin`, `know` and `put`."""
 
     def __init__(self, path: Path, total: int) -> None:

@@ -21,7 +21,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from protocol.signed.transfer_grant import Slip
+from protocol.signed.transfer_grant import TransferGrant
 from protocol.wire.base import AddressText, Count, Detail, Message, PeerName, Sha256
 from protocol.wire.codec import Vocabulary
 from protocol.words import Reason
@@ -29,7 +29,7 @@ from protocol.words import Reason
 MAX_PIECE: Final = 16 * 1024 * 1024
 """Bytes of one Fetch."""
 PIECE_SIZE: Final = 4 * 1024 * 1024
-"""Bytes of a piece that has a hash of its own and is counted in `Have`; the last one may be shorter."""
+"""Bytes of a piece that has a hash of its own and is counted in `HavePieces`; the last one may be shorter."""
 MAX_PIECES: Final = 2**18
 """Of one file: those of a TiB."""
 HASH_SIZE: Final = 32
@@ -41,20 +41,20 @@ Bits = Annotated[bytes, Field(max_length=MAX_PIECES // 8)]
 """One bit for each piece of `PIECE_SIZE`, the lowest bit of the first byte for the first piece."""
 
 
-class Fetch(Message):
+class FetchPiece(Message):
     """Send me up to `length` bytes of this file from `offset` on."""
 
     type: Literal["fetch"] = "fetch"
     sha256: Sha256
     offset: Count
     length: Annotated[int, Field(ge=1, le=MAX_PIECE)]
-    slip: Slip | None = None
+    slip: TransferGrant | None = None
     """Why I may have it, where you do not know me."""
     lacking: Bits | None = None
-    """Or rather one of these pieces that you have sent nobody yet: the answer says where it lies; where there is none, it is `Have`."""
+    """Or one of these pieces that you have sent nobody yet: the answer says where it lies, or is `HavePieces` where there is none."""
 
 
-class Sending(Message):
+class PieceFollows(Message):
     """`length` raw bytes follow; `size` is the whole file's."""
 
     type: Literal["sending"] = "sending"
@@ -64,7 +64,7 @@ class Sending(Message):
     """Of another piece than the one that was named, where several would do."""
 
 
-class Absent(Message):
+class BlobAbsent(Message):
     """No such file here, or not for you."""
 
     type: Literal["absent"] = "absent"
@@ -72,15 +72,15 @@ class Absent(Message):
     detail: Detail = ""
 
 
-class Which(Message):
+class AskPieces(Message):
     """Which pieces of this file have you?"""
 
     type: Literal["which"] = "which"
     sha256: Sha256
-    slip: Slip | None = None
+    slip: TransferGrant | None = None
 
 
-class Have(Message):
+class HavePieces(Message):
     """These."""
 
     type: Literal["held"] = "held"
@@ -92,33 +92,35 @@ class Have(Message):
     """Those of them that nobody has been sent yet: to ask for them first brings the whole to everybody soonest. None: not known."""
 
 
-class Pieces(Message):
+class AskPieceHashes(Message):
     """Send me the sha256 of each piece of this file, one after the other, 32 bytes each."""
 
     type: Literal["pieces"] = "pieces"
     sha256: Sha256
 
 
-class Where(Message):
+class AskHolders(Message):
     """Who else has this file, or some of it?"""
 
     type: Literal["where"] = "where"
     sha256: Sha256
 
 
-class Other(Message):
+class HolderInfo(Message):
     """A worker that has it, or is being given it."""
 
     peer: PeerName
     addresses: Annotated[tuple[AddressText, ...], Field(max_length=8)] = ()
 
 
-class Others(Message):
+class Holders(Message):
     """These; and the slip to show them."""
 
     type: Literal["others"] = "others"
-    slip: Slip | None = None
-    others: Annotated[tuple[Other, ...], Field(max_length=MAX_OTHERS)] = ()
+    slip: TransferGrant | None = None
+    others: Annotated[tuple[HolderInfo, ...], Field(max_length=MAX_OTHERS)] = ()
 
 
-BLOB: Final = Vocabulary(Fetch, Sending, Absent, Which, Have, Pieces, Where, Others)
+BLOB: Final = Vocabulary(
+    FetchPiece, PieceFollows, BlobAbsent, AskPieces, HavePieces, AskPieceHashes, AskHolders, Holders
+)

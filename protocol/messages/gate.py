@@ -13,8 +13,8 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from protocol.messages.index import Refused
-from protocol.messages.work import Present, Presented
+from protocol.messages.index import RefusedMessage
+from protocol.messages.work import CredentialsReply, ShowCredentials
 from protocol.wire.base import AddressText, Count, Line, Message, PeerName, Seconds
 from protocol.wire.codec import Vocabulary
 
@@ -67,7 +67,7 @@ class RelayCaps(Message):
     """Of all circuits together; None: as fast as they go."""
 
 
-class GateStanding(Message):
+class GateSnapshot(Message):
     """How it stands. Counts of what was done are since its start."""
 
     type: Literal["gate-standing"] = "gate-standing"
@@ -105,5 +105,5 @@ class GateStanding(Message):
     """By how much the event loop was late at worst in the last minute."""
 
 
-GATE: Final = Vocabulary(GateStatus, GateStanding, Present, Presented, Refused)
-"""All of the above, with `Present` and `Presented` as workers have them, and the index's `Refused`."""
+GATE: Final = Vocabulary(GateStatus, GateSnapshot, ShowCredentials, CredentialsReply, RefusedMessage)
+"""All of the above, with `ShowCredentials` and `CredentialsReply` as workers have them, and the index's `RefusedMessage`."""

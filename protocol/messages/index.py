@@ -73,7 +73,7 @@ class ContactInfo(Message):
 Contacts = Annotated[tuple[ContactInfo, ...], Field(max_length=MAX_CONTACTS)]
 
 
-class Find(Message):
+class FindPeers(Message):
     """Who is nearest to `key`? `sender` is given by those who keep adverts themselves."""
 
     type: Literal["find"] = "find"
@@ -82,7 +82,7 @@ class Find(Message):
     sender: ContactInfo | None = None
 
 
-class Found(Message):
+class FoundPeers(Message):
     """The nearest peers this one knows, nearest first, itself and the asker left out."""
 
     type: Literal["found"] = "found"
@@ -99,7 +99,7 @@ class StoreItem(Message):
     have: Have = b""
 
 
-class Store(Message):
+class StoreAdverts(Message):
     """Keep my advert under these attributes. A tombstone (`gone`) needs no items: it ends all of them."""
 
     type: Literal["store"] = "store"
@@ -114,7 +114,7 @@ class StoredItem(Message):
     count: Count = 0
 
 
-class Stored(Message):
+class StoreReply(Message):
     """One answer for each item, in order, and holders nearer to some of the keys than the publisher knew."""
 
     type: Literal["stored"] = "stored"
@@ -124,14 +124,14 @@ class Stored(Message):
     closer: Contacts = ()
 
 
-class Listed(Message):
+class ListedAdvert(Message):
     """A kept advert and how long ago its node published it."""
 
     advert: SignedAdvert
     age_s: Seconds
 
 
-class Page(Message):
+class QueryShard(Message):
     """Adverts of one shard that meet all clauses, in the random order that `seed` gives, from `cursor` on."""
 
     type: Literal["page"] = "page"
@@ -146,11 +146,11 @@ class Page(Message):
     have: Have = b""
 
 
-class Paged(Message):
+class ShardPage(Message):
     """A page; a tombstone may be among the adverts. `cursor` is None on the last page."""
 
     type: Literal["paged"] = "paged"
-    adverts: Annotated[tuple[Listed, ...], Field(max_length=PAGE_LIMIT)] = ()
+    adverts: Annotated[tuple[ListedAdvert, ...], Field(max_length=PAGE_LIMIT)] = ()
     matches: Count = 0
     """Adverts here that meet the requirement."""
     count: Count = 0
@@ -161,7 +161,7 @@ class Paged(Message):
     closer: Contacts = ()
 
 
-class Mark(Message):
+class MarkSplit(Message):
     """I publish below this shard, which I take to be split."""
 
     type: Literal["mark"] = "mark"
@@ -173,30 +173,30 @@ class Mark(Message):
     """Adverts the sender believes to be below it."""
 
 
-class Marked(Message):
+class MarkReply(Message):
     """Whether it is split here."""
 
     type: Literal["marked"] = "marked"
     split: bool
 
 
-class Hand(Message):
+class HandOver(Message):
     """Adverts of a shard that split or merged, for the holders of the shard they belong to now."""
 
     type: Literal["hand"] = "hand"
     attribute: AttributeText
     depth: ShardDepth
-    adverts: Annotated[tuple[Listed, ...], Field(max_length=PAGE_LIMIT)]
+    adverts: Annotated[tuple[ListedAdvert, ...], Field(max_length=PAGE_LIMIT)]
 
 
-class Handed(Message):
+class HandOverReply(Message):
     """How many of them are kept now."""
 
     type: Literal["handed"] = "handed"
     kept: Count
 
 
-class Refused(Message):
+class RefusedMessage(Message):
     """No, and why. `retry_after_s` is absent where trying again is no use."""
 
     type: Literal["refused"] = "refused"
@@ -205,4 +205,16 @@ class Refused(Message):
     retry_after_s: Seconds | None = None
 
 
-INDEX: Final = Vocabulary(Find, Found, Store, Stored, Page, Paged, Mark, Marked, Hand, Handed, Refused)
+INDEX: Final = Vocabulary(
+    FindPeers,
+    FoundPeers,
+    StoreAdverts,
+    StoreReply,
+    QueryShard,
+    ShardPage,
+    MarkSplit,
+    MarkReply,
+    HandOver,
+    HandOverReply,
+    RefusedMessage,
+)

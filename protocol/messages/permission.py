@@ -8,7 +8,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from protocol.messages.work import Adopt, Cancel, Commit, Control, Denied, Look, Probe, Release, Renew, Status
+from protocol.messages.work import (
+    AdoptRequest,
+    Cancel,
+    Commit,
+    Control,
+    Denied,
+    ListLeases,
+    Probe,
+    Release,
+    Renew,
+    StatusRequest,
+)
 from protocol.wire.base import Message
 from protocol.words import Reason, Right
 
@@ -18,17 +29,17 @@ NEEDS: Final[dict[type[Message], frozenset[Right]]] = {
     Renew: frozenset({Right.SUBMIT}),
     Cancel: frozenset({Right.SUBMIT}),
     Release: frozenset({Right.SUBMIT}),
-    Adopt: frozenset({Right.SUBMIT}),
-    Look: frozenset({Right.SUBMIT, Right.STATUS}),
+    AdoptRequest: frozenset({Right.SUBMIT}),
+    ListLeases: frozenset({Right.SUBMIT, Right.STATUS}),
     Control: frozenset({Right.CONTROL}),
-    Status: frozenset({Right.STATUS, Right.CONTROL}),
+    StatusRequest: frozenset({Right.STATUS, Right.CONTROL}),
 }
 """Any one of these rights is enough for the verb."""
 ALL: Final = frozenset(Right)
 
 
 @dataclass(frozen=True, slots=True)
-class Permit:
+class CallPermission:
     """What one peer may do at this worker now."""
 
     principal: str

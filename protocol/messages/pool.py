@@ -18,7 +18,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from protocol.messages.index import Refused
+from protocol.messages.index import RefusedMessage
 from protocol.wire.base import Count, Detail, Line, Message, Name, PeerName, Priority, Signature, Token
 from protocol.wire.codec import Vocabulary, pack, read_value
 from protocol.words import Role
@@ -35,7 +35,7 @@ TokenId = Annotated[bytes, Field(min_length=8, max_length=8)]
 """The first 8 bytes of a token block's revocation id."""
 
 
-class Member(Message):
+class PoolMember(Message):
     """One of a pool."""
 
     peer: PeerName
@@ -53,13 +53,13 @@ class PoolManifest(Message):
     pool: PeerName
     name: Name
     number: Count
-    members: Annotated[tuple[Member, ...], Field(max_length=MAX_MEMBERS)] = ()
+    members: Annotated[tuple[PoolMember, ...], Field(max_length=MAX_MEMBERS)] = ()
     revoked: Annotated[tuple[PeerName, ...], Field(max_length=MAX_REVOKED)] = ()
     """Peers that are not let in any more, whatever token they show."""
     revoked_tokens: Annotated[tuple[TokenId, ...], Field(max_length=MAX_REVOKED)] = ()
 
 
-class Latest(Message):
+class AskManifest(Message):
     """The newest manifest of this pool, if it is newer than `have`."""
 
     type: Literal["latest"] = "latest"
@@ -67,7 +67,7 @@ class Latest(Message):
     have: Count = 0
 
 
-class Manifest(Message):
+class ManifestMessage(Message):
     """Here it is: canonical bytes of a `PoolManifest` under the pool's key."""
 
     type: Literal["manifest"] = "manifest"
@@ -75,13 +75,13 @@ class Manifest(Message):
     signature: Signature
 
 
-class Nothing(Message):
+class NoManifest(Message):
     """None newer than yours here."""
 
     type: Literal["nothing"] = "nothing"
 
 
-class Spread(Message):
+class SpreadManifest(Message):
     """Keep this manifest, and use it if you are of this pool."""
 
     type: Literal["spread"] = "spread"
@@ -89,14 +89,14 @@ class Spread(Message):
     signature: Signature
 
 
-class Kept(Message):
+class ManifestStored(Message):
     """The highest number of that pool here now."""
 
     type: Literal["kept"] = "kept"
     number: Count
 
 
-class Enrol(Message):
+class EnrolRequest(Message):
     """Let me in, by a ticket's token; or give me a fresh credential, by the one I have."""
 
     type: Literal["enrol"] = "enrol"
@@ -116,8 +116,17 @@ class Enrolled(Message):
     detail: Detail = ""
 
 
-POOL: Final = Vocabulary(Latest, Manifest, Nothing, Spread, Kept, Enrol, Enrolled, Refused)
-"""All of the above, and the index's `Refused`."""
+POOL: Final = Vocabulary(
+    AskManifest,
+    ManifestMessage,
+    NoManifest,
+    SpreadManifest,
+    ManifestStored,
+    EnrolRequest,
+    Enrolled,
+    RefusedMessage,
+)
+"""All of the above, and the index's `RefusedMessage`."""
 
 
 def manifest_body(manifest: PoolManifest) -> bytes:

@@ -12,7 +12,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from protocol.messages.index import ContactInfo, Refused
+from protocol.messages.index import ContactInfo, RefusedMessage
 from protocol.wire.base import AddressText, Count, Message
 from protocol.wire.codec import Vocabulary
 
@@ -30,7 +30,7 @@ class DialBack(Message):
     gates: Annotated[tuple[ContactInfo, ...], Field(max_length=MAX_GATES)] = ()
 
 
-class DialledBack(Message):
+class DialBackReply(Message):
     """What came of it: the address the asker is seen at, and which of the ports led to it."""
 
     type: Literal["dialled-back"] = "dialled-back"
@@ -41,5 +41,5 @@ class DialledBack(Message):
     """The answerer's wall clock, in milliseconds since 1970: shown to people whose own clock is wrong, and used for nothing else."""
 
 
-REACH: Final = Vocabulary(DialBack, DialledBack, Refused)
-"""All of the above, and the index's `Refused`."""
+REACH: Final = Vocabulary(DialBack, DialBackReply, RefusedMessage)
+"""All of the above, and the index's `RefusedMessage`."""

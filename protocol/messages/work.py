@@ -74,7 +74,7 @@ May = Annotated[Right, Field(strict=False)]
 # -- may I? ------------------------------------------------------------------------------------------------------------------
 
 
-class Present(Message):
+class ShowCredentials(Message):
     """This token says what I may do here. It holds for every link of this peer until it expires or is revoked."""
 
     type: Literal["present"] = "present"
@@ -83,7 +83,7 @@ class Present(Message):
     token: Token
 
 
-class Presented(Message):
+class CredentialsReply(Message):
     """What it lets you do here."""
 
     type: Literal["presented"] = "presented"
@@ -254,7 +254,7 @@ class Skip(Message):
 # -- keep it -----------------------------------------------------------------------------------------------------------------
 
 
-class Held(Message):
+class CommitReply(Message):
     """A lease or ticket, the fence it was granted under, and the epoch under which its scheduler speaks of it."""
 
     lease: Id
@@ -266,17 +266,17 @@ class Renew(Message):
     """I still want these."""
 
     type: Literal["renew"] = "renew"
-    held: Annotated[tuple[Held, ...], Field(max_length=MAX_BATCH)]
+    held: Annotated[tuple[CommitReply, ...], Field(max_length=MAX_BATCH)]
 
 
-class Lost(Message):
+class LeaseLost(Message):
     """A lease that is gone, and why."""
 
     lease: Id
     reason: WhyNot
 
 
-class Waiting(Message):
+class QueuedLease(Message):
     """Where a ticket stands now."""
 
     lease: Id
@@ -292,10 +292,10 @@ class Renewed(Message):
     state: State
     why: Detail = ""
     """Why it takes no work now, when it does not."""
-    waiting: Annotated[tuple[Waiting, ...], Field(max_length=MAX_BATCH)] = ()
+    waiting: Annotated[tuple[QueuedLease, ...], Field(max_length=MAX_BATCH)] = ()
     """The renewed tickets."""
     renewed: Annotated[tuple[Id, ...], Field(max_length=MAX_BATCH)] = ()
-    lost: Annotated[tuple[Lost, ...], Field(max_length=MAX_BATCH)] = ()
+    lost: Annotated[tuple[LeaseLost, ...], Field(max_length=MAX_BATCH)] = ()
 
 
 # -- how it goes -------------------------------------------------------------------------------------------------------------
@@ -351,7 +351,7 @@ class Cancel(Message):
     """Stop these runs. Answered when their children are dead."""
 
     type: Literal["cancel"] = "cancel"
-    held: Annotated[tuple[Held, ...], Field(max_length=MAX_BATCH)]
+    held: Annotated[tuple[CommitReply, ...], Field(max_length=MAX_BATCH)]
     reason: WhyNot = Reason.CANCELLED
 
 
@@ -359,7 +359,7 @@ class Release(Message):
     """I do not need these places any more; nothing runs on them."""
 
     type: Literal["release"] = "release"
-    held: Annotated[tuple[Held, ...], Field(max_length=MAX_BATCH)]
+    held: Annotated[tuple[CommitReply, ...], Field(max_length=MAX_BATCH)]
 
 
 class Stopped(Message):
@@ -383,7 +383,7 @@ class Preempt(Message):
 # -- after a restart ---------------------------------------------------------------------------------------------------------
 
 
-class Adopt(Message):
+class AdoptRequest(Message):
     """I carry on this campaign; from now on refuse schedulers with a lower epoch. `cursor`: where the answer is to go on."""
 
     type: Literal["adopt"] = "adopt"
@@ -396,7 +396,7 @@ class Adopt(Message):
     """That the campaign is ours to carry on; for whoever is refused because of it."""
 
 
-class Look(Message):
+class ListLeases(Message):
     """What have you of this campaign? Changes nothing. `cursor`: where the answer is to go on."""
 
     type: Literal["look"] = "look"
@@ -421,7 +421,7 @@ class LiveLease(Message):
     total: Count | None = None
 
 
-class Adopted(Message):
+class AdoptReply(Message):
     """What there is."""
 
     type: Literal["adopted"] = "adopted"
@@ -464,13 +464,13 @@ class Control(Message):
     """Drain: run the tickets that wait here too."""
 
 
-class Status(Message):
+class StatusRequest(Message):
     """How do you stand, and who has you do what?"""
 
     type: Literal["status"] = "status"
 
 
-class Job(Message):
+class RunningJob(Message):
     """A run or a ticket, for the device's owner."""
 
     task: Id
@@ -485,14 +485,14 @@ class Job(Message):
     """Since it was committed."""
 
 
-class Standing(Message):
+class WorkerStatus(Message):
     """How it stands."""
 
     type: Literal["standing"] = "standing"
     incarnation: Count
     state: State
     why: Detail = ""
-    jobs: Annotated[tuple[Job, ...], Field(max_length=MAX_BATCH)] = ()
+    jobs: Annotated[tuple[RunningJob, ...], Field(max_length=MAX_BATCH)] = ()
     running: Count = 0
     queue: Count = 0
     reach: Line | None = None
@@ -500,7 +500,8 @@ class Standing(Message):
 
 
 WORK: Final = Vocabulary(
-    Present, Presented, Probe, Quote, Denied, Commit, Granted, Queued, Conflict, Ready, Start, Skip, Renew, Renewed, Progress,
-    Result, Accepted, Stale, Cancel, Release, Stopped, Preempt, Adopt, Look, Adopted, Control, Status, Standing,
+    ShowCredentials, CredentialsReply, Probe, Quote, Denied, Commit, Granted, Queued, Conflict, Ready, Start, Skip, Renew, Renewed,
+    Progress,
+    Result, Accepted, Stale, Cancel, Release, Stopped, Preempt, AdoptRequest, ListLeases, AdoptReply, Control, StatusRequest, WorkerStatus,
 )  # fmt: skip
 """All of the above, in the order of speech."""

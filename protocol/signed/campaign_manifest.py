@@ -2,8 +2,8 @@
 
     the owner's scheduler ──make──▶ deed ──blob by sha256──▶ workers that hold its leases ──▶ whoever adopts the campaign
 
-Two layers, so that a worker can tell whose deed it keeps without unpacking it: the `Cover` says owner and campaign, and holds the
-`Deed` as zlib of canonical msgpack. The signature is over the campaign and the compressed bytes. Unpacking is bounded.
+Two layers, so that a worker can tell whose deed it keeps without unpacking it: the `ManifestCover` says owner and campaign, and holds the
+`CampaignManifest` as zlib of canonical msgpack. The signature is over the campaign and the compressed bytes. Unpacking is bounded.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CampaignId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._
 """A campaign's id as it stands in a deed: it may name a file."""
 
 
-class DeedModel(Message):
+class ManifestModel(Message):
     """A model of the campaign, by its content."""
 
     name: FileName
@@ -45,7 +45,7 @@ class DeedModel(Message):
     """What the plan keeps of it."""
 
 
-class Deed(Message):
+class CampaignManifest(Message):
     """What a campaign is. Where its tasks stand is not in it: that the workers tell."""
 
     v: Literal[1] = 1
@@ -63,21 +63,21 @@ class Deed(Message):
     created: Count = 0
     """When it was submitted, in seconds since 1970 by the clock of the machine that did; 0: not said. Its limit counts from there."""
     priority: Priority = 50
-    models: Annotated[tuple[DeedModel, ...], Field(max_length=_MAX_MODELS)] = ()
+    models: Annotated[tuple[ManifestModel, ...], Field(max_length=_MAX_MODELS)] = ()
     tasks: Annotated[
         tuple[Annotated[bytes, Field(max_length=MAX_TASK)], ...], Field(max_length=MAX_DEED_TASKS)
     ]
     """The canonical bytes of every task, in the campaign's order."""
 
 
-class Cover(Message):
+class ManifestCover(Message):
     """A deed as it travels: whose it is, of what, and the whole, packed and signed."""
 
     v: Literal[1] = 1
     campaign: CampaignId
     owner: PeerName
     body: Annotated[bytes, Field(max_length=MAX_DEED)]
-    """zlib of the canonical bytes of a `Deed`."""
+    """zlib of the canonical bytes of a `CampaignManifest`."""
     signature: Signature
 
     @property
@@ -87,14 +87,14 @@ class Cover(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedManifest:
     """A deed that holds together, with its tasks read."""
 
-    deed: Deed
+    deed: CampaignManifest
     tasks: tuple[Task, ...]
 
 
-def make_deed(deed: Deed, sign: Callable[[bytes], bytes]) -> bytes | None:
+def make_deed(deed: CampaignManifest, sign: Callable[[bytes], bytes]) -> bytes | None:
     """The bytes to be kept and served, signed by the owner's `sign`; None when the campaign is too large for a deed."""
     plain = pack(deed.to_wire())
     if len(plain) > MAX_UNPACKED:
@@ -103,16 +103,16 @@ def make_deed(deed: Deed, sign: Callable[[bytes], bytes]) -> bytes | None:
     if len(body) > MAX_DEED - _COVER_BYTES:
         return None
     signature = sign(_message(deed.campaign, body))
-    cover = Cover(campaign=deed.campaign, owner=deed.owner, body=body, signature=signature)
+    cover = ManifestCover(campaign=deed.campaign, owner=deed.owner, body=body, signature=signature)
     return pack(cover.to_wire())
 
 
-def read_cover(data: bytes) -> Cover:
+def read_cover(data: bytes) -> ManifestCover:
     """The cover in `data`; its signature is for the caller to check. Raises `RemoteProtocolError`."""
-    return read_value(Cover, data, max_bytes=MAX_DEED)
+    return read_value(ManifestCover, data, max_bytes=MAX_DEED)
 
 
-def open_deed(cover: Cover) -> Opened:
+def open_deed(cover: ManifestCover) -> OpenedManifest:
     """What is under a cover whose signature was checked. Raises `RemoteProtocolError` when it does not hold together."""
     unzip = zlib.decompressobj()
     try:
@@ -121,7 +121,7 @@ def open_deed(cover: Cover) -> Opened:
         raise RemoteProtocolError("bad deed: not compressed data") from exc
     if not unzip.eof or unzip.unused_data:
         raise RemoteProtocolError("bad deed: too long or cut off")
-    deed = read_value(Deed, plain, max_bytes=MAX_UNPACKED, max_elements=_MAX_ELEMENTS)
+    deed = read_value(CampaignManifest, plain, max_bytes=MAX_UNPACKED, max_elements=_MAX_ELEMENTS)
     if (deed.campaign, deed.owner) != (cover.campaign, cover.owner):
         raise RemoteProtocolError("bad deed: its cover is of another campaign")
     tasks = tuple(read_task(body) for body in deed.tasks)
@@ -133,7 +133,7 @@ def open_deed(cover: Cover) -> Opened:
             raise RemoteProtocolError(f"bad deed: {task.task} needs a model that is not in it")
     if len({task.task for task in tasks}) != len(tasks):
         raise RemoteProtocolError("bad deed: a task is in it twice")
-    return Opened(deed, tasks)
+    return OpenedManifest(deed, tasks)
 
 
 def _message(campaign: str, body: bytes) -> bytes:

@@ -18,7 +18,7 @@ from protocol.wire.codec import pack, read_value
 _CONTEXT: Final = b"sark adopt 1\n"
 
 
-class AdoptionProof(Message):
+class TakeoverProof(Message):
     """What the bytes hold."""
 
     v: Literal[1] = 1
@@ -48,7 +48,7 @@ def make_proof(
     token: bytes | None = None,
 ) -> bytes | None:
     """The bytes; None when they would be more than a message takes."""
-    proof = AdoptionProof(
+    proof = TakeoverProof(
         peer=peer,
         campaign=campaign,
         epoch=epoch,
@@ -60,9 +60,9 @@ def make_proof(
     return data if len(data) <= MAX_PROOF else None
 
 
-def read_proof(data: bytes) -> AdoptionProof:
+def read_proof(data: bytes) -> TakeoverProof:
     """What is in the bytes; signature and token are for the caller to check. Raises `RemoteProtocolError`."""
-    return read_value(AdoptionProof, data, max_bytes=MAX_PROOF)
+    return read_value(TakeoverProof, data, max_bytes=MAX_PROOF)
 
 
 def _message(campaign: str, epoch: int) -> bytes:

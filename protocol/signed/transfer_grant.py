@@ -16,7 +16,7 @@ from protocol.wire.codec import pack
 _CONTEXT: Final = b"sark slip 1\n"
 
 
-class Slip(Message):
+class TransferGrant(Message):
     """`giver` lets `taker` have the model `sha256`."""
 
     v: Literal[1] = 1

@@ -17,7 +17,7 @@ NOT_SET: Final = "not set"
 NOT_KNOWN: Final = "not known"
 
 
-class Met(StrEnum):
+class ClauseState(StrEnum):
     """How one clause stands with one device."""
 
     MET = "met"
@@ -27,11 +27,11 @@ class Met(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class ClauseVerdict:
+class ClauseMatch:
     """One clause against one device, in words ready to be shown."""
 
     clause: Clause
-    met: Met
+    met: ClauseState
     have: str
     need: str
 
@@ -43,25 +43,25 @@ class ClauseVerdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Match:
     """All clauses, in the requirement's order."""
 
-    clauses: tuple[ClauseVerdict, ...]
+    clauses: tuple[ClauseMatch, ...]
 
     @property
     def fits(self) -> bool:
         """Every clause is met; an unknown one is not."""
-        return all(item.met is Met.MET for item in self.clauses)
+        return all(item.met is ClauseState.MET for item in self.clauses)
 
     @property
-    def missing(self) -> tuple[ClauseVerdict, ...]:
+    def missing(self) -> tuple[ClauseMatch, ...]:
         """The clauses that are not met."""
-        return tuple(item for item in self.clauses if item.met is not Met.MET)
+        return tuple(item for item in self.clauses if item.met is not ClauseState.MET)
 
 
-def match(requirement: Requirement, advert: Advert) -> Verdict:
+def match(requirement: Requirement, advert: Advert) -> Match:
     """Compare every clause by itself (never two devices, never several dimensions at once)."""
-    return Verdict(tuple(match_clause(clause, advert) for clause in requirement.clauses))
+    return Match(tuple(match_clause(clause, advert) for clause in requirement.clauses))
 
 
 _ORDER: Final[dict[Op, Callable[[Any, Any], bool]]] = {
@@ -74,46 +74,46 @@ _ORDER: Final[dict[Op, Callable[[Any, Any], bool]]] = {
 }
 
 
-def match_clause(clause: Clause, advert: Advert) -> ClauseVerdict:
+def match_clause(clause: Clause, advert: Advert) -> ClauseMatch:
     """One clause against one device."""
     need = str(clause).removeprefix(f"{clause.attribute} ")
     attribute = attribute_of(clause.attribute)
     if attribute is None:
-        return ClauseVerdict(clause, Met.UNKNOWN, "attribute not known here", need)
+        return ClauseMatch(clause, ClauseState.UNKNOWN, "attribute not known here", need)
     have = attribute.read(advert)
     if have is None:
-        absent = Met.UNMET if clause.attribute.startswith("label.") else Met.UNKNOWN
-        if absent is Met.UNMET and clause.op is Op.NE:
-            absent = Met.MET
-        return ClauseVerdict(clause, absent, NOT_SET if absent is not Met.UNKNOWN else NOT_KNOWN, need)
-    return ClauseVerdict(clause, _compare(attribute.of, clause, have), _show(attribute.of, have), need)
+        absent = ClauseState.UNMET if clause.attribute.startswith("label.") else ClauseState.UNKNOWN
+        if absent is ClauseState.UNMET and clause.op is Op.NE:
+            absent = ClauseState.MET
+        return ClauseMatch(clause, absent, NOT_SET if absent is not ClauseState.UNKNOWN else NOT_KNOWN, need)
+    return ClauseMatch(clause, _compare(attribute.of, clause, have), _show(attribute.of, have), need)
 
 
-def _compare(of: Of, clause: Clause, have: Any) -> Met:
+def _compare(of: Of, clause: Clause, have: Any) -> ClauseState:
     value = clause.value
     if of in (Of.NUMBER, Of.SIZE):
         if clause.op not in _ORDER or isinstance(value, (str, tuple)):
-            return Met.UNKNOWN
-        return Met.MET if _ORDER[clause.op](have, value) else Met.UNMET
+            return ClauseState.UNKNOWN
+        return ClauseState.MET if _ORDER[clause.op](have, value) else ClauseState.UNMET
     if of is Of.LIST:
         items = tuple(str(item) for item in have)
         if clause.op is Op.HAS:
-            return Met.MET if str(value) in items else Met.UNMET
+            return ClauseState.MET if str(value) in items else ClauseState.UNMET
         if clause.op is Op.LIKE:
-            return Met.MET if any(_like(item, str(value)) for item in items) else Met.UNMET
-        return Met.UNKNOWN
+            return ClauseState.MET if any(_like(item, str(value)) for item in items) else ClauseState.UNMET
+        return ClauseState.UNKNOWN
     text = str(have)
     match clause.op:
         case Op.EQ:
-            return Met.MET if text == str(value) else Met.UNMET
+            return ClauseState.MET if text == str(value) else ClauseState.UNMET
         case Op.NE:
-            return Met.MET if text != str(value) else Met.UNMET
+            return ClauseState.MET if text != str(value) else ClauseState.UNMET
         case Op.LIKE:
-            return Met.MET if _like(text, str(value)) else Met.UNMET
+            return ClauseState.MET if _like(text, str(value)) else ClauseState.UNMET
         case Op.IN if isinstance(value, tuple):
-            return Met.MET if text in value else Met.UNMET
+            return ClauseState.MET if text in value else ClauseState.UNMET
         case _:
-            return Met.UNKNOWN
+            return ClauseState.UNKNOWN
 
 
 def _like(text: str, pattern: str) -> bool:

@@ -15,7 +15,7 @@ from protocol.errors import RemoteProtocolError
 from protocol.values.lease import Fence
 from protocol.wire.base import Count, Detail, Id, Line, Message, PeerName, Seconds, Sha256, Signature
 from protocol.wire.codec import pack, read_value
-from protocol.words import Outcome, Reason
+from protocol.words import Reason, RunOutcome
 
 MAX_RECORD: Final = 16 * 1024 * 1024
 MAX_SAMPLES: Final = 1_000_000
@@ -81,7 +81,7 @@ class LoadSample(Message):
     """Highest resident bytes during it."""
 
 
-class Host(Message):
+class HostLoad(Message):
     """The host over the timed window of one launch. None: its system does not tell."""
 
     others: Share | None = None
@@ -111,7 +111,7 @@ class Timing(Message):
     """Inferences behind each sample, which is their mean."""
     blocks: bytes | None = None
     """Packed numbers, `BLOCK_FIELDS` for each stretch of the window."""
-    host: Host | None = None
+    host: HostLoad | None = None
     cpu_s: Seconds
     wall_s: Seconds
     baseline: Count | None = None
@@ -141,7 +141,7 @@ class Accelerator(Message):
     notes: Annotated[tuple[Detail, ...], Field(max_length=16)] = ()
 
 
-class Ran(Message):
+class RunFacts(Message):
     """What really ran."""
 
     unit: Line
@@ -198,13 +198,13 @@ class Record(Message):
     task_sha256: Sha256
     """Of the signed task's bytes."""
     model_sha256: Sha256
-    outcome: Annotated[Outcome, Field(strict=False)]
+    outcome: Annotated[RunOutcome, Field(strict=False)]
     reason: Annotated[Reason, Field(strict=False)] | None = None
     permanent: bool = False
     """A failure another device would not mend."""
     detail: Detail = ""
     device: DeviceFacts
-    ran: Ran | None = None
+    ran: RunFacts | None = None
     loads: Annotated[tuple[LoadSample, ...], Field(max_length=200)] = ()
     timings: Annotated[tuple[Timing, ...], Field(max_length=100)] = ()
     """Of each launch that timed inferences, in order."""

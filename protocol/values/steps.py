@@ -17,7 +17,7 @@ MAX_LIST: Final = 4096
 MAX_NAME: Final = 500
 
 
-class Kind(StrEnum):
+class StepKind(StrEnum):
     """What an option may be."""
 
     NUMBER = "a number"
@@ -34,40 +34,40 @@ TYPES: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class StepOption:
     """One option: what it is, its range (both ends are in it), and what it is if left out (None: it must be there)."""
 
-    kind: Kind
+    kind: StepKind
     default: Any = None
     least: float = -1e30
     most: float = 1e30
 
 
-_AXIS: Final = Option(Kind.WHOLE, -1, -8, 7)
+_AXIS: Final = StepOption(StepKind.WHOLE, -1, -8, 7)
 
-PRE: Final[Mapping[str, Mapping[str, Option]]] = {
+PRE: Final[Mapping[str, Mapping[str, StepOption]]] = {
     "normalise": {
-        "mean": Option(Kind.NUMBERS, 0.0),
-        "std": Option(Kind.NUMBERS, 1.0, 1e-30),
-        "scale": Option(Kind.NUMBER, 1.0),
-        "axis": Option(Kind.WHOLE, 1, -8, 7),
+        "mean": StepOption(StepKind.NUMBERS, 0.0),
+        "std": StepOption(StepKind.NUMBERS, 1.0, 1e-30),
+        "scale": StepOption(StepKind.NUMBER, 1.0),
+        "axis": StepOption(StepKind.WHOLE, 1, -8, 7),
     },
-    "scale": {"by": Option(Kind.NUMBER), "offset": Option(Kind.NUMBER, 0.0)},
-    "clip": {"low": Option(Kind.NUMBER), "high": Option(Kind.NUMBER)},
-    "transpose": {"order": Option(Kind.AXES, None, 0, 7)},
-    "cast": {"from": Option(Kind.TYPE)},
+    "scale": {"by": StepOption(StepKind.NUMBER), "offset": StepOption(StepKind.NUMBER, 0.0)},
+    "clip": {"low": StepOption(StepKind.NUMBER), "high": StepOption(StepKind.NUMBER)},
+    "transpose": {"order": StepOption(StepKind.AXES, None, 0, 7)},
+    "cast": {"from": StepOption(StepKind.TYPE)},
 }
 """Done to an input before it is given to the model. `transpose`, `cast`: the raw input has another layout or type than the model's."""
-POST: Final[Mapping[str, Mapping[str, Option]]] = {
+POST: Final[Mapping[str, Mapping[str, StepOption]]] = {
     "softmax": {"axis": _AXIS},
     "sigmoid": {},
     "argmax": {"axis": _AXIS},
-    "top_k": {"k": Option(Kind.WHOLE, None, 1, 1_000_000), "axis": _AXIS},
+    "top_k": {"k": StepOption(StepKind.WHOLE, None, 1, 1_000_000), "axis": _AXIS},
 }
 """Done to an output of the last inference."""
 
 
-def problem(step: Mapping[str, Any], known: Mapping[str, Mapping[str, Option]] = PRE) -> str:
+def problem(step: Mapping[str, Any], known: Mapping[str, Mapping[str, StepOption]] = PRE) -> str:
     """What is wrong with a step, in one line with what is allowed; empty if nothing is. `known`: `PRE` or `POST`."""
     name, of, options = step.get("step"), step.get("of", ""), step.get("options", {})
     if unknown := sorted(str(key) for key in step.keys() - {"step", "of", "options"}):
@@ -93,17 +93,19 @@ def problem(step: Mapping[str, Any], known: Mapping[str, Mapping[str, Option]] =
     return ""
 
 
-def _wrong(value: Any, option: Option) -> str:
+def _wrong(value: Any, option: StepOption) -> str:
     told = str(value)[:60]
-    if option.kind is Kind.TYPE:
+    if option.kind is StepKind.TYPE:
         return "" if value in TYPES else f"{told!r}, not one of {', '.join(TYPES)}"
-    listed = option.kind is Kind.AXES or (option.kind is Kind.NUMBERS and _is_list(value))
-    if option.kind is Kind.AXES and not (_is_list(value) and sorted(map(str, value)) == _axes(len(value))):
+    listed = option.kind is StepKind.AXES or (option.kind is StepKind.NUMBERS and _is_list(value))
+    if option.kind is StepKind.AXES and not (
+        _is_list(value) and sorted(map(str, value)) == _axes(len(value))
+    ):
         return f"{told}, not a list with each axis once, such as [0, 3, 1, 2]"
     entries = list(value) if listed else [value]
     if not 0 < len(entries) <= MAX_LIST:
         return f"a list of {len(entries)} entries; 1 to {MAX_LIST} are taken"
-    whole = option.kind in (Kind.WHOLE, Kind.AXES)
+    whole = option.kind in (StepKind.WHOLE, StepKind.AXES)
     for entry in entries:
         if isinstance(entry, bool) or not isinstance(entry, int if whole else int | float):
             return f"{str(entry)[:60]!r}, not {option.kind}"

@@ -34,7 +34,7 @@ _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Part:
+class BundlePart:
     """One file of the folder."""
 
     path: str
@@ -56,7 +56,7 @@ def problem(path: str) -> str:
     return ""
 
 
-def pack_header(parts: Sequence[Part]) -> bytes:
+def pack_header(parts: Sequence[BundlePart]) -> bytes:
     """The beginning of the bundle of these files, up to the first file's bytes. Raises `ValueError` with one line."""
     ordered = sorted(parts)
     _check(ordered)
@@ -67,7 +67,7 @@ def pack_header(parts: Sequence[Part]) -> bytes:
     return MAGIC + len(body).to_bytes(LENGTH, "big") + body
 
 
-def read_header(read: Callable[[int], bytes]) -> tuple[Part, ...] | None:
+def read_header(read: Callable[[int], bytes]) -> tuple[BundlePart, ...] | None:
     """The parts of the bundle that `read(count)` reads from its beginning, leaving it at the first file's bytes.
 
     None when it is no bundle. Raises `RemoteProtocolError` when it is one that is not in order.
@@ -89,18 +89,18 @@ def read_header(read: Callable[[int], bytes]) -> tuple[Part, ...] | None:
     return parts
 
 
-def size_of(parts: Sequence[Part]) -> int:
+def size_of(parts: Sequence[BundlePart]) -> int:
     """Bytes of the whole bundle."""
     return len(pack_header(parts)) + sum(part.size for part in parts)
 
 
-def _part(entry: Any) -> Part:
+def _part(entry: Any) -> BundlePart:
     if type(entry) is not list or [type(value) for value in entry] != [str, int, str]:
         raise ValueError("a file is a path, a size and a sha256")
-    return Part(*entry)
+    return BundlePart(*entry)
 
 
-def _check(parts: Sequence[Part]) -> None:
+def _check(parts: Sequence[BundlePart]) -> None:
     if not 1 <= len(parts) <= MAX_PARTS:
         raise ValueError(f"it holds {len(parts)} files; 1 to {MAX_PARTS} are taken")
     files: set[str] = set()

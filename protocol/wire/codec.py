@@ -21,7 +21,7 @@ M = TypeVar("M", bound=Message)
 PREFIX: Final = 4
 
 
-class Kind(StrEnum):
+class FrameKind(StrEnum):
     """A call wants exactly one answer with its id; a note wants none."""
 
     CALL = "c"
@@ -33,7 +33,7 @@ class Kind(StrEnum):
 class Frame:
     """One message on a link. `id` pairs an answer with its call; 0 for notes."""
 
-    kind: Kind
+    kind: FrameKind
     id: int
     message: Message
 
@@ -149,13 +149,13 @@ class Vocabulary:
         adapter = self._adapters.get(name)
         if adapter is None:
             raise RemoteProtocolError(f"no message of type {name[:40]!r} in this protocol")
-        if kind not in tuple(Kind) or not 0 <= id_ < 2**32 or (kind == Kind.NOTE) != (id_ == 0):
+        if kind not in tuple(FrameKind) or not 0 <= id_ < 2**32 or (kind == FrameKind.NOTE) != (id_ == 0):
             raise RemoteProtocolError(f"bad kind or id of a {name}")
         try:
             message = adapter.validate_python({**fields, "type": name})
         except ValidationError as exc:
             raise RemoteProtocolError(f"bad {name}: {_first_wrong(exc)}") from exc
-        return Frame(Kind(kind), id_, message)
+        return Frame(FrameKind(kind), id_, message)
 
 
 class Decoder:

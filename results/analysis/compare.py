@@ -39,7 +39,7 @@ MIN_PAIRS: Final = 8
 Launches = Sequence[Sequence[int]]
 
 
-class Word(StrEnum):
+class ComparisonVerdict(StrEnum):
     """What B is, beside A."""
 
     FASTER = "FASTER"
@@ -52,7 +52,7 @@ class Word(StrEnum):
 class Comparison:
     """B beside A."""
 
-    word: Word
+    word: ComparisonVerdict
     why: str
     ratio: float | None = None
     """B's time by A's; None where one of them has no samples or takes no time."""
@@ -75,15 +75,17 @@ def compare_samples(a: Launches, b: Launches, *, paired: bool = False, seed: int
     counts = (len(left), len(right))
     ratios = _ratios(left, right) if paired else []
     if not left or not right or not all(launch[-1] for launch in left) or (paired and not ratios):
-        return Comparison(Word.AMBIGUOUS, "one side has no times to compare", launches=counts)
+        return Comparison(ComparisonVerdict.AMBIGUOUS, "one side has no times to compare", launches=counts)
     ones, others = [median(launch) for launch in left], [median(launch) for launch in right]
     if not median(ones) or not median(others):
-        return Comparison(Word.AMBIGUOUS, "one side took no time that could be measured", launches=counts)
+        return Comparison(
+            ComparisonVerdict.AMBIGUOUS, "one side took no time that could be measured", launches=counts
+        )
     ratio = median(ratios) if paired else median(others) / median(ones)
     needed, what = (MIN_PAIRS, "pairs of launches") if paired else (MIN_LAUNCHES, "launches of either")
     if min(counts) < needed:
         why = f"{min(counts)} {what}, {needed} are needed"
-        return Comparison(Word.AMBIGUOUS, why, ratio, launches=counts)
+        return Comparison(ComparisonVerdict.AMBIGUOUS, why, ratio, launches=counts)
     chance = random.Random(seed)
     one, other = ([_redrawn(launch, chance) for launch in side] for side in (left, right))
     drawn = sorted(
@@ -101,13 +103,13 @@ def compare_through(
     sides = [_sorted(side) for side in (a, b, reference_a, reference_b)]
     counts = (min(len(sides[0]), len(sides[2])), min(len(sides[1]), len(sides[3])))
     if min(counts) == 0 or not all(median(launch) for side in sides for launch in side):
-        return Comparison(Word.AMBIGUOUS, "one side has no times to compare", launches=counts)
+        return Comparison(ComparisonVerdict.AMBIGUOUS, "one side has no times to compare", launches=counts)
     middles = [[median(launch) for launch in side] for side in sides]
     one, other, by_one, by_other = (median(side) for side in middles)
     ratio = (other / by_other) / (one / by_one)
     if min(counts) < MIN_LAUNCHES:
         why = f"{count(min(counts), 'launch', 'launches')} of either, {MIN_LAUNCHES} are needed"
-        return Comparison(Word.AMBIGUOUS, why, ratio, launches=counts)
+        return Comparison(ComparisonVerdict.AMBIGUOUS, why, ratio, launches=counts)
     chance = random.Random(seed)
     drawn = []
     redrawn = [[_redrawn(launch, chance) for launch in side] for side in sides]
@@ -125,7 +127,7 @@ def compare_through(
 def compare_intervals(a: tuple[float, float, float], b: tuple[float, float, float]) -> Comparison:
     """Where only medians and their intervals are there, each as (low, median, high): the widest ratio that they leave room for."""
     if min(*a, *b) <= 0:
-        return Comparison(Word.AMBIGUOUS, "one side took no time that could be measured")
+        return Comparison(ComparisonVerdict.AMBIGUOUS, "one side took no time that could be measured")
     ratio, low, high = b[1] / a[1], b[0] / a[2], b[2] / a[0]
     word, why = _word(ratio, low, high, 0.0)
     return Comparison(word, f"{why}; from the two intervals alone, raw samples tell more", ratio, low, high)
@@ -139,15 +141,18 @@ def _said(ratio: float, low: float, high: float, luck: float, counts: tuple[int,
     return Comparison(word, why, ratio, low, high, luck, counts)
 
 
-def _word(ratio: float, low: float, high: float, luck: float) -> tuple[Word, str]:
+def _word(ratio: float, low: float, high: float, luck: float) -> tuple[ComparisonVerdict, str]:
     told = f"ratio {ratio:.3f}, 95 % interval {low:.3f} to {high:.3f}"
     if low >= 1 - MARGIN and high <= 1 + MARGIN:
-        return Word.SAME, told
+        return ComparisonVerdict.SAME, told
     if high < 1 - MARGIN or low > 1 + MARGIN:
         if luck >= LUCK:
-            return Word.AMBIGUOUS, f"{told}; the launches' ranks would be so by chance in {luck:.1%} of cases"
-        return (Word.FASTER if ratio < 1 else Word.SLOWER), told
-    return Word.AMBIGUOUS, f"{told}, which reaches across ±{MARGIN:.0%}"
+            return (
+                ComparisonVerdict.AMBIGUOUS,
+                f"{told}; the launches' ranks would be so by chance in {luck:.1%} of cases",
+            )
+        return (ComparisonVerdict.FASTER if ratio < 1 else ComparisonVerdict.SLOWER), told
+    return ComparisonVerdict.AMBIGUOUS, f"{told}, which reaches across ±{MARGIN:.0%}"
 
 
 def _sorted(launches: Launches) -> list[list[int]]:

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from results.analysis.pairs import stem, unlike
 from results.analysis.prices import Price
-from results.row.row import Row, Status
-from results.row.verdict import Verdict
+from results.row.row import Row, RowStatus
+from results.row.verdict import RowVerdict
 from swarm.base.text import did_you_mean
 
 HOUR_S: Final = 3600.0
@@ -21,7 +21,7 @@ MILLION: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class MatrixCell:
     """One model on one device and unit."""
 
     model: str
@@ -66,7 +66,7 @@ class Cell:
 
 def make_matrix(
     rows: Sequence[Row], *, base: str = "", prices: Mapping[str, Price] | None = None
-) -> tuple[Cell, ...]:
+) -> tuple[MatrixCell, ...]:
     """A cell for each row, in the order of models, devices, units, threads, batches. `base`: a device (name or id), a unit, a model or a
     variant. What a cell's ratio is to differs from it in that alone. `prices`: by device or chip. Raises ValueError for a base that is in
     no row.
@@ -111,17 +111,17 @@ def _base_of(row: Row, rows: Sequence[Row], base: str) -> Row | None:
         model = model or (base == other.variant and stem(other) == stem(row))
         device = base in (other.device_name, other.device_id) or other.device_id == row.device_id
         unit = base == other.compute_units or other.compute_units == row.compute_units
-        if model and device and unit and other.batch == row.batch and other.status is Status.COMPLETE:
+        if model and device and unit and other.batch == row.batch and other.status is RowStatus.COMPLETE:
             found.append(other)
     same = [other for other in found if other.threads == row.threads]
     return next(iter(same or found), None)
 
 
-def _cell(row: Row, base: Row | None, wanted: str, prices: Mapping[str, Price]) -> Cell:
+def _cell(row: Row, base: Row | None, wanted: str, prices: Mapping[str, Price]) -> MatrixCell:
     price = next((prices[name] for name in (row.device_name, row.device_id, row.soc) if name in prices), None)
-    if row.status is not Status.COMPLETE or row.inference_ms_median is None:
+    if row.status is not RowStatus.COMPLETE or row.inference_ms_median is None:
         why = ": ".join(filter(None, [row.reason, row.detail])) or str(row.status)
-        return Cell(
+        return MatrixCell(
             row.file_name,
             row.device_name,
             row.compute_units,
@@ -139,9 +139,9 @@ def _cell(row: Row, base: Row | None, wanted: str, prices: Mapping[str, Price]) 
         why = f"no ratio: {why}".replace("B is", "it is").replace("A is", "the base is")
     elif base is not None and base.inference_ms_median:
         ratio = median / base.inference_ms_median
-    verdict = "" if row.verdict == Verdict.VALID else f"{row.verdict}: {row.verdict_reason}"
+    verdict = "" if row.verdict == RowVerdict.VALID else f"{row.verdict}: {row.verdict_reason}"
     per_hour = None if price is None else price.per_hour
-    return Cell(
+    return MatrixCell(
         model=row.file_name,
         device=row.device_name,
         unit=row.compute_units,
@@ -170,9 +170,9 @@ def _cell(row: Row, base: Row | None, wanted: str, prices: Mapping[str, Price]) 
     )
 
 
-def matrix_json(cells: Sequence[Cell]) -> list[dict[str, Any]]:
+def matrix_json(cells: Sequence[MatrixCell]) -> list[dict[str, Any]]:
     """For programs."""
     return [asdict(cell) for cell in cells]
 
 
-HEADS: Final = tuple(field.name for field in fields(Cell))
+HEADS: Final = tuple(field.name for field in fields(MatrixCell))

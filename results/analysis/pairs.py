@@ -13,10 +13,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from results.analysis.compare import Comparison, Word, compare_intervals, compare_samples, compare_through
-from results.export.source import Entry
-from results.row.row import Row, Status
-from results.row.verdict import Verdict
+from results.analysis.compare import (
+    Comparison,
+    ComparisonVerdict,
+    compare_intervals,
+    compare_samples,
+    compare_through,
+)
+from results.export.source import ResultEntry
+from results.row.row import Row, RowStatus
+from results.row.verdict import RowVerdict
 
 OTHERS_APART: Final = 10.0
 STALL_APART: Final = 20.0
@@ -35,8 +41,8 @@ class Pair:
 
 
 def put_beside(
-    a: Sequence[Entry],
-    b: Sequence[Entry],
+    a: Sequence[ResultEntry],
+    b: Sequence[ResultEntry],
     *,
     across_devices: bool = False,
     reference: str = "",
@@ -70,7 +76,7 @@ def put_beside(
         loose = key(row.model_copy(update={"threads": None}))
         return loose if loose in any_threads else key(row)
 
-    others: dict[tuple[object, ...], list[Entry]] = {}
+    others: dict[tuple[object, ...], list[ResultEntry]] = {}
     for entry in right:
         others.setdefault(name(entry.row), []).append(entry)
     pairs = []
@@ -81,39 +87,44 @@ def put_beside(
     return pairs + [_alone(None, entry.row) for more in others.values() for entry in more]
 
 
-def _once(side: Sequence[Entry], key: Callable[[Row], tuple[object, ...]]) -> set[tuple[object, ...]]:
+def _once(side: Sequence[ResultEntry], key: Callable[[Row], tuple[object, ...]]) -> set[tuple[object, ...]]:
     """Keys without threads that one row of a side has: devices have other numbers of cores, and with that of threads."""
     counts = Counter(key(entry.row.model_copy(update={"threads": None})) for entry in side)
     return {name for name, count in counts.items() if count == 1}
 
 
-def _devices(side: Sequence[Entry]) -> set[str]:
+def _devices(side: Sequence[ResultEntry]) -> set[str]:
     return {entry.row.device_id for entry in side if entry.row.device_id}
 
 
 def _pair(
-    a: Entry, b: Entry | None, through: tuple[Sequence[Entry], Sequence[Entry], str], seed: int
+    a: ResultEntry,
+    b: ResultEntry | None,
+    through: tuple[Sequence[ResultEntry], Sequence[ResultEntry], str],
+    seed: int,
 ) -> Pair:
     if b is None:
         return _alone(a.row, None)
     if why := unlike(a.row, b.row):
-        return Pair(a.row, b.row, Comparison(Word.AMBIGUOUS, f"not compared: {why}"))
+        return Pair(a.row, b.row, Comparison(ComparisonVerdict.AMBIGUOUS, f"not compared: {why}"))
     said = _through(a, b, through, seed) if through[2] else _compared(a, b, seed)
-    if said.word in (Word.FASTER, Word.SLOWER) and (why := other_host(a.row, b.row)):
-        said = replace(said, word=Word.AMBIGUOUS, why=f"{said.why}; but {why}")
+    if said.word in (ComparisonVerdict.FASTER, ComparisonVerdict.SLOWER) and (
+        why := other_host(a.row, b.row)
+    ):
+        said = replace(said, word=ComparisonVerdict.AMBIGUOUS, why=f"{said.why}; but {why}")
     if a.row.simulated:
         return Pair(a.row, b.row, said, "a simulation, nothing was measured")
     doubts = [
         f"{side} is {row.verdict}"
         for side, row in (("A", a.row), ("B", b.row))
-        if row.verdict != Verdict.VALID
+        if row.verdict != RowVerdict.VALID
     ]
     return Pair(a.row, b.row, said, "; ".join(doubts))
 
 
 def _alone(a: Row | None, b: Row | None) -> Pair:
     side = "A" if b is None else "B"
-    return Pair(a, b, Comparison(Word.AMBIGUOUS, f"not compared: only {side} has it"))
+    return Pair(a, b, Comparison(ComparisonVerdict.AMBIGUOUS, f"not compared: only {side} has it"))
 
 
 def unlike(a: Row, b: Row) -> str:
@@ -121,7 +132,7 @@ def unlike(a: Row, b: Row) -> str:
     if bool(a.simulated) != bool(b.simulated):
         return f"{'A' if a.simulated else 'B'} is a simulation, the other was measured"
     for side, row in (("A", a), ("B", b)):
-        if row.status is not Status.COMPLETE:
+        if row.status is not RowStatus.COMPLETE:
             return f"{side} is {row.status}" + (f" ({row.reason})" if row.reason else "")
         if row.inference_ms_median is None:
             return f"{side} has no times"
@@ -156,12 +167,14 @@ def _sizes(shapes: str) -> list[str]:
     return [part.rpartition(" ")[2] for part in shapes.split("; ")]
 
 
-def _compared(a: Entry, b: Entry, seed: int) -> Comparison:
+def _compared(a: ResultEntry, b: ResultEntry, seed: int) -> Comparison:
     if a.launches and b.launches:
         return compare_samples(a.launches, b.launches, seed=seed)
     one, other = _interval(a.row), _interval(b.row)
     if one is None or other is None:
-        return Comparison(Word.AMBIGUOUS, "a row without raw samples has no interval of its median")
+        return Comparison(
+            ComparisonVerdict.AMBIGUOUS, "a row without raw samples has no interval of its median"
+        )
     return compare_intervals(one, other)
 
 
@@ -171,19 +184,22 @@ def _interval(row: Row) -> tuple[float, float, float] | None:
 
 
 def _through(
-    a: Entry, b: Entry, through: tuple[Sequence[Entry], Sequence[Entry], str], seed: int
+    a: ResultEntry,
+    b: ResultEntry,
+    through: tuple[Sequence[ResultEntry], Sequence[ResultEntry], str],
+    seed: int,
 ) -> Comparison:
     left, right = _reference(a.row, through[0], through[2]), _reference(b.row, through[1], through[2])
     if left is None or right is None:
         side = "A" if left is None else "B"
         why = f"not compared: {side} has no complete row of {through[2]} on that device and unit"
-        return Comparison(Word.AMBIGUOUS, why)
+        return Comparison(ComparisonVerdict.AMBIGUOUS, why)
     if not (a.launches and b.launches and left.launches and right.launches):
-        return Comparison(Word.AMBIGUOUS, "through a reference only raw samples are compared")
+        return Comparison(ComparisonVerdict.AMBIGUOUS, "through a reference only raw samples are compared")
     return compare_through(a.launches, b.launches, left.launches, right.launches, seed=seed)
 
 
-def _reference(row: Row, side: Sequence[Entry], name: str) -> Entry | None:
+def _reference(row: Row, side: Sequence[ResultEntry], name: str) -> ResultEntry | None:
     """The reference on the same device, unit and threads."""
     for entry in side:
         other = entry.row
@@ -192,6 +208,6 @@ def _reference(row: Row, side: Sequence[Entry], name: str) -> Entry | None:
             row.compute_units,
             row.threads,
         )
-        if other.file_name == name and other.status is Status.COMPLETE and same:
+        if other.file_name == name and other.status is RowStatus.COMPLETE and same:
             return entry
     return None

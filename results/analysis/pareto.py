@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Final
 
-from results.analysis.matrix import Cell
+from results.analysis.matrix import MatrixCell
 from results.row.simulated import counting
 
 
@@ -21,7 +21,7 @@ class Axis(StrEnum):
     PRICE = "price"
 
 
-READ: Final[dict[Axis, Callable[[Cell], float | None]]] = {
+READ: Final[dict[Axis, Callable[[MatrixCell], float | None]]] = {
     Axis.ENERGY: lambda cell: cell.joules,
     Axis.QUALITY: lambda cell: cell.rouge_l,
     Axis.ERROR: lambda cell: cell.max_error,
@@ -32,7 +32,7 @@ READ: Final[dict[Axis, Callable[[Cell], float | None]]] = {
 MORE_IS_BETTER: Final = frozenset({Axis.QUALITY})
 
 
-def front(cells: Sequence[Cell], axis: Axis) -> tuple[str, ...]:
+def front(cells: Sequence[MatrixCell], axis: Axis) -> tuple[str, ...]:
     """Jobs of the cells that no other is at least as good as in both and better than in one, the quickest first. Cells without a time or
     without a value on `axis` are in no front, nor are simulations where anything was measured. Of cells that are alike in both, all are.
     """
@@ -51,7 +51,7 @@ def front(cells: Sequence[Cell], axis: Axis) -> tuple[str, ...]:
     return tuple(found)
 
 
-def fronts(cells: Sequence[Cell]) -> dict[Axis, tuple[str, ...]]:
+def fronts(cells: Sequence[MatrixCell]) -> dict[Axis, tuple[str, ...]]:
     """The front of each axis on which two cells or more have a value."""
     told = counting(cell for cell in cells if cell.median_ms is not None)
     return {

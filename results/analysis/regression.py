@@ -18,13 +18,13 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict
 
 from protocol.words import Reason
-from results.analysis.compare import LUCK, MARGIN, MIN_LAUNCHES, Word
+from results.analysis.compare import LUCK, MARGIN, MIN_LAUNCHES, ComparisonVerdict
 from results.analysis.pairs import put_beside
-from results.export.source import Entry
+from results.export.source import ResultEntry
 from results.row.ranks import mann_whitney
-from results.row.row import Row, Status
+from results.row.row import Row, RowStatus
 from results.row.stats import median
-from results.row.verdict import Verdict
+from results.row.verdict import RowVerdict
 
 MEMORY: Final = 0.05
 MEMORY_BYTES: Final = 4 * 1024**2
@@ -42,7 +42,7 @@ BY_MODEL: Final = frozenset(
 """Why a run failed that is no fault of the swarm."""
 
 
-class Finding(StrEnum):
+class RegressionFinding(StrEnum):
     """What a cell is beside the last good one, or a whole run beside those before."""
 
     FIRST = "first"
@@ -72,12 +72,12 @@ class Finding(StrEnum):
     """Of a run that was due: it could not begin."""
 
 
-_UNMEASURED: Final = frozenset({Finding.ABSENT, Finding.SIMULATED})
-WORSE: Final = frozenset({Finding.SLOWER, Finding.MEMORY, Finding.FAILED})
+_UNMEASURED: Final = frozenset({RegressionFinding.ABSENT, RegressionFinding.SIMULATED})
+WORSE: Final = frozenset({RegressionFinding.SLOWER, RegressionFinding.MEMORY, RegressionFinding.FAILED})
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class CellMeasurement:
     """One row with its samples, and the peak memory of each launch in bytes."""
 
     row: Row
@@ -86,14 +86,14 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Good:
+class KnownGood:
     """The last good result of a cell, and the campaign it is of."""
 
     campaign: str
-    measured: Measured
+    measured: CellMeasurement
 
 
-class Outcome(BaseModel):
+class CellOutcome(BaseModel):
     """What one run measured of one cell, and what that is beside the last good one; times in ms, memory in MB of 1,048,576 bytes."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
@@ -105,7 +105,7 @@ class Outcome(BaseModel):
     """Ends of the 95 % interval of the median."""
     high_ms: float | None = None
     memory_mb: float | None = None
-    finding: Finding
+    finding: RegressionFinding
     against: str | None = None
     """The campaign of the good result that it was held against."""
     ratio: float | None = None
@@ -116,7 +116,7 @@ class Outcome(BaseModel):
     why: str = ""
 
 
-class Cell(Outcome):
+class RegressionCell(CellOutcome):
     """One cell of one run. Kept with the run, so that a history outlives campaigns."""
 
     key: str
@@ -133,8 +133,8 @@ class Cell(Outcome):
     @property
     def good(self) -> bool:
         """Whether later results may be held against it."""
-        measured = self.status == Status.COMPLETE and not self.simulated
-        return measured and self.verdict == Verdict.VALID and self.finding not in WORSE
+        measured = self.status == RowStatus.COMPLETE and not self.simulated
+        return measured and self.verdict == RowVerdict.VALID and self.finding not in WORSE
 
 
 def key_of(row: Row) -> str:
@@ -158,22 +158,27 @@ def key_of(row: Row) -> str:
 
 
 def judge(
-    results: Sequence[Measured], last_good: Callable[[Row, str], Good | None], *, alarm: float = MARGIN
-) -> tuple[Finding, tuple[Cell, ...]]:
+    results: Sequence[CellMeasurement],
+    last_good: Callable[[Row, str], KnownGood | None],
+    *,
+    alarm: float = MARGIN,
+) -> tuple[RegressionFinding, tuple[RegressionCell, ...]]:
     """What a run is beside those before. `last_good`: by row and key; of a row that failed, by model, unit, batch and device. `alarm`: the
     share by which the whole interval must lie beyond the last good time.
     """
     cells = tuple(_cell(found, last_good, alarm) for found in results)
     if any(cell.finding in WORSE for cell in cells):
-        return Finding.REGRESSION, cells
+        return RegressionFinding.REGRESSION, cells
     if not cells or any(cell.finding in _UNMEASURED for cell in cells):
-        return Finding.INCOMPLETE, cells
-    return Finding.FINE, cells
+        return RegressionFinding.INCOMPLETE, cells
+    return RegressionFinding.FINE, cells
 
 
-def _cell(found: Measured, last_good: Callable[[Row, str], Good | None], alarm: float) -> Cell:
+def _cell(
+    found: CellMeasurement, last_good: Callable[[Row, str], KnownGood | None], alarm: float
+) -> RegressionCell:
     row, key = found.row, key_of(found.row)
-    base = Cell(
+    base = RegressionCell(
         key=key,
         model=row.file_name,
         unit=row.compute_units,
@@ -189,33 +194,35 @@ def _cell(found: Measured, last_good: Callable[[Row, str], Good | None], alarm: 
         high_ms=row.inference_ms_median_high,
         memory_mb=row.peak_inference_ram_usage,
         simulated=bool(row.simulated),
-        finding=Finding.FIRST,
+        finding=RegressionFinding.FIRST,
     )
     if row.simulated:
-        return base.model_copy(update={"finding": Finding.SIMULATED, "why": row.verdict_reason or row.detail})
+        return base.model_copy(
+            update={"finding": RegressionFinding.SIMULATED, "why": row.verdict_reason or row.detail}
+        )
     good = last_good(row, key)
-    if row.status is not Status.COMPLETE:
-        worse = good is not None and row.status is Status.FAILED and row.reason in BY_MODEL
+    if row.status is not RowStatus.COMPLETE:
+        worse = good is not None and row.status is RowStatus.FAILED and row.reason in BY_MODEL
         return base.model_copy(
             update={
-                "finding": Finding.FAILED if worse else Finding.ABSENT,
+                "finding": RegressionFinding.FAILED if worse else RegressionFinding.ABSENT,
                 "against": good.campaign if worse and good else None,
                 "why": f"{row.reason}: {row.detail}" if row.reason else row.detail,
             }
         )
     if good is None:
-        doubtful = row.verdict != Verdict.VALID
+        doubtful = row.verdict != RowVerdict.VALID
         return base.model_copy(
             update={
-                "finding": Finding.DOUBTFUL if doubtful else Finding.FIRST,
+                "finding": RegressionFinding.DOUBTFUL if doubtful else RegressionFinding.FIRST,
                 "why": row.verdict_reason if doubtful else "",
             }
         )
     return base.model_copy(update={"against": good.campaign, **_beside(good.measured, found, alarm)})
 
 
-def _beside(good: Measured, found: Measured, alarm: float) -> dict[str, object]:
-    (pair,) = put_beside([Entry(good.row, good.launches)], [Entry(found.row, found.launches)])
+def _beside(good: CellMeasurement, found: CellMeasurement, alarm: float) -> dict[str, object]:
+    (pair,) = put_beside([ResultEntry(good.row, good.launches)], [ResultEntry(found.row, found.launches)])
     said = pair.said
     memory = more_memory(good.peaks, found.peaks)
     told: dict[str, object] = {
@@ -225,17 +232,28 @@ def _beside(good: Measured, found: Measured, alarm: float) -> dict[str, object]:
         "memory_ratio": memory_ratio(good.peaks, found.peaks),
         "why": said.why,
     }
-    slower = said.word is Word.SLOWER and said.low is not None and said.low > 1 + alarm
-    if found.row.verdict != Verdict.VALID:
+    slower = said.word is ComparisonVerdict.SLOWER and said.low is not None and said.low > 1 + alarm
+    if found.row.verdict != RowVerdict.VALID:
         doubt = found.row.verdict_reason or found.row.verdict
-        return {**told, "finding": Finding.DOUBTFUL, "why": f"{said.why}; {doubt}" if slower else doubt}
+        return {
+            **told,
+            "finding": RegressionFinding.DOUBTFUL,
+            "why": f"{said.why}; {doubt}" if slower else doubt,
+        }
     if slower:
-        return {**told, "finding": Finding.SLOWER}
+        return {**told, "finding": RegressionFinding.SLOWER}
     if memory:
-        return {**told, "finding": Finding.MEMORY, "why": memory}
-    if said.word is Word.SLOWER:
-        return {**told, "finding": Finding.UNSURE, "why": f"{said.why}; the alarm is at {alarm:.1%}"}
-    finding = {Word.FASTER: Finding.FASTER, Word.SAME: Finding.SAME}.get(said.word, Finding.UNSURE)
+        return {**told, "finding": RegressionFinding.MEMORY, "why": memory}
+    if said.word is ComparisonVerdict.SLOWER:
+        return {
+            **told,
+            "finding": RegressionFinding.UNSURE,
+            "why": f"{said.why}; the alarm is at {alarm:.1%}",
+        }
+    finding = {
+        ComparisonVerdict.FASTER: RegressionFinding.FASTER,
+        ComparisonVerdict.SAME: RegressionFinding.SAME,
+    }.get(said.word, RegressionFinding.UNSURE)
     return {**told, "finding": finding}
 
 

@@ -20,29 +20,29 @@ from protocol.errors import RemoteProtocolError
 from protocol.values.attempt import TaskState
 from protocol.values.record import Record, SignedRecord, read_record, record_message
 from protocol.values.task import Task, read_task
-from protocol.words import Outcome, Reason
+from protocol.words import Reason, RunOutcome
 from results.export.raw import RawResult, csv_lines, json_lines, raw_result
 from results.row.acceptance import check_whole, not_as_asked
-from results.row.form import Form
+from results.row.form import JsonModel
 from results.row.replicas import compare_replicas
-from results.row.row import COLUMNS, CONTRACT, Row, Status, column_name, later_columns, make_row
+from results.row.row import COLUMNS, CONTRACT, Row, RowStatus, column_name, later_columns, make_row
 from swarm.base.plural import count
 from swarm.net.identity import verify
 
 SIGNATURE: Final = 64
 """Bytes of an Ed25519 signature."""
 _STATES: Final = {
-    Status.COMPLETE: TaskState.SUCCEEDED,
-    Status.FAILED: TaskState.FAILED,
-    Status.CANCELLED: TaskState.CANCELLED,
-    Status.ADOPTED: TaskState.FAILED,
-    Status.PENDING: TaskState.PENDING,
-    Status.RUNNING: TaskState.RUNNING,
+    RowStatus.COMPLETE: TaskState.SUCCEEDED,
+    RowStatus.FAILED: TaskState.FAILED,
+    RowStatus.CANCELLED: TaskState.CANCELLED,
+    RowStatus.ADOPTED: TaskState.FAILED,
+    RowStatus.PENDING: TaskState.PENDING,
+    RowStatus.RUNNING: TaskState.RUNNING,
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class VerifyFinding:
     """What came of checking one task, or (`task` empty) the file as a whole."""
 
     task: str
@@ -54,7 +54,7 @@ class Finding:
     fingerprint: str = ""
 
 
-class FindingInfo(Form):
+class VerifyFindingInfo(JsonModel):
     """The same for programs."""
 
     task: str | None
@@ -66,9 +66,9 @@ class FindingInfo(Form):
     wrong: tuple[str, ...]
 
 
-def finding_info(finding: Finding) -> FindingInfo:
+def finding_info(finding: VerifyFinding) -> VerifyFindingInfo:
     """`finding` for programs."""
-    return FindingInfo(
+    return VerifyFindingInfo(
         task=finding.task or None,
         holds=not finding.wrong,
         signed=finding.signed,
@@ -85,7 +85,7 @@ def check_results(
     text: str | None = None,
     model_sha256: str | None = None,
     table: str | None = None,
-) -> list[Finding]:
+) -> list[VerifyFinding]:
     """A finding for each of `results`, and one for each file that differs from what follows from them.
 
     `text`: the whole file they were read from, which must be byte for byte what they are written as. `model_sha256`: of the model that they
@@ -100,12 +100,12 @@ def check_results(
             wrong += _row_differences(result.row, row)
             wrong += _raw_differences(result, again.model_copy(update={"row": row}))
         findings.append(
-            Finding(
+            VerifyFinding(
                 finding.task, tuple(wrong), finding.signed, worker=finding.worker, fingerprint=row.fingerprint
             )
         )
     twice = [name for name, times in Counter(result.row.job_id for result in results).items() if times > 1]
-    findings += [Finding(name, ("it is there more than once",)) for name in twice]
+    findings += [VerifyFinding(name, ("it is there more than once",)) for name in twice]
     if text is not None and not any(finding.wrong for finding in findings):
         findings += _whole_file(campaign, results, text)
     if table is not None:
@@ -113,33 +113,37 @@ def check_results(
     return findings
 
 
-def _check_one(result: RawResult, model_sha256: str | None) -> tuple[Row, RawResult | None, Finding]:
+def _check_one(result: RawResult, model_sha256: str | None) -> tuple[Row, RawResult | None, VerifyFinding]:
     """The row made again, everything made again (None where that cannot be), and what is wrong so far."""
     name = result.row.job_id
     try:
         body = _bytes(result.task, "task")
         task = read_task(body)
     except (ValueError, RemoteProtocolError) as exc:
-        return result.row, None, Finding(name, (f"its task cannot be read: {exc}",))
+        return result.row, None, VerifyFinding(name, (f"its task cannot be read: {exc}",))
     if not result.record and not result.signature:
-        if result.row.status is Status.COMPLETE:
-            return result.row, None, Finding(name, ("it is Complete, and no worker signed a record of it",))
+        if result.row.status is RowStatus.COMPLETE:
+            return (
+                result.row,
+                None,
+                VerifyFinding(name, ("it is Complete, and no worker signed a record of it",)),
+            )
         row = _made_again(result.row, task, None)
-        return row, raw_result(row, body, None), Finding(name, signed=False)
+        return row, raw_result(row, body, None), VerifyFinding(name, signed=False)
     try:
         signed = SignedRecord(
             body=_bytes(result.record, "record"), signature=_hexadecimal(result.signature, "signature")
         )
         record = read_record(signed.body)
     except (ValueError, RemoteProtocolError) as exc:
-        return result.row, None, Finding(name, (f"its record cannot be read: {exc}",))
+        return result.row, None, VerifyFinding(name, (f"its record cannot be read: {exc}",))
     wrong = _record_problems(task, body, record, signed)
-    if result.row.status is Status.COMPLETE:
+    if result.row.status is RowStatus.COMPLETE:
         wrong += _complete_problems(task, record)
     if model_sha256 is not None and record.model_sha256 != model_sha256:
         wrong.append(f"the model has sha256 {model_sha256}, it was measured with {record.model_sha256}")
     row = _made_again(result.row, task, record)
-    return row, raw_result(row, body, signed), Finding(name, tuple(wrong), worker=record.worker)
+    return row, raw_result(row, body, signed), VerifyFinding(name, tuple(wrong), worker=record.worker)
 
 
 def _record_problems(task: Task, body: bytes, record: Record, signed: SignedRecord) -> list[str]:
@@ -159,7 +163,7 @@ def _record_problems(task: Task, body: bytes, record: Record, signed: SignedReco
 
 def _complete_problems(task: Task, record: Record) -> list[str]:
     """Why a row may not be Complete."""
-    if record.outcome is not Outcome.COMPLETE:
+    if record.outcome is not RunOutcome.COMPLETE:
         return [f"it is Complete, and its worker said {record.outcome}"]
     wrong = []
     try:
@@ -174,7 +178,7 @@ def _complete_problems(task: Task, record: Record) -> list[str]:
 def _made_again(row: Row, task: Task, record: Record | None) -> Row:
     """Only the scheduler's own words of a task that did not succeed are taken over."""
     state = _STATES[row.status]
-    if row.status is Status.COMPLETE:
+    if row.status is RowStatus.COMPLETE:
         return make_row(task, state, record)
     reason = next((word for word in Reason if word == row.reason), None)
     device = row.device_name if record is None else ""
@@ -224,19 +228,21 @@ def _raw_differences(told: RawResult, made: RawResult) -> list[str]:
     ]
 
 
-def _whole_file(campaign: str, results: Sequence[RawResult], text: str) -> list[Finding]:
+def _whole_file(campaign: str, results: Sequence[RawResult], text: str) -> list[VerifyFinding]:
     lines = "".join(json_lines(campaign, results, as_read=True)).splitlines(keepends=True)
     found = text.splitlines(keepends=True)
     for number, (line, expected) in enumerate(zip(found, lines, strict=False), start=1):
         if line != expected:
-            return [Finding("", (f"line {number} of the file is not as results are written",))]
+            return [VerifyFinding("", (f"line {number} of the file is not as results are written",))]
     if len(found) != len(lines):
         return [
-            Finding("", (f"the file has {count(len(found), 'line')} where its results make {len(lines)}",))
+            VerifyFinding(
+                "", (f"the file has {count(len(found), 'line')} where its results make {len(lines)}",)
+            )
         ]
     other = {result.row.campaign for result in results} - {campaign}
     return (
-        [Finding("", (f"it is said to be of campaign {campaign}, and has results of others",))]
+        [VerifyFinding("", (f"it is said to be of campaign {campaign}, and has results of others",))]
         if other
         else []
     )
@@ -245,22 +251,22 @@ def _whole_file(campaign: str, results: Sequence[RawResult], text: str) -> list[
 # -- a CSV ---------------------------------------------------------------------------------------------------------------------------------
 
 
-def _check_table(table: str, rows: Sequence[Row]) -> list[Finding]:
+def _check_table(table: str, rows: Sequence[Row]) -> list[VerifyFinding]:
     """Row by row and column by column, as text; rows may be in any order, and some may be left out."""
     try:
         return _check_lines(csv.DictReader(io.StringIO(table, newline="")), rows)
     except csv.Error as exc:
-        return [Finding("", (f"the CSV cannot be read: {exc}",))]
+        return [VerifyFinding("", (f"the CSV cannot be read: {exc}",))]
 
 
-def _check_lines(reader: csv.DictReader[str], rows: Sequence[Row]) -> list[Finding]:
+def _check_lines(reader: csv.DictReader[str], rows: Sequence[Row]) -> list[VerifyFinding]:
     heads = tuple(reader.fieldnames or ())
     if heads[:CONTRACT] != COLUMNS[:CONTRACT]:
-        return [Finding("", (f"the CSV does not begin with the {CONTRACT} columns of results",))]
+        return [VerifyFinding("", (f"the CSV does not begin with the {CONTRACT} columns of results",))]
     if strange := [head for head in heads if head not in COLUMNS]:
-        return [Finding("", (f"the CSV has a column that results have not: {strange[0]}",))]
+        return [VerifyFinding("", (f"the CSV has a column that results have not: {strange[0]}",))]
     made = {row["JobId"]: row for row in _as_cells(rows)}
-    findings, seen = list[Finding](), set[str]()
+    findings, seen = list[VerifyFinding](), set[str]()
     for number, told in enumerate(reader, start=2):
         name = str(told.get("JobId"))
         if name not in made:
@@ -270,7 +276,7 @@ def _check_lines(reader: csv.DictReader[str], rows: Sequence[Row]) -> list[Findi
         else:
             wrong = tuple(_cell_differences(told, made[name]))
         seen.add(name)
-        findings.append(Finding(name, wrong))
+        findings.append(VerifyFinding(name, wrong))
     return findings
 
 

@@ -14,7 +14,7 @@ from protocol.errors import RemoteProtocolError
 from protocol.values.attempt import TaskState
 from protocol.values.record import Record, read_record
 from protocol.values.task import Task, read_task
-from protocol.words import Outcome
+from protocol.words import RunOutcome
 from results.row.row import Row, make_row
 
 
@@ -33,7 +33,7 @@ class Dimension(StrEnum):
     STATE = "state"
 
 
-class Figure(StrEnum):
+class FigureColumn(StrEnum):
     """What can be in a pivot's cells: fields of `Row`, in the unit of their name."""
 
     INFERENCE = "inference_ms_median"
@@ -68,7 +68,7 @@ _FACTS: Final[dict[str, str]] = {
 
 def figures_of(task: Task, record: Record) -> dict[str, Any]:
     """The columns that follow from a record, by name; no figures where it does not say that it is complete."""
-    complete = record.outcome is Outcome.COMPLETE
+    complete = record.outcome is RunOutcome.COMPLETE
     try:
         return columns_of(make_row(task, TaskState.SUCCEEDED if complete else TaskState.FAILED, record))
     except (
@@ -80,12 +80,12 @@ def figures_of(task: Task, record: Record) -> dict[str, Any]:
 def columns_of(row: Row) -> dict[str, Any]:
     """The same from a row."""
     facts = {name: getattr(row, field) for name, field in _FACTS.items()}
-    return facts | {str(figure): getattr(row, figure) for figure in Figure}
+    return facts | {str(figure): getattr(row, figure) for figure in FigureColumn}
 
 
 def without_figures(columns: Mapping[str, Any]) -> dict[str, Any]:
     """For a task that did not succeed, whatever its record says."""
-    dropped = {*Figure, "verdict"}
+    dropped = {*FigureColumn, "verdict"}
     return {name: value for name, value in columns.items() if name not in dropped}
 
 
@@ -142,7 +142,7 @@ class ResultLine:
     verdict: str
     fingerprint: str
     replica: int | None
-    figures: Mapping[Figure, float | None]
+    figures: Mapping[FigureColumn, float | None]
     """Every one of them."""
 
 

@@ -17,7 +17,7 @@ from typing import IO, Annotated, Final, TextIO
 from pydantic import BaseModel, ConfigDict, Field
 
 from protocol.errors import RemoteProtocolError, ResourceError
-from protocol.values.record import Ran, SignedRecord, read_record
+from protocol.values.record import RunFacts, SignedRecord, read_record
 from results.row.record import observe
 from results.row.row import COLUMNS, Row, later_columns
 from swarm.base.text import safe_text
@@ -97,7 +97,7 @@ class RawResult(BaseModel):
     """Inferences behind each sample of a launch, which is their mean."""
     series_ns: dict[str, tuple[int, ...]] = {}
     """Other times by name."""
-    ran: Ran | None = None
+    ran: RunFacts | None = None
     """What really ran, with the resolved shapes."""
     task: str = ""
     """The task's canonical bytes, in base64."""

@@ -10,7 +10,7 @@ from results.row.row import Row
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ResultEntry:
     """One row, with its launches' samples where they are known."""
 
     row: Row
@@ -18,7 +18,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ResultSource:
     """Results under the name by which they were asked for."""
 
     name: str
@@ -31,11 +31,11 @@ class Source:
     whole: tuple[RawResult, ...] = ()
     """Of one task's results: its campaign's, among which are the replicas that it was compared with."""
 
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[ResultEntry, ...]:
         """Each row with its launches."""
         if not self.results:
-            return tuple(Entry(row) for row in self.rows)
-        return tuple(Entry(result.row, launches_of(result)) for result in self.results)
+            return tuple(ResultEntry(row) for row in self.rows)
+        return tuple(ResultEntry(result.row, launches_of(result)) for result in self.results)
 
 
 def launches_of(result: RawResult) -> tuple[tuple[int, ...], ...]:

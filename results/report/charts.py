@@ -9,17 +9,28 @@ from collections.abc import Sequence
 from typing import Final
 
 from results.analysis.pairs import Pair
-from results.export.source import Entry
+from results.export.source import ResultEntry
 from results.report.charts_parts import Sheet, axis, complete, fitting, frame_for, names_of
-from results.report.drawing import Box, Dots, Drawing, Stroke, Tone, Wedge, Words, digits, scale_over, wide
+from results.report.drawing import (
+    Box,
+    Dots,
+    Drawing,
+    Stroke,
+    TextLabel,
+    Tone,
+    Wedge,
+    digits,
+    scale_over,
+    wide,
+)
 from results.row.row import Row
-from results.row.verdict import Verdict
+from results.row.verdict import RowVerdict
 from swarm.base.plural import count
 
 SPOTS: Final = 300
 """Dots in a strip; of more samples, so many at even ranks."""
 _GOLDEN: Final = 0.618034
-_UNTOLD: Final = frozenset({Verdict.VALID, Verdict.SIMULATED})
+_UNTOLD: Final = frozenset({RowVerdict.VALID, RowVerdict.SIMULATED})
 """Verdicts that a bar does not tell: the one is as it should be, the other stands in the name."""
 _TONES: Final = {"FASTER": Tone.GOOD, "SLOWER": Tone.BAD, "SAME": Tone.FIRST, "AMBIGUOUS": Tone.WARN}
 
@@ -49,7 +60,7 @@ def bars(
     scale = scale_over([*medians, *ends], frame.left, frame.right, zero=True)
     marks = [*axis(frame, scale, size, "ms for one inference (median)"), *frame.marks]
     for row, value, y in zip(shown, medians, frame.ys, strict=True):
-        faint = 1.0 if row.verdict == Verdict.VALID else 0.5
+        faint = 1.0 if row.verdict == RowVerdict.VALID else 0.5
         x = scale.at(value) if value > 0 else frame.left
         if scale.log:
             marks.append(Stroke([(frame.left, y), (x, y)], Tone.FIRST, 1.5, 0.35))
@@ -73,7 +84,7 @@ def bars(
                 Stroke([(at, y - frame.deep * 0.28), (at, y + frame.deep * 0.28)], Tone.INK, 1.6)
                 for at in (low, most)
             ]
-        marks.append(Words(max(most, x) + size * 0.5, y + size * 0.35, _value(row), Tone.INK, size))
+        marks.append(TextLabel(max(most, x) + size * 0.5, y + size * 0.35, _value(row), Tone.INK, size))
     told = "; ".join(f"{name}: {_spoken(row)}" for name, row in zip(names, shown, strict=True))
     return Drawing(sheet.width, frame.height, title or "Medians with their 95 % intervals", told + ".", marks)
 
@@ -93,7 +104,7 @@ def _spoken(row: Row) -> str:
 # -- samples -----------------------------------------------------------------------------------------------------------------------------
 
 
-def strips(entries: Sequence[Entry], sheet: Sheet = Sheet(), *, title: str = "") -> Drawing | None:
+def strips(entries: Sequence[ResultEntry], sheet: Sheet = Sheet(), *, title: str = "") -> Drawing | None:
     """All samples of each task as dots on one axis, with their middle half and the median. None where there are no samples."""
     there = [entry for entry in entries if complete([entry.row]) and any(entry.launches)]
     if not there:
@@ -165,7 +176,7 @@ def ratios(pairs: Sequence[tuple[str, Pair]], sheet: Sheet = Sheet(), *, title: 
             marks += [Stroke([(at, y - size * 0.35), (at, y + size * 0.35)], tone, 2.0) for at in ends]
         marks.append(Dots([(x, y)], tone, size * 0.75))
         marks.append(
-            Words(
+            TextLabel(
                 frame.right + size * 0.6,
                 y + size * 0.35,
                 f"{said.ratio or 0.0:.3f}  {said.word}",

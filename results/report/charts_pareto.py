@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final
 
-from results.report.charts_parts import Frame, Sheet, axis, complete, names_of
+from results.report.charts_parts import ChartFrame, Sheet, axis, complete, names_of
 from results.report.drawing import (
     Dots,
     Drawing,
     Mark,
     Stroke,
+    TextLabel,
     Tone,
-    Words,
     digits,
     fit,
     scale_over,
@@ -80,19 +80,19 @@ def pareto(
     points = [(row.inference_ms_median or 0.0, float(getattr(row, field))) for row in there]
     across = scale_over([x for x, _ in points], left, right)
     up = scale_over([y for _, y in points], bottom, top)
-    frame = Frame(left, right, top, bottom, 0, (), [], height)
+    frame = ChartFrame(left, right, top, bottom, 0, (), [], height)
     marks: list[Mark] = axis(frame, across, size, "ms for one inference (median)")
     for value in up.ticks(5):
         y = up.at(value)
         marks.append(Stroke([(left, y), (right, y)]))
         marks.append(
-            Words(left - size * 0.5, y + size * 0.35, tick_text(value), Tone.QUIET, size * 0.92, "end")
+            TextLabel(left - size * 0.5, y + size * 0.35, tick_text(value), Tone.QUIET, size * 0.92, "end")
         )
     upward = f"{words}{f', {unit}' if unit else ''}{', logarithmic' if up.log else ''}"
-    marks.append(Words(size * 0.6, top - size * 0.8, upward, Tone.QUIET, size * 0.92))
+    marks.append(TextLabel(size * 0.6, top - size * 0.8, upward, Tone.QUIET, size * 0.92))
     if sheet.slide:
         marks.append(
-            Words(
+            TextLabel(
                 size * 1.6,
                 size * 2.6,
                 fit(title, size * 1.5, sheet.width - size * 3),
@@ -145,7 +145,7 @@ def _name_at(
         ):
             taken.append((line, start, start + wide(name, size)))
             return [
-                Words(
+                TextLabel(
                     start if right else x - size * 0.7,
                     line,
                     name,

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from results.report.drawing import Box, Mark, Scale, Stroke, Tone, Words, fit, tick_text, wide
-from results.row.row import Row, Status
+from results.report.drawing import Box, Mark, Scale, Stroke, TextLabel, Tone, fit, tick_text, wide
+from results.row.row import Row, RowStatus
 from results.row.simulated import marked
 from swarm.base.plural import count
 from swarm.base.text import safe_text
@@ -33,7 +33,7 @@ class Sheet:
 
 def complete(rows: Sequence[Row]) -> list[Row]:
     """Those with a median."""
-    return [row for row in rows if row.status is Status.COMPLETE and row.inference_ms_median is not None]
+    return [row for row in rows if row.status is RowStatus.COMPLETE and row.inference_ms_median is not None]
 
 
 def names_of(rows: Sequence[Row], *, model: bool = True) -> list[str]:
@@ -72,7 +72,7 @@ def names_of(rows: Sequence[Row], *, model: bool = True) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class ChartFrame:
     """Where rows lie: from `left` to `right`, each `deep`, its middle at `ys`; names and title are drawn."""
 
     left: float
@@ -87,7 +87,7 @@ class Frame:
 
 def frame_for(
     sheet: Sheet, title: str, names: Sequence[str], deep: float, left_out: int, end: float
-) -> Frame:
+) -> ChartFrame:
     """`deep`: what a row needs, in letters. `end`: room right of the rows. `left_out`: rows that the slide has no room for."""
     size = sheet.type
     marks: list[Mark] = []
@@ -99,13 +99,13 @@ def frame_for(
             y = top + step * at
             back = min(wide(name, size), sheet.width) + 4  # the grid does not go through the name
             marks.append(Box(2, y, back, size * 1.45, Tone.PAPER))
-            marks.append(Words(4, y + size * 1.1, fit(name, size, sheet.width - 8), Tone.INK, size))
+            marks.append(TextLabel(4, y + size * 1.1, fit(name, size, sheet.width - 8), Tone.INK, size))
             ys.append(y + size * (1.45 + deep / 2))
         bottom = top + step * len(names) + 2
-        return Frame(8, sheet.width - 14 - end, top, bottom, size * deep, ys, marks, bottom + size * 3)
+        return ChartFrame(8, sheet.width - 14 - end, top, bottom, size * deep, ys, marks, bottom + size * 3)
     margin = size * 1.6
     marks.append(
-        Words(
+        TextLabel(
             margin,
             margin + size,
             fit(title, size * 1.5, sheet.width - 2 * margin),
@@ -127,12 +127,14 @@ def frame_for(
         for at, line in enumerate(both):
             base = y + size * (0.35 if len(both) == 1 else -0.2 + 1.15 * at)
             text = fit(line, size, room + 4)
-            marks.append(Words(left - size * 0.8, base, text, Tone.QUIET if at else Tone.INK, size, "end"))
+            marks.append(
+                TextLabel(left - size * 0.8, base, text, Tone.QUIET if at else Tone.INK, size, "end")
+            )
     if left_out:
         told = f"and {left_out} more, which have no room here"
-        marks.append(Words(margin, sheet.height - size * 0.9, told, Tone.QUIET, size * 0.8))
+        marks.append(TextLabel(margin, sheet.height - size * 0.9, told, Tone.QUIET, size * 0.8))
     bottom = top + step * len(names)
-    return Frame(
+    return ChartFrame(
         left, sheet.width - margin - end, top, bottom, min(step * 0.56, size * 3), ys, marks, sheet.height
     )
 
@@ -150,14 +152,14 @@ def fitting(sheet: Sheet, count: int) -> int:
     return max(min(count, int((sheet.height - sheet.type * 9) / (sheet.type * 1.4))), 1)
 
 
-def axis(frame: Frame, scale: Scale, size: float, name: str) -> list[Mark]:
+def axis(frame: ChartFrame, scale: Scale, size: float, name: str) -> list[Mark]:
     small = size * 0.92
     marks: list[Mark] = []
     for value in scale.ticks(5):
         x = scale.at(value)
         marks.append(Stroke([(x, frame.top), (x, frame.bottom)]))
-        marks.append(Words(x, frame.bottom + small * 1.3, tick_text(value), Tone.QUIET, small, "middle"))
+        marks.append(TextLabel(x, frame.bottom + small * 1.3, tick_text(value), Tone.QUIET, small, "middle"))
     name += ", logarithmic" if scale.log else ""
     middle = (frame.left + frame.right) / 2
-    marks.append(Words(middle, frame.bottom + small * 2.6, name, Tone.QUIET, small, "middle"))
+    marks.append(TextLabel(middle, frame.bottom + small * 2.6, name, Tone.QUIET, small, "middle"))
     return marks

@@ -17,9 +17,9 @@ from results.report.drawing import (
     Point,
     Scale,
     Stroke,
+    TextLabel,
     Tone,
     Wedge,
-    Words,
     digits,
     scale_over,
     tick_text,
@@ -79,15 +79,15 @@ def distribution_of(row: Row, launches: Launches) -> Drawing | None:
         if launch[-1] > edge:
             marks.append(Wedge(WIDTH - 6, y, "right"))
         if deep >= 9 or number % 5 == 1:
-            marks.append(Words(left - 8, y + 4, str(number), Tone.QUIET, 11, "end"))
+            marks.append(TextLabel(left - 8, y + 4, str(number), Tone.QUIET, 11, "end"))
     if row.inference_ms_median is not None:
         x = scale.at(row.inference_ms_median)
         marks.append(Stroke([(x, top - 4), (x, bottom)], Tone.GOOD, 1.6, dashed=True))
         anchor: Anchor = "start" if x < left + 60 else "end" if x > WIDTH - 80 else "middle"
         marks.append(
-            Words(x, top - 8, f"{digits(row.inference_ms_median)} ms", Tone.GOOD, 12, anchor, bold=True)
+            TextLabel(x, top - 8, f"{digits(row.inference_ms_median)} ms", Tone.GOOD, 12, anchor, bold=True)
         )
-    marks.append(Words(left - 8, top - 8, "launch", Tone.QUIET, 11, "end"))
+    marks.append(TextLabel(left - 8, top - 8, "launch", Tone.QUIET, 11, "end"))
     return Drawing(
         WIDTH, bottom + 36, "Distribution of the timed inferences", _told_distribution(row, told, edge), marks
     )
@@ -135,8 +135,8 @@ def trace_of(row: Row, launches: Launches, warmups: Launches) -> Drawing | None:
     for value in scale.ticks(4):
         y = scale.at(value)
         marks.append(Stroke([(left, y), (right, y)]))
-        marks.append(Words(left - 6, y + 4, tick_text(value), Tone.QUIET, 11, "end"))
-    marks.append(Words(left - 6, top - 8, "ms", Tone.QUIET, 11, "end"))
+        marks.append(TextLabel(left - 6, y + 4, tick_text(value), Tone.QUIET, 11, "end"))
+    marks.append(TextLabel(left - 6, top - 8, "ms", Tone.QUIET, 11, "end"))
     room = (right - left) / len(timed)
     beyond = 0
     for at, (before, after) in enumerate(zip(warm, timed, strict=False)):
@@ -154,10 +154,10 @@ def trace_of(row: Row, launches: Launches, warmups: Launches) -> Drawing | None:
         beyond += len(over)
         marks += [Wedge(x, top - 2, "up", size=5) for x in _thin(over)]
         if len(timed) <= 25:
-            marks.append(Words(start + room / 2, bottom + 15, str(at + 1), Tone.QUIET, 11, "middle"))
+            marks.append(TextLabel(start + room / 2, bottom + 15, str(at + 1), Tone.QUIET, 11, "middle"))
     marks.append(Stroke([(left, bottom), (right, bottom)], Tone.QUIET))
     marks.append(
-        Words(
+        TextLabel(
             (left + right) / 2,
             bottom + 30,
             "launch, and in it one inference after the other",
@@ -167,9 +167,9 @@ def trace_of(row: Row, launches: Launches, warmups: Launches) -> Drawing | None:
         )
     )
     marks.append(Dots([(left + 6, top - 12)], Tone.SECOND, 6))
-    marks.append(Words(left + 13, top - 8, "warm-up", Tone.QUIET, 11))
+    marks.append(TextLabel(left + 13, top - 8, "warm-up", Tone.QUIET, 11))
     marks.append(Dots([(left + 76, top - 12)], Tone.FIRST, 6))
-    marks.append(Words(left + 83, top - 8, "timed", Tone.QUIET, 11))
+    marks.append(TextLabel(left + 83, top - 8, "timed", Tone.QUIET, 11))
     told = _told_trace(warm, timed)
     if beyond:
         told += f" {beyond} {'lies' if beyond == 1 else 'lie'} above the upper edge, shown as triangles: up to {digits(highest)} ms."
@@ -238,9 +238,9 @@ def _below(scale: Scale, top: float, bottom: float, base: float, name: str) -> l
     for value in scale.ticks(5):
         x = scale.at(value)
         marks.append(Stroke([(x, top), (x, bottom)]))
-        marks.append(Words(x, base + 15, tick_text(value), Tone.QUIET, 11, "middle"))
+        marks.append(TextLabel(x, base + 15, tick_text(value), Tone.QUIET, 11, "middle"))
     marks.append(Stroke([(scale.start, bottom), (scale.end, bottom)], Tone.QUIET))
-    marks.append(Words((scale.start + scale.end) / 2, base + 30, name, Tone.QUIET, 11, "middle"))
+    marks.append(TextLabel((scale.start + scale.end) / 2, base + 30, name, Tone.QUIET, 11, "middle"))
     return marks
 
 

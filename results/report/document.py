@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from results.report.facts import Report, instant
 from results.report.method import fingerprints, host, method, verifying
-from results.report.page import Page
+from results.report.page import ReportPage
 from results.report.results import comparison, distributions, failures, medians
 from results.report.summary import facts_of, summary
 
 
-def make_page(report: Report) -> Page:
+def make_page(report: Report) -> ReportPage:
     """The report, before it is HTML or Markdown."""
     sections = (
         summary(report),
@@ -22,7 +22,7 @@ def make_page(report: Report) -> Page:
         fingerprints(report),
         verifying(report),
     )
-    return Page(
+    return ReportPage(
         title=report.title,
         kicker="Benchmark report",
         facts=facts_of(report),

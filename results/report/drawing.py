@@ -111,7 +111,7 @@ class Wedge:
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class TextLabel:
     """Text with its baseline at (x, y)."""
 
     x: float
@@ -123,7 +123,7 @@ class Words:
     bold: bool = False
 
 
-Mark = Stroke | Box | Dots | Wedge | Words
+Mark = Stroke | Box | Dots | Wedge | TextLabel
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ def _mark(mark: Mark, palette: Mapping[Tone, str] | None) -> str:
         case Wedge():
             path = "M" + "L".join(f"{_number(x)} {_number(y)}" for x, y in mark.corners) + "Z"
             return f'<path d="{path}"{_filled(mark.tone, 1.0, palette)}/>'
-        case Words():
+        case TextLabel():
             place = f'x="{_number(mark.x)}" y="{_number(mark.y)}" font-size="{_number(mark.size)}"'
             more = (f' text-anchor="{mark.anchor}"' if mark.anchor != "start" else "") + (
                 ' font-weight="600"' if mark.bold else ""

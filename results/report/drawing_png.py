@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from results.export.columnar import need
-from results.report.drawing import Box, Dots, Drawing, Stroke, Tone, Wedge, Words
+from results.report.drawing import Box, Dots, Drawing, Stroke, TextLabel, Tone, Wedge
 from swarm.base.text import safe_text
 
 DPI: Final = 100
@@ -71,7 +71,7 @@ def _draw(axes: Any, mark: Any, palette: Mapping[Tone, str], at: int, load: Call
             axes.scatter(xs, ys, s=area, c=colour, alpha=mark.opacity, linewidths=0, zorder=at)
         case Wedge():
             axes.add_patch(patches.Polygon(mark.corners, facecolor=colour, linewidth=0, zorder=at))
-        case Words():
+        case TextLabel():
             axes.text(
                 mark.x,
                 mark.y,

@@ -9,18 +9,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Final
+from typing import Final, Protocol
 
 from protocol.errors import RemoteProtocolError
 from protocol.values.task import Task, read_task
 from results.analysis.pairs import Pair, put_beside
-from results.analysis.verify import Finding, check_results
+from results.analysis.verify import VerifyFinding, check_results
 from results.export.raw import RawResult, json_lines
-from results.export.source import Entry, launches_of
+from results.export.source import ResultEntry, launches_of
 from results.report.charts_parts import complete, names_of
 from results.row.row import Row
 from results.row.simulated import counting
-from scheduler.store.rows import CampaignRow, Outcome
 
 MAX_PAIRS: Final = 100
 """Comparisons within a campaign: each draws a thousand times."""
@@ -28,6 +27,26 @@ MAX_CHECKED: Final = 2000
 """Results up to which a report verifies them itself: each row is made again."""
 
 Named = tuple[str, Pair]
+
+
+class CampaignFacts(Protocol):
+    """What a report says of the campaign itself; a row of the store has all of it."""
+
+    @property
+    def created(self) -> float:
+        """When it was submitted, in seconds since the epoch."""
+
+    @property
+    def ended(self) -> float | None:
+        """When it ended; None: it goes on."""
+
+    @property
+    def outcome(self) -> str | None:
+        """How it ended: `succeeded`, `failed`, `cancelled` or `adopted`."""
+
+    @property
+    def detail(self) -> str:
+        """Why it ended so, in words."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +59,11 @@ class Report:
     written: float
     version: str
     """Of the sark-node that writes it."""
-    stored: CampaignRow | None = None
+    stored: CampaignFacts | None = None
     """The campaign, where it is this home's; a file does not tell when it was."""
     tasks: int = 0
     """Of the campaign, ended or not."""
-    findings: Sequence[Finding] | None = None
+    findings: Sequence[VerifyFinding] | None = None
     """Of verifying it; None: there was too much of it."""
     raw_sha256: str = ""
     """Of the file that `results --raw` writes."""
@@ -99,9 +118,7 @@ class Report:
             return ", ".join(f"{count} {state}" for state, count in states.items()) or "no results"
         if self.stored.ended is None:
             return "running"
-        return {Outcome.ADOPTED: "carried on elsewhere"}.get(
-            self.stored.outcome or Outcome.FAILED, str(self.stored.outcome)
-        )
+        return {"adopted": "carried on elsewhere"}.get(str(self.stored.outcome), str(self.stored.outcome))
 
     def of_model(self, name: str) -> list[Row]:
         """Its rows that were measured, the quickest first; where there are none, those of simulations."""
@@ -120,12 +137,12 @@ def gather(
     title: str,
     written: float,
     version: str,
-    stored: CampaignRow | None = None,
+    stored: CampaignFacts | None = None,
     tasks: int | None = None,
     source: str = "",
     from_file: bool = False,
     checked: Sequence[RawResult] = (),
-    other: Sequence[Entry] = (),
+    other: Sequence[ResultEntry] = (),
     other_name: str = "",
 ) -> Report:
     """All that a report says of `results`. `checked`: the campaign's, where `results` are of one task: replicas are verified together.
@@ -133,7 +150,7 @@ def gather(
     """
     names = {result.row.job_id for result in results}
     whole = checked or results
-    entries = [Entry(result.row, launches_of(result)) for result in results]
+    entries = [ResultEntry(result.row, launches_of(result)) for result in results]
     within, left_out = _within(entries)
     digest = hashlib.sha256()
     for line in json_lines(campaign, whole):
@@ -166,7 +183,7 @@ def _quickest_first(row: Row) -> tuple[bool, float, str]:
     return bool(row.simulated), row.inference_ms_median or 0.0, row.job_id
 
 
-def _within(entries: Sequence[Entry]) -> tuple[list[Named], int]:
+def _within(entries: Sequence[ResultEntry]) -> tuple[list[Named], int]:
     """Model by model, all others beside the quickest."""
     found: list[Named] = []
     left_out = 0
@@ -184,7 +201,7 @@ def _within(entries: Sequence[Entry]) -> tuple[list[Named], int]:
     return found, left_out
 
 
-def _against(other: Sequence[Entry], entries: Sequence[Entry]) -> list[Named]:
+def _against(other: Sequence[ResultEntry], entries: Sequence[ResultEntry]) -> list[Named]:
     pairs = put_beside(other, entries)
     rows = [row for pair in pairs if (row := pair.b or pair.a) is not None]
     return list(zip(names_of(rows), pairs, strict=True))

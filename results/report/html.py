@@ -19,16 +19,16 @@ from results.report.drawing import DARK, LIGHT, Tone, svg
 from results.report.page import (
     Block,
     Bullets,
-    Cell,
     Commands,
     Figures,
     Heading,
     Line,
-    Page,
     Paragraph,
-    Said,
+    ReportPage,
     Section,
     Table,
+    TableCell,
+    TextSpan,
 )
 from swarm.base.text import safe_text
 
@@ -54,7 +54,7 @@ def policy() -> str:
     return f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
 
 
-def html_report(page: Page) -> str:
+def html_report(page: ReportPage) -> str:
     """The whole file. The same page gives the same text."""
     numbers = count(1)
     links = "".join(
@@ -68,7 +68,7 @@ def html_report(page: Page) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="referrer" content="no-referrer">\n<meta name="generator" content="sark-node">\n'
         f"<title>{_text(page.title)} · {_text(page.kicker)}</title>\n<style>{style()}</style>\n</head>\n<body>\n"
-        f'<header><p class="kicker">{_text(page.kicker)}</p><h1>{_line([Said(page.title)])}</h1>'
+        f'<header><p class="kicker">{_text(page.kicker)}</p><h1>{_line([TextSpan(page.title)])}</h1>'
         f'<dl class="facts">{facts}</dl></header>\n'
         f'<nav aria-label="Sections"><ul>{links}</ul></nav>\n<main>\n{sections}</main>\n'
         f"<footer><p>{_line(page.foot)}</p></footer>\n</body>\n</html>\n"
@@ -118,7 +118,7 @@ def _table(table: Table) -> str:
     )
 
 
-def _row(table: Table, cells: Sequence[Cell]) -> str:
+def _row(table: Table, cells: Sequence[TableCell]) -> str:
     told = []
     for at, (head, cell) in enumerate(zip(table.heads, cells, strict=True)):
         inner = _line(cell.line)
@@ -135,10 +135,10 @@ def _row(table: Table, cells: Sequence[Cell]) -> str:
 
 
 def _line(line: Line) -> str:
-    return "".join(_said(span) if isinstance(span, Said) else _text(span, TEXT) for span in line)
+    return "".join(_said(span) if isinstance(span, TextSpan) else _text(span, TEXT) for span in line)
 
 
-def _said(said: Said) -> str:
+def _said(said: TextSpan) -> str:
     """Isolated, so that words in a script that runs to the left turn nothing round that follows."""
     if said.code:
         return f"<code>{_text(said.text, TEXT)}</code>"

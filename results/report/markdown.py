@@ -12,15 +12,15 @@ from typing import Final
 from results.report.page import (
     Block,
     Bullets,
-    Cell,
     Commands,
     Figures,
     Heading,
     Line,
-    Page,
     Paragraph,
-    Said,
+    ReportPage,
     Table,
+    TableCell,
+    TextSpan,
 )
 from swarm.base.text import safe_text
 
@@ -28,9 +28,9 @@ _MARKUP: Final = re.compile(r"([\\`*_\[\]<>|#~&$])")
 TEXT: Final = 2000
 
 
-def markdown_report(page: Page) -> str:
+def markdown_report(page: ReportPage) -> str:
     """The whole file. The same page gives the same text."""
-    parts = [f"# {_line([Said(page.title)])}", _text(page.kicker)]
+    parts = [f"# {_line([TextSpan(page.title)])}", _text(page.kicker)]
     parts.append("\n".join(f"- {_text(name)}: {_line(line)}" for name, line in page.facts))
     for section in page.sections:
         parts.append(f"## {_text(section.title)}")
@@ -53,7 +53,9 @@ def _block(block: Block) -> str:
             )
         case Figures():  # what a table tells already is not told again
             told = [f"{drawing.title}: {drawing.told}" for drawing in block.drawings] if block.told else []
-            return "\n\n".join(_line([Said(text)]) if _names(text) else _text(text, TEXT) for text in told)
+            return "\n\n".join(
+                _line([TextSpan(text)]) if _names(text) else _text(text, TEXT) for text in told
+            )
         case Table():
             return _table(block)
 
@@ -70,14 +72,15 @@ def _table(table: Table) -> str:
     return "\n".join([f"{_line(table.caption)}:", "", f"| {heads} |", f"| {marks} |", *rows])
 
 
-def _cell(cell: Cell) -> str:
+def _cell(cell: TableCell) -> str:
     """A bar ends a cell even within a code span, unless it is escaped."""
     return _line(cell.line, in_table=True)
 
 
-def _line(line: Line | Sequence[str | Said], *, in_table: bool = False) -> str:
+def _line(line: Line | Sequence[str | TextSpan], *, in_table: bool = False) -> str:
     return "".join(
-        _said(span.text, in_table=in_table) if isinstance(span, Said) else _text(span, TEXT) for span in line
+        _said(span.text, in_table=in_table) if isinstance(span, TextSpan) else _text(span, TEXT)
+        for span in line
     )
 
 

@@ -10,7 +10,18 @@ from typing import Final
 from protocol.values.task import Measure
 from results.export.raw import RawResult
 from results.report.facts import Report
-from results.report.page import Block, Bullets, Cell, Commands, Head, Line, Paragraph, Said, Section, Table
+from results.report.page import (
+    Block,
+    Bullets,
+    ColumnHead,
+    Commands,
+    Line,
+    Paragraph,
+    Section,
+    Table,
+    TableCell,
+    TextSpan,
+)
 from results.report.results import device_cell, number, task_cell, text, verdict_cell
 from results.row.row import Row
 from swarm.base.plural import count
@@ -61,7 +72,12 @@ def host(report: Report) -> Section | None:
     told = [column for column in _HOST if any(column[1](row) is not None for row in rows)]
     if not told:
         return None
-    heads = [Head("task"), Head("device"), *(Head(name, True) for name, _ in told), Head("verdict")]
+    heads = [
+        ColumnHead("task"),
+        ColumnHead("device"),
+        *(ColumnHead(name, True) for name, _ in told),
+        ColumnHead("verdict"),
+    ]
     lines = [
         [
             task_cell(row),
@@ -81,10 +97,14 @@ def host(report: Report) -> Section | None:
     )
 
 
-def _value(value: object) -> Cell:
+def _value(value: object) -> TableCell:
     if isinstance(value, float):
-        return Cell([f"{value:,.1f}"])
-    return number(value) if isinstance(value, int) else Cell(["" if value is None else Said(str(value))])
+        return TableCell([f"{value:,.1f}"])
+    return (
+        number(value)
+        if isinstance(value, int)
+        else TableCell(["" if value is None else TextSpan(str(value))])
+    )
 
 
 # -- method ------------------------------------------------------------------------------------------------------------------------
@@ -107,12 +127,14 @@ def method(report: Report) -> Section:
     ):
         values = [value for value in dict.fromkeys(tell(task.measure) for task in asked) if value]
         if values:
-            facts.append((name, [Said("; ".join(values))]))
+            facts.append((name, [TextSpan("; ".join(values))]))
     told = _notes(report)
     blocks: list[Block] = [Bullets([[sentence] for sentence in _HOW])]
     if facts:
-        lines = [[Cell([name]), Cell(line)] for name, line in facts]
-        blocks.append(Table(["What the campaign asked for"], [Head("what"), Head("asked")], lines))
+        lines = [[TableCell([name]), TableCell(line)] for name, line in facts]
+        blocks.append(
+            Table(["What the campaign asked for"], [ColumnHead("what"), ColumnHead("asked")], lines)
+        )
     if told:
         blocks.append(
             Paragraph(["What the devices noted, such as what they chose where the campaign did not say:"])
@@ -127,7 +149,7 @@ def _notes(report: Report) -> list[Line]:
     for note in sorted({note for row in report.done for note in row.notes.split("; ") if note}):
         found.setdefault(re.sub(r"[\d.]+", "#", note), []).append(note)
     return [
-        [Said(notes[0]), f" (and {len(notes) - 1} more like it)" if len(notes) > 1 else ""]
+        [TextSpan(notes[0]), f" (and {len(notes) - 1} more like it)" if len(notes) > 1 else ""]
         for notes in list(found.values())[:MAX_NOTES]
     ]
 
@@ -147,7 +169,7 @@ def fingerprints(report: Report) -> Section:
     devices = {(row.device_id, row.device_name, row.worker_id): row for row in report.rows if row.device_id}
     if devices:
         heads = [
-            Head(name)
+            ColumnHead(name)
             for name in (
                 "device",
                 "processor",
@@ -164,7 +186,7 @@ def fingerprints(report: Report) -> Section:
                 device_cell(row),
                 text(" ".join(filter(None, (row.soc, row.arch)))),
                 number(row.cores),
-                Cell(["" if row.ram is None else f"{row.ram:.1f}"]),
+                TableCell(["" if row.ram is None else f"{row.ram:.1f}"]),
                 text(row.device_os),
                 text(row.node_version),
                 _code(row.device_id),
@@ -174,26 +196,31 @@ def fingerprints(report: Report) -> Section:
         ]
         blocks.append(Table(["Devices"], heads, lines))
     models = {row.model_sha256: row for row in report.rows}
-    heads = [Head("model"), Head("bytes", True), Head("sha256")]
+    heads = [ColumnHead("model"), ColumnHead("bytes", True), ColumnHead("sha256")]
     lines = [[text(row.file_name), number(row.file_size), _code(row.model_sha256)] for row in models.values()]
     blocks.append(Table(["Models"], heads, lines))
     runtimes = {
         (row.driver, row.runtime, row.providers, row.compute_units): row for row in report.rows if row.driver
     }
     if runtimes:
-        heads = [Head("unit"), Head("driver"), Head("runtime"), Head("execution providers")]
+        heads = [
+            ColumnHead("unit"),
+            ColumnHead("driver"),
+            ColumnHead("runtime"),
+            ColumnHead("execution providers"),
+        ]
         lines = [
             [text(words) for words in (row.compute_units, row.driver, row.runtime, row.providers)]
             for row in runtimes.values()
         ]
         blocks.append(Table(["Runtimes"], heads, lines))
     heads = [
-        Head("task"),
-        Head("model"),
-        Head("device"),
-        Head("fingerprint"),
-        Head("task sha256"),
-        Head("signature begins"),
+        ColumnHead("task"),
+        ColumnHead("model"),
+        ColumnHead("device"),
+        ColumnHead("fingerprint"),
+        ColumnHead("task sha256"),
+        ColumnHead("signature begins"),
     ]
     lines = [
         [
@@ -218,8 +245,8 @@ def _signature(result: RawResult) -> str:
     return result.signature[:32]
 
 
-def _code(text: str) -> Cell:
-    return Cell([Said(text, code=True)] if text else [""])
+def _code(text: str) -> TableCell:
+    return TableCell([TextSpan(text, code=True)] if text else [""])
 
 
 # -- verifying ---------------------------------------------------------------------------------------------------------------------
@@ -248,7 +275,7 @@ def verifying(report: Report) -> Section:
     ]
     if report.raw_sha256:
         told = "The raw results that this report was made from have the sha256 "
-        blocks.append(Paragraph([told, Said(report.raw_sha256, code=True), "."]))
+        blocks.append(Paragraph([told, TextSpan(report.raw_sha256, code=True), "."]))
     if report.findings is not None:
         wrong = [finding for finding in report.findings if finding.wrong]
         if wrong:
@@ -256,7 +283,7 @@ def verifying(report: Report) -> Section:
             blocks.append(
                 Bullets(
                     [
-                        [Said(finding.task or "the file"), ": ", Said("; ".join(finding.wrong))]
+                        [TextSpan(finding.task or "the file"), ": ", TextSpan("; ".join(finding.wrong))]
                         for finding in wrong[:MAX_FINDINGS]
                     ]
                 )

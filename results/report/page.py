@@ -1,6 +1,6 @@
 """What a report consists of, before it is HTML or Markdown: sections of paragraphs, tables, pictures and commands. Plain values.
 
-`Said` is what others said: a device's name, a model's, an error's text. Both forms show it so that it can do nothing.
+`TextSpan` is what others said: a device's name, a model's, an error's text. Both forms show it so that it can do nothing.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from results.report.drawing import Drawing
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class TextSpan:
     """Somebody else's words. `code`: of one width, such as a hash."""
 
     text: str
     code: bool = False
 
 
-Span = str | Said
+Span = str | TextSpan
 Line = Sequence[Span]
 """A sentence of ours with others' words in it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class TableCell:
     """One cell. `tone`: good, warn or bad, beside words that say the same."""
 
     line: Line
@@ -33,7 +33,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class ColumnHead:
     """A column's. `number`: its cells are figures, on the right."""
 
     text: str
@@ -45,8 +45,8 @@ class Table:
     """The first cell of each row is its header."""
 
     caption: Line
-    heads: Sequence[Head]
-    rows: Sequence[Sequence[Cell]]
+    heads: Sequence[ColumnHead]
+    rows: Sequence[Sequence[TableCell]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ReportPage:
     """A whole report. `kicker`: above the title; `facts`: below it, name and value."""
 
     title: str

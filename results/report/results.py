@@ -16,22 +16,22 @@ from results.report.facts import Named, Report
 from results.report.page import (
     Block,
     Bullets,
-    Cell,
+    ColumnHead,
     Commands,
     Figures,
-    Head,
     Heading,
     Line,
     Paragraph,
-    Said,
     Section,
     Span,
     Table,
+    TableCell,
+    TextSpan,
 )
 from results.report.summary import where
-from results.row.row import Row, Status
+from results.row.row import Row, RowStatus
 from results.row.simulated import marked
-from results.row.verdict import Verdict
+from results.row.verdict import RowVerdict
 
 MAX_PICTURES: Final = 60
 """Tasks whose samples are drawn; about 15 kB each."""
@@ -56,33 +56,33 @@ _TIMES: Final[tuple[Column, ...]] = (
 """Told where any row has them."""
 
 
-def number(value: float | int | None) -> Cell:
+def number(value: float | int | None) -> TableCell:
     """Empty for what was not measured."""
     if value is None:
-        return Cell([""])
-    return Cell([f"{value:,}" if isinstance(value, int) else digits(value)])
+        return TableCell([""])
+    return TableCell([f"{value:,}" if isinstance(value, int) else digits(value)])
 
 
-def text(value: str) -> Cell:
+def text(value: str) -> TableCell:
     """Somebody's words."""
-    return Cell([Said(value)])
+    return TableCell([TextSpan(value)])
 
 
-def task_cell(row: Row) -> Cell:
+def task_cell(row: Row) -> TableCell:
     """The task by its number."""
     return text(row.job_id.rpartition("/")[2])
 
 
-def device_cell(row: Row) -> Cell:
+def device_cell(row: Row) -> TableCell:
     """The device's name, with the mark of one that is not there."""
     return text(marked(row.device_name or "none", row.simulated))
 
 
-def verdict_cell(row: Row) -> Cell:
+def verdict_cell(row: Row) -> TableCell:
     """The verdict of a complete row, the status of another."""
-    if row.status is Status.COMPLETE:
-        return Cell([Said(row.verdict)], "good" if row.verdict == Verdict.VALID else "warn")
-    return Cell([str(row.status).lower()], "bad")
+    if row.status is RowStatus.COMPLETE:
+        return TableCell([TextSpan(row.verdict)], "good" if row.verdict == RowVerdict.VALID else "warn")
+    return TableCell([str(row.status).lower()], "bad")
 
 
 # -- medians -----------------------------------------------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ def medians(report: Report) -> Section:
             alike = [row for row in rows if bool(row.simulated) == simulated]
             if alike:
                 name = marked(model, simulated)
-                blocks += [Heading([Said(name)]), *_of_model(name, alike)]
+                blocks += [Heading([TextSpan(name)]), *_of_model(name, alike)]
     several = [row for row in report.done if row.inference_ms_median]
     if len(several) > 2 and (drawn := pareto(several)) is not None:
         blocks += [Heading(["Time and what it costs"]), Figures([drawn], told=False)]
@@ -116,17 +116,22 @@ def _of_model(model: str, rows: Sequence[Row]) -> Iterable[Block]:
         yield Figures([drawn], told=False)
     extra = [column for column in _TIMES if any(column[1](row) is not None for row in rows)]
     least = rows[0].inference_ms_median
-    heads = [Head("device and unit"), Head("median ms", True), Head("95 % interval", True), Head("±", True)]
-    heads += [Head("× lowest", True)] if len(rows) > 1 else []
-    heads += [*(Head(name, True) for name, _ in extra), Head("verdict")]
+    heads = [
+        ColumnHead("device and unit"),
+        ColumnHead("median ms", True),
+        ColumnHead("95 % interval", True),
+        ColumnHead("±", True),
+    ]
+    heads += [ColumnHead("× lowest", True)] if len(rows) > 1 else []
+    heads += [*(ColumnHead(name, True) for name, _ in extra), ColumnHead("verdict")]
     lines = []
     for row in rows:
-        line = [Cell(_where(row)), number(row.inference_ms_median), interval(row), _within(row)]
+        line = [TableCell(_where(row)), number(row.inference_ms_median), interval(row), _within(row)]
         if len(rows) > 1:
             ratio = row.inference_ms_median / least if least and row.inference_ms_median else None
-            line.append(Cell(["" if ratio is None else f"{ratio:.2f}"]))
+            line.append(TableCell(["" if ratio is None else f"{ratio:.2f}"]))
         lines.append([*line, *(number(told(row)) for _, told in extra), verdict_cell(row)])
-    yield Table(["Medians of ", Said(model), ", the lowest first"], heads, lines)
+    yield Table(["Medians of ", TextSpan(model), ", the lowest first"], heads, lines)
     yield from _remarks(rows)
     shapes = {row.shapes for row in rows}
     if len(shapes) > 1:
@@ -141,22 +146,22 @@ def _where(row: Row) -> Line:
     return line if row.replica is None else [*line, f" · replica {row.replica}"]
 
 
-def interval(row: Row) -> Cell:
+def interval(row: Row) -> TableCell:
     """Its two ends."""
     low, high = row.inference_ms_median_low, row.inference_ms_median_high
-    return Cell(["" if low is None or high is None else f"{digits(low)} – {digits(high)}"])
+    return TableCell(["" if low is None or high is None else f"{digits(low)} – {digits(high)}"])
 
 
-def _within(row: Row) -> Cell:
-    return Cell(["" if row.half_width_percent is None else f"{row.half_width_percent:.1f} %"])
+def _within(row: Row) -> TableCell:
+    return TableCell(["" if row.half_width_percent is None else f"{row.half_width_percent:.1f} %"])
 
 
 def _remarks(rows: Sequence[Row]) -> Iterable[Block]:
     names = names_of(rows, model=False)
     lines: list[Line] = [
-        [Said(name), ": ", Said(row.verdict), ", ", Said(row.verdict_reason)]
+        [TextSpan(name), ": ", TextSpan(row.verdict), ", ", TextSpan(row.verdict_reason)]
         for name, row in zip(names, rows, strict=True)
-        if row.verdict != Verdict.VALID
+        if row.verdict != RowVerdict.VALID
     ]
     if lines:
         yield Bullets(lines)
@@ -169,7 +174,7 @@ def comparison(report: Report) -> Section | None:
     """Each row beside the quickest of its model, and all beside other results."""
     blocks: list[Block] = []
     if report.against_name:
-        blocks.append(Heading(["Beside ", Said(report.against_name)]))
+        blocks.append(Heading(["Beside ", TextSpan(report.against_name)]))
         blocks += _pairs(
             report.against,
             "The ratio is that of the times here to the times there: below 1 it is quicker here.",
@@ -194,24 +199,29 @@ def _pairs(pairs: Sequence[Named], told: str) -> Iterable[Block]:
     yield Paragraph([told])
     if (drawn := ratios(pairs[:MAX_BARS])) is not None:
         yield Figures([drawn], told=False)
-    heads = [Head("measurement"), Head("word"), Head("ratio", True), Head("95 % interval", True)]
-    heads += [Head("base ms", True), Head("ms", True), Head("remark")]
+    heads = [
+        ColumnHead("measurement"),
+        ColumnHead("word"),
+        ColumnHead("ratio", True),
+        ColumnHead("95 % interval", True),
+    ]
+    heads += [ColumnHead("base ms", True), ColumnHead("ms", True), ColumnHead("remark")]
     lines = []
     for name, pair in pairs:
         said = pair.said
         ends = "" if said.low is None or said.high is None else f"{said.low:.3f} – {said.high:.3f}"
-        word = Cell([str(said.word)], _TONES[said.word]) if said.ratio is not None else Cell(["–"])
+        word = TableCell([str(said.word)], _TONES[said.word]) if said.ratio is not None else TableCell(["–"])
         why = said.why if said.word == "AMBIGUOUS" or said.low is None else ""
-        remark: list[Span] = [Said("; ".join(filter(None, (why, pair.note))))]
+        remark: list[Span] = [TextSpan("; ".join(filter(None, (why, pair.note))))]
         lines.append(
             [
                 text(name),
                 word,
-                Cell(["" if said.ratio is None else f"{said.ratio:.3f}"]),
-                Cell([ends]),
+                TableCell(["" if said.ratio is None else f"{said.ratio:.3f}"]),
+                TableCell([ends]),
                 number(pair.a.inference_ms_median if pair.a else None),
                 number(pair.b.inference_ms_median if pair.b else None),
-                Cell(remark),
+                TableCell(remark),
             ]
         )
     yield Table(["Ratios with their intervals"], heads, lines)
@@ -223,7 +233,7 @@ def _pairs(pairs: Sequence[Named], told: str) -> Iterable[Block]:
 def distributions(report: Report) -> Section | None:
     """Two pictures of each task."""
     done = [
-        result for result in report.results if any(result.samples) and result.row.status is Status.COMPLETE
+        result for result in report.results if any(result.samples) and result.row.status is RowStatus.COMPLETE
     ]
     if not done:
         return None
@@ -237,7 +247,7 @@ def distributions(report: Report) -> Section | None:
     for name, result in list(zip(names, done, strict=True))[:MAX_PICTURES]:
         row, launches = result.row, launches_of(result)
         drawn = [distribution_of(row, launches), trace_of(row, launches, warmups_of(result))]
-        blocks.append(Heading([Said(name)]))
+        blocks.append(Heading([TextSpan(name)]))
         if row.per_sample is not None and row.per_sample > 1:
             blocks.append(
                 Paragraph([f"Too short for the clock: each dot is the mean of {row.per_sample} inferences."])
@@ -276,13 +286,20 @@ def _outliers(row: Row) -> str:
 def failures(report: Report) -> Section | None:
     """What has no figure, and why."""
     rows = [
-        row for row in report.rows if row.status is not Status.COMPLETE or row.inference_ms_median is None
+        row for row in report.rows if row.status is not RowStatus.COMPLETE or row.inference_ms_median is None
     ]
     detail = report.stored.detail if report.stored is not None else ""
     if not rows and not detail:
         return None
-    blocks: list[Block] = [Paragraph([Said(detail)])] if detail else []
-    heads = [Head("task"), Head("model"), Head("unit"), Head("device"), Head("status"), Head("why")]
+    blocks: list[Block] = [Paragraph([TextSpan(detail)])] if detail else []
+    heads = [
+        ColumnHead("task"),
+        ColumnHead("model"),
+        ColumnHead("unit"),
+        ColumnHead("device"),
+        ColumnHead("status"),
+        ColumnHead("why"),
+    ]
     lines = [
         [
             task_cell(row),

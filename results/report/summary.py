@@ -8,11 +8,11 @@ from typing import Final
 
 from results.report.drawing import digits
 from results.report.facts import Report, instant
-from results.report.page import Bullets, Line, Paragraph, Said, Section, Span
+from results.report.page import Bullets, Line, Paragraph, Section, Span, TextSpan
 from results.row.replicas import disagreements
-from results.row.row import Row, Status
+from results.row.row import Row, RowStatus
 from results.row.simulated import counting, marked
-from results.row.verdict import Verdict
+from results.row.verdict import RowVerdict
 from swarm.base.plural import count
 
 NAMED: Final = 6
@@ -23,7 +23,7 @@ MODELS: Final = 12
 
 def facts_of(report: Report) -> list[tuple[str, Line]]:
     """What stands below the title."""
-    found: list[tuple[str, Line]] = [("campaign", [Said(report.campaign, code=True)])]
+    found: list[tuple[str, Line]] = [("campaign", [TextSpan(report.campaign, code=True)])]
     if (stored := report.stored) is not None:
         when: list[Span] = [instant(stored.created)]
         if stored.ended is not None:
@@ -32,7 +32,7 @@ def facts_of(report: Report) -> list[tuple[str, Line]]:
     found.append(("status", [report.status]))
     schedulers = sorted({task.scheduler for task in report.asked})
     if schedulers:
-        found.append(("submitted by", [Said(schedulers[0], code=True)]))
+        found.append(("submitted by", [TextSpan(schedulers[0], code=True)]))
     devices = _devices(report.rows)
     if devices:
         found.append(("devices", listed(devices)))
@@ -56,7 +56,7 @@ def summary(report: Report) -> Section:
 
 def _ended(report: Report) -> Line:
     states = Counter(row.status for row in report.rows)
-    told = ", ".join(f"{states[status]} {str(status).lower()}" for status in Status if states[status])
+    told = ", ".join(f"{states[status]} {str(status).lower()}" for status in RowStatus if states[status])
     line = f"{count(report.tasks, 'task')}: {told or 'none has ended'}"
     left = report.tasks - len(report.rows)
     if report.open or left > 0:
@@ -89,7 +89,7 @@ def _quickest(report: Report) -> Iterable[Line]:
         rows = report.of_model(model)
         words = {pair.b.job_id: str(pair.said.word) for _, pair in report.within if pair.b is not None}
         first = rows[0]
-        line: list[Span] = [Said(model), ": "]
+        line: list[Span] = [TextSpan(model), ": "]
         if len(rows) > 1:
             line += ["the lowest median is ", *_time(first), ", on ", *where(first)]
         else:
@@ -108,7 +108,7 @@ def _quickest(report: Report) -> Iterable[Line]:
 def _trust(report: Report) -> Iterable[Line]:
     if report.done:
         verdicts = Counter(row.verdict for row in report.done)
-        good, pretended = verdicts.pop(Verdict.VALID, 0), verdicts.pop(Verdict.SIMULATED, 0)
+        good, pretended = verdicts.pop(RowVerdict.VALID, 0), verdicts.pop(RowVerdict.SIMULATED, 0)
         measured = len(report.done) - pretended
         if not measured:
             yield ["Nothing was measured: all figures are of simulations."]
@@ -118,14 +118,14 @@ def _trust(report: Report) -> Iterable[Line]:
             told = ", ".join(f"{number} {word}" for word, number in verdicts.most_common())
             yield [
                 f"{good} of {measured} measurements are valid; ",
-                Said(told),
+                TextSpan(told),
                 (
                     ": these figures are what was measured, under conditions that a repeat may not have. "
                     "The reasons stand below each table."
                 ),
             ]
     for told in disagreements(report.rows):
-        yield [Said(told), "."]
+        yield [TextSpan(told), "."]
     if report.findings is None:
         yield ["Too large to be verified while it was written: see the last section for how to do that."]
         return
@@ -153,7 +153,7 @@ def _beside(report: Report) -> Iterable[Line]:
         ", ".join(f"{number} {word}" for word, number in words.most_common()) or "nothing could be compared"
     )
     yield [
-        "Beside ", Said(report.against_name), f": {told}" + (f"; {lone} not compared" if lone else "") + ".",
+        "Beside ", TextSpan(report.against_name), f": {told}" + (f"; {lone} not compared" if lone else "") + ".",
     ]  # fmt: skip
 
 
@@ -168,9 +168,9 @@ def _time(row: Row) -> list[Span]:
 def where(row: Row) -> list[Span]:
     """Device, unit, threads and batch."""
     line: list[Span] = [
-        Said(marked(row.device_name or "no device", row.simulated)),
+        TextSpan(marked(row.device_name or "no device", row.simulated)),
         " · ",
-        Said(row.compute_units),
+        TextSpan(row.compute_units),
     ]
     if row.threads is not None:
         line.append(f" · {count(row.threads, 'thread')}")
@@ -196,7 +196,7 @@ def listed(names: Sequence[str]) -> list[Span]:
     for at, name in enumerate(shown):
         if at:
             found.append(" and " if at == len(names) - 1 else ", ")
-        found.append(Said(name))
+        found.append(TextSpan(name))
     return [*found, f" and {len(names) - len(shown)} more"] if len(shown) < len(names) else found
 
 

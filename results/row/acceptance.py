@@ -9,8 +9,8 @@ from protocol.errors import RemoteProtocolError
 from protocol.messages.work import Result
 from protocol.values.record import Record, read_record, record_message
 from protocol.values.task import Task
-from protocol.words import Outcome, Reason
-from results.row.record import Observed, observe
+from protocol.words import Reason, RunOutcome
+from results.row.record import RecordView, observe
 from results.row.stats import MAX_LAUNCHES
 from swarm.net.identity import verify
 
@@ -34,9 +34,9 @@ def check(result: Result, body: bytes, peer: str, task: Task, task_body: bytes) 
     for name, values in asked.items():
         if len(set(values)) != 1:
             raise RemoteProtocolError(f"the record of {result.task} has another {name} than was asked for")
-    if record.outcome is Outcome.COMPLETE:
+    if record.outcome is RunOutcome.COMPLETE:
         check_whole(record, task)
-    if record.outcome is Outcome.FAILED and record.reason is None:
+    if record.outcome is RunOutcome.FAILED and record.reason is None:
         raise RemoteProtocolError(f"the record of {result.task} failed without a reason")
     return record
 
@@ -75,7 +75,7 @@ def check_whole(record: Record, task: Task) -> None:
             )
 
 
-def check_sense(record: Record, task: Task, observed: Observed) -> None:
+def check_sense(record: Record, task: Task, observed: RecordView) -> None:
     """What no measurement can show, whatever was measured: `RemoteProtocolError`."""
     ran, asked = record.ran, task.measure.threads
     if ran is not None and asked is not None and ran.threads > asked:
@@ -101,7 +101,7 @@ def not_as_asked(record: Record, task: Task) -> tuple[Reason, str] | None:
 
     None when there is nothing of the kind to say.
     """
-    if record.outcome is not Outcome.COMPLETE or record.ran is None:
+    if record.outcome is not RunOutcome.COMPLETE or record.ran is None:
         return None
     if record.ran.unit != task.unit:
         words = f"{task.unit} was asked for, {record.ran.unit} ran the model"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, Literal
 
 from protocol.values.record import Accelerator, LoadSample, Record, Timing
-from results.row.record import Launch, Observed
+from results.row.record import RecordLaunch, RecordView
 from results.row.stats import centre, median, outliers, summarise
 from results.row.verdict import judge, mean_share, stall_share
 
@@ -43,7 +43,7 @@ Access = Literal["white", "gray", "black"]
 
 def measured(
     record: Record,
-    observed: Observed,
+    observed: RecordView,
     *,
     precision: float | None,
     batch: int | None = None,
@@ -77,7 +77,7 @@ def measured(
     return found
 
 
-def crowded(record: Record, observed: Observed) -> bool:
+def crowded(record: Record, observed: RecordView) -> bool:
     """Whether the run's own threads wait for each other, so that something that waited says nothing of others: on more threads than cores
     always; on as many at times, and then others' share says whether it was theirs.
     """
@@ -98,7 +98,7 @@ def access(record: Record) -> Access:
     return "gray" if "access: gray" in ran.providers else "black"
 
 
-def _loads(record: Record, observed: Observed) -> dict[str, object]:
+def _loads(record: Record, observed: RecordView) -> dict[str, object]:
     """A cold load is told apart; where there is no other, it is all that is known of loading."""
     load = summarise(observed.fresh or observed.cold)
     warm = summarise(observed.warm)
@@ -118,7 +118,7 @@ def _loads(record: Record, observed: Observed) -> dict[str, object]:
     }
 
 
-def _inferences(record: Record, observed: Observed, batch: int | None) -> dict[str, object]:
+def _inferences(record: Record, observed: RecordView, batch: int | None) -> dict[str, object]:
     timings, launches = record.timings, [launch.samples for launch in observed.launches]
     run, middle, odd = summarise(observed.runs), centre(launches), outliers(launches)
     per_sample = max(timing.per_sample for timing in timings)
@@ -157,7 +157,7 @@ def _inferences(record: Record, observed: Observed, batch: int | None) -> dict[s
     }
 
 
-def _host(launches: Sequence[Launch]) -> dict[str, object]:
+def _host(launches: Sequence[RecordLaunch]) -> dict[str, object]:
     hosts = [launch.host for launch in launches]
     clocks = [host.clock_mhz for host in hosts if host.clock_mhz is not None]
     temperatures = [host.temperature_c for host in hosts if host.temperature_c is not None]
@@ -198,7 +198,7 @@ def _cpu_percent(record: Record) -> float | None:
     return _percent(sum(one.cpu_s for one in record.timings), wall_s)
 
 
-def _beside(record: Record, observed: Observed) -> dict[str, object]:
+def _beside(record: Record, observed: RecordView) -> dict[str, object]:
     """Figures and series: those with a column, and the other figures in one."""
     found: dict[str, object] = {}
     for name, field in SERIES.items():

@@ -8,13 +8,21 @@ from functools import cached_property
 from typing import Final
 
 from protocol.errors import RemoteProtocolError
-from protocol.values.record import BLOCK_FIELDS, MAX_SAMPLES, Host, LoadSample, Record, Timing, unpack_samples
+from protocol.values.record import (
+    BLOCK_FIELDS,
+    MAX_SAMPLES,
+    HostLoad,
+    LoadSample,
+    Record,
+    Timing,
+    unpack_samples,
+)
 
 MAX_BLOCKS: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class RecordBlock:
     """A stretch of timed inferences and how the host was meanwhile. None: its system does not tell."""
 
     samples: int
@@ -25,7 +33,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class RecordLaunch:
     """What one launch timed; nanoseconds, in order."""
 
     samples: tuple[int, ...]
@@ -33,12 +41,12 @@ class Launch:
     per_sample: int = 1
     """Inferences behind each sample, which is their mean."""
     wall_s: float = 0.0
-    blocks: tuple[Block, ...] = ()
-    host: Host = field(default_factory=Host)
+    blocks: tuple[RecordBlock, ...] = ()
+    host: HostLoad = field(default_factory=HostLoad)
 
 
 @dataclass(frozen=True)
-class Observed:
+class RecordView:
     """The raw times of a record, unpacked, in nanoseconds and in order."""
 
     loads: tuple[int, ...] = ()
@@ -49,7 +57,7 @@ class Observed:
     """The others."""
     warm: tuple[int, ...] = ()
     """Once more in the same process; not among `loads`."""
-    launches: tuple[Launch, ...] = ()
+    launches: tuple[RecordLaunch, ...] = ()
     series: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @cached_property
@@ -68,7 +76,7 @@ class Observed:
         return sum(len(launch.samples) * launch.per_sample for launch in self.launches)
 
 
-def observe(record: Record) -> Observed:
+def observe(record: Record) -> RecordView:
     """The raw times in `record`.
 
     Raises `RemoteProtocolError` for samples that are not in the protocol's form, or for more than `MAX_SAMPLES` of a kind in all.
@@ -80,7 +88,7 @@ def observe(record: Record) -> Observed:
     )
     launches = tuple(_launch(timing, timed, warmed, blocks) for timing in record.timings)
     series = _Bounded("times in series")
-    return Observed(
+    return RecordView(
         loads=_loads(record.loads, "cold", "fresh"),
         cold=_loads(record.loads, "cold"),
         fresh=_loads(record.loads, "fresh"),
@@ -108,24 +116,24 @@ def _loads(loads: Iterable[LoadSample], *kinds: str) -> tuple[int, ...]:
     return tuple(load.ns for load in loads if load.kind in kinds)
 
 
-def _launch(timing: Timing, timed: _Bounded, warmed: _Bounded, blocks: _Bounded) -> Launch:
+def _launch(timing: Timing, timed: _Bounded, warmed: _Bounded, blocks: _Bounded) -> RecordLaunch:
     samples = timed.unpack(timing.samples)
-    return Launch(
+    return RecordLaunch(
         samples=samples,
         warmup=warmed.unpack(timing.warmup),
         per_sample=timing.per_sample,
         wall_s=timing.wall_s,
         blocks=() if timing.blocks is None else _blocks(blocks.unpack(timing.blocks), len(samples)),
-        host=timing.host or Host(),
+        host=timing.host or HostLoad(),
     )
 
 
-def _blocks(numbers: tuple[int, ...], samples: int) -> tuple[Block, ...]:
+def _blocks(numbers: tuple[int, ...], samples: int) -> tuple[RecordBlock, ...]:
     width = len(BLOCK_FIELDS)
     if len(numbers) % width:
         raise RemoteProtocolError("bad record: a block is cut off")
     found = tuple(
-        Block(count, wall, cpu, stall - 1 if stall else None, switches - 1 if switches else None)
+        RecordBlock(count, wall, cpu, stall - 1 if stall else None, switches - 1 if switches else None)
         for count, wall, cpu, stall, switches in zip(
             *(numbers[at::width] for at in range(width)), strict=True
         )

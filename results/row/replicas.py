@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Final
 
-from results.row.row import Row, Status
+from results.row.row import Row, RowStatus
 
 APART: Final = 0.05
 
@@ -30,11 +30,11 @@ def compare_replicas(rows: Sequence[Row]) -> list[Row]:
     """`rows` of one campaign with what each replica's comparison came to; others are left as they are."""
     groups: dict[tuple[str, int], list[Row]] = {}
     for row in rows:
-        if row.replica is not None and row.status is Status.COMPLETE:
+        if row.replica is not None and row.status is RowStatus.COMPLETE:
             groups.setdefault(_group(row, row.replica), []).append(row)
     return [
         row.model_copy(update=_compared(row, groups[_group(row, row.replica)]))
-        if row.replica is not None and row.status is Status.COMPLETE
+        if row.replica is not None and row.status is RowStatus.COMPLETE
         else row
         for row in rows
     ]

@@ -20,12 +20,12 @@ from protocol.words import Reason
 from results.row.figures import measured
 from results.row.fingerprint import fingerprint
 from results.row.record import observe
-from results.row.verdict import Verdict
+from results.row.verdict import RowVerdict
 
 GB: Final = 1024**3
 
 
-class Status(StrEnum):
+class RowStatus(StrEnum):
     """How a task stands; the last two only while its campaign runs."""
 
     COMPLETE = "Complete"
@@ -36,15 +36,15 @@ class Status(StrEnum):
     RUNNING = "Running"
 
 
-_STATUS: Final[dict[TaskState, Status]] = {
-    TaskState.PENDING: Status.PENDING,
-    TaskState.COMMITTING: Status.PENDING,
-    TaskState.QUEUED: Status.PENDING,
-    TaskState.LEASED: Status.RUNNING,
-    TaskState.RUNNING: Status.RUNNING,
-    TaskState.SUCCEEDED: Status.COMPLETE,
-    TaskState.FAILED: Status.FAILED,
-    TaskState.CANCELLED: Status.CANCELLED,
+_STATUS: Final[dict[TaskState, RowStatus]] = {
+    TaskState.PENDING: RowStatus.PENDING,
+    TaskState.COMMITTING: RowStatus.PENDING,
+    TaskState.QUEUED: RowStatus.PENDING,
+    TaskState.LEASED: RowStatus.RUNNING,
+    TaskState.RUNNING: RowStatus.RUNNING,
+    TaskState.SUCCEEDED: RowStatus.COMPLETE,
+    TaskState.FAILED: RowStatus.FAILED,
+    TaskState.CANCELLED: RowStatus.CANCELLED,
 }
 
 
@@ -68,7 +68,7 @@ class Row(BaseModel):
     )
 
     # the contract
-    status: Status
+    status: RowStatus
     """Complete, Failed, Cancelled or, when another scheduler carries the task on, Adopted (Pending or Running while the campaign runs)."""
     job_id: str
     """The task: campaign id and number."""
@@ -345,7 +345,7 @@ def make_row(
     """The row of `task`. `record`: that of the attempt that decided it, if one did; `reason`, `detail`, `attempt` and `device` (a name)
     are the scheduler's own and stand where the record says nothing.
     """
-    status = Status.ADOPTED if reason is Reason.ADOPTED else _STATUS[state]
+    status = RowStatus.ADOPTED if reason is Reason.ADOPTED else _STATUS[state]
     base = Row(
         status=status,
         job_id=task.task,
@@ -366,7 +366,7 @@ def make_row(
     )
     if record is None:
         return base
-    failed = status is not Status.COMPLETE
+    failed = status is not RowStatus.COMPLETE
     row = base.model_copy(update=_context(record) | {"fingerprint": fingerprint(task, record)})
     if failed and not row.reason:
         row = row.model_copy(update={"reason": str(record.reason or "")})
@@ -377,7 +377,7 @@ def make_row(
     try:
         observed = observe(record)
     except RemoteProtocolError as exc:
-        return row.model_copy(update={"verdict": str(Verdict.UNREADABLE), "verdict_reason": str(exc)})
+        return row.model_copy(update={"verdict": str(RowVerdict.UNREADABLE), "verdict_reason": str(exc)})
     told = measured(
         record,
         observed,

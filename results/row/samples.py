@@ -12,8 +12,8 @@ from itertools import pairwise
 from typing import Final
 
 from protocol.values.record import Record
-from results.row.form import Form
-from results.row.record import Launch, Observed
+from results.row.form import JsonModel
+from results.row.record import RecordLaunch, RecordView
 from results.row.stats import MILD, SEVERE, middle, nearest_rank
 
 LOG_FROM: Final = 8.0
@@ -22,7 +22,7 @@ MIN_BARS: Final = 12
 MAX_BARS: Final = 60
 
 
-class Points(Form):
+class Points(JsonModel):
     """Samples in their order, each with its place: where they were thinned, places are missing."""
 
     at: tuple[int, ...]
@@ -30,7 +30,7 @@ class Points(Form):
     ns: tuple[int, ...]
 
 
-class LaunchSamples(Form):
+class LaunchSamples(JsonModel):
     """What one launch timed."""
 
     launch: int
@@ -54,7 +54,7 @@ class LaunchSamples(Form):
     warmup: Points
 
 
-class Bars(Form):
+class Bars(JsonModel):
     """All timed samples, counted. Bar i reaches from edge i up to edge i + 1."""
 
     log: bool
@@ -63,7 +63,7 @@ class Bars(Form):
     counts: tuple[int, ...]
 
 
-class LoadTime(Form):
+class LoadTime(JsonModel):
     """One load of the model."""
 
     ms: float
@@ -71,7 +71,7 @@ class LoadTime(Form):
     """cold, fresh or warm."""
 
 
-class Series(Form):
+class Series(JsonModel):
     """Other times by name, such as those to the first token."""
 
     count: int
@@ -79,7 +79,7 @@ class Series(Form):
     points: Points
 
 
-class Samples(Form):
+class Samples(JsonModel):
     """Everything that was timed in the attempt that decided a task."""
 
     task: str
@@ -93,7 +93,7 @@ class Samples(Form):
     series: dict[str, Series]
 
 
-def samples_of(task: str, record: Record, observed: Observed, points: int | None = None) -> Samples:
+def samples_of(task: str, record: Record, observed: RecordView, points: int | None = None) -> Samples:
     """Of a record and the same unpacked. `points`: about so many timed samples in all, and as many of every other sort; None: all."""
     whole = sum(len(launch.samples) for launch in observed.launches)
     warmed = sum(len(launch.warmup) for launch in observed.launches)
@@ -126,7 +126,7 @@ def _part(points: int | None, whole: int) -> float | None:
 
 
 def _launch(
-    number: int, launch: Launch, began_s: float, timed: float | None, warmed: float | None
+    number: int, launch: RecordLaunch, began_s: float, timed: float | None, warmed: float | None
 ) -> LaunchSamples:
     ordered = sorted(launch.samples)
     mild = severe = None

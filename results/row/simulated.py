@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, Protocol, TypeVar
 
-from results.row.verdict import Verdict
+from results.row.verdict import RowVerdict
 from swarm.base.text import safe_text
 
 MARK: Final = "(simulation)"
@@ -43,7 +43,7 @@ Judged = TypeVar("Judged", bound=HasVerdict)
 def counting(found: Iterable[Judged]) -> list[Judged]:
     """Those whose numbers stand together: what was measured. Simulations only where there is nothing else."""
     known = list(found)
-    return [one for one in known if one.verdict != Verdict.SIMULATED] or known
+    return [one for one in known if one.verdict != RowVerdict.SIMULATED] or known
 
 
 def marked(name: str, simulated: bool | None) -> str:

@@ -36,7 +36,7 @@ FOLLOWS: Final = (8, 18, 30, 47, 68, 96, 131, 172, 222, 282, 353, 433, 526, 629,
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class SampleSummary:
     """Of a list of times, in milliseconds."""
 
     n: int
@@ -87,18 +87,18 @@ class Outliers:
     """More than 5 median absolute deviations from the median."""
 
 
-def summarise(samples: Sequence[int]) -> Summary:
+def summarise(samples: Sequence[int]) -> SampleSummary:
     """`samples` in nanoseconds, summed exactly as integers and rounded once."""
     n = len(samples)
     if n == 0:
-        return Summary(0)
+        return SampleSummary(0)
     ordered = sorted(samples)
     total = sum(ordered)
     stddev = None
     if n > 1:
         squares = sum(sample * sample for sample in ordered)
         stddev = math.sqrt((n * squares - total * total) / (n * (n - 1))) / 1e6
-    return Summary(
+    return SampleSummary(
         n=n,
         first=samples[0] / 1e6,
         median=middle(ordered) / 1e6,

@@ -11,7 +11,7 @@ from protocol.values.task import read_task
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class Variant:
     """As the signed task says it. None: nothing was said."""
 
     threads: int | None = None
@@ -23,18 +23,18 @@ class Way:
         return unit + threads + ("" if self.batch is None else f", batch {self.batch}")
 
 
-UNSAID: Final = Way()
+UNSAID: Final = Variant()
 
 
-def way_of(body: bytes) -> Way:
+def way_of(body: bytes) -> Variant:
     """Of a task by its canonical bytes; of one that cannot be read nothing is told."""
     try:
         measure = read_task(body).measure
     except RemoteProtocolError:
         return UNSAID
-    return Way(measure.threads, measure.batch)
+    return Variant(measure.threads, measure.batch)
 
 
-def ways_of(bodies: Mapping[str, bytes]) -> dict[str, Way]:
+def ways_of(bodies: Mapping[str, bytes]) -> dict[str, Variant]:
     """The same of several, by id."""
     return {task: way_of(body) for task, body in bodies.items()}

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Final
 
 from protocol.values.record import Accelerator
-from results.row.record import Launch, Observed
+from results.row.record import RecordLaunch, RecordView
 from results.row.stats import MIN_LAUNCHES, Centre, centre, follows, launch_medians, median, nearest_rank
 from swarm.base.plural import count
 
@@ -44,7 +44,7 @@ CLOCK: Final = 0.75
 PRETENDED: Final = "a simulation: its figures come from a script, nothing was measured"
 
 
-class Verdict(StrEnum):
+class RowVerdict(StrEnum):
     """What the numbers of a complete row are worth."""
 
     VALID = "valid"
@@ -70,61 +70,61 @@ class Verdict(StrEnum):
 
 
 _GRAVEST: Final = (
-    Verdict.SIMULATED,
-    Verdict.UNCHECKED,
-    Verdict.FEW_RUNS,
-    Verdict.THROTTLED,
-    Verdict.BUSY_HOST,
-    Verdict.DRIFT,
-    Verdict.BIMODAL,
-    Verdict.NOISY,
+    RowVerdict.SIMULATED,
+    RowVerdict.UNCHECKED,
+    RowVerdict.FEW_RUNS,
+    RowVerdict.THROTTLED,
+    RowVerdict.BUSY_HOST,
+    RowVerdict.DRIFT,
+    RowVerdict.BIMODAL,
+    RowVerdict.NOISY,
 )
-MEANS: Final[dict[Verdict, tuple[str, str]]] = {
-    Verdict.VALID: (
+MEANS: Final[dict[RowVerdict, tuple[str, str]]] = {
+    RowVerdict.VALID: (
         "The outputs are right, the median is known as closely as asked, and nothing that was seen of the device speaks against it.",
         "",
     ),
-    Verdict.SIMULATED: (
+    RowVerdict.SIMULATED: (
         "These figures come from a script, or from a device that is not there: they say nothing of any device or model.",
         "measure on a real unit, such as CPU (ONNX)",
     ),
-    Verdict.UNCHECKED: (
+    RowVerdict.UNCHECKED: (
         "Nobody knows whether the device computed the right thing: the times are real, the outputs may not be.",
         "measure with check: reference, or look at max_error where the outputs differ",
     ),
-    Verdict.FEW_RUNS: (
+    RowVerdict.FEW_RUNS: (
         "How far the median may lie from what another day would give cannot be said from so few launches.",
         f"measure with loads: {MIN_LAUNCHES} or more and at least four runs for each of them, or with precision: 2%",
     ),
-    Verdict.THROTTLED: (
+    RowVerdict.THROTTLED: (
         "The device slowed itself down while it was measured: a cool one would be quicker.",
         "let it cool, give it air or power, and measure again",
     ),
-    Verdict.BUSY_HOST: (
+    RowVerdict.BUSY_HOST: (
         "Other programs took part of the device while it was measured: alone it would be quicker.",
         "end what runs beside, and measure again",
     ),
-    Verdict.DRIFT: (
+    RowVerdict.DRIFT: (
         "Later times differ from earlier ones: something changed meanwhile, so one number does not say it all.",
         "look at the launches in their order below; measure again, or for longer",
     ),
-    Verdict.BIMODAL: (
+    RowVerdict.BIMODAL: (
         "The launches fall into two groups, as where two sorts of cores or two memory layouts are in play: the median is of one of them.",
         "look at both groups below; more launches tell how often each comes",
     ),
-    Verdict.NOISY: (
+    RowVerdict.NOISY: (
         "The times scatter more than asked: the median may be off by as much as is told.",
         "measure with more launches (loads:), or end what runs beside",
     ),
-    Verdict.UNREADABLE: ("The samples in the record cannot be read, so no number was made of them.", ""),
+    RowVerdict.UNREADABLE: ("The samples in the record cannot be read, so no number was made of them.", ""),
 }
 """For somebody who sees the word for the first time: what it says of the numbers, and what would help."""
 
-Finding = tuple[Verdict, str]
+Finding = tuple[RowVerdict, str]
 
 
 def judge(
-    observed: Observed,
+    observed: RecordView,
     *,
     agrees: bool | None,
     precision: float | None = None,
@@ -148,7 +148,7 @@ def judge(
 
 
 def findings(
-    observed: Observed,
+    observed: RecordView,
     *,
     agrees: bool | None,
     precision: float | None = None,
@@ -159,7 +159,7 @@ def findings(
     """Each reason of its own, the gravest first; at least one, as `valid` has a reason too. Arguments as of `judge`."""
     launches = [launch for launch in observed.launches if launch.samples]
     found = [
-        *([(Verdict.SIMULATED, PRETENDED)] if simulated else []),
+        *([(RowVerdict.SIMULATED, PRETENDED)] if simulated else []),
         *_checked(agrees),
         *_enough(launches),
         *_throttled(launches, accelerator),
@@ -172,7 +172,7 @@ def findings(
         why = (
             f"checked; {count(len(launches), 'launch', 'launches')}, the median within ±{(width or 0.0):.1%}"
         )
-        return [(Verdict.VALID, why)]
+        return [(RowVerdict.VALID, why)]
     return sorted(found, key=lambda item: _GRAVEST.index(item[0]))
 
 
@@ -180,21 +180,21 @@ def _checked(agrees: bool | None) -> list[Finding]:
     if agrees:
         return []
     why = "outputs not compared with a reference" if agrees is None else "outputs differ from the reference"
-    return [(Verdict.UNCHECKED, why)]
+    return [(RowVerdict.UNCHECKED, why)]
 
 
-def _enough(launches: Sequence[Launch]) -> list[Finding]:
+def _enough(launches: Sequence[RecordLaunch]) -> list[Finding]:
     if len(launches) >= MIN_LAUNCHES:
         return []
     runs = sum(len(launch.samples) for launch in launches)
     told = f"{count(runs, 'timed inference')} in {count(len(launches), 'launch', 'launches')}"
-    return [(Verdict.FEW_RUNS, f"{told}, {MIN_LAUNCHES} launches are needed for an interval")]
+    return [(RowVerdict.FEW_RUNS, f"{told}, {MIN_LAUNCHES} launches are needed for an interval")]
 
 
 # -- the host --------------------------------------------------------------------------------------------------------------------
 
 
-def _throttled(launches: Sequence[Launch], accelerator: Accelerator | None) -> list[Finding]:
+def _throttled(launches: Sequence[RecordLaunch], accelerator: Accelerator | None) -> list[Finding]:
     found = []
     times = sum(launch.host.throttles or 0 for launch in launches)
     if times:
@@ -204,30 +204,30 @@ def _throttled(launches: Sequence[Launch], accelerator: Accelerator | None) -> l
         found.append(f"the clock fell from {max(clocks):.0f} to {min(clocks):.0f} MHz")
     if accelerator is not None and accelerator.throttled:
         found.append(f"the accelerator was slowed: {', '.join(accelerator.throttled)}")
-    return [(Verdict.THROTTLED, why) for why in found]
+    return [(RowVerdict.THROTTLED, why) for why in found]
 
 
-def _busy(launches: Sequence[Launch], crowded: bool) -> list[Finding]:
+def _busy(launches: Sequence[RecordLaunch], crowded: bool) -> list[Finding]:
     shares = (
         (None if crowded else stall_share(launches), STALLED, "of the time something waited for a processor"),
         (mean_share(launches, "others"), OTHERS, "of the processors' time went to other work"),
         (mean_share(launches, "steal"), STOLEN, "of the processors' time was taken by the hypervisor"),
     )
     return [
-        (Verdict.BUSY_HOST, f"{share:.0%} {words}")
+        (RowVerdict.BUSY_HOST, f"{share:.0%} {words}")
         for share, limit, words in shares
         if share is not None and share > limit
     ]
 
 
-def stall_share(launches: Iterable[Launch]) -> float | None:
+def stall_share(launches: Iterable[RecordLaunch]) -> float | None:
     """Of the wall time of the blocks that tell it; at most 1."""
     told = [block for launch in launches for block in launch.blocks if block.stall_ns is not None]
     wall = sum(block.wall_ns for block in told)
     return min(sum(block.stall_ns or 0 for block in told) / wall, 1.0) if wall else None
 
 
-def mean_share(launches: Iterable[Launch], name: str) -> float | None:
+def mean_share(launches: Iterable[RecordLaunch], name: str) -> float | None:
     """`others` or `steal` of the launches that tell it, by their wall time."""
     told = [
         (share, launch.wall_s) for launch in launches if (share := getattr(launch.host, name)) is not None
@@ -241,7 +241,7 @@ def mean_share(launches: Iterable[Launch], name: str) -> float | None:
 # -- the times ---------------------------------------------------------------------------------------------------------------------
 
 
-def _steady(launches: Sequence[Launch]) -> list[Finding]:
+def _steady(launches: Sequence[RecordLaunch]) -> list[Finding]:
     """A change from one launch to the next, else two modes, else launches that follow each other; and a change within the launches."""
     medians = launch_medians([launch.samples for launch in launches])
     found = change(medians) or modes(medians) or waves(medians)
@@ -260,7 +260,7 @@ def change(medians: Sequence[float]) -> Finding | None:
                 best = (step, at)
     if best is None:
         return None
-    return Verdict.DRIFT, f"launch {best[1] + 1} and later {best[0]:+.0%} against those before"
+    return RowVerdict.DRIFT, f"launch {best[1] + 1} and later {best[0]:+.0%} against those before"
 
 
 def waves(medians: Sequence[float]) -> Finding | None:
@@ -270,7 +270,7 @@ def waves(medians: Sequence[float]) -> Finding | None:
     if spread <= CLOSE or not follows(medians):
         return None
     return (
-        Verdict.DRIFT,
+        RowVerdict.DRIFT,
         f"the launches follow each other within {spread:.1%}: the interval may be too narrow",
     )
 
@@ -286,11 +286,11 @@ def modes(medians: Sequence[float]) -> Finding | None:
         gap = high[0] - low[-1]
         if whole and gap / whole > MODES and gap > 2 * max(low[-1] - low[0], high[-1] - high[0]):
             told = f"{count(at, 'launch', 'launches')} at {median(low) / 1e6:.4g} ms, {len(high)} at {median(high) / 1e6:.4g} ms"
-            return Verdict.BIMODAL, f"two modes: {told}"
+            return RowVerdict.BIMODAL, f"two modes: {told}"
     return None
 
 
-def _halves(launches: Sequence[Launch]) -> Finding | None:
+def _halves(launches: Sequence[RecordLaunch]) -> Finding | None:
     """The second half of the launches' samples against the first: the middle launch says it."""
     steps = []
     for launch in launches:
@@ -301,22 +301,24 @@ def _halves(launches: Sequence[Launch]) -> Finding | None:
     step = median(steps) if steps else 0.0
     if abs(step) <= DRIFT:
         return None
-    return Verdict.DRIFT, f"second half {step:+.0%} against the first"
+    return RowVerdict.DRIFT, f"second half {step:+.0%} against the first"
 
 
-def _narrow(launches: Sequence[Launch], precision: float | None) -> list[Finding]:
+def _narrow(launches: Sequence[RecordLaunch], precision: float | None) -> list[Finding]:
     found: Centre = centre([launch.samples for launch in launches])
     width, asked = found.half_width, NOISY if precision is None else precision
     if width is not None:
         if width <= asked:
             return []
         wanted = f"±{asked:.1%} {'is the limit' if precision is None else 'was asked for'}"
-        return [(Verdict.NOISY, f"the median is known within ±{width:.1%}, {wanted}")]
+        return [(RowVerdict.NOISY, f"the median is known within ±{width:.1%}, {wanted}")]
     ordered = sorted(sample for launch in launches for sample in launch.samples)
     if ordered and not found.median:
-        return [(Verdict.NOISY, "the median is 0: no inference takes no time, whatever was timed")]
+        return [(RowVerdict.NOISY, "the median is 0: no inference takes no time, whatever was timed")]
     whole = median(ordered) if len(ordered) >= MIN_LAUNCHES else 0.0
     scatter = (nearest_rank(ordered, 75) - nearest_rank(ordered, 25)) / whole if whole > 0 else 0.0
     return (
-        [(Verdict.NOISY, f"the middle half spans {scatter:.0%} of the median")] if scatter > SCATTER else []
+        [(RowVerdict.NOISY, f"the middle half spans {scatter:.0%} of the median")]
+        if scatter > SCATTER
+        else []
     )

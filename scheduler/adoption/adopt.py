@@ -19,17 +19,17 @@ import structlog
 import trio
 
 from protocol.errors import CampaignError, ResourceError
-from protocol.signed.campaign_manifest import Deed, Opened
+from protocol.signed.campaign_manifest import CampaignManifest, OpenedManifest
 from protocol.values.lease import MAX_EPOCH
 from protocol.values.task import Model, Task
-from scheduler.adoption.recovery import Gatherer
+from scheduler.adoption.recovery import RecoveryScan
 from scheduler.models.by_url import bring_by_url
 from scheduler.models.describe import by_devices
 from scheduler.models.spool import spool as copy_in
 from scheduler.run.manifests import deeds_in
 from scheduler.store.rows import NewCampaign, NewModel
 from scheduler.store.store import Store
-from scheduler.store.takeover import Found
+from scheduler.store.takeover import FoundCampaign
 from swarm.base.plural import count
 from swarm.download.download import EDGE, Edge
 
@@ -70,7 +70,7 @@ class Adoption:
 
 
 async def adopt_campaign(
-    gatherer: Gatherer,
+    gatherer: RecoveryScan,
     *,
     campaign: str,
     owner: str,
@@ -142,7 +142,10 @@ def _needing(tasks: Iterable[Task], spec: str) -> tuple[Task, ...]:
 
 
 def tally(
-    deed: Deed, tasks: Iterable[Task], found: Mapping[str, Found], silent: Mapping[str, str]
+    deed: CampaignManifest,
+    tasks: Iterable[Task],
+    found: Mapping[str, FoundCampaign],
+    silent: Mapping[str, str],
 ) -> Adoption:
     """Count where the tasks are."""
     places = [found[task.task] for task in tasks if task.task in found]
@@ -157,7 +160,7 @@ def tally(
     )
 
 
-def _new(deed: Deed) -> NewCampaign:
+def _new(deed: CampaignManifest) -> NewCampaign:
     return NewCampaign(
         id=deed.campaign,
         name=deed.name,
@@ -175,9 +178,9 @@ def _new(deed: Deed) -> NewCampaign:
 
 
 async def _bring_models(
-    gatherer: Gatherer,
-    opened: Opened,
-    found: Mapping[str, Found],
+    gatherer: RecoveryScan,
+    opened: OpenedManifest,
+    found: Mapping[str, FoundCampaign],
     spool: Path,
     folder: Path | None,
     edge: Edge = EDGE,

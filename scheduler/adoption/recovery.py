@@ -23,11 +23,11 @@ from protocol.errors import (
     ResourceError,
     Unreachable,
 )
-from protocol.messages.work import Adopted, Denied, LiveLease, Look
-from protocol.signed.campaign_manifest import MAX_DEED, Opened, open_deed, read_cover
+from protocol.messages.work import AdoptReply, Denied, ListLeases, LiveLease
+from protocol.signed.campaign_manifest import MAX_DEED, OpenedManifest, open_deed, read_cover
 from protocol.values.advert import Advert
 from scheduler.run.epochs import proven_epoch
-from scheduler.store.takeover import Found
+from scheduler.store.takeover import FoundCampaign
 from swarm.blobs.client import fetch_blob
 from swarm.index.query import QueryResult
 from swarm.net.addresses import Address
@@ -61,7 +61,7 @@ HIGHEST: Final = 500
 log = structlog.get_logger("sark.adopt")
 
 
-class Directory(Protocol):
+class RecoveryDirectory(Protocol):
     """What is used of `swarm.index.Index`."""
 
     async def campaign(self, campaign: str, limit: int = 256) -> QueryResult: ...
@@ -70,7 +70,7 @@ class Directory(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class WorkerReport:
     """What one worker told. `proof`: of the epoch."""
 
     advert: Advert
@@ -82,10 +82,10 @@ class Heard:
 
 
 @dataclass(slots=True)
-class Gathered:
+class Recovery:
     """What all of them told."""
 
-    heard: dict[str, Heard] = field(default_factory=dict)
+    heard: dict[str, WorkerReport] = field(default_factory=dict)
     """By peer."""
     silent: dict[str, str] = field(default_factory=dict)
     """Peer → its name and why it told nothing, for people; of those only that the index lists under the campaign."""
@@ -101,21 +101,21 @@ class Gathered:
         proven = (proven_epoch(each.proof, campaign, {owner}) or 0 for each in self.heard.values())
         return max(said, *proven)
 
-    def places(self, deed: str | None = None) -> dict[str, Found]:
+    def places(self, deed: str | None = None) -> dict[str, FoundCampaign]:
         """Where each task is: by the highest attempt that got further than a queue, else by the highest ticket.
 
         An attempt above another one was only begun, or done, because that one had failed; a ticket above it need not have been.
         Attempts above `HIGHEST` are nobody's: numbers must be left for those that follow. Before all others go those that know the
         `deed`, where it is given: workers were told it with what they were asked to take, and strangers were not.
         """
-        best: dict[str, tuple[tuple[bool, bool, int], Found]] = {}
+        best: dict[str, tuple[tuple[bool, bool, int], FoundCampaign]] = {}
         highest: dict[str, int] = {}
         for peer, each in self.heard.items():
             for lease in each.leases:
                 if lease.attempt > HIGHEST:
                     log.warning("look.attempt", peer=peer, task=lease.task, attempt=lease.attempt)
                     continue
-                found = Found(
+                found = FoundCampaign(
                     task=lease.task,
                     attempt=lease.attempt,
                     worker=peer,
@@ -136,13 +136,13 @@ Introduce = Callable[[Link, Advert], Awaitable[object]]
 """Shows a worker what permission we have, before anything else is said."""
 
 
-class Gatherer:
+class RecoveryScan:
     """Looks at the workers of one campaign over kept links."""
 
     def __init__(
         self,
         network: Network,
-        index: Directory,
+        index: RecoveryDirectory,
         links: Links,
         introduce: Introduce,
         campaign: str,
@@ -165,9 +165,9 @@ class Gatherer:
         self._listed: set[str] = set()
         """Those of them that the index named as this campaign's."""
 
-    async def gather(self) -> Gathered:
+    async def gather(self) -> Recovery:
         """Ask all workers of the campaign, until two looks at the index in a row found nobody new and everybody answered, or never will."""
-        gathered = Gathered()
+        gathered = Recovery()
         for number in range(ROUNDS):
             known = set(self.adverts)
             await self.find()
@@ -179,7 +179,7 @@ class Gatherer:
             await trio.sleep(self._round_s)
         return gathered
 
-    async def widen(self, gathered: Gathered) -> None:
+    async def widen(self, gathered: Recovery) -> None:
         """Ask all devices of the swarm that can be found: one that has just ended its part may not be listed any more."""
         await self.find(everybody=True)
         await self.look([peer for peer in self.adverts if peer not in gathered.heard], gathered)
@@ -194,7 +194,7 @@ class Gatherer:
                 if not everybody:
                     self._listed.add(sighting.advert.peer)
 
-    async def look(self, peers: Iterable[str], gathered: Gathered) -> None:
+    async def look(self, peers: Iterable[str], gathered: Recovery) -> None:
         """Ask these, beside each other, and keep what they tell."""
         slots = trio.CapacityLimiter(AT_ONCE)
         peers = tuple(peers)
@@ -217,21 +217,21 @@ class Gatherer:
             for peer in peers:
                 nursery.start_soon(ask, self.adverts[peer])
 
-    async def _look(self, advert: Advert) -> Heard:
+    async def _look(self, advert: Advert) -> WorkerReport:
         link = await self._links.get(advert.peer, advert.addresses, patience_s=PATIENCE_S)
         await self._introduce(link, advert)
         leases: dict[tuple[str, int], LiveLease] = {}
         cursor = 0
         for _ in range(MAX_PAGES):
-            answer = await link.call(Look(campaign=self._campaign, cursor=cursor))
+            answer = await link.call(ListLeases(campaign=self._campaign, cursor=cursor))
             if isinstance(answer, Denied):
                 raise Refused(answer.detail or str(answer.reason), reason=answer.reason)
-            if not isinstance(answer, Adopted):
+            if not isinstance(answer, AdoptReply):
                 raise RemoteProtocolError(f"{advert.peer} answered Look with {type(answer).__name__}")
             leases |= {(lease.task, lease.attempt): lease for lease in answer.leases}
             if answer.cursor is None:
                 told = tuple(leases.values())
-                return Heard(advert, told, answer.epoch, answer.deed, answer.deed_size, answer.proof)
+                return WorkerReport(advert, told, answer.epoch, answer.deed, answer.deed_size, answer.proof)
             if answer.cursor <= cursor:
                 break
             cursor = answer.cursor
@@ -239,15 +239,15 @@ class Gatherer:
 
     # -- what belongs to the campaign --------------------------------------------------------------------------------------
 
-    async def deed(self, gathered: Gathered, owner: str) -> tuple[bytes, Opened]:
+    async def deed(self, gathered: Recovery, owner: str) -> tuple[bytes, OpenedManifest]:
         """The campaign's deed under its owner's signature, from any of its workers. Raises `CampaignError` when none has a good one."""
         alike = Counter(each.deed for each in gathered.heard.values())
         holders = [each for each in gathered.heard.values() if each.deed and each.deed_size <= MAX_DEED]
         holders.sort(key=lambda each: -alike[each.deed])  # what many name is more likely to be good
         why = "no device that answers has it"
-        found: list[tuple[bytes, Opened]] = []
+        found: list[tuple[bytes, OpenedManifest]] = []
 
-        async def ask(each: Heard, ended: trio.Event) -> None:
+        async def ask(each: WorkerReport, ended: trio.Event) -> None:
             nonlocal why
             try:
                 found.append(await self._deed_of(each, owner))
@@ -270,7 +270,7 @@ class Gatherer:
             hint="a campaign can be adopted once a device has begun a task of it, and for a day after its last one",
         )
 
-    async def _deed_of(self, each: Heard, owner: str) -> tuple[bytes, Opened]:
+    async def _deed_of(self, each: WorkerReport, owner: str) -> tuple[bytes, OpenedManifest]:
         assert each.deed is not None
         data = await self._take(each.advert, each.deed, each.deed_size)
         cover = read_cover(data)

@@ -16,11 +16,11 @@ import trio
 from protocol.errors import CampaignError
 from protocol.messages.work import WORK, LiveLease
 from protocol.values.advert import Advert
-from protocol.words import Family
+from protocol.words import ProtocolId
 from scheduler.adoption.adopt import Adoption, tally
-from scheduler.adoption.recovery import Gathered, Gatherer
+from scheduler.adoption.recovery import Recovery, RecoveryScan
 from scheduler.adoption.token import passed_on
-from scheduler.run.credentials import Presenting
+from scheduler.run.credentials import CredentialPresenter
 from swarm.join.ephemeral import Visitor, inside
 from swarm.net.identity import Identity
 from swarm.net.link import Link, Links
@@ -35,7 +35,7 @@ QUIET_S: Final = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class Speaks:
+class CurrentLeader:
     """On whose behalf we look. `held`: what `key` can present; `own`: its word counts by itself where workers know it."""
 
     key: Identity
@@ -45,7 +45,7 @@ class Speaks:
 
 
 @asynccontextmanager
-async def visiting(gates: Sequence[str], campaign: str, speaks: Speaks) -> AsyncIterator[Gatherer]:
+async def visiting(gates: Sequence[str], campaign: str, speaks: CurrentLeader) -> AsyncIterator[RecoveryScan]:
     """Be in the swarm as a visitor who may speak of one campaign. Raises as `inside`."""
     visitor = Identity.fresh()
 
@@ -56,19 +56,19 @@ async def visiting(gates: Sequence[str], campaign: str, speaks: Speaks) -> Async
         )
         return [Credential(each.issuer, each.token, "", now + VISIT_S, campaign) for each in handed]
 
-    presenting = Presenting(tokens, time.time)
+    presenting = CredentialPresenter(tokens, time.time)
 
     async def introduce(link: Link, advert: Advert) -> None:
         await presenting.introduce(link, advert.pools)
 
     async with inside(gates, visitor) as (network, index, nursery):
-        links = Links(network, Family.WORK, WORK, nursery)
+        links = Links(network, ProtocolId.WORK, WORK, nursery)
         announce = Visitor(network, speaks.key).announce
-        yield Gatherer(network, index, links, introduce, campaign, announce=announce)
+        yield RecoveryScan(network, index, links, introduce, campaign, announce=announce)
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class RemoteView:
     """How the campaign stands, as far as its workers tell."""
 
     adoption: Adoption
@@ -121,12 +121,12 @@ def _phase(lease: LiveLease) -> str:
 
 
 async def look_on(
-    gatherer: Gatherer,
+    gatherer: RecoveryScan,
     owner: str,
-    show: Callable[[Sight], None],
+    show: Callable[[RemoteView], None],
     *,
     pause: Callable[[float], Awaitable[None]] = trio.sleep,
-) -> Sight:
+) -> RemoteView:
     """Look every second and `show` what is new, until all tasks have run, or nothing was live for a while. Gives the last sight.
 
     Raises `CampaignError` when no worker knows the campaign.
@@ -148,13 +148,13 @@ async def look_on(
         looks += 1
         if looks % FIND_EVERY == 0:
             await gatherer.find()
-        before, gathered = gathered, Gathered()
+        before, gathered = gathered, Recovery()
         await gatherer.look(tuple(gatherer.adverts), gathered)
         if not gathered.heard and not before.heard:
             raise CampaignError("none of the campaign's devices answers any more")
 
 
-def sight_of(gathered: Gathered, adoption: Adoption) -> Sight:
+def sight_of(gathered: Recovery, adoption: Adoption) -> RemoteView:
     """What runs and waits, by device and task."""
     live = [
         (each.advert.name, lease)
@@ -162,4 +162,4 @@ def sight_of(gathered: Gathered, adoption: Adoption) -> Sight:
         for lease in each.leases
         if not lease.reporting and not lease.settled
     ]
-    return Sight(adoption, tuple(sorted(live, key=lambda item: (item[1].queued, item[0], item[1].task))))
+    return RemoteView(adoption, tuple(sorted(live, key=lambda item: (item[1].queued, item[0], item[1].task))))

@@ -32,7 +32,7 @@ _CHECKSUM: Final = 4
 _CONTEXT: Final = b"sark handover 1\n"
 
 
-class Handed(Message):
+class HandoverFile(Message):
     """A token and whose key it rests on."""
 
     issuer: PeerName
@@ -46,7 +46,7 @@ class Handover(Message):
     campaign: CampaignId
     owner: PeerName
     gates: Annotated[tuple[AddressText, ...], Field(max_length=8)] = ()
-    tokens: Annotated[tuple[Handed, ...], Field(min_length=1, max_length=MAX_TOKENS)]
+    tokens: Annotated[tuple[HandoverFile, ...], Field(min_length=1, max_length=MAX_TOKENS)]
 
 
 def passed_on(
@@ -58,13 +58,13 @@ def passed_on(
     own: bool,
     lasts_s: float,
     now: float,
-) -> tuple[Handed, ...]:
+) -> tuple[HandoverFile, ...]:
     """Tokens that let `to` do for one campaign what `held` let `key` do, and with `own` what `key` may do where workers know it itself.
 
     Nothing of it goes beyond the campaign. ValueError when `to` is no peer id.
     """
     grant = Grant(RIGHTS, campaigns=frozenset({campaign}), lasts_s=lasts_s)
-    found = [Handed(issuer=key.peer_id, token=issue(key, to, grant, now=now))] if own else []
+    found = [HandoverFile(issuer=key.peer_id, token=issue(key, to, grant, now=now))] if own else []
     for credential in held:
         if credential.campaign not in ("", campaign):
             continue
@@ -72,7 +72,7 @@ def passed_on(
             token = delegate(credential.token, credential.issuer, key, to, grant, now=now)
         except NotPermitted:  # over, or passed on as often as it may be
             continue
-        found.append(Handed(issuer=credential.issuer, token=token))
+        found.append(HandoverFile(issuer=credential.issuer, token=token))
     return tuple(found[:MAX_TOKENS])
 
 
@@ -107,7 +107,7 @@ def read_handover(text: str, peer: str, *, now: float) -> tuple[Handover, tuple[
     return handover, tuple(_credential(handover, handed, peer, now) for handed in handover.tokens)
 
 
-def _credential(handover: Handover, handed: Handed, peer: str, now: float) -> Credential:
+def _credential(handover: Handover, handed: HandoverFile, peer: str, now: float) -> Credential:
     """Raises `NotPermitted` when it is for another peer, another campaign or another owner's, or is over."""
     proof = prove(handed.token, handed.issuer, peer, now=now)
     if proof.grant.campaigns is None or handover.campaign not in proof.grant.campaigns:

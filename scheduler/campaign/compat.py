@@ -14,16 +14,16 @@ from typing import Annotated, Any, Final
 from pydantic import Field, StringConstraints, ValidationError
 
 from protocol.wire.base import Name, Sha256
-from scheduler.campaign.errors import Problem, first_found, first_of
+from scheduler.campaign.errors import FileProblem, first_found, first_of
 from scheduler.campaign.fields import Bytes, Runs, UnitName
-from scheduler.campaign.model import Campaign, Job, ModelEntry, Part
+from scheduler.campaign.model import Campaign, FilePart, JobFields, ModelEntry
 from swarm.base.yaml import Document
 from swarm.download.urls import scheme_of
 
 Word = Annotated[str, StringConstraints(pattern=r"^[!-~](?:[ -~]{0,118}[!-~])?$")]
 
 
-class PlainJob(Part):
+class PlainJob(FilePart):
     """One unit to run the model on."""
 
     compute_unit: UnitName
@@ -35,7 +35,7 @@ class PlainJob(Part):
     """Only on the worker with this peer id."""
 
 
-class PlainCampaign(Part):
+class PlainCampaign(FilePart):
     """One model and the jobs to run with it."""
 
     campaign: Name | None = None
@@ -72,13 +72,13 @@ def read_plain(document: Document) -> Campaign:
     )
 
 
-def _job(job: PlainJob) -> Job:
+def _job(job: PlainJob) -> JobFields:
     where = []
     if job.device_udid is not None:
         where.append(f"device == {job.device_udid}")
     if job.worker_id is not None:
         where.append(f"peer == {job.worker_id}")
-    return Job(unit=job.compute_unit, runs=job.num_inference_runs, where=tuple(where))
+    return JobFields(unit=job.compute_unit, runs=job.num_inference_runs, where=tuple(where))
 
 
 def _entry(plain: PlainCampaign, document: Document) -> ModelEntry:
@@ -89,5 +89,5 @@ def _entry(plain: PlainCampaign, document: Document) -> ModelEntry:
     except ValidationError as exc:
         first = exc.errors(include_url=False)[0]
         told = first.get("ctx", {})
-        problem = Problem(("model_url",), told.get("what", first["msg"]), told.get("hint", ""))
+        problem = FileProblem(("model_url",), told.get("what", first["msg"]), told.get("hint", ""))
         raise first_of([problem], document) from None

@@ -9,7 +9,7 @@ import yaml
 from pydantic import ValidationError
 
 from protocol.errors import CampaignError
-from scheduler.campaign.model import Campaign, Job, ModelEntry, Schedule, StepEntry
+from scheduler.campaign.model import Campaign, JobFields, ModelEntry, Schedule, StepEntry
 from swarm.base.yaml import meaning
 
 
@@ -94,7 +94,7 @@ def _plain(campaign: Campaign, folder: str) -> dict[str, Any]:
     }
 
 
-def _job(job: Job) -> dict[str, Any]:
+def _job(job: JobFields) -> dict[str, Any]:
     told: dict[str, Any] = {"compute_unit": job.unit}
     if job.runs is not None:
         told["num_inference_runs"] = job.runs

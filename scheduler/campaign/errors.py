@@ -30,7 +30,7 @@ Parts = Mapping[str, type[BaseModel]]
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class FileProblem:
     """One thing that is wrong, and where."""
 
     where: Where
@@ -47,12 +47,12 @@ class _Must:
     got: str
     hint: str = ""
 
-    def problem(self) -> Problem:
+    def problem(self) -> FileProblem:
         shown = _told(self.where) or "a campaign"
-        return Problem(self.where, f"{shown} must be {self.wanted}{self.got}", self.hint)
+        return FileProblem(self.where, f"{shown} must be {self.wanted}{self.got}", self.hint)
 
 
-def first_of(problems: Iterable[Problem], document: Document, *, beyond: int = 0) -> CampaignError:
+def first_of(problems: Iterable[FileProblem], document: Document, *, beyond: int = 0) -> CampaignError:
     """The first by line, saying how many others there are; `beyond`: how many are not among `problems`."""
     ordered = sorted(problems, key=lambda problem: document.line(problem.where))
     first, more = ordered[0], len(ordered) - 1 + beyond
@@ -84,9 +84,9 @@ def first_found(
 
 def _problems(
     items: Sequence[Any], all_items: Sequence[Any], root: type[BaseModel], parts: Parts
-) -> list[Problem]:
+) -> list[FileProblem]:
     """What to say of `items`, one for each place."""
-    found: dict[Where, _Must | Problem] = {}
+    found: dict[Where, _Must | FileProblem] = {}
     for item in items:
         loc = item["loc"]
         if item["type"] == "missing" and _misspelt(loc, all_items, root, parts):
@@ -143,18 +143,18 @@ _FORMS: Final[dict[str, str]] = {
 }
 
 
-def _problem(item: Any, root: type[BaseModel], parts: Parts) -> _Must | Problem:
+def _problem(item: Any, root: type[BaseModel], parts: Parts) -> _Must | FileProblem:
     kind, context, given = str(item["type"]), item.get("ctx", {}), item["input"]
     where = _way(item["loc"])
     key = next((part for part in reversed(where) if isinstance(part, str)), "")
     got = f", not {safe_text(repr(given), 40)}"
     match kind:
         case "extra_forbidden":
-            return Problem(where, *_unknown_key(key, where, root, parts))
+            return FileProblem(where, *_unknown_key(key, where, root, parts))
         case "campaign":
-            return Problem(where, context["what"], context["hint"])
+            return FileProblem(where, context["what"], context["hint"])
         case "missing":
-            return Problem(where[:-1], f"the key {key!r} is missing", f"add {key}: …")
+            return FileProblem(where[:-1], f"the key {key!r} is missing", f"add {key}: …")
         case "tuple_type" if isinstance(given, (int, float, str)):
             text = safe_text(str(given), 40)
             real = f"{text} (ONNX)" if key == "units" and text == "CPU" else text
@@ -162,9 +162,9 @@ def _problem(item: Any, root: type[BaseModel], parts: Parts) -> _Must | Problem:
         case _ if kind in _MUST:
             return _Must(where, _MUST[kind], got, _HINT.get(kind, ""))
         case "too_short" | "string_too_short":
-            return Problem(where, f"{_told(where)} must not be empty", "give at least one")
+            return FileProblem(where, f"{_told(where)} must not be empty", "give at least one")
         case "too_long" | "string_too_long":
-            return Problem(
+            return FileProblem(
                 where, f"{_told(where)} is too long: at most {context.get('max_length')} are allowed"
             )
         case "literal_error":
@@ -179,7 +179,7 @@ def _problem(item: Any, root: type[BaseModel], parts: Parts) -> _Must | Problem:
         case "string_pattern_mismatch":
             return _Must(where, _FORMS.get(key, "of another form"), got)
         case _:
-            return Problem(where, f"{_told(where)} is wrong: {safe_text(str(item['msg']), 120)}")
+            return FileProblem(where, f"{_told(where)} is wrong: {safe_text(str(item['msg']), 120)}")
 
 
 def _unknown_key(key: str, where: Where, root: type[BaseModel], parts: Parts) -> tuple[str, str]:

@@ -14,14 +14,14 @@ from pydantic import BaseModel, ValidationError
 
 from protocol.values.steps import POST, PRE, problem
 from scheduler.campaign.compat import is_plain, read_plain
-from scheduler.campaign.errors import Problem, first_found, first_of
+from scheduler.campaign.errors import FileProblem, first_found, first_of
 from scheduler.campaign.fields import UNITS, URL_SCHEMES
 from scheduler.campaign.model import (
     Campaign,
+    CampaignLimits,
     Devices,
-    Job,
-    Limits,
-    Measuring,
+    JobFields,
+    MeasureFields,
     ModelEntry,
     Retry,
     Schedule,
@@ -35,10 +35,10 @@ __all__ = [
     "MAX_CELLS",
     "UNITS",
     "Campaign",
+    "CampaignLimits",
     "Devices",
-    "Job",
-    "Limits",
-    "Measuring",
+    "JobFields",
+    "MeasureFields",
     "ModelEntry",
     "Retry",
     "Schedule",
@@ -60,8 +60,8 @@ _PARTS: Final[dict[str, type[BaseModel]]] = {
     "models": ModelEntry,
     "variants": VariantEntry,
     "devices": Devices,
-    "measure": Measuring,
-    "timeouts": Limits,
+    "measure": MeasureFields,
+    "timeouts": CampaignLimits,
     "retry": Retry,
     "schedule": Schedule,
 }
@@ -110,14 +110,14 @@ def _campaign(document: Document, more_units: Collection[str]) -> Campaign:
 def _validated(document: Document, value: dict[str, Any]) -> Campaign:
     if "jobs" in value:
         what, hint = "jobs go with model_url, not with models", "list compute units under units:"
-        raise first_of([Problem(("jobs",), what, hint)], document)
+        raise first_of([FileProblem(("jobs",), what, hint)], document)
     try:
         return Campaign.model_validate(value)
     except ValidationError as exc:
         raise first_found(exc, document, Campaign, _PARTS) from None
 
 
-def _unit_problems(campaign: Campaign, more: Collection[str], where: tuple[str, str]) -> list[Problem]:
+def _unit_problems(campaign: Campaign, more: Collection[str], where: tuple[str, str]) -> list[FileProblem]:
     known = (*UNITS, *sorted(more))
     named = [job.unit for job in campaign.jobs] or list(campaign.units)
     problems = []
@@ -126,13 +126,13 @@ def _unit_problems(campaign: Campaign, more: Collection[str], where: tuple[str, 
         if unit not in known:
             guess = did_you_mean(unit, known)
             hint = "  ".join(filter(None, [guess, f"units: {', '.join(known)}"]))
-            problems.append(Problem(way, f"unknown compute unit {safe_text(unit, 60)!r}", hint))
+            problems.append(FileProblem(way, f"unknown compute unit {safe_text(unit, 60)!r}", hint))
         elif not campaign.jobs and unit in named[:index]:
-            problems.append(Problem(way, f"{unit!r} is listed twice", "remove one of the two"))
+            problems.append(FileProblem(way, f"{unit!r} is listed twice", "remove one of the two"))
     return problems
 
 
-def _precision_problems(campaign: Campaign) -> list[Problem]:
+def _precision_problems(campaign: Campaign) -> list[FileProblem]:
     """A precision says itself when to stop, and is for models that run here."""
     measure = campaign.measure
     servers = [
@@ -141,7 +141,7 @@ def _precision_problems(campaign: Campaign) -> list[Problem]:
     if measure.precision is not None and servers:
         what = f"measure.precision is not for {servers[0]}: a server is measured with a number of requests"
         return [
-            Problem(
+            FileProblem(
                 ("measure", "precision"), what, "say runs: 100 in its place, or give it a campaign of its own"
             )
         ]
@@ -150,34 +150,34 @@ def _precision_problems(campaign: Campaign) -> list[Problem]:
         return []
     told = " and ".join(f"measure.{name}" for name in both)
     what = f"measure.precision says itself when to stop: it does not go with {told}"
-    return [Problem(("measure", "precision"), what, f"remove {told}, or precision")]
+    return [FileProblem(("measure", "precision"), what, f"remove {told}, or precision")]
 
 
-def _step_problems(measure: Measuring) -> list[Problem]:
+def _step_problems(measure: MeasureFields) -> list[FileProblem]:
     """Steps that no driver knows, or not so."""
     return [
-        Problem(("measure", name, index), f"{name} {index + 1}: {safe_text(what)}", _STEPS_HINT[name])
+        FileProblem(("measure", name, index), f"{name} {index + 1}: {safe_text(what)}", _STEPS_HINT[name])
         for name, entries, known in (("pre", measure.pre, PRE), ("post", measure.post, POST))
         for index, entry in enumerate(entries)
         if (what := problem(entry.model_dump(), known))
     ]
 
 
-def _cross_problems(campaign: Campaign) -> list[Problem]:
+def _cross_problems(campaign: Campaign) -> list[FileProblem]:
     """What only shows when several values are seen together."""
-    problems: list[Problem] = []
+    problems: list[FileProblem] = []
     names: dict[str, int] = {}
     for index, entry in enumerate(campaign.models):
         problems += _variant_problems(entry, index)
         problems += _twice(entry.batch, ("models", index, "batch"), "batch")
         if len({**campaign.measure.dims, **entry.dims}) > MAX_DIMS:
             what = f"more than {MAX_DIMS} dims for one model, those of measure counted in"
-            problems.append(Problem(("models", index), what, "give only those the model has"))
+            problems.append(FileProblem(("models", index), what, "give only those the model has"))
         for one in entry.each():
             if one.label and one.label in names:
                 first = names[one.label] + 1
                 problems.append(
-                    Problem(
+                    FileProblem(
                         ("models", index),
                         f"two models are called {safe_text(one.label, 60)!r} (the first is number {first})",
                         "give each a name: of its own",
@@ -194,7 +194,7 @@ def _cross_problems(campaign: Campaign) -> list[Problem]:
     ]
     if campaign.devices.limit is not None and campaign.devices.spread == "any":
         problems.append(
-            Problem(
+            FileProblem(
                 ("devices", "limit"),
                 "limit has no meaning with spread: any, which takes one device for each task",
                 "add spread: device (or class), or remove limit",
@@ -202,7 +202,7 @@ def _cross_problems(campaign: Campaign) -> list[Problem]:
         )
     if campaign.replicas > 1 and campaign.devices.spread == "device":
         problems.append(
-            Problem(
+            FileProblem(
                 ("replicas",),
                 "replicas have no meaning with spread: device, which runs each task on every device",
                 "take spread: class (or any), or remove replicas",
@@ -213,7 +213,7 @@ def _cross_problems(campaign: Campaign) -> list[Problem]:
     if cells > MAX_CELLS:
         what = "models" if forms == len(campaign.models) else "models with their variants and batches"
         problems.append(
-            Problem(
+            FileProblem(
                 (),
                 f"{forms} {what} × {len(campaign.lines())} units × {len(threads)} thread counts"
                 f" make {cells:,} tasks; {MAX_CELLS:,} are allowed",
@@ -223,16 +223,16 @@ def _cross_problems(campaign: Campaign) -> list[Problem]:
     return problems
 
 
-def _twice(values: Sequence[object] | None, where: Where, what: str) -> list[Problem]:
+def _twice(values: Sequence[object] | None, where: Where, what: str) -> list[FileProblem]:
     """A value of a list that stands there before."""
     return [
-        Problem((*where, index), f"{what} {value} is listed twice", "remove one of the two")
+        FileProblem((*where, index), f"{what} {value} is listed twice", "remove one of the two")
         for index, value in enumerate(values or ())
         if value in (values or ())[:index]
     ]
 
 
-def _batch_problems(campaign: Campaign) -> list[Problem]:
+def _batch_problems(campaign: Campaign) -> list[FileProblem]:
     """A server makes its own batches."""
     served = next((job.unit for job in campaign.lines() if job.unit.startswith(_SERVED)), None)
     if served is None:
@@ -240,10 +240,10 @@ def _batch_problems(campaign: Campaign) -> list[Problem]:
     ways: list[Where] = [("measure", "batch")] if campaign.measure.batch else []
     ways += [("models", index, "batch") for index, entry in enumerate(campaign.models) if entry.batch]
     what = f"batch is not for {served}: a server makes its batches itself"
-    return [Problem(way, what, "remove it, or give that unit a campaign of its own") for way in ways]
+    return [FileProblem(way, what, "remove it, or give that unit a campaign of its own") for way in ways]
 
 
-def _variant_problems(entry: ModelEntry, index: int) -> list[Problem]:
+def _variant_problems(entry: ModelEntry, index: int) -> list[FileProblem]:
     """What is wrong with where a model comes from, or each of its variants."""
     where = ("models", index)
     if not entry.variants:
@@ -251,28 +251,30 @@ def _variant_problems(entry: ModelEntry, index: int) -> list[Problem]:
     said = [key for key in ("path", "url", "sha256", "size", "variant") if getattr(entry, key) is not None]
     if said:
         hint = "give each variant its own, or remove variants"
-        return [Problem((*where, said[0]), f"{said[0]} does not go with variants", hint)]
+        return [FileProblem((*where, said[0]), f"{said[0]} does not go with variants", hint)]
     if entry.name is None:
         what = "a model with variants needs a name"
-        return [Problem(where, what, "add name: rows then say the name and the variant")]
+        return [FileProblem(where, what, "add name: rows then say the name and the variant")]
     pairs = zip(entry.each(), entry.variants, strict=True)
     return [found for one, name in pairs for found in _source_problems(one, (*where, "variants", name))]
 
 
-def _source_problems(entry: ModelEntry, where: Where) -> list[Problem]:
+def _source_problems(entry: ModelEntry, where: Where) -> list[FileProblem]:
     """A model comes from one place, a URL beside a path only says where else it lies."""
     if entry.path and scheme_of(entry.path) in URL_SCHEMES:
-        return [Problem((*where, "path"), "this path is a URL", "write url: instead of path:")]
+        return [FileProblem((*where, "path"), "this path is a URL", "write url: instead of path:")]
     if entry.package and entry.url:
         return [
-            Problem((*where, "url"), "a model comes from a package or from a URL", "remove one of the two")
+            FileProblem(
+                (*where, "url"), "a model comes from a package or from a URL", "remove one of the two"
+            )
         ]
     if not entry.path and (entry.package or not entry.url):
         also = " inside the package" if entry.package else ", or url:"
-        return [Problem(where, "a model needs a path", f"add path: with the model's file{also}")]
+        return [FileProblem(where, "a model needs a path", f"add path: with the model's file{also}")]
     if entry.by_devices and (entry.path or entry.sha256 is None or entry.public_url is None):
         return [
-            Problem(
+            FileProblem(
                 (*where, "size"),
                 "size goes with url: and sha256:, and with no path; a file: URL means nothing on a device",
                 "give all three, and each device fetches the file itself; or remove size, and it is fetched here",
@@ -280,7 +282,7 @@ def _source_problems(entry: ModelEntry, where: Where) -> list[Problem]:
         ]
     if entry.label in ("", ".", "..") or len(entry.label) > 100 or not is_safe(entry.label):
         return [
-            Problem(
+            FileProblem(
                 (*where, "path" if entry.path else "url"),
                 "the path or URL does not end in a file's name",
                 "give the model's file, or add name:",

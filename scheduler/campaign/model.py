@@ -46,7 +46,7 @@ from scheduler.campaign.fields import (
 from swarm.download.urls import name_in, travelling
 
 
-class Part(BaseModel):
+class FilePart(BaseModel):
     """Base of the file's parts: frozen, nothing converted by surprise, no unknown keys."""
 
     model_config = ConfigDict(
@@ -59,7 +59,7 @@ def _unset(value: object) -> bool:
     return value is None or value == {}
 
 
-class VariantEntry(Part):
+class VariantEntry(FilePart):
     """One form of a model: its file, or where it is fetched from. All else is the model's."""
 
     model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["path"]}, {"required": ["url"]}]})
@@ -74,7 +74,7 @@ class VariantEntry(Part):
     """As of a model."""
 
 
-class ModelEntry(Part):
+class ModelEntry(FilePart):
     """A model to be measured: a file, a file inside an installed Python package, or one that is fetched by URL."""
 
     model_config = ConfigDict(
@@ -161,7 +161,7 @@ class ModelEntry(Part):
         return CampaignError(what, file=file, line=line, hint=hint)
 
 
-class Devices(Part):
+class Devices(FilePart):
     """Which devices, and on how many of them."""
 
     where: Annotated[tuple[ClauseText, ...], Field(max_length=24, strict=False)] = ()
@@ -176,7 +176,7 @@ class Devices(Part):
         return tuple(parse_clause(text) for text in self.where)
 
 
-class StepEntry(Part):
+class StepEntry(FilePart):
     """A step before or after the runs; other keys are its options."""
 
     model_config = ConfigDict(json_schema_extra={"additionalProperties": True})
@@ -194,7 +194,7 @@ Steps = Annotated[
 ]
 
 
-class Measuring(Part):
+class MeasureFields(FilePart):
     """How each task is measured."""
 
     runs: Runs = 100
@@ -222,7 +222,7 @@ class Measuring(Part):
     """Done in order to the last outputs, when all is timed."""
 
 
-class Limits(Part):
+class CampaignLimits(FilePart):
     """How long each stage may take; whatever runs longer is stopped."""
 
     queue: Duration = 600.0
@@ -234,14 +234,14 @@ class Limits(Part):
     """The whole campaign; no limit if left out."""
 
 
-class Retry(Part):
+class Retry(FilePart):
     """What happens to a task whose attempt failed by no fault of its model."""
 
     attempts: Annotated[int, Field(ge=1, le=100)] = 3
     backoff: Duration = 5.0
 
 
-class Schedule(Part):
+class Schedule(FilePart):
     """When an experiment runs by itself, and who is told when a result got worse. Read by `sark-node experiment save`."""
 
     every: Duration
@@ -254,7 +254,7 @@ class Schedule(Part):
     """Where a regression is told, by a POST of JSON: https, or this machine itself."""
 
 
-class Job(Part):
+class JobFields(FilePart):
     """One line of the plain form: a unit, and the device it is meant for."""
 
     unit: UnitName
@@ -262,7 +262,7 @@ class Job(Part):
     where: Annotated[tuple[ClauseText, ...], Field(max_length=2, strict=False)] = ()
 
 
-class Campaign(Part):
+class Campaign(FilePart):
     """A campaign: models × units × threads × batches, on the devices that fit."""
 
     campaign: Name
@@ -278,16 +278,16 @@ class Campaign(Part):
     units: Annotated[tuple[UnitName, ...], Field(min_length=1, max_length=64, strict=False)]
     """Compute units by their public names."""
     devices: Devices = Devices()
-    measure: Measuring = Measuring()
+    measure: MeasureFields = MeasureFields()
     replicas: Annotated[int, Field(ge=1, le=16)] = 1
     """Run each task on so many devices of one class, and compare what they found."""
     priority: Annotated[int, Field(ge=0, le=100)] = 50
     """Higher goes first."""
-    timeouts: Limits = Limits()
+    timeouts: CampaignLimits = CampaignLimits()
     retry: Retry = Retry()
     schedule: Schedule | None = None
     """When it runs by itself, once it is saved as an experiment."""
-    jobs: SkipJsonSchema[Annotated[tuple[Job, ...], Field(max_length=10_000, strict=False)]] = ()
+    jobs: SkipJsonSchema[Annotated[tuple[JobFields, ...], Field(max_length=10_000, strict=False)]] = ()
     """From the plain form: these instead of each of `units`. Not a key of this form."""
 
     def spec(self) -> str:
@@ -298,6 +298,6 @@ class Campaign(Part):
         """Of one of its models; None: as the model has it."""
         return entry.batch or self.measure.batch or (None,)
 
-    def lines(self) -> tuple[Job, ...]:
+    def lines(self) -> tuple[JobFields, ...]:
         """What each model runs on: the plain form's jobs, or one for each unit."""
-        return self.jobs or tuple(Job(unit=unit) for unit in self.units)
+        return self.jobs or tuple(JobFields(unit=unit) for unit in self.units)

@@ -20,7 +20,7 @@ from swarm.base.plural import count
 from swarm.base.text import safe_text
 
 if TYPE_CHECKING:
-    from scheduler.adoption.remote import Sight, Speaks
+    from scheduler.adoption.remote import CurrentLeader, RemoteView
     from scheduler.store.store import Store
     from swarm.net.identity import Identity
 
@@ -181,10 +181,10 @@ def watch_elsewhere(ctx: typer.Context, campaign: str, gate: list[str] | None, *
     home: Home = ctx.obj
     speaks, _ = _speaks(home, campaign, None)
 
-    def show(sight: Sight) -> None:
+    def show(sight: RemoteView) -> None:
         print(safe_text(sight.line(), 400), file=sys.stderr if as_json else sys.stdout, flush=True)
 
-    async def go() -> Sight:
+    async def go() -> RemoteView:
         async with visiting(gates_of(ctx, gate), campaign, speaks) as gatherer:
             return await look_on(gatherer, speaks.owner, show)
 
@@ -222,10 +222,10 @@ def refuse_elsewhere(campaign: str) -> NoReturn:
 
 def _speaks(
     home: Home, campaign: str, token: str | None, given: Identity | None = None
-) -> tuple[Speaks, tuple[str, ...]]:
+) -> tuple[CurrentLeader, tuple[str, ...]]:
     """On whose behalf we act, and the gates that a token names. `given`: the key to act with, if it is not this home's."""
     from protocol.words import Role
-    from scheduler.adoption.remote import Speaks
+    from scheduler.adoption.remote import CurrentLeader
     from scheduler.adoption.token import read_handover
     from swarm.net.identity import load_or_create
     from swarm.pools.membership import credentials
@@ -234,17 +234,17 @@ def _speaks(
     key = given or load_or_create(home.key("scheduler"))
     if token is None:
         mine = [c for c in credentials(home, Role.SUBMIT, key.peer_id, now=now) if not c.campaign]
-        return Speaks(key, key.peer_id, mine, own=True), ()
+        return CurrentLeader(key, key.peer_id, mine, own=True), ()
     handover, handed = read_handover(token, key.peer_id, now=now)
     if handover.campaign != campaign:
         raise NotPermitted(
             f"this token is for campaign {handover.campaign}, not for {safe_text(campaign, 80)}"
         )
-    return Speaks(key, handover.owner, handed, own=False), handover.gates
+    return CurrentLeader(key, handover.owner, handed, own=False), handover.gates
 
 
 def already_here(
-    home: Home, store: Store, campaign: str, models: Path | None, speaks: Speaks, *, renew: bool
+    home: Home, store: Store, campaign: str, models: Path | None, speaks: CurrentLeader, *, renew: bool
 ) -> str:
     """For a campaign that was adopted before: bring the models it still lacks, and with `renew` keep the newer tokens of `speaks`.
 

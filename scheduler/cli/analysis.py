@@ -21,7 +21,7 @@ from swarm.base.plural import count
 from swarm.base.text import safe_text
 
 if TYPE_CHECKING:
-    from results.analysis.matrix import Cell
+    from results.analysis.matrix import MatrixCell
     from results.analysis.pairs import Pair
     from results.row.row import Row
 
@@ -231,9 +231,9 @@ def matrix(
     _show_matrix(told.cells, base)
 
 
-def _show_matrix(cells: tuple[Cell, ...], base: str) -> None:
+def _show_matrix(cells: tuple[MatrixCell, ...], base: str) -> None:
     from results.row.simulated import marked
-    from results.row.verdict import Verdict
+    from results.row.verdict import RowVerdict
 
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     money = next((cell.currency for cell in cells if cell.currency), "")
@@ -259,7 +259,7 @@ def _show_matrix(cells: tuple[Cell, ...], base: str) -> None:
             numbers.append("" if cell.per_watt is None else f"{cell.per_watt:.4g}")
         if priced:
             numbers.append("" if cell.per_million is None else f"{cell.per_million:.4g}")
-        device = marked(safe_text(cell.device), cell.verdict == Verdict.SIMULATED)
+        device = marked(safe_text(cell.device), cell.verdict == RowVerdict.SIMULATED)
         names = (Text(safe_text(cell.model)), Text(device), Text(safe_text(_unit(cell))))
         table.add_row(*names, *numbers)
     console = new_console()
@@ -270,7 +270,7 @@ def _show_matrix(cells: tuple[Cell, ...], base: str) -> None:
             console.print(Text(f"{safe_text(where)}: {safe_text(cell.remark, 400)}"), soft_wrap=True)
 
 
-def _unit(cell: Cell) -> str:
+def _unit(cell: MatrixCell) -> str:
     return _on(cell.unit, cell.threads, cell.batch)
 
 

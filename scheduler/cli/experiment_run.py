@@ -63,7 +63,7 @@ def run(
 
 def ended(ctx: typer.Context, campaign: str, follow: Callable[[], None]) -> None:
     """Watch a run to its end, tell what was found, and leave with 1 for a regression, else with the campaign's own exit code."""
-    from results.analysis.regression import Finding
+    from results.analysis.regression import RegressionFinding
     from scheduler.experiments.service import alarm_lines
     from scheduler.store.opening import open_store
 
@@ -81,7 +81,7 @@ def ended(ctx: typer.Context, campaign: str, follow: Callable[[], None]) -> None
         print(f"Held against the runs before: {found.finding}.", file=sys.stderr)
         for line in alarm_lines(found):
             print(f"  {line}", file=sys.stderr)
-        if found.finding == Finding.REGRESSION:
+        if found.finding == RegressionFinding.REGRESSION:
             code = 1
     raise SystemExit(code)
 

@@ -64,7 +64,7 @@ def tick(ctx: typer.Context, gate: Annotated[list[str] | None, GATE] = None) -> 
 
     A run that could not be measured is no regression: it is told, and stands in the history.
     """
-    from results.analysis.regression import Finding
+    from results.analysis.regression import RegressionFinding
     from scheduler.experiments.service import alarm_lines, why_unstarted
     from scheduler.store.opening import open_store
 
@@ -86,7 +86,7 @@ def tick(ctx: typer.Context, gate: Annotated[list[str] | None, GATE] = None) -> 
                 )
                 for line in alarm_lines(run):
                     print(f"  {line}")
-                worse = worse or run.finding == Finding.REGRESSION
+                worse = worse or run.finding == RegressionFinding.REGRESSION
     raise SystemExit(1 if worse else 0)
 
 

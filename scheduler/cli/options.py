@@ -58,16 +58,16 @@ def gates_of(ctx: typer.Context, flags: list[str] | None, *, surely: bool = Fals
 
 def keeper(ctx: typer.Context, gates: tuple[str, ...]) -> Callable[[], None]:
     """What starts the scheduler process again when it is gone; to be called now and then."""
-    from scheduler.submit.daemon import Keeper
+    from scheduler.submit.daemon import BackgroundProcess
 
-    return Keeper(ctx.obj, ctx.meta["home_flag"], gates)
+    return BackgroundProcess(ctx.obj, ctx.meta["home_flag"], gates)
 
 
 def fetching(home: Home) -> Fetch:
     """What brings a campaign's models by URL, telling on stderr how it goes."""
-    from scheduler.models.fetch import Told, downloader
+    from scheduler.models.fetch import DownloadProgress, downloader
 
-    return downloader(home, Told(sys.stderr))
+    return downloader(home, DownloadProgress(sys.stderr))
 
 
 def print_json(value: Any) -> None:

@@ -43,24 +43,24 @@ def report(
 ) -> None:
     """Write a report of results: one HTML file that needs nothing else, or Markdown."""
     from results.export.raw import replace_file
-    from scheduler.output.render import Form, Kept, look_up, render, report_on
+    from scheduler.output.render import ReportFormat, StoredReport, look_up, render, report_on
     from scheduler.output.sources import read_source
     from scheduler.store.opening import has_store, open_store
 
     home: Home = ctx.obj
     wanted = form or {".md": "md", ".markdown": "md"}.get(output.suffix.lower() if output else "", "html")
-    if wanted not in tuple(Form):
+    if wanted not in tuple(ReportFormat):
         raise CampaignError(
             f"a report is no {safe_text(wanted, 40)}", hint="write --format html or --format md"
         )
     source = read_source(campaign, home)
     other = read_source(against, home) if against else None
-    kept = Kept()
+    kept = StoredReport()
     if source.text is None and has_store(home):
         with open_store(home) as store:
             kept = look_up(store, source)
     made = report_on(source, kept, time.time(), other)
-    text = render(made, Form(wanted))
+    text = render(made, ReportFormat(wanted))
     if output is not None and str(output) == "-":
         sys.stdout.write(text)
         return
@@ -91,14 +91,14 @@ def chart(
     """Draw results for a slide: medians, all samples, or the time against what it costs."""
     from results.export.raw import replace_bytes
     from results.report.charts_pareto import Quality
-    from scheduler.output.render import SIZES, Kind, picture
+    from scheduler.output.render import SIZES, ChartKind, picture
     from scheduler.output.render import chart as drawn
     from scheduler.output.sources import read_source
     from scheduler.store.opening import open_store
 
     home: Home = ctx.obj
     for what, value, known in (
-        ("kind", kind, tuple(Kind)),
+        ("kind", kind, tuple(ChartKind)),
         ("size", size, tuple(SIZES)),
         ("against", against, ("", *Quality)),
     ):
@@ -118,7 +118,7 @@ def chart(
         title = stored.name if stored is not None else ""
     drawing = drawn(
         source.results,
-        Kind(kind),
+        ChartKind(kind),
         size,
         title or source.campaign or source.name,
         Quality(against) if against else None,

@@ -16,9 +16,9 @@ from swarm.base.home import Home
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from scheduler.output.peers import Eyes
-    from scheduler.output.top import Now
-    from scheduler.output.watcher import Lookout, Picture
+    from scheduler.output.peers import SwarmObserver
+    from scheduler.output.top import TopSnapshot
+    from scheduler.output.watcher import FleetSnapshot, FleetWatcher
     from scheduler.store.store import Store
 
 app = typer.Typer()
@@ -48,7 +48,7 @@ def top(
 
     from scheduler.campaign.fields import parse_duration
     from scheduler.output.peers import eyes_open
-    from scheduler.output.watcher import Lookout
+    from scheduler.output.watcher import FleetWatcher
     from scheduler.store.opening import open_store
     from swarm.base.screen import can_live
     from swarm.net.identity import load_or_create
@@ -61,12 +61,12 @@ def top(
     signer = load_or_create(home.key("scheduler"))
 
     @asynccontextmanager
-    async def opening() -> AsyncIterator[Eyes]:
+    async def opening() -> AsyncIterator[SwarmObserver]:
         gates = await trio.to_thread.run_sync(gates_of, ctx, gate)  # the LAN may be looked over
         async with eyes_open(gates, signer=signer) as eyes:
             yield eyes
 
-    lookout = Lookout(opening, every_s=max(LEAST_S, every_s))
+    lookout = FleetWatcher(opening, every_s=max(LEAST_S, every_s))
     console = new_console()
     live = not (once or as_json) and can_live(console)
     with open_store(home) as store:
@@ -79,7 +79,7 @@ def top(
             pass
 
 
-async def _once(home: Home, store: Store, lookout: Lookout, console: Console, as_json: bool) -> None:
+async def _once(home: Home, store: Store, lookout: FleetWatcher, console: Console, as_json: bool) -> None:
     import trio
 
     from scheduler.output.top import draw, top_json
@@ -100,13 +100,13 @@ async def _once(home: Home, store: Store, lookout: Lookout, console: Console, as
         raise Unreachable(picture.error.what, hint=picture.error.hint)
 
 
-async def _screen(home: Home, store: Store, lookout: Lookout, console: Console) -> None:
+async def _screen(home: Home, store: Store, lookout: FleetWatcher, console: Console) -> None:
     import trio
 
     from scheduler.output.top import draw
     from swarm.base.screen import Screen
 
-    picture: Picture | None = None
+    picture: FleetSnapshot | None = None
 
     async def look() -> None:
         nonlocal picture
@@ -123,11 +123,11 @@ async def _screen(home: Home, store: Store, lookout: Lookout, console: Console) 
                 await trio.sleep(REDRAW_S)
 
 
-def _now(home: Home, store: Store, picture: Picture | None) -> Now:
-    from scheduler.output.top import Now
+def _now(home: Home, store: Store, picture: FleetSnapshot | None) -> TopSnapshot:
+    from scheduler.output.top import TopSnapshot
     from scheduler.submit.daemon import is_running
 
-    return Now(
+    return TopSnapshot(
         at=time.time(),
         campaigns=store.summaries(),
         tasks=store.tasks_at_work(),

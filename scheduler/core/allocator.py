@@ -12,10 +12,10 @@ from typing import Final
 
 from protocol.messages.work import MAX_PREEMPTIONS
 from protocol.values.attempt import TaskEvent, TaskState
-from scheduler.core.commands import CommitTo, Discover, Note, Order, ProbeWorker
+from scheduler.core.commands import CommitTo, Discover, Order, ProbeWorker, RecordProgress
 from scheduler.core.ranking import FETCH_RATE, WorkerView, choose
-from scheduler.core.state import Entry, Need, Ticket
-from scheduler.core.transitions import Moving
+from scheduler.core.state import CommitTicket, RequirementGroup, TaskEntry
+from scheduler.core.transitions import Transitions
 
 SEEK_S: Final = 2.0
 """How often the index is asked while nobody that fits can be had."""
@@ -54,7 +54,7 @@ class _Pools:
             self.others.remove(view)
 
 
-class Assigning(Moving):
+class Allocator(Transitions):
     """Part of `scheduler.book.Book`."""
 
     def decide(self, now: float, *, whole: bool = False) -> list[Order]:
@@ -125,7 +125,7 @@ class Assigning(Moving):
         return {peer: views[peer] for peer in peers if views[peer].serving(now)}
 
     @staticmethod
-    def _near(need: Need, views: Mapping[str, WorkerView]) -> Iterable[WorkerView]:
+    def _near(need: RequirementGroup, views: Mapping[str, WorkerView]) -> Iterable[WorkerView]:
         """At least those of `views` that fit, in an order that is the same in every run: where they are few, without going through all."""
         if len(need.fits) * FEW < len(views):
             return [views[peer] for peer in sorted(need.fits) if peer in views]
@@ -137,7 +137,7 @@ class Assigning(Moving):
         views = around.values()
         return [view for view in views if view.others and not view.held and now - view.quoted_at >= AGAIN_S]
 
-    def _look(self, need: Need, restless: Iterable[WorkerView], now: float) -> list[Order]:
+    def _look(self, need: RequirementGroup, restless: Iterable[WorkerView], now: float) -> list[Order]:
         """For tasks that nobody has: ask those again that were busy with others' work, and the index for more."""
         orders: list[Order] = []
         for view in restless:
@@ -147,12 +147,12 @@ class Assigning(Moving):
         return orders + self.seek(need, now, self._patience_s(need) if some else SEEK_S)
 
     @staticmethod
-    def _patience_s(need: Need) -> float:
+    def _patience_s(need: RequirementGroup) -> float:
         """Devices may still be coming up while a campaign begins: look for more after 1, 2, 4 … s."""
         return min(LOOK_S, 2.0 ** (need.asks - 1))
 
     @staticmethod
-    def seek(need: Need, now: float, every: float) -> list[Order]:
+    def seek(need: RequirementGroup, now: float, every: float) -> list[Order]:
         """Ask the index, unless it was asked within `every` seconds."""
         if need.asking or (need.asked_at is not None and now - need.asked_at < every):
             return []
@@ -162,14 +162,14 @@ class Assigning(Moving):
 
     # -- who gets what ------------------------------------------------------------------------------------------------------------------
 
-    def _pools(self, need: Need, around: Mapping[str, WorkerView]) -> _Pools:
+    def _pools(self, need: RequirementGroup, around: Mapping[str, WorkerView]) -> _Pools:
         pools = _Pools([], [])
         for view in self._near(need, around):
             if view.peer in need.fits and view.room() > 0:
                 (pools.idle if view.peer in self.free else pools.others).append(view)
         return pools
 
-    def _hand_out(self, need: Need, now: float, pools: _Pools) -> list[Order]:
+    def _hand_out(self, need: RequirementGroup, now: float, pools: _Pools) -> list[Order]:
         orders: list[Order] = []
         if not pools.idle and not pools.others:
             return orders
@@ -198,7 +198,7 @@ class Assigning(Moving):
                 need.pending.move_to_end(task)
         return orders
 
-    def _comes_warm(self, entry: Entry, view: WorkerView, need: Need) -> bool:
+    def _comes_warm(self, entry: TaskEntry, view: WorkerView, need: RequirementGroup) -> bool:
         """Whether a device that has a large model is just being asked how it stands: to wait for its answer is sooner than a fetch."""
         sha256 = entry.task.model.sha256
         if sha256 in view.warm or entry.task.model.size < WORTH_WAITING:
@@ -210,7 +210,7 @@ class Assigning(Moving):
         )
 
     def _candidates(
-        self, entry: Entry, need: Need, serving: list[WorkerView], now: float
+        self, entry: TaskEntry, need: RequirementGroup, serving: list[WorkerView], now: float
     ) -> list[WorkerView]:
         """Those of `serving` that may have it: not where a replica of it is or was; none that has tried it while there is one that has
         not, be it busy, or before the backoff is over.
@@ -231,7 +231,7 @@ class Assigning(Moving):
         others = (self.views[peer] for peer in need.fits - entry.tried)
         return fresh if any(view.hopeful() and view.place() not in taken for view in others) else serving
 
-    def _taken(self, entry: Entry) -> set[str]:
+    def _taken(self, entry: TaskEntry) -> set[str]:
         """Devices that other replicas of the task are at, or have their result from."""
         taken: set[str] = set()
         for task in self.cells.get(entry.cell, ()) if entry.cell else ():
@@ -245,10 +245,10 @@ class Assigning(Moving):
                     taken.add(self.view(other.worker).place())
         return taken
 
-    def _commit(self, entry: Entry, view: WorkerView, now: float, *, second: bool = False) -> CommitTo:
+    def _commit(self, entry: TaskEntry, view: WorkerView, now: float, *, second: bool = False) -> CommitTo:
         """Ask this worker to take the task: as its only one so far, or as a second one."""
         entry.last += 1
-        ticket = Ticket(entry.last, view.peer, told_at=now)
+        ticket = CommitTicket(entry.last, view.peer, told_at=now)
         if second:
             entry.spare = ticket
         else:
@@ -270,7 +270,7 @@ class Assigning(Moving):
 
     # -- why tasks wait -----------------------------------------------------------------------------------------------------------------
 
-    def _note(self, need: Need, around: Mapping[str, WorkerView]) -> list[Order]:
+    def _note(self, need: RequirementGroup, around: Mapping[str, WorkerView]) -> list[Order]:
         """Why tasks wait although nobody has any of them: once for each new reason."""
         words = ""
         if not need.pending:
@@ -286,7 +286,7 @@ class Assigning(Moving):
         if not words or words == need.noted:
             return []
         need.noted = words
-        return [Note(tuple(need.pending), words)]
+        return [RecordProgress(tuple(need.pending), words)]
 
 
 def why_waiting(fits: list[WorkerView]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from protocol.messages.work import Held
+from protocol.messages.work import CommitReply
 from protocol.values.attempt import TaskEvent
 from protocol.values.lease import Fence
 from protocol.values.requirement import Requirement
@@ -102,7 +102,7 @@ class EndPending:
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class RecordProgress:
     """Put on disk why pending tasks wait, in words."""
 
     tasks: tuple[str, ...]
@@ -114,7 +114,7 @@ class CancelOn:
     """Have runs stopped; tell `stopped` when the worker confirms."""
 
     peer: str
-    held: tuple[Held, ...]
+    held: tuple[CommitReply, ...]
     reason: Reason
 
 
@@ -123,7 +123,7 @@ class ReleaseOn:
     """Give tickets back; tell `stopped` when the worker confirms."""
 
     peer: str
-    held: tuple[Held, ...]
+    held: tuple[CommitReply, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class CampaignDone:
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class TellUser:
     """Put into the events of these campaigns what happened outside their tasks."""
 
     campaigns: tuple[str, ...]
@@ -174,13 +174,13 @@ Order = (
     | EndSecond
     | EndAttempt
     | EndPending
-    | Note
+    | RecordProgress
     | CancelOn
     | ReleaseOn
     | Explain
     | CampaignDone
     | SetAside
-    | Tell
+    | TellUser
 )
 
 
@@ -199,7 +199,7 @@ class Intent:
 
 
 @dataclass(frozen=True, slots=True)
-class Live:
+class LiveAttempt:
     """How a running attempt goes. Told often, kept only as the newest."""
 
     task: str
@@ -212,7 +212,7 @@ class Live:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class WorkerPlace:
     """Where a ticket stands in its worker's queue. Told often, kept only as the newest."""
 
     task: str

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from protocol.values.advert import Advert
-from protocol.values.match import ClauseVerdict, Met, match, match_clause
+from protocol.values.match import ClauseMatch, ClauseState, match, match_clause
 from protocol.values.requirement import Clause, Of, Op, Requirement, attribute_of
 from protocol.words import Reason
 from results.row.simulated import shown_name
@@ -38,7 +38,7 @@ def explain(requirement: Requirement, adverts: Sequence[Advert]) -> str:
     lines: list[tuple[str, int, str]] = []
     for clause in requirement.clauses:
         verdicts = [(advert, match_clause(clause, advert)) for advert in left]
-        kept = [advert for advert, verdict in verdicts if verdict.met is Met.MET]
+        kept = [advert for advert, verdict in verdicts if verdict.met is ClauseState.MET]
         near = _nearest(clause, verdicts) if left and not kept else ""
         lines.append((str(clause), _distinct(kept), near))
         left = kept
@@ -65,7 +65,7 @@ def _devices(count: int) -> str:
     return "device" if count == 1 else "devices"
 
 
-def _nearest(clause: Clause, verdicts: Sequence[tuple[Advert, ClauseVerdict]]) -> str:
+def _nearest(clause: Clause, verdicts: Sequence[tuple[Advert, ClauseMatch]]) -> str:
     advert, verdict = min(verdicts, key=lambda pair: (_distance(clause, pair[0]), pair[0].name))
     return f"{shown_name(advert)} has {safe_text(verdict.have)}"
 
@@ -108,7 +108,7 @@ def smallest_change(requirement: Requirement, adverts: Iterable[Advert]) -> str:
         looser = Clause(
             attribute=clause.attribute, op=op, value=int(best) if best == int(best) else float(best)
         )
-        count = _distinct(advert for advert in near if match_clause(looser, advert).met is Met.MET)
+        count = _distinct(advert for advert in near if match_clause(looser, advert).met is ClauseState.MET)
         return f"{looser} → {count} {_devices(count)}"
     count = _distinct(near)
     return f"without {clause} → {count} {_devices(count)}"

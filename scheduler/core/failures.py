@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from protocol.messages.work import MAX_PREEMPTIONS, Denied, Held
+from protocol.messages.work import MAX_PREEMPTIONS, CommitReply, Denied
 from protocol.values.attempt import TaskEvent, TaskState
 from protocol.values.record import Record
-from protocol.words import Outcome, Reason
-from scheduler.core.commands import CampaignDone, CancelOn, EndAttempt, EndPending, Order, SetAside, Tell
-from scheduler.core.hedging import Spares
+from protocol.words import Reason, RunOutcome
+from scheduler.core.commands import CampaignDone, CancelOn, EndAttempt, EndPending, Order, SetAside, TellUser
+from scheduler.core.hedging import Hedging
 from scheduler.core.ranking import QUICK_S, WorkerView
-from scheduler.core.state import HAS_PLACE, Course, Doom, Entry, Said
+from scheduler.core.state import HAS_PLACE, CampaignRun, ModelEvidence, PendingOutcome, TaskEntry
 from scheduler.core.transitions import LIMITS
 
 MAX_ATTEMPTS: Final = 990
@@ -28,7 +28,7 @@ GAVE_BACK: Final = "taking tasks into its queue and having them no more"
 ELSEWHERE: Final = "carried on elsewhere (adopted)"
 
 
-class Ending(Spares):
+class Failures(Hedging):
     """Part of `scheduler.book.Book`."""
 
     # -- results ------------------------------------------------------------------------------------------------------------------------
@@ -42,9 +42,9 @@ class Ending(Spares):
         """
         entry = self.entries[record.task]
         reason, detail = amiss or (record.reason or Reason.CRASHED, record.detail)
-        if record.outcome is Outcome.COMPLETE and amiss is None:
+        if record.outcome is RunOutcome.COMPLETE and amiss is None:
             return TaskEvent.SUCCEED, None, ""
-        if record.outcome is Outcome.CANCELLED:
+        if record.outcome is RunOutcome.CANCELLED:
             if entry.doom is not None:
                 return entry.doom.event, entry.doom.reason, entry.doom.detail
             if record.reason is Reason.PREEMPTED and _may_yield(entry):
@@ -56,31 +56,31 @@ class Ending(Spares):
             agreed = reason not in _DEVICES and self._agreed(entry, record.worker)
             if agreed or not self._hope_elsewhere(entry, record.worker):
                 return TaskEvent.FAIL, reason, detail
-        if entry.doom is not None and record.outcome is not Outcome.CANCELLED:
+        if entry.doom is not None and record.outcome is not RunOutcome.CANCELLED:
             return entry.doom.event, entry.doom.reason, entry.doom.detail
         return self._after_failure(entry, record.worker, reason, detail)
 
-    def _said(self, entry: Entry) -> Said:
+    def _said(self, entry: TaskEntry) -> ModelEvidence:
         model = (entry.task.model.sha256, entry.task.unit, entry.task.measure.batch)
-        return self.courses[entry.task.campaign].said.setdefault(model, Said())
+        return self.courses[entry.task.campaign].said.setdefault(model, ModelEvidence())
 
-    def _agreed(self, entry: Entry, peer: str) -> bool:
+    def _agreed(self, entry: TaskEntry, peer: str) -> bool:
         """Whether another device says of the model too that it can run nowhere, and none has run it: one may be at fault itself."""
         said = self._said(entry)
         return not said.good and bool(said.broken - {self.view(peer).place()})
 
-    def _hope_elsewhere(self, entry: Entry, peer: str) -> bool:
+    def _hope_elsewhere(self, entry: TaskEntry, peer: str) -> bool:
         """Whether another device may do better with it."""
         here = {self.view(other).place() for other in entry.doubted | {peer}}
         views = (self.view(other) for other in self.needs[entry.need].fits)
         return any(view.hopeful() and view.place() not in here for view in views)
 
-    def _yielded(self, entry: Entry) -> str:
+    def _yielded(self, entry: TaskEntry) -> str:
         for_whom = "" if entry.yields_to is None else f" of priority {entry.yields_to}"
         return f"{self._named(entry.worker or '')} needed its place for a task{for_whom}"
 
     def _after_failure(
-        self, entry: Entry, peer: str, reason: Reason, detail: str
+        self, entry: TaskEntry, peer: str, reason: Reason, detail: str
     ) -> tuple[TaskEvent, Reason, str]:
         tries = entry.tries + 1
         terms = self.courses[entry.task.campaign].terms
@@ -114,7 +114,7 @@ class Ending(Spares):
         self._apply(entry, event, reason, now)
         return orders + self._end_if_done(self.courses[entry.task.campaign]) + self.decide(now)
 
-    def _its_own(self, entry: Entry, view: WorkerView, reason: Reason | None, *, permanent: bool) -> bool:
+    def _its_own(self, entry: TaskEntry, view: WorkerView, reason: Reason | None, *, permanent: bool) -> bool:
         """Whether a failure counts against the worker. One that says it of the model counts once for each model, while no other device has
         run it or says so too; and where no other device could do better nothing is won by leaving this one alone.
         """
@@ -127,7 +127,7 @@ class Ending(Spares):
         said.broken.add(view.place())
         return hope and not self._agreed(entry, view.peer) and (first or said.good)
 
-    def _blame(self, view: WorkerView, entry: Entry, reason: Reason | None, now: float) -> list[Order]:
+    def _blame(self, view: WorkerView, entry: TaskEntry, reason: Reason | None, now: float) -> list[Order]:
         if reason in _BLAMELESS or now - entry.since > QUICK_S:
             return []
         return self._failed(view, f"quick failures, the last one {reason}", now)
@@ -158,7 +158,7 @@ class Ending(Spares):
                 orders += self._lose_at(entry, peer, reason, detail or f"{self._named(peer)}: {reason}", now)
         return orders + self.decide(now)
 
-    def _gave_back(self, entry: Entry, peer: str, now: float) -> list[Order]:
+    def _gave_back(self, entry: TaskEntry, peer: str, now: float) -> list[Order]:
         """It took the task into its queue and has it no more: no try is lost, so it is remembered against the worker.
 
         Else one that does nothing but that has a task for as long as it likes, and drives up the numbers of its attempts.
@@ -191,13 +191,13 @@ class Ending(Spares):
                 )  # a commit on its way has its own patience
         return orders + self.decide(now)
 
-    def _lose_at(self, entry: Entry, peer: str, reason: Reason, detail: str, now: float) -> list[Order]:
+    def _lose_at(self, entry: TaskEntry, peer: str, reason: Reason, detail: str, now: float) -> list[Order]:
         """What this worker has of the task is gone: its second ticket, or the current one."""
         if entry.spare is not None and entry.spare.worker == peer:
             return self._drop(entry, reason, detail)
         return self._lose(entry, reason, detail, now)
 
-    def _lose(self, entry: Entry, reason: Reason, detail: str, now: float) -> list[Order]:
+    def _lose(self, entry: TaskEntry, reason: Reason, detail: str, now: float) -> list[Order]:
         blame: list[Order] = []
         if reason is Reason.BAD_REQUEST and entry.worker is not None:  # what it sent was no result
             blame = self._blame(self.view(entry.worker), entry, reason, now)
@@ -210,12 +210,12 @@ class Ending(Spares):
 
     def cancel(self, tasks: Iterable[str], now: float) -> list[Order]:
         """Somebody wants these cancelled."""
-        return self._doom(tasks, Doom(TaskEvent.CANCEL, Reason.CANCELLED), now) + self.decide(now)
+        return self._doom(tasks, PendingOutcome(TaskEvent.CANCEL, Reason.CANCELLED), now) + self.decide(now)
 
-    def _doom(self, tasks: Iterable[str], doom: Doom, now: float) -> list[Order]:
+    def _doom(self, tasks: Iterable[str], doom: PendingOutcome, now: float) -> list[Order]:
         pending: list[str] = []
-        stops: dict[str, list[Held]] = {}
-        courses: dict[str, Course] = {}
+        stops: dict[str, list[CommitReply]] = {}
+        courses: dict[str, CampaignRun] = {}
         orders: list[Order] = []
         for task in tasks:
             entry = self.entries.get(task)
@@ -255,7 +255,7 @@ class Ending(Spares):
                 orders += self._stop_ended(entry, f"{self._named(peer)} gave it up", now)
         return orders + self.decide(now)
 
-    def _stop_ended(self, entry: Entry, detail: str, now: float) -> list[Order]:
+    def _stop_ended(self, entry: TaskEntry, detail: str, now: float) -> list[Order]:
         """What was to be stopped runs no more, or is waited for no more."""
         if not entry.overtime or entry.doom is not None or entry.worker is None or entry.claimed:
             return self._lose(entry, Reason.LOST, detail, now)
@@ -268,7 +268,7 @@ class Ending(Spares):
         self._apply(entry, event, reason, now)
         return [order, *self._end_if_done(self.courses[entry.task.campaign])]
 
-    def _stop_again(self, entry: Entry, now: float) -> list[Order]:
+    def _stop_again(self, entry: TaskEntry, now: float) -> list[Order]:
         """Tell its worker to stop what is not wanted any more: as soon as its lease is known, and again whenever a link comes up."""
         held = entry.held()
         if not entry.stopping or entry.worker is None or held is None:
@@ -276,7 +276,9 @@ class Ending(Spares):
         entry.stop_at, entry.stop_told_at = now if entry.stop_at is None else entry.stop_at, now
         return [CancelOn(entry.worker, (held,), entry.doom.reason if entry.doom else Reason.TIMED_OUT)]
 
-    def _let_go(self, entry: Entry, event: TaskEvent, reason: Reason, detail: str, now: float) -> list[Order]:
+    def _let_go(
+        self, entry: TaskEntry, event: TaskEvent, reason: Reason, detail: str, now: float
+    ) -> list[Order]:
         """The current ticket ended without a record: refused, given back or lost. A second one takes its place, if there is one.
 
         Else what is doomed ends, and what used all its tries fails.
@@ -312,7 +314,7 @@ class Ending(Spares):
         name = self._named(peer)
         words = f"{name} says that it is {ELSEWHERE}, without a proof"
         told: dict[str, str | int | float] = {"peer": peer, "device": name, "why": words}
-        orders: list[Order] = [Tell((campaign,), "worker.refused", told)]
+        orders: list[Order] = [TellUser((campaign,), "worker.refused", told)]
         for need in self.ranked:
             if need.campaign == campaign:
                 need.fits.discard(peer)
@@ -323,7 +325,7 @@ class Ending(Spares):
                 orders += self._lose_at(entry, peer, Reason.STALE_EPOCH, words, now)
         return orders + self.decide(now)
 
-    def _end_here(self, course: Course, now: float) -> list[Order]:
+    def _end_here(self, course: CampaignRun, now: float) -> list[Order]:
         orders: list[Order] = []
         pending: list[str] = []
         for task in course.tasks:
@@ -342,6 +344,6 @@ class Ending(Spares):
         return [*orders, CampaignDone(course.terms.campaign, ELSEWHERE), *self.decide(now)]
 
 
-def _may_yield(entry: Entry) -> bool:
+def _may_yield(entry: TaskEntry) -> bool:
     """Whether giving way is no try. A worker that says so more often than is allowed has lost the task like any other."""
     return entry.preempted < MAX_PREEMPTIONS

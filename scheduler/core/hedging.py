@@ -12,13 +12,13 @@ from __future__ import annotations
 from itertools import islice
 from typing import Final
 
-from protocol.messages.work import Held
+from protocol.messages.work import CommitReply
 from protocol.values.attempt import TaskEvent, TaskState
 from protocol.words import Reason
-from scheduler.core.allocator import ELSEWHERE_S, Assigning
+from scheduler.core.allocator import ELSEWHERE_S, Allocator
 from scheduler.core.commands import EndSecond, Order, ReleaseOn, Switch
 from scheduler.core.ranking import WorkerView
-from scheduler.core.state import Entry, Ticket
+from scheduler.core.state import CommitTicket, TaskEntry
 
 SOON_S: Final = 1.0
 """A ticket that is to start within this is left where it is."""
@@ -31,7 +31,7 @@ LAST_SECOND: Final = 500
 SOONER: Final = "another worker was sooner"
 
 
-class Spares(Assigning):
+class Hedging(Allocator):
     """Part of `scheduler.book.Book`."""
 
     def _seconds(self, now: float, *, whole: bool) -> list[Order]:
@@ -64,7 +64,7 @@ class Spares(Assigning):
             orders += self._hedge(tickets, now)
         return orders
 
-    def _hedge(self, tickets: list[Entry], now: float) -> list[Order]:
+    def _hedge(self, tickets: list[TaskEntry], now: float) -> list[Order]:
         """A second ticket where it is expected to come up about as soon, for tasks that wait for a while yet."""
         orders: list[Order] = []
         for entry in tickets:
@@ -90,12 +90,12 @@ class Spares(Assigning):
         return orders
 
     @staticmethod
-    def _may_have_second(entry: Entry) -> bool:
+    def _may_have_second(entry: TaskEntry) -> bool:
         return (
             entry.doom is None and entry.lease is not None and not entry.restored and entry.last < LAST_SECOND
         )
 
-    def _may_take(self, view: WorkerView, entry: Entry, now: float) -> bool:
+    def _may_take(self, view: WorkerView, entry: TaskEntry, now: float) -> bool:
         """Whether it may be asked for this task's second ticket."""
         return (
             view.peer in self.needs[entry.need].fits
@@ -104,7 +104,7 @@ class Spares(Assigning):
             and (not entry.cell or view.place() not in self._taken(entry))
         )
 
-    def _waits_behind(self, entry: Entry, now: float) -> bool:
+    def _waits_behind(self, entry: TaskEntry, now: float) -> bool:
         """Whether something is before it where it waits: another task of ours, or what takes longer than a moment."""
         current = entry.ticket()
         if current is None:
@@ -116,14 +116,14 @@ class Spares(Assigning):
 
     # -- which of the two ---------------------------------------------------------------------------------------------------------------
 
-    def _shed(self, entry: Entry, words: str) -> list[Order]:
+    def _shed(self, entry: TaskEntry, words: str) -> list[Order]:
         """Its second ticket is not needed: over on disk, and given back. What is granted for it later is given back too."""
         spare = entry.spare
         if spare is None:
             return []
         return [*self._drop(entry, None, words), *_give_back(spare, entry)]
 
-    def _drop(self, entry: Entry, reason: Reason | None, detail: str) -> list[Order]:
+    def _drop(self, entry: TaskEntry, reason: Reason | None, detail: str) -> list[Order]:
         """Its second ticket is gone. The task stays where it is, and has lost no try."""
         spare = entry.spare
         if spare is None:
@@ -132,7 +132,7 @@ class Spares(Assigning):
         self._let_loose(spare.worker, entry.id)
         return [EndSecond(entry.id, spare.attempt, reason, detail)]
 
-    def _switch(self, entry: Entry, reason: Reason | None, detail: str) -> list[Order]:
+    def _switch(self, entry: TaskEntry, reason: Reason | None, detail: str) -> list[Order]:
         """The second ticket is the current one from now on; the one before is gone, or to be given back by the caller."""
         spare, before = entry.spare, entry.ticket()
         assert spare is not None, "there is a second ticket"
@@ -144,7 +144,7 @@ class Spares(Assigning):
         entry.take(spare)
         return [Switch(entry.id, spare.attempt, before.attempt, reason, detail)]
 
-    def _prefer_spare(self, entry: Entry) -> list[Order]:
+    def _prefer_spare(self, entry: TaskEntry) -> list[Order]:
         """It comes up first: it is the current one, and the other is given back."""
         before = entry.ticket()
         assert before is not None, "a second ticket stands beside a first one"
@@ -160,6 +160,6 @@ class Spares(Assigning):
         return False
 
 
-def _give_back(ticket: Ticket, entry: Entry) -> list[Order]:
-    held: Held | None = ticket.held(entry.epoch)
+def _give_back(ticket: CommitTicket, entry: TaskEntry) -> list[Order]:
+    held: CommitReply | None = ticket.held(entry.epoch)
     return [] if held is None else [ReleaseOn(ticket.worker, (held,))]

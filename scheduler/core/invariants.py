@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 from protocol.errors import LocalProtocolError
 from protocol.values.attempt import TaskState
-from scheduler.core.state import HAS_PLACE, Entry
-from scheduler.core.transitions import Moving
+from scheduler.core.state import HAS_PLACE, TaskEntry
+from scheduler.core.transitions import Transitions
 
 
-def check(book: Moving) -> None:
+def check(book: Transitions) -> None:
     """Raises `LocalProtocolError` with the first invariant that does not hold."""
     for view in book.views.values():
         for task in view.held:
@@ -41,7 +41,7 @@ def check(book: Moving) -> None:
         _replicas(book, cell)
 
 
-def _task(book: Moving, entry: Entry, holders: list[str]) -> None:
+def _task(book: Transitions, entry: TaskEntry, holders: list[str]) -> None:
     need = book.needs[entry.need]
     tickets = entry.tickets()
     if sorted(holders) != sorted(ticket.worker for ticket in tickets) or len(set(holders)) != len(holders):
@@ -66,7 +66,7 @@ def _task(book: Moving, entry: Entry, holders: list[str]) -> None:
         raise LocalProtocolError(f"{entry.id} was tried {entry.tries} times")
 
 
-def _replicas(book: Moving, cell: list[str]) -> None:
+def _replicas(book: Transitions, cell: list[str]) -> None:
     entries = [book.entries[task] for task in cell]
     live = [
         entry for entry in entries if not entry.restored and entry.owed_until is None

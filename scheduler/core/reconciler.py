@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from protocol.messages.work import Conflict, Denied, Held, LiveLease
+from protocol.messages.work import CommitReply, Conflict, Denied, LiveLease
 from protocol.values.attempt import TaskEvent, TaskState
 from protocol.values.lease import Fence
 from protocol.words import Reason
 from scheduler.core.commands import CancelOn, KeepGrant, Order
 from scheduler.core.ranking import WorkerView
-from scheduler.core.state import OWED_S, Entry, Ticket
-from scheduler.core.worker_view import Standing
+from scheduler.core.state import OWED_S, CommitTicket, TaskEntry
+from scheduler.core.worker_view import WorkerTracking
 
 
-class Answers(Standing):
+class Reconciler(WorkerTracking):
     """Part of `scheduler.book.Book`."""
 
     # -- answers to a commit ------------------------------------------------------------------------------------------------------------
@@ -35,7 +35,7 @@ class Answers(Standing):
         """A worker gave a lease, or a ticket with its place in the queue. If the task is not wanted there any more it is stopped."""
         entry = self.entries.get(task)
         ticket = entry.at(peer) if entry is not None else None
-        unwanted = Held(lease=lease, fence=fence, epoch=None if entry is None else entry.epoch)
+        unwanted = CommitReply(lease=lease, fence=fence, epoch=None if entry is None else entry.epoch)
         if entry is None or ticket is None or ticket.attempt != attempt:
             return [CancelOn(peer, (unwanted,), Reason.FENCED)]
         if ticket.lease is not None:
@@ -73,7 +73,7 @@ class Answers(Standing):
 
     def _counted(
         self,
-        entry: Entry,
+        entry: TaskEntry,
         view: WorkerView,
         position: int | None,
         start_s: float | None,
@@ -92,7 +92,7 @@ class Answers(Standing):
             view.others = 0
         self._changed(view)
 
-    def _asked(self, task: str, attempt: int) -> Entry | None:
+    def _asked(self, task: str, attempt: int) -> TaskEntry | None:
         """The task, if this attempt of it waits for a worker's answer; the answer may also come when all of that is over."""
         entry = self.entries.get(task)
         if entry is None:
@@ -102,14 +102,14 @@ class Answers(Standing):
         waits = entry.attempt == attempt and entry.state is TaskState.COMMITTING
         return entry if waits else None
 
-    def _asked_of(self, entry: Entry, attempt: int) -> str:
+    def _asked_of(self, entry: TaskEntry, attempt: int) -> str:
         """Whom."""
         return (
             entry.spare.worker if entry.spare is not None and entry.is_spare(attempt) else entry.worker
         ) or ""
 
     def _turned_down(
-        self, entry: Entry, attempt: int, event: TaskEvent, reason: Reason, detail: str, now: float
+        self, entry: TaskEntry, attempt: int, event: TaskEvent, reason: Reason, detail: str, now: float
     ) -> list[Order]:
         if entry.is_spare(attempt):
             return self._drop(entry, reason, detail)
@@ -194,7 +194,7 @@ class Answers(Standing):
         course = self.courses.get(campaign)
         epoch = None if course is None else course.terms.epoch
         zombies = tuple(
-            Held(lease=lease.lease, fence=lease.fence, epoch=epoch)
+            CommitReply(lease=lease.lease, fence=lease.fence, epoch=epoch)
             for lease in told.values()
             if not lease.reporting and not lease.settled
         )
@@ -209,7 +209,7 @@ class Answers(Standing):
         live = {(t, x.attempt) for t in view.held if (x := self.entries[t].at(peer)) is not None}
         return any(lease.settled and (lease.task, lease.attempt) in live for lease in leases)
 
-    def _carry_on(self, entry: Entry, ticket: Ticket, lease: LiveLease, now: float) -> list[Order]:
+    def _carry_on(self, entry: TaskEntry, ticket: CommitTicket, lease: LiveLease, now: float) -> list[Order]:
         second = entry.is_spare(ticket.attempt)
         orders: list[Order] = []
         if ticket.lease is None:

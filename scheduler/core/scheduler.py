@@ -16,16 +16,16 @@ from collections.abc import Collection, Iterable
 from itertools import islice
 from typing import Final
 
-from protocol.messages.work import Held, Progress
+from protocol.messages.work import CommitReply, Progress
 from protocol.values.attempt import TaskEvent, TaskState
 from protocol.values.lease import Fence
 from protocol.values.task import Task
 from protocol.words import Phase
-from scheduler.core.commands import Live, Order, Place, Tell
+from scheduler.core.commands import LiveAttempt, Order, TellUser, WorkerPlace
 from scheduler.core.invariants import check
 from scheduler.core.ranking import WorkerView
-from scheduler.core.reconciler import Answers
-from scheduler.core.state import FORGET_S, Course, Entry, Need, Terms
+from scheduler.core.reconciler import Reconciler
+from scheduler.core.state import FORGET_S, CampaignRun, RequirementGroup, TaskEntry, TaskLimits
 
 TAKEN_BACK_S: Final = 10.0
 """A run that goes on for so long after its worker warned of giving way does not give way."""
@@ -35,15 +35,15 @@ MAX_ASKED: Final = 16
 """Tasks of one need that a probe asks about."""
 
 
-class Book(Answers):
+class SchedulerState(Reconciler):
     """All campaigns of one scheduler, and all workers it knows of."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
-        self.entries: dict[str, Entry] = {}
-        self.needs: dict[str, Need] = {}
-        self.ranked: list[Need] = []
-        self.courses: dict[str, Course] = {}
+        self.entries: dict[str, TaskEntry] = {}
+        self.needs: dict[str, RequirementGroup] = {}
+        self.ranked: list[RequirementGroup] = []
+        self.courses: dict[str, CampaignRun] = {}
         self.views: dict[str, WorkerView] = {}
         self.cells: dict[str, list[str]] = {}
         self.queued: dict[str, None] = {}
@@ -52,13 +52,13 @@ class Book(Answers):
         self.touched: dict[str, None] = {}
         self.stirred: dict[str, None] = {}
         self.warming: dict[str, None] = {}
-        self.places: dict[str, Place] = {}
+        self.places: dict[str, WorkerPlace] = {}
 
     # -- campaigns ----------------------------------------------------------------------------------------------------------------------
 
-    def add(self, terms: Terms, entries: Iterable[Entry], now: float) -> list[Order]:
+    def add(self, terms: TaskLimits, entries: Iterable[TaskEntry], now: float) -> list[Order]:
         """A campaign with its tasks, as submitted or as left behind by an earlier scheduler."""
-        course = self.courses[terms.campaign] = Course(terms)
+        course = self.courses[terms.campaign] = CampaignRun(terms)
         for entry in entries:
             self.entries[entry.id], entry.epoch = entry, terms.epoch
             course.tasks.append(entry.id)
@@ -84,7 +84,7 @@ class Book(Answers):
         )
         return self._end_if_done(course) + self.decide(now, whole=True)
 
-    def brought(self, entries: Iterable[Entry], now: float) -> list[Order]:
+    def brought(self, entries: Iterable[TaskEntry], now: float) -> list[Order]:
         """The models of these are on this disk now: those that wait may be handed out."""
         for entry in entries:
             need = self.needs.get(entry.need)
@@ -93,16 +93,18 @@ class Book(Answers):
                 need.pending[entry.id] = self.stirred[need.id] = None
         return self.decide(now) if self.stirred else []
 
-    def _new_need(self, entry: Entry, now: float) -> Need:
-        need = Need(entry.need, entry.task.campaign, entry.task.requirement, hope_at=now, moved_at=now)
+    def _new_need(self, entry: TaskEntry, now: float) -> RequirementGroup:
+        need = RequirementGroup(
+            entry.need, entry.task.campaign, entry.task.requirement, hope_at=now, moved_at=now
+        )
         self.needs[need.id] = need
         adverts = (view.advert for view in self.views.values())
         need.fits = {advert.peer for advert in adverts if advert is not None and need.met_by(advert)}
         return need
 
-    def forget(self, now: float) -> list[Course]:
+    def forget(self, now: float) -> list[CampaignRun]:
         """Drop campaigns that ended a while ago, and say which. What is still said of them afterwards is of nobody's task."""
-        old: list[Course] = []
+        old: list[CampaignRun] = []
         for course in self.courses.values():
             if course.done and course.done_at is None:
                 course.done_at = now
@@ -126,13 +128,13 @@ class Book(Answers):
 
     # -- what a worker has --------------------------------------------------------------------------------------------------------------
 
-    def held_on(self, peer: str) -> tuple[Held, ...]:
+    def held_on(self, peer: str) -> tuple[CommitReply, ...]:
         """Leases and tickets we have there."""
         view = self.views.get(peer)
         kept = [self.entries[task] for task in view.held] if view is not None else []
         return _held(kept, peer)
 
-    def wanted_on(self, peer: str) -> tuple[Held, ...]:
+    def wanted_on(self, peer: str) -> tuple[CommitReply, ...]:
         """Those of them that are to be renewed: not what is being stopped."""
         view = self.views.get(peer)
         kept = [self.entries[task] for task in view.held] if view is not None else []
@@ -179,7 +181,7 @@ class Book(Answers):
             self._placed(entry, now)
         return entry.id, orders
 
-    def _by_lease(self, peer: str, lease: str, fence: Fence) -> Entry | None:
+    def _by_lease(self, peer: str, lease: str, fence: Fence) -> TaskEntry | None:
         view = self.views.get(peer)
         for task in view.held if view is not None else ():
             ticket = self.entries[task].at(peer)
@@ -187,7 +189,7 @@ class Book(Answers):
                 return self.entries[task]
         return None
 
-    def progress(self, peer: str, told: Progress, now: float) -> Live | None:
+    def progress(self, peer: str, told: Progress, now: float) -> LiveAttempt | None:
         """A run moved on. None when it is not ours any more."""
         entry = self._by_lease(peer, told.lease, told.fence)
         if entry is None or entry.worker != peer or entry.spare is not None:
@@ -204,7 +206,7 @@ class Book(Answers):
         if now - entry.yields_at > TAKEN_BACK_S:
             entry.yields_to = None
         note = told.note or ("" if entry.yields_to is None else _yields(entry.yields_to))
-        return Live(entry.id, entry.attempt, told.phase, told.done, told.total, told.median_ms, note)
+        return LiveAttempt(entry.id, entry.attempt, told.phase, told.done, told.total, told.median_ms, note)
 
     def preempt(self, peer: str, lease: str, fence: Fence, priority: int, now: float) -> list[Order]:
         """A worker says that a run is about to give way to a task of this priority."""
@@ -219,7 +221,7 @@ class Book(Answers):
             "device": self._named(peer),
             "priority": priority,
         }
-        return [Tell((entry.task.campaign,), "task.yields", fields, entry.id)]
+        return [TellUser((entry.task.campaign,), "task.yields", fields, entry.id)]
 
     def check(self) -> None:
         """The invariants. Raises `LocalProtocolError` with the first one that does not hold."""
@@ -233,7 +235,7 @@ def _yields(priority: int) -> str:
     return f"gives way to a task of priority {priority}"
 
 
-def _held(entries: Iterable[Entry], peer: str) -> tuple[Held, ...]:
+def _held(entries: Iterable[TaskEntry], peer: str) -> tuple[CommitReply, ...]:
     """What a worker has of these, as far as its leases are known."""
     found = (ticket.held(entry.epoch) for entry in entries if (ticket := entry.at(peer)) is not None)
     return tuple(item for item in found if item is not None)

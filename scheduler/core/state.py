@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Final
 
-from protocol.messages.work import Denied, Held
+from protocol.messages.work import CommitReply, Denied
 from protocol.values.advert import Advert
 from protocol.values.attempt import TASK, TaskEvent, TaskState
 from protocol.values.lease import Fence
@@ -36,7 +36,7 @@ SLACK_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class TaskLimits:
     """What a campaign allows. `ends_at` is on the scheduler's monotonic clock."""
 
     campaign: str
@@ -50,7 +50,7 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True)
-class Doom:
+class PendingOutcome:
     """How a live task ends as soon as its worker has let go of it."""
 
     event: TaskEvent
@@ -59,7 +59,7 @@ class Doom:
 
 
 @dataclass(slots=True)
-class Ticket:
+class CommitTicket:
     """An attempt that a worker was asked to take, and its place there once known. Instants are the scheduler's monotonic seconds."""
 
     attempt: int
@@ -75,11 +75,11 @@ class Ticket:
     told_at: float = 0.0
     """When it was asked for, or when its worker last told where it stands."""
 
-    def held(self, epoch: int | None) -> Held | None:
+    def held(self, epoch: int | None) -> CommitReply | None:
         """Its lease and fence, once known, to be spoken of under `epoch`."""
         if self.lease is None or self.fence is None:
             return None
-        return Held(lease=self.lease, fence=self.fence, epoch=epoch)
+        return CommitReply(lease=self.lease, fence=self.fence, epoch=epoch)
 
     def wait_s(self, now: float) -> float | None:
         """Seconds until it is expected to start; None: nobody knows."""
@@ -87,7 +87,7 @@ class Ticket:
 
 
 @dataclass(slots=True)
-class Entry:
+class TaskEntry:
     """One task. Its state, attempt, worker, lease and fence are those of its current ticket."""
 
     task: Task
@@ -116,12 +116,12 @@ class Entry:
     """How many such warnings there were in this attempt."""
     last: int = 0
     """Highest number of an attempt, be it the current one or not."""
-    spare: Ticket | None = None
+    spare: CommitTicket | None = None
     """A second ticket at another worker, while the current one waits too: whichever comes up first is started."""
     position: int | None = None
     start_s: float | None = None
     told_at: float = 0.0
-    """As in `Ticket`, of the current one."""
+    """As in `CommitTicket`, of the current one."""
     not_before: float = 0.0
     """Before this it only goes to workers that have not tried it."""
     since: float = 0.0
@@ -136,7 +136,7 @@ class Entry:
     """It was told since it got its place that it does not wait."""
     overtime: bool = False
     """It is being stopped because it ran far beyond its limits, or never began."""
-    doom: Doom | None = None
+    doom: PendingOutcome | None = None
     stop_at: float | None = None
     """When its worker was first told to stop it."""
     stop_told_at: float = 0.0
@@ -181,11 +181,11 @@ class Entry:
         """Its run is not wanted any more."""
         return self.doom is not None or self.overtime
 
-    def ticket(self) -> Ticket | None:
+    def ticket(self) -> CommitTicket | None:
         """The current one as a value; None: no worker has it or was asked."""
         if self.worker is None or not self.live:
             return None
-        return Ticket(
+        return CommitTicket(
             self.attempt,
             self.worker,
             self.lease,
@@ -196,11 +196,11 @@ class Entry:
             self.told_at,
         )
 
-    def tickets(self) -> tuple[Ticket, ...]:
+    def tickets(self) -> tuple[CommitTicket, ...]:
         """The current one and the second one, as far as there are any."""
         return tuple(ticket for ticket in (self.ticket(), self.spare) if ticket is not None)
 
-    def at(self, peer: str) -> Ticket | None:
+    def at(self, peer: str) -> CommitTicket | None:
         """What this worker has of it."""
         if self.spare is not None and self.spare.worker == peer:
             return self.spare
@@ -210,13 +210,13 @@ class Entry:
         """Whether that is the attempt of its second ticket."""
         return self.spare is not None and self.spare.attempt == attempt
 
-    def held(self) -> Held | None:
+    def held(self) -> CommitReply | None:
         """Lease and fence of the current ticket, once known."""
         if self.lease is None or self.fence is None:
             return None
-        return Held(lease=self.lease, fence=self.fence, epoch=self.epoch)
+        return CommitReply(lease=self.lease, fence=self.fence, epoch=self.epoch)
 
-    def take(self, ticket: Ticket) -> None:
+    def take(self, ticket: CommitTicket) -> None:
         """From now on this is the current one."""
         self.attempt, self.worker = ticket.attempt, ticket.worker
         self.lease, self.fence, self.restored = ticket.lease, ticket.fence, ticket.restored
@@ -231,7 +231,7 @@ class Entry:
 
 
 @dataclass(slots=True)
-class Said:
+class ModelEvidence:
     """What devices have shown of one model on one unit."""
 
     good: bool = False
@@ -241,7 +241,7 @@ class Said:
 
 
 @dataclass(slots=True)
-class Need:
+class RequirementGroup:
     """All tasks of one campaign with the same requirement and alike in trust (`need_of`): what is looked for, and who was found."""
 
     id: str
@@ -284,17 +284,17 @@ class Need:
 
 
 @dataclass(slots=True)
-class Course:
+class CampaignRun:
     """One campaign under way."""
 
-    terms: Terms
+    terms: TaskLimits
     tasks: list[str] = field(default_factory=list)
     open: int = 0
     done: bool = False
     done_at: float | None = None
     """When that was noticed."""
     timed_out: bool = False
-    said: dict[tuple[str, str, int | None], Said] = field(default_factory=dict)
+    said: dict[tuple[str, str, int | None], ModelEvidence] = field(default_factory=dict)
     """By model, unit and batch."""
 
 

@@ -6,16 +6,16 @@ from typing import Final
 
 from protocol.values.attempt import TaskEvent, TaskState
 from protocol.words import Reason
-from scheduler.core.commands import Explain, Order, Tell
-from scheduler.core.failures import Ending
-from scheduler.core.state import HAS_PLACE, STOP_AGAIN_S, STOP_S, Doom, Entry, Need
+from scheduler.core.commands import Explain, Order, TellUser
+from scheduler.core.failures import Failures
+from scheduler.core.state import HAS_PLACE, STOP_AGAIN_S, STOP_S, PendingOutcome, RequirementGroup, TaskEntry
 
 BEGIN_S: Final = 120.0
 """A worker that granted a place, and of whose run nothing is heard for so long, is taken for one that does not begin."""
 NOT_SENT: Final = "saying that it has results and not sending them"
 
 
-class Limits(Ending):
+class Timeouts(Failures):
     """Part of `scheduler.book.Book`."""
 
     def nothing_fits(self, need: str, reason: Reason, text: str, now: float) -> list[Order]:
@@ -27,7 +27,9 @@ class Limits(Ending):
         self.stirred[asked.id] = None
         if any(self.view(peer).hopeful() for peer in asked.fits):
             return self.decide(now)
-        return self._doom(tuple(asked.pending), Doom(TaskEvent.FAIL, reason, text), now) + self.decide(now)
+        return self._doom(
+            tuple(asked.pending), PendingOutcome(TaskEvent.FAIL, reason, text), now
+        ) + self.decide(now)
 
     def tick(self, now: float) -> list[Order]:
         """Time passed: limits, waits and retries. To be called a few times each second."""
@@ -36,7 +38,7 @@ class Limits(Ending):
             ends_at = course.terms.ends_at
             if ends_at is not None and now >= ends_at and not course.timed_out and not course.done:
                 course.timed_out = True
-                doom = Doom(TaskEvent.FAIL, Reason.TIMED_OUT, "the campaign's time limit passed")
+                doom = PendingOutcome(TaskEvent.FAIL, Reason.TIMED_OUT, "the campaign's time limit passed")
                 orders += self._doom(tuple(course.tasks), doom, now)
         for need in self.ranked:
             orders += self._waited(need, now)
@@ -48,10 +50,10 @@ class Limits(Ending):
                 self._changed(view)
                 uses = {need.campaign for need in self.ranked if view.peer in need.fits}
                 using = tuple(c for c in self.courses if c in uses and not self.courses[c].done)
-                orders.append(Tell(using, "worker.back", {"peer": view.peer, "device": view.device}))
+                orders.append(TellUser(using, "worker.back", {"peer": view.peer, "device": view.device}))
         return orders + self.decide(now, whole=True)
 
-    def _late(self, entry: Entry, now: float) -> list[Order]:
+    def _late(self, entry: TaskEntry, now: float) -> list[Order]:
         """A run far beyond its limits, one that never began, or a stop that its worker does not confirm."""
         if entry.owed_until is not None and not entry.stopping:
             if now < entry.owed_until and now - entry.since <= entry.patience_s():
@@ -79,7 +81,7 @@ class Limits(Ending):
             return self._stop_ended(entry, words, now)
         return self._stop_again(entry, now) if now - entry.stop_told_at >= STOP_AGAIN_S else []
 
-    def _waited(self, need: Need, now: float) -> list[Order]:
+    def _waited(self, need: RequirementGroup, now: float) -> list[Order]:
         if not need.pending and not need.queued:
             need.hope_at = need.moved_at = now
             return []
@@ -97,5 +99,5 @@ class Limits(Ending):
         if now - need.moved_at > limit:
             words = f"no device came free within {limit:g} s"
             waiting = (*need.pending, *need.queued)
-            return self._doom(waiting, Doom(TaskEvent.FAIL, Reason.TIMED_OUT, words), now)
+            return self._doom(waiting, PendingOutcome(TaskEvent.FAIL, Reason.TIMED_OUT, words), now)
         return []

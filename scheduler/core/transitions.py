@@ -9,20 +9,20 @@ from protocol.wire.table import step
 from protocol.words import Reason
 from scheduler.core.commands import CampaignDone, Order
 from scheduler.core.ranking import WorkerView
-from scheduler.core.state import HAS_PLACE, Course, Entry, Need
+from scheduler.core.state import HAS_PLACE, CampaignRun, RequirementGroup, TaskEntry
 
 LIMITS = (Reason.TIMED_OUT, Reason.OUT_OF_MEMORY)
 
 
-class Moving:
+class Transitions:
     """Part of `scheduler.book.Book`. Sets are kept as dictionaries where their order must be the same in every run."""
 
     rng: random.Random
-    entries: dict[str, Entry]
-    needs: dict[str, Need]
-    ranked: list[Need]
+    entries: dict[str, TaskEntry]
+    needs: dict[str, RequirementGroup]
+    ranked: list[RequirementGroup]
     """All needs, those of the highest priority first, then the oldest."""
-    courses: dict[str, Course]
+    courses: dict[str, CampaignRun]
     views: dict[str, WorkerView]
     cells: dict[str, list[str]]
     """Tasks that are replicas of each other."""
@@ -77,7 +77,7 @@ class Moving:
 
     # -- tasks --------------------------------------------------------------------------------------------------------------------------
 
-    def _move(self, entry: Entry, event: TaskEvent) -> None:
+    def _move(self, entry: TaskEntry, event: TaskEvent) -> None:
         before = entry.state
         entry.state = step(TASK, before, event, story=f"{entry.id} attempt {entry.attempt}")
         if before is entry.state:
@@ -85,7 +85,7 @@ class Moving:
         self._count(entry, before, -1)
         self._count(entry, entry.state, +1)
 
-    def _count(self, entry: Entry, state: TaskState, by: int) -> None:
+    def _count(self, entry: TaskEntry, state: TaskState, by: int) -> None:
         need = self.needs[entry.need]
         if state in HAS_PLACE:
             need.placed += by
@@ -108,13 +108,13 @@ class Moving:
             else:
                 need.pending.pop(entry.id, None)
 
-    def _placed(self, entry: Entry, now: float, *, seen: bool = True) -> None:
+    def _placed(self, entry: TaskEntry, now: float, *, seen: bool = True) -> None:
         """It has a place. `seen`: since now, and not for who knows how long."""
         entry.since, entry.seen, entry.begun = now, seen, False
         entry.waits_there = entry.at_work = False
         self.needs[entry.need].moved_at = now
 
-    def _apply(self, entry: Entry, event: TaskEvent, reason: Reason | None, now: float) -> None:
+    def _apply(self, entry: TaskEntry, event: TaskEvent, reason: Reason | None, now: float) -> None:
         """Move a task out of its attempt, or end a pending one. It has no second ticket any more."""
         before, peer = entry.state, entry.worker
         self._move(entry, event)
@@ -143,7 +143,7 @@ class Moving:
             entry.worker = entry.lease = entry.fence = None
 
     @staticmethod
-    def _end_if_done(course: Course) -> list[Order]:
+    def _end_if_done(course: CampaignRun) -> list[Order]:
         if course.open or course.done:
             return []
         course.done = True

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from protocol.messages.work import Denied, Quote, Shape, Waiting
+from protocol.messages.work import Denied, QueuedLease, Quote, Shape
 from protocol.values.advert import Advert
 from protocol.values.attempt import TaskState
 from protocol.words import Reason, WorkerState
 from scheduler.core.allocator import SEEK_S
-from scheduler.core.commands import Order, Place
+from scheduler.core.commands import Order, WorkerPlace
 from scheduler.core.ranking import RESTING, WorkerView
-from scheduler.core.state import HAS_PLACE, Entry, Ticket
-from scheduler.core.timeouts import Limits
+from scheduler.core.state import HAS_PLACE, CommitTicket, TaskEntry
+from scheduler.core.timeouts import Timeouts
 
 LEAST_RETRY_S: Final = 1.0
 """A worker that says no is not asked sooner again, whatever it says; each time in a row the wait doubles."""
@@ -21,10 +21,10 @@ REST_S: Final = 10.0
 """One that takes no work now is asked again after so long."""
 
 
-class Standing(Limits):
+class WorkerTracking(Timeouts):
     """Part of `scheduler.book.Book`."""
 
-    places: dict[str, Place]
+    places: dict[str, WorkerPlace]
     """Where tickets stand in their queues, as far as it was told since somebody took it from here."""
 
     # -- finding ------------------------------------------------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ class Standing(Limits):
         now: float,
         *,
         why: str = "",
-        waiting: Sequence[Waiting] = (),
+        waiting: Sequence[QueuedLease] = (),
     ) -> list[Order]:
         """A renewal was answered: how the worker stands, and how our tickets do there."""
         view = self.view(peer)
@@ -154,7 +154,7 @@ class Standing(Limits):
             self._changed(view)
         return orders + self.decide(now)
 
-    def _told(self, view: WorkerView, waiting: Sequence[Waiting], now: float) -> None:
+    def _told(self, view: WorkerView, waiting: Sequence[QueuedLease], now: float) -> None:
         """Our tickets' places in its queue, and by the first of them how much of others' work is before ours."""
         stand = {told.lease: told for told in waiting}
         for task in view.held if stand else ():
@@ -170,13 +170,13 @@ class Standing(Limits):
             self._changed(view)
 
     def _keep_place(
-        self, entry: Entry, attempt: int, position: int | None, start_s: float | None, now: float
+        self, entry: TaskEntry, attempt: int, position: int | None, start_s: float | None, now: float
     ) -> None:
         spare = entry.spare
-        kept: Entry | Ticket = spare if spare is not None and spare.attempt == attempt else entry
+        kept: TaskEntry | CommitTicket = spare if spare is not None and spare.attempt == attempt else entry
         kept.position, kept.start_s, kept.told_at = position, start_s, now
         best = spare if spare is not None and _sooner(spare, entry, now) else entry
-        self.places[entry.id] = Place(entry.id, entry.attempt, best.position, best.start_s)
+        self.places[entry.id] = WorkerPlace(entry.id, entry.attempt, best.position, best.start_s)
 
     def _see(self, view: WorkerView, incarnation: int, now: float) -> list[Order]:
         """A new incarnation voids what an older one gave."""
@@ -201,7 +201,7 @@ class Standing(Limits):
         return orders
 
 
-def _sooner(spare: Ticket, entry: Entry, now: float) -> bool:
+def _sooner(spare: CommitTicket, entry: TaskEntry, now: float) -> bool:
     """Whether the second ticket is expected to come up before the current one."""
     current = entry.ticket()
     there, here = spare.wait_s(now), current.wait_s(now) if current is not None else None

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from protocol.errors import CampaignError
-from scheduler.store.experiments import ExperimentRow, KeptModel
+from scheduler.store.experiments import ExperimentRow, StoredModel
 from swarm.base.text import safe_text
 
 DAY_S: Final = 86_400.0
@@ -31,7 +31,7 @@ def read_title(text: str) -> tuple[str, int | None]:
     return name, int(number) if at else None
 
 
-def digest_of(spec: str, models: Sequence[KeptModel]) -> str:
+def digest_of(spec: str, models: Sequence[StoredModel]) -> str:
     """Of a version's content: the campaign, however it was written, and each model's bytes."""
     content = {
         "spec": json.loads(spec),

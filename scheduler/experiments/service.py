@@ -15,18 +15,26 @@ from typing import Any, Final
 from protocol.errors import CampaignError, RemoteProtocolError, SarkError
 from protocol.values.record import read_record
 from results.analysis.compare import MARGIN
-from results.analysis.regression import WORSE, Cell, Finding, Good, Measured, judge, key_of
+from results.analysis.regression import (
+    WORSE,
+    CellMeasurement,
+    KnownGood,
+    RegressionCell,
+    RegressionFinding,
+    judge,
+    key_of,
+)
 from results.export.raw import RawResult
 from results.export.source import launches_of
-from results.row.row import Row, Status
+from results.row.row import Row, RowStatus
 from scheduler.campaign.dump import read_spec
 from scheduler.campaign.load import load_campaign
 from scheduler.campaign.model import Campaign, Schedule
 from scheduler.experiments.model import digest_of, first_due, following, is_due, read_title, strayed
 from scheduler.models.describe import Fetch, Models, describe_models, no_fetch
-from scheduler.store.experiments import Claim, ExperimentRow, KeptModel, RunRow, VersionRow
+from scheduler.store.experiments import ExperimentRow, RunClaim, RunRow, StoredModel, VersionRow
 from scheduler.store.results import raw_results
-from scheduler.store.rows import CampaignRow, Outcome
+from scheduler.store.rows import CampaignOutcome, CampaignRow
 from scheduler.store.store import Store
 from scheduler.submit.submit import new_campaign_id, store_campaign
 from swarm.base.home import Home
@@ -59,7 +67,7 @@ def save(
 def _keep(
     store: Store, name: str, campaign: Campaign, models: Models, folder: str
 ) -> tuple[VersionRow, bool]:
-    kept = [KeptModel(label, model.sha256, model.size) for label, (_, model) in models.items()]
+    kept = [StoredModel(label, model.sha256, model.size) for label, (_, model) in models.items()]
     spec = campaign.spec()
     return store.save_version(
         name, digest=digest_of(spec, kept), spec=spec, models=kept, folder=folder, alarm=MARGIN
@@ -161,7 +169,7 @@ def begin(
         )
     if other:
         version, _ = _keep(store, version.experiment, campaign, models, version.folder)
-    claim = Claim(version.experiment, version.version, *(due or (None, None)))
+    claim = RunClaim(version.experiment, version.version, *(due or (None, None)))
     started = store_campaign(
         home,
         store,
@@ -194,7 +202,11 @@ def begin_due(home: Home, store: Store, *, now: float, fetch: Fetch = no_fetch) 
                 if store.move_due(row.name, row.due, then):
                     latest = store.versions(row.name)[-1].version
                     store.put_unstarted(
-                        new_campaign_id(), row.name, latest, why=exc.what, finding=str(Finding.NOT_STARTED)
+                        new_campaign_id(),
+                        row.name,
+                        latest,
+                        why=exc.what,
+                        finding=str(RegressionFinding.NOT_STARTED),
                     )
                 continue
             if started is not None:
@@ -215,7 +227,7 @@ def judge_ended(store: Store) -> list[RunRow]:
             continue
         finding, cells = found_of(store, run, campaign, alarm=experiment.alarm)
         kept = [cell.model_dump(mode="json") for cell in cells]
-        if store.set_finding(run.campaign, str(finding), kept, tell=finding is Finding.REGRESSION):
+        if store.set_finding(run.campaign, str(finding), kept, tell=finding is RegressionFinding.REGRESSION):
             judged = store.run(run.campaign)
             told += [judged] if judged is not None else []
     return told
@@ -223,24 +235,24 @@ def judge_ended(store: Store) -> list[RunRow]:
 
 def found_of(
     store: Store, run: RunRow, campaign: CampaignRow, *, alarm: float
-) -> tuple[Finding, tuple[Cell, ...]]:
+) -> tuple[RegressionFinding, tuple[RegressionCell, ...]]:
     """What this run is beside the good results of the runs that began before it."""
     earlier = [
         (other, [cell for cell in read_cells(other) if cell.good or (other.accepted and _measured(cell))])
         for other in store.runs(run.experiment)
         if other.judged is not None and other.begun < run.begun
     ][:LOOK_BACK]
-    opened: dict[str, dict[str, Measured]] = {}
+    opened: dict[str, dict[str, CellMeasurement]] = {}
 
-    def measured_in(other: str) -> dict[str, Measured]:
+    def measured_in(other: str) -> dict[str, CellMeasurement]:
         if other not in opened:
             opened[other] = {
                 item.row.job_id: item for item in map(_measured_of, raw_results(store.rows(other)))
             }
         return opened[other]
 
-    def last_good(row: Row, key: str) -> Good | None:
-        complete = row.status is Status.COMPLETE
+    def last_good(row: Row, key: str) -> KnownGood | None:
+        complete = row.status is RowStatus.COMPLETE
         for other, cells in earlier:
             for cell in cells:
                 alike = (cell.model, cell.unit, cell.batch, cell.device_id) == (
@@ -250,29 +262,29 @@ def found_of(
                     row.device_id,
                 )
                 if cell.key == key or (not complete and alike and row.device_id):
-                    return Good(other.campaign, _again(cell, row, measured_in(other.campaign)))
+                    return KnownGood(other.campaign, _again(cell, row, measured_in(other.campaign)))
         return None
 
     results = [_measured_of(item) for item in raw_results(store.rows(run.campaign))]
     finding, cells = judge(results, last_good, alarm=alarm)
-    if finding is Finding.FINE and campaign.outcome is not Outcome.SUCCEEDED:
-        finding = Finding.INCOMPLETE
+    if finding is RegressionFinding.FINE and campaign.outcome is not CampaignOutcome.SUCCEEDED:
+        finding = RegressionFinding.INCOMPLETE
     return finding, cells
 
 
-def _measured(cell: Cell) -> bool:
-    return cell.status == Status.COMPLETE and cell.median_ms is not None and not cell.simulated
+def _measured(cell: RegressionCell) -> bool:
+    return cell.status == RowStatus.COMPLETE and cell.median_ms is not None and not cell.simulated
 
 
-def _again(cell: Cell, row: Row, there: dict[str, Measured]) -> Measured:
+def _again(cell: RegressionCell, row: Row, there: dict[str, CellMeasurement]) -> CellMeasurement:
     """The measurement behind a kept cell; where its campaign was removed meanwhile, what the cell says."""
     for found in there.values():
-        if key_of(found.row) == cell.key and found.row.status is Status.COMPLETE:
+        if key_of(found.row) == cell.key and found.row.status is RowStatus.COMPLETE:
             return found
-    return Measured(
+    return CellMeasurement(
         row.model_copy(
             update={
-                "status": Status.COMPLETE,
+                "status": RowStatus.COMPLETE,
                 "inference_ms_median": cell.median_ms,
                 "inference_ms_median_low": cell.low_ms,
                 "inference_ms_median_high": cell.high_ms,
@@ -287,8 +299,8 @@ def _again(cell: Cell, row: Row, there: dict[str, Measured]) -> Measured:
     )
 
 
-def _measured_of(result: RawResult) -> Measured:
-    return Measured(result.row, launches_of(result), peaks_of(result))
+def _measured_of(result: RawResult) -> CellMeasurement:
+    return CellMeasurement(result.row, launches_of(result), peaks_of(result))
 
 
 def peaks_of(result: RawResult) -> tuple[int, ...]:
@@ -307,9 +319,9 @@ def peaks_of(result: RawResult) -> tuple[int, ...]:
     return tuple(peaks) if len(peaks) == len(record.timings) else ()
 
 
-def read_cells(run: RunRow) -> list[Cell]:
+def read_cells(run: RunRow) -> list[RegressionCell]:
     """The cells that were kept with a run."""
-    return [Cell.model_validate(cell) for cell in run.cells if "key" in cell]
+    return [RegressionCell.model_validate(cell) for cell in run.cells if "key" in cell]
 
 
 # -- telling --------------------------------------------------------------------------------------------------------------------------
@@ -325,13 +337,15 @@ def alarm_lines(run: RunRow) -> list[str]:
     ]
 
 
-def _batch(cell: Cell) -> str:
+def _batch(cell: RegressionCell) -> str:
     return "" if cell.batch is None else f", batch {cell.batch}"
 
 
 def why_unstarted(run: RunRow) -> str:
     """Why a run that was due could not begin; empty: it did."""
-    return str(run.cells[0].get("why", "")) if run.finding == Finding.NOT_STARTED and run.cells else ""
+    return (
+        str(run.cells[0].get("why", "")) if run.finding == RegressionFinding.NOT_STARTED and run.cells else ""
+    )
 
 
 def hook_body(run: RunRow, store: Store) -> bytes:

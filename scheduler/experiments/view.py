@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from pydantic import BaseModel, ConfigDict
 
-from results.analysis.regression import Cell, Outcome
+from results.analysis.regression import CellOutcome, RegressionCell
 from scheduler.campaign.dump import campaign_text, read_spec
 from scheduler.campaign.fields import show_time_of_day
 from scheduler.campaign.model import Schedule
 from scheduler.experiments.service import find, read_cells, utc, why_unstarted
-from scheduler.store.experiments import ExperimentRow, KeptModel, VersionRow
+from scheduler.store.experiments import ExperimentRow, StoredModel, VersionRow
 from scheduler.store.store import Store
 from swarm.base.text import safe_text
 
@@ -80,7 +80,7 @@ class RunView(_Shown):
     why: str = ""
 
 
-class Point(Outcome):
+class HistoryPoint(CellOutcome):
     """What one run measured of one cell."""
 
     campaign: str
@@ -99,7 +99,7 @@ class CellHistory(_Shown):
     device: str
     device_id: str
     simulated: bool = False
-    points: tuple[Point, ...]
+    points: tuple[HistoryPoint, ...]
 
 
 class History(_Shown):
@@ -166,7 +166,7 @@ def version_text(version: VersionRow, *, schedule: Schedule | None = None, title
     return text + model_notes(version.models)
 
 
-def model_notes(models: Sequence[KeptModel]) -> str:
+def model_notes(models: Sequence[StoredModel]) -> str:
     """The hashes of models, as comments."""
     return "".join(
         f"# model {safe_text(model.name, 200)}: {model.size} bytes, sha256 {model.sha256}\n"
@@ -180,18 +180,18 @@ def history_view(store: Store, name: str, *, limit: int = 20, after: str | None 
     runs = store.runs(name)
     at = next((index + 1 for index, run in enumerate(runs) if run.campaign == after), 0) if after else 0
     told = runs[at : at + limit]
-    cells: dict[tuple[str, ...], list[Point]] = {}
-    heads: dict[tuple[str, ...], Cell] = {}
+    cells: dict[tuple[str, ...], list[HistoryPoint]] = {}
+    heads: dict[tuple[str, ...], RegressionCell] = {}
     for run in told:
         for cell in read_cells(run):
             place = (cell.model, cell.unit, cell.device_id, str(cell.threads), str(cell.batch), cell.shapes)
             heads.setdefault(place, cell)
             cells.setdefault(place, []).append(
-                Point(
+                HistoryPoint(
                     campaign=run.campaign,
                     version=run.version,
                     begun=utc(run.begun) or "",
-                    **cell.model_dump(include=set(Outcome.model_fields)),
+                    **cell.model_dump(include=set(CellOutcome.model_fields)),
                 )
             )
     return History(

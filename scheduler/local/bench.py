@@ -20,11 +20,11 @@ from protocol.errors import CampaignError
 from protocol.values.attempt import TaskState
 from protocol.values.record import Record, SignedRecord, read_record
 from protocol.values.task import Measure, Task, Timeouts, task_body
-from protocol.words import Outcome, Phase
-from results.analysis.compare import Comparison, Word, compare_samples
+from protocol.words import Phase, RunOutcome
+from results.analysis.compare import Comparison, ComparisonVerdict, compare_samples
 from results.export.raw import RawResult, raw_result
-from results.row.record import Observed, observe
-from results.row.row import Row, Status, make_row
+from results.row.record import RecordView, observe
+from results.row.row import Row, RowStatus, make_row
 from scheduler.campaign.fields import UNITS
 from scheduler.local.bench_models import at_hand, is_url
 from scheduler.models.describe import Fetch, no_fetch
@@ -55,13 +55,13 @@ LEAST: Final = 5
 MOST: Final = 20_000
 
 _ENDED: Final = {
-    Outcome.COMPLETE: TaskState.SUCCEEDED,
-    Outcome.FAILED: TaskState.FAILED,
-    Outcome.CANCELLED: TaskState.CANCELLED,
+    RunOutcome.COMPLETE: TaskState.SUCCEEDED,
+    RunOutcome.FAILED: TaskState.FAILED,
+    RunOutcome.CANCELLED: TaskState.CANCELLED,
 }
 
 
-class Signed(Protocol):
+class SignedResult(Protocol):
     """What a device gives: the task, and its record under the device's key."""
 
     @property
@@ -71,7 +71,7 @@ class Signed(Protocol):
     def signed(self) -> SignedRecord: ...
 
 
-class Device(Protocol):
+class BenchDevice(Protocol):
     """A device that measures. Both methods block."""
 
     @property
@@ -84,7 +84,7 @@ class Device(Protocol):
         measure: Measure,
         timeouts: Timeouts | None = None,
         report: Told = ...,
-    ) -> Signed: ...
+    ) -> SignedResult: ...
 
     def close(self) -> None: ...
 
@@ -96,13 +96,13 @@ class Measurement:
     task: Task
     signed: SignedRecord
     row: Row
-    observed: Observed
+    observed: RecordView
     """Raw times, in nanoseconds."""
 
     @property
     def complete(self) -> bool:
         """Whether the unit ran the model and its outputs agree."""
-        return self.row.status is Status.COMPLETE
+        return self.row.status is RowStatus.COMPLETE
 
     @property
     def median_ms(self) -> float | None:
@@ -150,7 +150,7 @@ class Bench:
 
     def __init__(
         self,
-        device: Device,
+        device: BenchDevice,
         report: Told | None = None,
         *,
         fetch: Fetch = no_fetch,
@@ -261,7 +261,7 @@ class Bench:
 
         said = look(looks[0])
         for enough in looks[1:]:
-            if said.word is not Word.AMBIGUOUS:
+            if said.word is not ComparisonVerdict.AMBIGUOUS:
                 break
             said = look(enough)
         one, other = (statistics.median(map(statistics.median, side)) / 1e6 for side in times)

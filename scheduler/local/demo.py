@@ -21,7 +21,7 @@ from typing import Final
 from rich.console import Console
 
 from protocol.errors import ResourceError
-from scheduler.local.demo_fleet import Member, members, write_campaign
+from scheduler.local.demo_fleet import DemoNode, members, write_campaign
 from scheduler.output.summary import finish
 from scheduler.output.watch import watch
 from scheduler.store.opening import open_store
@@ -97,7 +97,7 @@ class Swarm:
 
 @contextlib.contextmanager
 def demo_swarm(
-    folder: Path, workers: int, say: Callable[[str], None], *, fleet: Sequence[Member] = ()
+    folder: Path, workers: int, say: Callable[[str], None], *, fleet: Sequence[DemoNode] = ()
 ) -> Iterator[tuple[Swarm, Home]]:
     """A gate, `workers` workers and the home of a scheduler that they serve. `fleet`: devices that further workers pretend to be.
     Everything ends with the context.

@@ -18,7 +18,7 @@ LOADS: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class DemoKind:
     """A sort of device. `speed`: how many times as fast as the slowest; `noise`: how much its times scatter, as a share."""
 
     kind: str
@@ -48,21 +48,21 @@ class Kind:
 
 
 KINDS: Final = (
-    Kind("laptop", "laptop processor", "Windows 11", "AMD64", 8, 16, 6.0, 0.015),
-    Kind("board", "single-board SoC", "Debian 12", "aarch64", 4, 8, 1.0, 0.004),
-    Kind("phone", "phone-class SoC", "Android 15", "aarch64", 8, 12, 4.0, 0.03),
-    Kind("mac", "desktop SoC", "macOS 15.1", "arm64", 10, 24, 11.0, 0.003),
-    Kind("gpu-server", "server processor", "Ubuntu 24.04", "x86_64", 64, 512, 40.0, 0.006, "server GPU", 80),
-    Kind("mini-pc", "mini PC processor", "Fedora 41", "x86_64", 6, 32, 5.0, 0.008),
-    Kind("tablet", "tablet SoC", "iPadOS 18", "arm64", 6, 8, 7.0, 0.01),
-    Kind("workstation", "workstation processor", "Ubuntu 22.04", "x86_64", 24, 128, 16.0, 0.005, "desktop GPU", 24),
+    DemoKind("laptop", "laptop processor", "Windows 11", "AMD64", 8, 16, 6.0, 0.015),
+    DemoKind("board", "single-board SoC", "Debian 12", "aarch64", 4, 8, 1.0, 0.004),
+    DemoKind("phone", "phone-class SoC", "Android 15", "aarch64", 8, 12, 4.0, 0.03),
+    DemoKind("mac", "desktop SoC", "macOS 15.1", "arm64", 10, 24, 11.0, 0.003),
+    DemoKind("gpu-server", "server processor", "Ubuntu 24.04", "x86_64", 64, 512, 40.0, 0.006, "server GPU", 80),
+    DemoKind("mini-pc", "mini PC processor", "Fedora 41", "x86_64", 6, 32, 5.0, 0.008),
+    DemoKind("tablet", "tablet SoC", "iPadOS 18", "arm64", 6, 8, 7.0, 0.01),
+    DemoKind("workstation", "workstation processor", "Ubuntu 22.04", "x86_64", 24, 128, 16.0, 0.005, "desktop GPU", 24),
 )  # fmt: skip
 MODELS: Final = {"keyword-spotter": 3.0, "image-classifier": 45.0, "object-detector": 310.0}
 """Made-up milliseconds of one inference on the slowest."""
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class DemoNode:
     """One worker of a fleet."""
 
     name: str
@@ -70,13 +70,13 @@ class Member:
     """For `join --pretend`."""
 
 
-def members(count: int) -> list[Member]:
+def members(count: int) -> list[DemoNode]:
     """So many, one of each kind in turn."""
     found = []
     for index in range(count):
         kind, number = KINDS[index % len(KINDS)], index // len(KINDS) + 1
         name = f"sim-{kind.kind}" if number == 1 else f"sim-{kind.kind}-{number}"
-        found.append(Member(name, json.dumps(kind.pretended(number))))
+        found.append(DemoNode(name, json.dumps(kind.pretended(number))))
     return found
 
 
@@ -90,7 +90,7 @@ def script(model: str, *, seed: int = 0) -> dict[str, Any]:
     }
 
 
-def _times(kind: Kind, cost: float, chance: random.Random) -> dict[str, Any]:
+def _times(kind: DemoKind, cost: float, chance: random.Random) -> dict[str, Any]:
     middle = cost / kind.speed * chance.uniform(0.8, 1.25)
     times = [round(middle * chance.lognormvariate(0.0, kind.noise), 6) for _ in range(RUNS // LOADS)]
     return {"load_ms": round(8 + 2 * middle, 3), "latencies_ms": times}

@@ -28,8 +28,8 @@ from scheduler.models.huggingface import Hub, from_hub
 from swarm.base.home import Home
 from swarm.base.text import safe_text
 from swarm.download.download import EDGE, MAX_SIZE, Edge, Progress, download
-from swarm.download.response import Changed, Head
-from swarm.download.urls import FOR_OWNER, Reach, read_hf, scheme_of
+from swarm.download.response import FileChanged, ResponseHead
+from swarm.download.urls import FOR_OWNER, UrlReach, read_hf, scheme_of
 from swarm.net.identity import lock_folder
 
 KEEP_S: Final = 86_400.0
@@ -47,7 +47,7 @@ def downloader(
     home: Home,
     show: Show,
     *,
-    reach: Reach = FOR_OWNER,
+    reach: UrlReach = FOR_OWNER,
     edge: Edge = EDGE,
     hub: Hub = from_hub,
     limit: int = MAX_SIZE,
@@ -98,7 +98,7 @@ class _Download:
         self,
         entry: ModelEntry,
         folder: Path,
-        reach: Reach,
+        reach: UrlReach,
         edge: Edge,
         limit: int,
         again_s: float,
@@ -120,7 +120,7 @@ class _Download:
                     await self._rest()
                     self._part.replace(self._model)
                     return self._model
-                except Changed:
+                except FileChanged:
                     self._part.unlink(missing_ok=True)
                     if last:
                         raise
@@ -141,7 +141,7 @@ class _Download:
             return False
         try:
             await self._from(size - 1, tag, size, lambda data: None, lambda head: None)
-        except Changed:
+        except FileChanged:
             return False
         return True
 
@@ -155,7 +155,7 @@ class _Download:
             file.seek(have)
             file.truncate()
 
-            def heard(head: Head) -> None:
+            def heard(head: ResponseHead) -> None:
                 self._make_sure_of_room(head, have)
                 self._note.write_text(json.dumps({"tag": head.tag}))
 
@@ -167,7 +167,7 @@ class _Download:
         tag: str,
         size: int | None,
         sink: Callable[[bytearray], object],
-        heard: Callable[[Head], object],
+        heard: Callable[[ResponseHead], object],
     ) -> None:
         await download(
             self._url,
@@ -182,7 +182,7 @@ class _Download:
             edge=self._edge,
         )
 
-    def _make_sure_of_room(self, head: Head, have: int) -> None:
+    def _make_sure_of_room(self, head: ResponseHead, have: int) -> None:
         """For the download, and for the campaign's own copy of it."""
         if head.total is None:
             return
@@ -201,7 +201,7 @@ class _Download:
         return told if isinstance(told, str) else ""
 
 
-class Told:
+class DownloadProgress:
     """How a download goes, on a stream: on a terminal one line that is written over, else a line now and then."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:

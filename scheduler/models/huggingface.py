@@ -16,21 +16,21 @@ Hub = Callable[[HfFile], Path]
 INSTALL: Final = "python -m pip install 'sark-node[hf]', or give the https: URL of the file"
 
 
-class Library(Protocol):
+class HubLibrary(Protocol):
     """What is used of `huggingface_hub`."""
 
     def hf_hub_download(self, repo_id: str, filename: str, *, revision: str) -> str: ...
 
 
-def installed() -> Library | None:
+def installed() -> HubLibrary | None:
     """The library, if it is there. It takes half a second to load."""
     try:
-        return cast("Library", import_module("huggingface_hub"))
+        return cast("HubLibrary", import_module("huggingface_hub"))
     except ImportError:
         return None
 
 
-def from_hub(file: HfFile, library: Callable[[], Library | None] = installed) -> Path:
+def from_hub(file: HfFile, library: Callable[[], HubLibrary | None] = installed) -> Path:
     """The file, from its cache or the network. Blocking. Raises `Refused` with the first line of what the library says."""
     hub = library()
     if hub is None:

@@ -21,7 +21,7 @@ from pydantic import StringConstraints, ValidationError
 
 from protocol.errors import Refused, ResourceError
 from protocol.wire.base import Sha256
-from results.row.form import Form, utc
+from results.row.form import JsonModel, utc
 from scheduler.campaign.model import Campaign, ModelEntry
 from scheduler.models.describe import package_spec
 from swarm.base.home import Home
@@ -38,7 +38,7 @@ _HASH: Final = re.compile(r"[0-9a-f]{64}")
 ModelName = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f/\\]+$", min_length=1, max_length=100)]
 
 
-class Upload(Form):
+class Upload(JsonModel):
     """A model that was sent here."""
 
     sha256: Sha256

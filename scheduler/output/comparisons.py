@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from results.analysis.compare import Word
-from results.analysis.matrix import Cell, make_matrix
+from results.analysis.compare import ComparisonVerdict
+from results.analysis.matrix import MatrixCell, make_matrix
 from results.analysis.pairs import Pair, put_beside
 from results.analysis.pareto import Axis, fronts
 from results.analysis.prices import Price
-from results.export.source import Source
-from results.row.form import Form
+from results.export.source import ResultSource
+from results.row.form import JsonModel
 from results.row.row import Row
 
 
-class PairInfo(Form):
+class PairInfo(JsonModel):
     """One row of B beside its row of A."""
 
-    verdict: Word
+    verdict: ComparisonVerdict
     """What B is beside A."""
     ratio: float | None
     """B's time by A's."""
@@ -51,7 +51,7 @@ class PairInfo(Form):
     b_batch: int | None
 
 
-class Beside(Form):
+class ComparisonTable(JsonModel):
     """Two sets of results beside each other: what `sark-node compare --json` prints."""
 
     a: str
@@ -59,11 +59,11 @@ class Beside(Form):
     pairs: tuple[PairInfo, ...]
 
 
-class Matrix(Form):
+class ResultMatrix(JsonModel):
     """What `sark-node matrix --json` prints."""
 
     base: str | None
-    cells: tuple[Cell, ...]
+    cells: tuple[MatrixCell, ...]
     fronts: dict[Axis, tuple[str, ...]]
     """Of time against something else: jobs that no other beats in both, the quickest first."""
 
@@ -73,13 +73,18 @@ PAIR: Final = tuple(PairInfo.model_fields)
 
 
 def beside(
-    one: Source, other: Source, *, across_devices: bool = False, reference: str = "", seed: int = 0
-) -> tuple[Beside, list[Pair]]:
+    one: ResultSource,
+    other: ResultSource,
+    *,
+    across_devices: bool = False,
+    reference: str = "",
+    seed: int = 0,
+) -> tuple[ComparisonTable, list[Pair]]:
     """`other` beside `one`, for programs and as it is. Some milliseconds for each pair: call it in a thread."""
     pairs = put_beside(
         one.entries(), other.entries(), across_devices=across_devices, reference=reference, seed=seed
     )
-    return Beside(a=one.name, b=other.name, pairs=tuple(pair_info(pair) for pair in pairs)), pairs
+    return ComparisonTable(a=one.name, b=other.name, pairs=tuple(pair_info(pair) for pair in pairs)), pairs
 
 
 def pair_info(pair: Pair) -> PairInfo:
@@ -115,7 +120,9 @@ _SIDE: Final = {
 }
 
 
-def matrix_of(rows: Sequence[Row], *, base: str = "", prices: Mapping[str, Price] | None = None) -> Matrix:
+def matrix_of(
+    rows: Sequence[Row], *, base: str = "", prices: Mapping[str, Price] | None = None
+) -> ResultMatrix:
     """Of `rows`, for programs. Raises ValueError for a base that is in no row."""
     cells = make_matrix(rows, base=base, prices=prices)
-    return Matrix(base=base or None, cells=cells, fronts=fronts(cells))
+    return ResultMatrix(base=base or None, cells=cells, fronts=fronts(cells))

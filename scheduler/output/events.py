@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from scheduler.store.rows import Event
+from scheduler.store.rows import EventRow
 from swarm.base.plural import count
 from swarm.base.text import safe_text
 
@@ -39,7 +39,7 @@ _WHY: Final = ("reason", "why", "detail")
 _COUNTS: Final = ("succeeded", "failed", "cancelled")
 
 
-def event_line(event: Event) -> str:
+def event_line(event: EventRow) -> str:
     """`2026-11-21 11:03:12.345  12  task 3  asks mini-7 (attempt 1)`"""
     at = datetime.fromtimestamp(event.at, UTC).astimezone()
     when = f"{at:%Y-%m-%d %H:%M:%S}.{at.microsecond // 1000:03}"
@@ -47,7 +47,7 @@ def event_line(event: Event) -> str:
     return f"{when}  {event.seq:>4}  {safe_text(who, 20):<9}  {event_words(event)}"
 
 
-def event_words(event: Event) -> str:
+def event_words(event: EventRow) -> str:
     """What happened, on one line; an event this version does not know is told by its name and fields."""
     fields = event.fields
     says = SAYS.get(event.name)

@@ -9,12 +9,12 @@ from pydantic import BaseModel, ConfigDict
 
 from protocol.values.advert import Advert
 from protocol.words import Phase, WorkerState
-from scheduler.output.peers import Seen
+from scheduler.output.peers import SeenPeer
 from swarm.base.text import safe_text
 from swarm.net.paths import gate_name
 
 
-class Way(BaseModel):
+class UnitOfDevice(BaseModel):
     """By which way a device answered."""
 
     model_config = ConfigDict(frozen=True)
@@ -25,7 +25,7 @@ class Way(BaseModel):
     rtt_ms: float | None
 
 
-class Device(Advert):
+class DeviceInfo(Advert):
     """A device: its advert, and how it is now."""
 
     state: WorkerState | None = None
@@ -34,7 +34,7 @@ class Device(Advert):
     queue: int | None = None
     unreachable: str | None = None
     """Why it did not answer."""
-    path: Way | None = None
+    path: UnitOfDevice | None = None
     fits: bool = True
     unmet: tuple[str, ...] = ()
     """Clauses that it does not meet, each in words."""
@@ -44,7 +44,7 @@ class Device(Advert):
     """Where the gate is that it was reached through, else the end of that gate's id; null where it answered directly."""
 
 
-class TaskThere(BaseModel):
+class DeviceTask(BaseModel):
     """A task of this home that a device has in its hands now."""
 
     model_config = ConfigDict(frozen=True)
@@ -56,7 +56,7 @@ class TaskThere(BaseModel):
     phase: Phase | None
 
 
-class Warm(BaseModel):
+class CachedModel(BaseModel):
     """A model in a device's cache."""
 
     model_config = ConfigDict(frozen=True)
@@ -66,11 +66,11 @@ class Warm(BaseModel):
     """As the campaigns of this home call it."""
 
 
-class FleetDevice(Device):
+class FleetDevice(DeviceInfo):
     """A device with what this home knows of it."""
 
-    tasks: tuple[TaskThere, ...] = ()
-    warm: tuple[Warm, ...] = ()
+    tasks: tuple[DeviceTask, ...] = ()
+    warm: tuple[CachedModel, ...] = ()
 
 
 class Fleet(BaseModel):
@@ -86,16 +86,16 @@ class Fleet(BaseModel):
     next: str | None = None
 
 
-def show_device(seen: Seen) -> Device:
+def show_device(seen: SeenPeer) -> DeviceInfo:
     """How it is shown."""
-    return Device(**_plain(seen))
+    return DeviceInfo(**_plain(seen))
 
 
 def show_fleet_device(
-    seen: Seen, tasks: Mapping[str, Sequence[TaskThere]], names: Mapping[str, str]
+    seen: SeenPeer, tasks: Mapping[str, Sequence[DeviceTask]], names: Mapping[str, str]
 ) -> FleetDevice:
     """The same with `tasks` by worker, and `names` of models by hash."""
-    warm = tuple(Warm(sha256=one, name=names.get(one)) for one in seen.advert.models)
+    warm = tuple(CachedModel(sha256=one, name=names.get(one)) for one in seen.advert.models)
     return FleetDevice(**_plain(seen), tasks=tuple(tasks.get(seen.advert.peer, ())), warm=warm)
 
 
@@ -104,9 +104,9 @@ def changed(before: Mapping[str, FleetDevice], now: Iterable[FleetDevice]) -> tu
     return tuple(item for item in now if before.get(item.peer) != item)
 
 
-def _plain(seen: Seen) -> dict[str, Any]:
+def _plain(seen: SeenPeer) -> dict[str, Any]:
     pong, path, advert = seen.pong, seen.path, seen.advert
-    way = path and Way(
+    way = path and UnitOfDevice(
         direct=path.direct,
         gate=path.via,
         rtt_ms=None if path.rtt_ms is None else round(path.rtt_ms, 3),

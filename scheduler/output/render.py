@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from protocol.errors import CampaignError
 from results.export.raw import RawResult
-from results.export.source import Entry, Source, launches_of
+from results.export.source import ResultEntry, ResultSource, launches_of
 from results.report.charts import bars, strips
 from results.report.charts_pareto import Quality, pareto
 from results.report.charts_parts import Sheet
@@ -25,14 +25,14 @@ from scheduler.store.store import Store
 from swarm.base.text import safe_text
 
 
-class Form(StrEnum):
+class ReportFormat(StrEnum):
     """How a report is written."""
 
     HTML = "html"
     MD = "md"
 
 
-class Kind(StrEnum):
+class ChartKind(StrEnum):
     """What a chart shows."""
 
     BARS = "bars"
@@ -49,23 +49,25 @@ SIZES: Final[dict[str, tuple[float, float]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StoredReport:
     """What this home's store knows of a campaign beside its results; nothing of a file's."""
 
     campaign: CampaignRow | None = None
     tasks: int | None = None
 
 
-def look_up(store: Store, source: Source) -> Kept:
+def look_up(store: Store, source: ResultSource) -> StoredReport:
     """What is kept of the campaign of `source`."""
     found = store.summary(source.campaign) if source.text is None else None
     if found is None:
-        return Kept()
+        return StoredReport()
     one = len(source.results) < len(source.whole)
-    return Kept(found.campaign, None if one else found.tasks)
+    return StoredReport(found.campaign, None if one else found.tasks)
 
 
-def report_on(source: Source, kept: Kept, now: float, other: Source | None = None) -> Report:
+def report_on(
+    source: ResultSource, kept: StoredReport, now: float, other: ResultSource | None = None
+) -> Report:
     """The facts of `source`. `now`: wall seconds; `other`: what it is held against. Takes a processor for a while.
 
     Raises `CampaignError` for a CSV, which has no samples.
@@ -93,7 +95,7 @@ def report_on(source: Source, kept: Kept, now: float, other: Source | None = Non
     )
 
 
-def _called(source: Source) -> str:
+def _called(source: ResultSource) -> str:
     """A file by its name; a campaign by its whole id, a task of it likewise."""
     if source.text is not None or source.rows:
         return source.name
@@ -101,30 +103,30 @@ def _called(source: Source) -> str:
     return source.results[0].row.job_id if one else source.campaign
 
 
-def render(report: Report, form: Form) -> str:
+def render(report: Report, form: ReportFormat) -> str:
     """The whole file."""
     page = make_page(report)
-    return html_report(page) if form is Form.HTML else markdown_report(page)
+    return html_report(page) if form is ReportFormat.HTML else markdown_report(page)
 
 
 def chart(
-    results: Sequence[RawResult], kind: Kind, size: str, title: str, against: Quality | None = None
+    results: Sequence[RawResult], kind: ChartKind, size: str, title: str, against: Quality | None = None
 ) -> Drawing:
     """A slide's picture. Raises `CampaignError` where there is nothing to draw."""
     width, height = SIZES[size]
     sheet = Sheet(width, height, height / 36)
-    entries = [Entry(result.row, launches_of(result)) for result in results]
+    entries = [ResultEntry(result.row, launches_of(result)) for result in results]
     rows = [entry.row for entry in entries]
     drawn = {
-        Kind.BARS: lambda: bars(rows, sheet, title=title),
-        Kind.DISTRIBUTION: lambda: strips(entries, sheet, title=title),
-        Kind.PARETO: lambda: pareto(rows, sheet, title=title, quality=against),
+        ChartKind.BARS: lambda: bars(rows, sheet, title=title),
+        ChartKind.DISTRIBUTION: lambda: strips(entries, sheet, title=title),
+        ChartKind.PARETO: lambda: pareto(rows, sheet, title=title, quality=against),
     }[kind]()
     if drawn is None:
         what = {
-            Kind.BARS: "no task has a median",
-            Kind.DISTRIBUTION: "no task has samples",
-            Kind.PARETO: "fewer than two tasks have both figures",
+            ChartKind.BARS: "no task has a median",
+            ChartKind.DISTRIBUTION: "no task has samples",
+            ChartKind.PARETO: "fewer than two tasks have both figures",
         }[kind]
         raise CampaignError(f"nothing to draw: {what}", hint="see what there is: sark-node results")
     return drawn

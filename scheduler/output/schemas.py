@@ -11,15 +11,23 @@ from typing import Any
 
 from protocol.values.attempt import TaskState
 from protocol.words import UNIT, Phase, Reason, asks_for_it
-from results.row.form import Form, utc
-from results.row.variant import UNSAID, Way
+from results.row.form import JsonModel, utc
+from results.row.variant import UNSAID, Variant
 from scheduler.store.progress import fraction, progress_text
-from scheduler.store.rows import CampaignRow, CampaignStatus, Event, NewModel, Outcome, Summary, TaskRow
+from scheduler.store.rows import (
+    CampaignOutcome,
+    CampaignRow,
+    CampaignStatus,
+    CampaignSummary,
+    EventRow,
+    NewModel,
+    TaskRow,
+)
 
 # -- campaigns -----------------------------------------------------------------------------------------------------------------
 
 
-class CampaignInfo(Form):
+class CampaignInfo(JsonModel):
     """A campaign in one line."""
 
     campaign_id: str
@@ -42,7 +50,7 @@ class CampaignInfo(Form):
     """What that run was, beside the last good results: fine, regression or incomplete; null: not known yet."""
 
 
-class CampaignModel(Form):
+class CampaignModel(JsonModel):
     """A model of a campaign, by content."""
 
     name: str
@@ -76,17 +84,22 @@ class CampaignDetail(CampaignInfo):
 def status_of(campaign: CampaignRow) -> CampaignStatus:
     """How it stands."""
     if campaign.ended is not None:
-        return CampaignStatus(campaign.outcome or Outcome.FAILED)
+        return CampaignStatus(campaign.outcome or CampaignOutcome.FAILED)
     return CampaignStatus.CANCELLING if campaign.cancel else CampaignStatus.RUNNING
 
 
-def campaign_info(item: Summary, *, scheduling: bool = True) -> CampaignInfo:
+def campaign_info(item: CampaignSummary, *, scheduling: bool = True) -> CampaignInfo:
     """`item` for programs. `scheduling`: a scheduler process runs on this home."""
     return CampaignInfo(**_campaign(item, scheduling=scheduling))
 
 
 def campaign_detail(
-    item: Summary, models: tuple[NewModel, ...], spec: Mapping[str, Any], last_event: int, *, scheduling: bool
+    item: CampaignSummary,
+    models: tuple[NewModel, ...],
+    spec: Mapping[str, Any],
+    last_event: int,
+    *,
+    scheduling: bool,
 ) -> CampaignDetail:
     """The same with all that is known."""
     row = item.campaign
@@ -105,7 +118,7 @@ def campaign_detail(
     )
 
 
-def _campaign(item: Summary, *, scheduling: bool) -> dict[str, Any]:
+def _campaign(item: CampaignSummary, *, scheduling: bool) -> dict[str, Any]:
     campaign = item.campaign
     return {
         "campaign_id": campaign.id,
@@ -126,7 +139,7 @@ def _campaign(item: Summary, *, scheduling: bool) -> dict[str, Any]:
 # -- tasks ---------------------------------------------------------------------------------------------------------------------
 
 
-class TaskInfo(Form):
+class TaskInfo(JsonModel):
     """A task with where it stands now."""
 
     task: str
@@ -179,7 +192,7 @@ class TaskInfo(Form):
     ended: str | None
 
 
-def task_info(row: TaskRow, way: Way = UNSAID) -> TaskInfo:
+def task_info(row: TaskRow, way: Variant = UNSAID) -> TaskInfo:
     """`row` for programs."""
     return TaskInfo(
         task=row.id,
@@ -216,7 +229,7 @@ def task_info(row: TaskRow, way: Way = UNSAID) -> TaskInfo:
 # -- events ----------------------------------------------------------------------------------------------------------------------
 
 
-class EventInfo(Form):
+class EventInfo(JsonModel):
     """Something that happened: what the hash is made over, and the hash."""
 
     campaign: str
@@ -233,7 +246,7 @@ class EventInfo(Form):
     """Over this event and the hash of the one before."""
 
 
-def event_info(event: Event) -> EventInfo:
+def event_info(event: EventRow) -> EventInfo:
     """`event` for programs."""
     return EventInfo(
         campaign=event.campaign,

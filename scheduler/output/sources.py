@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from protocol.errors import CampaignError
 from results.export.raw import read_raw
-from results.export.source import Entry, Source
+from results.export.source import ResultEntry, ResultSource
 from results.row.row import COLUMNS, CONTRACT, Row
 from scheduler.store.opening import has_store, open_store
 from scheduler.store.queries import find_campaign
@@ -27,7 +27,7 @@ from swarm.base.text import safe_text
 MAX_FILE = 1024 * 1024 * 1024
 
 
-def read_source(name: str, home: Home) -> Source:
+def read_source(name: str, home: Home) -> ResultSource:
     """Results by `name`: the path of a raw file or a CSV, else a campaign of this home (the latest for an empty name), or one task of it
     (`c-…/3`).
 
@@ -45,7 +45,7 @@ def read_source(name: str, home: Home) -> Source:
         return stored_source(store, name)
 
 
-def stored_source(store: Store, name: str) -> Source:
+def stored_source(store: Store, name: str) -> ResultSource:
     """Results of a campaign in the store (the latest for an empty name), or of one task of it (`c-…/3`). Raises `CampaignError`."""
     campaign, _, number = name.partition("/")
     found = find_campaign(store, campaign)
@@ -57,7 +57,7 @@ def stored_source(store: Store, name: str) -> Source:
             raise CampaignError(
                 f"no task {safe_text(number, 40)} of {found} has ended", hint=f"sark-node results {found}"
             )
-    return Source(name or found, found, results, whole=whole)
+    return ResultSource(name or found, found, results, whole=whole)
 
 
 def read_text(path: Path) -> str:
@@ -72,7 +72,7 @@ def read_text(path: Path) -> str:
         raise CampaignError(f"{path} is not text, so no file of results") from None
 
 
-def _read_file(path: Path) -> Source:
+def _read_file(path: Path) -> ResultSource:
     text = read_text(path)
     if text.lstrip().startswith("{"):
         try:
@@ -84,9 +84,9 @@ def _read_file(path: Path) -> Source:
                 hint="sark-node results --raw FILE writes one",
             ) from None
         campaign = results[0].row.campaign if results else ""
-        return Source(path.name, campaign, results, text)
+        return ResultSource(path.name, campaign, results, text)
     rows = read_table(text, str(path))
-    return Source(path.name, rows[0].campaign if rows else "", (), text, rows)
+    return ResultSource(path.name, rows[0].campaign if rows else "", (), text, rows)
 
 
 def read_table(text: str, name: str) -> tuple[Row, ...]:
@@ -120,7 +120,7 @@ def _rows(text: str, name: str) -> tuple[Row, ...]:
     return tuple(rows)
 
 
-def one_device(source: Source, device: str) -> Source:
+def one_device(source: ResultSource, device: str) -> ResultSource:
     """Only what one device measured, by its name or id."""
     results = tuple(
         result for result in source.results if device in (result.row.device_name, result.row.device_id)
@@ -135,6 +135,6 @@ def one_device(source: Source, device: str) -> Source:
     return replace(source, name=device, results=results, rows=rows)
 
 
-def merged(sources: Sequence[Source]) -> tuple[Entry, ...]:
+def merged(sources: Sequence[ResultSource]) -> tuple[ResultEntry, ...]:
     """The entries of all, in order."""
     return tuple(entry for source in sources for entry in source.entries())

@@ -22,12 +22,12 @@ from results.row.replicas import disagreements
 from results.row.row import Row
 from results.row.simulated import marked, shown_name
 from scheduler.output.fleet import show_device
-from scheduler.output.peers import Seen
+from scheduler.output.peers import SeenPeer
 from scheduler.output.schemas import status_of
 from scheduler.output.tables import show_results
 from scheduler.store.progress import show_time
 from scheduler.store.results import campaign_rows, raw_results
-from scheduler.store.rows import CampaignRow, Outcome, Summary
+from scheduler.store.rows import CampaignOutcome, CampaignRow, CampaignSummary
 from scheduler.store.store import Store
 from swarm.base.plural import count
 from swarm.base.text import safe_text
@@ -36,7 +36,7 @@ from swarm.net.paths import path_words
 # -- campaigns -----------------------------------------------------------------------------------------------------------------
 
 
-def campaigns_table(summaries: Sequence[Summary], *, scheduling: bool = True) -> Table:
+def campaigns_table(summaries: Sequence[CampaignSummary], *, scheduling: bool = True) -> Table:
     """A line for each campaign. `scheduling`: a scheduler process runs on this home."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for column in ("campaign", "name", "status", "tasks", "done", "failed", "begun", "took"):
@@ -69,8 +69,8 @@ def campaigns_table(summaries: Sequence[Summary], *, scheduling: bool = True) ->
     return table
 
 
-def _shown_status(item: Summary, *, scheduling: bool) -> str:
-    if item.campaign.outcome is Outcome.ADOPTED:
+def _shown_status(item: CampaignSummary, *, scheduling: bool) -> str:
+    if item.campaign.outcome is CampaignOutcome.ADOPTED:
         return "carried on elsewhere"
     return status_of(item.campaign) if scheduling or item.campaign.ended is not None else "halted"
 
@@ -116,7 +116,7 @@ def finish(
 
 def exit_code(campaign: CampaignRow, rows: Sequence[Row]) -> int:
     """0: every task succeeded; 3: none ran because nothing fits; 5: because no device allows us; 1: anything else."""
-    if campaign.outcome is Outcome.SUCCEEDED:
+    if campaign.outcome is CampaignOutcome.SUCCEEDED:
         return 0
     for reason, code in ((Reason.NOTHING_FITS, 3), (Reason.NOT_ALLOWED, 5)):
         if rows and all(row.reason == reason for row in rows):
@@ -127,7 +127,7 @@ def exit_code(campaign: CampaignRow, rows: Sequence[Row]) -> int:
 # -- devices -------------------------------------------------------------------------------------------------------------------
 
 
-def peer_json(seen: Seen) -> dict[str, Any]:
+def peer_json(seen: SeenPeer) -> dict[str, Any]:
     """A device for programs."""
     return show_device(seen).model_dump(mode="json")
 
@@ -136,7 +136,7 @@ ROOMY: Final = 110
 """Columns from which there is room for processor and peer id."""
 
 
-def peers_table(seen: Sequence[Seen], width: int = 80) -> Table:
+def peers_table(seen: Sequence[SeenPeer], width: int = 80) -> Table:
     """A line for each device. Where there is little room the end of the worker's id stands for it, and states and units are wrapped."""
     roomy = width >= ROOMY
     ways = [path_words(item.path) for item in seen if item.path is not None and item.path.direct]
@@ -180,7 +180,7 @@ def peers_table(seen: Sequence[Seen], width: int = 80) -> Table:
     return table
 
 
-def peer_remarks(seen: Sequence[Seen]) -> list[str]:
+def peer_remarks(seen: Sequence[SeenPeer]) -> list[str]:
     """What stands below the table: every clause that a device does not meet, and which workers are one and the same device."""
     told = [
         f"{shown_name(item.advert)} does not fit: "

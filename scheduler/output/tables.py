@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from results.row.replicas import disagreements
-from results.row.row import Row, Status
-from results.row.verdict import Verdict
+from results.row.row import Row, RowStatus
+from results.row.verdict import RowVerdict
 from scheduler.store.progress import ADOPTED
 from swarm.base.text import safe_text
 
@@ -30,10 +30,10 @@ _SHORTENED: Final = (1, 2, 3)
 """Model, unit and device give way when the table is too wide."""
 SHORTEST: Final = 6
 _STYLES: Final = {
-    Status.COMPLETE: "green",
-    Status.FAILED: "red",
-    Status.CANCELLED: "yellow",
-    Status.ADOPTED: "yellow",
+    RowStatus.COMPLETE: "green",
+    RowStatus.FAILED: "red",
+    RowStatus.CANCELLED: "yellow",
+    RowStatus.ADOPTED: "yellow",
 }
 
 
@@ -48,13 +48,13 @@ def show_results(rows: Sequence[Row], console: Console) -> None:
         console.print(Text(line), soft_wrap=True)
     told = ""
     for row in rows:
-        if row.status is Status.FAILED:
+        if row.status is RowStatus.FAILED:
             why = failure_text(row)
             console.print(
                 Text(f"{row.job_id} failed: {why if why != told else 'for the same reason'}"), soft_wrap=True
             )
             told = why
-    gone = [row for row in rows if row.status is Status.ADOPTED]
+    gone = [row for row in rows if row.status is RowStatus.ADOPTED]
     if gone:
         console.print(Text(adopted_line(gone[0].job_id.rpartition("/")[0], len(gone))), soft_wrap=True)
 
@@ -78,10 +78,14 @@ def remarks(rows: Sequence[Row]) -> list[str]:
         )
     noted: dict[str, list[str]] = {}
     for row in rows:
-        if row.status is not Status.COMPLETE:
+        if row.status is not RowStatus.COMPLETE:
             continue
         number = row.job_id.rpartition("/")[2]
-        if row.verdict not in ("", Verdict.VALID, Verdict.SIMULATED):  # simulations are told of in one line
+        if row.verdict not in (
+            "",
+            RowVerdict.VALID,
+            RowVerdict.SIMULATED,
+        ):  # simulations are told of in one line
             found.append(f"{number} {row.verdict}: {safe_text(row.verdict_reason)}")
         notes = [note for note in row.notes.split("; ") if any(word in note for word in _TOLD_NOTES)]
         if notes:
@@ -101,7 +105,7 @@ def _numbers(numbers: Sequence[str]) -> str:
 
 
 def _heads(rows: Sequence[Row]) -> tuple[str, ...]:
-    complete = bool(rows) and all(row.status is Status.COMPLETE for row in rows)
+    complete = bool(rows) and all(row.status is RowStatus.COMPLETE for row in rows)
     heads = (*HEADS[:-1], VERDICT) if complete else HEADS
     return (*heads[:_AFTER], PER_S, *heads[_AFTER:]) if _batches(rows) else heads
 
@@ -162,7 +166,7 @@ def _cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
 
 def result_cells(row: Row, *, threads: bool = False, batches: bool = False) -> tuple[str, ...]:
     """One row in words: the task by its number, times as medians, ± how well they are known; why it failed is told elsewhere."""
-    complete = row.status is Status.COMPLETE and row.verdict
+    complete = row.status is RowStatus.COMPLETE and row.verdict
     return (
         row.job_id.rpartition("/")[2],
         safe_text(row.file_name, 40),

@@ -7,29 +7,37 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from protocol.errors import RemoteProtocolError
-from protocol.values.record import Accelerator, DeviceFacts, Host, Ran, Record, StageTime, read_record
+from protocol.values.record import (
+    Accelerator,
+    DeviceFacts,
+    HostLoad,
+    Record,
+    RunFacts,
+    StageTime,
+    read_record,
+)
 from protocol.values.task import Task, read_task
 from results.export.raw import csv_lines
 from results.row.figures import crowded
-from results.row.form import Form, utc
-from results.row.record import Launch, Observed, observe
-from results.row.row import Row, Status
+from results.row.form import JsonModel, utc
+from results.row.record import RecordLaunch, RecordView, observe
+from results.row.row import Row, RowStatus
 from results.row.stats import median
-from results.row.variant import Way
-from results.row.verdict import MEANS, Verdict, findings
+from results.row.variant import Variant
+from results.row.verdict import MEANS, RowVerdict, findings
 from scheduler.output.events import event_words
 from scheduler.output.schemas import TaskInfo, task_info
 from scheduler.store.progress import attempt_words
-from scheduler.store.rows import AttemptRow, AttemptState, Event, ResultRow
+from scheduler.store.rows import AttemptRow, AttemptState, EventRow, ResultRow
 
 MAX_BLOCKS: Final = 600
 """Blocks of the host's state that are told of one task; more are put together, neighbours with neighbours."""
 
 
-class Reason(Form):
+class ReasonInfo(JsonModel):
     """One thing that is to be known of the numbers."""
 
-    verdict: Verdict
+    verdict: RowVerdict
     why: str
     """With its figures."""
     means: str
@@ -38,15 +46,15 @@ class Reason(Form):
     """What would help; empty: nothing needs to."""
 
 
-class Judgement(Form):
+class Judgement(JsonModel):
     """What a complete row's numbers are worth."""
 
-    verdict: Verdict
-    reasons: tuple[Reason, ...]
+    verdict: RowVerdict
+    reasons: tuple[ReasonInfo, ...]
     """The gravest first."""
 
 
-class AttemptInfo(Form):
+class AttemptInfo(JsonModel):
     """One try at one worker."""
 
     attempt: int
@@ -63,7 +71,7 @@ class AttemptInfo(Form):
     took_s: float | None
 
 
-class Happened(Form):
+class TimelineEntry(JsonModel):
     """An event that concerns the task, in words."""
 
     seq: int
@@ -72,7 +80,7 @@ class Happened(Form):
     words: str
 
 
-class BlockInfo(Form):
+class BlockInfo(JsonModel):
     """A stretch of timed samples and the host meanwhile. null: its system does not tell."""
 
     samples: int
@@ -82,7 +90,7 @@ class BlockInfo(Form):
     switches: int | None
 
 
-class LaunchInfo(Form):
+class LaunchInfo(JsonModel):
     """One launch and the host over its timed window."""
 
     launch: int
@@ -94,7 +102,7 @@ class LaunchInfo(Form):
     per_sample: int
     warmups: int
     median_ms: float | None
-    host: Host
+    host: HostLoad
     stall_percent: float | None
     switches: int | None
     baseline: int | None
@@ -103,7 +111,7 @@ class LaunchInfo(Form):
     blocks: tuple[BlockInfo, ...]
 
 
-class RecordInfo(Form):
+class RecordInfo(JsonModel):
     """What the worker signed."""
 
     worker: str
@@ -117,13 +125,13 @@ class RecordInfo(Form):
     accepted: str | None
     """When this scheduler took it."""
     device: DeviceFacts
-    ran: Ran | None
+    ran: RunFacts | None
     accelerator: Accelerator | None
     figures: dict[str, float]
     stages: tuple[StageTime, ...]
 
 
-class TaskDetail(Form):
+class TaskDetail(JsonModel):
     """A task's page."""
 
     task: TaskInfo
@@ -133,7 +141,7 @@ class TaskDetail(Form):
     needs: tuple[str, ...]
     """What a device must meet, as a person writes it."""
     attempts: tuple[AttemptInfo, ...]
-    happened: tuple[Happened, ...]
+    happened: tuple[TimelineEntry, ...]
     row: Row | None
     """Null: it has not ended."""
     csv: str
@@ -152,22 +160,22 @@ def task_detail(
     row: Row | None,
     campaign_name: str,
     attempts: Sequence[AttemptRow],
-    events: Sequence[Event],
+    events: Sequence[EventRow],
 ) -> TaskDetail:
     """The whole of `item`. `row`: as the campaign's results have it; None: it has not ended."""
     asked = read_task(item.body)
     record, observed, unreadable = _read(item)
     judgement = None
-    if row is not None and row.status is Status.COMPLETE:
+    if row is not None and row.status is RowStatus.COMPLETE:
         judgement = _judged(row, record, observed, asked)
     return TaskDetail(
-        task=task_info(item.task, Way(asked.measure.threads, asked.measure.batch)),
+        task=task_info(item.task, Variant(asked.measure.threads, asked.measure.batch)),
         campaign_name=campaign_name,
         asked=asked.model_dump(mode="json"),
         needs=tuple(str(clause) for clause in asked.requirement.clauses),
         attempts=tuple(_attempt(attempt) for attempt in attempts),
         happened=tuple(
-            Happened(seq=e.seq, time=utc(e.at, "milliseconds") or "", name=e.name, words=event_words(e))
+            TimelineEntry(seq=e.seq, time=utc(e.at, "milliseconds") or "", name=e.name, words=event_words(e))
             for e in events
         ),
         row=row,
@@ -179,7 +187,7 @@ def task_detail(
     )
 
 
-def _read(item: ResultRow) -> tuple[Record | None, Observed | None, str]:
+def _read(item: ResultRow) -> tuple[Record | None, RecordView | None, str]:
     if item.record is None:
         return None, None, ""
     try:
@@ -192,9 +200,9 @@ def _read(item: ResultRow) -> tuple[Record | None, Observed | None, str]:
         return record, None, exc.what
 
 
-def _judged(row: Row, record: Record | None, observed: Observed | None, asked: Task) -> Judgement:
+def _judged(row: Row, record: Record | None, observed: RecordView | None, asked: Task) -> Judgement:
     if record is None or observed is None:
-        found = [(Verdict.UNREADABLE, row.verdict_reason)]
+        found = [(RowVerdict.UNREADABLE, row.verdict_reason)]
     else:
         found = findings(
             observed,
@@ -205,7 +213,7 @@ def _judged(row: Row, record: Record | None, observed: Observed | None, asked: T
             simulated=bool(row.simulated),
         )
     reasons = tuple(
-        Reason(verdict=verdict, why=why, means=MEANS[verdict][0], help=MEANS[verdict][1])
+        ReasonInfo(verdict=verdict, why=why, means=MEANS[verdict][0], help=MEANS[verdict][1])
         for verdict, why in found
     )
     return Judgement(verdict=reasons[0].verdict, reasons=reasons)
@@ -245,7 +253,7 @@ def _record(item: ResultRow, record: Record) -> RecordInfo:
     )
 
 
-def _launches(record: Record, observed: Observed) -> tuple[LaunchInfo, ...]:
+def _launches(record: Record, observed: RecordView) -> tuple[LaunchInfo, ...]:
     each = max(1, MAX_BLOCKS // max(1, len(observed.launches)))
     return tuple(
         LaunchInfo(
@@ -270,7 +278,7 @@ def _launches(record: Record, observed: Observed) -> tuple[LaunchInfo, ...]:
     )
 
 
-def _stalled(launch: Launch) -> float | None:
+def _stalled(launch: RecordLaunch) -> float | None:
     told = [block for block in launch.blocks if block.stall_ns is not None]
     return _percent(sum(block.stall_ns or 0 for block in told), sum(block.wall_ns for block in told))
 
@@ -279,7 +287,7 @@ def _percent(part: int, whole: int) -> float | None:
     return 100 * part / whole if whole > 0 else None
 
 
-def _blocks(launch: Launch, most: int) -> tuple[BlockInfo, ...]:
+def _blocks(launch: RecordLaunch, most: int) -> tuple[BlockInfo, ...]:
     size = -(-len(launch.blocks) // most) or 1
     groups = [launch.blocks[at : at + size] for at in range(0, len(launch.blocks), size)]
     return tuple(

@@ -14,11 +14,11 @@ from rich.text import Text
 from protocol.values.attempt import TaskState
 from protocol.words import WorkerState, asks_for_it
 from results.row.simulated import marked, shown_name
-from scheduler.output.fleet import TaskThere, show_fleet_device
-from scheduler.output.peers import Seen
+from scheduler.output.fleet import DeviceTask, show_fleet_device
+from scheduler.output.peers import SeenPeer
 from scheduler.output.schemas import campaign_info
 from scheduler.store.progress import progress_text, show_time
-from scheduler.store.rows import Outcome, Summary, TaskRow
+from scheduler.store.rows import CampaignOutcome, CampaignSummary, TaskRow
 from swarm.base.plural import count
 from swarm.base.text import safe_text
 from swarm.net.paths import path_words
@@ -39,16 +39,16 @@ _STATES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Now:
+class TopSnapshot:
     """What is drawn."""
 
     at: float
     """Wall seconds since 1970."""
-    campaigns: Sequence[Summary]
+    campaigns: Sequence[CampaignSummary]
     """The latest first."""
     tasks: Sequence[TaskRow]
     """Of this home, in some device's hands."""
-    devices: Sequence[Seen]
+    devices: Sequence[SeenPeer]
     scheduling: bool
     """A scheduler process runs on this home."""
     blind: str = ""
@@ -57,11 +57,13 @@ class Now:
     """The swarm has been looked at, with or without success."""
 
 
-def top_json(now: Now, names: Mapping[str, str]) -> dict[str, Any]:
+def top_json(now: TopSnapshot, names: Mapping[str, str]) -> dict[str, Any]:
     """For programs. `names`: of models, by hash."""
-    there: dict[str, list[TaskThere]] = {}
+    there: dict[str, list[DeviceTask]] = {}
     for task in now.tasks:
-        told = TaskThere(campaign=task.campaign, n=task.n, model=task.model, unit=task.unit, phase=task.phase)
+        told = DeviceTask(
+            campaign=task.campaign, n=task.n, model=task.model, unit=task.unit, phase=task.phase
+        )
         there.setdefault(task.worker or "", []).append(told)
     peers = [show_fleet_device(seen, there, names).model_dump(mode="json") for seen in now.devices]
     return {
@@ -75,7 +77,7 @@ def top_json(now: Now, names: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def draw(now: Now, *, width: int, height: int | None, hint: str = "") -> RenderableType:
+def draw(now: TopSnapshot, *, width: int, height: int | None, hint: str = "") -> RenderableType:
     """The whole picture, at most `height` lines (None: all there is)."""
     open_ = [item for item in now.campaigns if item.campaign.ended is None]
     over = [item for item in now.campaigns if item.campaign.ended is not None]
@@ -108,7 +110,7 @@ def _share(campaigns: int, devices: int, rows: int | None) -> int:
     return min(campaigns, max(1, min(FEW, rows // 2), rows - devices))
 
 
-def _headline(now: Now, width: int) -> Text:
+def _headline(now: TopSnapshot, width: int) -> Text:
     running = sum(item.campaign.ended is None for item in now.campaigns)
     silent = sum(item.pong is None for item in now.devices)
     queue = sum(item.pong.queue for item in now.devices if item.pong is not None)
@@ -125,7 +127,7 @@ def _headline(now: Now, width: int) -> Text:
     return line.append(" " * (gap if width < PIPE_WIDTH else 2) + f"{at:%H:%M:%S}", style="dim not bold")
 
 
-def _campaigns(items: Sequence[Summary], now: Now, width: int) -> Table:
+def _campaigns(items: Sequence[CampaignSummary], now: TopSnapshot, width: int) -> Table:
     roomy = width >= ROOMY
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", expand=width < PIPE_WIDTH)
     table.add_column("campaign", no_wrap=True, min_width=10)
@@ -156,11 +158,11 @@ _ENDED: Final = (TaskState.SUCCEEDED, TaskState.FAILED, TaskState.CANCELLED)
 _OUTCOMES: Final = {"succeeded": "green", "failed": "red", "cancelled": "yellow"}
 
 
-def _status(item: Summary, *, scheduling: bool) -> tuple[str, str]:
+def _status(item: CampaignSummary, *, scheduling: bool) -> tuple[str, str]:
     campaign = item.campaign
     if campaign.ended is not None:
         outcome = str(campaign.outcome)
-        told = "elsewhere" if campaign.outcome is Outcome.ADOPTED else outcome
+        told = "elsewhere" if campaign.outcome is CampaignOutcome.ADOPTED else outcome
         return told, _OUTCOMES.get(outcome, "")
     if not scheduling:
         return "halted", "yellow"
@@ -175,7 +177,7 @@ def bar(share: float, columns: int) -> str:
     return "━" * full + "╌" * (columns - full)
 
 
-def _devices(items: Sequence[Seen], now: Now, width: int) -> Table:
+def _devices(items: Sequence[SeenPeer], now: TopSnapshot, width: int) -> Table:
     roomy = width >= ROOMY
     by_worker: dict[str, list[TaskRow]] = {}
     for task in now.tasks:
@@ -204,7 +206,7 @@ def _most(width: int, roomy: int, narrow: int) -> int | None:
     return None if width >= PIPE_WIDTH else roomy if width >= ROOMY else narrow
 
 
-def _state(item: Seen) -> tuple[str, str]:
+def _state(item: SeenPeer) -> tuple[str, str]:
     if item.pong is None:
         return "unreachable", "red"
     state = item.pong.state
@@ -215,7 +217,7 @@ def _state(item: Seen) -> tuple[str, str]:
     return told, _STATES.get(state, "")
 
 
-def _work(item: Seen, tasks: Sequence[TaskRow], *, roomy: bool) -> Text:
+def _work(item: SeenPeer, tasks: Sequence[TaskRow], *, roomy: bool) -> Text:
     """What of ours it runs, and how much of others. `roomy`: with models and units."""
     if item.pong is None:
         return Text(safe_text(item.why_silent), style="dim")
@@ -229,7 +231,7 @@ def _work(item: Seen, tasks: Sequence[TaskRow], *, roomy: bool) -> Text:
     return Text("; ".join(told), style="cyan" if tasks else "")
 
 
-def _busiest(devices: Sequence[Seen], room: int) -> list[Seen]:
+def _busiest(devices: Sequence[SeenPeer], room: int) -> list[SeenPeer]:
     """By name, so that lines keep their places; those left out for want of room are idle ones first."""
     names = sorted(devices, key=lambda item: (item.advert.name, item.advert.peer))
     if len(names) <= room:
@@ -243,7 +245,7 @@ def _left_out(number: int, noun: str) -> list[RenderableType]:
     return [Text(f"… and {count(number, f'more {noun}')}", style="dim")] if number > 0 else []
 
 
-def _nobody(now: Now) -> Text:
+def _nobody(now: TopSnapshot) -> Text:
     if not now.looked:
         return Text("looking for devices …", style="dim")
     if now.blind:

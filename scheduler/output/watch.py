@@ -15,7 +15,7 @@ from rich.text import Text
 from protocol.values.attempt import TaskState
 from protocol.words import Phase, asks_for_it
 from results.row.simulated import marked
-from results.row.variant import UNSAID, Way, ways_of
+from results.row.variant import UNSAID, Variant, ways_of
 from scheduler.store.progress import BUSY, ENDED, STATE_WORDS, fraction, ordinal, progress_text, show_time
 from scheduler.store.rows import CampaignRow, TaskRow
 from scheduler.store.store import Store
@@ -69,7 +69,7 @@ def watch(
     with show:
         rounds, version = 0, -1
         tasks: Sequence[TaskRow] = ()
-        ways: dict[str, Way] = {}
+        ways: dict[str, Variant] = {}
         while True:
             changed = store.changed_by_others()
             if changed != version:

@@ -15,7 +15,7 @@ import structlog
 import trio
 
 from protocol.errors import SarkError
-from scheduler.output.peers import Opening, Seen
+from scheduler.output.peers import Opening, SeenPeer
 
 EVERY_S: Final = 3.0
 LINGER_S: Final = 20.0
@@ -27,18 +27,18 @@ log = structlog.get_logger("sark.api")
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class FleetSnapshot:
     """What was seen in one look, or why nothing could be seen."""
 
     number: int
     """From 1, rising."""
     at: float
     """Wall seconds since 1970."""
-    seen: tuple[Seen, ...]
+    seen: tuple[SeenPeer, ...]
     error: SarkError | None = None
 
 
-class Lookout:
+class FleetWatcher:
     """One for a server. `run` must be running; `opening` opens the eyes and raises SarkErrors."""
 
     def __init__(
@@ -58,7 +58,7 @@ class Lookout:
         self._came = trio.Event()
         self._shown = trio.Event()
         self._number = 0
-        self._picture: Picture | None = None
+        self._picture: FleetSnapshot | None = None
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -76,7 +76,7 @@ class Lookout:
         """How many look now."""
         return self._looking
 
-    async def newer(self, than: int = 0) -> Picture:
+    async def newer(self, than: int = 0) -> FleetSnapshot:
         """The latest picture, once there is one with a higher number. To be called while watching."""
         while self._picture is None or self._picture.number <= than:
             await self._shown.wait()
@@ -110,9 +110,9 @@ class Lookout:
     def _wanted(self) -> bool:
         return self._looking > 0 or trio.current_time() - self._left_at < self._linger_s
 
-    def _show(self, seen: tuple[Seen, ...], error: SarkError | None = None) -> None:
+    def _show(self, seen: tuple[SeenPeer, ...], error: SarkError | None = None) -> None:
         self._number += 1
-        self._picture = Picture(self._number, self._wall(), seen, error)
+        self._picture = FleetSnapshot(self._number, self._wall(), seen, error)
         self._shown.set()
         self._shown = trio.Event()
 

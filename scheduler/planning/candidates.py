@@ -25,7 +25,7 @@ EVERY_DEVICE: Final = 10_000
 log = structlog.get_logger("sark.discover")
 
 
-class Finder(Protocol):
+class DeviceFinder(Protocol):
     """What is used of `swarm.index.Index`."""
 
     async def query(self, requirement: Requirement, want: int = 16) -> QueryResult: ...
@@ -35,12 +35,12 @@ class Finder(Protocol):
     async def model(self, sha256: str, limit: int = 32) -> QueryResult: ...
 
 
-async def find(index: Finder, requirement: Requirement, want: int) -> tuple[Advert, ...]:
+async def find(index: DeviceFinder, requirement: Requirement, want: int) -> tuple[Advert, ...]:
     """Adverts of devices that fit; none when the index cannot be reached now, which is logged and tried again by the book."""
     return (await _find(index, requirement, want))[0]
 
 
-async def _find(index: Finder, requirement: Requirement, want: int) -> tuple[tuple[Advert, ...], bool]:
+async def _find(index: DeviceFinder, requirement: Requirement, want: int) -> tuple[tuple[Advert, ...], bool]:
     """The adverts, and whether there are no others."""
     try:
         result = await index.query(requirement, want)
@@ -50,7 +50,7 @@ async def _find(index: Finder, requirement: Requirement, want: int) -> tuple[tup
     return tuple(s.advert for s in result.found if match(requirement, s.advert).fits), result.complete
 
 
-async def survey(index: Finder, requirement: Requirement) -> tuple[Advert, ...]:
+async def survey(index: DeviceFinder, requirement: Requirement) -> tuple[Advert, ...]:
     """Adverts of devices of any kind, for saying why none fits."""
     try:
         result = await index.survey(requirement, SURVEY)
@@ -61,7 +61,7 @@ async def survey(index: Finder, requirement: Requirement) -> tuple[Advert, ...]:
 
 
 async def plan_on_devices(
-    index: Finder, row: CampaignRow, models: Sequence[NewModel]
+    index: DeviceFinder, row: CampaignRow, models: Sequence[NewModel]
 ) -> tuple[tuple[Task, ...], frozenset[str]]:
     """The tasks of a campaign that is spread over the devices there are now, and these devices' peer ids.
 

@@ -7,7 +7,7 @@ from typing import Final
 import trio
 
 from protocol.errors import CampaignError
-from scheduler.planning.candidates import Finder, plan_on_devices
+from scheduler.planning.candidates import DeviceFinder, plan_on_devices
 from scheduler.store.rows import CampaignRow
 from scheduler.store.store import Store
 
@@ -16,7 +16,7 @@ AGREE_S: Final = 1.0
 """Between the two looks at the index that must agree before a campaign over devices is planned."""
 
 
-async def fix_plan(index: Finder, store: Store, row: CampaignRow, left_s: float | None) -> None:
+async def fix_plan(index: DeviceFinder, store: Store, row: CampaignRow, left_s: float | None) -> None:
     """Wait until the same devices are seen twice in a row, or as long as the campaign waits; then put its tasks on disk, or its end.
 
     `left_s`: of its time; None: it has no limit.

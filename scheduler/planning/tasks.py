@@ -16,7 +16,7 @@ from protocol.values.advert import Advert
 from protocol.values.match import match
 from protocol.values.requirement import Clause, Op, Requirement, parse_clause
 from protocol.values.task import MAX_TASK, Measure, Model, Step, Task, Timeouts, task_body
-from scheduler.campaign.model import Campaign, Job, ModelEntry, StepEntry
+from scheduler.campaign.model import Campaign, JobFields, ModelEntry, StepEntry
 from scheduler.models.describe import Models
 
 GIB: Final = 1024**3
@@ -40,7 +40,7 @@ class _Pin:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class PlannedCell:
     """One square of the matrix, before devices: what a person sees in a plan."""
 
     model: ModelEntry
@@ -54,10 +54,10 @@ class Cell:
     """What it needs of a device, the unit first."""
 
 
-def cells(campaign: Campaign) -> tuple[Cell, ...]:
+def cells(campaign: Campaign) -> tuple[PlannedCell, ...]:
     """The matrix in the order of the file: models, then jobs or units, then threads, then batches."""
     return tuple(
-        Cell(
+        PlannedCell(
             model=entry,
             unit=job.unit,
             runs=job.runs or campaign.measure.runs,
@@ -112,10 +112,10 @@ def derive_cells(
     campaign_id: str,
     scheduler: str,
     devices: Sequence[Advert] | None = None,
-) -> tuple[tuple[Cell, tuple[Task, ...]], ...]:
+) -> tuple[tuple[PlannedCell, tuple[Task, ...]], ...]:
     """The same, cell by cell."""
     adverts = _chosen(campaign, devices or ()) if needs_devices(campaign) else []
-    made: list[tuple[Cell, tuple[Task, ...]]] = []
+    made: list[tuple[PlannedCell, tuple[Task, ...]]] = []
     total = 0
     for cell in cells(campaign):
         model = models[cell.model.label][1]
@@ -139,7 +139,7 @@ def derive_cells(
 
 def _task(
     campaign: Campaign,
-    cell: Cell,
+    cell: PlannedCell,
     model: Model,
     clauses: tuple[Clause, ...],
     campaign_id: str,
@@ -193,7 +193,7 @@ def _steps(entries: Sequence[StepEntry]) -> tuple[Step, ...]:
     return tuple(Step(step=entry.step, of=entry.of, options=entry.options) for entry in entries)
 
 
-def _clauses(campaign: Campaign, job: Job) -> tuple[Clause, ...]:
+def _clauses(campaign: Campaign, job: JobFields) -> tuple[Clause, ...]:
     """The unit, the job's own clauses, the campaign's; each once."""
     unit = Clause(attribute="units", op=Op.HAS, value=job.unit)
     own = (parse_clause(text) for text in job.where)

@@ -15,7 +15,7 @@ from protocol.messages.pool import PoolManifest
 from protocol.values.advert import Advert
 from protocol.values.requirement import Requirement
 from protocol.words import Role
-from scheduler.planning.candidates import Finder
+from scheduler.planning.candidates import DeviceFinder
 from swarm.index.merge import Sighting
 from swarm.index.query import QueryResult
 
@@ -26,13 +26,13 @@ Known = Mapping[str, tuple[PoolManifest | None, ...]]
 """Name of a pool → the newest manifest of each pool of that name that this home is in; None: none heard of yet."""
 
 
-class Vouched:
+class VerifiedIndex:
     """An index that shows each device with those of its pools that count. `doubted` is told of a pool that does not name, or no
     longer, a device which claims to be of it: the manifest at hand may be behind."""
 
     def __init__(
         self,
-        index: Finder,
+        index: DeviceFinder,
         known: Callable[[], Known],
         doubted: Callable[[str], object] = lambda name: None,
     ) -> None:

@@ -17,7 +17,7 @@ from protocol.values.task import read_task
 from scheduler.campaign.model import Campaign
 from scheduler.planning.tasks import requirements
 from scheduler.preview.survey import see_everybody
-from scheduler.preview.why import Seen, Why, why
+from scheduler.preview.why import WhyDevice, WhyReport, why
 from scheduler.store.rows import CampaignRow
 from scheduler.store.store import Store
 from scheduler.submit.daemon import is_running
@@ -25,7 +25,7 @@ from swarm.base.home import Home
 from swarm.base.text import safe_text
 
 
-def ask_why(home: Home, store: Store, campaign: str, number: str, gates: Sequence[str]) -> Why:
+def ask_why(home: Home, store: Store, campaign: str, number: str, gates: Sequence[str]) -> WhyReport:
     """The story of a campaign, or of its task `number`. Raises `CampaignError` when there is no such task. Blocking."""
     row = store.campaign(campaign)
     if row is None:
@@ -38,7 +38,7 @@ def ask_why(home: Home, store: Store, campaign: str, number: str, gates: Sequenc
     waiting = {task.id for task in tasks if task.state is TaskState.PENDING}
     bodies = {task: read_task(body) for task, body in store.bodies(campaign).items() if task in waiting}
     looking = row.ended is None and (bool(waiting) or not row.planned)
-    seen = _look(gates) if looking else Seen(adverts=None)
+    seen = _look(gates) if looking else WhyDevice(adverts=None)
     attempts = [
         attempt for attempt in store.attempts(campaign) if attempt.task in {task.id for task in tasks}
     ]
@@ -56,14 +56,14 @@ def ask_why(home: Home, store: Store, campaign: str, number: str, gates: Sequenc
     )
 
 
-def _look(gates: Sequence[str]) -> Seen:
+def _look(gates: Sequence[str]) -> WhyDevice:
     blind = ""
     adverts: tuple[Advert, ...] | None = None
     try:
         adverts = trio.run(see_everybody, gates)
     except* SarkError as group:
         blind = _first(group)
-    return Seen(adverts=adverts, blind=blind)
+    return WhyDevice(adverts=adverts, blind=blind)
 
 
 def _first(group: BaseExceptionGroup[SarkError]) -> str:

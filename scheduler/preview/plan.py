@@ -24,8 +24,8 @@ from scheduler.campaign.model import Campaign
 from scheduler.core.explain import ADVICE, LACKS_SIBLING, explain
 from scheduler.core.ranking import FETCH_RATE, RESTING
 from scheduler.models.describe import Models, unseen
-from scheduler.planning.tasks import Cell
-from scheduler.preview.survey import Kind, Told, Visit, kind_of
+from scheduler.planning.tasks import PlannedCell
+from scheduler.preview.survey import DeviceAnswer, Kind, SwarmVisit, kind_of
 from swarm.base.plural import count
 from swarm.base.text import safe_text
 
@@ -105,8 +105,8 @@ class LivePlan(_Part):
 def make_plan(
     campaign: Campaign,
     models: Models,
-    cells: Sequence[tuple[Cell, Sequence[Task]]],
-    visit: Visit,
+    cells: Sequence[tuple[PlannedCell, Sequence[Task]]],
+    visit: SwarmVisit,
     history: Sequence[tuple[Task, float]] = (),
 ) -> LivePlan:
     """The plan. `history`: tasks that succeeded here before and how long they took, the latest first."""
@@ -145,7 +145,7 @@ def _digest(value: object) -> str:
 class _Fitting:
     """Who fits a requirement: worked out once for each."""
 
-    def __init__(self, visit: Visit) -> None:
+    def __init__(self, visit: SwarmVisit) -> None:
         self._adverts = visit.adverts
         self._known: dict[Requirement, tuple[Advert, ...]] = {}
 
@@ -155,7 +155,7 @@ class _Fitting:
         return self._known[requirement]
 
 
-def refusal(told: Told | None, kind: Kind) -> str:
+def refusal(told: DeviceAnswer | None, kind: Kind) -> str:
     """Why this worker would not take such a task now, in words; empty: it would."""
     if told is None:
         return "was not asked"
@@ -170,11 +170,11 @@ def refusal(told: Told | None, kind: Kind) -> str:
 
 
 def _cell(
-    cell: Cell,
+    cell: PlannedCell,
     tasks: Sequence[Task],
     fitting: _Fitting,
     work: _Work,
-    visit: Visit,
+    visit: SwarmVisit,
     history: Sequence[tuple[Task, float]],
 ) -> PlanCell:
     fits: dict[str, None] = {}
@@ -225,7 +225,7 @@ def _cell(
     )
 
 
-def _why_not(task: Task, near: Sequence[Advert], visit: Visit) -> str:
+def _why_not(task: Task, near: Sequence[Advert], visit: SwarmVisit) -> str:
     note = f"{safe_text(task.note)}\n" if task.note else ""
     if (
         not near and task.replica is not None and note
@@ -282,7 +282,7 @@ class _Given(_Part):
 class _Work:
     """Tasks dealt out one after the other, each to the worker that would be through with it first: a guess at what will happen."""
 
-    def __init__(self, told: Mapping[str, Told]) -> None:
+    def __init__(self, told: Mapping[str, DeviceAnswer]) -> None:
         self._told = told
         self._until: dict[str, float] = {}
         self._fetched: set[tuple[str, str]] = set()

@@ -14,13 +14,13 @@ from typing import Final, Protocol
 import trio
 
 from protocol.errors import NotPermitted, SarkError
-from protocol.messages.work import WORK, Denied, Present, Quote, ShapeQuote
+from protocol.messages.work import WORK, Denied, Quote, ShapeQuote, ShowCredentials
 from protocol.values.advert import Advert
 from protocol.values.match import match
 from protocol.values.requirement import Requirement
 from protocol.values.task import Task
 from protocol.wire.codec import pack
-from protocol.words import Family, Right, Role
+from protocol.words import ProtocolId, Right, Role
 from scheduler.run.calls import probe, shapes_of
 from swarm.base.home import Home
 from swarm.index.query import QueryResult
@@ -53,7 +53,7 @@ def kind_of(task: Task) -> Kind:
 
 
 @dataclass(slots=True)
-class Told:
+class DeviceAnswer:
     """What one worker said. `why`: the words of a refusal, or why it could not be asked; empty when it answered."""
 
     quote: Quote | None = None
@@ -62,18 +62,18 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Visit:
+class SwarmVisit:
     """What was seen."""
 
     adverts: tuple[Advert, ...]
     tasks: tuple[Task, ...]
-    told: Mapping[str, Told]
+    told: Mapping[str, DeviceAnswer]
     """By peer: only those that fit one of the tasks were asked."""
     complete: bool = True
     """No device that may fit was left out."""
 
 
-class Finder(Protocol):
+class SurveyFinder(Protocol):
     """What is used of `swarm.index.Index`."""
 
     async def query(self, requirement: Requirement, want: int = 16) -> QueryResult: ...
@@ -89,7 +89,7 @@ async def visit(
     *,
     priority: int,
     now: float,
-) -> Visit:
+) -> SwarmVisit:
     """Find everybody, work out the tasks, ask those that fit. `needs`: what the tasks need at least; `now`: wall seconds.
 
     Raises `Unreachable` when no gate answers.
@@ -104,7 +104,7 @@ async def visit(
         known = Visitor(network, scheduler)
         await known.announce(address for advert in adverts for address in advert.addresses)
         told = await ask_everybody(network, adverts, tasks, tokens, priority=priority)
-    return Visit(adverts, tasks, told, complete)
+    return SwarmVisit(adverts, tasks, told, complete)
 
 
 async def see_everybody(gates: Sequence[str]) -> tuple[Advert, ...]:
@@ -113,7 +113,7 @@ async def see_everybody(gates: Sequence[str]) -> tuple[Advert, ...]:
         return (await see(index, ()))[0]
 
 
-async def see(index: Finder, needs: Sequence[Requirement]) -> tuple[tuple[Advert, ...], bool]:
+async def see(index: SurveyFinder, needs: Sequence[Requirement]) -> tuple[tuple[Advert, ...], bool]:
     """The devices there are; of more than can be looked at, some of all kinds and those that meet one of `needs`.
 
     And whether nobody was left out who meets one.
@@ -140,10 +140,10 @@ async def see(index: Finder, needs: Sequence[Requirement]) -> tuple[tuple[Advert
 
 def visitor_tokens(
     scheduler: Identity, held: Iterable[Credential], visitor: str, *, now: float
-) -> dict[str, Present]:
+) -> dict[str, ShowCredentials]:
     """What to show a worker, by the name of the pool that it is good in; under the empty name what is good everywhere it is trusted."""
     grant = Grant(_ASK, lasts_s=TOKEN_S)
-    found = {"": Present(issuer=scheduler.peer_id, token=issue(scheduler, visitor, grant, now=now))}
+    found = {"": ShowCredentials(issuer=scheduler.peer_id, token=issue(scheduler, visitor, grant, now=now))}
     for credential in held:
         if not credential.pool_name or credential.campaign:
             continue  # handed over for one campaign: not for looking around
@@ -151,7 +151,7 @@ def visitor_tokens(
             token = delegate(credential.token, credential.issuer, scheduler, visitor, grant, now=now)
         except NotPermitted:  # passed on as often as it may be, or over
             continue
-        found[credential.pool_name] = Present(issuer=credential.issuer, token=token)
+        found[credential.pool_name] = ShowCredentials(issuer=credential.issuer, token=token)
     return found
 
 
@@ -159,10 +159,10 @@ async def ask_everybody(
     network: Network,
     adverts: Sequence[Advert],
     tasks: Sequence[Task],
-    tokens: Mapping[str, Present],
+    tokens: Mapping[str, ShowCredentials],
     *,
     priority: int,
-) -> dict[str, Told]:
+) -> dict[str, DeviceAnswer]:
     """Ask each worker about the tasks that it fits."""
     alike: dict[Kind, Task] = {}
     for task in tasks:
@@ -171,10 +171,10 @@ async def ask_everybody(
     for kind, task in alike.items():
         needs.setdefault(task.requirement, []).append(kind)
     slots = trio.CapacityLimiter(AT_ONCE)
-    told: dict[str, Told] = {}
+    told: dict[str, DeviceAnswer] = {}
 
     async def ask(links: Links, advert: Advert, fitting: dict[Kind, Task]) -> None:
-        told[advert.peer] = heard = Told()
+        told[advert.peer] = heard = DeviceAnswer()
         async with slots:
             try:
                 link = await links.get(advert.peer, advert.addresses, patience_s=3.0)
@@ -186,7 +186,7 @@ async def ask_everybody(
                 heard.quote, heard.why = None, exc.what
 
     async with trio.open_nursery() as nursery:
-        links = Links(network, Family.WORK, WORK, nursery)
+        links = Links(network, ProtocolId.WORK, WORK, nursery)
         async with trio.open_nursery() as asking:
             for advert in adverts:
                 fitting = {
@@ -201,7 +201,7 @@ async def ask_everybody(
     return told
 
 
-async def _ask(link: Link, tasks: Mapping[Kind, Task], heard: Told, priority: int) -> None:
+async def _ask(link: Link, tasks: Mapping[Kind, Task], heard: DeviceAnswer, priority: int) -> None:
     """Probe after probe, until every kind of task has been asked about."""
     left = {shapes_of((task,), priority)[0]: kind for kind, task in tasks.items()}
     for _ in range(MAX_PROBES):

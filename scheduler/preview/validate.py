@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from protocol.errors import CampaignError
 from protocol.values.task import Model
-from results.row.form import Form
+from results.row.form import JsonModel
 from scheduler.campaign.load import parse_campaign
 from scheduler.campaign.model import Campaign
 from scheduler.models.describe import Models, unseen
@@ -19,7 +19,7 @@ NOBODY: Final = "1" * 44
 """In the place of who will sign the tasks: here they are only counted."""
 
 
-class Valid(Form):
+class ValidCampaign(JsonModel):
     """A campaign that can be submitted: what `sark-node validate --json` prints."""
 
     campaign: dict[str, Any]
@@ -31,7 +31,7 @@ class Valid(Form):
     """What cannot be known here of models that devices fetch themselves."""
 
 
-class Mistake(Form):
+class CampaignMistake(JsonModel):
     """One thing that is wrong."""
 
     line: int
@@ -40,19 +40,19 @@ class Mistake(Form):
     hint: str
 
 
-class Checked(Form):
+class ValidationReport(JsonModel):
     """What came of looking at a campaign's text."""
 
     valid: bool
-    mistakes: tuple[Mistake, ...]
+    mistakes: tuple[CampaignMistake, ...]
     """By line; none: it is valid."""
     given: dict[str, Any] | None
     """The values that stand in the text, as they stand there; null: it cannot be read at all."""
-    found: Valid | None
+    found: ValidCampaign | None
     """Null: it is not valid."""
 
 
-def valid(campaign: Campaign, models: Models) -> Valid:
+def valid(campaign: Campaign, models: Models) -> ValidCampaign:
     """What `campaign` would measure. `models`: none where they were not looked at."""
     tasks = None
     if not needs_devices(campaign):
@@ -60,7 +60,7 @@ def valid(campaign: Campaign, models: Models) -> Valid:
             entry.label: (None, Model(name=entry.label, sha256="0" * 64, size=1)) for entry in campaign.models
         }
         tasks = len(derive_tasks(campaign, counted, campaign_id="c-check", scheduler=NOBODY, devices=None))
-    return Valid(
+    return ValidCampaign(
         campaign=campaign.model_dump(mode="json"),
         models={
             name: CampaignModel(name=model.name, sha256=model.sha256, size=model.size)
@@ -76,7 +76,7 @@ def check(
     file: str,
     place: Callable[[Campaign], Campaign],
     describe: Callable[[Campaign], Models] | None,
-) -> Checked:
+) -> ValidationReport:
     """All that can be said of a campaign's text. `place` finds where its models lie, `describe` looks at them (None: nobody does); both
     raise `CampaignError`. Blocking.
     """
@@ -86,8 +86,10 @@ def check(
         given = value if isinstance(value, dict) else None
         campaign = place(parse_campaign(data, file))
         models = describe(campaign) if describe is not None else {}
-        return Checked(valid=True, mistakes=(), given=given, found=valid(campaign, models))
+        return ValidationReport(valid=True, mistakes=(), given=given, found=valid(campaign, models))
     except CampaignError as exc:
         first = (exc.line or 1, exc.said, exc.first_hint)
-        told = tuple(Mistake(line=line, what=what, hint=hint) for line, what, hint in (first, *exc.others))
-        return Checked(valid=False, mistakes=told, given=given, found=None)
+        told = tuple(
+            CampaignMistake(line=line, what=what, hint=hint) for line, what, hint in (first, *exc.others)
+        )
+        return ValidationReport(valid=False, mistakes=told, given=given, found=None)

@@ -36,7 +36,7 @@ from scheduler.store.progress import (
     progress_text,
     show_time,
 )
-from scheduler.store.rows import AttemptRow, AttemptState, CampaignRow, Event, Outcome, TaskRow
+from scheduler.store.rows import AttemptRow, AttemptState, CampaignOutcome, CampaignRow, EventRow, TaskRow
 from swarm.base.text import safe_text
 
 MAX_TRIED: Final = 8
@@ -58,7 +58,7 @@ _HEADS: Final[dict[TaskState, tuple[str, str]]] = {
 _ORDER: Final = tuple(_HEADS)
 
 
-class Story(BaseModel):
+class TaskStory(BaseModel):
     """Tasks that stand alike for the same reason."""
 
     model_config = ConfigDict(frozen=True)
@@ -76,7 +76,7 @@ class Story(BaseModel):
     """Attempts so far, where there is something to learn from them."""
 
 
-class Why(BaseModel):
+class WhyReport(BaseModel):
     """A whole campaign, or one task of it."""
 
     model_config = ConfigDict(frozen=True)
@@ -84,12 +84,12 @@ class Why(BaseModel):
     campaign: str
     name: str
     head: str
-    stories: tuple[Story, ...]
+    stories: tuple[TaskStory, ...]
     remarks: tuple[str, ...]
     """What concerns several of them: workers set aside, no scheduler process, a swarm that could not be looked at."""
 
 
-class Seen(BaseModel):
+class WhyDevice(BaseModel):
     """What is known beside the store."""
 
     model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
@@ -108,12 +108,12 @@ def why(
     tasks: Sequence[TaskRow],
     bodies: Mapping[str, Task],
     attempts: Sequence[AttemptRow],
-    events: Iterable[Event],
-    seen: Seen,
+    events: Iterable[EventRow],
+    seen: WhyDevice,
     now: float,
     *,
     unplanned: Sequence[Requirement] = (),
-) -> Why:
+) -> WhyReport:
     """The story of all `tasks`. `bodies`: of those that wait; `unplanned`: what a campaign without tasks yet looks for; `now` in wall s."""
     known = tuple(events)
     since = {task.id: campaign.created for task in tasks}
@@ -135,7 +135,7 @@ def why(
         remarks.insert(0, nobody_line(campaign.id))
     if seen.blind and any(task.state is TaskState.PENDING for task in tasks):
         remarks.append(f"The swarm could not be looked at: {safe_text(seen.blind)}")
-    return Why(
+    return WhyReport(
         campaign=campaign.id,
         name=marked(safe_text(campaign.name), asks_for_it(campaign.spec)),
         head=_head(campaign, tasks, now, scheduling=seen.scheduling),
@@ -146,7 +146,7 @@ def why(
 
 def _head(campaign: CampaignRow, tasks: Sequence[TaskRow], now: float, *, scheduling: bool) -> str:
     took = show_time(max(0.0, (campaign.ended or now) - campaign.created))
-    outcome = ADOPTED if campaign.outcome is Outcome.ADOPTED else str(campaign.outcome)
+    outcome = ADOPTED if campaign.outcome is CampaignOutcome.ADOPTED else str(campaign.outcome)
     how = f"{outcome} after {took}" if campaign.ended else f"running for {took}"
     if not campaign.ended and not scheduling:
         how = f"halted, begun {took} ago"
@@ -159,7 +159,7 @@ def _head(campaign: CampaignRow, tasks: Sequence[TaskRow], now: float, *, schedu
 
 
 def _unplanned(
-    campaign: CampaignRow, tasks: Sequence[TaskRow], needs: Sequence[Requirement], seen: Seen
+    campaign: CampaignRow, tasks: Sequence[TaskRow], needs: Sequence[Requirement], seen: WhyDevice
 ) -> list[str]:
     """A campaign over devices has no tasks before it has seen them."""
     if tasks or campaign.planned or campaign.ended is not None:
@@ -178,7 +178,7 @@ class _Teller:
         self,
         campaign: CampaignRow,
         bodies: Mapping[str, Task],
-        seen: Seen,
+        seen: WhyDevice,
         now: float,
         since: Mapping[str, float],
         *,
@@ -194,7 +194,7 @@ class _Teller:
 
     def story(
         self, why: Sequence[object], alike: Sequence[TaskRow], tried: Mapping[str, Sequence[AttemptRow]]
-    ) -> Story:
+    ) -> TaskStory:
         state = alike[0].state
         what = Counter(f"{safe_text(task.model, 60)} × {safe_text(task.unit, 40)}" for task in alike)
         names = [name for name, _ in what.most_common(MAX_NAMES)]
@@ -206,7 +206,7 @@ class _Teller:
         since_s = max(0.0, self._now - min(self._since[task.id] for task in alike))
         for_ = f", for {show_time(since_s)}" if state not in ENDED else ""
         own = [attempt for task in alike for attempt in tried.get(task.id, ())]
-        return Story(
+        return TaskStory(
             tasks=numbers,
             state=state,
             head=f"{who} {_HEADS[state][many]}{for_}",
@@ -358,9 +358,9 @@ def _together(attempts: Iterable[AttemptRow]) -> list[str]:
     return [*told, f"and {more} more"] if more > 0 else told
 
 
-def set_aside(events: Iterable[Event], now: float) -> list[str]:
+def set_aside(events: Iterable[EventRow], now: float) -> list[str]:
     """Workers that are given nothing for a while, and those that were before."""
-    latest: dict[str, Event] = {}
+    latest: dict[str, EventRow] = {}
     times: Counter[str] = Counter()
     for event in events:
         peer = str(event.fields.get("peer", ""))
@@ -384,7 +384,7 @@ def set_aside(events: Iterable[Event], now: float) -> list[str]:
 # -- for people --------------------------------------------------------------------------------------------------------------------------
 
 
-def why_lines(told: Why) -> list[str]:
+def why_lines(told: WhyReport) -> list[str]:
     """All of it as lines; the first is about the campaign."""
     lines = [f"{told.campaign}  {told.name}  {told.head}"]
     for story in told.stories:

@@ -8,14 +8,14 @@ from typing import Any, Final
 from protocol.errors import RemoteProtocolError
 from protocol.messages.work import (
     MAX_BATCH,
-    Adopt,
-    Adopted,
+    AdoptReply,
+    AdoptRequest,
     Cancel,
     Commit,
+    CommitReply,
     Conflict,
     Denied,
     Granted,
-    Held,
     LiveLease,
     Probe,
     Queued,
@@ -30,7 +30,7 @@ from protocol.values.task import Task, task_message
 from protocol.wire.base import MAX_ELEMENTS, MAX_FRAME
 from protocol.wire.codec import pack
 from scheduler.core.commands import CancelOn, CommitTo, ReleaseOn
-from scheduler.run.manifests import Kept
+from scheduler.run.manifests import StoredManifest
 from swarm.net.identity import Identity
 from swarm.net.link import Link
 
@@ -97,7 +97,7 @@ def commit_message(
     *,
     epoch: int,
     priority: int,
-    deed: Kept | None = None,
+    deed: StoredManifest | None = None,
     proof: bytes | None = None,
 ) -> Commit:
     """The commit of one attempt. The same order makes the same message: a worker answers its key only once."""
@@ -127,7 +127,7 @@ async def commit(link: Link, message: Commit, *, patience_s: float = 5.0) -> Com
 
 async def adopt(
     link: Link, campaign: str, epoch: int, *, again: bool = False, proof: bytes | None = None
-) -> Adopted | Denied:
+) -> AdoptReply | Denied:
     """Carry on what it has of a campaign: all pages of it in one. `again`: have it send the results that another scheduler took.
     `proof`: that it is ours to carry on, for others.
 
@@ -136,11 +136,11 @@ async def adopt(
     leases: list[LiveLease] = []
     cursor = 0
     for _ in range(MAX_PAGES):
-        page = Adopt(campaign=campaign, epoch=epoch, cursor=cursor, again=again, proof=proof)
+        page = AdoptRequest(campaign=campaign, epoch=epoch, cursor=cursor, again=again, proof=proof)
         answer = await link.call(page)
         if isinstance(answer, Denied):
             return answer
-        if not isinstance(answer, Adopted):
+        if not isinstance(answer, AdoptReply):
             raise await _nonsense(link, "adopt", answer)
         leases += answer.leases
         if answer.cursor is None:
@@ -152,7 +152,7 @@ async def adopt(
     raise RemoteProtocolError(f"{link.peer} does not come to an end of what it holds")
 
 
-async def renew(link: Link, held: tuple[Held, ...]) -> Renewed | Denied:
+async def renew(link: Link, held: tuple[CommitReply, ...]) -> Renewed | Denied:
     """I still want these. Raises `Unreachable`, `RemoteProtocolError`."""
     answer = await link.call(Renew(held=held))
     if isinstance(answer, (Renewed, Denied)):
@@ -171,7 +171,7 @@ async def stop(link: Link, order: CancelOn | ReleaseOn) -> tuple[str, ...]:
     return tuple(done)
 
 
-def _stop_message(order: CancelOn | ReleaseOn, held: tuple[Held, ...]) -> Cancel | Release:
+def _stop_message(order: CancelOn | ReleaseOn, held: tuple[CommitReply, ...]) -> Cancel | Release:
     return Cancel(held=held, reason=order.reason) if isinstance(order, CancelOn) else Release(held=held)
 
 

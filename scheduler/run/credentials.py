@@ -15,7 +15,7 @@ import structlog
 import trio
 
 from protocol.errors import Unreachable
-from protocol.messages.work import Denied, Present, Presented
+from protocol.messages.work import CredentialsReply, Denied, ShowCredentials
 from swarm.net.link import Link
 from swarm.pools.membership import Credential
 
@@ -40,7 +40,7 @@ class _Met:
     again_at: float = float("-inf")
 
 
-class Presenting:
+class CredentialPresenter:
     """`credentials`: all that can be presented now; `wall`: seconds since the epoch; `at_hand`: the campaigns that this scheduler has.
 
     What is for other campaigns than those is shown last: a worker keeps only so much of one peer.
@@ -98,9 +98,9 @@ class Presenting:
         at_hand = self._at_hand()
         ordered = sorted(credentials, key=lambda c: bool(c.campaign) and c.campaign not in at_hand)
         for credential in ordered[:MAX_SHOWN]:
-            answer = await met.link.call(Present(issuer=credential.issuer, token=credential.token))
+            answer = await met.link.call(ShowCredentials(issuer=credential.issuer, token=credential.token))
             now = self._wall()
-            if isinstance(answer, Presented):
+            if isinstance(answer, CredentialsReply):
                 taken = True
                 met.renew_at = min(met.renew_at, now + (credential.expires - now) / 2)
             elif isinstance(answer, Denied):

@@ -76,7 +76,7 @@ def own_proof(
     return None
 
 
-class Claims:
+class LeadershipClaims:
     """What this scheduler can prove of its campaigns, and what it believes of others'."""
 
     def __init__(self, identity: Identity, credentials: Callable[[], Sequence[Credential]]) -> None:

@@ -18,15 +18,15 @@ import structlog
 import trio
 
 from protocol.errors import ProtocolError, RemoteProtocolError, Unreachable
-from protocol.messages.work import MAX_BATCH, WORK, Adopted, Commit, Conflict, Denied, Granted, Queued
+from protocol.messages.work import MAX_BATCH, WORK, AdoptReply, Commit, Conflict, Denied, Granted, Queued
 from protocol.values.lease import LEASE_TTL_S, RENEW_EVERY_S
 from protocol.wire.base import Message
-from protocol.words import Family, Reason
+from protocol.words import ProtocolId, Reason
 from scheduler.core.commands import CancelOn, CommitTo, Order, ReleaseOn
-from scheduler.core.scheduler import Book
+from scheduler.core.scheduler import SchedulerState
 from scheduler.run.calls import adopt, commit, probe, renew, shapes_of, stop
-from scheduler.run.credentials import Presenting
-from scheduler.run.epochs import Claims
+from scheduler.run.credentials import CredentialPresenter
+from scheduler.run.epochs import LeadershipClaims
 from swarm.net.link import Answer, Link, Links
 from swarm.net.network import Network
 
@@ -54,7 +54,7 @@ log = structlog.get_logger("sark.workers")
 
 
 @dataclass(slots=True)
-class Line:
+class WorkerLink:
     """What the shell keeps of one worker, beside the book's view of it."""
 
     heard_at: float
@@ -77,31 +77,31 @@ class Line:
     """Set when no commit is on its way."""
 
 
-class Workers:
+class WorkerLinks:
     """All links of the scheduler to workers. What it learns goes into the book; the orders that follow go to `carry_out`."""
 
     def __init__(
         self,
         network: Network,
         nursery: trio.Nursery,
-        book: Book,
+        book: SchedulerState,
         *,
         answer: Answer,
         carry_out: Callable[[Sequence[Order]], None],
         epoch: Callable[[str], int],
-        claims: Claims,
+        claims: LeadershipClaims,
         reached: Callable[[str], None],
-        presenting: Presenting,
+        presenting: CredentialPresenter,
     ) -> None:
         self._presenting = presenting
-        self._links = Links(network, Family.WORK, WORK, nursery, answer)
+        self._links = Links(network, ProtocolId.WORK, WORK, nursery, answer)
         self._nursery = nursery
         self._book = book
         self._carry_out = carry_out
         self._epoch = epoch
         self._claims = claims
         self._reached = reached
-        self._lines: dict[str, Line] = {}
+        self._lines: dict[str, WorkerLink] = {}
         self._kept: set[str] = set()
         self._beat_at = trio.current_time()
 
@@ -130,10 +130,10 @@ class Workers:
         self._line(peer).unadopted = True
         self.care(peer)
 
-    def _line(self, peer: str) -> Line:
+    def _line(self, peer: str) -> WorkerLink:
         line = self._lines.get(peer)
         if line is None:
-            line = self._lines[peer] = Line(heard_at=trio.current_time())
+            line = self._lines[peer] = WorkerLink(heard_at=trio.current_time())
             line.quiet.set()
         return line
 
@@ -212,7 +212,7 @@ class Workers:
             if not line.committing:
                 line.quiet.set()
 
-    async def _commit(self, order: CommitTo, message: Commit, line: Line) -> None:
+    async def _commit(self, order: CommitTo, message: Commit, line: WorkerLink) -> None:
         book, entry = self._book, self._book.entries[order.task]
         sent_at: float | None = None
         deadline = trio.current_time() + LEASE_TTL_S
@@ -326,7 +326,7 @@ class Workers:
             elif view.held:
                 await self._renew(link, line)
 
-    async def _reach(self, peer: str, line: Line) -> None:
+    async def _reach(self, peer: str, line: WorkerLink) -> None:
         """One attempt to have a link again; the second before the next one is waited here, also when a link was had and broke at once."""
         await trio.sleep_until(line.tried_at + AGAIN_S)
         line.tried_at = trio.current_time()
@@ -347,12 +347,12 @@ class Workers:
                 self._give_up(peer, line, now, "its process is gone")
             await trio.sleep(AGAIN_S if self._book.view(peer).held else LATER_S)
 
-    def _fell_silent(self, peer: str, line: Line, now: float) -> None:
+    def _fell_silent(self, peer: str, line: WorkerLink, now: float) -> None:
         """No renewal was answered for a lease's time, be there a link or none: what it has of ours is lost."""
         silent = self._links.peek(peer) is not None
         self._give_up(peer, line, now, f"was not heard of for {SILENT_S:g} s", silent=silent)
 
-    def _give_up(self, peer: str, line: Line, now: float, what: str, *, silent: bool = False) -> None:
+    def _give_up(self, peer: str, line: WorkerLink, now: float, what: str, *, silent: bool = False) -> None:
         book = self._book
         why = f"{book.view(peer).device or peer}: {what}: {line.trouble}"
         log.warning("worker.lost", peer=peer, why=why)
@@ -361,7 +361,7 @@ class Workers:
         # first that it is to be probed again, then that its tasks wait: else it would get them back unasked
         self._carry_out(book.broken(peer, now) + book.all_lost(peer, Reason.LOST, why, now, silent=silent))
 
-    async def _adopt(self, link: Link, line: Line) -> bool:
+    async def _adopt(self, link: Link, line: WorkerLink) -> bool:
         """Carry on what it holds of ours, campaign by campaign. False when the link broke on the way."""
         book, peer = self._book, link.peer
         deadline = trio.current_time() + ADOPT_S
@@ -387,7 +387,7 @@ class Workers:
         asked = frozenset(held.lease for held in book.held_on(peer))
         answer = await self._adopted(link, campaign, self._epoch(campaign), deadline)
         now = trio.current_time()
-        if isinstance(answer, Adopted):
+        if isinstance(answer, AdoptReply):
             orders = book.adopted(peer, campaign, answer.incarnation, answer.leases, now, asked=asked)
             self._carry_out(orders)
             return
@@ -401,19 +401,19 @@ class Workers:
         orders += book.adopted(peer, campaign, incarnation, (), now, asked=asked)
         self._carry_out(orders)
 
-    async def _adopted(self, link: Link, campaign: str, epoch: int, deadline: float) -> Adopted | Denied:
+    async def _adopted(self, link: Link, campaign: str, epoch: int, deadline: float) -> AdoptReply | Denied:
         """What it has of one campaign. Raises `Unreachable` (also when it has not come to an end of it in time), `RemoteProtocolError`."""
         with trio.move_on_at(deadline):
             proof = self._claims.proof(campaign)
             answer = await adopt(link, campaign, epoch, proof=proof)
             if await self._allowed_now(link, answer):
                 answer = await adopt(link, campaign, epoch, proof=proof)
-            if isinstance(answer, Adopted) and self._book.lacks(link.peer, answer.leases):
+            if isinstance(answer, AdoptReply) and self._book.lacks(link.peer, answer.leases):
                 answer = await adopt(link, campaign, epoch, again=True, proof=proof)
             return answer
         raise Unreachable(f"{link.peer} did not say within {ADOPT_S:g} s what it has of ours")
 
-    async def _renew(self, link: Link, line: Line) -> bool:
+    async def _renew(self, link: Link, line: WorkerLink) -> bool:
         book, peer = self._book, link.peer
         held = book.wanted_on(peer)
         sent_at = trio.current_time()

@@ -11,7 +11,7 @@ from pathlib import Path
 import structlog
 
 from protocol.errors import ResourceError
-from protocol.signed.campaign_manifest import Deed, DeedModel, make_deed
+from protocol.signed.campaign_manifest import CampaignManifest, ManifestModel, make_deed
 from scheduler.store.rows import CampaignRow, NewModel
 from swarm.net.identity import Identity, write_durably
 
@@ -19,7 +19,7 @@ log = structlog.get_logger("sark.scheduler")
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StoredManifest:
     """A deed on this disk."""
 
     sha256: str
@@ -27,14 +27,14 @@ class Kept:
     path: Path
 
 
-class Deeds:
+class CampaignManifests:
     """One folder, a file for each campaign."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._kept: dict[str, Kept] = {}
+        self._kept: dict[str, StoredManifest] = {}
 
-    def of(self, campaign: str) -> Kept | None:
+    def of(self, campaign: str) -> StoredManifest | None:
         """The deed of a campaign that was taken up; None when it has none."""
         return self._kept.get(campaign)
 
@@ -43,7 +43,7 @@ class Deeds:
         mine = (self._kept.get(campaign) for campaign in campaigns)
         return next((kept.path for kept in mine if kept is not None and kept.sha256 == sha256), None)
 
-    def keep(self, campaign: str, data: bytes) -> Kept:
+    def keep(self, campaign: str, data: bytes) -> StoredManifest:
         """Put one that came from elsewhere on disk. Raises `ResourceError`."""
         path = self._path(campaign)
         write_durably(path, data)
@@ -55,7 +55,7 @@ class Deeds:
         models: Sequence[NewModel],
         bodies: Mapping[str, bytes],
         identity: Identity,
-    ) -> Kept | None:
+    ) -> StoredManifest | None:
         """The deed of a campaign that begins or goes on: the one that is here, else a new one if the campaign is `identity`'s own.
 
         A campaign without a deed runs all the same; it only cannot be adopted from elsewhere.
@@ -93,18 +93,18 @@ class Deeds:
         """Ids may hold what no file name can."""
         return self._folder / hashlib.sha256(campaign.encode()).hexdigest()[:32]
 
-    def _remember(self, campaign: str, path: Path, data: bytes) -> Kept:
-        kept = self._kept[campaign] = Kept(hashlib.sha256(data).hexdigest(), len(data), path)
+    def _remember(self, campaign: str, path: Path, data: bytes) -> StoredManifest:
+        kept = self._kept[campaign] = StoredManifest(hashlib.sha256(data).hexdigest(), len(data), path)
         return kept
 
 
-def deeds_in(spool: Path) -> Deeds:
+def deeds_in(spool: Path) -> CampaignManifests:
     """Where a home's deeds are: beside its models."""
-    return Deeds(spool / "deeds")
+    return CampaignManifests(spool / "deeds")
 
 
-def _deed(row: CampaignRow, models: Sequence[NewModel], bodies: Mapping[str, bytes]) -> Deed:
-    return Deed(
+def _deed(row: CampaignRow, models: Sequence[NewModel], bodies: Mapping[str, bytes]) -> CampaignManifest:
+    return CampaignManifest(
         campaign=row.id,
         name=row.name,
         owner=row.scheduler,
@@ -116,7 +116,7 @@ def _deed(row: CampaignRow, models: Sequence[NewModel], bodies: Mapping[str, byt
         created=max(0, int(row.created)),
         priority=row.priority,
         models=tuple(
-            DeedModel(name=model.name, sha256=model.sha256, size=model.size, facts=model.facts)
+            ManifestModel(name=model.name, sha256=model.sha256, size=model.size, facts=model.facts)
             for model in models
         ),
         tasks=tuple(bodies.values()),

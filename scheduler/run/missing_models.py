@@ -10,7 +10,7 @@ from typing import Final
 
 import structlog
 
-from scheduler.core.state import Entry
+from scheduler.core.state import TaskEntry
 from swarm.base.text import safe_text
 
 LOOK_S: Final = 2.0
@@ -19,12 +19,12 @@ LOOK_S: Final = 2.0
 log = structlog.get_logger("sark.scheduler")
 
 
-class Lacking:
+class MissingModels:
     """Watches the spool for models that are not there yet."""
 
     def __init__(self, spool: Path) -> None:
         self._spool = spool
-        self._waiting: dict[str, list[Entry]] = {}
+        self._waiting: dict[str, list[TaskEntry]] = {}
         self._looked = float("-inf")
 
     @property
@@ -32,7 +32,9 @@ class Lacking:
         """Tasks that are held back."""
         return sum(map(len, self._waiting.values()))
 
-    def mark(self, entries: Iterable[Entry], by_devices: Container[str] = ()) -> tuple[tuple[str, str], ...]:
+    def mark(
+        self, entries: Iterable[TaskEntry], by_devices: Container[str] = ()
+    ) -> tuple[tuple[str, str], ...]:
         """Hold back what has no model here. Gives (task, why it waits) for each. `by_devices`: hashes of models that devices fetch."""
         notes: list[tuple[str, str]] = []
         here: dict[str, bool] = {}
@@ -48,12 +50,12 @@ class Lacking:
                 notes.append((entry.id, why_lacking(entry.task.campaign, model.name)))
         return tuple(notes)
 
-    def look(self, now: float) -> tuple[Entry, ...]:
+    def look(self, now: float) -> tuple[TaskEntry, ...]:
         """Let go on what has its model now, and forget what has ended. Gives what goes on, for `Book.brought`.
 
         To be called often: `now`, in seconds, keeps the disk in peace.
         """
-        let_go: list[Entry] = []
+        let_go: list[TaskEntry] = []
         if not self._waiting or now < self._looked + LOOK_S:
             return ()
         self._looked = now

@@ -17,12 +17,12 @@ import structlog
 import trio
 
 from protocol.errors import SarkError
-from protocol.messages.blobs import MAX_OTHERS, Other, Others
-from protocol.signed.transfer_grant import Slip, slip_message
+from protocol.messages.blobs import MAX_OTHERS, HolderInfo, Holders
+from protocol.signed.transfer_grant import TransferGrant, slip_message
 from scheduler.core.commands import Order
 from scheduler.core.ranking import WorkerView
-from scheduler.core.scheduler import Book
-from scheduler.planning.candidates import Finder
+from scheduler.core.scheduler import SchedulerState
+from scheduler.planning.candidates import DeviceFinder
 from swarm.net.identity import Identity
 
 LASTS_S: Final = 3600.0
@@ -35,13 +35,13 @@ MAX_LOOKED: Final = 256
 log = structlog.get_logger("sark.scheduler")
 
 
-class Holders:
+class ModelSources:
     """Answers `Where`."""
 
     def __init__(
         self,
-        book: Book,
-        index: Finder,
+        book: SchedulerState,
+        index: DeviceFinder,
         identity: Identity,
         *,
         nursery: trio.Nursery,
@@ -54,7 +54,7 @@ class Holders:
         self._wall, self._rng = wall, rng
         self._looked: dict[str, float] = {}
 
-    async def where(self, peer: str, sha256: str) -> Others | None:
+    async def where(self, peer: str, sha256: str) -> Holders | None:
         """For `swarm.blobs.serve_blobs`: None for a peer that holds no task of ours which needs it."""
         book = self._book
         if not book.may_fetch(peer, sha256):
@@ -71,13 +71,13 @@ class Holders:
         if len(found) > MAX_OTHERS:
             found = self._rng.sample(found, MAX_OTHERS)
         self._rng.shuffle(found)
-        others = tuple(Other(peer=view.peer, addresses=view.addresses[:8]) for view in found)
-        return Others(slip=self._slip(peer, sha256), others=others)
+        others = tuple(HolderInfo(peer=view.peer, addresses=view.addresses[:8]) for view in found)
+        return Holders(slip=self._slip(peer, sha256), others=others)
 
-    def _slip(self, peer: str, sha256: str) -> Slip:
+    def _slip(self, peer: str, sha256: str) -> TransferGrant:
         me, until = self._identity.peer_id, math.ceil(self._wall() + LASTS_S)
         signature = self._identity.sign(slip_message(me, peer, sha256, until))
-        return Slip(giver=me, taker=peer, sha256=sha256, until=until, signature=signature)
+        return TransferGrant(giver=me, taker=peer, sha256=sha256, until=until, signature=signature)
 
     def _look(self, sha256: str) -> None:
         now = trio.current_time()

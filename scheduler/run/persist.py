@@ -15,23 +15,25 @@ from scheduler.core.commands import (
     EndSecond,
     Intent,
     KeepGrant,
-    Live,
-    Note,
+    LiveAttempt,
     Order,
+    RecordProgress,
     SetAside,
     Switch,
-    Tell,
+    TellUser,
 )
-from scheduler.run.manifests import Deeds
+from scheduler.run.manifests import CampaignManifests
 from scheduler.store.store import Store
 
 log = structlog.get_logger("sark.scheduler")
 
 
-class Keeper:
+class CommandWriter:
     """Writes orders down. `lives`: progress that is not on disk yet, dropped for what has ended; `epochs`: of the campaigns."""
 
-    def __init__(self, store: Store, deeds: Deeds, lives: dict[str, Live], epochs: Mapping[str, int]) -> None:
+    def __init__(
+        self, store: Store, deeds: CampaignManifests, lives: dict[str, LiveAttempt], epochs: Mapping[str, int]
+    ) -> None:
         self._store = store
         self._deeds = deeds
         self._lives = lives
@@ -87,7 +89,7 @@ class Keeper:
                 )
             case EndPending():
                 store.end_pending(order.tasks, order.event, reason=order.reason, detail=order.detail)
-            case Note():
+            case RecordProgress():
                 store.set_notes([(task, order.words) for task in order.tasks])
             case CampaignDone():
                 outcome = store.end_campaign(order.campaign, detail=order.detail)
@@ -103,7 +105,7 @@ class Keeper:
                     seconds=order.seconds,
                     why=order.why,
                 )
-            case Tell():
+            case TellUser():
                 fields: dict[str, Any] = dict(order.fields)
                 store.tell(order.campaigns, order.name, task=order.task, **fields)
             case _:

@@ -13,9 +13,9 @@ import trio
 from protocol.errors import ResourceError
 from protocol.words import Role
 from scheduler.experiments.schedule import Schedules
-from scheduler.models.fetch import Told, downloader
+from scheduler.models.fetch import DownloadProgress, downloader
 from scheduler.models.spool import tidy
-from scheduler.planning.verified_index import Vouched
+from scheduler.planning.verified_index import VerifiedIndex
 from scheduler.run.service import run_scheduler
 from scheduler.store.opening import open_store
 from scheduler.store.retention import keep_tidy
@@ -80,7 +80,7 @@ async def _run_once(home: Home, settings: SchedulerSettings, stay: bool, stop_wi
         )
         nursery.start_soon(signals)
         nursery.start_soon(pools.run)
-        schedules = Schedules(home, lambda: open_store(home), downloader(home, Told(sys.stderr)))
+        schedules = Schedules(home, lambda: open_store(home), downloader(home, DownloadProgress(sys.stderr)))
         nursery.start_soon(partial(schedules.keep, trio.lowlevel.checkpoint, begin=stay))
         if settings.keep is not None:
             nursery.start_soon(keep_tidy, partial(open_store, home), settings.keep)
@@ -92,7 +92,7 @@ async def _run_once(home: Home, settings: SchedulerSettings, stay: bool, stop_wi
             )
             await run_scheduler(
                 network=here.network,
-                index=Vouched(here.index, lambda: known_manifests(home, Role.SUBMIT), pools.doubt),
+                index=VerifiedIndex(here.index, lambda: known_manifests(home, Role.SUBMIT), pools.doubt),
                 identity=here.identity,
                 store=store,
                 spool=home.spool,

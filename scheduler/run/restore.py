@@ -9,7 +9,7 @@ from protocol.values.record import read_record
 from protocol.values.task import read_task
 from protocol.wire.table import final
 from protocol.words import Reason
-from scheduler.core.state import Entry, Ticket
+from scheduler.core.state import CommitTicket, TaskEntry
 from scheduler.core.transitions import LIMITS
 from scheduler.store.rows import AttemptRow, AttemptState, TaskRow
 from scheduler.store.store import Store
@@ -18,14 +18,14 @@ from scheduler.store.takeover import HEARSAY
 _FAILED = (AttemptState.LOST, AttemptState.FAILED)
 
 
-def restored(row: TaskRow, body: bytes, attempts: Sequence[AttemptRow]) -> Entry:
+def restored(row: TaskRow, body: bytes, attempts: Sequence[AttemptRow]) -> TaskEntry:
     """A task as the store left it, with its attempts. What was live then is to be confirmed by its worker."""
     spare = None
     for attempt in attempts:
         waits = attempt.state in (AttemptState.INTENDED, AttemptState.QUEUED)
         if waits and attempt.attempt != row.attempt and row.state is TaskState.QUEUED:
-            spare = Ticket(attempt.attempt, attempt.worker, attempt.lease, attempt.fence, restored=True)
-    entry = Entry(
+            spare = CommitTicket(attempt.attempt, attempt.worker, attempt.lease, attempt.fence, restored=True)
+    entry = TaskEntry(
         task=read_task(body),
         state=row.state,
         attempt=row.attempt,
@@ -43,7 +43,7 @@ def restored(row: TaskRow, body: bytes, attempts: Sequence[AttemptRow]) -> Entry
     return entry
 
 
-def entries_of(store: Store, campaign: str, bodies: Mapping[str, bytes]) -> list[Entry]:
+def entries_of(store: Store, campaign: str, bodies: Mapping[str, bytes]) -> list[TaskEntry]:
     """All tasks of a campaign, in its order."""
     attempts: dict[str, list[AttemptRow]] = {}
     for attempt in store.attempts(campaign):

@@ -27,21 +27,30 @@ from protocol.wire.base import Message
 from protocol.words import Reason
 from results.export.columns import figures_of
 from results.row.acceptance import check, not_as_asked
-from scheduler.core.commands import CancelOn, CommitTo, Discover, Explain, Live, Order, ProbeWorker, ReleaseOn
+from scheduler.core.commands import (
+    CancelOn,
+    CommitTo,
+    Discover,
+    Explain,
+    LiveAttempt,
+    Order,
+    ProbeWorker,
+    ReleaseOn,
+)
 from scheduler.core.explain import LACKS_SIBLING, why_none
-from scheduler.core.scheduler import Book
-from scheduler.core.state import Entry, Terms
+from scheduler.core.scheduler import SchedulerState
+from scheduler.core.state import TaskEntry, TaskLimits
 from scheduler.models.describe import by_devices
-from scheduler.planning.candidates import Finder, find, survey
+from scheduler.planning.candidates import DeviceFinder, find, survey
 from scheduler.planning.devices import fix_plan
 from scheduler.run.calls import commit_message
-from scheduler.run.credentials import Presenting
-from scheduler.run.epochs import Claims
-from scheduler.run.links import Workers
+from scheduler.run.credentials import CredentialPresenter
+from scheduler.run.epochs import LeadershipClaims
+from scheduler.run.links import WorkerLinks
 from scheduler.run.manifests import deeds_in
-from scheduler.run.missing_models import Lacking
-from scheduler.run.model_sources import Holders
-from scheduler.run.persist import Keeper
+from scheduler.run.missing_models import MissingModels
+from scheduler.run.model_sources import ModelSources
+from scheduler.run.persist import CommandWriter
 from scheduler.run.receive import pull
 from scheduler.run.restore import end_unreadable, entries_of
 from scheduler.store.rows import CampaignRow
@@ -72,7 +81,7 @@ Aside = Callable[[Callable[[], Checked]], Awaitable[Checked]]
 async def run_scheduler(
     *,
     network: Network,
-    index: Finder,
+    index: DeviceFinder,
     identity: Identity,
     store: Store,
     spool: Path,
@@ -122,7 +131,7 @@ class _Service:
     def __init__(
         self,
         network: Network,
-        index: Finder,
+        index: DeviceFinder,
         identity: Identity,
         store: Store,
         spool: Path,
@@ -139,10 +148,10 @@ class _Service:
         self._spool = spool
         self._wall = wall
         self._nursery = nursery
-        self._book = Book(rng)
+        self._book = SchedulerState(rng)
         self._epochs: dict[str, int] = {}
-        self._claims = Claims(identity, credentials)
-        self._workers = Workers(
+        self._claims = LeadershipClaims(identity, credentials)
+        self._workers = WorkerLinks(
             network,
             nursery,
             self._book,
@@ -151,16 +160,16 @@ class _Service:
             epoch=self._epochs.__getitem__,
             claims=self._claims,
             reached=self._remember,
-            presenting=Presenting(credentials, wall, self._epochs.keys),
+            presenting=CredentialPresenter(credentials, wall, self._epochs.keys),
         )
-        self.holders = Holders(
+        self.holders = ModelSources(
             self._book, index, identity, nursery=nursery, carry_out=self._carry_out, wall=wall, rng=rng
         )
-        self._deeds, self._lacking = deeds_in(spool), Lacking(spool)
+        self._deeds, self._lacking = deeds_in(spool), MissingModels(spool)
         self._deeds.tidy([row.id for row in store.unfinished_campaigns()])
         self._bodies: dict[str, bytes] = {}
-        self._lives: dict[str, Live] = {}
-        self._keeper = Keeper(store, self._deeds, self._lives, self._epochs)
+        self._lives: dict[str, LiveAttempt] = {}
+        self._keeper = CommandWriter(store, self._deeds, self._lives, self._epochs)
         self._moved = trio.Event()
         """Set, and replaced, whenever the book was told something."""
         self._planning: set[str] = set()
@@ -231,7 +240,7 @@ class _Service:
             if not view.addresses:
                 view.addresses, view.device = worker.addresses, worker.device
         left = self._left_s(row)
-        terms = Terms(
+        terms = TaskLimits(
             campaign=row.id,
             attempts=row.attempts,
             backoff_s=row.backoff_s,
@@ -377,7 +386,7 @@ class _Service:
             self._carry_out(self._book.stopped(peer, (message.lease,), now))
             return Skip()
         entry = self._book.entries[task]
-        self._lives.setdefault(task, Live(task, entry.attempt, None))
+        self._lives.setdefault(task, LiveAttempt(task, entry.attempt, None))
         return Start()
 
     async def _result(self, peer: str, result: Result) -> Message:
@@ -468,6 +477,6 @@ def _check_and_measure(result: Result, body: bytes, peer: str, task: Task, asked
     return record, figures_of(task, record)
 
 
-def _current(entry: Entry, result: Result) -> bool:
+def _current(entry: TaskEntry, result: Result) -> bool:
     """Whether the result is of the attempt that the task is at."""
     return not entry.over and (entry.attempt, entry.fence) == (result.attempt, result.fence)

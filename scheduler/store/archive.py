@@ -24,7 +24,7 @@ import sqlalchemy as sa
 
 from protocol.errors import CampaignError, ResourceError
 from protocol.words import UNIT
-from results.row.verdict import Verdict
+from results.row.verdict import RowVerdict
 from scheduler.store import schema as t
 from scheduler.store.migrations import MIGRATIONS
 from scheduler.store.transfer import TABLES, Entry, Transfer
@@ -174,7 +174,9 @@ def _entry(path: Path, number: int, value: dict[str, Any]) -> Entry:
         elif not column.nullable and column.default is None:
             raise _bad(path, number, f"the row has no {column.name!r}")
     if table is t.results and found.get("unit") == UNIT and found.get("verdict"):
-        found["verdict"] = str(Verdict.SIMULATED)  # files from before simulations had a verdict of their own
+        found["verdict"] = str(
+            RowVerdict.SIMULATED
+        )  # files from before simulations had a verdict of their own
     return table.name, found
 
 

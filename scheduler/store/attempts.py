@@ -13,11 +13,11 @@ from protocol.values.lease import Fence
 from protocol.wire.table import final, step
 from protocol.words import Reason
 from results.export.columns import without_figures
-from scheduler.core.commands import Intent, Live, Place
+from scheduler.core.commands import Intent, LiveAttempt, WorkerPlace
 from scheduler.store import schema as t
 from scheduler.store.queries import ENDED, TASK_COLUMNS
-from scheduler.store.rows import AttemptState, Kept, why_not
-from scheduler.store.transactions import Writing
+from scheduler.store.rows import AttemptState, StoredAttempts, why_not
+from scheduler.store.transactions import Transactions
 
 _ENDED_AS: Final[dict[TaskEvent, AttemptState]] = {
     TaskEvent.REFUSE: AttemptState.REFUSED,
@@ -42,7 +42,7 @@ _EVENT_NAMES: Final[dict[TaskEvent, str]] = {
 }
 
 
-class Moves(Writing):
+class AttemptRepository(Transactions):
     """The part of `scheduler.store.Store` that the running scheduler writes."""
 
     # -- tasks ------------------------------------------------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ class Moves(Writing):
         where = (t.attempts.c.task == task, t.attempts.c.attempt == attempt)
         return str(c.execute(sa.select(t.attempts.c.device).where(*where)).scalar() or "")
 
-    def set_progress(self, lives: Sequence[Live]) -> None:
+    def set_progress(self, lives: Sequence[LiveAttempt]) -> None:
         """How running attempts go; those that are not current any more are passed over. The caller sees to it that it is not too often."""
         with self._writing() as c:
             for live in lives:
@@ -240,7 +240,7 @@ class Moves(Writing):
                     )
                 )
 
-    def set_places(self, places: Sequence[Place]) -> None:
+    def set_places(self, places: Sequence[WorkerPlace]) -> None:
         """Where tickets stand in their queues; those that are not current any more are passed over."""
         with self._writing() as c:
             for place in places:
@@ -278,7 +278,7 @@ class Moves(Writing):
         reason: Reason | None = None,
         detail: str = "",
         figures: Mapping[str, Any] | None = None,
-    ) -> Kept:
+    ) -> StoredAttempts:
         """Keep a verified record if it comes from the current attempt under the current fence, and move the task by `event` with it.
         `figures`: what `scheduler.figures.figures_of` says of it, for lists.
 
@@ -287,23 +287,23 @@ class Moves(Writing):
         with self._writing() as c:
             row = self._row(c, task)
             if row is None:
-                return Kept(Reason.UNKNOWN)
+                return StoredAttempts(Reason.UNKNOWN)
             known = c.execute(
                 sa.select(t.records.c.sha256).where(
                     t.records.c.task == task, t.records.c.attempt == attempt, t.records.c.worker == worker
                 )
             ).scalar()
             if known is not None:
-                return Kept(again=True) if known == sha256 else Kept(Reason.FENCED)
+                return StoredAttempts(again=True) if known == sha256 else StoredAttempts(Reason.FENCED)
             if row.state == TaskState.CANCELLED:
-                return Kept(why_not(row.state, row.reason))
+                return StoredAttempts(why_not(row.state, row.reason))
             current = (row.attempt, row.worker, row.incarnation, row.number)
             if (
                 final(TASK, TaskState(row.state))
                 or row.state == TaskState.PENDING
                 or current != (attempt, worker, fence.incarnation, fence.number)
             ):
-                return Kept(Reason.FENCED)
+                return StoredAttempts(Reason.FENCED)
             self._end(
                 c, row, event, reason, detail, tries=event is TaskEvent.RETRY, record=sha256, figures=figures
             )
@@ -319,7 +319,7 @@ class Moves(Writing):
                     accepted=self._wall(),
                 )
             )
-            return Kept()
+            return StoredAttempts()
 
     def end_attempt(
         self, task: str, attempt: int, event: TaskEvent, *, reason: Reason | None = None, detail: str = ""

@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from scheduler.store.rows import Event
+from scheduler.store.rows import EventRow
 
 
 def chained(before: str, campaign: str, seq: int, at: float, name: str, task: str | None, fields: str) -> str:
@@ -28,14 +28,14 @@ def chained(before: str, campaign: str, seq: int, at: float, name: str, task: st
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class BrokenChain:
     """The first link that does not hold."""
 
     seq: int
     why: str
 
 
-def check_chain(events: Iterable[Event], count: tuple[int, int], noted: str = "") -> Broken | None:
+def check_chain(events: Iterable[EventRow], count: tuple[int, int], noted: str = "") -> BrokenChain | None:
     """None when all events are there and each is as it was written. `count`: how many were written, and the highest number there is;
     `noted`: a hash that one of them must have."""
     written, highest = count
@@ -45,18 +45,18 @@ def check_chain(events: Iterable[Event], count: tuple[int, int], noted: str = ""
         if event.seq > highest:
             break  # written since we counted
         if event.seq != expected:
-            return Broken(expected, f"event {expected} is missing")
+            return BrokenChain(expected, f"event {expected} is missing")
         told = json.dumps(event.fields)
         if not event.hash:
-            return Broken(expected, f"event {expected} carries no hash")
+            return BrokenChain(expected, f"event {expected} carries no hash")
         if chained(before, event.campaign, event.seq, event.at, event.name, event.task, told) != event.hash:
-            return Broken(expected, f"event {expected} is not as it was written")
+            return BrokenChain(expected, f"event {expected} is not as it was written")
         before, expected = event.hash, expected + 1
         found = found or event.hash == noted
     if expected <= max(written, highest):
-        return Broken(expected, f"event {expected} is missing")
+        return BrokenChain(expected, f"event {expected} is missing")
     if highest > written:
-        return Broken(written + 1, f"event {written + 1} was put in")
+        return BrokenChain(written + 1, f"event {written + 1} was put in")
     if not found:
-        return Broken(highest, "no event up to here has the hash that was noted: they were written anew")
+        return BrokenChain(highest, "no event up to here has the hash that was noted: they were written anew")
     return None

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from scheduler.store import experiment_schema as x
 from scheduler.store import schema as t
-from scheduler.store.transactions import Writing
+from scheduler.store.transactions import Transactions
 
 RETAKEN_S: Final = 600.0
 """A webhook that somebody took on and that was not heard of for so long is somebody else's to send."""
@@ -21,7 +21,7 @@ SENT: Final = "sent"
 
 
 @dataclass(frozen=True, slots=True)
-class KeptModel:
+class StoredModel:
     """A model of a version, by content."""
 
     name: str
@@ -37,7 +37,7 @@ class VersionRow:
     version: int
     digest: str
     spec: str
-    models: tuple[KeptModel, ...]
+    models: tuple[StoredModel, ...]
     folder: str
     created: float
 
@@ -65,7 +65,7 @@ class ExperimentRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class RunClaim:
     """That a campaign is a run of this version. `due`, `then`: of a scheduled one, the instant it was due at and the one after it."""
 
     experiment: str
@@ -92,7 +92,7 @@ class RunRow:
     hook_at: float | None
 
 
-class Experiments(Writing):
+class ExperimentRepository(Transactions):
     """See `scheduler.store.Store`."""
 
     # -- asking -------------------------------------------------------------------------------------------------------------------------
@@ -147,7 +147,7 @@ class Experiments(Writing):
     # -- changing -----------------------------------------------------------------------------------------------------------------------
 
     def save_version(
-        self, name: str, *, digest: str, spec: str, models: Sequence[KeptModel], folder: str, alarm: float
+        self, name: str, *, digest: str, spec: str, models: Sequence[StoredModel], folder: str, alarm: float
     ) -> tuple[VersionRow, bool]:
         """The version with this content, and whether it is new. The experiment is made if it is not there."""
         with self._writing() as c:
@@ -206,7 +206,7 @@ class Experiments(Writing):
         with self._writing() as c:
             return _moved(c, name, due, then)
 
-    def claim_run(self, c: sa.Connection, campaign: str, claim: Claim) -> bool:
+    def claim_run(self, c: sa.Connection, campaign: str, claim: RunClaim) -> bool:
         """Inside the transaction that stores the campaign: it is this run. False: another process has started it; nothing is changed."""
         if claim.due is not None and not _moved(c, claim.experiment, claim.due, claim.then):
             return False
@@ -318,7 +318,7 @@ def _experiment(row: sa.Row[Any]) -> ExperimentRow:
 
 
 def _version(row: sa.Row[Any], folder: str | None = None) -> VersionRow:
-    values = {**row._mapping, "models": tuple(KeptModel(**model) for model in json.loads(row.models))}
+    values = {**row._mapping, "models": tuple(StoredModel(**model) for model in json.loads(row.models))}
     return VersionRow(**(values if folder is None else {**values, "folder": folder}))
 
 

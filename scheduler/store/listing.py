@@ -10,22 +10,22 @@ import sqlalchemy as sa
 from protocol.values.attempt import TaskState
 from protocol.words import UNIT
 from scheduler.store import schema as t
-from scheduler.store.queries import TASK_COLUMNS, Questions, campaign_row, task_row
-from scheduler.store.rows import CampaignStatus, Summary, TaskRow, Waiting
+from scheduler.store.queries import TASK_COLUMNS, Queries, campaign_row, task_row
+from scheduler.store.rows import CampaignStatus, CampaignSummary, TaskRow, WaitingTasks
 
 _WAITING: Final = (TaskState.PENDING, TaskState.COMMITTING, TaskState.QUEUED)
 _STILL: Final = (CampaignStatus.RUNNING, CampaignStatus.CANCELLING)
 
 
-class Listing(Questions):
+class CampaignListing(Queries):
     """Questions for pages of rows. Each page begins after the last row of the one before, so that rows that come meanwhile move nothing."""
 
-    def summary(self, campaign: str) -> Summary | None:
+    def summary(self, campaign: str) -> CampaignSummary | None:
         """One campaign with its counts."""
         row = self.campaign(campaign)
         if row is None:
             return None
-        return Summary(
+        return CampaignSummary(
             row, self._counts([row.id]).get(row.id, {}), *self._run_titles([row.id]).get(row.id, ())
         )
 
@@ -36,7 +36,7 @@ class Listing(Questions):
         after: str | None = None,
         status: CampaignStatus | None = None,
         name: str = "",
-    ) -> tuple[Summary, ...] | None:
+    ) -> tuple[CampaignSummary, ...] | None:
         """Campaigns with their counts, newest first. `after`: the id that the page before ended with; None comes back where there is no
         such campaign. `status`, `name`: only those that stand so, whose name holds that (small or large letters).
         """
@@ -59,7 +59,7 @@ class Listing(Questions):
         rows = [campaign_row(row) for row in self._all(query)]
         counts = self._counts([row.id for row in rows])
         titles = self._run_titles([row.id for row in rows])
-        return tuple(Summary(row, counts.get(row.id, {}), *titles.get(row.id, ())) for row in rows)
+        return tuple(CampaignSummary(row, counts.get(row.id, {}), *titles.get(row.id, ())) for row in rows)
 
     def tasks_page(
         self, campaign: str, *, limit: int, after: int = 0, state: TaskState | None = None
@@ -77,7 +77,7 @@ class Listing(Questions):
         query = sa.select(c.n).where(c.campaign == campaign, c.n > after, c.ended.is_not(None))
         return tuple(row.n for row in self._all(query.order_by(c.n).limit(limit)))
 
-    def waiting(self) -> tuple[Waiting, ...]:
+    def waiting(self) -> tuple[WaitingTasks, ...]:
         """Tasks of campaigns that have not ended which wait to be begun, counted."""
         c = t.tasks.c
         query = (
@@ -88,7 +88,9 @@ class Listing(Questions):
             .order_by(c.unit, c.worker)
         )
         return tuple(
-            Waiting(row.unit, row.worker if row.state == TaskState.QUEUED else None, row.device, row.tasks)
+            WaitingTasks(
+                row.unit, row.worker if row.state == TaskState.QUEUED else None, row.device, row.tasks
+            )
             for row in self._all(query)
         )
 

@@ -19,13 +19,13 @@ from scheduler.store.backend import Backend
 from scheduler.store.rows import (
     AttemptRow,
     AttemptState,
+    CampaignOutcome,
     CampaignRow,
-    Event,
-    Kept,
+    CampaignSummary,
+    EventRow,
     NewModel,
-    Outcome,
     ResultRow,
-    Summary,
+    StoredAttempts,
     TaskRow,
     WorkerRow,
     why_not,
@@ -36,7 +36,7 @@ ENDED: Final = tuple(str(state) for state in TaskState if final(TASK, state))
 TASK_COLUMNS: Final = tuple(column for column in t.tasks.c if column.name != "body")
 
 
-class Questions:
+class Queries:
     """The reading half of `scheduler.store.Store`."""
 
     _backend: Backend
@@ -76,7 +76,7 @@ class Questions:
         )
         return tuple(campaign_row(row) for row in self._all(query.order_by(c.created.desc())))
 
-    def summaries(self) -> tuple[Summary, ...]:
+    def summaries(self) -> tuple[CampaignSummary, ...]:
         """All campaigns with their counts, newest first."""
         counted = sa.select(t.tasks.c.campaign, t.tasks.c.state, sa.func.count().label("tasks")).group_by(
             t.tasks.c.campaign, t.tasks.c.state
@@ -87,7 +87,8 @@ class Questions:
         rows = self._all(sa.select(t.campaigns).order_by(t.campaigns.c.created.desc()))
         titles = self._run_titles()
         return tuple(
-            Summary(campaign_row(row), counts.get(row.id, {}), *titles.get(row.id, ())) for row in rows
+            CampaignSummary(campaign_row(row), counts.get(row.id, {}), *titles.get(row.id, ()))
+            for row in rows
         )
 
     def _run_titles(self, campaigns: Sequence[str] | None = None) -> dict[str, tuple[str, str]]:
@@ -182,17 +183,17 @@ class Questions:
         )
         return tuple(_attempt(row) for row in self._all(query))
 
-    def known_result(self, *, task: str, attempt: int, worker: str, sha256: str) -> Kept:
+    def known_result(self, *, task: str, attempt: int, worker: str, sha256: str) -> StoredAttempts:
         """What to answer to a result that comes from no current attempt: recorded before, or stale and why. Changes nothing."""
         query = sa.select(t.records.c.sha256).where(
             t.records.c.task == task, t.records.c.attempt == attempt, t.records.c.worker == worker
         )
         if any(row.sha256 == sha256 for row in self._all(query)):
-            return Kept(again=True)
+            return StoredAttempts(again=True)
         row = self.task(task)
         if row is None:
-            return Kept(Reason.UNKNOWN)
-        return Kept(why_not(row.state, row.reason))
+            return StoredAttempts(Reason.UNKNOWN)
+        return StoredAttempts(why_not(row.state, row.reason))
 
     def rows(self, campaign: str, low: int = 0, high: int | None = None) -> tuple[ResultRow, ...]:
         """Every task of a campaign, in its order, with the record that decided it. `low`, `high`: only those with these numbers."""
@@ -221,7 +222,7 @@ class Questions:
             for r in self._all(query)
         )
 
-    def events_since(self, campaign: str, seq: int = 0, *, limit: int = 1000) -> tuple[Event, ...]:
+    def events_since(self, campaign: str, seq: int = 0, *, limit: int = 1000) -> tuple[EventRow, ...]:
         """What happened after event `seq`, in order."""
         query = (
             sa.select(t.events)
@@ -230,7 +231,7 @@ class Questions:
             .limit(limit)
         )
         return tuple(
-            Event(r.campaign, r.seq, r.at, r.name, r.task, _fields(r.fields), r.hash)
+            EventRow(r.campaign, r.seq, r.at, r.name, r.task, _fields(r.fields), r.hash)
             for r in self._all(query)
         )
 
@@ -245,7 +246,7 @@ class Questions:
         )
         return tuple((row.body, row.ended - row.begun) for row in self._all(query))
 
-    def all_events(self, campaign: str) -> Iterator[Event]:
+    def all_events(self, campaign: str) -> Iterator[EventRow]:
         """Every event there is, in order, page by page."""
         seq = 0
         while page := self.events_since(campaign, seq):
@@ -268,7 +269,7 @@ class Questions:
         query = sa.select(t.attempts).where(t.attempts.c.task == task).order_by(t.attempts.c.attempt)
         return tuple(_attempt(row) for row in self._all(query))
 
-    def events_of(self, campaign: str, task: str, limit: int = 1000) -> tuple[Event, ...]:
+    def events_of(self, campaign: str, task: str, limit: int = 1000) -> tuple[EventRow, ...]:
         """What happened to one task, in order; of many events the last ones."""
         query = (
             sa.select(t.events)
@@ -277,7 +278,7 @@ class Questions:
             .limit(limit)
         )
         return tuple(
-            Event(r.campaign, r.seq, r.at, r.name, r.task, _fields(r.fields), r.hash)
+            EventRow(r.campaign, r.seq, r.at, r.name, r.task, _fields(r.fields), r.hash)
             for r in reversed(self._all(query))
         )
 
@@ -304,7 +305,7 @@ def campaign_row(row: sa.Row[Any]) -> CampaignRow:
     """A campaign from a row of its table."""
     values = dict(row._mapping)
     del values["next_seq"]
-    return CampaignRow(**{**values, "outcome": Outcome(row.outcome) if row.outcome else None})
+    return CampaignRow(**{**values, "outcome": CampaignOutcome(row.outcome) if row.outcome else None})
 
 
 def task_row(row: sa.Row[Any]) -> TaskRow:

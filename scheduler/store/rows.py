@@ -29,7 +29,7 @@ class AttemptState(StrEnum):
     """It gave way to a higher priority."""
 
 
-class Outcome(StrEnum):
+class CampaignOutcome(StrEnum):
     """How a campaign ended."""
 
     SUCCEEDED = "succeeded"
@@ -87,7 +87,7 @@ class CampaignRow:
     cancel: bool
     created: float
     ended: float | None
-    outcome: Outcome | None
+    outcome: CampaignOutcome | None
     detail: str
 
 
@@ -150,7 +150,7 @@ class AttemptRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StoredAttempts:
     """What became of a result: `stale` is None when it is recorded, now or by an earlier delivery of the same one."""
 
     stale: Reason | None = None
@@ -183,7 +183,7 @@ class ResultRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class EventRow:
     """Something that happened, in the order it was stored: `seq` counts from 1 without gaps in each campaign."""
 
     campaign: str
@@ -197,7 +197,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class CampaignSummary:
     """A campaign in one line: how many tasks stand where."""
 
     campaign: CampaignRow
@@ -214,7 +214,7 @@ class Summary:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingTasks:
     """Tasks that wait for the same."""
 
     unit: str

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
-from results.export.columns import Figure
+from results.export.columns import FigureColumn
 
 
 class Words(TypeDecorator[str]):
@@ -157,7 +157,7 @@ results = sa.Table(
     sa.Column("verdict", Words, nullable=False, default=""),
     sa.Column("fingerprint", Words, nullable=False, default=""),
     sa.Column("replica", Whole),
-    *(sa.Column(str(figure), Real) for figure in Figure),
+    *(sa.Column(str(figure), Real) for figure in FigureColumn),
     sa.Index("ix_results_ended", "ended", "task"),
     sa.Index("ix_results_campaign", "campaign", "ended", "task"),
     sa.Index("ix_results_model", "model", "ended", "task"),

@@ -12,10 +12,10 @@ import sqlalchemy as sa
 from protocol.errors import CampaignError
 from protocol.values.attempt import TaskState
 from protocol.words import UNIT
-from results.export.columns import Dimension, Figure, Filters, Pivot, PivotCell, ResultLine, ResultsPage
-from results.row.verdict import Verdict
+from results.export.columns import Dimension, FigureColumn, Filters, Pivot, PivotCell, ResultLine, ResultsPage
+from results.row.verdict import RowVerdict
 from scheduler.store import schema as t
-from scheduler.store.queries import Questions
+from scheduler.store.queries import Queries
 
 MAX_PAGE: Final = 1000
 Column = sa.ColumnElement[Any]
@@ -23,7 +23,7 @@ Where = Sequence[sa.ColumnElement[bool]]
 _EXACT: Final = ("campaign", "model", "sha256", "unit", "soc", "state", "verdict")
 
 
-class Browsing(Questions):
+class ResultSearch(Queries):
     """Part of `scheduler.store.Store`."""
 
     def results_page(
@@ -60,7 +60,7 @@ class Browsing(Questions):
                 result.close()
 
     def pivot(
-        self, rows: Dimension, columns: Dimension, value: Figure, filters: Filters | None = None
+        self, rows: Dimension, columns: Dimension, value: FigureColumn, filters: Filters | None = None
     ) -> Pivot:
         """How `value` is in each pair of `rows` and `columns`: the median over all succeeded tasks that have it. Simulations are left out
         where anything else is found.
@@ -71,7 +71,7 @@ class Browsing(Questions):
             figure.is_not(None),
             *_where(filters or Filters()),
         )
-        measured = (*all_, t.results.c.verdict != str(Verdict.SIMULATED))
+        measured = (*all_, t.results.c.verdict != str(RowVerdict.SIMULATED))
         make = self._cells_of_server if self._backend.makes_medians else self._cells
         cells = make(down, across, figure, measured) or make(down, across, figure, all_)
         cells.sort(key=lambda cell: (_order(cell.row), _order(cell.column)))
@@ -130,7 +130,7 @@ def _line(row: sa.Row[Any]) -> ResultLine:
     values = row._mapping
     own = {name: values[name] for name in ResultLine.__dataclass_fields__ if name not in ("figures", "state")}
     return ResultLine(
-        **own, state=TaskState(row.state), figures={figure: values[str(figure)] for figure in Figure}
+        **own, state=TaskState(row.state), figures={figure: values[str(figure)] for figure in FigureColumn}
     )
 
 

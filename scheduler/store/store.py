@@ -23,19 +23,21 @@ from protocol.values.lease import MAX_EPOCH
 from protocol.values.task import Task, task_body
 from protocol.words import Reason
 from scheduler.store import schema as t
-from scheduler.store.attempts import Moves
+from scheduler.store.attempts import AttemptRepository
 from scheduler.store.backend import Backend, Place, migrate, refuse_newer
-from scheduler.store.experiments import Claim, Experiments
-from scheduler.store.listing import Listing
+from scheduler.store.experiments import ExperimentRepository, RunClaim
+from scheduler.store.listing import CampaignListing
 from scheduler.store.migrations import MIGRATIONS
 from scheduler.store.queries import ENDED
-from scheduler.store.rows import NewCampaign, NewModel, Outcome
-from scheduler.store.search import Browsing
-from scheduler.store.takeover import TakeOver
+from scheduler.store.rows import CampaignOutcome, NewCampaign, NewModel
+from scheduler.store.search import ResultSearch
+from scheduler.store.takeover import TakeoverRepository
 from scheduler.store.transfer import Transfer
 
 
-class Store(Moves, TakeOver, Experiments, Listing, Browsing, Transfer):
+class Store(
+    AttemptRepository, TakeoverRepository, ExperimentRepository, CampaignListing, ResultSearch, Transfer
+):
     """An open store. Not for two threads at once."""
 
     def __init__(self, place: Place, *, wall: Callable[[], float] = time.time) -> None:
@@ -79,7 +81,7 @@ class Store(Moves, TakeOver, Experiments, Listing, Browsing, Transfer):
         tasks: Sequence[Task] | None,
         *,
         folder: str = "",
-        claim: Claim | None = None,
+        claim: RunClaim | None = None,
     ) -> bool:
         """Put a whole campaign on disk, or nothing of it. `tasks` None: they are planned once the devices are seen. `folder`: where its
         file lies. `claim`: of which experiment it is a run; False: another process has started that one, and nothing is stored.
@@ -138,7 +140,7 @@ class Store(Moves, TakeOver, Experiments, Listing, Browsing, Transfer):
             self._event(c, campaign, "campaign.adopted", None, epoch=epoch)
             return int(epoch)
 
-    def end_campaign(self, campaign: str, *, detail: str = "") -> Outcome:
+    def end_campaign(self, campaign: str, *, detail: str = "") -> CampaignOutcome:
         """All of its tasks have ended: so has it. Says how. LocalProtocolError while one is open."""
         with self._writing() as c:
             rows = c.execute(
@@ -158,13 +160,13 @@ class Store(Moves, TakeOver, Experiments, Listing, Browsing, Transfer):
                 )
             ).scalar_one()
             if adopted:
-                outcome = Outcome.ADOPTED
+                outcome = CampaignOutcome.ADOPTED
             elif TaskState.FAILED in states or (detail and not states and not cancelled):
-                outcome = Outcome.FAILED
+                outcome = CampaignOutcome.FAILED
             elif TaskState.CANCELLED in states or cancelled:
-                outcome = Outcome.CANCELLED
+                outcome = CampaignOutcome.CANCELLED
             else:
-                outcome = Outcome.SUCCEEDED
+                outcome = CampaignOutcome.SUCCEEDED
             c.execute(
                 t.campaigns.update()
                 .where(t.campaigns.c.id == campaign, t.campaigns.c.ended.is_(None))

@@ -14,7 +14,7 @@ from protocol.values.lease import Fence
 from protocol.values.task import Task
 from scheduler.store import schema as t
 from scheduler.store.rows import AttemptState, NewCampaign, NewModel
-from scheduler.store.transactions import Writing
+from scheduler.store.transactions import Transactions
 
 HEARSAY: Final = 0
 """The epoch of attempts that no scheduler of this store asked for: a worker told of them. Real ones begin at 1."""
@@ -27,7 +27,7 @@ _BEFORE: Final[dict[str, Any]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundCampaign:
     """A task that a worker has: waiting, running or ended."""
 
     task: str
@@ -43,7 +43,7 @@ class Found:
     """The highest attempt of the task that any worker told: its next one is counted on from there."""
 
 
-class TakeOver(Writing):
+class TakeoverRepository(Transactions):
     """Part of `scheduler.store.Store`."""
 
     def take_over(
@@ -51,7 +51,7 @@ class TakeOver(Writing):
         new: NewCampaign,
         models: Sequence[NewModel],
         tasks: Sequence[tuple[Task, bytes]],
-        found: Mapping[str, Found],
+        found: Mapping[str, FoundCampaign],
         *,
         epoch: int,
         created: float,
@@ -79,7 +79,7 @@ class TakeOver(Writing):
         n: int,
         task: Task,
         body: bytes,
-        at: Found | None,
+        at: FoundCampaign | None,
         before: int,
     ) -> None:
         place: dict[str, Any] = {}

@@ -12,11 +12,11 @@ import sqlalchemy as sa
 
 from scheduler.store import schema as t
 from scheduler.store.event_chain import chained
-from scheduler.store.queries import Questions
+from scheduler.store.queries import Queries
 from scheduler.store.rows import NewCampaign, NewModel
 
 
-class Writing(Questions):
+class Transactions(Queries):
     """The part of `scheduler.store.Store` that all its changes share."""
 
     _wall: Callable[[], float]

@@ -20,7 +20,7 @@ from scheduler.store import experiment_schema as x
 from scheduler.store import schema as t
 from scheduler.store.queries import campaign_row
 from scheduler.store.rows import CampaignRow
-from scheduler.store.transactions import Writing
+from scheduler.store.transactions import Transactions
 from swarm.base.plural import count as plural
 
 Entry = tuple[str, dict[str, Any]]
@@ -42,7 +42,7 @@ PAGE: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedCampaigns:
     """What became of the campaigns of a file."""
 
     new: int = 0
@@ -52,7 +52,7 @@ class Loaded:
     """Had not ended where they come from: left out."""
 
 
-class Transfer(Writing):
+class Transfer(Transactions):
     """Part of `scheduler.store.Store`."""
 
     page: int = PAGE
@@ -73,7 +73,7 @@ class Transfer(Writing):
             finally:
                 self._backend.roll_back(c)
 
-    def load(self, entries: Iterable[Entry], *, with_open: bool) -> Loaded:
+    def load(self, entries: Iterable[Entry], *, with_open: bool) -> LoadedCampaigns:
         """Put in what is not here yet, each campaign in a transaction of its own: those that are here are left as they are.
 
         `with_open`: also those that had not ended, which this home carries on then.
@@ -93,7 +93,7 @@ class Transfer(Writing):
                     _put(c, [row])
                     _put(c, rows)  # noqa: B031  (what is left of it)
                 new += 1
-        return Loaded(new, known, left)
+        return LoadedCampaigns(new, known, left)
 
     def _load_alone(self, entries: Iterable[Entry]) -> None:
         with _no_contradiction(), self._writing() as c:

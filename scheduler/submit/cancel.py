@@ -8,7 +8,7 @@ from collections.abc import Callable
 from protocol.errors import CampaignError, Unreachable
 from protocol.values.attempt import TaskState
 from scheduler.store.progress import ADOPTED, ENDED
-from scheduler.store.rows import Outcome, TaskRow
+from scheduler.store.rows import CampaignOutcome, TaskRow
 from scheduler.store.store import Store
 
 WAIT_S = 20.0
@@ -57,7 +57,7 @@ def ask_cancel(store: Store, target: str) -> int:
         raise CampaignError(f"no task {target!r}", hint="list a campaign's tasks: sark-node results CAMPAIGN")
     if _settled(store, target):
         row = store.campaign(target.partition("/")[0])
-        if row is not None and row.outcome is Outcome.ADOPTED:
+        if row is not None and row.outcome is CampaignOutcome.ADOPTED:
             raise CampaignError(f"{target} is {ADOPTED}", hint="cancel it on the machine that carries it on")
         return 0
     return store.request_cancel(target)

@@ -30,7 +30,7 @@ def is_running(home: Home) -> bool:
         return True
 
 
-class Keeper:
+class BackgroundProcess:
     """Sees to it that a scheduler process runs for as long as somebody waits for its work."""
 
     def __init__(self, home: Home, home_flag: Path | None, gates: Sequence[str]) -> None:

@@ -14,7 +14,7 @@ from scheduler.campaign.model import Campaign
 from scheduler.models.describe import Fetch, find_model, no_fetch
 from scheduler.models.spool import spool
 from scheduler.store.progress import ADOPTED
-from scheduler.store.rows import CampaignRow, NewCampaign, NewModel, Outcome, TaskRow
+from scheduler.store.rows import CampaignOutcome, CampaignRow, NewCampaign, NewModel, TaskRow
 from scheduler.store.store import Store
 from scheduler.submit.submit import new_campaign_id
 from swarm.base.home import Home
@@ -43,7 +43,7 @@ def retry_campaign(
         raise CampaignError(
             f"{campaign} has not ended yet", hint=f"sark-node watch {campaign}, or cancel it first"
         )
-    if row.outcome is Outcome.ADOPTED:
+    if row.outcome is CampaignOutcome.ADOPTED:
         raise CampaignError(
             f"{campaign} is {ADOPTED}: its tasks did not fail",
             hint="retry it on the machine that carries it on, if some fail there",

@@ -12,7 +12,7 @@ from scheduler.campaign.model import Campaign
 from scheduler.models.describe import Fetch, Models, describe_models, no_fetch
 from scheduler.models.spool import spool
 from scheduler.planning.tasks import derive_tasks, needs_devices
-from scheduler.store.experiments import Claim
+from scheduler.store.experiments import RunClaim
 from scheduler.store.opening import open_store
 from scheduler.store.rows import NewCampaign, NewModel
 from scheduler.store.store import Store
@@ -55,7 +55,7 @@ def store_campaign(
     folder: str,
     wait_s: float,
     campaign_id: str | None = None,
-    claim: Claim | None = None,
+    claim: RunClaim | None = None,
 ) -> str | None:
     """Plan and store a campaign whose models have been looked at; gives its id. `claim`: of which experiment it is a run; None: another
     process has started that one. Raises `CampaignError`, `ResourceError`; then nothing was stored.

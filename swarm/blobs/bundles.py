@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from protocol.wire.bundle import MAX_DEPTH, MAX_PARTS, Part, pack_header, problem
+from protocol.wire.bundle import MAX_DEPTH, MAX_PARTS, BundlePart, pack_header, problem
 
 _CHUNK: Final = 1024 * 1024
 
@@ -33,7 +33,7 @@ def contents(path: Path) -> Iterator[bytes]:
         yield from _pieces(path / part.path)
 
 
-def parts_of(folder: Path) -> tuple[Part, ...]:
+def parts_of(folder: Path) -> tuple[BundlePart, ...]:
     """The files in a folder and below, in order of path, each read and hashed. Files whose names begin with a dot are left out: they
     belong to the system or to version control, not to a model. Raises as `contents`; links and other oddities are refused.
     """
@@ -70,13 +70,13 @@ def _walk(folder: Path, below: str, depth: int) -> Iterator[str]:
                 raise ValueError(f"the folder holds more than {MAX_PARTS} files")
 
 
-def _part(folder: Path, path: str) -> Part:
+def _part(folder: Path, path: str) -> BundlePart:
     hashing = hashlib.sha256()
     size = 0
     for piece in _pieces(folder / path):
         hashing.update(piece)
         size += len(piece)
-    return Part(path, size, hashing.hexdigest())
+    return BundlePart(path, size, hashing.hexdigest())
 
 
 def _pieces(file: Path) -> Iterator[bytes]:

@@ -19,11 +19,11 @@ from typing import Final
 import trio
 
 from protocol.errors import Refused, RemoteProtocolError, Unreachable
-from protocol.messages.blobs import BLOB, MAX_PIECE, Absent, Fetch, Sending
-from protocol.wire.codec import Frame, Kind
-from protocol.words import Family
+from protocol.messages.blobs import BLOB, MAX_PIECE, BlobAbsent, FetchPiece, PieceFollows
+from protocol.wire.codec import Frame, FrameKind
+from protocol.words import ProtocolId
 from swarm.blobs.server import Find, serve_blobs
-from swarm.blobs.wire import STALL_S, Reader
+from swarm.blobs.wire import STALL_S, FrameReader
 from swarm.net.addresses import Address, PeerId
 from swarm.net.network import Network, Stream
 
@@ -60,7 +60,7 @@ async def fetch_blob(
     Raises `Refused` when the peer has none for us, `Unreachable` when it stalls or the link breaks (what the sink got stays good
     and can be resumed), `RemoteProtocolError` when it breaks the rules, or says another size than `size`.
     """
-    stream = await network.open(peer, Family.BLOB, addresses)
+    stream = await network.open(peer, ProtocolId.BLOB, addresses)
     try:
         total = await _pull(_Taker(stream, sha256, min(piece, MAX_PIECE), size), offset, sink, progress)
     except trio.TooSlowError:
@@ -135,7 +135,7 @@ class _Taker:
     def __init__(self, stream: Stream, sha256: str, piece: int, size: int | None) -> None:
         self.total = size or 0
         self._stream = stream
-        self._reader = Reader(stream)
+        self._reader = FrameReader(stream)
         self._sha256 = sha256
         self._piece = piece
         self._size = size
@@ -167,9 +167,9 @@ class _Taker:
                 end = position + self._piece
 
     async def _ask(self, call: int, offset: int) -> None:
-        ask = Fetch(sha256=self._sha256, offset=offset, length=self._piece)
+        ask = FetchPiece(sha256=self._sha256, offset=offset, length=self._piece)
         with trio.fail_after(STALL_S):
-            await self._stream.send_all(BLOB.encode(Frame(Kind.CALL, call, ask)))
+            await self._stream.send_all(BLOB.encode(Frame(FrameKind.CALL, call, ask)))
 
     async def _take(self, call: int, position: int) -> bytearray:
         peer = self._stream.peer
@@ -179,9 +179,9 @@ class _Taker:
             if frame is None:
                 raise trio.BrokenResourceError
             match frame.message:
-                case Sending() as head if frame.kind is Kind.ANSWER and frame.id == call:
+                case PieceFollows() as head if frame.kind is FrameKind.ANSWER and frame.id == call:
                     pass
-                case Absent() as no:
+                case BlobAbsent() as no:
                     raise Refused(f"{peer} does not give {self._sha256[:12]}…: {no.detail}", reason=no.reason)
                 case _:
                     raise RemoteProtocolError(f"{peer} sent a {type(frame.message).__name__} out of turn")

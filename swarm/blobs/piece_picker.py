@@ -33,7 +33,7 @@ LOOKED_AT: Final = 64
 
 
 @dataclass(eq=False, slots=True)
-class Source:
+class PieceSource:
     """One that has some of the file, as far as is known."""
 
     peer: PeerId
@@ -63,12 +63,12 @@ class Source:
         return self.have is None or index in self.have
 
 
-class Plan:
+class PiecePlan:
     """What is to come yet, and from whom."""
 
     def __init__(self, lacking: Iterable[int], rng: random.Random) -> None:
         self.lacking = set(lacking)
-        self.sources: dict[PeerId, Source] = {}
+        self.sources: dict[PeerId, PieceSource] = {}
         self._storing: set[int] = set()
         self.hashed = False
         """The pieces' hashes are known: others than the speaker may be asked."""
@@ -82,23 +82,23 @@ class Plan:
         """All of it is here."""
         return not self.lacking
 
-    def add(self, source: Source, now: float) -> None:
+    def add(self, source: PieceSource, now: float) -> None:
         """One more."""
         if not source.speaker and not self.others():
             self._others_gave_at = now  # from now on they may give
         self.sources[source.peer] = source
 
-    def alive(self) -> list[Source]:
+    def alive(self) -> list[PieceSource]:
         """Those that may be asked, now or later."""
         return [each for each in self.sources.values() if not each.dropped]
 
-    def others(self) -> list[Source]:
+    def others(self) -> list[PieceSource]:
         """Those of them that are not the speaker."""
         return [each for each in self.alive() if not each.speaker]
 
     # -- asking ----------------------------------------------------------------------------------------------------------
 
-    def next(self, source: Source, now: float) -> int | None:
+    def next(self, source: PieceSource, now: float) -> int | None:
         """The piece to ask of it now, which is then noted as asked; None: nothing for the moment."""
         crowd = source.speaker and self.others()
         if source.dropped or len(source.asked) >= (1 if crowd else DEPTH) or now < source.rests_until:
@@ -120,7 +120,7 @@ class Plan:
             not each.relayed and (each.asked or each.got) and now >= each.rests_until for each in self.alive()
         )
 
-    def _fresh_to_ask(self, source: Source, now: float) -> int | None:
+    def _fresh_to_ask(self, source: PieceSource, now: float) -> int | None:
         """Of the pieces that were asked of nobody."""
         under_way = self._storing.union(*(each.asked for each in self.sources.values()))
         free = [index for index in self.lacking if index not in under_way and source.has(index)]
@@ -139,17 +139,17 @@ class Plan:
         weighed = [each for each in others if each.known and not each.speaker]
         return min(some, key=lambda i: (sum(each.has(i) for each in weighed), self._rng.random()))
 
-    def would_do(self, source: Source, index: int) -> set[int] | None:
+    def would_do(self, source: PieceSource, index: int) -> set[int] | None:
         """The pieces of which the speaker is to send one that it sent nobody yet, instead of this one; None: it is to be this one."""
         if not source.speaker or not self.others() or (source.known and not source.fresh):
             return None
         return self.lacking - self._storing.union(*(each.asked for each in self.sources.values())) | {index}
 
-    def instead(self, source: Source, named: int, sent: int) -> None:
+    def instead(self, source: PieceSource, named: int, sent: int) -> None:
         """It sends another one than was named."""
         source.asked[sent] = source.asked.pop(named)
 
-    def _late(self, source: Source, now: float) -> int | None:
+    def _late(self, source: PieceSource, now: float) -> int | None:
         """A piece that another source is slow to bring."""
         waited = self.lacking - self._storing
         late = [
@@ -166,7 +166,7 @@ class Plan:
 
     # -- how it went -----------------------------------------------------------------------------------------------------
 
-    def heard(self, source: Source, have: Iterable[int] | None, fresh: Iterable[int] | None) -> bool:
+    def heard(self, source: PieceSource, have: Iterable[int] | None, fresh: Iterable[int] | None) -> bool:
         """It told what it has. Gives whether that is more than it told before."""
         before, known = source.have, source.known
         source.have = None if have is None else frozenset(have)
@@ -176,7 +176,7 @@ class Plan:
             return not known
         return source.have is None or len(source.have) > len(before)
 
-    def arrived(self, source: Source, index: int, now: float) -> None:
+    def arrived(self, source: PieceSource, index: int, now: float) -> None:
         """A piece is here and on its way to the disk: meanwhile the next one may be asked for."""
         took = now - source.asked.pop(index, now)
         self._pace_s = took if self._pace_s == 0.0 else 0.8 * self._pace_s + 0.2 * took
@@ -186,7 +186,7 @@ class Plan:
         """It was not what it must be."""
         self._storing.discard(index)
 
-    def came(self, source: Source, index: int, now: float) -> None:
+    def came(self, source: PieceSource, index: int, now: float) -> None:
         """It was good, and is kept."""
         self.lacking.discard(index)
         self._storing.discard(index)
@@ -195,15 +195,15 @@ class Plan:
         if not source.speaker:
             self._others_gave_at = now
 
-    def declined(self, source: Source, index: int) -> None:
+    def declined(self, source: PieceSource, index: int) -> None:
         """It does not send that, for others can."""
         source.asked.pop(index, None)
 
-    def released(self, source: Source) -> None:
+    def released(self, source: PieceSource) -> None:
         """What was asked of it will not come."""
         source.asked.clear()
 
-    def rests(self, source: Source, now: float) -> float:
+    def rests(self, source: PieceSource, now: float) -> float:
         """It failed, or has nothing for us now. Gives the seconds until it may be asked again."""
         self.released(source)
         seconds = min(AGAIN_S[1], AGAIN_S[0] * 2.0**source.failures)
@@ -211,7 +211,7 @@ class Plan:
         source.rests_until = now + seconds
         return seconds
 
-    def drop(self, source: Source, why: str) -> None:
+    def drop(self, source: PieceSource, why: str) -> None:
         """It is not asked any more."""
         self.released(source)
         source.dropped = why

@@ -9,12 +9,20 @@ import structlog
 import trio
 
 from protocol.errors import Refused, RemoteProtocolError, Unreachable
-from protocol.messages.blobs import BLOB, HASH_SIZE, Absent, Others, Pieces, Sending, Where
+from protocol.messages.blobs import (
+    BLOB,
+    HASH_SIZE,
+    AskHolders,
+    AskPieceHashes,
+    BlobAbsent,
+    Holders,
+    PieceFollows,
+)
 from protocol.wire.base import Message
-from protocol.wire.codec import Frame, Kind
-from protocol.words import Family
+from protocol.wire.codec import Frame, FrameKind
+from protocol.words import ProtocolId
 from swarm.blobs.pieces import Hashes, count_of, parted
-from swarm.blobs.wire import STALL_S, Reader
+from swarm.blobs.wire import STALL_S, FrameReader
 from swarm.net.addresses import PeerId
 from swarm.net.network import Network
 
@@ -25,7 +33,7 @@ AGAIN_S: Final = 1.0
 log = structlog.get_logger("sark.blobs")
 
 
-class Speaker:
+class PullServer:
     """Questions about one file, each on a stream of its own. Who is asked may change from one to the next."""
 
     def __init__(self, network: Network, sha256: str, size: int, peer: Callable[[], PeerId]) -> None:
@@ -33,20 +41,20 @@ class Speaker:
         self.peer = peer
         """Who speaks for the task at the moment; there is a connection with it."""
 
-    async def others(self) -> Others | None:
+    async def others(self) -> Holders | None:
         """Who else has it, and the slip that lets us have it from there; None: not to be known now."""
         try:
-            answer, _ = await self._ask(Where(sha256=self._sha256), STALL_S)
+            answer, _ = await self._ask(AskHolders(sha256=self._sha256), STALL_S)
         except (Unreachable, Refused, RemoteProtocolError) as exc:
             log.debug("model.others_not_told", sha256=self._sha256, why=exc.what)
             return None
-        return answer if isinstance(answer, Others) and answer.slip is not None else None
+        return answer if isinstance(answer, Holders) and answer.slip is not None else None
 
     async def hashes(self) -> Hashes | None:
         """What each piece must be, asked for until there is an answer; None: it does not tell."""
         while True:
             try:
-                head, data = await self._ask(Pieces(sha256=self._sha256), HASHES_S)
+                head, data = await self._ask(AskPieceHashes(sha256=self._sha256), HASHES_S)
             except Unreachable:
                 await trio.sleep(AGAIN_S)
                 continue
@@ -54,25 +62,25 @@ class Speaker:
                 log.info("model.pieces_not_told", sha256=self._sha256, why=exc.what)
                 return None
             expected = (self._size, count_of(self._size) * HASH_SIZE)
-            if not isinstance(head, Sending) or (head.size, len(data)) != expected:
+            if not isinstance(head, PieceFollows) or (head.size, len(data)) != expected:
                 log.warning("model.pieces_odd", sha256=self._sha256, bytes=len(data))
                 return None
             return parted(bytes(data))
 
     async def _ask(self, message: Message, patience_s: float) -> tuple[Message, bytearray]:
         peer = self.peer()
-        stream = await self._network.open(peer, Family.BLOB, ())
+        stream = await self._network.open(peer, ProtocolId.BLOB, ())
         try:
             with trio.fail_after(patience_s):
-                await stream.send_all(BLOB.encode(Frame(Kind.CALL, 1, message)))
-                reader = Reader(stream)
+                await stream.send_all(BLOB.encode(Frame(FrameKind.CALL, 1, message)))
+                reader = FrameReader(stream)
                 frame = await reader.frame()
                 if frame is None:
                     raise Unreachable(f"{peer} hung up")
                 answer = frame.message
-                if isinstance(answer, Absent):
+                if isinstance(answer, BlobAbsent):
                     raise Refused(answer.detail or str(answer.reason), reason=answer.reason)
-                return answer, await reader.raw(answer.length if isinstance(answer, Sending) else 0)
+                return answer, await reader.raw(answer.length if isinstance(answer, PieceFollows) else 0)
         except (trio.TooSlowError, trio.BrokenResourceError, trio.ClosedResourceError) as exc:
             raise Unreachable(f"{peer} did not answer") from exc
         finally:

@@ -24,21 +24,21 @@ from protocol.errors import RemoteProtocolError
 from protocol.messages.blobs import (
     BLOB,
     PIECE_SIZE,
-    Absent,
-    Fetch,
-    Have,
-    Others,
-    Pieces,
-    Sending,
-    Where,
-    Which,
+    AskHolders,
+    AskPieceHashes,
+    AskPieces,
+    BlobAbsent,
+    FetchPiece,
+    HavePieces,
+    Holders,
+    PieceFollows,
 )
-from protocol.signed.transfer_grant import Slip
+from protocol.signed.transfer_grant import TransferGrant
 from protocol.wire.base import Message
-from protocol.wire.codec import Frame, Kind
-from protocol.words import Family, Reason
+from protocol.wire.codec import Frame, FrameKind
+from protocol.words import ProtocolId, Reason
 from swarm.blobs.pieces import count_of, covered, divides, from_bits, hashes_of, joined, span, to_bits
-from swarm.blobs.wire import ASIDE, BURST, STALL_S, Aside, Reader
+from swarm.blobs.wire import ASIDE, BURST, STALL_S, Aside, FrameReader
 from swarm.net.addresses import PeerId
 from swarm.net.network import Network, Stream
 
@@ -52,7 +52,7 @@ MAX_HASHED: Final = 16
 """Files whose pieces' hashes are kept."""
 
 
-class Partly(Protocol):
+class PartialBlob(Protocol):
     """A file that is still coming, as far as it is here and verified."""
 
     @property
@@ -68,12 +68,12 @@ class Partly(Protocol):
     def held(self) -> frozenset[int]: ...
 
 
-Content = Path | bytes | Partly
+Content = Path | bytes | PartialBlob
 Find = Callable[[PeerId, str], Path | bytes | Reason | None]
 """The content for a peer that may have it, or why not; None is `unknown`. Must not block."""
-Shared = Callable[[PeerId, str, Slip], Content | Reason | None]
+Shared = Callable[[PeerId, str, TransferGrant], Content | Reason | None]
 """The same for a peer that shows a slip. Must not block."""
-Knows = Callable[[PeerId, str], Awaitable[Others | None]]
+Knows = Callable[[PeerId, str], Awaitable[Holders | None]]
 """Who else has a file that this peer may have; None: it may not."""
 
 log = structlog.get_logger("sark.blobs")
@@ -87,9 +87,9 @@ def serve_blobs(
     where: Knows | None = None,
     resting: Callable[[], bool] = lambda: False,
     aside: Aside = ASIDE,
-) -> Holder:
+) -> BlobServer:
     """Answer everybody who asks for files that `find`, or `shared` by a slip, gives them. `resting`: nothing is shared just now."""
-    holder = Holder(find, shared, where, resting, aside)
+    holder = BlobServer(find, shared, where, resting, aside)
 
     async def handler(stream: Stream) -> None:
         try:
@@ -103,7 +103,7 @@ def serve_blobs(
             log.warning("blob.broken", peer=stream.peer, why=exc.what)
             await stream.reset()
 
-    network.handle(Family.BLOB, handler)
+    network.handle(ProtocolId.BLOB, handler)
     return holder
 
 
@@ -112,14 +112,14 @@ class _Open:
     """A file that is being sent on one stream."""
 
     sha256: str
-    slip: Slip | None
+    slip: TransferGrant | None
     file: BinaryIO
     size: int
-    partly: Partly | None = None
+    partly: PartialBlob | None = None
 
 
 @dataclass
-class Holder:
+class BlobServer:
     """What answers."""
 
     find: Find
@@ -143,7 +143,7 @@ class Holder:
 
     async def serve(self, stream: Stream) -> None:
         """One taker, until it has gone."""
-        reader = Reader(stream)
+        reader = FrameReader(stream)
         opened: _Open | None = None
         try:
             while True:
@@ -151,16 +151,16 @@ class Holder:
                     frame = await reader.frame()
                 if frame is None:
                     return
-                if frame.kind is not Kind.CALL:
+                if frame.kind is not FrameKind.CALL:
                     raise RemoteProtocolError(f"a {type(frame.message).__name__} that is no call")
                 match frame.message:
-                    case Fetch() | Which() as ask:
+                    case FetchPiece() | AskPieces() as ask:
                         if opened is None or (opened.sha256, opened.slip) != (ask.sha256, ask.slip):
                             if opened is not None:
                                 opened.file.close()
                             opened = None
                             found = await self._open(stream.peer, ask)
-                            if isinstance(found, Absent):
+                            if isinstance(found, BlobAbsent):
                                 await _say(stream, frame.id, found)
                                 continue
                             opened = found
@@ -168,17 +168,17 @@ class Holder:
                             await _say(
                                 stream,
                                 frame.id,
-                                Absent(reason=Reason.BUSY, detail="something is measured here"),
+                                BlobAbsent(reason=Reason.BUSY, detail="something is measured here"),
                             )
-                        elif isinstance(ask, Which):
+                        elif isinstance(ask, AskPieces):
                             await _say(stream, frame.id, self._held(opened))
                         elif ask.slip is None:
                             await self._send(stream, frame.id, opened, ask)
                         else:
                             await self._share(stream, frame.id, opened, ask)
-                    case Pieces(sha256=sha256):
+                    case AskPieceHashes(sha256=sha256):
                         await self._tell_hashes(stream, frame.id, sha256)
-                    case Where(sha256=sha256):
+                    case AskHolders(sha256=sha256):
                         await _say(stream, frame.id, await self._others(stream.peer, sha256))
                     case message:
                         raise RemoteProtocolError(f"a {type(message).__name__} is not for us")
@@ -188,13 +188,13 @@ class Holder:
 
     # -- what there is ---------------------------------------------------------------------------------------------------
 
-    async def _open(self, peer: PeerId, ask: Fetch | Which) -> _Open | Absent:
+    async def _open(self, peer: PeerId, ask: FetchPiece | AskPieces) -> _Open | BlobAbsent:
         found: Content | Reason | None = self.find(peer, ask.sha256)
         if ask.slip is not None and self.shared is not None and (found is None or isinstance(found, Reason)):
             found = self.shared(peer, ask.sha256, ask.slip)
         if isinstance(found, Reason):
-            return Absent(reason=found, detail="not served to this peer")
-        absent = Absent(reason=Reason.UNKNOWN, detail="no such file here")
+            return BlobAbsent(reason=found, detail="not served to this peer")
+        absent = BlobAbsent(reason=Reason.UNKNOWN, detail="no such file here")
         if found is None:
             return absent
         if isinstance(found, bytes):
@@ -211,20 +211,20 @@ class Holder:
             return absent
         return _Open(ask.sha256, ask.slip, file, size if partly is None else partly.total, partly)
 
-    def _held(self, opened: _Open) -> Have:
+    def _held(self, opened: _Open) -> HavePieces:
         count = count_of(opened.size)
         have = None if opened.partly is None else to_bits(opened.partly.held(), count)
         sent = self._sent.get(opened.sha256, set())
         fresh = to_bits(set(range(count)).difference(sent), count) if opened.partly is None else None
-        return Have(size=opened.size, pieces=have, fresh=fresh)
+        return HavePieces(size=opened.size, pieces=have, fresh=fresh)
 
     async def _others(self, peer: PeerId, sha256: str) -> Message:
         known = await self.where(peer, sha256) if self.where is not None else None
-        return known or Absent(reason=Reason.UNKNOWN, detail="nobody else is known to have it")
+        return known or BlobAbsent(reason=Reason.UNKNOWN, detail="nobody else is known to have it")
 
     # -- sending ---------------------------------------------------------------------------------------------------------
 
-    async def _share(self, stream: Stream, call: int, opened: _Open, ask: Fetch) -> None:
+    async def _share(self, stream: Stream, call: int, opened: _Open, ask: FetchPiece) -> None:
         self._sharing += 1
         try:
             await self._send(stream, call, opened, ask)
@@ -234,7 +234,7 @@ class Holder:
                 self._settled.set()
                 self._settled = trio.Event()
 
-    async def _send(self, stream: Stream, call: int, opened: _Open, ask: Fetch) -> None:
+    async def _send(self, stream: Stream, call: int, opened: _Open, ask: FetchPiece) -> None:
         chosen = self._unsent(opened, ask.lacking) if ask.lacking is not None else None
         if ask.lacking is not None and chosen is None:
             await _say(stream, call, self._held(opened))
@@ -243,7 +243,7 @@ class Holder:
         length = max(0, min(length, opened.size - offset))
         partly = opened.partly
         if partly is not None and not all(partly.has(index) for index in covered(offset, length)):
-            await _say(stream, call, Absent(reason=Reason.UNKNOWN, detail="that piece is not here yet"))
+            await _say(stream, call, BlobAbsent(reason=Reason.UNKNOWN, detail="that piece is not here yet"))
             return
         if offset % PIECE_SIZE == 0 and length == min(PIECE_SIZE, opened.size - offset):
             self._count(opened.sha256, offset // PIECE_SIZE)
@@ -256,13 +256,15 @@ class Holder:
                 log.warning("blob.unreadable", sha256=ask.sha256, why=str(exc))
                 data = b""
                 if not begun:
-                    await _say(stream, call, Absent(reason=Reason.UNKNOWN, detail="it cannot be read here"))
+                    await _say(
+                        stream, call, BlobAbsent(reason=Reason.UNKNOWN, detail="it cannot be read here")
+                    )
                     return
             if len(data) != want:  # it was cut short, or went bad, under us
                 raise trio.BrokenResourceError
             if not begun:
                 told = None if chosen is None else offset
-                await _say(stream, call, Sending(size=opened.size, length=length, offset=told))
+                await _say(stream, call, PieceFollows(size=opened.size, length=length, offset=told))
                 begun = True
             view = memoryview(data)
             for at in range(0, len(view), BURST):
@@ -288,7 +290,7 @@ class Holder:
         found = self.find(stream.peer, sha256)
         if found is None or isinstance(found, Reason):
             reason = found or Reason.UNKNOWN
-            await _say(stream, call, Absent(reason=reason, detail="not served to this peer"))
+            await _say(stream, call, BlobAbsent(reason=reason, detail="not served to this peer"))
             return
         try:
             size = len(found) if isinstance(found, bytes) else found.stat().st_size
@@ -304,9 +306,9 @@ class Holder:
                 data = b""
         except OSError as exc:
             log.warning("blob.unreadable", sha256=sha256, why=str(exc))
-            await _say(stream, call, Absent(reason=Reason.UNKNOWN, detail="it cannot be read here"))
+            await _say(stream, call, BlobAbsent(reason=Reason.UNKNOWN, detail="it cannot be read here"))
             return
-        await _say(stream, call, Sending(size=size, length=len(data)))
+        await _say(stream, call, PieceFollows(size=size, length=len(data)))
         for at in range(0, len(data), BURST):
             with trio.fail_after(STALL_S):
                 await stream.send_all(data[at : at + BURST])
@@ -333,4 +335,4 @@ def _read(file: BinaryIO, offset: int, length: int) -> bytes:
 
 async def _say(stream: Stream, call: int, message: Message) -> None:
     with trio.fail_after(STALL_S):
-        await stream.send_all(BLOB.encode(Frame(Kind.ANSWER, call, message)))
+        await stream.send_all(BLOB.encode(Frame(FrameKind.ANSWER, call, message)))

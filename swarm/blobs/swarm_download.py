@@ -24,13 +24,13 @@ import structlog
 import trio
 
 from protocol.errors import Refused, RemoteProtocolError, SarkError, Unreachable
-from protocol.messages.blobs import Have, Other
-from protocol.signed.transfer_grant import Slip
-from protocol.words import Family, Reason
-from swarm.blobs.piece_picker import DEPTH, Plan, Source
+from protocol.messages.blobs import HavePieces, HolderInfo
+from protocol.signed.transfer_grant import TransferGrant
+from protocol.words import ProtocolId, Reason
+from swarm.blobs.piece_picker import DEPTH, PiecePlan, PieceSource
 from swarm.blobs.pieces import Hashes, count_of, divides, from_bits, span
-from swarm.blobs.pull_client import PIECE_S, Asker, Declined
-from swarm.blobs.pull_server import Speaker
+from swarm.blobs.pull_client import PIECE_S, PullClient, PullDeclined
+from swarm.blobs.pull_server import PullServer
 from swarm.blobs.wire import ASIDE, STALL_S, Aside
 from swarm.net.addresses import PeerId
 from swarm.net.network import Network
@@ -55,7 +55,7 @@ log = structlog.get_logger("sark.blobs")
 Progress = Callable[[int, int], None]
 
 
-class Store(Protocol):
+class PartialStore(Protocol):
     """Where the pieces go. The methods block and are called in worker threads, `put` in several at once. They raise `OSError`."""
 
     def lacking(self) -> Collection[int]:
@@ -72,7 +72,7 @@ class Store(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Elsewhere:
+class HeldElsewhere:
     """A place that is no peer and has the file, it is said."""
 
     name: str
@@ -82,7 +82,7 @@ class Elsewhere:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class DownloadRequest:
     """What is to be brought, and with whose help."""
 
     sha256: str
@@ -94,13 +94,13 @@ class Wanted:
     patient: bool = True
     """A speaker that cannot be reached is tried again for ever: the caller has a deadline. Else that is an end where nobody else gives:
     the caller has another way to the file."""
-    beside: Elsewhere | None = None
+    beside: HeldElsewhere | None = None
 
 
 async def pull(
     network: Network,
-    store: Store,
-    wanted: Wanted,
+    store: PartialStore,
+    wanted: DownloadRequest,
     *,
     rng: random.Random,
     progress: Progress = lambda done, total: None,
@@ -112,18 +112,18 @@ async def pull(
     speaker breaks the rules, `Unreachable` when it cannot be reached and we are not `patient`, `OSError` of the store.
     """
     lacking = await aside(store.lacking)
-    await _Pull(network, store, wanted, Plan(lacking, rng), progress, aside).run()
+    await _Pull(network, store, wanted, PiecePlan(lacking, rng), progress, aside).run()
 
 
 @dataclass
 class _Pull:
     network: Network
-    store: Store
-    wanted: Wanted
-    plan: Plan
+    store: PartialStore
+    wanted: DownloadRequest
+    plan: PiecePlan
     progress: Progress
     aside: Aside
-    slip: Slip | None = None
+    slip: TransferGrant | None = None
     ended: trio.Event = field(default_factory=trio.Event)
     failure: Exception | None = None
     moved: trio.Event = field(default_factory=trio.Event)
@@ -141,9 +141,9 @@ class _Pull:
     async def run(self) -> None:
         if self.plan.over:
             return
-        self.speaker = Speaker(self.network, self.wanted.sha256, self.wanted.size, self.wanted.speaker)
+        self.speaker = PullServer(self.network, self.wanted.sha256, self.wanted.size, self.wanted.speaker)
         async with trio.open_nursery() as self.nursery:
-            speaker = Source(self.wanted.speaker(), speaker=True)
+            speaker = PieceSource(self.wanted.speaker(), speaker=True)
             self.plan.add(speaker, trio.current_time())
             self.nursery.start_soon(self._draw, speaker)
             if divides(self.wanted.size):
@@ -208,11 +208,11 @@ class _Pull:
         again = [other for other in told.others if other.peer in known and known[other.peer].absent]
         self._begin(*fresh, *again)
 
-    def _begin(self, *others: Other) -> None:
+    def _begin(self, *others: HolderInfo) -> None:
         for other in others:
             if len(self.plan.alive()) >= MAX_SOURCES:
                 return
-            source = Source(other.peer, other.addresses)
+            source = PieceSource(other.peer, other.addresses)
             self.plan.add(source, trio.current_time())
             self.nursery.start_soon(self._draw, source)
 
@@ -223,7 +223,7 @@ class _Pull:
         self.spoke = why
         self.grew_at = max(self.grew_at, trio.current_time())
         absent = [each for each in self.plan.sources.values() if each.absent]
-        self._begin(*(Other(peer=each.peer, addresses=each.addresses) for each in absent))
+        self._begin(*(HolderInfo(peer=each.peer, addresses=each.addresses) for each in absent))
         self.nursery.start_soon(self._hope, why)
 
     def _consider(self) -> None:
@@ -243,7 +243,7 @@ class _Pull:
 
     # -- from one source -------------------------------------------------------------------------------------------------
 
-    async def _draw(self, source: Source) -> None:
+    async def _draw(self, source: PieceSource) -> None:
         """Ask it for what is lacking, until all is here or it is dropped."""
         if source.speaker and divides(self.wanted.size):
             with trio.move_on_after(FIRST_LOOK_S):
@@ -262,16 +262,16 @@ class _Pull:
                 return
             await trio.sleep(pause)
 
-    async def _draw_beside(self, place: Elsewhere) -> None:
+    async def _draw_beside(self, place: HeldElsewhere) -> None:
         """The same from a place that is no peer."""
         while not self.plan.hashed:
             await self.moved.wait()
-        source = Source(place.name, known=True)
+        source = PieceSource(place.name, known=True)
         self.plan.add(source, trio.current_time())
         for _ in range(DEPTH):  # each piece is an exchange of its own: one sets out while another comes
             self.nursery.start_soon(self._bring, source, place)
 
-    async def _bring(self, source: Source, place: Elsewhere) -> None:
+    async def _bring(self, source: PieceSource, place: HeldElsewhere) -> None:
         while not source.dropped:
             index = self.plan.next(source, trio.current_time())
             if index is None:
@@ -290,7 +290,7 @@ class _Pull:
             else:
                 await self._arrived(source, index, data)
 
-    def _failed(self, source: Source, why: str) -> float:
+    def _failed(self, source: PieceSource, why: str) -> float:
         log.info("model.source_failed", sha256=self.wanted.sha256, peer=source.peer, why=why)
         pause = self.plan.rests(source, trio.current_time())
         if source.speaker:
@@ -304,7 +304,7 @@ class _Pull:
             self._drop(source, Unreachable(why))
         return pause
 
-    def _refused(self, source: Source, why: Refused) -> float:
+    def _refused(self, source: PieceSource, why: Refused) -> float:
         """A worker may only now be bringing it, or be measuring."""
         if source.speaker or why.reason not in (Reason.UNKNOWN, Reason.BUSY):
             self._drop(source, why)
@@ -319,7 +319,7 @@ class _Pull:
             self._drop(source, why)
         return pause
 
-    def _drop(self, source: Source, why: SarkError) -> None:
+    def _drop(self, source: PieceSource, why: SarkError) -> None:
         told = log.info if isinstance(why, Refused) else log.warning
         told("model.source_dropped", sha256=self.wanted.sha256, peer=source.peer, why=why.what)
         self.plan.drop(source, why.what)
@@ -328,13 +328,15 @@ class _Pull:
         self._consider()
         self._stir()
 
-    async def _visit(self, source: Source) -> None:
+    async def _visit(self, source: PieceSource) -> None:
         """One stream with it, until there is a better link. Raises `Unreachable`, `Refused`, `RemoteProtocolError`."""
         if source.speaker:
             source.peer = self.wanted.speaker()
-        stream = await self.network.open(source.peer, Family.BLOB, source.addresses)
+        stream = await self.network.open(source.peer, ProtocolId.BLOB, source.addresses)
         source.relayed = self.wanted.relayed(source.peer)
-        asker = Asker(stream, self.wanted.sha256, self.wanted.size, None if source.speaker else self.slip)
+        asker = PullClient(
+            stream, self.wanted.sha256, self.wanted.size, None if source.speaker else self.slip
+        )
         try:
             if not source.speaker:
                 await asker.which()
@@ -355,7 +357,7 @@ class _Pull:
             with trio.CancelScope(shield=True):
                 await stream.reset()
 
-    async def _exchange(self, source: Source, asker: Asker) -> None:
+    async def _exchange(self, source: PieceSource, asker: PullClient) -> None:
         """Ask for what there is to ask for, then take one answer."""
         while (index := self.plan.next(source, trio.current_time())) is not None:
             await asker.fetch(index, self.plan.would_do(source, index))
@@ -368,10 +370,10 @@ class _Pull:
                 await asker.which()
             return
         answer = await asker.answer()
-        if isinstance(answer, Declined):
+        if isinstance(answer, PullDeclined):
             self.plan.declined(source, answer.index)
             answer = answer.have
-        if isinstance(answer, Have):
+        if isinstance(answer, HavePieces):
             count = count_of(self.wanted.size)
             have = None if answer.pieces is None else from_bits(answer.pieces, count)
             fresh = None if answer.fresh is None else from_bits(answer.fresh, count)
@@ -383,12 +385,12 @@ class _Pull:
             self.plan.instead(source, named, index)
         await self._arrived(source, index, data)
 
-    async def _arrived(self, source: Source, index: int, data: bytearray) -> None:
+    async def _arrived(self, source: PieceSource, index: int, data: bytearray) -> None:
         self.plan.arrived(source, index, trio.current_time())
         await self.room.acquire()
         self.nursery.start_soon(self._keep, source, index, data)
 
-    async def _keep(self, source: Source, index: int, data: bytearray) -> None:
+    async def _keep(self, source: PieceSource, index: int, data: bytearray) -> None:
         try:
             good = await self.aside(self.store.put, index, data)
         except OSError as exc:

@@ -30,7 +30,7 @@ class Aside(Protocol):
 ASIDE: Final = cast("Aside", trio.to_thread.run_sync)
 
 
-class Reader:
+class FrameReader:
     """Frames and raw bytes, in turns, from one stream."""
 
     def __init__(self, stream: Stream) -> None:

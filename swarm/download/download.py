@@ -25,8 +25,8 @@ import trio
 
 from protocol.errors import Refused, Unreachable
 from protocol.words import Reason
-from swarm.download.response import Asked, Changed, Head, read_answer
-from swarm.download.urls import Place, Reach, address_problem, read_url, redirected
+from swarm.download.response import FileChanged, RangeRequest, ResponseHead, read_answer
+from swarm.download.urls import FileUrl, UrlReach, address_problem, read_url, redirected
 
 CONNECT_S: Final = 10.0
 HEAD_S: Final = 30.0
@@ -66,7 +66,7 @@ def transport(proxy: str | None) -> httpx.AsyncBaseTransport:
 
 
 def proxy_for(
-    place: Place,
+    place: FileUrl,
     proxies: Callable[[], Mapping[str, str]] = getproxies,
     bypass: Callable[[str], object] = proxy_bypass,
 ) -> str | None:
@@ -82,7 +82,7 @@ class Edge:
 
     resolve: Resolve = look_up
     transport: Transport = transport
-    proxy_for: Callable[[Place], str | None] = proxy_for
+    proxy_for: Callable[[FileUrl], str | None] = proxy_for
 
 
 EDGE: Final = Edge()
@@ -99,7 +99,7 @@ class _Want:
     limit: int
     sink: Sink
     progress: Progress | None
-    on_head: Callable[[Head], object] | None
+    on_head: Callable[[ResponseHead], object] | None
     done: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -108,7 +108,7 @@ class _Want:
 
 async def download(
     url: str,
-    reach: Reach,
+    reach: UrlReach,
     *,
     sink: Sink,
     offset: int = 0,
@@ -117,15 +117,15 @@ async def download(
     size: int | None = None,
     limit: int = MAX_SIZE,
     progress: Progress | None = None,
-    on_head: Callable[[Head], object] | None = None,
+    on_head: Callable[[ResponseHead], object] | None = None,
     edge: Edge = EDGE,
-) -> Head:
+) -> ResponseHead:
     """Bring the file at `url` from byte `offset` on into `sink`, all of it or up to byte `end`.
 
-    `tag`: what an earlier `Head` had, so that parts of two versions never meet; `size`: what the whole must have; `limit`: what it may
+    `tag`: what an earlier `ResponseHead` had, so that versions never mix; `size`: what the whole must have; `limit`: what it may
     have at most; `on_head` hears of the answer before the first byte, and what it raises ends the download.
 
-    Raises `Refused` (a URL or a redirect that is not allowed, no such file, too large; `Changed` where it is not the file it was) and
+    Raises `Refused` (a URL or a redirect that is not allowed, no such file, too large; `FileChanged` where it is not the file it was) and
     `Unreachable` where trying again, from where the sink is, may help. The caller says how long all of it may take.
     """
     want = _Want(offset, end, tag, size, limit, sink, progress, on_head)
@@ -142,7 +142,7 @@ async def download(
     raise Refused(f"{place.shown}: more than {MAX_HOPS} redirects", reason=Reason.NOT_ALLOWED)
 
 
-def _next(place: Place, location: str, reach: Reach) -> Place:
+def _next(place: FileUrl, location: str, reach: UrlReach) -> FileUrl:
     try:
         return redirected(place, location, reach)
     except Refused as exc:
@@ -154,7 +154,7 @@ def _next(place: Place, location: str, reach: Reach) -> Place:
 # -- the way there -------------------------------------------------------------------------------------------------------
 
 
-async def _way(place: Place, reach: Reach, edge: Edge) -> tuple[Sequence[str], str | None]:
+async def _way(place: FileUrl, reach: UrlReach, edge: Edge) -> tuple[Sequence[str], str | None]:
     """The checked addresses to connect to, or the proxy that does it all. Raises as `download`."""
     proxy = edge.proxy_for(place) if reach.proxies else None
     if proxy is not None:
@@ -192,7 +192,7 @@ def _inside(address: str) -> bool:
 
 @contextlib.asynccontextmanager
 async def _asked(
-    place: Place, addresses: Sequence[str], proxy: str | None, want: _Want, edge: Edge
+    place: FileUrl, addresses: Sequence[str], proxy: str | None, want: _Want, edge: Edge
 ) -> AsyncIterator[httpx.Response]:
     """The answer's head from the first address that lets us connect; its body may be read in the block."""
     opened = await trio.to_thread.run_sync(edge.transport, proxy)  # it reads the authorities' certificates
@@ -211,7 +211,7 @@ async def _asked(
 
 
 async def _answer(
-    place: Place, addresses: Sequence[str], opened: httpx.AsyncBaseTransport, want: _Want
+    place: FileUrl, addresses: Sequence[str], opened: httpx.AsyncBaseTransport, want: _Want
 ) -> httpx.Response:
     *others, last = addresses
     for address in others:
@@ -228,7 +228,7 @@ async def _answer(
         raise _failed(place, exc) from None
 
 
-async def _ask(place: Place, address: str, opened: httpx.AsyncBaseTransport, want: _Want) -> httpx.Response:
+async def _ask(place: FileUrl, address: str, opened: httpx.AsyncBaseTransport, want: _Want) -> httpx.Response:
     try:
         with trio.fail_after(HEAD_S):
             return await opened.handle_async_request(_request(place, address, want))
@@ -236,7 +236,7 @@ async def _ask(place: Place, address: str, opened: httpx.AsyncBaseTransport, wan
         raise Unreachable(f"{place.shown}: no answer in {HEAD_S:g} s") from None
 
 
-def _request(place: Place, address: str, want: _Want) -> httpx.Request:
+def _request(place: FileUrl, address: str, want: _Want) -> httpx.Request:
     headers = {
         "Host": place.authority,
         "User-Agent": "sark-node",
@@ -257,7 +257,7 @@ def _request(place: Place, address: str, want: _Want) -> httpx.Request:
     )
 
 
-def _failed(place: Place, exc: httpx.HTTPError) -> Refused | Unreachable:
+def _failed(place: FileUrl, exc: httpx.HTTPError) -> Refused | Unreachable:
     wrong = _certificate(exc)
     if wrong is not None:
         return Refused(
@@ -292,9 +292,9 @@ def _certificate(exc: BaseException | None) -> str | None:
 # -- the body ------------------------------------------------------------------------------------------------------------
 
 
-async def _take(place: Place, response: httpx.Response, want: _Want) -> Head:
+async def _take(place: FileUrl, response: httpx.Response, want: _Want) -> ResponseHead:
     """Check the answer and pass its body on."""
-    asked = Asked(want.done, want.tag, want.size, want.limit, want.end)
+    asked = RangeRequest(want.done, want.tag, want.size, want.limit, want.end)
     answer = read_answer(place, response.status_code, response.headers, asked)
     if want.on_head is not None:
         want.on_head(answer.head)
@@ -303,11 +303,13 @@ async def _take(place: Place, response: httpx.Response, want: _Want) -> Head:
     if aim is not None and want.done != aim:
         if not answer.counted or want.end is not None:
             raise Unreachable(f"{place.shown}: the link ended at byte {want.done:,}")
-        raise Changed(f"{place.shown} holds {want.done:,} bytes now, not the {aim:,} of the model")
+        raise FileChanged(f"{place.shown} holds {want.done:,} bytes now, not the {aim:,} of the model")
     return answer.head if want.end is not None else replace(answer.head, total=want.done)
 
 
-async def _pour(place: Place, response: httpx.Response, want: _Want, *, skip: int, total: int | None) -> None:
+async def _pour(
+    place: FileUrl, response: httpx.Response, want: _Want, *, skip: int, total: int | None
+) -> None:
     """The body into the sink, less its first `skip` bytes, in blocks; never more than was announced or allowed."""
     most = min(each for each in (want.limit, total, want.size, want.end) if each is not None)
     block = bytearray()
@@ -337,7 +339,7 @@ async def _pour(place: Place, response: httpx.Response, want: _Want, *, skip: in
             skip = max(0, skip - len(data))
             if want.done + len(block) + len(fresh) > most:
                 what = f"{place.shown} sends more than {most:,} bytes"
-                raise Refused(what, reason=Reason.DISK_FULL) if want.size is None else Changed(what)
+                raise Refused(what, reason=Reason.DISK_FULL) if want.size is None else FileChanged(what)
             block += fresh
             if len(block) >= BLOCK:
                 await store()

@@ -9,7 +9,7 @@ from typing import Final
 
 from protocol.errors import Refused, Unreachable
 from protocol.words import Reason
-from swarm.download.urls import Place
+from swarm.download.urls import FileUrl
 
 _CONTENT_RANGE: Final = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18}|\*)")
 _LENGTH: Final = re.compile(r"[0-9]{1,18}")
@@ -17,7 +17,7 @@ _TAG: Final = re.compile(r'"[!#-~]{1,200}"')
 """Only strong ones: a weak one may stand for other bytes."""
 
 
-class Changed(Refused):
+class FileChanged(Refused):
     """The URL gives another file than the one whose first part is here, or whose size is known."""
 
     def __init__(self, what: str) -> None:
@@ -25,7 +25,7 @@ class Changed(Refused):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RangeRequest:
     """What was asked for."""
 
     offset: int
@@ -41,10 +41,10 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class ResponseHead:
     """What the server says before the first byte."""
 
-    place: Place
+    place: FileUrl
     """Where the redirects ended."""
     total: int | None
     """Bytes of the whole file; None: it does not say."""
@@ -53,20 +53,20 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Response:
     """An answer whose body may be taken."""
 
-    head: Head
+    head: ResponseHead
     begins: int
     """Where its body begins in the file: at the byte asked for, or at 0."""
     counted: bool
     """Its end shows: a body that is cut short is seen to be."""
 
 
-def read_answer(place: Place, status: int, headers: Mapping[str, str], asked: Asked) -> Answer:
+def read_answer(place: FileUrl, status: int, headers: Mapping[str, str], asked: RangeRequest) -> Response:
     """The answer, if it is the file that was asked for, or its rest. `headers`: by name in small letters.
 
-    Raises `Refused`, `Changed`, and `Unreachable` where the server may do better another time.
+    Raises `Refused`, `FileChanged`, and `Unreachable` where the server may do better another time.
     """
     _check_status(place, status)
     coding = headers.get("content-encoding", "").strip().lower()
@@ -78,23 +78,23 @@ def read_answer(place: Place, status: int, headers: Mapping[str, str], asked: As
     found = headers.get("etag", "")
     tag = found if _TAG.fullmatch(found) else ""
     if asked.tag and tag != asked.tag:
-        raise Changed(f"{place.shown} has changed since its first part was fetched")
+        raise FileChanged(f"{place.shown} has changed since its first part was fetched")
     if total is not None and asked.size is not None and total != asked.size:
-        raise Changed(f"{place.shown} holds {total:,} bytes now, not the {asked.size:,} of the model")
+        raise FileChanged(f"{place.shown} holds {total:,} bytes now, not the {asked.size:,} of the model")
     if total is not None and total > asked.limit:
         raise Refused(
             f"{place.shown} holds {total:,} bytes; at most {asked.limit:,} are fetched",
             reason=Reason.DISK_FULL,
         )
     if total is not None and asked.offset > total:
-        raise Changed(f"{place.shown} holds {total:,} bytes now, less than are here already")
+        raise FileChanged(f"{place.shown} holds {total:,} bytes now, less than are here already")
     counted = total is not None or headers.get("transfer-encoding", "").strip().lower() == "chunked"
     if not counted and asked.size is None:
         raise Refused(f"{place.shown}: the server does not say how long it is", reason=Reason.BAD_REQUEST)
-    return Answer(Head(place, total, tag), begins, counted)
+    return Response(ResponseHead(place, total, tag), begins, counted)
 
 
-def _check_status(place: Place, status: int) -> None:
+def _check_status(place: FileUrl, status: int) -> None:
     if status in (200, 206):
         return
     if status in (408, 425, 429) or status >= 500:
@@ -112,7 +112,9 @@ def _check_status(place: Place, status: int) -> None:
     )
 
 
-def _extent(place: Place, status: int, headers: Mapping[str, str], asked: Asked) -> tuple[int, int | None]:
+def _extent(
+    place: FileUrl, status: int, headers: Mapping[str, str], asked: RangeRequest
+) -> tuple[int, int | None]:
     """Where the body begins in the file, and the file's size. Raises `Refused` for an answer that contradicts itself."""
     length = headers.get("content-length")
     if length is not None and not _LENGTH.fullmatch(length):

@@ -27,7 +27,7 @@ Ip = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class UrlReach:
     """What a URL may lead to."""
 
     schemes: frozenset[str]
@@ -39,12 +39,12 @@ class Reach:
     """The proxies that this machine's environment names are used."""
 
 
-FOR_OWNER: Final = Reach(frozenset({"https", "http"}), None, inside=True, proxies=True)
-FOR_OTHERS: Final = Reach(frozenset({"https"}), frozenset({443}), inside=False, proxies=False)
+FOR_OWNER: Final = UrlReach(frozenset({"https", "http"}), None, inside=True, proxies=True)
+FOR_OTHERS: Final = UrlReach(frozenset({"https"}), frozenset({443}), inside=False, proxies=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FileUrl:
     """A URL taken apart. It is never put together again for a library to read: host, port and target go out one by one."""
 
     scheme: str
@@ -102,7 +102,7 @@ _HERE: Final = (
 )
 
 
-def read_url(text: str, reach: Reach) -> Place:
+def read_url(text: str, reach: UrlReach) -> FileUrl:
     """The place that `text` names. Raises `Refused`, with one line that says why not."""
     if len(text) > MAX_URL:
         raise _no(f"a URL of {len(text)} characters; at most {MAX_URL} are read")
@@ -124,7 +124,7 @@ def read_url(text: str, reach: Reach) -> Place:
     target = found["target"]
     if not _TARGET.fullmatch(target):
         raise _no("the URL holds a character that must be written with a % sign")
-    place = Place(scheme, host, port, target if target.startswith("/") else f"/{target}")
+    place = FileUrl(scheme, host, port, target if target.startswith("/") else f"/{target}")
     if not reach.inside:
         why = address_problem(place.address) if place.address is not None else _name_problem(host)
         if why:
@@ -166,7 +166,7 @@ def _name_problem(host: str) -> str:
     return ""
 
 
-def redirected(place: Place, location: str, reach: Reach) -> Place:
+def redirected(place: FileUrl, location: str, reach: UrlReach) -> FileUrl:
     """Where a redirect from `place` leads. Raises `Refused` as `read_url`, and where https would be left."""
     if not location or len(location) > MAX_URL:
         raise _no("a redirect to nowhere")

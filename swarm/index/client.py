@@ -44,7 +44,7 @@ COPY_WITHIN_S: Final = (0.5, 10.0)
 COPY_SIZE: Final = 1_024
 
 
-class Caller:
+class IndexClient:
     """Asks other nodes. `nursery` of the index must outlive it."""
 
     def __init__(
@@ -133,7 +133,7 @@ class Caller:
         except (Unreachable, RemoteProtocolError, trio.TooSlowError) as exc:
             await self._failed(contact)
             raise Unreachable(f"{contact.peer} did not answer: {exc}") from exc
-        if isinstance(answer, say.Refused):
+        if isinstance(answer, say.RefusedMessage):
             if answer.reason is Reason.NOT_A_HOLDER:
                 self._no_holder(contact.peer)
             raise Refused(
@@ -211,7 +211,7 @@ class Caller:
 
 async def race(
     nursery: trio.Nursery,
-    caller: Caller,
+    caller: IndexClient,
     contacts: list[Contact],
     message: Message,
     expected: type[M],

@@ -25,13 +25,13 @@ from protocol.signed.advert import SignedAdvert, advert_body, advert_message
 from protocol.values.advert import Advert
 from protocol.values.index_keys import attributes_of, campaign_attribute, model_attribute
 from protocol.values.requirement import Requirement
-from swarm.index.client import Caller
+from swarm.index.client import IndexClient
 from swarm.index.lookup import Lookups, sender_of
-from swarm.index.merge import Verified
+from swarm.index.merge import VerifiedAdvert
 from swarm.index.publisher import REFRESH_S, Publisher
 from swarm.index.query import Query, QueryResult
-from swarm.index.server import Admit, Desk, admit_all
-from swarm.index.shard_store import SOFT_LIMIT, Holder
+from swarm.index.server import Admit, IndexServer, admit_all
+from swarm.index.shard_store import SOFT_LIMIT, ShardStore
 from swarm.net.addresses import Address, Contact, PeerId
 from swarm.net.identity import routing_key
 from swarm.net.link import Links, serve_links
@@ -95,8 +95,8 @@ class Index:
         self._known = known
         self._anchors = anchors
         self._next_seq = incarnation << 32
-        self._verified = Verified()
-        self.holder = Holder(soft=soft, read=self._verified.read)
+        self._verified = VerifiedAdvert()
+        self.holder = ShardStore(soft=soft, read=self._verified.read)
         self._advert: Advert | None = None
         self._campaigns: tuple[str, ...] = ()
 
@@ -105,8 +105,8 @@ class Index:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             self._links = Links(self._network, say.FAMILY, say.INDEX, nursery, keep=MAX_LINKS)
-            self._caller = Caller(self._network, self._links, self._remote_address)
-            self._desk = Desk(
+            self._caller = IndexClient(self._network, self._links, self._remote_address)
+            self._desk = IndexServer(
                 self._network.peer_id,
                 self.holder,
                 self._caller,
@@ -279,9 +279,9 @@ class Index:
         while True:
             await trio.sleep(SEEK_LOST_S * self._rng.uniform(0.8, 1.2))
             for contact in self._caller.lost()[:LOST_AT_ONCE]:
-                question = say.Find(key=routing_key(self._network.peer_id), sender=sender_of(self._me()))
+                question = say.FindPeers(key=routing_key(self._network.peer_id), sender=sender_of(self._me()))
                 try:
-                    await self._caller.ask(contact, question, say.Found)
+                    await self._caller.ask(contact, question, say.FoundPeers)
                 except (Unreachable, Refused):
                     continue
                 await self._lookups.find(routing_key(self._network.peer_id), patient=True)

@@ -17,7 +17,7 @@ import trio
 
 from protocol.errors import Refused, Unreachable
 from protocol.messages import index as say
-from swarm.index.client import Caller, gap
+from swarm.index.client import IndexClient, gap
 from swarm.net.addresses import Contact, PeerId
 from swarm.net.network import told
 
@@ -140,7 +140,7 @@ class Lookups:
     """Finds and remembers the holders of keys. `me` gives our own contact while we keep adverts ourselves."""
 
     def __init__(
-        self, caller: Caller, nursery: trio.Nursery, own_peer: PeerId, me: Callable[[], Contact | None]
+        self, caller: IndexClient, nursery: trio.Nursery, own_peer: PeerId, me: Callable[[], Contact | None]
     ) -> None:
         self._caller = caller
         self._nursery = nursery
@@ -163,8 +163,8 @@ class Lookups:
             shortlist.add(me, answered=True)
         for contact in self._caller.nearest(key, SHORTLIST):
             shortlist.add(contact)
-        question = say.Find(key=key, count=HOLDERS, sender=sender_of(me))
-        tell, hear = trio.open_memory_channel[tuple[Contact, say.Found | None]](math.inf)
+        question = say.FindPeers(key=key, count=HOLDERS, sender=sender_of(me))
+        tell, hear = trio.open_memory_channel[tuple[Contact, say.FoundPeers | None]](math.inf)
         with hear:
             while True:
                 now = trio.current_time()
@@ -182,7 +182,7 @@ class Lookups:
                     self._add_named(shortlist, answer)
         return shortlist
 
-    def _add_named(self, shortlist: Shortlist, answer: say.Found | None) -> None:
+    def _add_named(self, shortlist: Shortlist, answer: say.FoundPeers | None) -> None:
         for named in told(answer.contacts if answer is not None else ()):
             if named.peer != self._own_peer and named.addresses and self._caller.usable(named.peer):
                 shortlist.add(named)
@@ -190,13 +190,13 @@ class Lookups:
     async def _ask(
         self,
         contact: Contact,
-        question: say.Find,
-        tell: trio.MemorySendChannel[tuple[Contact, say.Found | None]],
+        question: say.FindPeers,
+        tell: trio.MemorySendChannel[tuple[Contact, say.FoundPeers | None]],
     ) -> None:
         """Runs to its own end, whatever becomes of the lookup, so that a silent peer is known as such by the next one."""
-        answer: say.Found | None = None
+        answer: say.FoundPeers | None = None
         with contextlib.suppress(Unreachable, Refused):
-            answer = await self._caller.ask(contact, question, say.Found)
+            answer = await self._caller.ask(contact, question, say.FoundPeers)
         with contextlib.suppress(trio.BrokenResourceError):  # the lookup may be over
             tell.send_nowait((contact, answer))
 

@@ -14,7 +14,7 @@ from protocol.values.advert import Advert
 from protocol.values.index_keys import may_claim
 from protocol.values.match import match
 from protocol.values.requirement import Requirement
-from swarm.index.shard_store import NETWORK_QUOTA, Forged, Known, read_signed
+from swarm.index.shard_store import NETWORK_QUOTA, Forged, KnownAdvert, read_signed
 from swarm.net.addresses import PeerId, public_network
 
 MAX_VERIFIED: Final = 8_192
@@ -29,14 +29,14 @@ class Sighting:
     age_s: float
 
 
-class Verified:
+class VerifiedAdvert:
     """Remembers adverts whose signature was checked; checking costs far more than the reading."""
 
     def __init__(self, size: int = MAX_VERIFIED) -> None:
         self._size = size
-        self._known: OrderedDict[bytes, Known] = OrderedDict()
+        self._known: OrderedDict[bytes, KnownAdvert] = OrderedDict()
 
-    def read(self, signed: SignedAdvert) -> Known:
+    def read(self, signed: SignedAdvert) -> KnownAdvert:
         """The advert in `signed`. Raises `Forged`."""
         name = hashlib.blake2b(signed.body + signed.signature, digest_size=20).digest()
         known = self._known.get(name)
@@ -49,17 +49,17 @@ class Verified:
         return known
 
 
-class Gathered:
+class MergedAdverts:
     """The adverts of one query. Pure: of each peer the newest counts, and a tombstone is newest of all."""
 
-    def __init__(self, requirement: Requirement, verified: Verified) -> None:
+    def __init__(self, requirement: Requirement, verified: VerifiedAdvert) -> None:
         self._requirement = requirement
         self._verified = verified
         self._newest: dict[PeerId, Sighting] = {}
         self._fits: dict[PeerId, Sighting] = {}
         self._sure: set[PeerId] = set()
 
-    def add(self, attribute: str, listed: Iterable[say.Listed], *, sure: bool = False) -> int:
+    def add(self, attribute: str, listed: Iterable[say.ListedAdvert], *, sure: bool = False) -> int:
         """Take in a page read under `attribute`; gives how many of it were of no use (forged, outlived, not asked for).
 
         `sure`: it is from a holder that this node's owner chose, which knows whom it takes more than eight of a network from.

@@ -19,7 +19,7 @@ from protocol.messages import index as say
 from protocol.messages.index import StoreVerdict
 from protocol.signed.advert import SignedAdvert
 from protocol.values.index_keys import MAX_SHARD_DEPTH, shard_key, shard_prefix
-from swarm.index.client import Caller, gap, have
+from swarm.index.client import IndexClient, gap, have
 from swarm.index.lookup import HOLDERS, Lookups
 from swarm.net.addresses import Contact, PeerId
 from swarm.net.identity import routing_key
@@ -43,7 +43,7 @@ SLEPT_S: Final = 5.0
 
 log = structlog.get_logger("sark.index")
 
-StoreHere = Callable[[say.Store], say.Stored]
+StoreHere = Callable[[say.StoreAdverts], say.StoreReply]
 """Keeps our own advert in our own store, when we are one of its holders."""
 
 
@@ -72,7 +72,7 @@ class Publisher:
 
     def __init__(
         self,
-        caller: Caller,
+        caller: IndexClient,
         lookups: Lookups,
         own_peer: PeerId,
         me: Callable[[], Contact | None],
@@ -168,7 +168,7 @@ class Publisher:
         async def one(contact: Contact) -> None:
             nonlocal heard
             try:
-                await self._send(contact, say.Store(advert=tombstone), LEAVE_S)
+                await self._send(contact, say.StoreAdverts(advert=tombstone), LEAVE_S)
             except (Unreachable, Refused):
                 return
             heard += 1
@@ -270,7 +270,7 @@ class Publisher:
         )
         turn = self._turn
         try:
-            answer = await self._send(contact, say.Store(advert=signed, items=items))
+            answer = await self._send(contact, say.StoreAdverts(advert=signed, items=items))
         except Unreachable:
             for shard in shards:
                 shard.look = shard.look or contact.peer in shard.heard
@@ -292,10 +292,12 @@ class Publisher:
             for shard in shards:
                 self._consider(shard, named)
 
-    async def _send(self, contact: Contact, message: say.Store, patience_s: float = 1.5) -> say.Stored:
+    async def _send(
+        self, contact: Contact, message: say.StoreAdverts, patience_s: float = 1.5
+    ) -> say.StoreReply:
         if contact.peer == self._own_peer:
             return self._store_here(message)
-        return await self._caller.ask(contact, message, say.Stored, patience_s=patience_s)
+        return await self._caller.ask(contact, message, say.StoreReply, patience_s=patience_s)
 
     def _consider(self, shard: _Shard, named: Contact) -> None:
         """A holder named somebody: take it where it is among the nearest eight."""
@@ -336,7 +338,7 @@ class Publisher:
             if shard.depth and self._rng.random() < min(1.0, HOLDERS / max(shard.count, 1)):
                 depth = shard.depth - 1
                 prefix = shard_prefix(self._own_key, depth)
-                mark = say.Mark(
+                mark = say.MarkSplit(
                     pool=self._pool, attribute=shard.attribute, depth=depth, prefix=prefix, below=shard.count
                 )
                 contacts = await self._lookups.find(
@@ -349,11 +351,11 @@ class Publisher:
                 if answers and sum(answers) * 2 < len(answers):
                     self._move(shard, depth)
 
-    async def _mark(self, contact: Contact, mark: say.Mark, answers: list[bool]) -> None:
+    async def _mark(self, contact: Contact, mark: say.MarkSplit, answers: list[bool]) -> None:
         if contact.peer == self._own_peer:
             return
         try:
-            answer = await self._caller.ask(contact, mark, say.Marked)
+            answer = await self._caller.ask(contact, mark, say.MarkReply)
         except (Unreachable, Refused):
             return
         answers.append(answer.split)

@@ -25,9 +25,9 @@ from protocol.values.index_keys import (
 from protocol.values.requirement import Requirement
 from protocol.wire.base import MAX_ELEMENTS, MAX_FRAME
 from protocol.wire.codec import pack
-from swarm.index.client import Caller, have, race
+from swarm.index.client import IndexClient, have, race
 from swarm.index.lookup import Lookups
-from swarm.index.merge import Gathered, Sighting, Verified
+from swarm.index.merge import MergedAdverts, Sighting, VerifiedAdvert
 from swarm.net.addresses import Contact, PeerId
 from swarm.net.identity import routing_key
 
@@ -44,7 +44,7 @@ MANY: Final = 2_000
 """An attribute of fewer devices is read rather than split up by RAM."""
 MAX_COUNTS: Final = 8_192
 
-PageHere = Callable[[say.Page], say.Paged]
+PageHere = Callable[[say.QueryShard], say.ShardPage]
 """A page of our own store, while we are a holder."""
 
 
@@ -88,12 +88,12 @@ class Query:
 
     def __init__(
         self,
-        caller: Caller,
+        caller: IndexClient,
         lookups: Lookups,
         nursery: trio.Nursery,
         own_peer: PeerId,
         page_here: PageHere,
-        verified: Verified,
+        verified: VerifiedAdvert,
         rng: random.Random,
         *,
         pool: str = "",
@@ -113,7 +113,7 @@ class Query:
 
     async def query(self, requirement: Requirement, want: int) -> QueryResult:
         """Up to about `want` devices that meet all clauses; more when a page had more. Never raises for the network's sake."""
-        gathered = Gathered(requirement, self._verified)
+        gathered = MergedAdverts(requirement, self._verified)
         ways = implied(requirement)
         way = await self._rarest(ways)
         return await self._walk(way, gathered, requirement, want)
@@ -121,12 +121,12 @@ class Query:
     async def everybody(self, limit: int) -> QueryResult:
         """Up to `limit` devices, whatever they are."""
         nothing = Requirement()
-        return await self._walk((EVERYBODY,), Gathered(nothing, self._verified), nothing, limit)
+        return await self._walk((EVERYBODY,), MergedAdverts(nothing, self._verified), nothing, limit)
 
     async def under(self, attribute: str, limit: int) -> QueryResult:
         """Up to `limit` devices under one attribute."""
         nothing = Requirement()
-        return await self._walk((attribute,), Gathered(nothing, self._verified), nothing, limit)
+        return await self._walk((attribute,), MergedAdverts(nothing, self._verified), nothing, limit)
 
     async def survey(self, requirement: Requirement, limit: int) -> QueryResult:
         """Devices to explain by, clause for clause, why nothing fits: all of them when there are no more than `limit`,
@@ -172,7 +172,7 @@ class Query:
                     nursery.start_soon(self._count_one, attribute)
 
     async def _count_one(self, attribute: str) -> None:
-        page = say.Page(pool=self._pool, attribute=attribute, limit=0)
+        page = say.QueryShard(pool=self._pool, attribute=attribute, limit=0)
         answers = await self._ask(page, READERS)
         count = max((answer.count for _, answer in answers), default=0)
         if any(answer.split for _, answer in answers):
@@ -181,7 +181,9 @@ class Query:
             while depth < MAX_SHARD_DEPTH and any(answer.split for _, answer in answers):
                 depth += 1
                 prefix = self._rng.randrange(2**depth)
-                page = say.Page(pool=self._pool, attribute=attribute, depth=depth, prefix=prefix, limit=0)
+                page = say.QueryShard(
+                    pool=self._pool, attribute=attribute, depth=depth, prefix=prefix, limit=0
+                )
                 answers = await self._ask(page, READERS)
             count = max(count, max((answer.count for _, answer in answers), default=0) * 2**depth)
         if answers:
@@ -198,7 +200,7 @@ class Query:
     # -- reading ---------------------------------------------------------------------------------------------------------
 
     async def _walk(
-        self, way: Alternatives, gathered: Gathered, requirement: Requirement, want: int
+        self, way: Alternatives, gathered: MergedAdverts, requirement: Requirement, want: int
     ) -> QueryResult:
         peer = named_peer(requirement)
         todo: list[tuple[str, int, int]] = [(attribute, 0, 0) for attribute in way]
@@ -238,10 +240,10 @@ class Query:
         )
 
     async def _read(
-        self, attribute: str, leaf: _Leaf, gathered: Gathered, requirement: Requirement, want: int
+        self, attribute: str, leaf: _Leaf, gathered: MergedAdverts, requirement: Requirement, want: int
     ) -> None:
         """Read one shard: two holders first, all of them when these do not know enough, then the further pages."""
-        page = say.Page(
+        page = say.QueryShard(
             pool=self._pool,
             attribute=attribute,
             depth=leaf.depth,
@@ -277,12 +279,12 @@ class Query:
                 break
 
     async def _ask(
-        self, page: say.Page, need: int | None, leave_out: set[PeerId] | None = None
-    ) -> list[tuple[Contact, say.Paged]]:
+        self, page: say.QueryShard, need: int | None, leave_out: set[PeerId] | None = None
+    ) -> list[tuple[Contact, say.ShardPage]]:
         """The page from `need` random holders (all of them: None). Looks the holders up again when they do not answer."""
         key = shard_key(page.pool, page.attribute, page.depth, page.prefix)
         done = set(leave_out or ())
-        answers: list[tuple[Contact, say.Paged]] = []
+        answers: list[tuple[Contact, say.ShardPage]] = []
         for _ in range(2):
             known = await self._lookups.holders(key)
             page = page.model_copy(update={"have": have([contact.peer for contact in known.contacts])})
@@ -297,7 +299,7 @@ class Query:
             still = len(others) if need is None else max(min(need, len(others)), 0)
             if anchor is not None:
                 others, still = [anchor, *others], still + 1
-            more, failed = await race(self._nursery, self._caller, others, page, say.Paged, still)
+            more, failed = await race(self._nursery, self._caller, others, page, say.ShardPage, still)
             answers += more
             done |= {contact.peer for contact, _ in more}
             for contact in failed:
@@ -319,10 +321,10 @@ class Query:
         ]
         return self._rng.choice(found) if found else None
 
-    async def _page(self, contact: Contact, page: say.Page) -> say.Paged | None:
+    async def _page(self, contact: Contact, page: say.QueryShard) -> say.ShardPage | None:
         if contact.peer == self._own_peer:
             return self._page_here(page)
-        answers, _ = await race(self._nursery, self._caller, [contact], page, say.Paged, 1)
+        answers, _ = await race(self._nursery, self._caller, [contact], page, say.ShardPage, 1)
         return answers[0][1] if answers else None
 
 

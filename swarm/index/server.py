@@ -13,13 +13,13 @@ from protocol.messages import index as say
 from protocol.values.index_keys import shard_key, shard_prefix
 from protocol.wire.base import Message
 from protocol.words import Reason
-from swarm.index.client import Caller, missing, tell
+from swarm.index.client import IndexClient, missing, tell
 from swarm.index.lookup import HOLDERS, sender_of
-from swarm.index.merge import Verified
-from swarm.index.shard_store import Forged, Holder
+from swarm.index.merge import VerifiedAdvert
+from swarm.index.shard_store import Forged, ShardStore
 from swarm.net.addresses import Address, Contact, PeerId, is_private, parse_tcp, public_network, usable
 from swarm.net.identity import routing_key
-from swarm.net.limits import Allowance
+from swarm.net.limits import RateLimit
 from swarm.net.link import Link
 from swarm.net.network import told
 
@@ -37,16 +37,16 @@ KNOCKS: Final = 2
 KNOCKS_AT: Final = (4, 60.0)
 """Of such tries so many at once at one address, then one in so many seconds, whoever names it."""
 
-Admit = Callable[[PeerId], say.Refused | None]
+Admit = Callable[[PeerId], say.RefusedMessage | None]
 """The answer for a peer whose adverts are not kept here; None: they are."""
 
 
-def admit_all(peer: PeerId) -> say.Refused | None:
+def admit_all(peer: PeerId) -> say.RefusedMessage | None:
     """Anybody's adverts are kept."""
     return None
 
 
-class Buckets:
+class TokenBuckets:
     """Calls per second for each peer. Pure: time comes in as an argument."""
 
     def __init__(self, rate: float = CALLS_PER_S, *, most: int = MAX_BUCKETS) -> None:
@@ -67,17 +67,17 @@ class Buckets:
         return 0.0
 
 
-class Desk:
+class IndexServer:
     """Answers calls. `me` is our own contact while we keep adverts for others."""
 
     def __init__(
         self,
         own_peer: PeerId,
-        holder: Holder,
-        caller: Caller,
+        holder: ShardStore,
+        caller: IndexClient,
         nursery: trio.Nursery,
         me: Callable[[], Contact | None],
-        verified: Verified,
+        verified: VerifiedAdvert,
         *,
         knock: Callable[[PeerId, Address], Awaitable[bool]],
         remote_address: Callable[[PeerId], Address | None] | None = None,
@@ -96,8 +96,8 @@ class Desk:
         self._admit = admit
         self._known = known
         self._knock = knock
-        self._knocks = Allowance(*KNOCKS_AT)
-        self._buckets = Buckets()
+        self._knocks = RateLimit(*KNOCKS_AT)
+        self._buckets = TokenBuckets()
         self._meeting: set[PeerId] = set()
         self._closed = False
         self.refused: Counter[str] = Counter()
@@ -110,9 +110,9 @@ class Desk:
     async def answer(self, link: Link, message: Message) -> Message:
         """Serve one call of a peer."""
         answer = self._answer(link, message)
-        if isinstance(answer, say.Refused):
+        if isinstance(answer, say.RefusedMessage):
             self.refused[answer.reason] += 1
-        elif isinstance(answer, say.Stored):
+        elif isinstance(answer, say.StoreReply):
             for item in answer.items:
                 if item.verdict in (say.StoreVerdict.REFUSED, say.StoreVerdict.FULL):
                     self.refused[f"store-{item.verdict}"] += 1
@@ -120,37 +120,39 @@ class Desk:
 
     def _answer(self, link: Link, message: Message) -> Message:
         if self._closed:
-            return say.Refused(reason=Reason.NOT_SERVING, detail="this node is leaving")
+            return say.RefusedMessage(reason=Reason.NOT_SERVING, detail="this node is leaving")
         now = trio.current_time()
         wait = self._buckets.wait(now, link.peer)
         if wait:
-            return say.Refused(reason=Reason.OVERLOADED, detail="too many calls", retry_after_s=wait)
-        if isinstance(message, say.Find):
+            return say.RefusedMessage(reason=Reason.OVERLOADED, detail="too many calls", retry_after_s=wait)
+        if isinstance(message, say.FindPeers):
             return self._find(link.peer, message)
-        if not isinstance(message, (say.Store, say.Page, say.Mark, say.Hand)):
+        if not isinstance(message, (say.StoreAdverts, say.QueryShard, say.MarkSplit, say.HandOver)):
             raise RemoteProtocolError(f"a {type(message).__name__} is an answer, not a call")
         if self._me() is None:
-            return say.Refused(reason=Reason.NOT_A_HOLDER, detail="this node keeps no adverts of others")
+            return say.RefusedMessage(
+                reason=Reason.NOT_A_HOLDER, detail="this node keeps no adverts of others"
+            )
         match message:
-            case say.Store():
+            case say.StoreAdverts():
                 return self._admit(link.peer) or self._store(now, link.peer, message)
-            case say.Page():
+            case say.QueryShard():
                 return self._page(now, link.peer, message)
-            case say.Mark():
+            case say.MarkSplit():
                 key = shard_key(message.pool, message.attribute, message.depth, message.prefix)
-                return say.Marked(split=self._holder.split(key))
-            case say.Hand():
+                return say.MarkReply(split=self._holder.split(key))
+            case say.HandOver():
                 return self._admit(link.peer) or self._hand(now, message)
 
-    def store_here(self, message: say.Store) -> say.Stored:
+    def store_here(self, message: say.StoreAdverts) -> say.StoreReply:
         """Keep our own advert."""
         return self._store(trio.current_time(), self._own_peer, message)
 
-    def page_here(self, message: say.Page) -> say.Paged:
+    def page_here(self, message: say.QueryShard) -> say.ShardPage:
         """Read our own store."""
         return self._holder.page(trio.current_time(), message)
 
-    def _find(self, asker: PeerId, message: say.Find) -> say.Found:
+    def _find(self, asker: PeerId, message: say.FindPeers) -> say.FoundPeers:
         if message.sender is not None and message.sender.peer == asker:
             for contact in told((message.sender,)):
                 self.introduce(contact)
@@ -160,14 +162,14 @@ class Desk:
             if contact.peer != asker
         ]
         client = True if self._me() is None else None
-        return say.Found(contacts=tell(near[: message.count]), client=client)
+        return say.FoundPeers(contacts=tell(near[: message.count]), client=client)
 
-    def _store(self, now: float, sender: PeerId, message: say.Store) -> say.Stored:
+    def _store(self, now: float, sender: PeerId, message: say.StoreAdverts) -> say.StoreReply:
         try:
             advert = self._verified.read(message.advert).advert
         except Forged as exc:
             refused = say.StoredItem(verdict=say.StoreVerdict.REFUSED)
-            return say.Stored(items=(refused,) * len(message.items), reason=exc.what)
+            return say.StoreReply(items=(refused,) * len(message.items), reason=exc.what)
         network = self._network_of(sender, advert.addresses)
         items, reason = self._holder.store(now, sender, network, message.advert, message.items)
         named: dict[PeerId, Contact] = {}
@@ -177,7 +179,7 @@ class Desk:
             for contact in missing(item.have, self._caller.nearest(key, HOLDERS)):
                 if contact.peer != sender:
                     named.setdefault(contact.peer, contact)
-        return say.Stored(items=items, reason=reason, closer=tell(list(named.values())))
+        return say.StoreReply(items=items, reason=reason, closer=tell(list(named.values())))
 
     def _network_of(self, sender: PeerId, told: Sequence[Address]) -> str:
         """Whose share of a shard it takes: its public network's, that of all who come through gates, or, if it is known, nobody's."""
@@ -188,21 +190,21 @@ class Desk:
         seen = self._remote_address(sender)
         return RELAYED if seen is None else public_network([seen])
 
-    def _page(self, now: float, asker: PeerId, message: say.Page) -> say.Paged:
+    def _page(self, now: float, asker: PeerId, message: say.QueryShard) -> say.ShardPage:
         paged = self._holder.page(now, message)
         key = shard_key(message.pool, message.attribute, message.depth, message.prefix)
         near = missing(message.have, self._caller.nearest(key, HOLDERS)) if message.have else []
         closer = tell([contact for contact in near if contact.peer != asker])
         return paged.model_copy(update={"closer": closer}) if closer else paged
 
-    def _hand(self, now: float, message: say.Hand) -> say.Handed:
+    def _hand(self, now: float, message: say.HandOver) -> say.HandOverReply:
         """Of what another holder hands over, keep what its own node might bring as well."""
         if self._admit is not admit_all:
             admitted = tuple(listed for listed in message.adverts if self._admitted(listed))
             message = message.model_copy(update={"adverts": admitted})
-        return say.Handed(kept=self._holder.take_over(now, message))
+        return say.HandOverReply(kept=self._holder.take_over(now, message))
 
-    def _admitted(self, listed: say.Listed) -> bool:
+    def _admitted(self, listed: say.ListedAdvert) -> bool:
         try:
             return self._admit(self._verified.read(listed.advert).advert.peer) is None
         except Forged:
@@ -222,10 +224,10 @@ class Desk:
         self._nursery.start_soon(self._meet, contact)
 
     async def _meet(self, contact: Contact) -> None:
-        question = say.Find(key=routing_key(self._own_peer), sender=sender_of(self._me()))
+        question = say.FindPeers(key=routing_key(self._own_peer), sender=sender_of(self._me()))
         named: list[Contact] = []
         try:
-            answer = await self._caller.ask(contact, question, say.Found)
+            answer = await self._caller.ask(contact, question, say.FoundPeers)
             if answer.client:
                 named = told(answer.contacts)[:HANDED_ON]
             else:

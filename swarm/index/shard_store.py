@@ -13,7 +13,15 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from protocol.errors import RemoteProtocolError
-from protocol.messages.index import Hand, Listed, Page, Paged, StoredItem, StoreItem, StoreVerdict
+from protocol.messages.index import (
+    HandOver,
+    ListedAdvert,
+    QueryShard,
+    ShardPage,
+    StoredItem,
+    StoreItem,
+    StoreVerdict,
+)
 from protocol.signed.advert import SignedAdvert, advert_message, read_advert
 from protocol.values.advert import Advert
 from protocol.values.index_keys import MAX_CAMPAIGNS, MAX_SHARD_DEPTH, attributes_of, shard_key, shard_prefix
@@ -44,7 +52,7 @@ TOMBSTONES_SHOWN: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownAdvert:
     """A verified advert as it came."""
 
     advert: Advert
@@ -69,7 +77,7 @@ class _Posting:
 class _Kept:
     """The newest advert of one node, and the shards it lies in."""
 
-    known: Known
+    known: KnownAdvert
     until: float
     attributes: frozenset[str]
     source: str
@@ -82,7 +90,7 @@ class Forged(RemoteProtocolError):
     """An advert that its node did not sign, or that makes no sense."""
 
 
-def read_signed(signed: SignedAdvert) -> Known:
+def read_signed(signed: SignedAdvert) -> KnownAdvert:
     """The advert, its signature checked. Raises `Forged`."""
     try:
         advert = read_advert(signed.body)
@@ -90,10 +98,10 @@ def read_signed(signed: SignedAdvert) -> Known:
         raise Forged(exc.what) from exc
     if not verify(advert.peer, advert_message(signed.body), signed.signature):
         raise Forged("the advert is not signed by the node it speaks of")
-    return Known(advert, signed)
+    return KnownAdvert(advert, signed)
 
 
-class Holder:
+class ShardStore:
     """The store of one node. Every method takes `now`, seconds of a monotonic clock."""
 
     def __init__(
@@ -103,7 +111,7 @@ class Holder:
         quota: int = NETWORK_QUOTA,
         max_nodes: int = MAX_NODES,
         max_bytes: int = MAX_BYTES,
-        read: Callable[[SignedAdvert], Known] = read_signed,
+        read: Callable[[SignedAdvert], KnownAdvert] = read_signed,
     ) -> None:
         self._soft = soft
         self._quota = quota
@@ -153,7 +161,7 @@ class Holder:
             verdicts.append(StoredItem(verdict=verdict, count=len(self._shards.get(key, ()))))
         return tuple(verdicts), why
 
-    def take_over(self, now: float, hand: Hand) -> int:
+    def take_over(self, now: float, hand: HandOver) -> int:
         """Keep adverts that another holder hands over; gives how many are kept now. Forged and outlived ones are left out."""
         taken = 0
         for listed in hand.adverts:
@@ -177,7 +185,7 @@ class Holder:
             taken += verdict in (StoreVerdict.OK, StoreVerdict.SPLIT)
         return taken
 
-    def _admit(self, now: float, known: Known, published: float, source: str) -> str:
+    def _admit(self, now: float, known: KnownAdvert, published: float, source: str) -> str:
         """Make `known` its node's newest advert; gives why not, or an empty text."""
         advert = known.advert
         kept = self._nodes.get(advert.peer)
@@ -277,7 +285,7 @@ class Holder:
 
     # -- giving ----------------------------------------------------------------------------------------------------------
 
-    def page(self, now: float, ask: Page) -> Paged:
+    def page(self, now: float, ask: QueryShard) -> ShardPage:
         """Up to `ask.limit` living adverts that fit, in the order of `ask.seed`, networks taking turns."""
         key = shard_key(ask.pool, ask.attribute, ask.depth, ask.prefix)
         shard = self._shards.get(key, {})
@@ -290,12 +298,12 @@ class Holder:
         order = _in_turns(fits, ask.seed)
         end = ask.cursor + ask.limit
         shown = [
-            Listed(advert=self._nodes[peer].known.signed, age_s=max(now - posting.published, 0.0))
+            ListedAdvert(advert=self._nodes[peer].known.signed, age_s=max(now - posting.published, 0.0))
             for peer, posting in order[ask.cursor : end]
         ]
         if ask.cursor == 0:
             shown = (shown + self._tombstones(now, key))[: max(ask.limit, len(shown))]
-        return Paged(
+        return ShardPage(
             adverts=tuple(shown),
             matches=len(fits),
             count=len(alive),
@@ -310,13 +318,13 @@ class Holder:
         self._mark(key)
         return True
 
-    def _tombstones(self, now: float, key: bytes) -> list[Listed]:
+    def _tombstones(self, now: float, key: bytes) -> list[ListedAdvert]:
         shown = []
         for peer, until in self._gone.get(key, {}).items():
             kept = self._nodes.get(peer)
             if kept is not None and kept.known.advert.gone and until > now:
                 age = max(kept.known.advert.ttl_s - (until - now), 0.0)
-                shown.append(Listed(advert=kept.known.signed, age_s=age))
+                shown.append(ListedAdvert(advert=kept.known.signed, age_s=age))
         return shown
 
     # -- forgetting ------------------------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ Gates = Sequence[str] | Callable[[], Sequence[str]]
 log = structlog.get_logger("sark.node")
 
 
-class Network(Protocol):
+class BootstrapNetwork(Protocol):
     """What of a node is needed here."""
 
     def connected(self) -> tuple[PeerId, ...]: ...
@@ -60,7 +60,7 @@ class BootstrapKeeper(INotifee):
 
     def __init__(
         self,
-        network: Network,
+        network: BootstrapNetwork,
         gates: Gates,
         rng: random.Random,
         spare: Callable[[], Sequence[str]] | None = None,

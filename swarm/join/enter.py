@@ -25,7 +25,7 @@ import trio
 from protocol.errors import RemoteProtocolError, ResourceError
 from protocol.messages.health import HEALTH, Ping, Pong
 from protocol.wire.base import Message
-from protocol.words import Family
+from protocol.words import ProtocolId
 from swarm.base.home import Home, Role
 from swarm.base.open_files import allow_open_files, for_others
 from swarm.base.settings import RoleSettings
@@ -38,7 +38,7 @@ from swarm.net.addresses import Address
 from swarm.net.identity import Identity, load_or_create, lock_folder, next_incarnation
 from swarm.net.link import Link, serve_links
 from swarm.net.network import Network
-from swarm.p2p.connection_gater import Arrivals
+from swarm.p2p.connection_gater import ConnectionGater
 from swarm.reach.keeper import ReachKeeper
 
 log = structlog.get_logger("sark.node")
@@ -51,7 +51,7 @@ END_OF_INPUT: Final = "end of input"
 
 
 @dataclass(frozen=True, slots=True)
-class Here:
+class Entered:
     """This node, on the network."""
 
     home: Home
@@ -95,9 +95,9 @@ async def enter(
     holder: bool,
     health: bool = True,
     admit: Admit = admit_all,
-    arrivals: Arrivals | None = None,
+    arrivals: ConnectionGater | None = None,
     tell: Callable[[str], object] = lambda line: None,
-) -> AsyncIterator[Here]:
+) -> AsyncIterator[Entered]:
     """Be on the network as `role` for as long as the context lasts; on leaving, tell the index and close within about a second.
 
     `holder`: keep adverts for others and route for them, if this node can be dialled. `health`: answer pings here, for a role that
@@ -107,7 +107,7 @@ async def enter(
     not there yet is tried again and again.
     """
     folder = home.folder(role)
-    arrivals = arrivals or Arrivals()
+    arrivals = arrivals or ConnectionGater()
     files = allow_open_files()
     arrivals.limits = replace(arrivals.limits, all=for_others(files))
     log.debug("node.files", allowed=files)
@@ -160,7 +160,7 @@ async def enter(
                     be_present, role, home, settings, listen, network, index, keeper, ways, rng, tell
                 )
                 known = settings.gates or gates()
-                yield Here(home, role, identity, incarnation, network, index, known, rng, keeper)
+                yield Entered(home, role, identity, incarnation, network, index, known, rng, keeper)
                 with trio.move_on_after(1.5, shield=True):
                     await index.withdraw()
                 nursery.cancel_scope.cancel()
@@ -172,7 +172,7 @@ def _answer_health(network: Network, pong: Pong) -> None:
             raise RemoteProtocolError(f"{type(message).__name__} is not a question about health")
         return pong
 
-    serve_links(network, Family.HEALTH, HEALTH, answer)
+    serve_links(network, ProtocolId.HEALTH, HEALTH, answer)
 
 
 async def until_told_to_stop(*, with_stdin: bool = False) -> str:

@@ -20,8 +20,8 @@ import trio
 
 from protocol.errors import RemoteProtocolError, Unreachable
 from protocol.messages.gate import GATE
-from protocol.messages.work import Present
-from protocol.words import Family, Right
+from protocol.messages.work import ShowCredentials
+from protocol.words import ProtocolId, Right
 from swarm.index.index import Index
 from swarm.join.host import open_host
 from swarm.net.addresses import Address, Circuit, PeerId, parse_circuit
@@ -89,15 +89,15 @@ class Visitor:
             return
         grant = Grant(frozenset({Right.STATUS}), lasts_s=LASTS_S)
         token = issue(self._signer, self._network.peer_id, grant, now=self._wall())
-        present = Present(issuer=self._signer.peer_id, token=token)
+        present = ShowCredentials(issuer=self._signer.peer_id, token=token)
         async with trio.open_nursery() as nursery:
-            links = Links(self._network, Family.GATE, GATE, nursery)
+            links = Links(self._network, ProtocolId.GATE, GATE, nursery)
             async with trio.open_nursery() as showing:
                 for circuit in list(on_the_way.values())[:MAX_GATES]:
                     showing.start_soon(self._show, links, circuit, present)
             nursery.cancel_scope.cancel()
 
-    async def _show(self, links: Links, circuit: Circuit, present: Present) -> None:
+    async def _show(self, links: Links, circuit: Circuit, present: ShowCredentials) -> None:
         self._shown[circuit.gate] = trio.current_time()
         try:
             answer = await links.call(circuit.gate, (circuit.address,), present, patience_s=ANSWER_S)

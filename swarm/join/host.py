@@ -46,12 +46,12 @@ from swarm.net.addresses import (
 )
 from swarm.net.identity import Identity, distance, peer_id_bytes
 from swarm.net.network import Handler, Path, Reservation
-from swarm.net.reservations import RelayDesk
+from swarm.net.reservations import RelayReservations
 from swarm.p2p import hardening
-from swarm.p2p.connection_gater import Arrivals
+from swarm.p2p.connection_gater import ConnectionGater
 from swarm.p2p.dial_rules import DialRules
 from swarm.p2p.dialler import ORDINARY, NobodyListens, NodeHost, NodeSwarm
-from swarm.p2p.peerstore import PeerBook
+from swarm.p2p.peerstore import BoundedPeerStore
 from swarm.p2p.routing import OwnKad
 from swarm.p2p.stream import NodeStream
 from swarm.relay.service import Relays
@@ -178,7 +178,7 @@ class HostNetwork:
     def reservations(self) -> tuple[Reservation, ...]:
         return self._relays.reservations()
 
-    def serve_relay(self, desk: RelayDesk) -> None:
+    def serve_relay(self, desk: RelayReservations) -> None:
         self._relays.serve(desk, seen_at=self.remote_address, told=lambda: self.addresses)
 
     # -- the routing table ---------------------------------------------------------------------------------------------
@@ -223,7 +223,7 @@ async def open_host(
     spare: Callable[[], Sequence[str]] | None = None,
     server: bool,
     rng: random.Random | None = None,
-    arrivals: Arrivals | None = None,
+    arrivals: ConnectionGater | None = None,
 ) -> AsyncIterator[HostNetwork]:
     """Start a node and yield it, listening; leave the context to stop it (under a second).
 
@@ -272,7 +272,7 @@ class _Plan:
     spare: Callable[[], Sequence[str]] | None
     server: bool
     rng: random.Random
-    arrivals: Arrivals | None
+    arrivals: ConnectionGater | None
 
 
 async def _run(plan: _Plan, stop: trio.Event, *, task_status: trio.TaskStatus[HostNetwork]) -> None:
@@ -281,7 +281,7 @@ async def _run(plan: _Plan, stop: trio.Event, *, task_status: trio.TaskStatus[Ho
     upgrader = hardening.noise_and_yamux(keys)
     hardening.assert_closed(upgrader)
     me = ID(peer_id_bytes(plan.identity.peer_id))
-    store = PeerBook(me, keys)
+    store = BoundedPeerStore(me, keys)
     swarm = NodeSwarm(
         me,
         store,

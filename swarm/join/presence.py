@@ -31,7 +31,7 @@ from swarm.index.index import Index
 from swarm.join.known_peers import keep_peers, known_peers
 from swarm.net.addresses import Address, Contact, gate_contacts, is_loopback, parse_tcp
 from swarm.net.network import Network
-from swarm.reach.autonat import DialBackDesk
+from swarm.reach.autonat import AutoNatServer
 from swarm.reach.keeper import ReachKeeper
 from swarm.reach.mdns import Lan
 from swarm.reach.reachability import Reach
@@ -122,7 +122,7 @@ async def be_present(
     """All of it, for as long as this runs. `index.run` must be running. Nothing here keeps the node from its work or ends it."""
     async with trio.open_nursery() as nursery:
         if keeper is not None:
-            DialBackDesk(
+            AutoNatServer(
                 network.remote_address,
                 partial(_knock, network),
                 serving=lambda: role == "gate" or keeper.reach is Reach.DIRECT,

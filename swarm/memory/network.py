@@ -24,7 +24,7 @@ import trio
 
 from protocol.errors import Unreachable
 from swarm.memory.node import MemoryNetwork
-from swarm.memory.streams import Link, MemoryStream, stream_pair
+from swarm.memory.streams import MemoryLink, MemoryStream, stream_pair
 from swarm.net.addresses import Address, PeerId
 from swarm.net.identity import Identity
 
@@ -62,9 +62,9 @@ class MemorySwarm:
         self.strays: Counter[Address] = Counter()
         """Dials to addresses where the peer that was meant is not: what a victim whose address is told by liars would get."""
         self._nodes: dict[PeerId, MemoryNetwork] = {}
-        self._links: dict[tuple[PeerId, PeerId], Link] = {}
+        self._links: dict[tuple[PeerId, PeerId], MemoryLink] = {}
         """The direct ones."""
-        self._relayed: dict[tuple[PeerId, PeerId], Link] = {}
+        self._relayed: dict[tuple[PeerId, PeerId], MemoryLink] = {}
         self._cuts: set[tuple[PeerId, PeerId]] = set()
         self._made = 0
         self._manager = trio.open_nursery()
@@ -127,7 +127,7 @@ class MemorySwarm:
         """Give the two a direct link beside their circuit, as hole punching does. New streams take it."""
         low, high = _pair(a, b)
         if self._live(self._links, low, high) is None:
-            self._links[low, high] = Link(low, high, self._delay, self._notice_s)
+            self._links[low, high] = MemoryLink(low, high, self._delay, self._notice_s)
             self._nodes[a].met(b)
             self._nodes[b].met(a)
 
@@ -158,12 +158,12 @@ class MemorySwarm:
     def alive(self, peer: PeerId) -> MemoryNetwork | None:
         return self._nodes.get(peer)
 
-    def link(self, a: PeerId, b: PeerId) -> Link | None:
+    def link(self, a: PeerId, b: PeerId) -> MemoryLink | None:
         """The live connection of the two; the direct one where there are both kinds."""
         low, high = _pair(a, b)
         return self._live(self._links, low, high) or self._live(self._relayed, low, high)
 
-    def direct(self, a: PeerId, b: PeerId) -> Link | None:
+    def direct(self, a: PeerId, b: PeerId) -> MemoryLink | None:
         """The live direct connection of the two."""
         return self._live(self._links, *_pair(a, b))
 
@@ -179,18 +179,18 @@ class MemorySwarm:
         )
 
     @staticmethod
-    def _live(links: dict[tuple[PeerId, PeerId], Link], low: PeerId, high: PeerId) -> Link | None:
+    def _live(links: dict[tuple[PeerId, PeerId], MemoryLink], low: PeerId, high: PeerId) -> MemoryLink | None:
         found = links.get((low, high))
         if found is not None and found.dead:
             del links[low, high]
             return None
         return found
 
-    def links_of(self, peer: PeerId) -> list[Link]:
+    def links_of(self, peer: PeerId) -> list[MemoryLink]:
         """Its live connections."""
         return [link for link in self._links_of(peer) if not link.dead]
 
-    async def dial(self, a: PeerId, b: PeerId) -> Link:
+    async def dial(self, a: PeerId, b: PeerId) -> MemoryLink:
         """Connect; waits for ever across a cut, as packets without an answer do."""
         await self._round_trips(a, b, CONNECT_ROUND_TRIPS)
         if b not in self._nodes:
@@ -202,7 +202,7 @@ class MemorySwarm:
         link = self.direct(a, b)
         if link is None:
             low, high = _pair(a, b)
-            link = self._links[low, high] = Link(low, high, self._delay, self._notice_s)
+            link = self._links[low, high] = MemoryLink(low, high, self._delay, self._notice_s)
             self._nodes[a].met(b)
             self._nodes[b].met(a)
             self._nodes[b].called()
@@ -219,7 +219,7 @@ class MemorySwarm:
         other.called()
         return True
 
-    async def call(self, a: PeerId, b: PeerId, gate: PeerId) -> Link:
+    async def call(self, a: PeerId, b: PeerId, gate: PeerId) -> MemoryLink:
         """Connect through a gate to which `a` has a link, and where `b` holds a place."""
         await self._round_trips(a, gate, OPEN_ROUND_TRIPS)
         caller, server = self._nodes.get(a), self._nodes.get(gate)
@@ -237,7 +237,7 @@ class MemorySwarm:
             found = self._live(self._relayed, low, high)
             if found is not None:
                 return found
-            link = self._relayed[low, high] = Link(low, high, self._delay, self._notice_s, gate)
+            link = self._relayed[low, high] = MemoryLink(low, high, self._delay, self._notice_s, gate)
             server.gate.came_about(passage, link)
             self._nodes[a].met(b)
             self._nodes[b].met(a)
@@ -249,7 +249,7 @@ class MemorySwarm:
         """The time of a question and its answer on a fresh stream."""
         await self._round_trips(a, b, OPEN_ROUND_TRIPS + 1)
 
-    async def open(self, link: Link, opener: PeerId, protocol: str) -> MemoryStream:
+    async def open(self, link: MemoryLink, opener: PeerId, protocol: str) -> MemoryStream:
         """Ask the other end for a stream."""
         other = link.other(opener)
         await self._round_trips(opener, other, OPEN_ROUND_TRIPS, link.via)
@@ -280,7 +280,7 @@ class MemorySwarm:
         on_the_line = size / self._bytes_per_s if self._bytes_per_s else 0.0
         return self.one_way(sender, receiver, via) + late, on_the_line
 
-    def _links_of(self, peer: PeerId) -> list[Link]:
+    def _links_of(self, peer: PeerId) -> list[MemoryLink]:
         node = self._nodes.get(peer)
         others = (
             node.others()

@@ -13,13 +13,13 @@ import trio
 
 from protocol.errors import LocalProtocolError, SarkError, Unreachable
 from swarm.memory.gate import MemoryGate
-from swarm.memory.streams import Link, MemoryStream
+from swarm.memory.streams import MemoryLink, MemoryStream
 from swarm.memory.table import MemoryTable
 from swarm.net.addresses import Address, Circuit, Contact, PeerId, circuits, parse_circuit, parse_tcp
 from swarm.net.identity import Identity, routing_key
 from swarm.net.limits import InboundLimits
 from swarm.net.network import Handler, Path, Reservation
-from swarm.net.reservations import RelayDesk
+from swarm.net.reservations import RelayReservations
 from swarm.p2p.dial_rules import DialRules
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class MemoryNetwork:
         """The NAT it sits behind."""
         self.gate: MemoryGate | None = None
         """What makes it a relay."""
-        self._places: dict[PeerId, tuple[Link, float, Reservation]] = {}
+        self._places: dict[PeerId, tuple[MemoryLink, float, Reservation]] = {}
         self._swarm = swarm
         self._identity = identity
         self._addresses = addresses
@@ -91,7 +91,7 @@ class MemoryNetwork:
         except trio.TooSlowError as error:
             raise Unreachable(f"{peer} did not answer within {patience_s:g} s") from error
 
-    async def _link(self, peer: PeerId, addresses: Sequence[Address]) -> Link:
+    async def _link(self, peer: PeerId, addresses: Sequence[Address]) -> MemoryLink:
         await trio.lowlevel.checkpoint()
         if peer == self.peer_id:
             raise Unreachable("that is this node itself")
@@ -107,7 +107,7 @@ class MemoryNetwork:
             return await self._dial(peer, known)
         return await self._first(peer, known, through)
 
-    async def _dial(self, peer: PeerId, known: set[Address]) -> Link:
+    async def _dial(self, peer: PeerId, known: set[Address]) -> MemoryLink:
         target = self._swarm.alive(peer)
         own = target.addresses if target is not None else ()
         for address in sorted(known.difference(own)):
@@ -119,9 +119,9 @@ class MemoryNetwork:
             )
         return await self._swarm.dial(self.peer_id, peer)
 
-    async def _first(self, peer: PeerId, known: set[Address], through: tuple[Circuit, ...]) -> Link:
+    async def _first(self, peer: PeerId, known: set[Address], through: tuple[Circuit, ...]) -> MemoryLink:
         """The first link that comes about: direct, or after its head start through a gate."""
-        found: list[Link] = []
+        found: list[MemoryLink] = []
         failed: list[str] = []
 
         async def attempt(scope: trio.CancelScope, circuit: Circuit | None, delay_s: float) -> None:
@@ -146,7 +146,7 @@ class MemoryNetwork:
             raise Unreachable(f"no way to {peer}: {'; '.join(failed)}")
         return found[0]
 
-    async def _near(self, gate: PeerId, addresses: Sequence[Address]) -> Link:
+    async def _near(self, gate: PeerId, addresses: Sequence[Address]) -> MemoryLink:
         """A direct link with a gate."""
         found = self._swarm.direct(self.peer_id, gate)
         if found is not None:
@@ -217,7 +217,7 @@ class MemoryNetwork:
         now = trio.current_time()
         return tuple(r for link, until, r in self._places.values() if until > now and not link.dead)
 
-    def serve_relay(self, desk: RelayDesk) -> None:
+    def serve_relay(self, desk: RelayReservations) -> None:
         if self.gate is not None or not self._addresses:
             raise LocalProtocolError("this node is a relay already, or has no address")
         self.gate = MemoryGate(self.peer_id, self._addresses[0], desk)

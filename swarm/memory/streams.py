@@ -39,7 +39,7 @@ class Bell:
         await self._event.wait()
 
 
-class Link:
+class MemoryLink:
     """The connection of two nodes. `cut_at`: since when packets vanish without a word; None while they pass."""
 
     def __init__(
@@ -135,7 +135,7 @@ class _Pipe:
 class MemoryStream:
     """One end of a simulated stream, as `swarm.network.Stream` describes it."""
 
-    def __init__(self, link: Link, me: PeerId, protocol: str, sends: _Pipe, receives: _Pipe) -> None:
+    def __init__(self, link: MemoryLink, me: PeerId, protocol: str, sends: _Pipe, receives: _Pipe) -> None:
         self._link = link
         self._me = me
         self._peer = link.other(me)
@@ -274,7 +274,7 @@ class MemoryStream:
             raise trio.BrokenResourceError(f"the stream with {self._peer} broke")
 
 
-def stream_pair(link: Link, opener: PeerId, protocol: str) -> tuple[MemoryStream, MemoryStream]:
+def stream_pair(link: MemoryLink, opener: PeerId, protocol: str) -> tuple[MemoryStream, MemoryStream]:
     """The opener's end and the other one."""
     there, back = _Pipe(), _Pipe()
     ours = MemoryStream(link, opener, protocol, sends=there, receives=back)

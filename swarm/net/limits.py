@@ -73,7 +73,7 @@ def _place(counts: Counter[_Key], key: _Key, limit: int) -> Iterator[bool]:
 REMEMBERED: Final = 4_096
 
 
-class Allowance:
+class RateLimit:
     """How often each may have something: `burst` times at once, then once in `every_s`. Pure: time comes in as an argument."""
 
     def __init__(self, burst: int, every_s: float, *, most: int = REMEMBERED) -> None:

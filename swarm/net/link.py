@@ -18,7 +18,7 @@ import trio
 
 from protocol.errors import LocalProtocolError, ProtocolError, RemoteProtocolError, Unreachable
 from protocol.wire.base import Message
-from protocol.wire.codec import Decoder, Frame, Kind, Vocabulary
+from protocol.wire.codec import Decoder, Frame, FrameKind, Vocabulary
 from swarm.net.addresses import Address, PeerId
 from swarm.net.network import Network, Stream
 
@@ -98,7 +98,7 @@ class Link:
         waiter = self._waiting[call_id] = _Waiter()
         try:
             with trio.move_on_after(patience_s):
-                await self._send(Frame(Kind.CALL, call_id, message))
+                await self._send(Frame(FrameKind.CALL, call_id, message))
                 await waiter.done.wait()
         finally:
             del self._waiting[call_id]
@@ -120,7 +120,7 @@ class Link:
 
     async def tell(self, message: Message) -> None:
         """Send a note. Raises `Unreachable` when the link is gone."""
-        await self._send(Frame(Kind.NOTE, 0, message))
+        await self._send(Frame(FrameKind.NOTE, 0, message))
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Read until the peer ends or the link breaks. Raises `RemoteProtocolError` after resetting the stream; nothing else."""
@@ -164,12 +164,12 @@ class Link:
                 await self._stream.aclose()
 
     async def _take(self, frame: Frame, nursery: trio.Nursery, slots: trio.CapacityLimiter) -> None:
-        if frame.kind is Kind.ANSWER:
+        if frame.kind is FrameKind.ANSWER:
             waiter = self._waiting.get(frame.id)
             if waiter is not None:  # else it came after our patience: nobody waits any more
                 waiter.answer = frame.message
                 waiter.done.set()
-        elif frame.kind is Kind.NOTE:
+        elif frame.kind is FrameKind.NOTE:
             await self._answer(self, frame.message)
         else:
             while self._unsent >= MAX_UNSENT:
@@ -186,7 +186,7 @@ class Link:
                 raise LocalProtocolError(f"no answer to a {type(frame.message).__name__}")
             self._unsent += 1
             try:
-                await self._send(Frame(Kind.ANSWER, frame.id, answer))
+                await self._send(Frame(FrameKind.ANSWER, frame.id, answer))
             except Unreachable:
                 self._scope.cancel()
             finally:

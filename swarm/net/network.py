@@ -15,7 +15,7 @@ from swarm.net.addresses import Address, Contact, PeerId
 from swarm.net.identity import routing_key
 
 if TYPE_CHECKING:
-    from swarm.net.reservations import RelayDesk
+    from swarm.net.reservations import RelayReservations
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ class Network(Protocol):
         """The places this node holds now: not run out, and their connections live."""
         ...
 
-    def serve_relay(self, desk: RelayDesk) -> None:
+    def serve_relay(self, desk: RelayReservations) -> None:
         """Be a gate for nodes that nobody can dial, lending what `desk` allows. Once; before peers are told of us."""
         ...
 

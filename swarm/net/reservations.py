@@ -1,6 +1,6 @@
 """What a gate lends to nodes that nobody can dial: places to be called at, and bytes and seconds of each circuit.
 
-Pure: who asks, from where and when are arguments, and the answer is a place, or `Declined` with its reason. `relay_hop` is the
+Pure: who asks, from where and when are arguments, and the answer is a place, or `ReservationDeclined` with its reason. `relay_hop` is the
 shell around it between real processes, `memory` the one in the simulated network; operators read `snapshot`.
 """
 
@@ -23,7 +23,7 @@ PURGE_EVERY_S: Final = 1.0
 BURST_S: Final = 1.0
 
 
-class Decline(StrEnum):
+class DeclineReason(StrEnum):
     """Why a gate said no."""
 
     DRAINING = "draining"
@@ -47,7 +47,7 @@ class Decline(StrEnum):
     """A message that is too large, too slow or none at all."""
 
 
-class Ended(StrEnum):
+class CircuitEnd(StrEnum):
     """Why a circuit ended."""
 
     CLOSED = "closed"
@@ -62,25 +62,25 @@ class Ended(StrEnum):
     """One of the two is not served here any more."""
 
 
-WORDS: Final[Mapping[Decline, Reason]] = {
-    Decline.DRAINING: Reason.NOT_SERVING,
-    Decline.NOT_ALLOWED: Reason.NOT_ALLOWED,
-    Decline.RELAYED: Reason.NOT_ALLOWED,
-    Decline.TOO_OFTEN: Reason.OVERLOADED,
-    Decline.FULL: Reason.OVERLOADED,
-    Decline.NETWORK_SHARE: Reason.OVERLOADED,
-    Decline.PEER_SHARE: Reason.OVERLOADED,
-    Decline.NO_RESERVATION: Reason.UNKNOWN,
-    Decline.TARGET_SILENT: Reason.LOST,
-    Decline.MALFORMED: Reason.BAD_REQUEST,
+WORDS: Final[Mapping[DeclineReason, Reason]] = {
+    DeclineReason.DRAINING: Reason.NOT_SERVING,
+    DeclineReason.NOT_ALLOWED: Reason.NOT_ALLOWED,
+    DeclineReason.RELAYED: Reason.NOT_ALLOWED,
+    DeclineReason.TOO_OFTEN: Reason.OVERLOADED,
+    DeclineReason.FULL: Reason.OVERLOADED,
+    DeclineReason.NETWORK_SHARE: Reason.OVERLOADED,
+    DeclineReason.PEER_SHARE: Reason.OVERLOADED,
+    DeclineReason.NO_RESERVATION: Reason.UNKNOWN,
+    DeclineReason.TARGET_SILENT: Reason.LOST,
+    DeclineReason.MALFORMED: Reason.BAD_REQUEST,
 }
 """What who asked is told: no more than libp2p's own status codes can say."""
 
 
-class Declined(Exception):
+class ReservationDeclined(Exception):
     """The desk says no; nothing was taken."""
 
-    def __init__(self, reason: Decline) -> None:
+    def __init__(self, reason: DeclineReason) -> None:
         super().__init__(reason.value)
         self.reason = reason
 
@@ -113,7 +113,7 @@ class RelayLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class ReservationSlot:
     """A peer's place: it may be called here."""
 
     peer: PeerId
@@ -125,7 +125,7 @@ class Slot:
 
 
 @dataclass(slots=True, eq=False)
-class Passage:
+class OpenCircuit:
     """A circuit under way: what it may still carry, and what it has carried."""
 
     number: int
@@ -158,7 +158,7 @@ class RelaySnapshot:
 
     draining: bool
     limits: RelayLimits
-    slots: tuple[Slot, ...]
+    slots: tuple[ReservationSlot, ...]
     passages: tuple[PassageSeen, ...]
     reserved: int
     """Places given since the start; those asked for again are not counted twice."""
@@ -167,8 +167,8 @@ class RelaySnapshot:
     """Circuits begun since the start."""
     bytes: int
     """Carried since the start, by ended and live circuits."""
-    declined: Mapping[Decline, int]
-    ended: Mapping[Ended, int]
+    declined: Mapping[DeclineReason, int]
+    ended: Mapping[CircuitEnd, int]
 
 
 @dataclass(slots=True)
@@ -189,7 +189,7 @@ class _Pace:
         return granted
 
 
-class RelayDesk:
+class RelayReservations:
     """Who holds a place at this gate, which circuits go through it, and the count of everything."""
 
     def __init__(
@@ -206,9 +206,9 @@ class RelayDesk:
         self.limits = limits or RelayLimits()
         self._allow = allow
         self._answers_for = answers_for
-        self._slots: dict[PeerId, Slot] = {}
+        self._slots: dict[PeerId, ReservationSlot] = {}
         self._slots_of: Counter[str] = Counter()
-        self._passages: dict[int, Passage] = {}
+        self._passages: dict[int, OpenCircuit] = {}
         self._from_peer: Counter[PeerId] = Counter()
         self._to_peer: Counter[PeerId] = Counter()
         self._of_pair: Counter[str] = Counter()
@@ -219,13 +219,13 @@ class RelayDesk:
         self._road_free_at = float("-inf")
         self._draining = False
         self._reserved = self._renewed = self._connected = self._bytes = 0
-        self._declined: Counter[Decline] = Counter()
-        self._ended: Counter[Ended] = Counter()
+        self._declined: Counter[DeclineReason] = Counter()
+        self._ended: Counter[CircuitEnd] = Counter()
 
     # -- places --------------------------------------------------------------------------------------------------------
 
-    def reserve(self, peer: PeerId, ip: str | None, now: float) -> Slot:
-        """A place for `peer`, whose id the channel has proved, or its place for longer. Raises `Declined`.
+    def reserve(self, peer: PeerId, ip: str | None, now: float) -> ReservationSlot:
+        """A place for `peer`, whose id the channel has proved, or its place for longer. Raises `ReservationDeclined`.
 
         `ip`: where its connection comes from; None when that is no socket but a circuit.
         """
@@ -233,14 +233,14 @@ class RelayDesk:
         network = self._ask(peer, ip, self._reserve_pace, now)
         held = self._slots.get(peer)
         if held is None and len(self._slots) >= self.limits.reservations:
-            raise self.decline(Decline.FULL)
+            raise self.decline(DeclineReason.FULL)
         if (held is None or held.network != network) and self._slots_of[
             network
         ] >= self.limits.reservations_per_network:
-            raise self.decline(Decline.NETWORK_SHARE)
+            raise self.decline(DeclineReason.NETWORK_SHARE)
         self.release(peer)
         until = now + self.limits.ttl_s
-        slot = self._slots[peer] = Slot(peer, network, until, self._answers_for(peer))
+        slot = self._slots[peer] = ReservationSlot(peer, network, until, self._answers_for(peer))
         self._slots_of[network] += 1
         if held is None:
             self._reserved += 1
@@ -259,31 +259,33 @@ class RelayDesk:
         slot = self._slots.get(peer)
         return slot is not None and self._stands(slot, now)
 
-    def _stands(self, slot: Slot, now: float) -> bool:
+    def _stands(self, slot: ReservationSlot, now: float) -> bool:
         return slot.until > now and self._allow(slot.by)
 
     # -- circuits ------------------------------------------------------------------------------------------------------
 
-    def begin(self, source: PeerId, ip: str | None, target: PeerId, now: float) -> Passage:
-        """A circuit from `source` to `target`, to be ended by `end` whatever becomes of it. Raises `Declined`."""
+    def begin(self, source: PeerId, ip: str | None, target: PeerId, now: float) -> OpenCircuit:
+        """A circuit from `source` to `target`, to be ended by `end` whatever becomes of it. Raises `ReservationDeclined`."""
         limits = self.limits
         network = self._ask(source, ip, self._connect_pace, now)
         if not self.holds(target, now):
-            raise self.decline(Decline.NO_RESERVATION)
+            raise self.decline(DeclineReason.NO_RESERVATION)
         if len(self._passages) >= limits.circuits:
-            raise self.decline(Decline.FULL)
+            raise self.decline(DeclineReason.FULL)
         if (
             self._from_peer[source] >= limits.circuits_from_peer
             or self._to_peer[target] >= limits.circuits_to_peer
             or self._of_pair[f"{source} {target}"] >= limits.circuits_of_pair
         ):
-            raise self.decline(Decline.PEER_SHARE)
+            raise self.decline(DeclineReason.PEER_SHARE)
         if self._from_network[network] >= limits.circuits_from_network:
-            raise self.decline(Decline.NETWORK_SHARE)
+            raise self.decline(DeclineReason.NETWORK_SHARE)
         self._connected += 1
         by = (self._answers_for(source), self._slots[target].by)
         ends_at = now + limits.circuit_s
-        passage = Passage(self._connected, source, target, by, network, now, ends_at, limits.circuit_bytes)
+        passage = OpenCircuit(
+            self._connected, source, target, by, network, now, ends_at, limits.circuit_bytes
+        )
         self._passages[passage.number] = passage
         self._from_peer[source] += 1
         self._to_peer[target] += 1
@@ -291,12 +293,12 @@ class RelayDesk:
         self._from_network[network] += 1
         return passage
 
-    def carry(self, passage: Passage, size: int) -> Ended | None:
+    def carry(self, passage: OpenCircuit, size: int) -> CircuitEnd | None:
         """Count `size` bytes that are about to pass; or why the circuit may not carry them, and ends."""
         if not all(map(self._allow, passage.by)):
-            return Ended.NOT_ALLOWED
+            return CircuitEnd.NOT_ALLOWED
         if size > passage.left:
-            return Ended.BYTES
+            return CircuitEnd.BYTES
         passage.left -= size
         passage.carried += size
         self._bytes += size
@@ -310,7 +312,7 @@ class RelayDesk:
         self._road_free_at = max(self._road_free_at, now - BURST_S) + size / self.limits.bytes_per_s
         return max(0.0, self._road_free_at - now)
 
-    def end(self, passage: Passage, why: Ended | None) -> None:
+    def end(self, passage: OpenCircuit, why: CircuitEnd | None) -> None:
         """The circuit is over; None for one that never came about. Safe to call again."""
         if self._passages.pop(passage.number, None) is None:
             return
@@ -329,10 +331,10 @@ class RelayDesk:
         """Lend nothing new; what runs may end by itself."""
         self._draining = True
 
-    def decline(self, reason: Decline) -> Declined:
+    def decline(self, reason: DeclineReason) -> ReservationDeclined:
         """Count a refusal, of the desk's own or of the shell around it; gives what is to be raised."""
         self._declined[reason] += 1
-        return Declined(reason)
+        return ReservationDeclined(reason)
 
     def snapshot(self, now: float) -> RelaySnapshot:
         """All there is to tell."""
@@ -354,13 +356,13 @@ class RelayDesk:
     def _ask(self, peer: PeerId, ip: str | None, pace: _Pace, now: float) -> str:
         """What every question is asked first; gives the network of who asks."""
         if self._draining:
-            raise self.decline(Decline.DRAINING)
+            raise self.decline(DeclineReason.DRAINING)
         if ip is None:
-            raise self.decline(Decline.RELAYED)
+            raise self.decline(DeclineReason.RELAYED)
         if not self._allow(peer):
-            raise self.decline(Decline.NOT_ALLOWED)
+            raise self.decline(DeclineReason.NOT_ALLOWED)
         if not pace.take(peer, now):
-            raise self.decline(Decline.TOO_OFTEN)
+            raise self.decline(DeclineReason.TOO_OFTEN)
         return network_of(ip)
 
     def _purge(self, now: float) -> None:

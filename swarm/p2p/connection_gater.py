@@ -24,7 +24,7 @@ MAX_PACED: Final = 8_192
 
 
 @dataclass(frozen=True, slots=True)
-class ArrivalLimits:
+class ConnectionLimits:
     """A network is an IPv4 /24 or an IPv6 /48."""
 
     pending: int = 512
@@ -42,7 +42,7 @@ class ArrivalLimits:
 
 
 @dataclass(slots=True, eq=False)
-class Arrival:
+class InboundConnection:
     """An inbound connection, from its first packet on."""
 
     ip: str
@@ -65,24 +65,24 @@ def network_or_home(ip: str) -> str:
 
 
 @dataclass
-class Arrivals:
+class ConnectionGater:
     """Counts inbound connections. `knows`: whether a peer is one for whom the last places are kept; `sharing`: the network of an
     address, whose connections have one share and one pace; empty for one that has none."""
 
-    limits: ArrivalLimits = field(default_factory=ArrivalLimits)
+    limits: ConnectionLimits = field(default_factory=ConnectionLimits)
     knows: Callable[[PeerId], bool] = lambda peer: False
     refused: Counter[str] = field(default_factory=Counter)
     """Connections that were closed at once, or unproven, by reason."""
     sharing: Callable[[str], str] = network_or_home
-    _unproved: dict[Arrival, None] = field(default_factory=dict)
+    _unproved: dict[InboundConnection, None] = field(default_factory=dict)
     """The one that came first stands first."""
     _pending: Counter[str] = field(default_factory=Counter)
     _held: Counter[str] = field(default_factory=Counter)
     _pace: OrderedDict[str, tuple[float, float]] = field(default_factory=OrderedDict)
 
-    def arrive(self, ip: str, now: float) -> Arrival | None:
+    def arrive(self, ip: str, now: float) -> InboundConnection | None:
         """A connection from that address has come in; None: it is to be closed. What is given must be ended by `leave`."""
-        limits, arrival = self.limits, Arrival(ip, self.sharing(ip))
+        limits, arrival = self.limits, InboundConnection(ip, self.sharing(ip))
         network = arrival.network
         why = ""
         if self._held.total() >= limits.all:
@@ -114,7 +114,7 @@ class Arrivals:
         self._prove(gone)
         gone.cut()
 
-    def stays(self, arrival: Arrival, peer: PeerId, connections: int) -> bool:
+    def stays(self, arrival: InboundConnection, peer: PeerId, connections: int) -> bool:
         """It has proved to be `peer`; gives whether it is kept. `connections`: of this node, all together."""
         self._prove(arrival)
         if connections > self.limits.strangers and not self.knows(peer):
@@ -122,12 +122,12 @@ class Arrivals:
             return False
         return True
 
-    def leave(self, arrival: Arrival) -> None:
+    def leave(self, arrival: InboundConnection) -> None:
         """It has ended."""
         self._prove(arrival)
         _less(self._held, arrival.network)
 
-    def _prove(self, arrival: Arrival) -> None:
+    def _prove(self, arrival: InboundConnection) -> None:
         if not arrival.proved:
             arrival.proved = True
             del self._unproved[arrival]

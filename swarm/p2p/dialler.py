@@ -38,11 +38,11 @@ from libp2p.security.noise.exceptions import PeerIDMismatchesPubkey
 from multiaddr import Multiaddr
 
 from protocol.errors import SarkError
-from protocol.words import Family
+from protocol.words import ProtocolId
 from swarm.net.addresses import Address, Circuit, PeerId, parse_circuit, parse_tcp, usable, ways
 from swarm.net.limits import InboundLimits
 from swarm.net.network import Stream
-from swarm.p2p.connection_gater import Arrivals
+from swarm.p2p.connection_gater import ConnectionGater
 from swarm.p2p.dial_rules import DialRules
 from swarm.p2p.routing import KAD_PROTOCOL
 from swarm.p2p.yamux import BoundedYamux
@@ -57,7 +57,9 @@ NEGOTIATE_WITHIN_S: Final = 5
 MAX_RESOLVED: Final = 2
 """IP addresses of one name."""
 MAX_HEARD: Final = 4096
-CASUAL: Final = frozenset({str(IDENTIFY), KAD_PROTOCOL, Family.INDEX, Family.REACH, Family.HEALTH})
+CASUAL: Final = frozenset(
+    {str(IDENTIFY), KAD_PROTOCOL, ProtocolId.INDEX, ProtocolId.REACH, ProtocolId.HEALTH}
+)
 """Protocols of questions that somebody else can answer as well, or that give up by themselves."""
 
 ORDINARY: Final = (BaseLibp2pError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError)
@@ -134,9 +136,9 @@ class NoAutoConnector(AutoConnector):
 class NodeSwarm(Swarm):
     """libp2p's swarm, whose every dial is `reach`, whoever asks: the roles, Kademlia or libp2p's own services."""
 
-    def __init__(self, *args: Any, arrivals: Arrivals | None = None, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, arrivals: ConnectionGater | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._arrivals = arrivals or Arrivals()
+        self._arrivals = arrivals or ConnectionGater()
         self.rules = DialRules()
         """Which addresses are dialled at all, and how often in vain."""
         self.auto_connector = NoAutoConnector(self)

@@ -30,7 +30,7 @@ MAX_IDENTIFY: Final = 16_384
 V = TypeVar("V")
 
 
-class Remembered(PeerData):
+class KnownPeer(PeerData):
     """What is remembered of one peer. What is too much is left out."""
 
     def add_addrs(self, addrs: Sequence[Multiaddr]) -> None:
@@ -83,11 +83,11 @@ class _Peers(_Bounded[PeerData]):
         if key in self:
             self.move_to_end(key)
             return self[key]
-        fresh = self[key] = Remembered()
+        fresh = self[key] = KnownPeer()
         return fresh
 
 
-class PeerBook(PeerStore):
+class BoundedPeerStore(PeerStore):
     """libp2p's store with room for so much and no more, in which this node itself always stands."""
 
     def __init__(self, me: ID, keys: KeyPair, connected: Callable[[ID], bool] = lambda peer: False) -> None:

@@ -16,18 +16,27 @@ import structlog
 import trio
 
 from protocol.errors import NotPermitted, RemoteProtocolError, ResourceError, SarkError, Unreachable
-from protocol.messages.index import Refused
-from protocol.messages.pool import POOL, Enrol, Enrolled, Kept, Latest, Manifest, Nothing, Spread
+from protocol.messages.index import RefusedMessage
+from protocol.messages.pool import (
+    POOL,
+    AskManifest,
+    Enrolled,
+    EnrolRequest,
+    ManifestMessage,
+    ManifestStored,
+    NoManifest,
+    SpreadManifest,
+)
 from protocol.values.requirement import Clause, Op, Requirement
 from protocol.wire.base import Message
-from protocol.words import Family, Reason
+from protocol.words import ProtocolId, Reason
 from swarm.index.query import QueryResult
 from swarm.net.addresses import Contact, gate_contacts
 from swarm.net.identity import routing_key
 from swarm.net.link import Links
 from swarm.net.network import Network
 from swarm.pools.manifests import caught_up, verified
-from swarm.pools.membership import Joined
+from swarm.pools.membership import Membership
 from swarm.pools.owner import OwnPool
 from swarm.pools.tokens import prove
 
@@ -43,7 +52,7 @@ log = structlog.get_logger("sark.pools")
 M = TypeVar("M", bound=Message)
 
 
-class Directory(Protocol):
+class ManifestDirectory(Protocol):
     """What is used of `swarm.index.Index`."""
 
     async def query(self, requirement: Requirement, want: int = 16) -> QueryResult: ...
@@ -53,7 +62,7 @@ class Directory(Protocol):
 
 def pool_links(network: Network, nursery: trio.Nursery) -> Links:
     """Links for asking others about pools."""
-    return Links(network, Family.POOL, POOL, nursery, keep=MAX_LINKS)
+    return Links(network, ProtocolId.POOL, POOL, nursery, keep=MAX_LINKS)
 
 
 # -- asking others ----------------------------------------------------------------------------------------------------------------
@@ -62,7 +71,7 @@ def pool_links(network: Network, nursery: trio.Nursery) -> Links:
 async def _ask(links: Links, contact: Contact, message: Message, expected: type[M]) -> M:
     """One call. Raises `Unreachable`, `NotPermitted` for a no, `RemoteProtocolError` for nonsense."""
     answer = await links.call(contact.peer, contact.addresses, message, patience_s=ASK_S)
-    if isinstance(answer, Refused):
+    if isinstance(answer, RefusedMessage):
         raise NotPermitted(answer.detail or str(answer.reason), hint=str(answer.reason))
     if not isinstance(answer, expected):
         raise RemoteProtocolError(f"{contact.peer} answered with {type(answer).__name__}")
@@ -71,29 +80,29 @@ async def _ask(links: Links, contact: Contact, message: Message, expected: type[
 
 async def newest(
     links: Links,
-    index: Directory,
+    index: ManifestDirectory,
     gates: Sequence[str],
     pool: str,
     have: int,
     rng: random.Random,
     *,
     me: str = "",
-) -> Manifest | None:
+) -> ManifestMessage | None:
     """The newest manifest of a pool that its gates or holders, `me` left out, have, if its number is above `have`."""
     known = [contact for contact in _contacts(gates) if contact.peer != me]
     near = [contact for contact in await _near(index, pool) if contact.peer != me]
     asked = {c.peer: c for c in rng.sample(known, min(len(known), ASKED_GATES))}
     asked |= {c.peer: c for c in rng.sample(near, min(len(near), ASKED_HOLDERS))}
-    found: list[tuple[int, Manifest]] = []
+    found: list[tuple[int, ManifestMessage]] = []
 
     async def ask(contact: Contact) -> None:
         try:
-            answer = await _ask(links, contact, Latest(pool=pool, have=have), Message)
-            if isinstance(answer, Manifest):
+            answer = await _ask(links, contact, AskManifest(pool=pool, have=have), Message)
+            if isinstance(answer, ManifestMessage):
                 manifest = verified(answer.body, answer.signature)
                 if manifest.pool == pool:
                     found.append((manifest.number, answer))
-            elif not isinstance(answer, Nothing):
+            elif not isinstance(answer, NoManifest):
                 raise RemoteProtocolError(f"{contact.peer} answered with {type(answer).__name__}")
         except (Unreachable, NotPermitted, RemoteProtocolError) as exc:
             log.debug("pool.unanswered", peer=contact.peer, why=exc.what)
@@ -106,7 +115,7 @@ async def newest(
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class HeardManifest:
     """How far a manifest came."""
 
     asked: int
@@ -115,13 +124,13 @@ class Heard:
 
 async def spread(
     links: Links,
-    index: Directory,
+    index: ManifestDirectory,
     gates: Sequence[str],
-    signed: Manifest,
+    signed: ManifestMessage,
     *,
     workers: bool = True,
     me: str = "",
-) -> Heard:
+) -> HeardManifest:
     """Bring a manifest to the pool's gates, the holders near its key and (`workers`) all that work for it; not to `me`."""
     manifest = verified(signed.body, signed.signature)
     targets = {contact.peer: contact for contact in _contacts(gates)}
@@ -141,8 +150,8 @@ async def spread(
         nonlocal kept
         async with slots:
             try:
-                message = Spread(body=signed.body, signature=signed.signature)
-                answer = await _ask(links, contact, message, Kept)
+                message = SpreadManifest(body=signed.body, signature=signed.signature)
+                answer = await _ask(links, contact, message, ManifestStored)
                 kept += answer.number >= manifest.number
             except (Unreachable, NotPermitted, RemoteProtocolError) as exc:
                 log.info("pool.not_told", peer=contact.peer, why=exc.what)
@@ -150,12 +159,12 @@ async def spread(
     async with trio.open_nursery() as nursery:
         for contact in targets.values():
             nursery.start_soon(tell, contact)
-    return Heard(len(targets), kept)
+    return HeardManifest(len(targets), kept)
 
 
 async def push(
-    links: Links, index: Directory, gates: Sequence[str], pool: OwnPool, *, workers: bool, me: str
-) -> Heard:
+    links: Links, index: ManifestDirectory, gates: Sequence[str], pool: OwnPool, *, workers: bool, me: str
+) -> HeardManifest:
     """Spread the manifest of a pool whose key is here. A newer one that is met, from before this home was restored, is caught up with.
 
     Raises `ResourceError`, and `NotPermitted` when the two cannot be made one.
@@ -185,7 +194,7 @@ def _contacts(gates: Sequence[str]) -> list[Contact]:
     return found
 
 
-async def _near(index: Directory, pool: str) -> list[Contact]:
+async def _near(index: ManifestDirectory, pool: str) -> list[Contact]:
     try:
         return [contact for contact in await index.nearest(routing_key(pool)) if contact.addresses]
     except SarkError as exc:
@@ -194,8 +203,8 @@ async def _near(index: Directory, pool: str) -> list[Contact]:
 
 
 async def enrol(
-    links: Links, gates: Sequence[str], joined: Joined, peer: str, name: str, *, now: float
-) -> tuple[Joined, Manifest]:
+    links: Links, gates: Sequence[str], joined: Membership, peer: str, name: str, *, now: float
+) -> tuple[Membership, ManifestMessage]:
     """Be let in, or have a credential renewed: the first gate that has the pool's key decides. `peer`: our own id.
 
     A ticket that was not used yet goes before the credential at hand, and is shown to the gates that it names and to no other:
@@ -221,16 +230,16 @@ async def enrol(
                 break  # the credential need not be renewed yet
             continue
         update = {"credential": answer.token, "since": int(now), "until": until, "spent": spent or by_ticket}
-        return joined.model_copy(update=update), Manifest(body=answer.body, signature=answer.signature)
+        return joined.model_copy(update=update), ManifestMessage(body=answer.body, signature=answer.signature)
     assert first is not None
     raise first
 
 
 async def _enrol(
-    links: Links, gates: Sequence[str], joined: Joined, token: bytes, peer: str, name: str, now: float
+    links: Links, gates: Sequence[str], joined: Membership, token: bytes, peer: str, name: str, now: float
 ) -> tuple[Enrolled, int]:
     """Show one token; the answer, and until when it is good."""
-    message = Enrol(pool=joined.pool, token=token, role=joined.role, name=name)
+    message = EnrolRequest(pool=joined.pool, token=token, role=joined.role, name=name)
     why = "it has no gate"
     for contact in _contacts(gates):
         try:

@@ -14,9 +14,9 @@ from protocol.messages.pool import (
     MAX_MANIFEST,
     MAX_MEMBERS,
     MAX_REVOKED,
-    Manifest,
-    Member,
+    ManifestMessage,
     PoolManifest,
+    PoolMember,
     manifest_body,
     manifest_message,
     read_manifest,
@@ -29,14 +29,14 @@ ROOM: Final = 6 * 1024
 _FULL: Final = "make a second pool for the others: sark-node pool create NAME"
 
 
-def sign_manifest(key: Identity, manifest: PoolManifest) -> Manifest:
+def sign_manifest(key: Identity, manifest: PoolManifest) -> ManifestMessage:
     """Under the pool's key, as it travels. Raises `NotPermitted` when it is too large to travel."""
     if key.peer_id != manifest.pool:
         raise LocalProtocolError("a manifest is signed with its pool's own key")
     body = manifest_body(manifest)
     if len(body) > MAX_MANIFEST:
         raise NotPermitted(f"pool {manifest.name} is full", hint=_FULL)
-    return Manifest(body=body, signature=key.sign(manifest_message(body)))
+    return ManifestMessage(body=body, signature=key.sign(manifest_message(body)))
 
 
 def verified(body: bytes, signature: bytes) -> PoolManifest:
@@ -47,7 +47,7 @@ def verified(body: bytes, signature: bytes) -> PoolManifest:
     return manifest
 
 
-def with_member(manifest: PoolManifest, member: Member) -> PoolManifest:
+def with_member(manifest: PoolManifest, member: PoolMember) -> PoolManifest:
     """With this member in the place of what stood there for its peer and role. The same again gives the same, number and all.
 
     Raises `NotPermitted` when the peer's permission was taken back, and when the pool is full.

@@ -21,7 +21,7 @@ import structlog
 from pydantic import Field
 
 from protocol.errors import NotPermitted, RemoteProtocolError, ResourceError
-from protocol.messages.pool import Manifest, PoolManifest, read_manifest
+from protocol.messages.pool import ManifestMessage, PoolManifest, read_manifest
 from protocol.wire.base import AddressText, Count, Id, Message, Name, PeerName, Token
 from protocol.wire.codec import pack
 from protocol.words import Right, Role
@@ -31,7 +31,7 @@ from swarm.pools.files import JOINED, locked, pools_folder, read_file
 from swarm.pools.manifests import verified
 from swarm.pools.owner import own_pools
 from swarm.pools.tickets import MAX_GATES, Ticket
-from swarm.pools.tokens import Grant, Over, issue, prove, prove_bearer, utc
+from swarm.pools.tokens import Grant, TokenExpired, issue, prove, prove_bearer, utc
 
 OWN_LASTS_S: Final = 86_400.0
 """The credential that a pool's owner gives itself, anew whenever it is asked for."""
@@ -58,7 +58,7 @@ class Credential:
     """The only campaign it is for; empty: any."""
 
 
-class Joined(Message):
+class Membership(Message):
     """A pool this home is in, in one role: what the ticket said, and what the pool gave for it."""
 
     pool: PeerName
@@ -84,7 +84,7 @@ class Joined(Message):
         return (*fresh, *held, *last)
 
 
-def join_pool(home: Home, ticket: Ticket, role: Role, peer: str, *, now: float) -> Joined:
+def join_pool(home: Home, ticket: Ticket, role: Role, peer: str, *, now: float) -> Membership:
     """Keep what a ticket gives to `peer`, this home's key for `role`. The same ticket again changes nothing.
 
     Raises `NotPermitted` when it is for another role or peer, is over, or its token is not of the pool.
@@ -96,7 +96,7 @@ def join_pool(home: Home, ticket: Ticket, role: Role, peer: str, *, now: float) 
     before = _joined(home, ticket.pool, role)
     try:
         fresh = _given(ticket, role, peer, now)
-    except Over as exc:
+    except TokenExpired as exc:
         raise NotPermitted(
             f"this ticket of pool {ticket.name} is over: {exc.what}, and this device's clock says {utc(now)}",
             hint="ask the pool's owner for a new one; if this clock is wrong, set it and try again",
@@ -111,11 +111,11 @@ def join_pool(home: Home, ticket: Ticket, role: Role, peer: str, *, now: float) 
     return fresh
 
 
-def _given(ticket: Ticket, role: Role, peer: str, now: float) -> Joined:
+def _given(ticket: Ticket, role: Role, peer: str, now: float) -> Membership:
     """What a ticket gives. Raises `NotPermitted`."""
     if ticket.to is not None:
         proof = prove(ticket.token, ticket.pool, peer, now=now)
-        return Joined(
+        return Membership(
             pool=ticket.pool,
             name=ticket.name,
             gates=ticket.gates,
@@ -127,7 +127,7 @@ def _given(ticket: Ticket, role: Role, peer: str, now: float) -> Joined:
     bearer = prove_bearer(ticket.token, ticket.pool, now=now)
     if bearer.role is not role:
         raise NotPermitted(f"the token of this ticket is for another role than {role}")
-    return Joined(
+    return Membership(
         pool=ticket.pool,
         name=ticket.name,
         gates=ticket.gates,
@@ -139,16 +139,16 @@ def _given(ticket: Ticket, role: Role, peer: str, now: float) -> Joined:
 
 def joined_pools(
     home: Home, role: Role, damaged: Callable[[ResourceError], object] | None = None
-) -> tuple[Joined, ...]:
+) -> tuple[Membership, ...]:
     """The pools this home is in as `role`. `damaged` is told of each file that cannot be read, and the others are given; without it
     the first such raises `ResourceError`."""
     folder = pools_folder(home) / JOINED
     if not folder.is_dir():
         return ()
-    found: list[Joined] = []
+    found: list[Membership] = []
     for path in sorted(path for path in folder.glob(f"*.{role}") if not UNFINISHED.fullmatch(path.name)):
         try:
-            found.append(read_file(path, Joined))
+            found.append(read_file(path, Membership))
         except ResourceError as exc:
             if damaged is None:
                 raise
@@ -156,7 +156,7 @@ def joined_pools(
     return tuple(found)
 
 
-def keep_joined(home: Home, joined: Joined) -> None:
+def keep_joined(home: Home, joined: Membership) -> None:
     """Write what is known of a joined pool."""
     write_durably(pools_folder(home) / JOINED / f"{joined.pool}.{joined.role}", pack(joined.to_wire()))
 
@@ -166,15 +166,15 @@ def leave_pool(home: Home, pool: str, role: Role) -> None:
     (pools_folder(home) / JOINED / f"{pool}.{role}").unlink(missing_ok=True)
 
 
-def _joined(home: Home, pool: str, role: Role) -> Joined | None:
+def _joined(home: Home, pool: str, role: Role) -> Membership | None:
     path = pools_folder(home) / JOINED / f"{pool}.{role}"
-    return read_file(path, Joined) if path.exists() else None
+    return read_file(path, Membership) if path.exists() else None
 
 
-def kept_manifest(home: Home, pool: str) -> Manifest | None:
+def kept_manifest(home: Home, pool: str) -> ManifestMessage | None:
     """The newest manifest of a joined pool that was written here; None: none yet, or it is damaged (a gate has it)."""
     try:
-        signed = read_file(pools_folder(home) / JOINED / f"{pool}.manifest", Manifest)
+        signed = read_file(pools_folder(home) / JOINED / f"{pool}.manifest", ManifestMessage)
         return signed if verified(signed.body, signed.signature).pool == pool else None
     except (ResourceError, RemoteProtocolError):
         return None
@@ -195,7 +195,7 @@ def known_manifests(home: Home, role: Role) -> dict[str, tuple[PoolManifest | No
     return found
 
 
-def keep_manifest(home: Home, signed: Manifest) -> None:
+def keep_manifest(home: Home, signed: ManifestMessage) -> None:
     """Write a manifest of a joined pool, unless a newer one lies there. It must have been verified."""
     manifest = verified(signed.body, signed.signature)
     folder = pools_folder(home) / JOINED

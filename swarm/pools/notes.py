@@ -49,7 +49,7 @@ class _Notes(Message):
     tickets: Annotated[tuple[TicketNote, ...], Field(max_length=MAX_TICKETS)] = ()
 
 
-class End(Message):
+class TicketEnd(Message):
     """When what was given ends."""
 
     peer: PeerName | None = None
@@ -61,10 +61,10 @@ class End(Message):
 
 
 class _Ends(Message):
-    ends: Annotated[tuple[End, ...], Field(max_length=MAX_ENDS)] = ()
+    ends: Annotated[tuple[TicketEnd, ...], Field(max_length=MAX_ENDS)] = ()
 
 
-class PoolNotes:
+class PoolJournal:
     """The two files of a pool that was made here. Each change is made alone among the processes of the home."""
 
     def __init__(self, folder: Path, name: str) -> None:
@@ -124,7 +124,7 @@ class PoolNotes:
 
     # -- ends -------------------------------------------------------------------------------------------------------------------
 
-    def ends(self) -> tuple[End, ...]:
+    def ends(self) -> tuple[TicketEnd, ...]:
         """All that are known. Raises `ResourceError` for a damaged file."""
         path = self._folder / "ends"
         return read_file(path, _Ends).ends if path.exists() else ()
@@ -137,13 +137,15 @@ class PoolNotes:
             last, by = int(until) + 1, ticket
             if had is not None:
                 last, by = max(last, had.until), ticket or had.ticket
-            self._keep((*(end for end in ends if end is not had), End(peer=peer, until=last, ticket=by)))
+            self._keep(
+                (*(end for end in ends if end is not had), TicketEnd(peer=peer, until=last, ticket=by))
+            )
 
     def ticket_ends(self, ticket: bytes, until: float) -> None:
         """A ticket that is good until then is taken back."""
         with locked(self._folder):
             others = (end for end in self.ends() if end.peer is not None or end.ticket != ticket)
-            self._keep((*others, End(ticket=ticket, until=int(until) + 1)))
+            self._keep((*others, TicketEnd(ticket=ticket, until=int(until) + 1)))
 
     def came_by(self, ticket: bytes, now: float) -> frozenset[str]:
         """The peers that came by a ticket and were given something that still lasts."""
@@ -174,7 +176,7 @@ class PoolNotes:
             if left != ends:
                 self._keep(left)
 
-    def _keep(self, ends: tuple[End, ...]) -> None:
+    def _keep(self, ends: tuple[TicketEnd, ...]) -> None:
         """Write the ends. When they are too many those that come last are kept: no revocation is ended too early by that."""
         if len(ends) > MAX_ENDS:
             ends = tuple(sorted(ends, key=lambda end: end.until))[-MAX_ENDS:]

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 from pydantic import Field, TypeAdapter, ValidationError
 
 from protocol.errors import RemoteProtocolError, ResourceError
-from protocol.messages.pool import Manifest, PoolManifest
+from protocol.messages.pool import ManifestMessage, PoolManifest
 from protocol.wire.base import AddressText, Message, Name
 from protocol.wire.codec import pack
 from swarm.base.home import Home
@@ -17,7 +17,7 @@ from swarm.base.settings import SettingsError
 from swarm.net.identity import load_or_create, write_durably
 from swarm.pools.files import JOINED, damaged, locked, pools_folder, read_file, unreadable
 from swarm.pools.manifests import sign_manifest, verified
-from swarm.pools.notes import PoolNotes
+from swarm.pools.notes import PoolJournal
 from swarm.pools.tickets import MAX_GATES
 
 _NAME: Final = TypeAdapter(Name)
@@ -42,9 +42,9 @@ class OwnPool:
         about = read_file(folder / "pool", _About)
         self.name: Final = about.name
         self.gates: Final = about.gates
-        self.notes: Final = PoolNotes(folder, about.name)
+        self.notes: Final = PoolJournal(folder, about.name)
         self._seen: tuple[object, ...] | None = None
-        self._signed: Manifest | None = None
+        self._signed: ManifestMessage | None = None
         self._manifest: PoolManifest | None = None
 
     @property
@@ -52,7 +52,7 @@ class OwnPool:
         """The key as a peer id."""
         return self.key.peer_id
 
-    def signed(self) -> Manifest:
+    def signed(self) -> ManifestMessage:
         """The manifest as it is now, whichever process changed it."""
         self._look()
         assert self._signed is not None
@@ -82,7 +82,7 @@ class OwnPool:
         seen = (info.st_mtime_ns, info.st_ino, info.st_size)
         if seen == self._seen:
             return
-        signed = read_file(path, Manifest)
+        signed = read_file(path, ManifestMessage)
         try:
             manifest = verified(signed.body, signed.signature)
         except RemoteProtocolError as error:

@@ -13,21 +13,21 @@ import structlog
 import trio
 
 from protocol.errors import RemoteProtocolError
-from protocol.messages.index import Refused
+from protocol.messages.index import RefusedMessage
 from protocol.messages.pool import (
     POOL,
-    Enrol,
+    AskManifest,
     Enrolled,
-    Kept,
-    Latest,
-    Manifest,
-    Nothing,
+    EnrolRequest,
+    ManifestMessage,
+    ManifestStored,
+    NoManifest,
     PoolManifest,
-    Spread,
+    SpreadManifest,
 )
 from protocol.wire.base import Message
-from protocol.words import Family, Reason
-from swarm.index.server import Buckets
+from protocol.words import ProtocolId, Reason
+from swarm.index.server import TokenBuckets
 from swarm.net.addresses import PeerId
 from swarm.net.identity import distance, routing_key
 from swarm.net.link import Link, serve_links
@@ -44,27 +44,27 @@ ENROL_PER_S: Final = 1.0
 
 log = structlog.get_logger("sark.pools")
 
-Enroller = Callable[[PeerId, Enrol], Awaitable[Enrolled | Refused]]
+Enroller = Callable[[PeerId, EnrolRequest], Awaitable[Enrolled | RefusedMessage]]
 """Lets a peer in, or not."""
-Admit = Callable[[PeerId], Refused | None]
+Admit = Callable[[PeerId], RefusedMessage | None]
 """The answer for a peer that brings a manifest of a pool which this node neither made nor is in; None: it is kept."""
 
 
-class Shelf:
+class ManifestShelf:
     """The newest manifest at hand of each pool. `own` gives that of a pool whose key is here; `news` hears of each newer one of
     a pool this node is in, and keeps it. `me`: this node's peer id."""
 
     def __init__(
         self,
-        own: Callable[[str], Manifest | None] = lambda pool: None,
-        news: Callable[[PoolManifest, Manifest], object] = lambda manifest, signed: None,
+        own: Callable[[str], ManifestMessage | None] = lambda pool: None,
+        news: Callable[[PoolManifest, ManifestMessage], object] = lambda manifest, signed: None,
         me: str = "",
     ) -> None:
         self._near = routing_key(me) if me else bytes(32)
         self._own = own
         self._news = news
-        self._mine: dict[str, tuple[PoolManifest, Manifest] | None] = {}
-        self._foreign: dict[str, tuple[int, Manifest]] = {}
+        self._mine: dict[str, tuple[PoolManifest, ManifestMessage] | None] = {}
+        self._foreign: dict[str, tuple[int, ManifestMessage]] = {}
         self._asked: set[str] = set()
         """Those of the foreign ones that somebody asked for."""
 
@@ -87,7 +87,7 @@ class Shelf:
         known = self._mine.get(pool)
         return known[0] if known is not None else None
 
-    def latest(self, pool: str) -> tuple[int, Manifest] | None:
+    def latest(self, pool: str) -> tuple[int, ManifestMessage] | None:
         """The newest one of any pool, with its number."""
         own = self._own(pool)
         if own is not None:
@@ -97,7 +97,7 @@ class Shelf:
             return known[0].number, known[1]
         return self._foreign.get(pool)
 
-    def asked(self, pool: str) -> tuple[int, Manifest] | None:
+    def asked(self, pool: str) -> tuple[int, ManifestMessage] | None:
         """The newest one, for somebody who asks."""
         if pool in self._foreign:
             self._asked.add(pool)
@@ -111,7 +111,7 @@ class Shelf:
 
     def take(self, body: bytes, signature: bytes) -> int:
         """Keep a manifest if it is newer than what is here; gives the highest number here. Raises `RemoteProtocolError` for a forgery."""
-        manifest, signed = verified(body, signature), Manifest(body=body, signature=signature)
+        manifest, signed = verified(body, signature), ManifestMessage(body=body, signature=signature)
         pool = manifest.pool
         known = self.latest(pool)
         if known is not None and known[0] >= manifest.number:
@@ -130,29 +130,31 @@ class Shelf:
         return manifest.number
 
 
-class PoolDesk:
+class PoolServer:
     """Answers `/sark/pool/1`."""
 
-    def __init__(self, shelf: Shelf, enrol: Enroller | None = None, admit: Admit = lambda peer: None) -> None:
+    def __init__(
+        self, shelf: ManifestShelf, enrol: Enroller | None = None, admit: Admit = lambda peer: None
+    ) -> None:
         self._shelf = shelf
         self._enrol = enrol
         self._admit = admit
         self.refused: Counter[str] = Counter()
         """Calls that were answered with a no, by reason."""
         self._buckets = {
-            Latest: Buckets(LATEST_PER_S),
-            Spread: Buckets(SPREAD_PER_S),
-            Enrol: Buckets(ENROL_PER_S),
+            AskManifest: TokenBuckets(LATEST_PER_S),
+            SpreadManifest: TokenBuckets(SPREAD_PER_S),
+            EnrolRequest: TokenBuckets(ENROL_PER_S),
         }
 
     def serve(self, network: Network) -> None:
         """Answer whoever asks."""
-        serve_links(network, Family.POOL, POOL, self.answer)
+        serve_links(network, ProtocolId.POOL, POOL, self.answer)
 
     async def answer(self, link: Link, message: Message) -> Message:
         """Serve one call of a peer."""
         answer = await self._answer(link, message)
-        if isinstance(answer, Refused):
+        if isinstance(answer, RefusedMessage):
             self.refused[answer.reason] += 1
         return answer
 
@@ -162,15 +164,15 @@ class PoolDesk:
             raise RemoteProtocolError(f"a {type(message).__name__} is an answer, not a call")
         wait = bucket.wait(trio.current_time(), link.peer)
         if wait:
-            return Refused(reason=Reason.OVERLOADED, detail="too many calls", retry_after_s=wait)
+            return RefusedMessage(reason=Reason.OVERLOADED, detail="too many calls", retry_after_s=wait)
         match message:
-            case Latest():
+            case AskManifest():
                 known = self._shelf.asked(message.pool)
-                return known[1] if known is not None and known[0] > message.have else Nothing()
-            case Spread():
+                return known[1] if known is not None and known[0] > message.have else NoManifest()
+            case SpreadManifest():
                 signed = verified(message.body, message.signature)
                 no = None if self._shelf.concerns(signed.pool) else self._admit(link.peer)
-                return no or Kept(number=self._shelf.take(message.body, message.signature))
-            case Enrol() if self._enrol is not None:
+                return no or ManifestStored(number=self._shelf.take(message.body, message.signature))
+            case EnrolRequest() if self._enrol is not None:
                 return await self._enrol(link.peer, message)
-        return Refused(reason=Reason.UNKNOWN, detail="nobody is let into a pool here")
+        return RefusedMessage(reason=Reason.UNKNOWN, detail="nobody is let into a pool here")

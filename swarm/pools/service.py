@@ -20,15 +20,22 @@ import structlog
 import trio
 
 from protocol.errors import NotPermitted, ResourceError, Unreachable
-from protocol.messages.pool import Manifest, PoolManifest
+from protocol.messages.pool import ManifestMessage, PoolManifest
 from protocol.words import Role
 from swarm.base.home import Home
 from swarm.net.link import Links
 from swarm.net.network import Network
-from swarm.pools.client import Directory, enrol, newest, pool_links, push
-from swarm.pools.membership import Joined, joined_pools, keep_joined, keep_manifest, kept_manifest, leave_pool
+from swarm.pools.client import ManifestDirectory, enrol, newest, pool_links, push
+from swarm.pools.membership import (
+    Membership,
+    joined_pools,
+    keep_joined,
+    keep_manifest,
+    kept_manifest,
+    leave_pool,
+)
 from swarm.pools.owner import OwnPool, own_pools
-from swarm.pools.server import Admit, Enroller, PoolDesk, Shelf
+from swarm.pools.server import Admit, Enroller, ManifestShelf, PoolServer
 
 POLL_S: Final = 60.0
 JITTER: Final = 0.2
@@ -55,7 +62,7 @@ class PoolNode:
     def __init__(
         self,
         network: Network,
-        index: Directory,
+        index: ManifestDirectory,
         home: Home,
         role: Role | None,
         *,
@@ -84,7 +91,7 @@ class PoolNode:
         self._news = news
         self._gates = gates
         self._own: dict[str, OwnPool] = {}
-        self._joined: dict[str, Joined] = {}
+        self._joined: dict[str, Membership] = {}
         self._polled: dict[str, float] = {}
         self._poll_at: dict[str, float] = {}
         self._tries: dict[str, tuple[float, float]] = {}
@@ -93,11 +100,11 @@ class PoolNode:
         self._spread: dict[str, tuple[PoolManifest, float]] = {}
         """Pool made here → what was spread, and when."""
         self._aside = aside
-        self._to_keep: dict[str, Manifest] = {}
+        self._to_keep: dict[str, ManifestMessage] = {}
         """Pool → what is to be written."""
         self._keep_now = trio.Event()
-        self.shelf: Final = Shelf(self._own_manifest, self._newer, network.peer_id)
-        self._desk = PoolDesk(self.shelf, enrol, admit)
+        self.shelf: Final = ManifestShelf(self._own_manifest, self._newer, network.peer_id)
+        self._desk = PoolServer(self.shelf, enrol, admit)
         self._serves = tuple(serves)
         self._must = frozenset(must)
         self._follow(self._serves)
@@ -169,7 +176,7 @@ class PoolNode:
                 if kept is not None:
                     self.shelf.take(kept.body, kept.signature)
 
-    def _own_manifest(self, pool: str) -> Manifest | None:
+    def _own_manifest(self, pool: str) -> ManifestMessage | None:
         own = self._own.get(pool)
         try:
             return own.signed() if own is not None else None
@@ -177,7 +184,7 @@ class PoolNode:
             self._say(exc.what)
             return None
 
-    def _newer(self, manifest: PoolManifest, signed: Manifest) -> None:
+    def _newer(self, manifest: PoolManifest, signed: ManifestMessage) -> None:
         self._news(manifest)
         self._to_keep[manifest.pool] = signed
         self._keep_now.set()
@@ -207,14 +214,14 @@ class PoolNode:
 
     # -- asking -------------------------------------------------------------------------------------------------------------------
 
-    def _due(self, joined: Joined) -> bool:
+    def _due(self, joined: Membership) -> bool:
         """Whether a gate is to be asked for a credential: there is none, half of its life is over, or there is a new ticket."""
         now = self._wall()
         if joined.credential is None or joined.until <= now or (joined.ticket and not joined.spent):
             return joined.ticket is not None
         return now >= (joined.since + joined.until) / 2
 
-    async def _enrol(self, links: Links, joined: Joined) -> None:
+    async def _enrol(self, links: Links, joined: Membership) -> None:
         gates = tuple(dict.fromkeys((*joined.gates, *self._gates())))
         try:
             fresh, signed = await enrol(

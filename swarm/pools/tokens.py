@@ -103,7 +103,7 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
+class TokenProof:
     """What a token was found to allow."""
 
     principal: str
@@ -134,12 +134,12 @@ class BearerProof:
 def issue(key: Identity, holder: str, grant: Grant, *, now: float) -> bytes:
     """A token under `key`, bound to the holder's peer id. `now` in wall seconds. ValueError for an id that makes no sense."""
     peer_id_bytes(holder)
-    return _build(key, Block.of(key.peer_id, holder, None, grant, now))
+    return _build(key, TokenBlock.of(key.peer_id, holder, None, grant, now))
 
 
 def bearer(key: Identity, role: Role, grant: Grant, *, now: float) -> bytes:
     """A token for a join ticket: good for `lasts_s`; who shows it is given the rest of the grant, bound to its peer id."""
-    return _build(key, Block.of(key.peer_id, None, role, grant, now))
+    return _build(key, TokenBlock.of(key.peer_id, None, role, grant, now))
 
 
 def delegate(token: bytes, issuer: str, key: Identity, to: str, grant: Grant, *, now: float) -> bytes:
@@ -157,7 +157,7 @@ def delegate(token: bytes, issuer: str, key: Identity, to: str, grant: Grant, *,
         )
     if to in proof.holders:
         raise NotPermitted(f"{to} holds this permission already")
-    block = Block.of(key.peer_id, to, None, _least(proof.grant, grant), now)
+    block = TokenBlock.of(key.peer_id, to, None, _least(proof.grant, grant), now)
     signed = biscuit.third_party_request().create_block(
         _private(key), BlockBuilder(block.render(first=False))
     )
@@ -167,7 +167,7 @@ def delegate(token: bytes, issuer: str, key: Identity, to: str, grant: Grant, *,
 # -- proving ------------------------------------------------------------------------------------------------------------------------------
 
 
-def prove(token: bytes, issuer: str, peer: str, *, now: float) -> Proof:
+def prove(token: bytes, issuer: str, peer: str, *, now: float) -> TokenProof:
     """What `peer`, as the channel proved it, may do by this token of `issuer`. Raises `NotPermitted`, in words without the token."""
     biscuit, blocks = _read(token, issuer)
     return _proof(biscuit, blocks, issuer, peer, now)
@@ -184,7 +184,7 @@ def prove_bearer(token: bytes, issuer: str, *, now: float, leeway_s: float = LEE
     return BearerProof(block.role, block.grant(now), float(block.until), _ids(biscuit))
 
 
-def _proof(biscuit: Biscuit, blocks: Sequence[Block], issuer: str, peer: str, now: float) -> Proof:
+def _proof(biscuit: Biscuit, blocks: Sequence[TokenBlock], issuer: str, peer: str, now: float) -> TokenProof:
     giver, grant, until = issuer, blocks[0].grant(now), blocks[0].until
     holders: list[str] = []
     for number, block in enumerate(blocks):
@@ -204,7 +204,7 @@ def _proof(biscuit: Biscuit, blocks: Sequence[Block], issuer: str, peer: str, no
         raise NotPermitted(f"this token was given to {giver}, not to {peer}")
     _in_time(until, now)
     _authorize(biscuit, peer, now)
-    return Proof(holders[0], grant, float(until), _ids(biscuit), tuple(holders))
+    return TokenProof(holders[0], grant, float(until), _ids(biscuit), tuple(holders))
 
 
 def _least(one: Grant, other: Grant) -> Grant:
@@ -239,13 +239,15 @@ def utc(wall_s: float) -> str:
     return datetime.fromtimestamp(wall_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-class Over(NotPermitted):
+class TokenExpired(NotPermitted):
     """What was given ended before now."""
 
 
 def _in_time(until: int, now: float, leeway_s: float = LEEWAY_S) -> None:
     if now > until + leeway_s:
-        raise Over(f"this permission ended at {utc(until)}", hint="ask for a new one; or mend this clock")
+        raise TokenExpired(
+            f"this permission ended at {utc(until)}", hint="ask for a new one; or mend this clock"
+        )
 
 
 def _authorize(biscuit: Biscuit, peer: str | None, now: float) -> None:
@@ -263,7 +265,7 @@ def _authorize(biscuit: Biscuit, peer: str | None, now: float) -> None:
         raise NotPermitted("a check of this token failed") from None
 
 
-def _read(token: bytes, issuer: str) -> tuple[Biscuit, list[Block]]:
+def _read(token: bytes, issuer: str) -> tuple[Biscuit, list[TokenBlock]]:
     """The token under the issuer's key and what its blocks say. Nothing of it has been run."""
     if len(token) > MAX_TOKEN:
         raise NotPermitted(f"a token of {len(token)} bytes; {MAX_TOKEN} is the most")
@@ -272,7 +274,7 @@ def _read(token: bytes, issuer: str) -> tuple[Biscuit, list[Block]]:
         count = biscuit.block_count()
         if count > MAX_CHAIN + 1:
             raise NotPermitted(f"this permission was passed on {count - 1} times; {MAX_CHAIN} is the most")
-        blocks = [Block.read(biscuit.block_source(number), first=not number) for number in range(count)]
+        blocks = [TokenBlock.read(biscuit.block_source(number), first=not number) for number in range(count)]
     except _BISCUIT_ERRORS:
         raise NotPermitted(f"this is no token of {issuer}, or it was changed on the way") from None
     if None in blocks:
@@ -284,7 +286,7 @@ def _ids(biscuit: Biscuit) -> tuple[bytes, ...]:
     return tuple(bytes.fromhex(text)[:ID_BYTES] for text in biscuit.revocation_ids)
 
 
-def _build(key: Identity, block: Block) -> bytes:
+def _build(key: Identity, block: TokenBlock) -> bytes:
     return _bounded(bytes(BiscuitBuilder(block.render(first=True)).build(_private(key)).to_bytes()))
 
 
@@ -314,7 +316,7 @@ _FORM: Final = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class TokenBlock:
     """The content of one block, in plain values. `holder` None: whoever bears it (`role` says as what it lets them in)."""
 
     giver: str
@@ -329,7 +331,7 @@ class Block:
     until: int
 
     @classmethod
-    def of(cls, giver: str, holder: str | None, role: Role | None, grant: Grant, now: float) -> Block:
+    def of(cls, giver: str, holder: str | None, role: Role | None, grant: Grant, now: float) -> TokenBlock:
         """What gives `grant` from now on."""
         renews = None if grant.renews_s is None else int(grant.renews_s)
         until = int(now + grant.lasts_s)
@@ -379,7 +381,7 @@ class Block:
         return "".join(f"{line};\n" for line in lines)
 
     @classmethod
-    def read(cls, source: str, *, first: bool) -> Block | None:
+    def read(cls, source: str, *, first: bool) -> TokenBlock | None:
         """What a block says; None when it is not written in the one way. ValueError for values out of range."""
         form = _FORM.fullmatch(source)
         if form is None or first != (form["pool"] is not None):

@@ -16,12 +16,12 @@ import trio
 
 from protocol.errors import Refused, RemoteProtocolError, Unreachable
 from protocol.messages.index import ContactInfo
-from protocol.messages.index import Refused as RefusedMessage
-from protocol.messages.reach import MAX_GATES, MAX_PORTS, REACH, DialBack, DialledBack
+from protocol.messages.index import RefusedMessage as RefusedMessage
+from protocol.messages.reach import MAX_GATES, MAX_PORTS, REACH, DialBack, DialBackReply
 from protocol.wire.base import Message
-from protocol.words import Family, Reason
+from protocol.words import ProtocolId, Reason
 from swarm.net.addresses import Address, Contact, PeerId, is_private, parse_tcp, public_network, usable
-from swarm.net.limits import Allowance
+from swarm.net.limits import RateLimit
 from swarm.net.link import Link, serve_links
 from swarm.net.network import Network, told
 
@@ -43,7 +43,7 @@ Knock = Callable[[PeerId, Address], Awaitable[bool]]
 """Whether the peer, with its key, answers a fresh connection at that address."""
 
 
-class DialBackDesk:
+class AutoNatServer:
     """Answers those who want to know. One for each node, whether it may answer now or not."""
 
     def __init__(
@@ -62,15 +62,15 @@ class DialBackDesk:
         self._serving = serving
         self._wall = wall
         self._meet = meet
-        self._peers = Allowance(*PER_PEER)
-        self._networks = Allowance(*PER_NETWORK)
+        self._peers = RateLimit(*PER_PEER)
+        self._networks = RateLimit(*PER_NETWORK)
         self._free = KNOCKS
         self.answered = 0
         self.refused = 0
 
     def serve(self, network: Network) -> None:
         """Answer on `network` from now on."""
-        serve_links(network, Family.REACH, REACH, self.answer)
+        serve_links(network, ProtocolId.REACH, REACH, self.answer)
 
     async def answer(self, link: Link, message: Message) -> Message:
         """Serve one call."""
@@ -85,7 +85,7 @@ class DialBackDesk:
                 self._meet(Contact(contact.peer, addresses))
         reached = await self._dial(link.peer, refusal, message.ports)
         self.answered += 1
-        return DialledBack(observed=refusal, reached=reached, wall_ms=math.floor(self._wall() * WHOLE_MS))
+        return DialBackReply(observed=refusal, reached=reached, wall_ms=math.floor(self._wall() * WHOLE_MS))
 
     def _refusal(self, peer: PeerId, ports: int) -> RefusedMessage | Address:
         """Why not; or where the peer is seen."""
@@ -140,7 +140,7 @@ def _decent(addresses: Sequence[Address], observed: Address) -> tuple[Address, .
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class DialBackAnswer:
     """What one gate answered, and how its clock stands to ours."""
 
     gate: PeerId
@@ -160,7 +160,7 @@ async def ask(
     *,
     wall: Callable[[], float],
     patience_s: float = ANSWER_WITHIN_S,
-) -> Reply:
+) -> DialBackAnswer:
     """Have `gate` dial this node back at `ports`. `others`: gates to make known to it.
 
     Raises `Unreachable` for no answer, `Refused` for a no, `RemoteProtocolError` for nonsense.
@@ -171,7 +171,7 @@ async def ask(
         for other in others
         if other.peer != gate.peer and other.addresses
     )[:MAX_GATES]
-    stream = await network.open(gate.peer, Family.REACH, gate.addresses, patience_s=patience_s)
+    stream = await network.open(gate.peer, ProtocolId.REACH, gate.addresses, patience_s=patience_s)
     link = Link(stream, REACH)
     answer: Message | Unreachable
     began = trio.current_time()
@@ -192,14 +192,14 @@ async def ask(
             reason=answer.reason,
             retry_after_s=answer.retry_after_s,
         )
-    if not isinstance(answer, DialledBack):
+    if not isinstance(answer, DialBackReply):
         raise RemoteProtocolError(f"{gate.peer} answered DialBack with {type(answer).__name__}")
     reached = tuple(port for port in answer.reached if port in wanted)
-    return Reply(gate.peer, answer.observed, reached, took, answer.wall_ms / WHOLE_MS - wall())
+    return DialBackAnswer(gate.peer, answer.observed, reached, took, answer.wall_ms / WHOLE_MS - wall())
 
 
 async def _read(link: Link, *, task_status: trio.TaskStatus[None]) -> None:
     try:
         await link.run(task_status=task_status)
     except RemoteProtocolError as error:
-        log.info("link.broken", peer=link.peer, family=Family.REACH, why=error.what)
+        log.info("link.broken", peer=link.peer, family=ProtocolId.REACH, why=error.what)

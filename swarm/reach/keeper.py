@@ -22,8 +22,8 @@ from swarm.net.addresses import Address, Contact, PeerId, own_ips, parse_tcp
 from swarm.net.network import Network
 from swarm.net.paths import gate_name
 from swarm.reach import reachability
-from swarm.reach.autonat import Reply, ask
-from swarm.reach.reachability import Reach, Standing
+from swarm.reach.autonat import DialBackAnswer, ask
+from swarm.reach.reachability import Reach, ReachState
 
 LOOK_S: Final = 1.0
 LOOK_AT_INTERFACES_S: Final = 5.0
@@ -115,8 +115,8 @@ class ReachKeeper:
         self._moves = 0
         self._told: tuple[tuple[Address, ...], bool] | None = None
         self._changed = trio.Event()
-        self.standing = Standing()
-        self.replies: dict[PeerId, Reply] = {}
+        self.standing = ReachState()
+        self.replies: dict[PeerId, DialBackAnswer] = {}
         """What each gate answered last."""
 
     # -- what others read --------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@
        └───────────────── missed twice ──────────────────┘
 
 A node that does not know yet acts as one that can be dialled, so a swarm on loopback or on one LAN works from the first second.
-A gate on the same LAN (`Verdict.near`) sees no router in between, so its word counts only as long as none from farther away is heard.
+A gate on the same LAN (`Reachable.near`) sees no router in between, so its word counts only as long as none from farther away is heard.
 One gate may lie, or see another address than the rest do: where several were heard, an address counts that most of them name, and who is
 reached as often as missed is not taken for reached. Such a node is BEHIND: it holds places, by which it is found whoever is right.
 """
@@ -54,7 +54,7 @@ class Reach(StrEnum):
     """Behind a router or a firewall: reached through a gate alone."""
 
 
-class Heard(StrEnum):
+class Observation(StrEnum):
     """What may change it."""
 
     REACHED = "reached"
@@ -65,30 +65,30 @@ class Heard(StrEnum):
     """This machine's own addresses are others now."""
 
 
-REACHABILITY: Final[Table[Reach, Heard]] = {
+REACHABILITY: Final[Table[Reach, Observation]] = {
     Reach.UNKNOWN: {
-        Heard.REACHED: Reach.DIRECT,
-        Heard.MISSED: Reach.UNKNOWN,
-        Heard.MISSED_TWICE: Reach.BEHIND,
-        Heard.MOVED: Reach.UNKNOWN,
+        Observation.REACHED: Reach.DIRECT,
+        Observation.MISSED: Reach.UNKNOWN,
+        Observation.MISSED_TWICE: Reach.BEHIND,
+        Observation.MOVED: Reach.UNKNOWN,
     },
     Reach.DIRECT: {
-        Heard.REACHED: Reach.DIRECT,
-        Heard.MISSED: Reach.DIRECT,
-        Heard.MISSED_TWICE: Reach.BEHIND,
-        Heard.MOVED: Reach.UNKNOWN,
+        Observation.REACHED: Reach.DIRECT,
+        Observation.MISSED: Reach.DIRECT,
+        Observation.MISSED_TWICE: Reach.BEHIND,
+        Observation.MOVED: Reach.UNKNOWN,
     },
     Reach.BEHIND: {
-        Heard.REACHED: Reach.DIRECT,
-        Heard.MISSED: Reach.BEHIND,
-        Heard.MISSED_TWICE: Reach.BEHIND,
-        Heard.MOVED: Reach.BEHIND,  # most places are behind something: it must be shown that this one is not
+        Observation.REACHED: Reach.DIRECT,
+        Observation.MISSED: Reach.BEHIND,
+        Observation.MISSED_TWICE: Reach.BEHIND,
+        Observation.MOVED: Reach.BEHIND,  # most places are behind something: it must be shown that this one is not
     },
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Reachable:
     """What one gate says after it has dialled back."""
 
     gate: PeerId
@@ -101,10 +101,10 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class ReachWord:
     """The latest that a gate from outside the LAN has said."""
 
-    verdict: Verdict
+    verdict: Reachable
     at: float
 
     @property
@@ -114,7 +114,7 @@ class Word:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ReachState:
     """What is known now. Times are seconds of whatever clock the caller uses."""
 
     reach: Reach = Reach.UNKNOWN
@@ -128,7 +128,7 @@ class Standing:
     """When to ask again."""
     asked_at: float | None = None
     """When an answer was last heard."""
-    words: tuple[Word, ...] = ()
+    words: tuple[ReachWord, ...] = ()
     """Of each gate from outside the LAN that was heard lately, the latest first."""
 
     @property
@@ -137,7 +137,7 @@ class Standing:
         return self.reach is not Reach.BEHIND
 
 
-def heard(standing: Standing, verdict: Verdict, now: float) -> Standing:
+def heard(standing: ReachState, verdict: Reachable, now: float) -> ReachState:
     """A gate has answered."""
     outranked = standing.far_at is not None and now - standing.far_at < FAR_COUNTS_S
     if verdict.near and outranked:
@@ -158,8 +158,8 @@ def heard(standing: Standing, verdict: Verdict, now: float) -> Standing:
         pause = standing.ask_at if standing.ask_at > now else now + ASK_UNKNOWN_S
         return replace(standing, far_at=far_at, ask_at=pause, asked_at=now, words=words)
     if through:
-        return Standing(
-            reach=step(REACHABILITY, standing.reach, Heard.REACHED),
+        return ReachState(
+            reach=step(REACHABILITY, standing.reach, Observation.REACHED),
             reached=reached,
             far_at=far_at,
             ask_at=now + ASK_DIRECT_S,
@@ -167,10 +167,12 @@ def heard(standing: Standing, verdict: Verdict, now: float) -> Standing:
             words=words,
         )
     misses = (0 if first_from_afar else standing.misses) + 1
-    reach = step(REACHABILITY, standing.reach, Heard.MISSED_TWICE if misses >= TRIES else Heard.MISSED)
+    reach = step(
+        REACHABILITY, standing.reach, Observation.MISSED_TWICE if misses >= TRIES else Observation.MISSED
+    )
     if verdict.near:
         reached = standing.reached
-    return Standing(
+    return ReachState(
         reach=reach,
         reached=() if reach is Reach.BEHIND else reached,
         misses=min(misses, TRIES),
@@ -181,13 +183,13 @@ def heard(standing: Standing, verdict: Verdict, now: float) -> Standing:
     )
 
 
-def _words(before: Sequence[Word], verdict: Verdict, now: float) -> tuple[Word, ...]:
+def _words(before: Sequence[ReachWord], verdict: Reachable, now: float) -> tuple[ReachWord, ...]:
     """The verdict, and those of the other gates as long as they stand."""
     others = (word for word in before if word.verdict.gate != verdict.gate and now - word.at < WORD_S)
-    return (Word(verdict, now), *others)[:MAX_WORDS]
+    return (ReachWord(verdict, now), *others)[:MAX_WORDS]
 
 
-def _agreed(word: Word, words: Sequence[Word]) -> bool:
+def _agreed(word: ReachWord, words: Sequence[ReachWord]) -> bool:
     """Whether more gates see the node at that address than at any other of the same family."""
     seen = Counter(_seen(each) for each in words)
     family, host = _seen(word)
@@ -195,12 +197,12 @@ def _agreed(word: Word, words: Sequence[Word]) -> bool:
     return seen[family, host] > max(rest, default=0)
 
 
-def _seen(word: Word) -> tuple[str, str]:
+def _seen(word: ReachWord) -> tuple[str, str]:
     where = parse_tcp(word.verdict.observed)
     return (where.family, where.host) if where is not None else ("", "")
 
 
-def _addresses(verdict: Verdict) -> tuple[Address, ...]:
+def _addresses(verdict: Reachable) -> tuple[Address, ...]:
     where = verdict.observed
     return tuple(_at(where, port) for port in verdict.reached if _is_somewhere(where))
 
@@ -218,14 +220,14 @@ def _is_somewhere(observed: Address) -> bool:
     return ip is not None and not (ip.is_unspecified or ip.is_multicast)
 
 
-def moved(standing: Standing, now: float) -> Standing:
+def moved(standing: ReachState, now: float) -> ReachState:
     """This machine has other addresses than before: what gates said of the old ones counts no more."""
-    return Standing(
-        reach=step(REACHABILITY, standing.reach, Heard.MOVED), ask_at=now, asked_at=standing.asked_at
+    return ReachState(
+        reach=step(REACHABILITY, standing.reach, Observation.MOVED), ask_at=now, asked_at=standing.asked_at
     )
 
 
-def called(standing: Standing, now: float) -> Standing:
+def called(standing: ReachState, now: float) -> ReachState:
     """Somebody has connected with this node by himself: if it is BEHIND, that is worth asking about."""
     if standing.reach is not Reach.BEHIND:
         return standing
@@ -233,27 +235,27 @@ def called(standing: Standing, now: float) -> Standing:
     return replace(standing, ask_at=min(standing.ask_at, earliest))
 
 
-def unanswered(standing: Standing, now: float) -> Standing:
+def unanswered(standing: ReachState, now: float) -> ReachState:
     """No gate answered: nothing is learned, and asked again a little later."""
     pause = ASK_AGAIN_S if standing.misses == 1 else ASK_UNKNOWN_S
     return replace(standing, ask_at=now + pause)
 
 
-def link_came_back(standing: Standing, now: float) -> Standing:
+def link_came_back(standing: ReachState, now: float) -> ReachState:
     """A gate is connected with that was not before: it may be asked at once."""
     return replace(standing, ask_at=now)
 
 
-def verdict_of(gate: PeerId, observed: Address, reached: Sequence[int], own: Collection[str]) -> Verdict:
+def verdict_of(gate: PeerId, observed: Address, reached: Sequence[int], own: Collection[str]) -> Reachable:
     """`own`: the IP addresses of this machine's interfaces, as text."""
     where = parse_tcp(observed)
     ip = where.ip if where is not None else None
     near = ip is not None and not ip.is_global and (ip.is_loopback or str(ip) in own)
-    return Verdict(gate, observed, tuple(reached), near)
+    return Reachable(gate, observed, tuple(reached), near)
 
 
 def told(
-    standing: Standing, own: Sequence[Address], circuits: Sequence[Address], fixed: Sequence[Address] = ()
+    standing: ReachState, own: Sequence[Address], circuits: Sequence[Address], fixed: Sequence[Address] = ()
 ) -> tuple[Address, ...]:
     """The addresses for this node's advert, best first, at most MAX_TOLD.
 

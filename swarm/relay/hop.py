@@ -20,7 +20,13 @@ from protocol.errors import RemoteProtocolError, Unreachable
 from swarm.net.addresses import Address, PeerId, parse_tcp
 from swarm.net.identity import peer_id_bytes, peer_id_text
 from swarm.net.network import Stream
-from swarm.net.reservations import Decline, Declined, Ended, Passage, RelayDesk
+from swarm.net.reservations import (
+    CircuitEnd,
+    DeclineReason,
+    OpenCircuit,
+    RelayReservations,
+    ReservationDeclined,
+)
 from swarm.relay.wire import OWN_HOP, STATUS, read_message, write_message
 
 ASK_WITHIN_S: Final = 10.0
@@ -46,7 +52,7 @@ class RelayHop:
     def __init__(
         self,
         me: PeerId,
-        desk: RelayDesk,
+        desk: RelayReservations,
         *,
         seen_at: Callable[[PeerId], Address | None],
         call: Callable[[PeerId], Awaitable[Stream]],
@@ -73,7 +79,7 @@ class RelayHop:
             with trio.fail_after(ASK_WITHIN_S):
                 asked = await read_message(stream, HopMessage())
         except (RemoteProtocolError, trio.TooSlowError):
-            self._desk.decline(Decline.MALFORMED)
+            self._desk.decline(DeclineReason.MALFORMED)
             raise
         try:
             if asked.type == HopMessage.RESERVE:
@@ -81,15 +87,15 @@ class RelayHop:
             elif asked.type == HopMessage.CONNECT:
                 await self._connect(stream, asked)
             else:
-                raise self._desk.decline(Decline.MALFORMED)
-        except Declined as declined:
+                raise self._desk.decline(DeclineReason.MALFORMED)
+        except ReservationDeclined as declined:
             log.debug("relay.declined", peer=stream.peer, why=declined.reason.value, asked=_name(asked))
             await self._tell(stream, HopMessage(type=HopMessage.STATUS, status=STATUS[declined.reason]))
 
     async def _lend(self, stream: Stream) -> None:
         """A place for who asks: whatever id stands in the message, it is the channel's that counts."""
         if stream.protocol != OWN_HOP and not await self._belongs(stream.peer):
-            raise self._desk.decline(Decline.NOT_ALLOWED)
+            raise self._desk.decline(DeclineReason.NOT_ALLOWED)
         seen = self._seen_at(stream.peer)
         slot = self._desk.reserve(stream.peer, _ip(seen), trio.current_time())
         ttl_s = slot.until - trio.current_time()
@@ -106,17 +112,17 @@ class RelayHop:
         try:
             target = peer_id_text(asked.peer.id)
         except ValueError:
-            raise self._desk.decline(Decline.MALFORMED) from None
+            raise self._desk.decline(DeclineReason.MALFORMED) from None
         if stream.protocol != OWN_HOP and not await self._belongs(stream.peer):
-            raise self._desk.decline(Decline.NOT_ALLOWED)
+            raise self._desk.decline(DeclineReason.NOT_ALLOWED)
         seen = self._seen_at(stream.peer)
         if self._seen_at(target) is None:
             self._desk.release(target)  # its connection is gone
         passage = self._desk.begin(stream.peer, _ip(seen), target, trio.current_time())
-        why: Ended | None = None
+        why: CircuitEnd | None = None
         try:
             other = await self._ring(passage, seen)
-            why = Ended.STOPPED  # unless something else ends it before this node stops
+            why = CircuitEnd.STOPPED  # unless something else ends it before this node stops
             try:
                 answer = HopMessage(
                     type=HopMessage.STATUS, status=OK, peer=_peer(stream.peer, seen), limit=self._limit()
@@ -138,7 +144,7 @@ class RelayHop:
                     seconds=round(trio.current_time() - passage.began, 1),
                 )
 
-    async def _ring(self, passage: Passage, seen: Address | None) -> Stream:
+    async def _ring(self, passage: OpenCircuit, seen: Address | None) -> Stream:
         """Have the called node take the call."""
         try:
             with trio.fail_after(CALL_WITHIN_S):
@@ -150,17 +156,17 @@ class RelayHop:
                     return other
         except (Unreachable, RemoteProtocolError, trio.BrokenResourceError, trio.TooSlowError) as error:
             log.debug("relay.unanswered", target=passage.target, why=str(error))
-        raise self._desk.decline(Decline.TARGET_SILENT)
+        raise self._desk.decline(DeclineReason.TARGET_SILENT)
 
-    async def _splice(self, a: Stream, b: Stream, passage: Passage) -> Ended:
+    async def _splice(self, a: Stream, b: Stream, passage: OpenCircuit) -> CircuitEnd:
         """Pass bytes both ways until one end, or a limit, has had enough."""
-        why = Ended.CLOSED
+        why = CircuitEnd.CLOSED
         self._carries(a)
         self._carries(b)
         with trio.CancelScope() as all_of_it, trio.move_on_at(passage.ends_at) as lifetime:
             finished = 0
 
-            def over(reason: Ended) -> None:
+            def over(reason: CircuitEnd) -> None:
                 nonlocal why
                 why = reason
                 all_of_it.cancel()
@@ -182,9 +188,9 @@ class RelayHop:
                             await sink.send_all(data)
                     await sink.send_eof()
                 except (trio.BrokenResourceError, trio.ClosedResourceError):
-                    return over(Ended.CLOSED)
+                    return over(CircuitEnd.CLOSED)
                 except trio.TooSlowError:
-                    return over(Ended.CLOSED if finished else Ended.IDLE)
+                    return over(CircuitEnd.CLOSED if finished else CircuitEnd.IDLE)
                 finished += 1
                 all_of_it.deadline = min(all_of_it.deadline, trio.current_time() + LAST_WORDS_S)
                 return None
@@ -192,7 +198,7 @@ class RelayHop:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(pump, a, b)
                 nursery.start_soon(pump, b, a)
-        return Ended.TIME if lifetime.cancelled_caught else why
+        return CircuitEnd.TIME if lifetime.cancelled_caught else why
 
     async def _tell(self, stream: Stream, answer: HopMessage) -> None:
         with trio.fail_after(TELL_WITHIN_S):
@@ -219,9 +225,9 @@ async def _is_taken(stream: Stream, call: StopMessage) -> bool:
     return taken
 
 
-async def _end(stream: Stream, why: Ended | None) -> None:
+async def _end(stream: Stream, why: CircuitEnd | None) -> None:
     """Close gently where the two were done, and at once where a limit was reached."""
-    if why is Ended.CLOSED:
+    if why is CircuitEnd.CLOSED:
         await stream.aclose()
     else:
         await stream.reset()

@@ -19,14 +19,14 @@ from protocol.errors import LocalProtocolError, RemoteProtocolError, Unreachable
 from swarm.net.addresses import Address, Circuit, PeerId, circuits, usable
 from swarm.net.identity import peer_id_bytes
 from swarm.net.network import Handler, Path, Reservation, Stream
-from swarm.net.reservations import RelayDesk
+from swarm.net.reservations import RelayReservations
 from swarm.p2p.dialler import NodeHost, NodeSwarm, is_relayed
 from swarm.p2p.stream import NodeStream
 from swarm.p2p.yamux import BoundedYamux
 from swarm.relay.client import RelayClient
 from swarm.relay.hole_punch import Puncher
 from swarm.relay.hop import RelayHop
-from swarm.relay.stop import StopDesk
+from swarm.relay.stop import StopServer
 from swarm.relay.wire import DCUTR, HOP, OWN_HOP, STOP
 
 OWN_PROTOCOLS: Final = "/sark/"
@@ -55,7 +55,7 @@ class Relays(INotifee):
         self._wall = wall
         self._client = RelayClient(swarm, self._open_on, wall)
         self._answering = False
-        self._desk: RelayDesk | None = None
+        self._desk: RelayReservations | None = None
         self._known: OrderedDict[ID, tuple[Circuit, ...]] = OrderedDict()
         self._puncher = Puncher(
             swarm, self._open_on, observed=self.observed, listening=listening, known=self._direct_addresses
@@ -80,7 +80,7 @@ class Relays(INotifee):
         """As the face says; libp2p's errors where there is no way."""
         if not self._answering:
             self._answering = True
-            self._handle(STOP, StopDesk(self._client.holds, self._client.take).serve)
+            self._handle(STOP, StopServer(self._client.holds, self._client.take).serve)
         try:
             return await self._client.reserve(gate, addresses)
         except (RemoteProtocolError, trio.BrokenResourceError) as error:
@@ -106,7 +106,7 @@ class Relays(INotifee):
 
     def serve(
         self,
-        desk: RelayDesk,
+        desk: RelayReservations,
         *,
         seen_at: Callable[[PeerId], Address | None],
         told: Callable[[], Sequence[Address]],

@@ -1,6 +1,6 @@
 """A circuit's two ends: a stream with a gate becomes a raw connection, as a socket is one, and is then secured as one.
 
-`CircuitConn` is that raw connection; `StopDesk` takes the calls that gates pass on to a node which holds places with them.
+`CircuitConn` is that raw connection; `StopServer` takes the calls that gates pass on to a node which holds places with them.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class CircuitConn(IRawConnection):
         return ConnectionType.RELAYED
 
 
-class StopDesk:
+class StopServer:
     """Serves the stop protocol: calls through gates where this node holds a place."""
 
     def __init__(

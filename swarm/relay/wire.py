@@ -24,7 +24,7 @@ from libp2p.relay.circuit_v2.pb.circuit_pb2 import (
 from protocol.errors import RemoteProtocolError
 from protocol.words import Reason
 from swarm.net.network import Stream
-from swarm.net.reservations import Decline
+from swarm.net.reservations import DeclineReason
 
 HOP: Final = "/libp2p/circuit/relay/0.2.0/hop"
 """Spoken with a gate: a place, or a circuit to a peer that holds one."""
@@ -36,17 +36,17 @@ DCUTR: Final = "/libp2p/dcutr"
 MAX_MESSAGE: Final = 4096
 """Bytes; ours are under 1 KiB."""
 
-STATUS: Final[Mapping[Decline, Status.ValueType]] = {
-    Decline.DRAINING: RESERVATION_REFUSED,
-    Decline.NOT_ALLOWED: PERMISSION_DENIED,
-    Decline.RELAYED: PERMISSION_DENIED,
-    Decline.TOO_OFTEN: RESOURCE_LIMIT_EXCEEDED,
-    Decline.FULL: RESOURCE_LIMIT_EXCEEDED,
-    Decline.NETWORK_SHARE: RESOURCE_LIMIT_EXCEEDED,
-    Decline.PEER_SHARE: RESOURCE_LIMIT_EXCEEDED,
-    Decline.NO_RESERVATION: NO_RESERVATION,
-    Decline.TARGET_SILENT: CONNECTION_FAILED,
-    Decline.MALFORMED: MALFORMED_MESSAGE,
+STATUS: Final[Mapping[DeclineReason, Status.ValueType]] = {
+    DeclineReason.DRAINING: RESERVATION_REFUSED,
+    DeclineReason.NOT_ALLOWED: PERMISSION_DENIED,
+    DeclineReason.RELAYED: PERMISSION_DENIED,
+    DeclineReason.TOO_OFTEN: RESOURCE_LIMIT_EXCEEDED,
+    DeclineReason.FULL: RESOURCE_LIMIT_EXCEEDED,
+    DeclineReason.NETWORK_SHARE: RESOURCE_LIMIT_EXCEEDED,
+    DeclineReason.PEER_SHARE: RESOURCE_LIMIT_EXCEEDED,
+    DeclineReason.NO_RESERVATION: NO_RESERVATION,
+    DeclineReason.TARGET_SILENT: CONNECTION_FAILED,
+    DeclineReason.MALFORMED: MALFORMED_MESSAGE,
 }
 REASONS: Final[Mapping[int, tuple[Reason, str]]] = {
     RESERVATION_REFUSED: (Reason.NOT_SERVING, "it is about to stop"),

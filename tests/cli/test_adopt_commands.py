@@ -11,7 +11,7 @@ from protocol.errors import CampaignError, NotPermitted
 from protocol.values.requirement import Requirement
 from protocol.values.task import Measure, Model, Task, Timeouts
 from protocol.words import Role
-from scheduler.adoption.remote import Speaks
+from scheduler.adoption.remote import CurrentLeader
 from scheduler.adoption.token import Handover, passed_on, write_handover
 from scheduler.cli.adopt import already_here
 from scheduler.store.rows import NewCampaign
@@ -77,12 +77,12 @@ def adopted(home: Home, owner: Identity = ANN) -> Store:
     return store
 
 
-def speaks(lasts_s: float) -> Speaks:
+def speaks(lasts_s: float) -> CurrentLeader:
     """Bob, with a token of Ann's."""
     now = time.time()
     made = passed_on(ANN, (), BOB.peer_id, CAMPAIGN, own=True, lasts_s=lasts_s, now=now)
     held = [Credential(one.issuer, one.token, "", now + lasts_s, CAMPAIGN) for one in made]
-    return Speaks(BOB, ANN.peer_id, held, own=False)
+    return CurrentLeader(BOB, ANN.peer_id, held, own=False)
 
 
 def test_a_newer_token_for_a_campaign_that_is_here_is_kept_in_place_of_the_old_one(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from node.device.calibration import Enrolment, MicroFound, keep
+from node.device.calibration import Calibration, MicroFigures, keep
 from swarm.base.home import Home
 from tests.cli.conftest import Typed
 
@@ -33,13 +33,13 @@ def test_doctor_goes_on_where_the_key_is_damaged_and_says_so(typed: Typed) -> No
 def test_a_device_that_is_enrolled_is_not_measured_again_and_info_and_doctor_show_it(typed: Typed) -> None:
     before = json.loads(typed("info", "--json").out)
     assert before["enrolment"] is None
-    found = Enrolment(
+    found = Calibration(
         fingerprint=before["fingerprint"],
         at=1.0,
         timer_ns=41,
         floors={"CPU (ONNX)": 9},
         micro=(
-            MicroFound(
+            MicroFigures(
                 device="a processor",
                 backend="numpy",
                 threads=2,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import psutil
 
-from drivers.contract.base import Event, Limits, Loaded, Progressed, WorkOrder
+from drivers.contract.base import Event, Limits, LoadReport, ProgressReport, WorkOrder
 from drivers.launch.launch import Zygote, measure
 from drivers.testing.fake import UNIT
 
@@ -56,9 +56,9 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = GONE_S
 def told(events: list[Event]) -> list[str]:
     """What came, without progress; loads by their kind."""
     return [
-        str(event.kind) if isinstance(event, Loaded) else type(event).__name__
+        str(event.kind) if isinstance(event, LoadReport) else type(event).__name__
         for event in events
-        if not isinstance(event, Progressed)
+        if not isinstance(event, ProgressReport)
     ]
 
 

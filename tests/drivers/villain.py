@@ -22,7 +22,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from drivers.contract.base import Checked, Described, Event, Found, Loaded, Measured, UnitInfo, WorkOrder
+from drivers.contract.base import (
+    CheckReport,
+    Event,
+    LoadReport,
+    MeasureReport,
+    ModelDescription,
+    RunFindings,
+    UnitInfo,
+    WorkOrder,
+)
 from drivers.launch import zygote
 from drivers.sandbox import seccomp
 from drivers.sandbox.rlimits import Tier
@@ -339,21 +348,21 @@ class Villain:
 
     def load_only(self, order: WorkOrder) -> Iterator[Event]:
         Path(order.model).read_bytes()
-        yield Loaded(1, None, None)
+        yield LoadReport(1, None, None)
 
     def run(self, order: WorkOrder) -> Iterator[Event]:
         told = json.loads(Path(order.model).read_bytes()) | {"model": order.model}
         yield from self.load_only(order)
-        yield Described("CPU (Villain)", self.name, "", (), 1, {}, {}, 0)
+        yield ModelDescription("CPU (Villain)", self.name, "", (), 1, {}, {}, 0)
         if told.get("do"):
             deeds(told)[told["do"]]()
-        yield Measured((1,) * order.runs, (), 0.0, 0.0, None, 0, None)
+        yield MeasureReport((1,) * order.runs, (), 0.0, 0.0, None, 0, None)
         acts = tries(told)
         if told.get("try"):
-            yield Found(
+            yield RunFindings(
                 {f"act_{place}": float(_worked(acts[name])) for place, name in enumerate(told["try"])}
             )
-        yield Checked(None, "", None, None, "nothing to compare with")
+        yield CheckReport(None, "", None, None, "nothing to compare with")
 
 
 if __name__ == "__main__":

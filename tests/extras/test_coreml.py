@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from drivers.contract.base import Checked, Described, Limits, Unfit, WorkOrder, WrongUnit
+from drivers.contract.base import CheckReport, Limits, ModelDescription, Unfit, WorkOrder, WrongUnit
 from drivers.coreml.driver import CoreMLDriver, private_name, tiny
 from drivers.coreml.spec import inputs_of, refuse_custom
 from drivers.coreml.units import UNITS, compute_unit
@@ -124,7 +124,7 @@ def test_an_order_for_a_mac_gets_as_far_as_coreml_itself(
         warnings.simplefilter("ignore")
         if MAC:
             events = list(driver.run(order))
-            assert {Described, Checked} <= {type(event) for event in events}
+            assert {ModelDescription, CheckReport} <= {type(event) for event in events}
         else:
             # coremltools' own last word: everything before it, the load included, was done by it
             with pytest.raises(Exception, match="only supported on macOS"):

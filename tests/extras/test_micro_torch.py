@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from drivers.contract.base import Crashed, Unfit
-from drivers.micro.micro import MIB, Plan, check_product, run_micro
+from drivers.micro.micro import MIB, MicroPlan, check_product, run_micro
 from drivers.micro.on_torch import make_product, measure
 
-TINY = Plan(sizes=(MIB,), gemm=(16, 64), block_s=0.001, blocks=2, spread=0.5, total_s=4.0)
+TINY = MicroPlan(sizes=(MIB,), gemm=(16, 64), block_s=0.001, blocks=2, spread=0.5, total_s=4.0)
 
 
 def test_sizes_and_precisions_have_figures_of_their_own() -> None:

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from drivers.contract.base import (
-    Checked,
-    Described,
+    CheckReport,
     Event,
     Limits,
-    Loaded,
     LoadKind,
-    Measured,
+    LoadReport,
+    MeasureReport,
+    ModelDescription,
     Unfit,
     WorkOrder,
     WrongUnit,
@@ -58,14 +58,14 @@ def test_every_format_of_one_network_runs_and_gives_the_same_answer(
             inputs = {"input": "float32[2, 8]"}
         dims = {"input[0]": 2, "s77": 2, "batch": 2}
         events = run(torch_models[name], torch_zygote, inputs=inputs, dims=dims)
-        described, checked = one(events, Described), one(events, Checked)
+        described, checked = one(events, ModelDescription), one(events, CheckReport)
         assert described.unit == CPU
         assert described.providers == ("cpu",)
         assert described.threads == 1
         assert list(described.shapes.values()) == [(2, 8)]
         assert checked.agrees is True
-        assert sum(len(each.samples_ns) for each in events if isinstance(each, Measured)) == 8
-        kinds = {each.kind for each in events if isinstance(each, Loaded)}
+        assert sum(len(each.samples_ns) for each in events if isinstance(each, MeasureReport)) == 8
+        kinds = {each.kind for each in events if isinstance(each, LoadReport)}
         assert LoadKind.WARM in kinds
         hashes.add((next(iter(described.shapes)), checked.output_sha256))
     assert len({sha for name, sha in hashes if name == "input"}) == 1
@@ -76,7 +76,7 @@ def test_every_format_of_one_network_runs_and_gives_the_same_answer(
 def test_other_floating_types_are_checked_against_more_digits(
     torch_models: dict[str, Path], torch_zygote: Zygote, dtype: str
 ) -> None:
-    checked = one(run(torch_models[f"{dtype}.safetensors"], torch_zygote), Checked)
+    checked = one(run(torch_models[f"{dtype}.safetensors"], torch_zygote), CheckReport)
     assert checked.agrees is True
     assert checked.tolerance == (1e-6 if dtype == "float64" else 2e-2)
 
@@ -99,7 +99,7 @@ def test_programs_are_refused_from_strangers_whatever_they_are_called(
 
 
 def test_a_strangers_declared_network_runs(torch_models: dict[str, Path], torch_zygote: Zygote) -> None:
-    assert one(run(torch_models["folder"], torch_zygote, trusted=False), Checked).agrees is True
+    assert one(run(torch_models["folder"], torch_zygote, trusted=False), CheckReport).agrees is True
 
 
 def test_a_torchscript_model_wants_its_inputs_declared(
@@ -123,8 +123,8 @@ def test_a_gpu_that_is_not_there_is_never_replaced(
             run(torch_models["folder"], torch_zygote, unit="GPU (Torch)")
     else:
         events = run(torch_models["folder"], torch_zygote, unit="GPU (Torch)")
-        assert one(events, Described).providers[0].startswith(("cuda: ", "rocm: "))
-        assert one(events, Checked).agrees is True
+        assert one(events, ModelDescription).providers[0].startswith(("cuda: ", "rocm: "))
+        assert one(events, CheckReport).agrees is True
 
 
 def test_sample_inputs_that_would_be_unpickled_without_restraint_are_refused(
@@ -170,5 +170,5 @@ def test_declared_weights_are_those_that_torch_builds(
     save_file(state, tmp_path / "w.safetensors")
     (tmp_path / "model.json").write_text(json.dumps(told))
     events = run(tmp_path, torch_zygote, trusted=False)
-    assert one(events, Checked).agrees is True
-    assert len(one(events, Described).shapes["x"]) == len(declaration.input_shape())
+    assert one(events, CheckReport).agrees is True
+    assert len(one(events, ModelDescription).shapes["x"]) == len(declaration.input_shape())

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import trio
 
-from gate.admission.enrolment import Enrolment
+from gate.admission.enrolment import PoolEnrolment
 from gate.admission.tickets import give_ticket
-from protocol.messages.index import Refused
-from protocol.messages.pool import Enrol, Enrolled, PoolManifest
+from protocol.messages.index import RefusedMessage
+from protocol.messages.pool import Enrolled, EnrolRequest, PoolManifest
 from protocol.values.advert import Advert
 from protocol.words import Role
 from swarm.base.home import Home
@@ -79,9 +79,9 @@ class Field:
         return tuple(f"{address}/p2p/{self.gate.peer}" for address in self.gate.network.addresses)
 
     async def start_gate(self) -> Node:
-        enrolment = Enrolment(self.gate_home, wall)
+        enrolment = PoolEnrolment(self.gate_home, wall)
 
-        async def enrol(peer: str, message: Enrol) -> Enrolled | Refused:
+        async def enrol(peer: str, message: EnrolRequest) -> Enrolled | RefusedMessage:
             self.enrolled.append(peer)
             return enrolment(peer, message)
 

@@ -5,39 +5,39 @@ from __future__ import annotations
 import trio
 import trio.testing
 
-from gate.draining import Over, Stops, drain
+from gate.draining import DrainEnd, DrainSignals, drain
 from swarm.join.enter import END_OF_INPUT
-from swarm.net.reservations import Decline, Declined, Ended, RelayDesk
+from swarm.net.reservations import CircuitEnd, DeclineReason, RelayReservations, ReservationDeclined
 
 GRACE_S = 30.0
 BEHIND, CALLER, LATE = "behind", "caller", "late"
 
 
-def busy_desk() -> RelayDesk:
+def busy_desk() -> RelayReservations:
     """A gate through which `CALLER` speaks with `BEHIND`."""
-    desk = RelayDesk()
+    desk = RelayReservations()
     desk.reserve(BEHIND, "192.0.2.1", trio.current_time())
     desk.begin(CALLER, "192.0.2.2", BEHIND, trio.current_time())
     return desk
 
 
-def circuits(desk: RelayDesk) -> int:
+def circuits(desk: RelayReservations) -> int:
     return len(desk.snapshot(trio.current_time()).passages)
 
 
 async def test_a_gate_through_which_nothing_goes_ends_at_once(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    desk = RelayDesk()
+    desk = RelayReservations()
     desk.reserve(BEHIND, "192.0.2.1", 0.0)  # a place alone holds nobody up: it can be had elsewhere
     began = trio.current_time()
-    assert await drain(desk, lambda: circuits(desk), GRACE_S, trio.Event()) is Over.IDLE
+    assert await drain(desk, lambda: circuits(desk), GRACE_S, trio.Event()) is DrainEnd.IDLE
     assert trio.current_time() == began
 
 
 async def test_what_runs_may_go_on_until_the_grace_is_over(autojump_clock: trio.testing.MockClock) -> None:
     desk, began = busy_desk(), trio.current_time()
-    assert await drain(desk, lambda: circuits(desk), GRACE_S, trio.Event()) is Over.GRACE
+    assert await drain(desk, lambda: circuits(desk), GRACE_S, trio.Event()) is DrainEnd.GRACE
     assert trio.current_time() - began == GRACE_S
 
 
@@ -49,19 +49,19 @@ async def test_it_ends_as_soon_as_the_last_circuit_has(autojump_clock: trio.test
 
     async def speak() -> None:
         await trio.sleep(3)
-        desk.end(other, Ended.CLOSED)
+        desk.end(other, CircuitEnd.CLOSED)
         await trio.sleep(4)
-        desk.end(passage, Ended.CLOSED)
+        desk.end(passage, CircuitEnd.CLOSED)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(speak)
-        assert await drain(desk, lambda: circuits(desk), GRACE_S, trio.Event()) is Over.IDLE
+        assert await drain(desk, lambda: circuits(desk), GRACE_S, trio.Event()) is DrainEnd.IDLE
     assert 7 <= trio.current_time() - began < 8
 
 
 async def test_while_it_drains_it_lends_nothing_new(autojump_clock: trio.testing.MockClock) -> None:
     desk = busy_desk()
-    refused: list[Decline] = []
+    refused: list[DeclineReason] = []
 
     async def come_late() -> None:
         await trio.sleep(1)
@@ -71,17 +71,17 @@ async def test_while_it_drains_it_lends_nothing_new(autojump_clock: trio.testing
         ):
             try:
                 ask()
-            except Declined as no:
-                refused.append(Decline(str(no)))
+            except ReservationDeclined as no:
+                refused.append(DeclineReason(str(no)))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(come_late)
         await drain(desk, lambda: circuits(desk), 5.0, trio.Event())
-    assert refused == [Decline.DRAINING, Decline.DRAINING]
+    assert refused == [DeclineReason.DRAINING, DeclineReason.DRAINING]
 
 
 async def test_told_again_it_ends_at_once(autojump_clock: trio.testing.MockClock) -> None:
-    desk, stops, began = busy_desk(), Stops(), trio.current_time()
+    desk, stops, began = busy_desk(), DrainSignals(), trio.current_time()
 
     async def impatient() -> None:
         stops.asked("SIGINT")
@@ -91,18 +91,18 @@ async def test_told_again_it_ends_at_once(autojump_clock: trio.testing.MockClock
     async with trio.open_nursery() as nursery:
         nursery.start_soon(impatient)
         await stops.first.wait()
-        assert await drain(desk, lambda: circuits(desk), GRACE_S, stops.again) is Over.AGAIN
+        assert await drain(desk, lambda: circuits(desk), GRACE_S, stops.again) is DrainEnd.AGAIN
     assert trio.current_time() - began == 2
     assert stops.name == "SIGINT"
 
 
 async def test_without_a_grace_nothing_is_waited_for(autojump_clock: trio.testing.MockClock) -> None:
     desk = busy_desk()
-    assert await drain(desk, lambda: circuits(desk), 0.0, trio.Event()) is Over.GRACE
+    assert await drain(desk, lambda: circuits(desk), 0.0, trio.Event()) is DrainEnd.GRACE
 
 
 def test_the_first_request_names_itself_and_the_second_is_another() -> None:
-    stops = Stops()
+    stops = DrainSignals()
     stops.asked("SIGTERM")
     assert (stops.name, stops.first.is_set(), stops.again.is_set()) == ("SIGTERM", True, False)
     stops.asked("SIGTERM")
@@ -110,7 +110,7 @@ def test_the_first_request_names_itself_and_the_second_is_another() -> None:
 
 
 def test_the_end_of_input_is_final() -> None:
-    stops = Stops()
+    stops = DrainSignals()
     stops.asked(END_OF_INPUT)
     assert stops.first.is_set()
     assert stops.again.is_set()

@@ -20,7 +20,7 @@ import yaml
 import sark
 from gate.settings import GateSettings
 from gate.status.metrics import page_of
-from protocol.messages.gate import GateStanding, RelayCaps
+from protocol.messages.gate import GateSnapshot, RelayCaps
 from swarm.base.settings import RoleSettings
 from swarm.net.reservations import RelayLimits
 
@@ -130,7 +130,7 @@ def metrics() -> set[str]:
     """The names of all metrics of our own."""
     limits = RelayLimits()
     caps = RelayCaps(**{name: getattr(limits, name) for name in RelayCaps.model_fields})
-    standing = GateStanding(
+    standing = GateSnapshot(
         version="1",
         incarnation=1,
         uptime_s=1.0,

@@ -14,11 +14,11 @@ from gate.service import full_addresses, run_gate
 from gate.settings import GateSettings
 from gate.status.visit import be_let_in, tell_swarm
 from protocol.errors import NotPermitted
-from protocol.messages.index import Refused
-from protocol.messages.pool import Enrol, Latest, Nothing
+from protocol.messages.index import RefusedMessage
+from protocol.messages.pool import AskManifest, EnrolRequest, NoManifest
 from protocol.words import Role
 from swarm.base.home import Home
-from swarm.join.enter import Here
+from swarm.join.enter import Entered
 from swarm.join.host import open_host
 from swarm.net.identity import Identity, load_or_create
 from swarm.pools.client import pool_links
@@ -31,7 +31,7 @@ SETTINGS = GateSettings(listen=("/ip4/127.0.0.1/tcp/0",))
 async def test_a_gate_lets_in_by_ticket_until_that_is_taken_back(tmp_path: Path) -> None:
     home, guest = Home.at(tmp_path / "owner"), Home.at(tmp_path / "guest")
     async with trio.open_nursery() as nursery:
-        here: Here = await nursery.start(run_gate, home, SETTINGS)
+        here: Entered = await nursery.start(run_gate, home, SETTINGS)
         gates = full_addresses(here)
         pool = create_pool(home, "lab")  # made while the gate runs
         now = time.time()
@@ -72,15 +72,18 @@ async def test_a_stranger_gets_nothing_at_a_gate(tmp_path: Path) -> None:
     home = Home.at(tmp_path / "owner")
     pool = create_pool(home, "lab")
     async with trio.open_nursery() as nursery:
-        here: Here = await nursery.start(run_gate, home, SETTINGS)
+        here: Entered = await nursery.start(run_gate, home, SETTINGS)
         async with open_host(
             Identity.fresh(), bootstrap=full_addresses(here), server=False, rng=random.Random()
         ) as network:
             links = pool_links(network, nursery)
             where = here.network.addresses
-            message = Enrol(pool=pool.id, token=b"anything", role=Role.SUBMIT, name="stranger")
+            message = EnrolRequest(pool=pool.id, token=b"anything", role=Role.SUBMIT, name="stranger")
             answer = await links.call(here.identity.peer_id, where, message)
-            assert isinstance(answer, Refused)
-            assert await links.call(here.identity.peer_id, where, Latest(pool=network.peer_id)) == Nothing()
+            assert isinstance(answer, RefusedMessage)
+            assert (
+                await links.call(here.identity.peer_id, where, AskManifest(pool=network.peer_id))
+                == NoManifest()
+            )
         assert pool.manifest().members == ()
         nursery.cancel_scope.cancel()

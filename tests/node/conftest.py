@@ -16,32 +16,42 @@ import trio
 
 from drivers.contract.base import (
     Cancelled,
-    Checked,
+    CheckReport,
     Crashed,
-    Described,
     Event,
     Limits,
-    Loaded,
-    Measured,
+    LoadReport,
+    MeasureReport,
+    ModelDescription,
     Phase,
-    Progressed,
+    ProgressReport,
     WorkOrder,
 )
 from node.device.lock import DeviceLock
 from node.device.probe import Profile
-from node.serve.dependencies import Parts
-from node.serve.owner_control import Pause, Senses
+from node.serve.dependencies import WorkerParts
+from node.serve.owner_control import OwnerSenses, Pause
 from node.serve.service import Worker, run_worker
 from node.settings.settings import WorkerSettings
 from node.store.cache import ModelCache
 from node.store.outbox import Outbox
-from protocol.messages.work import WORK, Accepted, Commit, Held, Preempt, Progress, Ready, Result, Start
+from protocol.messages.work import (
+    WORK,
+    Accepted,
+    Commit,
+    CommitReply,
+    Preempt,
+    Progress,
+    Ready,
+    Result,
+    Start,
+)
 from protocol.values.advert import Advert, UnitOffer
 from protocol.values.record import Record, read_record, record_message
 from protocol.values.requirement import Requirement
 from protocol.values.task import Measure, Model, Task, Timeouts, task_body, task_message
 from protocol.wire.base import Message
-from protocol.words import Family
+from protocol.words import ProtocolId
 from swarm.blobs.client import serve_blobs
 from swarm.memory.network import MemoryNetwork, MemorySwarm
 from swarm.net.identity import Identity, verify
@@ -80,23 +90,23 @@ class Script:
     dead: bool = False
 
     def events(self) -> Iterator[Event]:
-        yield Progressed(Phase.LOAD)
-        yield Loaded(5_000_000, 100, 200)
+        yield ProgressReport(Phase.LOAD)
+        yield LoadReport(5_000_000, 100, 200)
         while not self.go.wait(0.002):
             if self.killed.is_set():
                 self.dead = True
                 raise Cancelled("the run was cancelled")
         if self.failure is not None:
             raise self.failure
-        yield Described(
+        yield ModelDescription(
             self.unit, "onnx", "onnxruntime 1", ("CPUExecutionProvider",), 2, {"x": (1, 2)}, {"x": "f"}, 0
         )
-        yield Progressed(Phase.RUN, 1, self.order.runs)
+        yield ProgressReport(Phase.RUN, 1, self.order.runs)
         runs = self.order.runs
         noise = random.Random(1)
         samples = tuple(noise.randrange(10**9) if self.noisy else 1_000 + run for run in range(runs))
-        yield Measured(samples, (5_000,), 0.1, 0.2, 300, 40, 0)
-        yield Checked(self.agrees, "0" * 64, 0.0, 1e-4, "" if self.agrees else "output 0 is NaN")
+        yield MeasureReport(samples, (5_000,), 0.1, 0.2, 300, 40, 0)
+        yield CheckReport(self.agrees, "0" * 64, 0.0, 1e-4, "" if self.agrees else "output 0 is NaN")
 
     def kill(self) -> None:
         self.killed.set()
@@ -148,7 +158,7 @@ class Hand:
         serve_blobs(network, lambda peer, sha256: self.content)
 
     async def link(self, worker: MemoryNetwork, nursery: trio.Nursery) -> Link:
-        stream = await self.network.open(worker.peer_id, Family.WORK, worker.addresses)
+        stream = await self.network.open(worker.peer_id, ProtocolId.WORK, worker.addresses)
         link = Link(stream, WORK, self._answer)
         await nursery.start(link.run)
         return link
@@ -207,9 +217,9 @@ class Hand:
         return record
 
 
-def held(answer: Any) -> Held:
+def held(answer: Any) -> CommitReply:
     """What a Granted or Queued is renewed by."""
-    return Held(lease=answer.lease, fence=answer.fence)
+    return CommitReply(lease=answer.lease, fence=answer.fence)
 
 
 class World:
@@ -235,7 +245,7 @@ class World:
         self.ann = self.scheduler()
         self.held = held
         self.crash = Crashed
-        self.parts: Parts
+        self.parts: WorkerParts
         self.network: MemoryNetwork
         self._worker: trio.CancelScope
 
@@ -248,7 +258,7 @@ class World:
         """The worker, or its next life: same key, same folder, next incarnation."""
         self.incarnation += 1
         self.network = self.swarm.node(Identity.from_seed(1))
-        self.parts = Parts(
+        self.parts = WorkerParts(
             profile=profile(),
             incarnation=self.incarnation,
             owners={self.ann.identity.peer_id, *self.owners},
@@ -263,7 +273,7 @@ class World:
             version="0.1",
             pools=self.pools,
             pause=Pause(self.folder / "paused"),
-            senses=Senses(lambda: self.local, lambda: self.on_battery),
+            senses=OwnerSenses(lambda: self.local, lambda: self.on_battery),
         )
         self._worker = trio.CancelScope()
         return await self.nursery.start(self._run, WorkerSettings(**settings))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from node.capacity.allocations import Wanted
+from node.capacity.allocations import SlotRequest
 from node.capacity.ledger import Ledger
-from protocol.messages.work import Granted, Held, Queued
+from protocol.messages.work import CommitReply, Granted, Queued
 from protocol.values.requirement import Requirement
 from protocol.values.task import Measure, Model, Task, Timeouts
 
@@ -32,7 +32,7 @@ def want(
     queue_s: float = 1e6,
     key_of: int = 1,
     **changes: Any,
-) -> Wanted:
+) -> SlotRequest:
     """The first attempt at one of its tasks."""
     campaign = campaign_of(peer, principal)
     task = Task(
@@ -45,7 +45,7 @@ def want(
         measure=Measure(),
         timeouts=Timeouts(queue_s=queue_s),
     )
-    return Wanted(
+    return SlotRequest(
         peer=peer,
         principal=principal or peer,
         key=f"{task.task}/{key_of}",
@@ -59,10 +59,10 @@ def want(
     )
 
 
-def held(answer: object) -> Held:
+def held(answer: object) -> CommitReply:
     """What it is renewed by."""
     assert isinstance(answer, (Granted, Queued))
-    return Held(lease=answer.lease, fence=answer.fence)
+    return CommitReply(lease=answer.lease, fence=answer.fence)
 
 
 def linked(*peers: str, **settings: Any) -> Ledger:

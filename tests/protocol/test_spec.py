@@ -6,7 +6,7 @@ from pathlib import Path
 
 import protocol
 from protocol.spec import SECTIONS, VOCABULARIES, render
-from protocol.words import Family
+from protocol.words import ProtocolId
 
 PAGE = Path(next(iter(protocol.__path__))) / "SPEC.md"
 GLOSSARY = PAGE.with_name("GLOSSARY.md")
@@ -31,7 +31,7 @@ def test_rendering_shows_a_change_of_the_code() -> None:
 
 
 def test_every_family_has_a_vocabulary_and_no_type_is_used_twice() -> None:
-    assert set(VOCABULARIES) == set(Family)
+    assert set(VOCABULARIES) == set(ProtocolId)
     for vocabulary in VOCABULARIES.values():
         assert len(set(vocabulary.types())) == len(vocabulary.messages)
 

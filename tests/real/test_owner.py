@@ -9,25 +9,25 @@ import trio
 from protocol.messages.work import (
     WORK,
     Action,
-    Adopt,
+    AdoptRequest,
     Cancel,
     Commit,
+    CommitReply,
     Control,
     Denied,
-    Held,
-    Look,
-    Present,
+    ListLeases,
     Probe,
     Release,
     Renew,
     Shape,
-    Status,
+    ShowCredentials,
+    StatusRequest,
 )
 from protocol.values.lease import Fence
 from protocol.values.requirement import Requirement
 from protocol.values.task import Measure, Model, Task, Timeouts, task_body, task_message
 from protocol.wire.base import Message
-from protocol.words import Family, Reason, Right
+from protocol.words import ProtocolId, Reason, Right
 from swarm.join.host import open_host
 from swarm.join.known_gates import left_addresses
 from swarm.net.identity import Identity, load_or_create
@@ -75,7 +75,7 @@ async def _everything(me: Identity, lab: Lab) -> dict[str, Message]:
     """Each verb, with forged and self-made permissions shown before and between."""
     home = lab.home("one")
     worker = load_or_create(home.key("worker")).peer_id
-    held = (Held(lease="l-1", fence=Fence(incarnation=1, number=1)),)
+    held = (CommitReply(lease="l-1", fence=Fence(incarnation=1, number=1)),)
     task = Task(
         campaign="c-1",
         task="c-1/1",
@@ -91,20 +91,20 @@ async def _everything(me: Identity, lab: Lab) -> dict[str, Message]:
     own = issue(me, me.peer_id, Grant(frozenset(Right), lasts_s=3e8), now=now)
     shape = Shape(unit=task.unit, requirement=Requirement(), model="a" * 64, size=1)
     verbs: tuple[Message, ...] = (
-        Present(issuer=me.peer_id, token=own),
-        Present(issuer=lab.peer("ada"), token=own),
+        ShowCredentials(issuer=me.peer_id, token=own),
+        ShowCredentials(issuer=lab.peer("ada"), token=own),
         Probe(campaign="c-1", shapes=(shape,)),
         Commit(key="k", attempt=1, epoch=1, task=body, signature=me.sign(task_message(body))),
         Renew(held=held),
         Cancel(held=held),
         Release(held=held),
-        Adopt(campaign="c-1", epoch=9),
-        Look(campaign="c-1"),
+        AdoptRequest(campaign="c-1", epoch=9),
+        ListLeases(campaign="c-1"),
         Control(action=Action.DRAIN, now=True),
-        Status(),
+        StatusRequest(),
     )
     async with open_host(me, server=False) as network, trio.open_nursery() as nursery:
-        links = Links(network, Family.WORK, WORK, nursery)
+        links = Links(network, ProtocolId.WORK, WORK, nursery)
         addresses = left_addresses(home.worker_file)
         answers = {
             f"{number} {type(verb).__name__}": await links.call(worker, addresses, verb)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from results.report.facts import gather
-from scheduler.output.render import Form, render
+from scheduler.output.render import ReportFormat, render
 from tests.scheduler.report_parts import complete, failed
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -26,7 +26,7 @@ def test_a_report_is_quiet_and_fits(tmp_path: Path, width: int) -> None:
     ]
     report = gather(results, campaign="c-ab23cd45", title=HOSTILE, written=1.7e9, version="0.1.0")
     file = tmp_path / "report.html"
-    file.write_text(render(report, Form.HTML), encoding="utf-8")
+    file.write_text(render(report, ReportFormat.HTML), encoding="utf-8")
     said: list[str] = []
     with driver.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])

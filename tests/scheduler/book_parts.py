@@ -10,13 +10,13 @@ from protocol.messages.work import Progress, Quote
 from protocol.values.advert import Advert, UnitOffer
 from protocol.values.attempt import TaskEvent
 from protocol.values.lease import Fence
-from protocol.values.record import DeviceFacts, Ran, Record, Timing, pack_samples
+from protocol.values.record import DeviceFacts, Record, RunFacts, Timing, pack_samples
 from protocol.values.requirement import Requirement, parse_clause
 from protocol.values.task import Measure, Model, Task, Timeouts
-from protocol.words import Outcome, Phase, Reason, WorkerState
+from protocol.words import Phase, Reason, RunOutcome, WorkerState
 from scheduler.core.commands import CommitTo, Discover, Order
-from scheduler.core.scheduler import Book
-from scheduler.core.state import Entry, Terms
+from scheduler.core.scheduler import SchedulerState
+from scheduler.core.state import TaskEntry, TaskLimits
 from swarm.net.identity import Identity
 
 UNIT = "CPU (ONNX)"
@@ -57,7 +57,7 @@ def quote(
     return Quote(incarnation=incarnation, ledger=1, state=state, free=free, queue=queue)
 
 
-def a_record(book: Book, task: str, **changes: object) -> Record:
+def a_record(book: SchedulerState, task: str, **changes: object) -> Record:
     entry = book.entries[task]
     values: dict[str, object] = {
         "campaign": entry.task.campaign,
@@ -67,9 +67,9 @@ def a_record(book: Book, task: str, **changes: object) -> Record:
         "worker": entry.worker,
         "task_sha256": SHA,
         "model_sha256": SHA,
-        "outcome": Outcome.COMPLETE,
+        "outcome": RunOutcome.COMPLETE,
         "device": DeviceFacts(device="d", name="w"),
-        "ran": Ran(unit=UNIT, driver="x", runtime="r"),
+        "ran": RunFacts(unit=UNIT, driver="x", runtime="r"),
         "timings": (Timing(samples=pack_samples([1]), warmup=pack_samples([]), cpu_s=0, wall_s=0),),
     }
     return Record.model_validate({**values, **changes})
@@ -83,12 +83,12 @@ class Story:
     """A book with tasks and workers, told quickly."""
 
     def __init__(self, tasks: int = 1, workers: int = 1, *, looks: bool = True, **terms: object) -> None:
-        self.book = Book(random.Random(1))
+        self.book = SchedulerState(random.Random(1))
         self.now = 100.0
         values: dict[str, object] = {"campaign": "c-one", **terms}
         self.orders = self.book.add(
-            Terms(**values),  # type: ignore[arg-type]
-            [Entry(a_task(n)) for n in range(1, tasks + 1)],
+            TaskLimits(**values),  # type: ignore[arg-type]
+            [TaskEntry(a_task(n)) for n in range(1, tasks + 1)],
             self.now,
         )
         self.need = of(self.orders, Discover)[0].need if looks else ""
@@ -143,7 +143,7 @@ class Story:
 
     def fail(self, task: str, reason: Reason, *, permanent: bool = False) -> tuple[TaskEvent, list[Order]]:
         record = a_record(
-            self.book, task, outcome=Outcome.FAILED, reason=reason, permanent=permanent, timings=()
+            self.book, task, outcome=RunOutcome.FAILED, reason=reason, permanent=permanent, timings=()
         )
         event, why, _ = self.book.judge(record)
         return event, self.tell(self.book.settled(task, event, why, self.now, permanent=permanent))

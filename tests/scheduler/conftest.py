@@ -19,19 +19,20 @@ from protocol.errors import Unreachable
 from protocol.messages.work import (
     WORK,
     Accepted,
-    Adopt,
-    Adopted,
+    AdoptReply,
+    AdoptRequest,
     Cancel,
     Commit,
+    CommitReply,
     Denied,
     Granted,
-    Held,
+    LeaseLost,
     LiveLease,
-    Lost,
     Preempt,
     Probe,
     Progress,
     Queued,
+    QueuedLease,
     Quote,
     Ready,
     Release,
@@ -42,7 +43,6 @@ from protocol.messages.work import (
     Stale,
     Start,
     Stopped,
-    Waiting,
 )
 from protocol.signed.advert import SignedAdvert
 from protocol.values.advert import Advert, UnitOffer
@@ -52,8 +52,8 @@ from protocol.values.match import match
 from protocol.values.record import (
     DeviceFacts,
     LoadSample,
-    Ran,
     Record,
+    RunFacts,
     Timing,
     pack_samples,
     record_body,
@@ -62,7 +62,7 @@ from protocol.values.record import (
 from protocol.values.requirement import Requirement, parse_clause
 from protocol.values.task import Measure, Model, Task, Timeouts, read_task, task_body, task_message
 from protocol.wire.base import MAX_INLINE, Message
-from protocol.words import Family, Outcome, Phase, Reason, WorkerState
+from protocol.words import Phase, ProtocolId, Reason, RunOutcome, WorkerState
 from scheduler.run.service import run_scheduler
 from scheduler.store.backend import Place as StorePlace
 from scheduler.store.backend import ServerPlace, server_url
@@ -143,7 +143,7 @@ class FakeWorker:
         self.work = trio.Event()
         self.network: MemoryNetwork = self.swarm.node(self.identity)
         self.advert = self.advert.model_copy(update={"addresses": self.network.addresses})
-        serve_links(self.network, Family.WORK, WORK, self.answer, opened=self.opened)
+        serve_links(self.network, ProtocolId.WORK, WORK, self.answer, opened=self.opened)
 
     def die(self) -> None:
         self.swarm.kill(self.peer)
@@ -221,9 +221,9 @@ class FakeWorker:
             "worker": self.peer,
             "task_sha256": hashlib.sha256(place.body).hexdigest(),
             "model_sha256": place.task.model.sha256,
-            "outcome": Outcome.COMPLETE,
+            "outcome": RunOutcome.COMPLETE,
             "device": DeviceFacts(device=self.advert.device, name=self.name),
-            "ran": Ran(unit=UNIT, driver="fake", runtime="fake 1"),
+            "ran": RunFacts(unit=UNIT, driver="fake", runtime="fake 1"),
             "loads": (LoadSample(ns=1000),) * place.task.measure.loads,
             "timings": (
                 Timing(
@@ -282,17 +282,17 @@ class FakeWorker:
                 return self.deny or self.quote(len(message.shapes))
             case Commit():
                 return self.deny or self.stale or self.take(link, message)
-            case Renew() | Adopt() if self.stale is not None:
+            case Renew() | AdoptRequest() if self.stale is not None:
                 return self.stale
-            case Adopt() if self.lost_to is not None:
+            case AdoptRequest() if self.lost_to is not None:
                 return self.lost_to
             case Renew() if self.lost_to is not None:
-                lost = tuple(Lost(lease=h.lease, reason=Reason.STALE_EPOCH) for h in message.held)
+                lost = tuple(LeaseLost(lease=h.lease, reason=Reason.STALE_EPOCH) for h in message.held)
                 return Renewed(incarnation=self.incarnation, state=self.quote().state, lost=lost)
             case Renew():
                 known = tuple(held.lease for held in message.held if held.lease in self.places)
                 lost = tuple(
-                    Lost(
+                    LeaseLost(
                         lease=h.lease,
                         reason=Reason.PREEMPTED if h.lease in self.preempted else Reason.UNKNOWN,
                     )
@@ -306,15 +306,15 @@ class FakeWorker:
                     renewed=known,
                     lost=lost,
                     waiting=tuple(
-                        Waiting(lease=lease, position=n, start_s=n * self.seconds)
+                        QueuedLease(lease=lease, position=n, start_s=n * self.seconds)
                         for n, lease in enumerate(queue, start=1)
                         if lease in known
                     ),
                 )
-            case Adopt() if self.page_s is not None:
+            case AdoptRequest() if self.page_s is not None:
                 await trio.sleep(self.page_s)
-                return Adopted(incarnation=self.incarnation, cursor=message.cursor + 1)
-            case Adopt():
+                return AdoptReply(incarnation=self.incarnation, cursor=message.cursor + 1)
+            case AdoptRequest():
                 leases = tuple(
                     LiveLease(
                         task=p.task.task,
@@ -327,7 +327,7 @@ class FakeWorker:
                     for lease, p in self.places.items()
                     if p.task.campaign == message.campaign
                 )
-                return Adopted(incarnation=self.incarnation, leases=leases)
+                return AdoptReply(incarnation=self.incarnation, leases=leases)
             case Cancel() | Release():
                 for held in message.held:
                     self.stop(held, cancel=isinstance(message, Cancel))
@@ -358,7 +358,7 @@ class FakeWorker:
         place.scope.cancel()
         self.work.set()
 
-    def stop(self, held: Held, *, cancel: bool) -> None:
+    def stop(self, held: CommitReply, *, cancel: bool) -> None:
         place = self.places.pop(held.lease, None)
         if place is not None and cancel:
             self.cancelled.append(place.task.task)

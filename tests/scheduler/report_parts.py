@@ -12,10 +12,10 @@ from protocol.values.lease import Fence
 from protocol.values.record import (
     Accelerator,
     DeviceFacts,
-    Host,
+    HostLoad,
     LoadSample,
-    Ran,
     Record,
+    RunFacts,
     SignedRecord,
     StageTime,
     Timing,
@@ -25,7 +25,7 @@ from protocol.values.record import (
 )
 from protocol.values.requirement import Requirement
 from protocol.values.task import Measure, Model, Task, Timeouts, task_body
-from protocol.words import Outcome, Reason
+from protocol.words import Reason, RunOutcome
 from results.export.raw import RawResult, raw_result
 from results.row.row import make_row
 from swarm.net.identity import Identity
@@ -72,7 +72,7 @@ def a_record(
     """What device `device` observed of `task`."""
     times = launches if launches is not None else launches_at(ms, seed=seed)
     facts: dict[str, Any] = {
-        "ran": Ran(
+        "ran": RunFacts(
             unit=task.unit,
             driver="onnx",
             runtime="onnxruntime 1.31.1",
@@ -99,7 +99,7 @@ def a_record(
                 peak=80 * MIB,
                 timer_ns=45,
                 switches=3,
-                host=Host(others=0.01, steal=0.0, clock_mhz=3000.0, throttles=0),
+                host=HostLoad(others=0.01, steal=0.0, clock_mhz=3000.0, throttles=0),
             )
             for samples in times
         ),
@@ -128,7 +128,7 @@ def failed(
 ) -> RawResult:
     """Task `number`, which a worker says has failed."""
     task = _task("c-ab23cd45", number, model, "CPU (ONNX)")
-    facts = {"outcome": Outcome.FAILED, "reason": reason, "detail": detail}
+    facts = {"outcome": RunOutcome.FAILED, "reason": reason, "detail": detail}
     return _signed(task, device, _recorded(task, device, facts), TaskState.FAILED)
 
 
@@ -162,7 +162,7 @@ def _recorded(task: Task, device: int, facts: dict[str, Any]) -> Record:
         "worker": worker.peer_id,
         "task_sha256": hashlib.sha256(body).hexdigest(),
         "model_sha256": task.model.sha256,
-        "outcome": Outcome.COMPLETE,
+        "outcome": RunOutcome.COMPLETE,
         "device": DeviceFacts(
             device=f"dev-{device}",
             name=f"lab-{device}",

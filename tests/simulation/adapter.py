@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from node.capacity.allocations import Wanted
+from node.capacity.allocations import SlotRequest
 from node.capacity.ledger import Ledger
-from protocol.messages.permission import Permit
-from protocol.messages.work import Commit, Denied, Held, Lost, Renew, Renewed
+from protocol.messages.permission import CallPermission
+from protocol.messages.work import Commit, CommitReply, Denied, LeaseLost, Renew, Renewed
 from protocol.values.attempt import TaskState
 from protocol.values.task import Task, read_task
 from protocol.words import Reason
-from scheduler.core.state import Entry
+from scheduler.core.state import TaskEntry
 from scheduler.run.restore import restored
 from tests.simulation.shelf import Row, Try
 
@@ -28,7 +28,7 @@ def task_of(message: Commit) -> Task:
     return _read(message.task)
 
 
-def restored_entry(row: Row, attempts: Sequence[Try]) -> Entry:
+def restored_entry(row: Row, attempts: Sequence[Try]) -> TaskEntry:
     """What the book takes up after a restart."""
     stored: Any = row
     tried: Any = attempts
@@ -50,9 +50,9 @@ def new_ledger(
     return make(incarnation, name=name, slots=slots, owner_first=owner_first)
 
 
-def wanted(peer: str, message: Commit, permit: Permit) -> Wanted:
+def wanted(peer: str, message: Commit, permit: CallPermission) -> SlotRequest:
     """What the desk makes of a commit."""
-    return Wanted(
+    return SlotRequest(
         peer=peer,
         principal=permit.principal,
         key=message.key,
@@ -76,12 +76,12 @@ def renew(
     """What the desk answers to a renewal."""
     refused = ledger.refusals(peer, principal, message.held, epochs, lambda campaign: True)
     renewed = ledger.renew(peer, tuple(h for h in message.held if h.lease not in refused), now)
-    lost = tuple(Lost(lease=lease, reason=reason) for lease, reason in refused.items())
+    lost = tuple(LeaseLost(lease=lease, reason=reason) for lease, reason in refused.items())
     return renewed.model_copy(update={"lost": renewed.lost + lost})
 
 
 def refused(
-    ledger: Ledger, peer: str, principal: str, held: Iterable[Held], epochs: Mapping[str, int]
+    ledger: Ledger, peer: str, principal: str, held: Iterable[CommitReply], epochs: Mapping[str, int]
 ) -> Denied | None:
     """What the desk says to a stop of leases that the peer may not speak of (any more)."""
     reasons = ledger.refusals(peer, principal, held, epochs, lambda campaign: True)

@@ -1,7 +1,7 @@
 """Adoption in the model: another machine carries a campaign on, while who had it lives, stands still, or is dead and comes back.
 
 Mirrored of `scheduler.adoption` and `scheduler.store.takeover`: looks at all workers until nobody new answers, the places of
-the tasks (the real `Gathered`), the leap of the epochs, the store as if this machine had always had it; then the ordinary start.
+the tasks (the real `Recovery`), the leap of the epochs, the store as if this machine had always had it; then the ordinary start.
 The adopter has a copy of the owner's key, and so the same peer id, or a token of the owner's and a peer id of its own.
 """
 
@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 from protocol.errors import Unreachable
-from protocol.messages.work import Adopted, Look
+from protocol.messages.work import AdoptReply, ListLeases
 from scheduler.adoption.adopt import epoch_after
-from scheduler.adoption.recovery import PATIENCE_S, PATIENT_ROUNDS, ROUND_S, ROUNDS, Gathered, Heard
-from scheduler.store.takeover import Found
+from scheduler.adoption.recovery import PATIENCE_S, PATIENT_ROUNDS, ROUND_S, ROUNDS, Recovery, WorkerReport
+from scheduler.store.takeover import FoundCampaign
 from tests.simulation.history import Kind
 from tests.simulation.shelf import Folder
 from tests.simulation.sim_scheduler import SimScheduler
@@ -58,7 +58,7 @@ class SimAdopter(SimScheduler):
             await self._beat()
 
     async def _gather(self) -> bool:
-        gathered, known = Gathered(), 0
+        gathered, known = Recovery(), 0
         links: dict[str, End] = {}
         for number in range(ROUNDS):
             for advert in self._adverts():
@@ -86,25 +86,25 @@ class SimAdopter(SimScheduler):
         self._taken(self)
         return True
 
-    async def _look(self, advert: Any, gathered: Gathered, links: dict[str, End]) -> None:
+    async def _look(self, advert: Any, gathered: Recovery, links: dict[str, End]) -> None:
         peer = advert.peer
         try:
             if peer not in links or links[peer].closed.is_set:
                 link = self._link(peer) if self._linked else self._air.open(self.station, peer, PATIENCE_S)
                 links[peer] = await link
-            page = await links[peer].call(Look(campaign=self.deed.id), PATIENCE_S)
+            page = await links[peer].call(ListLeases(campaign=self.deed.id), PATIENCE_S)
         except Unreachable as exc:
             gathered.silent[advert.name] = exc.what
             if peer in links:
                 links.pop(peer).drop()
             return
-        if not isinstance(page, Adopted):
+        if not isinstance(page, AdoptReply):
             gathered.silent[advert.name] = "denied"
             return
         gathered.silent.pop(advert.name, None)
-        gathered.heard[advert.peer] = Heard(advert, page.leases, page.epoch, page.deed)
+        gathered.heard[advert.peer] = WorkerReport(advert, page.leases, page.epoch, page.deed)
 
-    def _found(self, at: Found) -> None:
+    def _found(self, at: FoundCampaign) -> None:
         if self._honest(at.worker):
             self._tell(
                 Kind.FOUND,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from protocol.messages.permission import Permit
+from protocol.messages.permission import CallPermission
 from tests.simulation.adopting import SimAdopter
 from tests.simulation.history import Kind
 from tests.simulation.kernel import Kernel
@@ -42,7 +42,7 @@ class Faults:
     gone: list[SimWorker]
     tell: Callable[..., None]
     tell_permitted: Callable[[str, str], None]
-    permit: Callable[[str, str], Permit | None]
+    permit: Callable[[str, str], CallPermission | None]
     given: Callable[[str], Any]
     named: Callable[[str], Any]
     _all: Callable[[], list[SimWorker | SimScheduler]]

@@ -18,12 +18,12 @@ from typing import Any, Final
 
 from node.capacity.ledger import Ledger
 from protocol.errors import LocalProtocolError
-from protocol.messages.permission import Permit
+from protocol.messages.permission import CallPermission
 from protocol.values.advert import Advert, UnitOffer
 from protocol.values.attempt import TaskState
 from protocol.values.requirement import Requirement, parse_clause
 from protocol.values.task import Measure, Model, Task, Timeouts
-from scheduler.core.scheduler import Book
+from scheduler.core.scheduler import SchedulerState
 from tests.simulation.adapter import device_of
 from tests.simulation.adopting import SimAdopter
 from tests.simulation.faults import FAULTS_S, Faults
@@ -54,7 +54,7 @@ class Mutant:
 
     name: str = ""
     make_ledger: Callable[..., Ledger] = Ledger
-    make_book: Callable[[random.Random], Book] = Book
+    make_book: Callable[[random.Random], SchedulerState] = SchedulerState
     shelf: type[Shelf] = Shelf
     switches: frozenset[str] = frozenset()
     """Mistakes in the shells."""
@@ -104,7 +104,7 @@ class World(Faults):
     """Campaign → who has it now: who submitted it, or adopted it last."""
     principals: dict[str, str] = field(default_factory=dict)
     """Peer → for whom it acts, where that is not itself."""
-    permits: dict[tuple[str, str], Permit] = field(default_factory=dict)
+    permits: dict[tuple[str, str], CallPermission] = field(default_factory=dict)
     """(worker, principal) → what it may do there."""
     revoked: set[tuple[str, str]] = field(default_factory=set)
     """(worker, peer)."""
@@ -133,7 +133,7 @@ class World(Faults):
             owner = self.rng.choice(self.schedulers).name
             for scheduler in self.schedulers:
                 slots = self.rng.choice((None, None, None, None, 2, 3))
-                self.permits[worker.name, scheduler.name] = Permit(
+                self.permits[worker.name, scheduler.name] = CallPermission(
                     principal=scheduler.name,
                     rights=frozenset(),
                     owner=scheduler.name == owner,
@@ -251,7 +251,7 @@ class World(Faults):
             if worker.incarnation and (worker.process.alive or self.rng.random() < 0.5)
         ]
 
-    def permit(self, worker: str, peer: str) -> Permit | None:
+    def permit(self, worker: str, peer: str) -> CallPermission | None:
         """What a peer may do at a worker now: nothing, once that was taken from it or from whom it acts for."""
         principal = self.principals.get(peer, peer)
         if self.revoked & {(worker, peer), (worker, principal)}:

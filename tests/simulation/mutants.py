@@ -9,21 +9,21 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Any, Final
 
-from node.capacity.allocations import MAX_REMEMBERED, OCCUPIES, Place, Wanted
-from node.capacity.epochs import Speakers
+from node.capacity.allocations import MAX_REMEMBERED, OCCUPIES, Allocation, SlotRequest
+from node.capacity.epochs import CampaignLeaders
 from node.capacity.ledger import Ledger
-from node.capacity.queue import Rank
+from node.capacity.queue import QueueRank
 from node.capacity.slots import Slots
-from protocol.messages.work import Conflict, Denied, Granted, Held, LiveLease, Queued
+from protocol.messages.work import CommitReply, Conflict, Denied, Granted, LiveLease, Queued
 from protocol.values.attempt import TASK, TaskEvent, TaskState
 from protocol.values.lease import Fence, LeaseState
 from protocol.wire.table import final
 from protocol.words import Reason
 from scheduler.core.commands import Order
 from scheduler.core.ranking import WorkerView
-from scheduler.core.scheduler import Book
-from scheduler.core.state import Entry, Need
-from scheduler.store.rows import Kept
+from scheduler.core.scheduler import SchedulerState
+from scheduler.core.state import RequirementGroup, TaskEntry
+from scheduler.store.rows import StoredAttempts
 from tests.simulation.model import Mutant
 from tests.simulation.shelf import Row, Shelf
 
@@ -72,7 +72,7 @@ def _with(slots: type[Slots]) -> type[Ledger]:
 class ForgetsKeys(Ledger):
     """The same commit again is another one."""
 
-    def commit(self, wanted: Wanted, now: float) -> Granted | Queued | Conflict | Denied:
+    def commit(self, wanted: SlotRequest, now: float) -> Granted | Queued | Conflict | Denied:
         self._keys = type(self._keys)(1)
         return super().commit(wanted, now)
 
@@ -90,7 +90,7 @@ class NeverExpires(Ledger):
 class IgnoresCancel(Ledger):
     """Says that it stopped what goes on."""
 
-    def stop(self, peer: str, held: Iterable[Held], reason: Reason, now: float) -> tuple[str, ...]:
+    def stop(self, peer: str, held: Iterable[CommitReply], reason: Reason, now: float) -> tuple[str, ...]:
         return ()
 
 
@@ -106,13 +106,13 @@ class NeverTimed(Ledger):
 class FencesRepeat(Ledger):
     """Numbers its leases from the beginning now and then."""
 
-    def _enter(self, wanted: Wanted, state: LeaseState, now: float) -> Place:
+    def _enter(self, wanted: SlotRequest, state: LeaseState, now: float) -> Allocation:
         if self._number > 2 and not self.places():
             self._number = 0
         return super()._enter(wanted, state, now)
 
 
-class HearsEverybody(Speakers):
+class HearsEverybody(CampaignLeaders):
     """Whoever speaks is the one."""
 
     def refuse(self, peer: str, principal: str, campaign: str, epoch: int) -> Denied | None:
@@ -133,7 +133,7 @@ class NoEpochCheck(Ledger):
 class NoQuota(Ledger):
     """Gives as many places and tickets as are asked for."""
 
-    def commit(self, wanted: Wanted, now: float) -> Granted | Queued | Conflict | Denied:
+    def commit(self, wanted: SlotRequest, now: float) -> Granted | Queued | Conflict | Denied:
         place = super().commit(replace(wanted, slots=None), now)
         for one in self.places():
             if one.wanted.slots is None and one.wanted.key == wanted.key:
@@ -144,37 +144,37 @@ class NoQuota(Ledger):
 class OwnerLast(Ledger):
     """Does not know its owner."""
 
-    def commit(self, wanted: Wanted, now: float) -> Granted | Queued | Conflict | Denied:
+    def commit(self, wanted: SlotRequest, now: float) -> Granted | Queued | Conflict | Denied:
         self._slots.turns.first = self._last  # type: ignore[method-assign]
         return super().commit(wanted, now)
 
-    def _last(self, ranks: Iterable[Rank]) -> Rank | None:
+    def _last(self, ranks: Iterable[QueueRank]) -> QueueRank | None:
         return min(ranks, key=lambda rank: (rank.owner, rank.number), default=None)
 
 
 # -- the scheduler's book -------------------------------------------------------------------------------------------------------
 
 
-class RetriesForEver(Book):
+class RetriesForEver(SchedulerState):
     """Another attempt is always worth it."""
 
     def _after_failure(
-        self, entry: Entry, peer: str, reason: Reason, detail: str
+        self, entry: TaskEntry, peer: str, reason: Reason, detail: str
     ) -> tuple[TaskEvent, Reason, str]:
         entry.tries = 0
         return TaskEvent.RETRY, reason, detail
 
 
-class GoesBack(Book):
+class GoesBack(SchedulerState):
     """A task goes back to where it failed, whoever else there is."""
 
     def _candidates(
-        self, entry: Entry, need: Need, serving: list[WorkerView], now: float
+        self, entry: TaskEntry, need: RequirementGroup, serving: list[WorkerView], now: float
     ) -> list[WorkerView]:
         return [view for view in serving if view.peer in entry.tried] or serving
 
 
-class StartsTwice(Book):
+class StartsTwice(SchedulerState):
     """Both tickets of a task are told to start."""
 
     def ready(self, peer: str, lease: str, fence: Fence, now: float) -> tuple[str | None, list[Order]]:
@@ -185,7 +185,7 @@ class StartsTwice(Book):
         return None, []
 
 
-class ForgetsTheLost(Book):
+class ForgetsTheLost(SchedulerState):
     """What a silent worker had is waited for."""
 
     def all_lost(
@@ -194,17 +194,17 @@ class ForgetsTheLost(Book):
         return []
 
 
-class ForgetsSettled(Book):
+class ForgetsSettled(SchedulerState):
     """Who adopts does not ask for the results that another one took."""
 
     def lacks(self, peer: str, leases: Iterable[LiveLease]) -> bool:
         return False
 
 
-class ForgetsSiblings(Book):
+class ForgetsSiblings(SchedulerState):
     """Replicas go wherever there is a place."""
 
-    def _taken(self, entry: Entry) -> set[str]:
+    def _taken(self, entry: TaskEntry) -> set[str]:
         return set()
 
     def check(self) -> None:
@@ -226,7 +226,7 @@ class TakesAgain(Shelf):
 
     def record_result(
         self, *, task: str, attempt: int, fence: Fence, worker: str, sha256: str, event: TaskEvent
-    ) -> Kept:
+    ) -> StoredAttempts:
         row = self.tasks[task]
         if final(TASK, row.state):
             row.state = TaskState.RUNNING

@@ -16,8 +16,8 @@ from protocol.values.task import Task, task_body
 from protocol.wire.table import final, step
 from protocol.words import Reason
 from scheduler.core.commands import Intent
-from scheduler.store.rows import AttemptState, Kept, why_not
-from scheduler.store.takeover import HEARSAY, NOBODY, Found
+from scheduler.store.rows import AttemptState, StoredAttempts, why_not
+from scheduler.store.takeover import HEARSAY, NOBODY, FoundCampaign
 from tests.simulation.history import Kind
 
 TRIES: Final = frozenset({TaskEvent.LOSE, TaskEvent.RETRY})
@@ -105,7 +105,7 @@ class Shelf:
         """The process was killed. Nothing is lost."""
 
     def take_over(
-        self, folder: Folder, bodies: Mapping[str, bytes], found: Mapping[str, Found], *, epoch: int
+        self, folder: Folder, bodies: Mapping[str, bytes], found: Mapping[str, FoundCampaign], *, epoch: int
     ) -> None:
         """As `scheduler.takeover.TakeOver` does."""
         self._open()
@@ -232,19 +232,19 @@ class Shelf:
 
     def record_result(
         self, *, task: str, attempt: int, fence: Fence, worker: str, sha256: str, event: TaskEvent
-    ) -> Kept:
+    ) -> StoredAttempts:
         """Compare, record and move in one step."""
         self._open()
         row = self.tasks.get(task)
         if row is None:
-            return Kept(Reason.UNKNOWN)
+            return StoredAttempts(Reason.UNKNOWN)
         known = self.attempts.get((task, attempt))
         if known is not None and known.worker == worker and known.sha256:
-            return Kept(again=True) if known.sha256 == sha256 else Kept(Reason.FENCED)
+            return StoredAttempts(again=True) if known.sha256 == sha256 else StoredAttempts(Reason.FENCED)
         if row.state is TaskState.CANCELLED:
-            return Kept(why_not(row.state, row.reason))
+            return StoredAttempts(why_not(row.state, row.reason))
         if not self.current(row, attempt, worker, fence):
-            return Kept(Reason.FENCED)
+            return StoredAttempts(Reason.FENCED)
         state = step(TASK, row.state, event)
         self.attempts[task, attempt].sha256 = sha256
         counts = event in TRIES
@@ -258,7 +258,7 @@ class Shelf:
             worker=worker,
         )
         self._end(row, event)
-        return Kept()
+        return StoredAttempts()
 
     def current(self, row: Row, attempt: int, worker: str, fence: Fence) -> bool:
         """The compare of the compare-and-set."""
@@ -266,15 +266,15 @@ class Shelf:
             return False
         return (row.attempt, row.worker, row.fence) == (attempt, worker, fence)
 
-    def known_result(self, *, task: str, attempt: int, worker: str, sha256: str) -> Kept:
+    def known_result(self, *, task: str, attempt: int, worker: str, sha256: str) -> StoredAttempts:
         """What became of a result that is not the current attempt's."""
         row = self.tasks.get(task)
         if row is None:
-            return Kept(Reason.UNKNOWN)
+            return StoredAttempts(Reason.UNKNOWN)
         known = self.attempts.get((task, attempt))
         if known is not None and known.worker == worker and known.sha256 == sha256:
-            return Kept(again=True)
-        return Kept(why_not(row.state, row.reason))
+            return StoredAttempts(again=True)
+        return StoredAttempts(why_not(row.state, row.reason))
 
     def end_attempt(self, task: str, attempt: int, event: TaskEvent, reason: Reason | None) -> None:
         """Without a record."""

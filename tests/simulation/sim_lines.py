@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from protocol.errors import RemoteProtocolError, Unreachable
-from protocol.messages.work import Adopted, Commit, Conflict, Denied, Granted, Queued
+from protocol.messages.work import AdoptReply, Commit, Conflict, Denied, Granted, Queued
 from protocol.values.lease import LEASE_TTL_S, RENEW_EVERY_S
 from protocol.words import Reason
 from scheduler.core.commands import CancelOn, CommitTo, Order, ReleaseOn
-from scheduler.core.scheduler import Book
+from scheduler.core.scheduler import SchedulerState
 from scheduler.run.calls import adopt, commit, probe, renew, shapes_of, stop
 from scheduler.run.epochs import FIRST
 from scheduler.run.links import ADRIFT_S, AGAIN_S, CONNECT_S, GONE_S, LATER_S, RESULTS_FIRST_S, SILENT_S
@@ -43,7 +43,7 @@ class Lines:
     name: str
     process: Process
     station: Station
-    book: Book
+    book: SchedulerState
     _air: Air
     _rng: random.Random
     _tell: Tell
@@ -285,7 +285,7 @@ class Lines:
         asked = frozenset(held.lease for held in book.held_on(peer))
         answer = await self._adopted(link, campaign)
         now = self.now()
-        if isinstance(answer, Adopted):
+        if isinstance(answer, AdoptReply):
             orders = book.adopted(peer, campaign, answer.incarnation, answer.leases, now, asked=asked)
             self._carry_out(orders)
             return
@@ -298,10 +298,10 @@ class Lines:
         orders += book.adopted(peer, campaign, incarnation, (), now, asked=asked)
         self._carry_out(orders)
 
-    async def _adopted(self, link: End, campaign: str) -> Adopted | Denied:
+    async def _adopted(self, link: End, campaign: str) -> AdoptReply | Denied:
         epoch, proof = self._epochs[campaign], self._proof(campaign)
         answer = await adopt(self._speak(link), campaign, epoch, proof=proof)
-        if isinstance(answer, Adopted) and self.book.lacks(link.peer, answer.leases):
+        if isinstance(answer, AdoptReply) and self.book.lacks(link.peer, answer.leases):
             answer = await adopt(self._speak(link), campaign, epoch, again=True, proof=proof)
         return answer
 

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from node.capacity.allocations import Place
+from node.capacity.allocations import Allocation
 from node.capacity.ledger import Ledger
 from node.serve.delivery import AGAIN_S, RESULT_S, WORTHLESS
 from protocol.errors import Unreachable
-from protocol.messages.work import Accepted, Adopt, LiveLease, Result, Stale
+from protocol.messages.work import Accepted, AdoptRequest, LiveLease, Result, Stale
 from protocol.values.record import Record
-from protocol.words import Outcome, Reason
+from protocol.words import Reason, RunOutcome
 from tests.simulation.kernel import Flag
 from tests.simulation.wire import End
 
@@ -60,7 +60,7 @@ class Results:
     _carry_out: Callable[[], None]
     _link: Callable[[str, str, str], End | None]
 
-    def _file(self, place: Place, outcome: Outcome, reason: Reason | None, permanent: bool) -> None:
+    def _file(self, place: Allocation, outcome: RunOutcome, reason: Reason | None, permanent: bool) -> None:
         task = place.wanted.task
         words = f"{self.name} {task.task} {place.wanted.attempt} {place.fence.key()} {outcome}"
         sha = hashlib.sha256(words.encode()).hexdigest()
@@ -173,7 +173,7 @@ class Results:
         found += [(item, True) for item in self.kept.values()]
         return [each for each in found if (each[0].result.campaign, each[0].owner) == (campaign, principal)]
 
-    def _hand_over(self, peer: str, principal: str, ask: Adopt) -> None:
+    def _hand_over(self, peer: str, principal: str, ask: AdoptRequest) -> None:
         """The campaign's results go to who adopts it. A disk that is full does not take that: the adopter asks again."""
         moved = False
         for item, settled in self._records(ask.campaign, principal):

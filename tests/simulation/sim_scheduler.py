@@ -34,8 +34,8 @@ from scheduler.core.commands import (
     ReleaseOn,
     Switch,
 )
-from scheduler.core.scheduler import Book
-from scheduler.core.state import Entry, Terms
+from scheduler.core.scheduler import SchedulerState
+from scheduler.core.state import TaskEntry, TaskLimits
 from scheduler.run.links import SETTLE_S
 from tests.simulation import adapter
 from tests.simulation.history import Kind
@@ -64,7 +64,7 @@ class SimScheduler(Lines):
         shelf: Shelf,
         adverts: Callable[[], list[Advert]],
         broke: Callable[[SimScheduler], None],
-        make_book: Callable[[random.Random], Book] = Book,
+        make_book: Callable[[random.Random], SchedulerState] = SchedulerState,
         peer: str = "",
         mutant: frozenset[str] = frozenset(),
     ) -> None:
@@ -78,7 +78,7 @@ class SimScheduler(Lines):
         self.process.failed = lambda error: broke(self)
         self.station = Station(self.process, self._serve, closed=self._closed, peer=peer)
         self.peer = peer or name
-        self.book: Book
+        self.book: SchedulerState
         self._air = air
         self._rng = rng
         self._tell = tell
@@ -141,7 +141,7 @@ class SimScheduler(Lines):
         rows = [self.shelf.tasks[task] for task in folder.tasks]
         self._bodies |= {row.id: row.body for row in rows}
         entries = [adapter.restored_entry(row, self.shelf.tries(row.id)) for row in rows]
-        terms = Terms(
+        terms = TaskLimits(
             campaign=folder.id,
             attempts=folder.attempts,
             backoff_s=folder.backoff_s,
@@ -307,11 +307,11 @@ class SimScheduler(Lines):
             self._acknowledged(peer, result)
         return answer
 
-    async def _settle(self, entry: Entry, peer: str, result: Result) -> None:
+    async def _settle(self, entry: TaskEntry, peer: str, result: Result) -> None:
         await self.process.sleep(0.2)
         self._settle_now(entry, peer, result)
 
-    def _settle_now(self, entry: Entry, peer: str, result: Result) -> Message:
+    def _settle_now(self, entry: TaskEntry, peer: str, result: Result) -> Message:
         if not _current(entry, result) and "any-fence" not in self._mutant:
             return self._old(peer, result)
         record: Any = result.body
@@ -351,5 +351,5 @@ class SimScheduler(Lines):
         self._tell(Kind.ACKNOWLEDGED, who=self.name, worker=peer, task=result.task, sha256=result.sha256)
 
 
-def _current(entry: Entry, result: Result) -> bool:
+def _current(entry: TaskEntry, result: Result) -> bool:
     return not entry.over and (entry.attempt, entry.fence) == (result.attempt, result.fence)

@@ -11,21 +11,21 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from node.capacity.allocations import HOLDS, Kill, Offer, Place, Run, Warn
+from node.capacity.allocations import HOLDS, Allocation, KillCommand, RunCommand, SlotOffer, WarnCommand
 from node.capacity.ledger import Ledger
 from node.capacity.slots import MUTE_S
 from node.serve.delivery import ASIDE_S, OFFER_S
 from protocol.errors import Unreachable
-from protocol.messages.permission import Permit
+from protocol.messages.permission import CallPermission
 from protocol.messages.work import (
-    Adopt,
-    Adopted,
+    AdoptReply,
+    AdoptRequest,
     Cancel,
     Commit,
     Denied,
     Granted,
+    ListLeases,
     LiveLease,
-    Look,
     Preempt,
     Probe,
     Progress,
@@ -39,7 +39,7 @@ from protocol.messages.work import (
 )
 from protocol.values.lease import LeaseState
 from protocol.wire.base import Message
-from protocol.words import Outcome, Phase, Reason
+from protocol.words import Phase, Reason, RunOutcome
 from tests.simulation import adapter
 from tests.simulation.history import Kind
 from tests.simulation.kernel import Flag, Kernel, Process
@@ -75,7 +75,7 @@ class SimWorker(Results):
         *,
         runs: Runs,
         slots: int,
-        permit: Callable[[str, str], Permit | None],
+        permit: Callable[[str, str], CallPermission | None],
         owner_first: bool = False,
         make_ledger: Callable[..., Ledger] = Ledger,
         mutant: frozenset[str] = frozenset(),
@@ -152,7 +152,7 @@ class SimWorker(Results):
     async def _serve(self, end: End, message: Message) -> Message | None:
         permit = self._permit(self.name, end.peer)
         if permit is None and "no-permission" in self._mutant:
-            permit = Permit(principal=end.peer, rights=frozenset())
+            permit = CallPermission(principal=end.peer, rights=frozenset())
         if permit is None:
             return Denied(reason=Reason.NOT_ALLOWED)
         answer = await self._reply(end, message, permit)
@@ -165,7 +165,7 @@ class SimWorker(Results):
         may = self._permit(self.name, peer) is not None
         self._tell(Kind.VERB, peer=peer, word=type(message).__name__.lower(), number=int(may))
 
-    async def _reply(self, end: End, message: Message, permit: Permit) -> Message | None:
+    async def _reply(self, end: End, message: Message, permit: CallPermission) -> Message | None:
         now, peer, principal, ledger = self.process.now(), end.peer, permit.principal, self.ledger
         match message:
             case Probe():
@@ -216,7 +216,7 @@ class SimWorker(Results):
                     if running is not None and "stopped-too-soon" not in self._mutant:
                         await running.gone.wait(self.process)
                 return Stopped(leases=tuple(item.lease for item in message.held))
-            case Adopt():
+            case AdoptRequest():
                 stale = ledger.adopt(peer, principal, message.campaign, message.epoch)
                 end.epochs[message.campaign] = max(message.epoch, end.epochs.get(message.campaign, 0))
                 if stale:
@@ -226,16 +226,16 @@ class SimWorker(Results):
                 self._carry_out()
                 self._hand_over(peer, principal, message)
                 return self._page(principal, message.campaign)
-            case Look():
+            case ListLeases():
                 return self._page(principal, message.campaign)
             case _:
                 raise AssertionError(f"{type(message).__name__} is not a scheduler's to say")
 
-    def _page(self, principal: str, campaign: str) -> Adopted:
+    def _page(self, principal: str, campaign: str) -> AdoptReply:
         places = self.ledger.of_campaign(principal, campaign)
         held = {place.lease for place in places}
         kept = (lease for lease in self._leases(campaign, principal) if lease.lease not in held)
-        return Adopted(
+        return AdoptReply(
             incarnation=self.ledger.incarnation,
             leases=(*(live(place) for place in places), *kept),
             epoch=self.ledger.epoch(principal, campaign),
@@ -288,7 +288,7 @@ class SimWorker(Results):
         fit = [end for end in links if end.epochs.get(campaign, newest) >= newest]
         return next((end for end in fit if campaign in end.epochs), next(iter(fit), None))
 
-    def _link_of(self, place: Place) -> End | None:
+    def _link_of(self, place: Allocation) -> End | None:
         return self._link(place.peer, place.wanted.principal, place.wanted.task.campaign)
 
     # -- carrying out -----------------------------------------------------------------------------------------------------------
@@ -296,7 +296,7 @@ class SimWorker(Results):
     def _carry_out(self) -> None:
         for order in self.ledger.take_orders():
             match order:
-                case Run():
+                case RunCommand():
                     self._live[order.lease] = running = Running()
                     place = self.ledger.place(order.lease)
                     assert place is not None
@@ -309,15 +309,15 @@ class SimWorker(Results):
                         sha256="f" * 64 if "wrong-model" in self._mutant else place.wanted.task.model.sha256,
                     )
                     self.process.spawn(self._run(place, running))
-                case Offer():
+                case SlotOffer():
                     self.process.spawn(self._offer(order.lease))
-                case Kill():
+                case KillCommand():
                     self._tell(Kind.STOP_ORDERED, lease=order.lease, word=str(order.reason))
                     running = self._live[order.lease]
                     running.why = order.reason
                     if "kill-forgotten" not in self._mutant:
                         running.stop.set()
-                case Warn():
+                case WarnCommand():
                     end = next((end for end in reversed(self._links) if end.peer == order.peer), None)
                     if end is not None:
                         end.tell(
@@ -353,7 +353,7 @@ class SimWorker(Results):
                     self._tell_place(Kind.QUEUED, place)
         self._shadow = {lease: place.state for lease, place in now.items()}
 
-    def _count(self, place: Place, number: int) -> None:
+    def _count(self, place: Allocation, number: int) -> None:
         """Of a principal with a quota: told when it is more than before."""
         principal = place.wanted.principal
         if number > self._counted.get(principal, 0):
@@ -362,7 +362,7 @@ class SimWorker(Results):
                 Kind.SIZE, who=self.name, word=f"places of {principal}", number=number, cap=place.wanted.slots
             )
 
-    def _passed_over(self, place: Place, places: Iterable[Place]) -> int:
+    def _passed_over(self, place: Allocation, places: Iterable[Allocation]) -> int:
         """Tickets of the owner that should have been offered this place."""
         if not self._owner_first or place.wanted.owner:
             return 0
@@ -372,7 +372,7 @@ class SimWorker(Results):
             one.state is LeaseState.QUEUED and one.wanted.owner and one.peer in linked for one in places
         )
 
-    def _tell_place(self, kind: Kind, place: Place) -> None:
+    def _tell_place(self, kind: Kind, place: Allocation) -> None:
         self._tell(
             kind,
             lease=place.lease,
@@ -418,7 +418,7 @@ class SimWorker(Results):
             self.ledger.skip(lease, now)
         self._carry_out()
 
-    async def _run(self, place: Place, running: Running) -> None:
+    async def _run(self, place: Allocation, running: Running) -> None:
         process, wanted, lease = self.process, place.wanted, place.lease
         place.began = process.now()
         self.ledger.condition.begin()
@@ -437,13 +437,13 @@ class SimWorker(Results):
             await process.sleep(self._rng.uniform(0.006, KILL_S))
         self._timing(lease, on=False)
         stopped = running.stop.is_set
-        outcome, reason, permanent = Outcome.COMPLETE, None, False
+        outcome, reason, permanent = RunOutcome.COMPLETE, None, False
         if stopped:
-            outcome, reason = Outcome.CANCELLED, running.why
+            outcome, reason = RunOutcome.CANCELLED, running.why
         elif wanted.task.task in self.broken:
-            outcome, reason, permanent = Outcome.FAILED, Reason.BROKEN_MODEL, True
+            outcome, reason, permanent = RunOutcome.FAILED, Reason.BROKEN_MODEL, True
         elif crash:
-            outcome, reason = Outcome.FAILED, Reason.CRASHED
+            outcome, reason = RunOutcome.FAILED, Reason.CRASHED
         self.ledger.condition.end(outcome, reason, permanent, wanted.task.model.sha256)
         self._tell(Kind.DEAD, lease=lease)
         running.gone.set()
@@ -463,7 +463,7 @@ class SimWorker(Results):
             self._carry_out()
 
 
-def live(place: Place) -> LiveLease:
+def live(place: Allocation) -> LiveLease:
     """As the desk says it."""
     return LiveLease(
         task=place.wanted.task.task,

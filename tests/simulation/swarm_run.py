@@ -23,19 +23,19 @@ from trio.testing import MockClock
 
 from drivers.contract.base import (
     Cancelled,
-    Checked,
-    Described,
+    CheckReport,
     Limits,
-    Loaded,
-    Measured,
+    LoadReport,
+    MeasureReport,
+    ModelDescription,
     Phase,
-    Progressed,
+    ProgressReport,
     WorkOrder,
 )
 from drivers.contract.base import Event as Shown
 from node.device.lock import DeviceLock
 from node.device.probe import Profile
-from node.serve.dependencies import Parts
+from node.serve.dependencies import WorkerParts
 from node.serve.service import Worker, run_worker
 from node.settings.settings import WorkerSettings
 from node.store.cache import ModelCache
@@ -77,15 +77,15 @@ class Script:
     killed: threading.Event = field(default_factory=threading.Event)
 
     def events(self) -> Iterator[Shown]:
-        yield Progressed(Phase.LOAD)
-        yield Loaded(5_000_000, 100, 200)
+        yield ProgressReport(Phase.LOAD)
+        yield LoadReport(5_000_000, 100, 200)
         if self.killed.wait(self.seconds / SPEED):
             raise Cancelled("the run was cancelled")
-        yield Described(UNIT, "onnx", "r", ("CPUExecutionProvider",), 2, {"x": (1, 2)}, {"x": "f"}, 0)
-        yield Progressed(Phase.RUN, 1, self.order.runs)
+        yield ModelDescription(UNIT, "onnx", "r", ("CPUExecutionProvider",), 2, {"x": (1, 2)}, {"x": "f"}, 0)
+        yield ProgressReport(Phase.RUN, 1, self.order.runs)
         samples = tuple(1_000 + run for run in range(self.order.runs))
-        yield Measured(samples, (5_000,), 0.1, 0.2, 300, 40, 0)
-        yield Checked(True, "0" * 64, 0.0, 1e-4, "")
+        yield MeasureReport(samples, (5_000,), 0.1, 0.2, 300, 40, 0)
+        yield CheckReport(True, "0" * 64, 0.0, 1e-4, "")
 
     def kill(self) -> None:
         self.killed.set()
@@ -123,7 +123,7 @@ class Device:
         self.incarnation += 1
         storm = self.storm
         network = storm.swarm.node(self.identity)
-        parts = Parts(
+        parts = WorkerParts(
             profile=Profile(
                 device=f"d-{self.name}",
                 name=self.name,
@@ -149,7 +149,10 @@ class Device:
         storm.nursery.start_soon(self._watch, worker, self.incarnation)
 
     async def _serve(
-        self, network: object, parts: Parts, task_status: trio.TaskStatus[Worker] = trio.TASK_STATUS_IGNORED
+        self,
+        network: object,
+        parts: WorkerParts,
+        task_status: trio.TaskStatus[Worker] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         assert self.scope is not None
         with self.scope:

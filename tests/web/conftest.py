@@ -21,8 +21,8 @@ from scheduler.store.store import Store
 from swarm.base.home import Home
 from swarm.net.identity import Identity
 from web.app import make_app, open_app
-from web.http.context import Desk
-from web.http.middleware import Rules
+from web.http.context import ApiContext
+from web.http.middleware import AccessRules
 from web.http.server import bind, serve
 
 
@@ -42,14 +42,14 @@ def woken() -> Woken:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, woken: Woken) -> Iterator[Desk]:
-    made = Desk(Home.at(tmp_path / "home"), gates=tuple, keep_alive=woken)
+def desk(tmp_path: Path, woken: Woken) -> Iterator[ApiContext]:
+    made = ApiContext(Home.at(tmp_path / "home"), gates=tuple, keep_alive=woken)
     yield made
     made.close()
 
 
 @pytest.fixture
-async def client(desk: Desk) -> AsyncIterator[httpx.AsyncClient]:
+async def client(desk: ApiContext) -> AsyncIterator[httpx.AsyncClient]:
     """Asks the endpoints themselves."""
     transport = httpx.ASGITransport(open_app(desk))
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:5000") as asking:
@@ -57,12 +57,12 @@ async def client(desk: Desk) -> AsyncIterator[httpx.AsyncClient]:
 
 
 @pytest.fixture
-async def served(desk: Desk) -> AsyncIterator[httpx.AsyncClient]:
+async def served(desk: ApiContext) -> AsyncIterator[httpx.AsyncClient]:
     """Asks over a real socket, through the guard."""
     sockets = bind(["127.0.0.1"], 0)
     url = f"http://127.0.0.1:{sockets[0].getsockname()[1]}"
     async with trio.open_nursery() as nursery:
-        await nursery.start(serve, make_app(desk, Rules()), sockets)
+        await nursery.start(serve, make_app(desk, AccessRules()), sockets)
         async with httpx.AsyncClient(base_url=url, trust_env=False) as asking:
             yield asking
         nursery.cancel_scope.cancel()
@@ -132,7 +132,7 @@ class Kept:
 
 
 @pytest.fixture
-def kept(desk: Desk) -> Iterator[Kept]:
+def kept(desk: ApiContext) -> Iterator[Kept]:
     made = Kept(desk.home)
     yield made
     made.store.close()

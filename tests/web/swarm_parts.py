@@ -13,7 +13,7 @@ from protocol.values.advert import Advert, UnitOffer
 from protocol.values.match import match
 from protocol.values.requirement import Requirement
 from protocol.words import WorkerState
-from scheduler.output.peers import Seen
+from scheduler.output.peers import SeenPeer
 from swarm.net.identity import Identity
 from swarm.net.network import Path
 
@@ -29,7 +29,7 @@ def seen(
     silent: bool = False,
     state: WorkerState | None = WorkerState.ACTIVE,
     addresses: tuple[str, ...] = (),
-) -> Seen:
+) -> SeenPeer:
     """A device as somebody who looked around has it."""
     advert = Advert(
         peer=Identity.from_seed(name).peer_id,
@@ -44,7 +44,7 @@ def seen(
     )
     pong = Pong(role="worker", incarnation=1, state=state, running=1, why="\x1b[31mred")
     path = Path(via is None, via, 2.04)
-    return Seen(
+    return SeenPeer(
         advert,
         None if silent else pong,
         "silence" if silent else "",
@@ -56,7 +56,7 @@ def seen(
 class Swarm:
     """What the eyes see."""
 
-    def __init__(self, *devices: Seen) -> None:
+    def __init__(self, *devices: SeenPeer) -> None:
         self.devices = list(devices)
         self.opened = 0
         self.dark = False
@@ -68,6 +68,6 @@ class Swarm:
         self.opened += 1
         yield self
 
-    async def look(self) -> tuple[Seen, ...]:
+    async def look(self) -> tuple[SeenPeer, ...]:
         await trio.lowlevel.checkpoint()
         return tuple(self.devices)

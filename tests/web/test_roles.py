@@ -17,10 +17,10 @@ from fastapi import APIRouter, FastAPI
 
 import gate.api
 import node.api
-from node.cli.remote import HERE, Told
+from node.cli.remote import HERE, OwnerReply
 from protocol.errors import NotPermitted, Refused, SarkError, Unreachable
-from protocol.messages.gate import GateStanding
-from protocol.messages.work import Action, Control, Job, Standing, Status
+from protocol.messages.gate import GateSnapshot
+from protocol.messages.work import Action, Control, RunningJob, StatusRequest, WorkerStatus
 from protocol.words import Phase, Reason, WorkerState
 from swarm.base.home import Home
 from swarm.join.known_gates import leave_addresses
@@ -49,31 +49,31 @@ class Worker:
     """A worker that notes what it is told."""
 
     def __init__(self, home: Home) -> None:
-        self.said: list[Control | Status] = []
+        self.said: list[Control | StatusRequest] = []
         self.error: SarkError | None = None
         self.me = load_or_create(home.key("scheduler")).peer_id
         leave_addresses(home.worker_file, ["/ip4/127.0.0.1/tcp/4001"])
 
     async def say(
-        self, home: Home, words: Sequence[str], gates: Sequence[str], message: Control | Status
-    ) -> tuple[Told, ...]:
+        self, home: Home, words: Sequence[str], gates: Sequence[str], message: Control | StatusRequest
+    ) -> tuple[OwnerReply, ...]:
         await trio.lowlevel.checkpoint()
         assert (tuple(words), tuple(gates)) == ((), ())  # this home's own, and nobody else
         self.said.append(message)
         if self.error is not None:
-            return (Told(HERE, "", None, self.error),)
+            return (OwnerReply(HERE, "", None, self.error),)
         paused = any(isinstance(one, Control) and one.action is Action.PAUSE for one in self.said)
-        job = Job(
+        job = RunningJob(
             task="c-1/1", model="a.onnx", principal=self.me, priority=50, state="running", phase=Phase.RUN, since_s=2.0
         )  # fmt: skip
-        standing = Standing(
+        standing = WorkerStatus(
             incarnation=1,
             state=WorkerState.DRAINING if paused else WorkerState.ACTIVE,
             why="paused by its owner" if paused else "",
             jobs=(job, job.model_copy(update={"principal": GATES[0]})),
             running=1,
         )
-        return (Told(HERE, GATES[1], standing),)
+        return (OwnerReply(HERE, GATES[1], standing),)
 
 
 async def test_a_home_without_a_worker_says_how_to_start_one_and_makes_nothing(home: Home) -> None:
@@ -94,7 +94,7 @@ async def test_the_worker_is_shown_with_what_it_runs_for_whom(home: Home) -> Non
         ("c-1/1", True, "run"),
         ("c-1/1", False, "run"),
     ]
-    assert worker.said == [Status()]
+    assert worker.said == [StatusRequest()]
 
 
 async def test_an_order_reaches_the_worker_as_it_was_given(home: Home) -> None:
@@ -133,7 +133,7 @@ class Few:
 async def test_a_few_words_at_a_time_go_to_the_worker_however_many_ask(home: Home) -> None:
     worker, few = Worker(home), Few(node.api.AT_ONCE)
 
-    async def say(*args: Any) -> tuple[Told, ...]:
+    async def say(*args: Any) -> tuple[OwnerReply, ...]:
         await few.stay()
         return await worker.say(*args)
 
@@ -163,11 +163,11 @@ def address(n: int) -> str:
 async def asking_gate(home: Home, gates: Sequence[str]) -> AsyncIterator[SimpleNamespace]:
     """The first tells, the second only its operators, the third is not there."""
 
-    async def standing() -> GateStanding:
+    async def standing() -> GateSnapshot:
         await trio.lowlevel.checkpoint()
         if gates == [address(1)]:
             raise NotPermitted("told to its operators", hint="sark-node gate --operator")
-        return GateStanding(version="1", incarnation=2, uptime_s=3.0, admit="open", refused={"relay full": 2})
+        return GateSnapshot(version="1", incarnation=2, uptime_s=3.0, admit="open", refused={"relay full": 2})
 
     async with trio.open_nursery() as nursery:
         if gates == [address(2)]:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from scheduler.output.watcher import Lookout
+from scheduler.output.watcher import FleetWatcher
 from web.compat import campaigns, results, system, workers
-from web.compat.snapshot import Looking
-from web.http.context import Desk
+from web.compat.snapshot import SnapshotSource
+from web.http.context import ApiContext
 
 
-def router(desk: Desk, lookout: Lookout) -> APIRouter:
+def router(desk: ApiContext, lookout: FleetWatcher) -> APIRouter:
     """All of its endpoints, over `desk` and what `lookout` sees."""
-    looking = Looking(lookout)
+    looking = SnapshotSource(lookout)
     first = APIRouter()
     for part in (
         campaigns.router(desk),

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Request, Response
 
 from scheduler.models.uploads import Uploads
 from scheduler.output.schemas import status_of
-from scheduler.store.rows import Summary
+from scheduler.store.rows import CampaignSummary
 from scheduler.store.store import Store
 from web.compat.models import (
     CAMPAIGN,
@@ -22,10 +22,10 @@ from web.compat.models import (
     first_result,
     task_of,
 )
-from web.http.context import Desk
+from web.http.context import ApiContext
 from web.http.idempotency import Key
 from web.http.parts import NOT_FOUND, CampaignId, found
-from web.http.problems import Wrong
+from web.http.problems import InvalidField
 from web.routes.results import rows_of
 from web.routes.submitting import create_campaign
 
@@ -57,7 +57,7 @@ _BODY: Final[dict[str, Any]] = {
 }
 
 
-def router(desk: Desk) -> APIRouter:
+def router(desk: ApiContext) -> APIRouter:
     """Endpoints over `desk`."""
     first = APIRouter(prefix="/api", tags=["first"])
     uploads = Uploads(desk.home)
@@ -100,7 +100,7 @@ def router(desk: Desk) -> APIRouter:
     return first
 
 
-def _summary(store: Store, campaign: str) -> Summary:
+def _summary(store: Store, campaign: str) -> CampaignSummary:
     found(store, campaign)
     item = store.summary(campaign)
     assert item is not None, "it was found"
@@ -121,7 +121,7 @@ def _job(store: Store, job: str) -> FirstJobDetail:
     named = task_of(job)
     task = None if named is None else store.task(f"{named[0]}/{named[1]}")
     if named is None or task is None:
-        raise Wrong(
+        raise InvalidField(
             HTTPStatus.NOT_FOUND,
             f"no job {job!r} on this home",
             hint="jobs are called CAMPAIGN-job-0, CAMPAIGN-job-1 and so on; campaigns: /api/campaigns",

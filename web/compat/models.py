@@ -12,10 +12,10 @@ from typing import Final
 from pydantic import ConfigDict
 
 from protocol.values.attempt import TaskState
-from results.row.form import Form, utc
+from results.row.form import JsonModel, utc
 from results.row.row import Row
 from scheduler.output.schemas import status_of
-from scheduler.store.rows import CampaignRow, CampaignStatus, Summary, TaskRow
+from scheduler.store.rows import CampaignRow, CampaignStatus, CampaignSummary, TaskRow
 
 
 class JobStatus(StrEnum):
@@ -62,7 +62,7 @@ CAMPAIGN: Final[Mapping[CampaignStatus, CampaignWord]] = {
 # -- jobs and campaigns --------------------------------------------------------------------------------------------------------
 
 
-class FirstJob(Form):
+class FirstJob(JsonModel):
     """A job: a task of ours."""
 
     job_id: str
@@ -77,7 +77,7 @@ class FirstJob(Form):
     """Why it failed, in a sentence."""
 
 
-class FirstResult(Form):
+class FirstResult(JsonModel):
     """A job's row of the CSV, by column. `status` is there a second time, in the first system's spelling."""
 
     model_config = ConfigDict(extra="allow", json_schema_extra={"additionalProperties": True})
@@ -85,14 +85,14 @@ class FirstResult(Form):
     status: str
 
 
-class FirstJobDetail(Form):
+class FirstJobDetail(JsonModel):
     """A job with its result; null: it is not over."""
 
     job: FirstJob
     result: FirstResult | None
 
 
-class FirstCampaign(Form):
+class FirstCampaign(JsonModel):
     """A campaign in the first system's words."""
 
     campaign_id: str
@@ -106,7 +106,7 @@ class FirstCampaign(Form):
     completed_at: str | None
 
 
-class FirstCreated(Form):
+class FirstCreated(JsonModel):
     """A campaign that is on disk and goes on by itself."""
 
     campaign_id: str
@@ -115,7 +115,7 @@ class FirstCreated(Form):
     jobs: tuple[FirstJob, ...]
 
 
-class FirstCampaigns(Form):
+class FirstCampaigns(JsonModel):
     """All campaigns, the newest first."""
 
     count: int
@@ -149,7 +149,7 @@ def first_job(task: TaskRow) -> FirstJob:
     )
 
 
-def first_campaign(item: Summary) -> FirstCampaign:
+def first_campaign(item: CampaignSummary) -> FirstCampaign:
     """A campaign with its counts."""
     counts = dict.fromkeys(JobStatus, 0)
     for state, number in item.counts.items():
@@ -194,7 +194,7 @@ def first_result(row: Row) -> FirstResult:
 # -- files -----------------------------------------------------------------------------------------------------------------------
 
 
-class FirstFile(Form):
+class FirstFile(JsonModel):
     """A CSV. It is made when it is downloaded; nothing of this name lies on a disk."""
 
     filename: str
@@ -205,7 +205,7 @@ class FirstFile(Form):
     campaign_id: str
 
 
-class FirstFiles(Form):
+class FirstFiles(JsonModel):
     """One for each campaign that has ended, the newest first."""
 
     count: int

@@ -14,9 +14,9 @@ from results.row.form import utc
 from scheduler.store.rows import CampaignRow
 from scheduler.store.store import Store
 from web.compat.models import FirstFile, FirstFiles, campaign_of, file_name, job_row
-from web.http.context import Desk
+from web.http.context import ApiContext
 from web.http.parts import NOT_FOUND, PAGE, CampaignId, Limit, found
-from web.http.problems import Wrong
+from web.http.problems import InvalidField
 from web.routes.results import pieces, rows_of, walk
 
 CSV: Final = "text/csv; charset=utf-8; header=present"
@@ -29,7 +29,7 @@ _CSV: Final[dict[int | str, dict[str, Any]]] = {
 }
 
 
-def router(desk: Desk) -> APIRouter:
+def router(desk: ApiContext) -> APIRouter:
     """Endpoints over `desk`."""
     first = APIRouter(prefix="/api", tags=["first"])
     sizes: dict[str, float] = {}
@@ -72,7 +72,7 @@ def router(desk: Desk) -> APIRouter:
     return first
 
 
-def _csv(desk: Desk, campaign: str, name: str) -> StreamingResponse:
+def _csv(desk: ApiContext, campaign: str, name: str) -> StreamingResponse:
     def lines(store: Store) -> Iterator[str]:
         return iter(csv_lines(job_row(row) for row in walk(store, campaign, rows_of)))
 
@@ -83,7 +83,7 @@ def _csv(desk: Desk, campaign: str, name: str) -> StreamingResponse:
 def _named(store: Store, filename: str) -> CampaignRow:
     campaign = store.campaign(campaign_of(filename) or "")
     if campaign is None or campaign.ended is None or file_name(campaign) != filename:
-        raise Wrong(
+        raise InvalidField(
             HTTPStatus.NOT_FOUND, f"no result file {filename!r}", hint="list them: /api/results/files"
         )
     return campaign
@@ -94,7 +94,7 @@ def _files(store: Store, sizes: dict[str, float], limit: int, after: str) -> Fir
     ended = [item for item in store.summaries() if item.campaign.ended is not None]
     names = [file_name(item.campaign) for item in ended]
     if after and after not in names:
-        raise Wrong(
+        raise InvalidField(
             HTTPStatus.UNPROCESSABLE_ENTITY,
             f"after: no result file {after!r}",
             hint="give the `next` of the answer before",

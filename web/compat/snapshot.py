@@ -9,14 +9,14 @@ from http import HTTPStatus
 
 from protocol.errors import SarkError
 from scheduler.output.fleet import show_device
-from scheduler.output.watcher import Lookout
+from scheduler.output.watcher import FleetWatcher
 from web.compat.worker_models import FirstWorker, first_worker
-from web.http.problems import Wrong
+from web.http.problems import InvalidField
 from web.routes.fleet import picture_of
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class CompatSnapshot:
     """One look."""
 
     at: float
@@ -27,29 +27,31 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Looking:
+class SnapshotSource:
     """Looks when somebody asks."""
 
-    lookout: Lookout
+    lookout: FleetWatcher
     wall: Callable[[], float] = time.time
 
-    async def look(self) -> Seen:
+    async def look(self) -> CompatSnapshot:
         """Every worker that can be found; a swarm that cannot be reached has none, as an orchestrator without workers."""
         try:
             picture = await picture_of(self.lookout)
         except SarkError as exc:
-            return Seen(self.wall(), (), f"{exc.what}; {exc.hint}" if exc.hint else exc.what)
-        except Wrong as exc:
-            return Seen(self.wall(), (), exc.detail)
-        return Seen(picture.at, tuple(first_worker(show_device(item), picture.at) for item in picture.seen))
+            return CompatSnapshot(self.wall(), (), f"{exc.what}; {exc.hint}" if exc.hint else exc.what)
+        except InvalidField as exc:
+            return CompatSnapshot(self.wall(), (), exc.detail)
+        return CompatSnapshot(
+            picture.at, tuple(first_worker(show_device(item), picture.at) for item in picture.seen)
+        )
 
     async def find(self, worker: str) -> tuple[FirstWorker, float]:
-        """One of them, and when it was looked at. Raises `Wrong`."""
+        """One of them, and when it was looked at. Raises `InvalidField`."""
         seen = await self.look()
         for one in seen.workers:
             if one.worker_id == worker:
                 return one, seen.at
-        raise Wrong(
+        raise InvalidField(
             HTTPStatus.NOT_FOUND,
             f"no worker {worker!r} can be found" + (f": {seen.note}" if seen.note else ""),
             hint="a device joins by itself: POST /api/register answers with the command to type there",

@@ -11,21 +11,21 @@ from typing import Any
 import trio
 from fastapi import APIRouter
 
-from results.row.form import Form, utc
+from results.row.form import JsonModel, utc
 from scheduler.output.watcher import EVERY_S
 from scheduler.store.archive import write_backup
-from scheduler.store.rows import Waiting
+from scheduler.store.rows import WaitingTasks
 from scheduler.store.store import Store
 from scheduler.submit.daemon import is_running
 from swarm.base.home import Home
-from web.compat.snapshot import Looking
+from web.compat.snapshot import SnapshotSource
 from web.compat.worker_models import workers_health
-from web.http.context import Desk
+from web.http.context import ApiContext
 from web.http.parts import problems
-from web.http.problems import Wrong
+from web.http.problems import InvalidField
 
 
-class FirstRedis(Form):
+class FirstRedis(JsonModel):
     """The first system kept its state in Redis. Here is none; the key stays for clients that read it."""
 
     used: bool = False
@@ -34,7 +34,7 @@ class FirstRedis(Form):
     note: str = "there is no Redis: campaigns and results are in this home's own store"
 
 
-class FirstHealth(Form):
+class FirstHealth(JsonModel):
     """The server answers, and its store can be read."""
 
     status: str = "healthy"
@@ -46,7 +46,7 @@ class FirstHealth(Form):
     """Campaigns that have not ended."""
 
 
-class FirstReset(Form):
+class FirstReset(JsonModel):
     """What was cleared. Keys, settings, models that were sent here, experiments and files written before stay."""
 
     status: str = "reset"
@@ -60,14 +60,14 @@ class FirstReset(Form):
     """The store as it was before, for `sark-node db restore FILE --replace`; null: nothing was in it."""
 
 
-class FirstWorkerQueue(Form):
+class FirstWorkerQueue(JsonModel):
     """Jobs of this home that have a place in a worker's queue."""
 
     device_name: str
     queue_size: int
 
 
-class FirstQueues(Form):
+class FirstQueues(JsonModel):
     """Jobs of this home that wait."""
 
     worker_queues: dict[str, FirstWorkerQueue]
@@ -78,7 +78,7 @@ class FirstQueues(Form):
     """Always 0: a result is on disk before its worker is told that it was taken."""
 
 
-class FirstMonitor(Form):
+class FirstMonitor(JsonModel):
     """How the workers are."""
 
     check_interval_s: float
@@ -89,7 +89,7 @@ class FirstMonitor(Form):
     note: str
 
 
-class FirstTimeouts(Form):
+class FirstTimeouts(JsonModel):
     """What became of attempts whose worker did not answer or took too long; such a job is tried elsewhere."""
 
     lost_attempts: int
@@ -97,7 +97,7 @@ class FirstTimeouts(Form):
     running_attempts: int
 
 
-class FirstMonitoring(Form):
+class FirstMonitoring(JsonModel):
     """Numbers for watching."""
 
     timestamp: str
@@ -108,7 +108,7 @@ class FirstMonitoring(Form):
     tasks: dict[str, int]
 
 
-def router(desk: Desk, looking: Looking) -> APIRouter:
+def router(desk: ApiContext, looking: SnapshotSource) -> APIRouter:
     """Endpoints over `desk` and what it sees of the swarm."""
     first = APIRouter(prefix="/api", tags=["first"])
 
@@ -164,7 +164,7 @@ def router(desk: Desk, looking: Looking) -> APIRouter:
     return first
 
 
-def _queues(waiting: Sequence[Waiting]) -> FirstQueues:
+def _queues(waiting: Sequence[WaitingTasks]) -> FirstQueues:
     at: dict[str, FirstWorkerQueue] = {}
     units: Counter[str] = Counter()
     for one in waiting:
@@ -179,7 +179,7 @@ def _queues(waiting: Sequence[Waiting]) -> FirstQueues:
 def _reset(store: Store, home: Home, wall: float) -> FirstReset:
     running = store.unfinished_campaigns()
     if running:
-        raise Wrong(
+        raise InvalidField(
             HTTPStatus.CONFLICT,
             f"{len(running)} of this home's campaigns have not ended, such as {running[0].id}",
             hint=f"wait for them, or cancel each: POST /api/v1/campaigns/{running[0].id}/cancel",

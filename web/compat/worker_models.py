@@ -7,8 +7,8 @@ from enum import StrEnum
 from typing import Final
 
 from protocol.words import WorkerState
-from results.row.form import Form, utc
-from scheduler.output.fleet import Device
+from results.row.form import JsonModel, utc
+from scheduler.output.fleet import DeviceInfo
 
 GB: Final = 1024**3
 
@@ -32,7 +32,7 @@ WORKER: Final[Mapping[WorkerState | None, WorkerStatus]] = {
 }
 
 
-class FirstDeviceInfo(Form):
+class FirstDeviceInfo(JsonModel):
     """A device, by the first system's names."""
 
     Soc: str
@@ -43,7 +43,7 @@ class FirstDeviceInfo(Form):
     """Its hardware's id: what `device_udid` of a job names."""
 
 
-class FirstWorker(Form):
+class FirstWorker(JsonModel):
     """A device that was found in the swarm."""
 
     worker_id: str
@@ -63,7 +63,7 @@ class FirstWorker(Form):
     """When it answered last."""
 
 
-class FirstWorkers(Form):
+class FirstWorkers(JsonModel):
     """Every device that can be found."""
 
     count: int
@@ -72,7 +72,7 @@ class FirstWorkers(Form):
     """Why there are none, where the swarm cannot be looked at."""
 
 
-class FirstWorkerHealth(Form):
+class FirstWorkerHealth(JsonModel):
     """Whether a worker answers and is well."""
 
     worker_id: str
@@ -82,7 +82,7 @@ class FirstWorkerHealth(Form):
     status: WorkerStatus
 
 
-class FirstWorkersHealth(Form):
+class FirstWorkersHealth(JsonModel):
     """The same of all."""
 
     total: int
@@ -92,7 +92,7 @@ class FirstWorkersHealth(Form):
     note: str = ""
 
 
-def first_worker(device: Device, at: float) -> FirstWorker:
+def first_worker(device: DeviceInfo, at: float) -> FirstWorker:
     """A device as a worker. `at`: when it was looked at, in wall seconds since 1970."""
     answers = device.unreachable is None
     return FirstWorker(

@@ -13,11 +13,11 @@ from fastapi import APIRouter, Path, Request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from protocol.messages.work import Action
-from results.row.form import Form
+from results.row.form import JsonModel
 from swarm.base.home import Home
 from swarm.join.known_gates import own_worker
 from swarm.net.identity import load_or_create
-from web.compat.snapshot import Looking
+from web.compat.snapshot import SnapshotSource
 from web.compat.worker_models import (
     WORKER,
     FirstWorker,
@@ -28,9 +28,9 @@ from web.compat.worker_models import (
     worker_health,
     workers_health,
 )
-from web.http.context import Desk
+from web.http.context import ApiContext
 from web.http.parts import problems
-from web.http.problems import Wrong
+from web.http.problems import InvalidField
 
 ORDERS: Final = {WorkerStatus.ACTIVE: Action.RESUME, WorkerStatus.CLEANUP: Action.PAUSE}
 """What a client may have a worker be: serving, or taking no new work. Whether it is busy or faulty is a fact, not a wish."""
@@ -57,7 +57,7 @@ class _Status(_Asked):
     status: WorkerStatus
 
 
-class FirstRegistered(Form):
+class FirstRegistered(JsonModel):
     """What registering comes to: nothing is kept here, the device has to join by itself."""
 
     worker_id: str
@@ -72,7 +72,7 @@ class FirstRegistered(Form):
     note: str
 
 
-class FirstStatus(Form):
+class FirstStatus(JsonModel):
     """How the worker stands then."""
 
     worker_id: str
@@ -94,7 +94,7 @@ class FirstResetWorker(FirstStatus):
     message: str
 
 
-def router(desk: Desk, looking: Looking) -> APIRouter:
+def router(desk: ApiContext, looking: SnapshotSource) -> APIRouter:
     """Endpoints over `desk` and what it sees of the swarm."""
     first = APIRouter(prefix="/api", tags=["first"])
     missing = problems(HTTPStatus.NOT_FOUND)
@@ -142,7 +142,7 @@ def router(desk: Desk, looking: Looking) -> APIRouter:
         """Have a worker of one's own serve (active), or take no new work (cleanup). Others say no."""
         status = (await _read(request, _Status)).status
         if status not in ORDERS:
-            raise Wrong(
+            raise InvalidField(
                 HTTPStatus.CONFLICT,
                 f"nobody can make a worker {status}: it is, or it is not",
                 hint="active has it serve, cleanup has it take no new work; how it stands: GET /api/workers",
@@ -179,7 +179,7 @@ def router(desk: Desk, looking: Looking) -> APIRouter:
         )
 
     async def _told(worker: str, action: Action) -> FirstStatus:
-        """Raises `Wrong` for one that nobody knows, `Refused` for one that is somebody else's."""
+        """Raises `InvalidField` for one that nobody knows, `Refused` for one that is somebody else's."""
         if worker not in await trio.to_thread.run_sync(_own_peers, desk.home):
             await looking.find(worker)
         obeyed = await desk.tell(worker, action)
@@ -192,7 +192,7 @@ def _own_peers(home: Home) -> frozenset[str]:
     return frozenset(address.rpartition("/p2p/")[2] for address in own_worker(home))
 
 
-def _how_to_join(desk: Desk) -> tuple[str, str]:
+def _how_to_join(desk: ApiContext) -> tuple[str, str]:
     """The command that makes a device a worker that serves this home, and what is to be said of it. Blocking."""
     own = own_worker(desk.home)
     gates = sorted((way for way in desk.gates() if way not in own), key=_is_local)
@@ -222,12 +222,12 @@ def _body(form: type[BaseModel]) -> dict[str, Any]:
 
 
 async def _read(request: Request, form: type[T]) -> T:
-    """The body as `form`; `curl -d` sends it with a content type of another kind. Raises `Wrong`."""
+    """The body as `form`; `curl -d` sends it with a content type of another kind. Raises `InvalidField`."""
     try:
         return form.model_validate_json(await request.body())
     except ValidationError as exc:
         first = exc.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "body"
-        raise Wrong(
+        raise InvalidField(
             HTTPStatus.UNPROCESSABLE_ENTITY, f"{where}: {first['msg']}", hint="send JSON; see /docs"
         ) from None

@@ -20,9 +20,9 @@ from scheduler.store.opening import open_store
 from scheduler.store.store import Store
 from scheduler.submit.daemon import is_running
 from swarm.base.home import Home
-from swarm.download.urls import FOR_OTHERS, Reach
+from swarm.download.urls import FOR_OTHERS, UrlReach
 from web.http.feeds import Feeds
-from web.http.idempotency import Once
+from web.http.idempotency import IdempotencyStore
 
 SLOW: Final = 4
 """Things that may take long that are done at a time."""
@@ -39,24 +39,24 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Obeyed:
+class OwnerReplyInfo:
     """How a worker stands after it was told something."""
 
     state: WorkerState
     why: str
 
 
-Tell = Callable[[str, Action], Awaitable[Obeyed]]
+Tell = Callable[[str, Action], Awaitable[OwnerReplyInfo]]
 """Say this to the worker with this peer id, if it is this home's own or its owner is this home's scheduler. Raises `Refused` when it is
 not, `Unreachable`. The program knows how; nothing here speaks to workers."""
 
 
-async def _nobody(peer: str, action: Action) -> Obeyed:
+async def _nobody(peer: str, action: Action) -> OwnerReplyInfo:
     raise Unreachable("no worker can be told anything from here", hint="tell it on its own machine")
 
 
 @dataclass(slots=True)
-class Desk:
+class ApiContext:
     """One for each server. `gates`: the ways into the swarm as of now; `keep_alive`: starts the scheduler process when it is gone."""
 
     home: Home
@@ -64,7 +64,7 @@ class Desk:
     keep_alive: Callable[[], None]
     allow_paths: bool = False
     """Campaigns that come over HTTP may name files of this machine."""
-    reach: Reach = FOR_OTHERS
+    reach: UrlReach = FOR_OTHERS
     """Where their models by URL may be fetched from."""
     tell: Tell = _nobody
     _store: Store | None = None
@@ -73,11 +73,11 @@ class Desk:
     _fetching: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(FETCHING))
     feeds: Feeds = field(init=False)
     """What streams are told."""
-    once: Once = field(init=False)
+    once: IdempotencyStore = field(init=False)
     """What is done once though it is asked for twice."""
 
     def __post_init__(self) -> None:
-        self.once = Once(self.home.folder("scheduler") / "once")
+        self.once = IdempotencyStore(self.home.folder("scheduler") / "once")
         self.feeds = Feeds(self.open_store, partial(is_running, self.home))
 
     async def store(self, work: Callable[[Store], T]) -> T:

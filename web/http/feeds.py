@@ -20,13 +20,13 @@ import trio
 from pydantic import BaseModel
 
 from protocol.errors import ResourceError
-from results.row.form import Form
-from results.row.variant import UNSAID, Way, ways_of
+from results.row.form import JsonModel
+from results.row.variant import UNSAID, Variant, ways_of
 from scheduler.output.schemas import CampaignInfo, TaskInfo, campaign_info, event_info, task_info
-from scheduler.store.rows import CampaignStatus, Event, TaskRow
+from scheduler.store.rows import CampaignStatus, EventRow, TaskRow
 from scheduler.store.store import Store
-from web.http.problems import Wrong
-from web.http.sse import Tell, event_text
+from web.http.problems import InvalidField
+from web.http.sse import SendEvent, event_text
 
 POLL_S: Final = 0.2
 BEATS: Final = 10
@@ -47,9 +47,9 @@ class News:
     info: CampaignInfo
     tasks: tuple[tuple[TaskRow, TaskInfo], ...]
     """Those that are not as they were."""
-    ways: Mapping[str, Way]
+    ways: Mapping[str, Variant]
     """Of all of them."""
-    events: tuple[Event, ...]
+    events: tuple[EventRow, ...]
 
 
 Told = tuple[str, BaseModel, int]
@@ -67,9 +67,9 @@ class Feed:
     tasks: dict[str, TaskRow] = field(default_factory=dict)
     told: dict[str, tuple[int, TaskInfo]] = field(default_factory=dict)
     """Of each task the look that found it so."""
-    ways: Mapping[str, Way] = field(default_factory=dict)
+    ways: Mapping[str, Variant] = field(default_factory=dict)
     """How each is measured: a task's signed bytes never change, and are read once."""
-    events: deque[Event] = field(default_factory=deque)
+    events: deque[EventRow] = field(default_factory=deque)
     """The last of them."""
     last: int = 0
     """Number of the newest event."""
@@ -91,7 +91,7 @@ class Feed:
         if any(task.id not in ways for task in rows):
             ways = ways_of(store.bodies(self.campaign))
         tasks = tuple((task, task_info(task, ways.get(task.id, UNSAID))) for task in rows)
-        events: list[Event] = []
+        events: list[EventRow] = []
         last = self.last
         while page := store.events_since(self.campaign, last):
             events += page
@@ -131,10 +131,10 @@ class Feeds:
     async def follow(self, campaign: str, after: int | None) -> Follower | None:
         """Somebody who is told of a campaign from now on, and of its events after `after` (None: those to come). To be closed.
 
-        None: there is no such campaign. Raises `ResourceError`, and `Wrong` when too many follow.
+        None: there is no such campaign. Raises `ResourceError`, and `InvalidField` when too many follow.
         """
         if self.followers >= MAX_FOLLOWERS:
-            raise Wrong(
+            raise InvalidField(
                 HTTPStatus.TOO_MANY_REQUESTS,
                 f"{MAX_FOLLOWERS} streams are open on this server",
                 hint="close one, or ask for the events as JSON now and then",
@@ -172,7 +172,7 @@ class Feeds:
                         for feed, news in found:
                             feed.take(news, self.look)
 
-    async def events(self, campaign: str, after: int) -> tuple[Event, ...]:
+    async def events(self, campaign: str, after: int) -> tuple[EventRow, ...]:
         """Those that no feed holds any more."""
         async with self._turn:
             return await trio.to_thread.run_sync(
@@ -254,7 +254,7 @@ class Follower:
         """Whether somebody who was told everything up to event `mark` need not come back: the campaign has ended."""
         return self._feed.over and mark >= self._feed.last
 
-    async def tell_all(self, tell: Tell) -> None:
+    async def tell_all(self, tell: SendEvent) -> None:
         """Tell a reader, until the campaign has ended."""
         try:
             while (told := await self.more()) is not None:
@@ -294,7 +294,7 @@ class Follower:
         return told
 
 
-class _End(Form):
+class _End(JsonModel):
     campaign: str
     status: CampaignStatus
 

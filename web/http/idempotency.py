@@ -22,11 +22,11 @@ from fastapi import Header
 from pydantic import ValidationError
 
 from protocol.errors import ResourceError, SarkError
-from results.row.form import Form
+from results.row.form import JsonModel
 from scheduler.submit.submit import new_campaign_id
 from swarm.net.identity import write_durably
-from web.http.locks import Turns
-from web.http.problems import Wrong
+from web.http.locks import NamedLocks
+from web.http.problems import InvalidField
 
 KEEP_S: Final = 86_400.0
 TIDY_S: Final = 600.0
@@ -41,7 +41,7 @@ Key = Annotated[
 ]
 
 
-class _Claim(Form):
+class _Claim(JsonModel):
     body: str
     """What the request was, hashed."""
     campaign: str
@@ -50,29 +50,29 @@ class _Claim(Form):
 
 
 @dataclass(slots=True)
-class Once:
+class IdempotencyStore:
     """The keys of one home: one object for each server."""
 
     folder: Path
     wall: Callable[[], float] = time.time
-    _turns: Turns = field(init=False)
+    _turns: NamedLocks = field(init=False)
     _tidied: float = 0.0
 
     def __post_init__(self) -> None:
-        self._turns = Turns(self.folder.with_name(f"{self.folder.name}.lock"))
+        self._turns = NamedLocks(self.folder.with_name(f"{self.folder.name}.lock"))
 
     async def do(
         self, key: str | None, request: bytes, make: Callable[[str], Awaitable[dict[str, Any]]]
     ) -> tuple[dict[str, Any], bool]:
         """What `make` answers, given the id for a new campaign; and whether it was answered before. `request`: all that makes it another
-        one. Raises `Wrong` where the key was used for something else or is in use, `ResourceError`, and what `make` raises.
+        one. Raises `InvalidField` where the key was used for something else or is in use, `ResourceError`, and what `make` raises.
         """
         if key is None:
             return await make(new_campaign_id()), False
         path = self.folder / f"{hashlib.sha256(key.encode()).hexdigest()}.json"
         with self._turns.held(path.name) as mine:
             if not mine:
-                raise Wrong(
+                raise InvalidField(
                     HTTPStatus.CONFLICT,
                     "a request with this Idempotency-Key is being answered",
                     hint="ask again",
@@ -84,7 +84,7 @@ class Once:
                 answer = await make(claim.campaign)
             except ResourceError:  # it may be stored though the answer did not come: the claim's id will tell
                 raise
-            except (SarkError, Wrong):  # nothing was stored: the key is free for a better request
+            except (SarkError, InvalidField):  # nothing was stored: the key is free for a better request
                 await trio.to_thread.run_sync(lambda: path.unlink(missing_ok=True))
                 raise
             await trio.to_thread.run_sync(_write, path, claim.model_copy(update={"answer": answer}))
@@ -101,7 +101,7 @@ class Once:
             known = _Claim(body=body, campaign=new_campaign_id(), at=self.wall())
             _write(path, known)
         if known.body != body:
-            raise Wrong(
+            raise InvalidField(
                 HTTPStatus.CONFLICT,
                 "this Idempotency-Key was used for another request",
                 hint="take a new key for each request",

@@ -16,7 +16,7 @@ PLACES: Final = 2**30
 """Bytes of the file, none of which is ever written. As many as each system's C library can lock: on Windows an offset is a `long`."""
 
 
-class Turns:
+class NamedLocks:
     """Those of one file, for one process: the system tells processes apart, this object its own tasks. Blocking, if never for long."""
 
     def __init__(self, file: Path) -> None:

@@ -53,7 +53,7 @@ LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class AccessRules:
     """Who may ask. `names`: host names and addresses by which this server may be called; `token` None: none is needed."""
 
     names: Collection[str] = LOOPBACK_NAMES
@@ -69,7 +69,7 @@ class Rules:
 
 
 def refusal(
-    rules: Rules, path: str, headers: Headers, query: bytes = b""
+    rules: AccessRules, path: str, headers: Headers, query: bytes = b""
 ) -> tuple[HTTPStatus, str, str] | None:
     """Why a request with these headers is refused: status, what, what to do. None: it is not. `path`: decoded; `query`: as it came."""
     host = _host(headers.get("host", ""))
@@ -122,10 +122,10 @@ def _host(header: str) -> str:
         return ""
 
 
-class Guard:
-    """ASGI middleware that applies `Rules` to every request."""
+class AccessMiddleware:
+    """ASGI middleware that applies `AccessRules` to every request."""
 
-    def __init__(self, app: ASGIApp, rules: Rules) -> None:
+    def __init__(self, app: ASGIApp, rules: AccessRules) -> None:
         self._app, self._rules = app, rules
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -10,7 +10,7 @@ from fastapi import Path, Query
 from protocol.errors import CampaignError
 from scheduler.store.rows import CampaignRow
 from scheduler.store.store import Store
-from web.http.problems import Problem, Wrong
+from web.http.problems import InvalidField, Problem
 
 PAGE: Final = 100
 MAX_PAGE: Final = 1000
@@ -49,10 +49,10 @@ NOT_FOUND: Final = problems(HTTPStatus.NOT_FOUND)
 
 
 def found(store: Store, campaign: str) -> CampaignRow:
-    """The campaign, or `Wrong`."""
+    """The campaign, or `InvalidField`."""
     row = store.campaign(campaign)
     if row is None:
-        raise Wrong(
+        raise InvalidField(
             HTTPStatus.NOT_FOUND,
             f"no campaign {campaign!r} on this home",
             hint="list them: /api/v1/campaigns",
@@ -60,6 +60,6 @@ def found(store: Store, campaign: str) -> CampaignRow:
     return row
 
 
-def conflict(error: CampaignError) -> Wrong:
+def conflict(error: CampaignError) -> InvalidField:
     """What cannot be done as things stand, though the request is well written."""
-    return Wrong(HTTPStatus.CONFLICT, error.what, hint=error.hint)
+    return InvalidField(HTTPStatus.CONFLICT, error.what, hint=error.hint)

@@ -54,7 +54,7 @@ class Problem(BaseModel):
     """Of a campaign's text, where it is that which is wrong."""
 
 
-class Wrong(Exception):
+class InvalidField(Exception):
     """An answer that is not 2xx, raised anywhere below an endpoint."""
 
     def __init__(self, status: HTTPStatus, detail: str, *, hint: str = "") -> None:
@@ -81,8 +81,8 @@ def problem(
 def tell_problems(app: FastAPI) -> None:
     """Answer every error that is not a bug with a `Problem`."""
 
-    @app.exception_handler(Wrong)
-    async def wrong(request: Request, exc: Wrong) -> JSONResponse:
+    @app.exception_handler(InvalidField)
+    async def wrong(request: Request, exc: InvalidField) -> JSONResponse:
         return problem(exc.status, exc.detail, exc.hint)
 
     @app.exception_handler(SarkError)

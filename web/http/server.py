@@ -34,7 +34,7 @@ PIECE: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ServerLimits:
     """What clients may take."""
 
     total: int = 500
@@ -47,7 +47,7 @@ class Limits:
     """That a reader may take for 64 KiB."""
 
 
-LIMITS: Final = Limits()
+LIMITS: Final = ServerLimits()
 
 log = structlog.get_logger("sark.api")
 
@@ -84,7 +84,7 @@ async def serve(
     app: ASGIApp,
     sockets: Sequence[socket.socket],
     *,
-    limits: Limits = LIMITS,
+    limits: ServerLimits = LIMITS,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Answer requests on these sockets, which are then the server's own, until cancelled. Started means that it answers."""
@@ -96,7 +96,7 @@ async def serve(
     wrapped = wrap_app(told, config.wsgi_max_body_size, "asgi")
     lifespan = Lifespan(wrapped, config, {})
     context = WorkerContext(None)
-    door = Door(limits)
+    door = ConnectionLimiter(limits)
 
     async def connected(stream: trio.SocketStream) -> None:
         with door.entered(stream) as wire:
@@ -135,7 +135,7 @@ def _kinds(group: BaseExceptionGroup[Exception]) -> set[str]:
 # -- connections ---------------------------------------------------------------------------------------------------------------
 
 
-class Wire:
+class SlowReaderGuard:
     """A connection whose reader must go on reading: what it does not take in time ends it. Hypercorn sees to it that a cancelled server
     still sends what it began, so only an end of its own makes an end.
     """
@@ -169,16 +169,16 @@ class Wire:
         await self._stream.aclose()
 
 
-class Door:
+class ConnectionLimiter:
     """Counts connections, so that nobody takes all there are."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ServerLimits) -> None:
         self._limits = limits
         self._from: Counter[str] = Counter()
-        self._open: set[Wire] = set()
+        self._open: set[SlowReaderGuard] = set()
 
     @contextmanager
-    def entered(self, stream: trio.SocketStream) -> Iterator[Wire | None]:
+    def entered(self, stream: trio.SocketStream) -> Iterator[SlowReaderGuard | None]:
         """A connection for as long as it lasts; None: there are too many, and this one is closed at once."""
         try:
             host = stream.socket.getpeername()[0]
@@ -189,7 +189,7 @@ class Door:
             stream.socket.close()
             yield None
             return
-        wire = Wire(stream, self._limits.send_s)
+        wire = SlowReaderGuard(stream, self._limits.send_s)
         self._open.add(wire)
         self._from[host] += 1
         try:

@@ -20,7 +20,7 @@ def event_text(name: str, value: str, *, id: str | None = None) -> str:
     return f"event: {name}\ndata: {value}\n" + (f"id: {id}\n" if id is not None else "") + "\n"
 
 
-class Tell:
+class SendEvent:
     """Sends events to one reader."""
 
     def __init__(self, send: Send) -> None:
@@ -37,12 +37,12 @@ class Tell:
             await self._send({"type": "http.response.body", "body": text.encode(), "more_body": True})
 
 
-class Live(Response):
+class EventStream(Response):
     """Sends the events that `feed` tells, until it returns or the reader is gone."""
 
     media_type = MEDIA_TYPE
 
-    def __init__(self, feed: Callable[[Tell], Awaitable[None]], status_code: int = 200) -> None:
+    def __init__(self, feed: Callable[[SendEvent], Awaitable[None]], status_code: int = 200) -> None:
         super().__init__(status_code=status_code, headers={"X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._feed = feed
@@ -50,7 +50,7 @@ class Live(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One reader."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        tell = Tell(send)
+        tell = SendEvent(send)
 
         async def breathe() -> None:
             while True:

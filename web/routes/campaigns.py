@@ -12,7 +12,7 @@ from pydantic import ConfigDict
 
 from protocol.errors import CampaignError
 from protocol.values.attempt import TaskState
-from results.row.form import Form
+from results.row.form import JsonModel
 from results.row.variant import way_of
 from scheduler.experiments.clone import campaign_clone
 from scheduler.models.uploads import Uploads
@@ -28,12 +28,12 @@ from scheduler.store.rows import CampaignStatus
 from scheduler.store.store import Store
 from scheduler.submit.cancel import ask_cancel
 from scheduler.submit.daemon import is_running
-from web.http.context import Desk
+from web.http.context import ApiContext
 from web.http.parts import NOT_FOUND, PAGE, After, CampaignId, Limit, Number, conflict, found, problems
-from web.http.problems import Wrong
+from web.http.problems import InvalidField
 
 
-class CampaignPage(Form):
+class CampaignPage(JsonModel):
     """Campaigns, the newest first."""
 
     count: int
@@ -43,7 +43,7 @@ class CampaignPage(Form):
     """What to give as `after` for the page that follows; null: this is the last one."""
 
 
-class TaskPage(Form):
+class TaskPage(JsonModel):
     """Tasks in the order of the campaign."""
 
     campaign: str
@@ -52,7 +52,7 @@ class TaskPage(Form):
     next: int | None
 
 
-class Cancelled(Form):
+class CancelReply(JsonModel):
     """What a wish to cancel concerns. Devices confirm one by one: the events tell, and the tasks' states."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"target": "c-ab23cd45/3", "open_tasks": 1}]})
@@ -68,7 +68,7 @@ _FILE: Final[dict[int | str, dict[str, Any]]] = {
 }
 
 
-def router(desk: Desk) -> APIRouter:
+def router(desk: ApiContext) -> APIRouter:
     """Endpoints over `desk`."""
     v1 = APIRouter(prefix="/api/v1", tags=["campaigns"])
 
@@ -87,7 +87,7 @@ def router(desk: Desk) -> APIRouter:
         def page(store: Store) -> CampaignPage:
             items = store.summaries_page(limit=limit + 1, after=after, status=status, name=name)
             if items is None:
-                raise Wrong(
+                raise InvalidField(
                     HTTPStatus.UNPROCESSABLE_ENTITY,
                     f"after: no campaign {after!r} on this home",
                     hint="give the `next` of the page before",
@@ -133,7 +133,7 @@ def router(desk: Desk) -> APIRouter:
                 return campaign_clone(store, campaign, change or (), Uploads(desk.home).folder)
             except CampaignError as exc:
                 if change:
-                    raise Wrong(HTTPStatus.UNPROCESSABLE_ENTITY, exc.what, hint=exc.hint) from None
+                    raise InvalidField(HTTPStatus.UNPROCESSABLE_ENTITY, exc.what, hint=exc.hint) from None
                 raise conflict(exc) from None
 
         return Response(await desk.store(text), media_type="text/yaml; charset=utf-8")
@@ -168,7 +168,7 @@ def router(desk: Desk) -> APIRouter:
         status_code=HTTPStatus.ACCEPTED,
         responses=problems(HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT),
     )
-    async def cancel(campaign: CampaignId) -> Cancelled:
+    async def cancel(campaign: CampaignId) -> CancelReply:
         """Cancel what of it has not ended. The answer comes at once; devices then confirm one by one."""
         return await _cancel(desk, campaign, campaign)
 
@@ -178,7 +178,7 @@ def router(desk: Desk) -> APIRouter:
         status_code=HTTPStatus.ACCEPTED,
         responses=problems(HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT),
     )
-    async def cancel_task(campaign: CampaignId, n: Number) -> Cancelled:
+    async def cancel_task(campaign: CampaignId, n: Number) -> CancelReply:
         """Cancel one task."""
         return await _cancel(desk, campaign, f"{campaign}/{n}")
 
@@ -186,7 +186,7 @@ def router(desk: Desk) -> APIRouter:
 
 
 def detail_of(store: Store, campaign: str, *, scheduling: bool) -> CampaignDetail:
-    """All that is known of a campaign but its tasks. Raises `Wrong`."""
+    """All that is known of a campaign but its tasks. Raises `InvalidField`."""
     found(store, campaign)
     item = store.summary(campaign)
     assert item is not None, "it was found"
@@ -208,11 +208,11 @@ def _spec(text: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-async def _cancel(desk: Desk, campaign: str, target: str) -> Cancelled:
+async def _cancel(desk: ApiContext, campaign: str, target: str) -> CancelReply:
     def ask(store: Store) -> int:
         found(store, campaign)
         if target != campaign and store.task(target) is None:
-            raise Wrong(
+            raise InvalidField(
                 HTTPStatus.NOT_FOUND,
                 f"no task {target!r}",
                 hint=f"list them: /api/v1/campaigns/{campaign}/tasks",
@@ -225,4 +225,4 @@ async def _cancel(desk: Desk, campaign: str, target: str) -> Cancelled:
     concerned = await desk.store(ask)
     if concerned:
         await desk.go_on()
-    return Cancelled(target=target, open_tasks=concerned)
+    return CancelReply(target=target, open_tasks=concerned)

@@ -13,15 +13,15 @@ from fastapi import APIRouter, Query
 
 from protocol.errors import CampaignError
 from results.analysis.prices import Price
-from results.export.source import Source
-from results.row.form import Form
+from results.export.source import ResultSource
+from results.row.form import JsonModel
 from results.row.row import Row
-from scheduler.output.comparisons import Beside, Matrix, beside, matrix_of
+from scheduler.output.comparisons import ComparisonTable, ResultMatrix, beside, matrix_of
 from scheduler.output.sources import merged, one_device, stored_source
 from scheduler.store.store import Store
-from web.http.context import Desk
+from web.http.context import ApiContext
 from web.http.parts import problems
-from web.http.problems import Wrong
+from web.http.problems import InvalidField
 
 MAX_NAMES: Final = 12
 """Results that are put beside each other at a time."""
@@ -39,14 +39,14 @@ class By(StrEnum):
     DEVICE = "device"
 
 
-class Compared(Form):
+class CompareReply(JsonModel):
     """A with each of the others beside it."""
 
     a: str
-    comparisons: tuple[Beside, ...]
+    comparisons: tuple[ComparisonTable, ...]
 
 
-def router(desk: Desk) -> APIRouter:
+def router(desk: ApiContext) -> APIRouter:
     """Endpoints over `desk`."""
     v1 = APIRouter(
         prefix="/api/v1",
@@ -78,16 +78,16 @@ def router(desk: Desk) -> APIRouter:
             ),
         ] = "",
         seed: Annotated[int, Query(ge=0, le=2**53, description="Of the bootstrap.")] = 0,
-    ) -> Compared:
+    ) -> CompareReply:
         """FASTER, SLOWER, SAME or AMBIGUOUS, with the ratio of the medians and its 95 % interval, for each pair of rows."""
         if of and by is not By.DEVICE:
-            raise Wrong(
+            raise InvalidField(
                 HTTPStatus.UNPROCESSABLE_ENTITY,
                 "of goes with by=device",
                 hint="name what is compared as a and b",
             )
 
-        def read(store: Store) -> list[Source]:
+        def read(store: Store) -> list[ResultSource]:
             if by is By.RESULTS:
                 return [_source(store, name) for name in (a, *b)]
             whole = _joined([_source(store, name) for name in of or [""]])
@@ -95,8 +95,8 @@ def router(desk: Desk) -> APIRouter:
 
         one, *others = await desk.store(read)
 
-        def compared() -> Compared:
-            return Compared(
+        def compared() -> CompareReply:
+            return CompareReply(
                 a=one.name,
                 comparisons=tuple(
                     beside(one, other, across_devices=by is By.DEVICE, reference=reference, seed=seed)[0]
@@ -122,7 +122,7 @@ def router(desk: Desk) -> APIRouter:
             ),
         ] = None,
         currency: Annotated[str, Query(max_length=16)] = "",
-    ) -> Matrix:
+    ) -> ResultMatrix:
         """Model × device × unit: medians with their intervals, ratios to a base, and what no other beats in time and something else."""
         prices = {name: Price(number, currency) for name, number in map(_price, price or ())}
 
@@ -135,7 +135,7 @@ def router(desk: Desk) -> APIRouter:
                 lambda: matrix_of(found, base=base, prices=prices), limiter=busy
             )
         except ValueError as exc:
-            raise Wrong(
+            raise InvalidField(
                 HTTPStatus.UNPROCESSABLE_ENTITY,
                 str(exc),
                 hint="write it as it stands in the matrix without a base",
@@ -144,14 +144,14 @@ def router(desk: Desk) -> APIRouter:
     return v1
 
 
-def _source(store: Store, name: str) -> Source:
-    """Results by name, out of the store alone: a client names no files. Raises `Wrong`."""
+def _source(store: Store, name: str) -> ResultSource:
+    """Results by name, out of the store alone: a client names no files. Raises `InvalidField`."""
     try:
         source = stored_source(store, name)
     except CampaignError as exc:
-        raise Wrong(HTTPStatus.NOT_FOUND, exc.what, hint=exc.hint) from None
+        raise InvalidField(HTTPStatus.NOT_FOUND, exc.what, hint=exc.hint) from None
     if len(source.results) > MAX_ROWS:
-        raise Wrong(
+        raise InvalidField(
             HTTPStatus.UNPROCESSABLE_ENTITY,
             f"{name} has {len(source.results)} rows; {MAX_ROWS} are compared at a time",
             hint="name tasks of it, such as c-ab23cd45/3, or compare files: sark-node compare",
@@ -159,22 +159,22 @@ def _source(store: Store, name: str) -> Source:
     return source
 
 
-def _joined(sources: Sequence[Source]) -> Source:
+def _joined(sources: Sequence[ResultSource]) -> ResultSource:
     first = sources[0]
     if len(sources) == 1:
         return first
-    return Source(
+    return ResultSource(
         " + ".join(source.name for source in sources),
         first.campaign,
         tuple(result for source in sources for result in source.results),
     )
 
 
-def _device(source: Source, name: str) -> Source:
+def _device(source: ResultSource, name: str) -> ResultSource:
     try:
         return one_device(source, name)
     except CampaignError as exc:
-        raise Wrong(HTTPStatus.NOT_FOUND, exc.what, hint=exc.hint) from None
+        raise InvalidField(HTTPStatus.NOT_FOUND, exc.what, hint=exc.hint) from None
 
 
 def _price(text: str) -> tuple[str, float]:
@@ -184,7 +184,7 @@ def _price(text: str) -> tuple[str, float]:
     except ValueError:
         value = math.nan
     if not name or not 0 <= value < 1e9:
-        raise Wrong(
+        raise InvalidField(
             HTTPStatus.UNPROCESSABLE_ENTITY,
             f"price: {text!r} is none",
             hint="write NAME:NUMBER, such as mini:0.12",

@@ -7,16 +7,16 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Header, Query, Response
 
-from results.row.form import Form
+from results.row.form import JsonModel
 from scheduler.output.schemas import EventInfo, event_info
 from scheduler.store.store import Store
-from web.http.context import Desk
+from web.http.context import ApiContext
 from web.http.parts import MAX_NUMBER, NOT_FOUND, PAGE, CampaignId, Limit, found, problems
-from web.http.problems import Wrong
-from web.http.sse import MEDIA_TYPE, Live
+from web.http.problems import InvalidField
+from web.http.sse import MEDIA_TYPE, EventStream
 
 
-class EventPage(Form):
+class EventPage(JsonModel):
     """Events in the order in which they were stored."""
 
     campaign: str
@@ -38,7 +38,7 @@ _BOTH: Final[dict[int | str, dict[str, Any]]] = {
 }
 
 
-def router(desk: Desk) -> APIRouter:
+def router(desk: ApiContext) -> APIRouter:
     """Endpoints over `desk`."""
     v1 = APIRouter(prefix="/api/v1", tags=["events"])
 
@@ -76,11 +76,11 @@ def router(desk: Desk) -> APIRouter:
         follower = await desk.feeds.follow(campaign, start)
         if follower is None:
             await desk.store(lambda store: found(store, campaign))
-            raise Wrong(HTTPStatus.NOT_FOUND, f"no campaign {campaign!r} on this home")
+            raise InvalidField(HTTPStatus.NOT_FOUND, f"no campaign {campaign!r} on this home")
         if last_event_id and start is not None and follower.all_told(start):
             follower.close()
             return Response(status_code=HTTPStatus.NO_CONTENT)
-        return Live(follower.tell_all)
+        return EventStream(follower.tell_all)
 
     return v1
 

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Path, Query, Response
 from pydantic import ConfigDict
 
 from protocol.errors import CampaignError
-from results.row.form import Form
+from results.row.form import JsonModel
 from scheduler.experiments.service import begin, judge_ended
 from scheduler.experiments.view import (
     ExperimentView,
@@ -24,10 +24,10 @@ from scheduler.experiments.view import (
 from scheduler.models.fetch import downloader
 from scheduler.store.experiments import ExperimentRow, VersionRow
 from scheduler.store.store import Store
-from web.http.context import Desk
+from web.http.context import ApiContext
 from web.http.idempotency import Key
 from web.http.parts import MAX_NUMBER, NOT_FOUND, PAGE, Limit, conflict, problems
-from web.http.problems import Wrong
+from web.http.problems import InvalidField
 
 ExperimentName = Annotated[
     str,
@@ -40,7 +40,7 @@ ExperimentName = Annotated[
 Version = Annotated[int, Path(ge=1, le=MAX_NUMBER, description="A version's number.", examples=[1])]
 
 
-class ExperimentPage(Form):
+class ExperimentPage(JsonModel):
     """Experiments by name."""
 
     count: int
@@ -56,7 +56,7 @@ class ExperimentDetail(ExperimentView):
     versions: tuple[VersionView, ...]
 
 
-class Begun(Form):
+class RunStarted(JsonModel):
     """A run that was begun."""
 
     model_config = ConfigDict(
@@ -68,7 +68,7 @@ class Begun(Form):
     version: int
 
 
-def router(desk: Desk) -> APIRouter:
+def router(desk: ApiContext) -> APIRouter:
     """Endpoints over `desk`."""
     v1 = APIRouter(prefix="/api/v1", tags=["experiments"])
 
@@ -128,7 +128,7 @@ def router(desk: Desk) -> APIRouter:
         "/experiments/{experiment}/run",
         operation_id="runExperiment",
         status_code=HTTPStatus.CREATED,
-        response_model=Begun,
+        response_model=RunStarted,
         responses=problems(HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT),
     )
     async def run(
@@ -157,10 +157,10 @@ def router(desk: Desk) -> APIRouter:
     return v1
 
 
-def _begin(desk: Desk, store: Store, title: str, version: int | None, new: str) -> Begun:
+def _begin(desk: ApiContext, store: Store, title: str, version: int | None, new: str) -> RunStarted:
     before = store.run(new)  # stored by a server that was killed before it could answer
     if before is not None:
-        return Begun(campaign=new, experiment=before.experiment, version=before.version)
+        return RunStarted(campaign=new, experiment=before.experiment, version=before.version)
     name = title.partition("@")[0]
     _found(store, name)
     if version is not None:
@@ -171,13 +171,13 @@ def _begin(desk: Desk, store: Store, title: str, version: int | None, new: str) 
     except CampaignError as exc:
         raise conflict(exc) from None
     assert started is not None, "only a scheduled run may have been begun by somebody else"
-    return Begun(campaign=new, experiment=started[1].experiment, version=started[1].version)
+    return RunStarted(campaign=new, experiment=started[1].experiment, version=started[1].version)
 
 
 def _found(store: Store, name: str) -> ExperimentRow:
     row = store.experiment(name)
     if row is None:
-        raise Wrong(
+        raise InvalidField(
             HTTPStatus.NOT_FOUND,
             f"no experiment {name!r} on this home",
             hint="list them: /api/v1/experiments",
@@ -190,6 +190,6 @@ def _version(store: Store, name: str, number: int) -> VersionRow:
     for version in store.versions(name):
         if version.version == number:
             return version
-    raise Wrong(
+    raise InvalidField(
         HTTPStatus.NOT_FOUND, f"{name} has no version {number}", hint=f"see /api/v1/experiments/{name}"
     )

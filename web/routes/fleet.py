@@ -14,15 +14,15 @@ from fastapi import APIRouter, Query
 
 from protocol.values.requirement import Requirement, parse_clause
 from scheduler.core.explain import explain
-from scheduler.output.fleet import Fleet, FleetDevice, TaskThere, changed, show_fleet_device
-from scheduler.output.peers import Eyes, by_fit, eyes_open
-from scheduler.output.watcher import Lookout, Picture
+from scheduler.output.fleet import DeviceTask, Fleet, FleetDevice, changed, show_fleet_device
+from scheduler.output.peers import SwarmObserver, by_fit, eyes_open
+from scheduler.output.watcher import FleetSnapshot, FleetWatcher
 from scheduler.store.store import Store
 from swarm.net.identity import load_or_create
-from web.http.context import Desk
+from web.http.context import ApiContext
 from web.http.feeds import MAX_FOLLOWERS
-from web.http.problems import Wrong
-from web.http.sse import MEDIA_TYPE, Live, Tell
+from web.http.problems import InvalidField
+from web.http.sse import MEDIA_TYPE, EventStream, SendEvent
 
 PATIENCE_S: Final = 20.0
 """So long a list waits for the first look."""
@@ -32,22 +32,24 @@ Where = Annotated[
 ]
 
 
-def lookout_of(desk: Desk) -> Lookout:
+def lookout_of(desk: ApiContext) -> FleetWatcher:
     """Watches `desk`'s swarm with a visitor's eyes."""
-    return Lookout(partial(_eyes, desk))
+    return FleetWatcher(partial(_eyes, desk))
 
 
-async def picture_of(lookout: Lookout) -> Picture:
-    """How the swarm looks now. Raises `Wrong` when that cannot be told in time, and the `SarkError` of what is in the way."""
+async def picture_of(lookout: FleetWatcher) -> FleetSnapshot:
+    """How the swarm looks now. Raises `InvalidField` when that cannot be told in time, and the `SarkError` of what is in the way."""
     with lookout.watching(), trio.move_on_after(PATIENCE_S):
         picture = await lookout.newer()
         if picture.error is not None:
             raise picture.error
         return picture
-    raise Wrong(HTTPStatus.FAILED_DEPENDENCY, "the swarm could not be looked at in time", hint="ask again")
+    raise InvalidField(
+        HTTPStatus.FAILED_DEPENDENCY, "the swarm could not be looked at in time", hint="ask again"
+    )
 
 
-def router(desk: Desk, lookout: Lookout, *, most: int = MAX_FOLLOWERS) -> APIRouter:
+def router(desk: ApiContext, lookout: FleetWatcher, *, most: int = MAX_FOLLOWERS) -> APIRouter:
     """Endpoints over what `lookout` sees, which runs for as long as the server does. `most`: live readers at a time."""
 
     @asynccontextmanager
@@ -74,26 +76,26 @@ def router(desk: Desk, lookout: Lookout, *, most: int = MAX_FOLLOWERS) -> APIRou
     @fleet.get(
         "/fleet",
         operation_id="watchFleet",
-        response_class=Live,
+        response_class=EventStream,
         responses={HTTPStatus.OK: {"content": {MEDIA_TYPE: {}}, "description": "Server-sent events."}},
     )
-    async def live(where: Where = []) -> Live:  # noqa: B006
+    async def live(where: Where = []) -> EventStream:  # noqa: B006
         """The same, live. Events: `fleet` holds `at`, `count`, `fit`, `explain`, `peers` (those that changed; all of them at first) and
         `gone` (peer ids); `problem` holds `detail` and `hint` while the swarm cannot be looked at."""
         requirement = _requirement(where)
         if lookout.readers >= most:
-            raise Wrong(
+            raise InvalidField(
                 HTTPStatus.TOO_MANY_REQUESTS,
                 f"{lookout.readers} look at the swarm over this server",
                 hint="close one, or ask for the list now and then: /api/v1/peers",
             )
-        return Live(partial(_feed, desk, lookout, requirement))
+        return EventStream(partial(_feed, desk, lookout, requirement))
 
     return fleet
 
 
 @asynccontextmanager
-async def _eyes(desk: Desk) -> AsyncIterator[Eyes]:
+async def _eyes(desk: ApiContext) -> AsyncIterator[SwarmObserver]:
     """This home's visitor."""
     gates = await trio.to_thread.run_sync(desk.gates)  # neighbours on the LAN may have to be looked for
     signer = await trio.to_thread.run_sync(load_or_create, desk.home.key("scheduler"))
@@ -101,7 +103,7 @@ async def _eyes(desk: Desk) -> AsyncIterator[Eyes]:
         yield eyes
 
 
-async def _feed(desk: Desk, lookout: Lookout, requirement: Requirement, tell: Tell) -> None:
+async def _feed(desk: ApiContext, lookout: FleetWatcher, requirement: Requirement, tell: SendEvent) -> None:
     """Tell one reader what changed, look by look."""
     with lookout.watching():
         number = 0
@@ -128,7 +130,7 @@ async def _feed(desk: Desk, lookout: Lookout, requirement: Requirement, tell: Te
             before = now
 
 
-async def _fleet(desk: Desk, picture: Picture, requirement: Requirement) -> Fleet:
+async def _fleet(desk: ApiContext, picture: FleetSnapshot, requirement: Requirement) -> Fleet:
     tasks, names = await desk.store(partial(_known, {m for item in picture.seen for m in item.advert.models}))
     seen = by_fit([item.held_against(requirement) for item in picture.seen])
     return Fleet(
@@ -139,10 +141,10 @@ async def _fleet(desk: Desk, picture: Picture, requirement: Requirement) -> Flee
     )
 
 
-def _known(models: set[str], store: Store) -> tuple[Mapping[str, Sequence[TaskThere]], Mapping[str, str]]:
-    there: dict[str, list[TaskThere]] = {}
+def _known(models: set[str], store: Store) -> tuple[Mapping[str, Sequence[DeviceTask]], Mapping[str, str]]:
+    there: dict[str, list[DeviceTask]] = {}
     for task in store.tasks_at_work():
-        shown = TaskThere(
+        shown = DeviceTask(
             campaign=task.campaign, n=task.n, model=task.model, unit=task.unit, phase=task.phase
         )
         there.setdefault(task.worker or "", []).append(shown)
@@ -156,7 +158,7 @@ def _requirement(where: Sequence[str]) -> Requirement:
 def _page(whole: Fleet, limit: int, after: str | None) -> Fleet:
     begin = next((n for n, item in enumerate(whole.peers, start=1) if item.peer == after), None)
     if after is not None and begin is None:
-        raise Wrong(
+        raise InvalidField(
             HTTPStatus.UNPROCESSABLE_ENTITY, "that device is gone meanwhile", hint="begin anew, without after"
         )
     shown = whole.peers[begin or 0 :][:limit]

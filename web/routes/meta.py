@@ -9,16 +9,16 @@ from typing import Final
 import trio
 from fastapi import APIRouter, Response
 
-from results.row.form import Form
+from results.row.form import JsonModel
 from scheduler.store.store import Store
 from scheduler.submit.daemon import is_running
-from web.http.context import Desk
+from web.http.context import ApiContext
 from web.routes.metrics import MEDIA_TYPE, Metrics
 
 API: Final = "v1"
 
 
-class Health(Form):
+class Health(JsonModel):
     """The server answers, and the store can be read."""
 
     status: str = "ok"
@@ -28,7 +28,7 @@ class Health(Form):
     """Campaigns that have not ended."""
 
 
-class Version(Form):
+class Version(JsonModel):
     """What answers here."""
 
     name: str = "sark-node"
@@ -38,7 +38,7 @@ class Version(Form):
     system: str
 
 
-def router(desk: Desk, metrics: Metrics) -> APIRouter:
+def router(desk: ApiContext, metrics: Metrics) -> APIRouter:
     """Endpoints over `desk`."""
     v1 = APIRouter(prefix="/api/v1", tags=["server"])
 

@@ -69,7 +69,7 @@ class _Standing(Collector):
         )
 
 
-class Measured:
+class MetricFamilies:
     """ASGI middleware that counts what is answered."""
 
     def __init__(

@@ -9,12 +9,12 @@ from typing import Annotated, Any, Final
 import trio
 from fastapi import APIRouter, Path, Query, Request, Response
 
-from results.row.form import Form
+from results.row.form import JsonModel
 from scheduler.models.uploads import Incoming, ModelName, Upload, Uploads
 from swarm.base.text import is_safe
-from web.http.context import Desk
+from web.http.context import ApiContext
 from web.http.parts import PAGE, Limit, problems
-from web.http.problems import Wrong
+from web.http.problems import InvalidField
 
 AT_ONCE: Final = 4
 """Models that are being sent at a time."""
@@ -24,7 +24,7 @@ PIECE: Final = 1024**2
 Hash = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$", description="A model's sha256, in hexadecimal.")]
 
 
-class UploadPage(Form):
+class UploadPage(JsonModel):
     """Models that were sent here, by their hash."""
 
     count: int
@@ -41,7 +41,7 @@ _BODY: Final[dict[str, Any]] = {
 }
 
 
-def router(desk: Desk) -> APIRouter:
+def router(desk: ApiContext) -> APIRouter:
     """Endpoints over `desk`."""
     v1 = APIRouter(prefix="/api/v1", tags=["models"])
     uploads = Uploads(desk.home)
@@ -77,7 +77,7 @@ def router(desk: Desk) -> APIRouter:
     ) -> Upload:
         """Send a model. A campaign then names it `sha256:…`. The same bytes once more change its name alone."""
         if not is_safe(name):
-            raise Wrong(
+            raise InvalidField(
                 HTTPStatus.UNPROCESSABLE_ENTITY,
                 "name: it holds characters that cannot be seen",
                 hint="rename it",
@@ -85,7 +85,7 @@ def router(desk: Desk) -> APIRouter:
         try:
             places.acquire_nowait()
         except trio.WouldBlock:
-            raise Wrong(
+            raise InvalidField(
                 HTTPStatus.TOO_MANY_REQUESTS, f"{AT_ONCE} models are being sent already", hint="ask again"
             ) from None
         try:
@@ -117,8 +117,8 @@ def router(desk: Desk) -> APIRouter:
     return v1
 
 
-def _unknown(sha256: str) -> Wrong:
-    return Wrong(
+def _unknown(sha256: str) -> InvalidField:
+    return InvalidField(
         HTTPStatus.NOT_FOUND,
         f"no model {sha256[:12]}… was sent here",
         hint="what is here: GET /api/v1/models",
@@ -126,7 +126,7 @@ def _unknown(sha256: str) -> Wrong:
 
 
 async def _take(request: Request, incoming: Incoming) -> Upload:
-    """All bytes of the request. Raises `Wrong` when they are none, or more than there is room for."""
+    """All bytes of the request. Raises `InvalidField` when they are none, or more than there is room for."""
     try:
         room = await trio.to_thread.run_sync(incoming.room)
         told = request.headers.get("content-length", "")
@@ -143,7 +143,7 @@ async def _take(request: Request, incoming: Incoming) -> Upload:
         if held:
             await _write(incoming, held)
         if not incoming.size:
-            raise Wrong(
+            raise InvalidField(
                 HTTPStatus.UNPROCESSABLE_ENTITY,
                 "the model is empty",
                 hint="send the file's bytes as the body",
@@ -155,7 +155,7 @@ async def _take(request: Request, incoming: Incoming) -> Upload:
 
 
 async def _write(incoming: Incoming, held: bytearray) -> int:
-    """What is held to the disk; how large the model may be as of now: others write there, too. Raises `Wrong`."""
+    """What is held to the disk; how large the model may be as of now: others write there, too. Raises `InvalidField`."""
 
     def write() -> int:
         left = incoming.room()
@@ -169,8 +169,8 @@ async def _write(incoming: Incoming, held: bytearray) -> int:
     return room
 
 
-def _too_large(room: int) -> Wrong:
-    return Wrong(
+def _too_large(room: int) -> InvalidField:
+    return InvalidField(
         HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
         f"there is room for {room:,} bytes on the server's disk",
         hint="remove models that are not needed: DELETE /api/v1/models/SHA256",

@@ -18,16 +18,16 @@ from scheduler.preview.ask_why import ask_why
 from scheduler.preview.look import look_at
 from scheduler.preview.plan import LivePlan
 from scheduler.preview.plan_table import keep_plan
-from scheduler.preview.validate import Checked, check
-from scheduler.preview.why import Why
+from scheduler.preview.validate import ValidationReport, check
+from scheduler.preview.why import WhyReport
 from scheduler.store.store import Store
-from web.http.context import Desk
+from web.http.context import ApiContext
 from web.http.parts import NOT_FOUND, CampaignId, Number, found, problems
-from web.http.problems import Wrong
+from web.http.problems import InvalidField
 from web.routes.submitting import CAMPAIGN_BODY, file_of
 
 
-def router(desk: Desk) -> APIRouter:
+def router(desk: ApiContext) -> APIRouter:
     """Endpoints over `desk`."""
     v1 = APIRouter(prefix="/api/v1", tags=["planning"])
     uploads = Uploads(desk.home)
@@ -48,7 +48,7 @@ def router(desk: Desk) -> APIRouter:
         models: Annotated[
             bool, Query(description="Look at its models too: those by URL are fetched.")
         ] = True,
-    ) -> Checked:
+    ) -> ValidationReport:
         """Everything that is wrong with a campaign's text, each with its line and what to do; or what it would measure."""
         file, body = file_of(request.headers.get("content-type", "")), await request.body()
 
@@ -71,12 +71,12 @@ def router(desk: Desk) -> APIRouter:
         return await desk.apart(made, fetching=True)
 
     @v1.get("/explain/{campaign}", operation_id="explainCampaign", responses=NOT_FOUND)
-    async def explain(campaign: CampaignId) -> Why:
+    async def explain(campaign: CampaignId) -> WhyReport:
         """Why a campaign stands as it stands: what its tasks wait for, what was tried, who refused, what would help."""
         return await desk.apart(lambda store: _why(desk, store, campaign, None))
 
     @v1.get("/explain/{campaign}/{n}", operation_id="explainTask", responses=NOT_FOUND)
-    async def explain_task(campaign: CampaignId, n: Number) -> Why:
+    async def explain_task(campaign: CampaignId, n: Number) -> WhyReport:
         """The same of one task."""
         return await desk.apart(lambda store: _why(desk, store, campaign, n))
 
@@ -88,10 +88,10 @@ def router(desk: Desk) -> APIRouter:
     return v1
 
 
-def _why(desk: Desk, store: Store, campaign: str, n: int | None) -> Why:
+def _why(desk: ApiContext, store: Store, campaign: str, n: int | None) -> WhyReport:
     found(store, campaign)
     if n is not None and store.task(f"{campaign}/{n}") is None:
-        raise Wrong(
+        raise InvalidField(
             HTTPStatus.NOT_FOUND,
             f"{campaign} has no task {n}",
             hint=f"list them: /api/v1/campaigns/{campaign}/tasks",

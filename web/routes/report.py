@@ -10,26 +10,26 @@ from typing import Annotated, Final
 import trio
 from fastapi import APIRouter, Path, Query, Response
 
-from results.export.source import Source
+from results.export.source import ResultSource
 from results.report.charts_pareto import Quality
 from results.report.facts import Report
 from results.report.html import policy
-from scheduler.output.render import SIZES, Form, Kind, chart, look_up, picture, render, report_on
+from scheduler.output.render import SIZES, ChartKind, ReportFormat, chart, look_up, picture, render, report_on
 from scheduler.store.results import raw_results
 from scheduler.store.store import Store
-from web.http.context import Desk
-from web.http.problems import Wrong
+from web.http.context import ApiContext
+from web.http.problems import InvalidField
 
 CampaignId = Annotated[str, Path(description="A campaign's whole id.", max_length=128)]
 _TYPES: Final = {
-    Form.HTML: "text/html; charset=utf-8",
-    Form.MD: "text/markdown; charset=utf-8",
+    ReportFormat.HTML: "text/html; charset=utf-8",
+    ReportFormat.MD: "text/markdown; charset=utf-8",
     "svg": "image/svg+xml",
     "png": "image/png",
 }
 
 
-def router(desk: Desk, wall: Callable[[], float] = time.time) -> APIRouter:
+def router(desk: ApiContext, wall: Callable[[], float] = time.time) -> APIRouter:
     """Endpoints over `desk`. `wall`: seconds since 1970."""
     api = APIRouter(prefix="/api/v1/campaigns/{campaign}", tags=["report"])
     busy = trio.CapacityLimiter(1)  # a large report takes a processor for seconds: one after the other
@@ -38,11 +38,11 @@ def router(desk: Desk, wall: Callable[[], float] = time.time) -> APIRouter:
         "/report",
         operation_id="getReport",
         response_class=Response,
-        responses={200: {"content": {_TYPES[Form.HTML]: {}, _TYPES[Form.MD]: {}}}},
+        responses={200: {"content": {_TYPES[ReportFormat.HTML]: {}, _TYPES[ReportFormat.MD]: {}}}},
     )
     async def report(
         campaign: CampaignId,
-        form: Annotated[Form, Query(alias="format")] = Form.HTML,
+        form: Annotated[ReportFormat, Query(alias="format")] = ReportFormat.HTML,
         against: Annotated[str, Query(description="Another campaign's whole id.", max_length=128)] = "",
     ) -> Response:
         """The report of what there is so far: one HTML file that needs nothing else, or Markdown."""
@@ -63,7 +63,7 @@ def router(desk: Desk, wall: Callable[[], float] = time.time) -> APIRouter:
     )
     async def draw(
         campaign: CampaignId,
-        kind: Kind = Kind.BARS,
+        kind: ChartKind = ChartKind.BARS,
         form: Annotated[str, Query(alias="format", pattern="^(svg|png)$")] = "svg",
         size: Annotated[str, Query(pattern=f"^({'|'.join(SIZES)})$")] = "16:9",
         against: Annotated[Quality | None, Query(description="With kind=pareto.")] = None,
@@ -83,19 +83,19 @@ def router(desk: Desk, wall: Callable[[], float] = time.time) -> APIRouter:
     return api
 
 
-def _source(store: Store, campaign: str) -> Source:
+def _source(store: Store, campaign: str) -> ResultSource:
     if store.campaign(campaign) is None:
-        raise Wrong(
+        raise InvalidField(
             HTTPStatus.NOT_FOUND, "no such campaign on this home", hint="list them: GET /api/v1/campaigns"
         )
     results = tuple(raw_results(store.rows(campaign)))
-    return Source(campaign, campaign, results, whole=results)
+    return ResultSource(campaign, campaign, results, whole=results)
 
 
-def _answer(made: Report, form: Form) -> Response:
+def _answer(made: Report, form: ReportFormat) -> Response:
     headers = (
         {"Content-Security-Policy": f"{policy()}; frame-ancestors 'none'; sandbox"}
-        if form is Form.HTML
+        if form is ReportFormat.HTML
         else {}
     )
     return Response(render(made, form), media_type=_TYPES[form], headers=headers)

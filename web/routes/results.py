@@ -14,12 +14,12 @@ from starlette.responses import StreamingResponse
 
 from results.export.columnar import jsonl_lines, parquet_bytes
 from results.export.raw import RawResult, csv_lines, json_lines
-from results.row.form import Form
+from results.row.form import JsonModel
 from results.row.row import Row
 from scheduler.store.results import campaign_rows, raw_results
 from scheduler.store.rows import ResultRow
 from scheduler.store.store import Store
-from web.http.context import Desk
+from web.http.context import ApiContext
 from web.http.parts import NOT_FOUND, PAGE, After, CampaignId, Limit, found
 
 T = TypeVar("T")
@@ -30,7 +30,7 @@ AT_ONCE: Final = 50
 """Tasks whose raw samples are held at a time while a file is sent."""
 
 
-class ResultPage(Form):
+class ResultPage(JsonModel):
     """Rows of tasks that have ended, in the order of the campaign; their fields are the columns of the CSV (docs/columns.md)."""
 
     campaign: str
@@ -76,7 +76,7 @@ _FILES: Final[dict[int | str, dict[str, Any]]] = {
 }
 
 
-def router(desk: Desk) -> APIRouter:
+def router(desk: ApiContext) -> APIRouter:
     """Endpoints over `desk`."""
     v1 = APIRouter(prefix="/api/v1", tags=["results"])
     whole_files = trio.Semaphore(1)  # a file that is made whole, with all samples, is held: one at a time
@@ -166,7 +166,7 @@ def _lines(campaign: str, wanted: ResultFormat, store: Store) -> Iterator[str]:
             return iter(json_lines(campaign, walk(store, campaign, _raw)))
 
 
-async def pieces(desk: Desk, make: Callable[[Store], Iterator[str]]) -> AsyncIterator[str]:
+async def pieces(desk: ApiContext, make: Callable[[Store], Iterator[str]]) -> AsyncIterator[str]:
     """A file in pieces, each made when the one before has been sent: never the whole of it is held, nor the store."""
     lines = await desk.store(make)
     while piece := await desk.store(lambda store: "".join(islice(lines, AT_ONCE))):

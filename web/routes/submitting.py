@@ -10,7 +10,7 @@ from pydantic import ConfigDict
 from pydantic_core import PydanticCustomError
 
 from protocol.errors import CampaignError
-from results.row.form import Form
+from results.row.form import JsonModel
 from scheduler.campaign.fields import parse_duration
 from scheduler.campaign.load import parse_campaign
 from scheduler.models.describe import describe_models
@@ -21,10 +21,10 @@ from scheduler.store.store import Store
 from scheduler.submit.daemon import is_running
 from scheduler.submit.retry import retry_campaign
 from scheduler.submit.submit import store_campaign
-from web.http.context import Desk
+from web.http.context import ApiContext
 from web.http.idempotency import Key
 from web.http.parts import CampaignId, conflict, found, problems
-from web.http.problems import Wrong
+from web.http.problems import InvalidField
 
 FILES: Final = {
     "application/json": "campaign.json",
@@ -60,7 +60,7 @@ CAMPAIGN_BODY: Final[dict[str, Any]] = {  # for every request that brings a camp
 }
 
 
-class Retried(Form):
+class RetryReply(JsonModel):
     """A new campaign with the tasks of an old one that did not succeed."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"campaign": "c-ab23cd45", "tasks": 2}]})
@@ -69,7 +69,7 @@ class Retried(Form):
     tasks: int
 
 
-def router(desk: Desk) -> APIRouter:
+def router(desk: ApiContext) -> APIRouter:
     """Endpoints over `desk`."""
     v1 = APIRouter(prefix="/api/v1", tags=["campaigns"])
     uploads = Uploads(desk.home)
@@ -115,7 +115,7 @@ def router(desk: Desk) -> APIRouter:
         "/campaigns/{campaign}/retry",
         operation_id="retryCampaign",
         status_code=HTTPStatus.CREATED,
-        response_model=Retried,
+        response_model=RetryReply,
         responses=problems(HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT),
     )
     async def retry(campaign: CampaignId, response: Response, key: Key = None) -> dict[str, Any]:
@@ -135,14 +135,14 @@ def _seconds(text: str) -> float:
         return parse_duration(text)
     except PydanticCustomError as exc:
         hint = str((exc.context or {}).get("hint", ""))
-        raise Wrong(HTTPStatus.UNPROCESSABLE_ENTITY, f"wait: {exc.message()}", hint=hint) from None
+        raise InvalidField(HTTPStatus.UNPROCESSABLE_ENTITY, f"wait: {exc.message()}", hint=hint) from None
 
 
 def file_of(content_type: str) -> str:
-    """How what is wrong with a campaign of this content type names it. Raises `Wrong`."""
+    """How what is wrong with a campaign of this content type names it. Raises `InvalidField`."""
     kind = content_type.partition(";")[0].strip().lower()
     if kind not in FILES:
-        raise Wrong(
+        raise InvalidField(
             HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
             "a campaign is sent as JSON or as YAML",
             hint="with Content-Type: application/json, or text/yaml",
@@ -157,7 +157,7 @@ def _mark(response: Response, campaign: str, *, again: bool) -> None:
 
 
 async def create_campaign(
-    desk: Desk, uploads: Uploads, body: bytes, file: str, *, wait_s: float, new: str
+    desk: ApiContext, uploads: Uploads, body: bytes, file: str, *, wait_s: float, new: str
 ) -> dict[str, Any]:
     def work(store: Store) -> CampaignInfo:
         if store.campaign(new) is None:
@@ -180,12 +180,12 @@ async def create_campaign(
     return (await desk.apart(work, fetching=True)).model_dump(mode="json")
 
 
-async def _retry(desk: Desk, uploads: Uploads, campaign: str, new: str) -> dict[str, Any]:
-    def work(store: Store) -> Retried:
+async def _retry(desk: ApiContext, uploads: Uploads, campaign: str, new: str) -> dict[str, Any]:
+    def work(store: Store) -> RetryReply:
         found(store, campaign)
         known = store.summary(new)
         if known is not None:
-            return Retried(campaign=new, tasks=known.tasks)
+            return RetryReply(campaign=new, tasks=known.tasks)
         fetch = downloader(desk.home, lambda name, done, total: None, reach=desk.reach)
         try:
             made, tasks = retry_campaign(
@@ -193,6 +193,6 @@ async def _retry(desk: Desk, uploads: Uploads, campaign: str, new: str) -> dict[
             )
         except CampaignError as exc:
             raise conflict(exc) from None
-        return Retried(campaign=made, tasks=tasks)
+        return RetryReply(campaign=made, tasks=tasks)
 
     return (await desk.apart(work, fetching=True)).model_dump(mode="json")

@@ -11,7 +11,7 @@ from fastapi.responses import Response
 
 from protocol.errors import RemoteProtocolError
 from protocol.values.record import read_record
-from results.analysis.verify import FindingInfo, check_results, finding_info
+from results.analysis.verify import VerifyFindingInfo, check_results, finding_info
 from results.export.raw import RawResult, json_lines
 from results.row.record import observe
 from results.row.row import Row
@@ -20,9 +20,9 @@ from scheduler.output.task_detail import TaskDetail, task_detail
 from scheduler.store.results import campaign_rows, raw_results
 from scheduler.store.rows import ResultRow
 from scheduler.store.store import Store
-from web.http.context import Desk
+from web.http.context import ApiContext
 from web.http.parts import NOT_FOUND, CampaignId, Number, found
-from web.http.problems import Wrong
+from web.http.problems import InvalidField
 
 REPLICAS: Final = 16
 """The most there are of one task: they stand side by side, and what a row says of their agreement comes from all of them."""
@@ -38,7 +38,7 @@ Points = Annotated[
 ]
 
 
-def router(desk: Desk) -> APIRouter:
+def router(desk: ApiContext) -> APIRouter:
     """Endpoints over `desk`."""
     v1 = APIRouter(prefix="/api/v1", tags=["tasks"])
 
@@ -90,7 +90,7 @@ def router(desk: Desk) -> APIRouter:
         )
 
     @v1.get("/campaigns/{campaign}/tasks/{n}/verify", operation_id="verifyTask", responses=NOT_FOUND)
-    async def verify(campaign: CampaignId, n: Number) -> FindingInfo:
+    async def verify(campaign: CampaignId, n: Number) -> VerifyFindingInfo:
         """Whether its result holds: the worker's signature, task and model by their hashes, and the row made again from the samples."""
         results = await desk.store(lambda store: _raw(store, campaign, n))
         findings = await trio.to_thread.run_sync(lambda: check_results(campaign, results))
@@ -100,10 +100,10 @@ def router(desk: Desk) -> APIRouter:
 
 
 def _item(store: Store, campaign: str, n: int) -> ResultRow:
-    """The task with the record that decided it, or `Wrong`."""
+    """The task with the record that decided it, or `InvalidField`."""
     items = store.rows(campaign, n, n)
     if not items:
-        raise Wrong(
+        raise InvalidField(
             HTTPStatus.NOT_FOUND,
             f"{campaign} has no task {n}",
             hint=f"list them: /api/v1/campaigns/{campaign}/tasks",
@@ -125,7 +125,7 @@ def _raw(store: Store, campaign: str, n: int) -> list[RawResult]:
     found(store, campaign)
     item = _item(store, campaign, n)
     if item.task.ended is None:
-        raise Wrong(
+        raise InvalidField(
             HTTPStatus.NOT_FOUND,
             f"task {n} of {campaign} has not ended",
             hint=f"see how it stands: /api/v1/campaigns/{campaign}/tasks/{n}",
@@ -141,10 +141,10 @@ def _raw(store: Store, campaign: str, n: int) -> list[RawResult]:
 
 
 def _samples(item: ResultRow, points: int | None) -> Samples:
-    """Raises `Wrong` where there is nothing that can be read."""
+    """Raises `InvalidField` where there is nothing that can be read."""
     task = item.task
     if item.record is None:
-        raise Wrong(
+        raise InvalidField(
             HTTPStatus.NOT_FOUND,
             f"task {task.n} of {task.campaign} has no record: no worker signed anything of it",
             hint=f"see how it stands: /api/v1/campaigns/{task.campaign}/tasks/{task.n}",
@@ -153,4 +153,6 @@ def _samples(item: ResultRow, points: int | None) -> Samples:
         record = read_record(item.record)
         return samples_of(task.id, record, observe(record), points)
     except RemoteProtocolError as exc:
-        raise Wrong(HTTPStatus.CONFLICT, f"the record of {task.id} cannot be read: {exc.what}") from None
+        raise InvalidField(
+            HTTPStatus.CONFLICT, f"the record of {task.id} cannot be read: {exc.what}"
+        ) from None

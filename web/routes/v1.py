@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from web.http.context import Desk
+from web.http.context import ApiContext
 from web.routes import campaigns, compare, events, models, planning, results, submitting, tasks
 
 
-def router(desk: Desk) -> APIRouter:
+def router(desk: ApiContext) -> APIRouter:
     """Endpoints over `desk`."""
     v1 = APIRouter()
     for part in (campaigns, submitting, results, events, tasks, compare, models, planning):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from drivers.contract.base import Unfit
-from drivers.contract.formats import Kind, kind_of, members
+from drivers.contract.formats import ModelFormat, kind_of, members
 from drivers.inputs.feeds import declared
 from drivers.torch import safetensors
 from drivers.torch.architectures import ARCHITECTURES, declare, open_declared
@@ -64,15 +64,15 @@ def raw(path: Path, header: object, content: bytes) -> Path:
 
 def test_a_kind_is_told_by_content_whatever_the_file_is_called(tmp_path: Path) -> None:
     odd = tmp_path / "model.onnx"
-    assert kind_of(archive(odd, SCRIPT)) is Kind.TORCHSCRIPT
-    assert kind_of(archive(odd, PROGRAM)) is Kind.EXPORTED
-    assert kind_of(archive(odd, {"data.pkl": b"", "data/0": b""})) is Kind.CHECKPOINT
-    assert kind_of(archive(odd, {"readme": b""})) is Kind.ZIP
-    assert kind_of(weights(odd, SHAPES)) is Kind.SAFETENSORS
+    assert kind_of(archive(odd, SCRIPT)) is ModelFormat.TORCHSCRIPT
+    assert kind_of(archive(odd, PROGRAM)) is ModelFormat.EXPORTED
+    assert kind_of(archive(odd, {"data.pkl": b"", "data/0": b""})) is ModelFormat.CHECKPOINT
+    assert kind_of(archive(odd, {"readme": b""})) is ModelFormat.ZIP
+    assert kind_of(weights(odd, SHAPES)) is ModelFormat.SAFETENSORS
     odd.write_bytes(pickle.dumps({"a": 1}))
-    assert kind_of(odd) is Kind.PICKLE
+    assert kind_of(odd) is ModelFormat.PICKLE
     odd.write_bytes(b"\x08\x08\x12\x07")
-    assert kind_of(odd) is Kind.OTHER
+    assert kind_of(odd) is ModelFormat.OTHER
     with pytest.raises(Unfit, match="no such file"):
         kind_of(tmp_path / "none")
 
@@ -90,12 +90,15 @@ def test_pickles_are_refused_with_what_to_do_instead(tmp_path: Path, trusted: bo
 
 
 def test_programs_are_for_trusted_people_and_weights_for_all(tmp_path: Path) -> None:
-    for name, files, kind in (("s.pt", SCRIPT, Kind.TORCHSCRIPT), ("p.pt2", PROGRAM, Kind.EXPORTED)):
+    for name, files, kind in (
+        ("s.pt", SCRIPT, ModelFormat.TORCHSCRIPT),
+        ("p.pt2", PROGRAM, ModelFormat.EXPORTED),
+    ):
         model = archive(tmp_path / name, files)
         assert examine(model, trusted=True) is kind
         with pytest.raises(Unfit, match="only for this device's owner"):
             examine(model, trusted=False)
-    assert examine(weights(tmp_path / "w", SHAPES), trusted=False) is Kind.SAFETENSORS
+    assert examine(weights(tmp_path / "w", SHAPES), trusted=False) is ModelFormat.SAFETENSORS
     (tmp_path / "other").write_bytes(b"\x08\x08")
     with pytest.raises(Unfit, match="none of them"):
         examine(tmp_path / "other", trusted=True)
@@ -120,7 +123,7 @@ def test_what_torch_would_unpickle_or_load_in_a_program_is_refused(
 ) -> None:
     model = archive(tmp_path / "p.pt2", PROGRAM | change)
     if why is None:
-        assert examine(model, trusted=True) is Kind.EXPORTED
+        assert examine(model, trusted=True) is ModelFormat.EXPORTED
         return
     with pytest.raises(Unfit, match=why):
         examine(model, trusted=True)
@@ -252,7 +255,7 @@ def test_a_declaration_stands_beside_the_weights_or_in_them(tmp_path: Path) -> N
         assert open_declared(model, examine(model, trusted=False))[0] == declare(MLP)
     bare = weights(tmp_path / "bare", SHAPES)
     with pytest.raises(Unfit, match=r"what network.*model.json"):
-        open_declared(bare, Kind.SAFETENSORS)
+        open_declared(bare, ModelFormat.SAFETENSORS)
 
 
 @pytest.mark.parametrize(
@@ -268,7 +271,7 @@ def test_weights_of_another_network_are_refused(
 ) -> None:
     model = weights(tmp_path / "w", shapes, declaration=json.dumps(MLP))
     with pytest.raises(Unfit, match=why):
-        open_declared(model, Kind.SAFETENSORS)
+        open_declared(model, ModelFormat.SAFETENSORS)
 
 
 def test_an_input_is_declared_by_its_type_and_shape() -> None:

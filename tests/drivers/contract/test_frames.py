@@ -12,26 +12,26 @@ from pydantic import ValidationError
 
 from drivers.contract import frames
 from drivers.contract.base import (
-    Block,
-    Checked,
-    Described,
+    CheckReport,
     Event,
     Limits,
-    Loaded,
-    Measured,
+    LoadReport,
+    MeasureReport,
+    ModelDescription,
     Phase,
-    Progressed,
+    ProgressReport,
+    SampleBlock,
     UnitInfo,
     WorkOrder,
 )
-from protocol.values.record import MAX_SAMPLES, LoadSample, Ran, Timing
+from protocol.values.record import MAX_SAMPLES, LoadSample, RunFacts, Timing
 
 EVENTS: list[Event | UnitInfo] = [
-    Progressed(Phase.RUN, 3, 10, 1.5),
-    Progressed(Phase.LOAD),
-    Loaded(5, None, 7),
-    Measured((1, 2), (3,), 0.5, 0.6, None, 20, None),
-    Described(
+    ProgressReport(Phase.RUN, 3, 10, 1.5),
+    ProgressReport(Phase.LOAD),
+    LoadReport(5, None, 7),
+    MeasureReport((1, 2), (3,), 0.5, 0.6, None, 20, None),
+    ModelDescription(
         "CPU (ONNX)",
         "onnx",
         "onnxruntime 1",
@@ -42,8 +42,8 @@ EVENTS: list[Event | UnitInfo] = [
         0,
         ("note",),
     ),
-    Checked(None, "", None, None, "why"),
-    Checked(True, "ab" * 32, 1e-6, 1e-3),
+    CheckReport(None, "", None, None, "why"),
+    CheckReport(True, "ab" * 32, 1e-6, 1e-3),
     UnitInfo("CPU (ONNX)", "onnx", "onnxruntime 1"),
 ]
 
@@ -115,9 +115,9 @@ def test_a_frame_that_would_be_many_times_as_large_in_memory_is_not_read(part: b
 
 
 def test_the_largest_events_there_are_have_fewer_parts_than_that() -> None:
-    block = Block(1, 1, 1, 1, 1)
-    blocks = Measured((1,), (), 0.0, 0.0, None, 0, None, blocks=(block,) * frames.MAX_ENTRIES)
-    described = Described(
+    block = SampleBlock(1, 1, 1, 1, 1)
+    blocks = MeasureReport((1,), (), 0.0, 0.0, None, 0, None, blocks=(block,) * frames.MAX_ENTRIES)
+    described = ModelDescription(
         "u", "d", "r", (), 1, {f"x{at}": (1,) * frames.MAX_RANK for at in range(frames.MAX_ENTRIES)}, {}, 0
     )
     for event in (blocks, described):
@@ -129,15 +129,15 @@ def test_the_largest_events_there_are_have_fewer_parts_than_that() -> None:
 @pytest.mark.parametrize(
     ("event", "field", "value"),
     [
-        (Progressed(Phase.RUN), "done", 2**53 + 1),
-        (Progressed(Phase.RUN), "median_ms", 10**400),
-        (Loaded(1, None, None), "load_ns", 2**60),
-        (Measured((), (), 0.0, 0.0, None, 0, None), "cpu_s", 1e9),
-        (Measured((), (), 0.0, 0.0, None, 0, None), "wall_s", 31_536_001),
-        (Described("u", "d", "r", (), 1, {}, {}, 0), "threads", 2**20),
-        (Described("u", "d", "r", (), 1, {}, {}, 0), "shapes", {"x": [1] * 65}),
-        (Described("u", "d", "r", (), 1, {}, {}, 0), "notes", ["\ud800"]),
-        (Checked(True, "", None, None), "output_sha256", "abc"),
+        (ProgressReport(Phase.RUN), "done", 2**53 + 1),
+        (ProgressReport(Phase.RUN), "median_ms", 10**400),
+        (LoadReport(1, None, None), "load_ns", 2**60),
+        (MeasureReport((), (), 0.0, 0.0, None, 0, None), "cpu_s", 1e9),
+        (MeasureReport((), (), 0.0, 0.0, None, 0, None), "wall_s", 31_536_001),
+        (ModelDescription("u", "d", "r", (), 1, {}, {}, 0), "threads", 2**20),
+        (ModelDescription("u", "d", "r", (), 1, {}, {}, 0), "shapes", {"x": [1] * 65}),
+        (ModelDescription("u", "d", "r", (), 1, {}, {}, 0), "notes", ["\ud800"]),
+        (CheckReport(True, "", None, None), "output_sha256", "abc"),
     ],
 )
 def test_a_value_that_no_record_can_hold_is_garbled(event: Event, field: str, value: object) -> None:
@@ -151,11 +151,11 @@ def test_the_caps_of_the_pipe_are_those_of_the_record() -> None:
     assert frames.MAX_SAMPLES == MAX_SAMPLES
     LoadSample(ns=frames.MAX_INT)
     Timing(samples=b"", warmup=b"", cpu_s=frames.MAX_SECONDS, wall_s=0.0)
-    Ran(unit="u", driver="d", runtime="r", threads=frames.MAX_THREADS, notes=("x" * frames.MAX_TEXT,))
+    RunFacts(unit="u", driver="d", runtime="r", threads=frames.MAX_THREADS, notes=("x" * frames.MAX_TEXT,))
     for beyond in (
         lambda: LoadSample(ns=frames.MAX_INT + 1),
         lambda: Timing(samples=b"", warmup=b"", cpu_s=frames.MAX_SECONDS + 1.0, wall_s=0.0),
-        lambda: Ran(unit="u", driver="d", runtime="r", threads=frames.MAX_THREADS + 1),
+        lambda: RunFacts(unit="u", driver="d", runtime="r", threads=frames.MAX_THREADS + 1),
     ):
         with pytest.raises(ValidationError):
             beyond()

@@ -55,7 +55,7 @@ def test_threads_are_as_asked_up_to_what_runs_at_once() -> None:
 WITHOUT_SYSFS = """
 import os, psutil
 del os.sched_getaffinity
-from drivers.hardware import usable_cores
+from drivers.contract.hardware import usable_cores
 print(usable_cores() == (psutil.cpu_count(logical=False) or os.cpu_count()))
 """
 

@@ -10,7 +10,7 @@ import pytest
 
 import protocol.values.steps
 from drivers.contract import steps
-from drivers.contract.base import Found, Limits, Measured, Unfit, WorkOrder
+from drivers.contract.base import Limits, MeasureReport, RunFindings, Unfit, WorkOrder
 from drivers.launch.launch import Zygote, measure
 from tests.drivers.shelf import FLOAT, Shelf, node, value
 
@@ -123,15 +123,15 @@ def test_steps_run_with_a_model_and_have_figures_of_their_own(zygote: Zygote, sh
         post=({"step": "softmax", "options": {"axis": 1}}, {"step": "top_k", "options": {"k": 3}}),
     )
     events = list(measure(order, Limits(), zygote))
-    (found,) = [event for event in events if isinstance(event, Found)]
+    (found,) = [event for event in events if isinstance(event, RunFindings)]
     assert set(found.figures) == {"pre_ms", "post_ms"}
     assert all(figure > 0 for figure in found.figures.values())
-    assert any(isinstance(event, Measured) for event in events)
+    assert any(isinstance(event, MeasureReport) for event in events)
 
 
 def test_without_steps_there_are_no_figures_of_them(zygote: Zygote, shelf: Shelf) -> None:
     order = WorkOrder(shelf.nano(), "CPU (ONNX)", runs=1, loads=1, warmup=1, threads=1)
-    assert not [event for event in measure(order, Limits(), zygote) if isinstance(event, Found)]
+    assert not [event for event in measure(order, Limits(), zygote) if isinstance(event, RunFindings)]
 
 
 def test_an_unknown_step_ends_the_run_with_the_list(zygote: Zygote, shelf: Shelf) -> None:

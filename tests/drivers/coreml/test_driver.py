@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from drivers.contract.base import (
-    Checked,
-    Described,
+    CheckReport,
     Event,
-    Loaded,
-    Measured,
+    LoadReport,
+    MeasureReport,
+    ModelDescription,
     Phase,
-    Progressed,
+    ProgressReport,
     Unfit,
     WorkOrder,
     WrongUnit,
@@ -275,15 +275,15 @@ def at_home(tmp_path: Path) -> Iterator[Path]:
 def test_a_run_tells_its_whole_story(at_home: Path, unit: str, asked: str) -> None:
     mac = Mac(spec(x=array(1, 4)), (MLGPUComputeDevice, MLCPUComputeDevice))
     events = run(mac, package(at_home), unit)
-    kinds = [type(event) for event in events if not isinstance(event, Progressed)]
-    assert kinds == [Loaded, Described, Measured, Checked]
-    assert len(one(events, Measured).samples_ns) == 5
-    described = one(events, Described)
+    kinds = [type(event) for event in events if not isinstance(event, ProgressReport)]
+    assert kinds == [LoadReport, ModelDescription, MeasureReport, CheckReport]
+    assert len(one(events, MeasureReport).samples_ns) == 5
+    described = one(events, ModelDescription)
     assert (described.unit, described.providers, described.shapes) == (unit, (asked,), {"x": (1, 4)})
     assert any("of 2 operators run on" in note for note in described.notes)
-    assert one(events, Checked).agrees is True
+    assert one(events, CheckReport).agrees is True
     assert mac.asked == [asked, "CPU_ONLY"]
-    assert [event.phase for event in events if isinstance(event, Progressed)][:2] == [
+    assert [event.phase for event in events if isinstance(event, ProgressReport)][:2] == [
         Phase.PREPARE,
         Phase.LOAD,
     ]
@@ -292,12 +292,15 @@ def test_a_run_tells_its_whole_story(at_home: Path, unit: str, asked: str) -> No
 def test_a_unit_that_gives_another_answer_than_the_cpu_disagrees(at_home: Path) -> None:
     mac = Mac(spec(x=array(1, 4)))
     mac.gain["CPU_AND_GPU"] = 2.5
-    assert one(run(mac, package(at_home), GPU), Checked).agrees is False
+    assert one(run(mac, package(at_home), GPU), CheckReport).agrees is False
 
 
 def test_a_brief_launch_loads_and_times_alone(at_home: Path) -> None:
     events = run(Mac(spec(x=array(1, 4))), package(at_home), GPU, brief=True)
-    assert [type(event) for event in events if not isinstance(event, Progressed)] == [Loaded, Measured]
+    assert [type(event) for event in events if not isinstance(event, ProgressReport)] == [
+        LoadReport,
+        MeasureReport,
+    ]
 
 
 def test_a_model_that_coreml_put_elsewhere_ran_on_the_wrong_unit(at_home: Path) -> None:

@@ -14,20 +14,20 @@ import pytest
 
 from drivers.contract import pages
 from drivers.contract.base import (
-    Checked,
+    CheckReport,
     Crashed,
-    Described,
     Limits,
-    Loaded,
-    Measured,
+    LoadReport,
+    MeasureReport,
+    ModelDescription,
     Phase,
-    Progressed,
+    ProgressReport,
     Telemetry,
     Unfit,
     WorkOrder,
 )
 from drivers.launch.launch import Launch, Zygote, measure, probe_units
-from drivers.measure.idle_wait import Quiet, Waited
+from drivers.measure.idle_wait import IdleWait, IdleWaitReport
 from drivers.testing.conformance import Subject, check_all
 from drivers.testing.fake import ANNOUNCED, UNIT
 from tests.drivers.launching import GONE_S, LONG_S, QUICK, STORY, Script, order, play, told
@@ -37,13 +37,13 @@ pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
 def test_scripted_times_arrive_to_the_nanosecond(stage: Zygote, script: Script) -> None:
     events = play(script(load_ms=2, latencies_ms=[1, 2.5]), stage, runs=5)
-    measured = next(event for event in events if isinstance(event, Measured))
+    measured = next(event for event in events if isinstance(event, MeasureReport))
     assert measured.samples_ns == (1_000_000, 2_500_000, 1_000_000, 2_500_000, 1_000_000)
-    assert next(event for event in events if isinstance(event, Loaded)).load_ns == 2_000_000
+    assert next(event for event in events if isinstance(event, LoadReport)).load_ns == 2_000_000
 
 
 def test_every_row_of_the_scripted_driver_says_what_it_is(stage: Zygote, script: Script) -> None:
-    described = next(event for event in play(script(), stage) if isinstance(event, Described))
+    described = next(event for event in play(script(), stage) if isinstance(event, ModelDescription))
     assert described.notes == (ANNOUNCED,)
     assert "Simulation" in described.unit
 
@@ -62,7 +62,7 @@ def test_runs_are_shared_out_over_launches_and_only_the_first_is_described_and_c
 ) -> None:
     events = play(script(), stage, runs=14, loads=3)
     assert told(events)[1:] == [*STORY, "fresh", "Measured", "fresh", "Measured"]
-    assert [len(one.samples_ns) for one in events if isinstance(one, Measured)] == [5, 5, 4]
+    assert [len(one.samples_ns) for one in events if isinstance(one, MeasureReport)] == [5, 5, 4]
 
 
 def test_few_runs_are_made_in_the_first_launch_and_the_others_only_load(
@@ -70,7 +70,7 @@ def test_few_runs_are_made_in_the_first_launch_and_the_others_only_load(
 ) -> None:
     events = play(script(), stage, runs=11, loads=3)
     assert told(events)[1:] == [*STORY, "fresh", "fresh"]
-    assert [len(one.samples_ns) for one in events if isinstance(one, Measured)] == [11]
+    assert [len(one.samples_ns) for one in events if isinstance(one, MeasureReport)] == [11]
 
 
 def test_a_precision_is_reached_after_six_launches_of_one_and_the_same_time(
@@ -79,7 +79,7 @@ def test_a_precision_is_reached_after_six_launches_of_one_and_the_same_time(
     asked = WorkOrder(script(latencies_ms=[2]), UNIT, precision=0.02)
     events = list(measure(asked, QUICK, stage))
     assert told(events)[1:] == [*STORY, *["fresh", "Measured"] * 5]
-    assert {one.samples_ns for one in events if isinstance(one, Measured)} == {(2_000_000,) * 20}
+    assert {one.samples_ns for one in events if isinstance(one, MeasureReport)} == {(2_000_000,) * 20}
 
 
 def test_a_launch_whose_pages_were_dropped_is_cold_and_only_the_first_is(
@@ -136,7 +136,7 @@ def test_no_launch_is_begun_for_a_precision_that_would_end_behind_the_limit(
 ) -> None:
     asked = WorkOrder(script(latencies_ms=[40], sleep=True), UNIT, precision=0.02)
     events = list(measure(asked, Limits(load_s=LONG_S, run_s=4), stage))
-    assert 1 <= sum(isinstance(event, Measured) for event in events) < 6, "which would be enough"
+    assert 1 <= sum(isinstance(event, MeasureReport) for event in events) < 6, "which would be enough"
 
 
 def test_launches_run_side_by_side(stage: Zygote, script: Script) -> None:
@@ -144,7 +144,7 @@ def test_launches_run_side_by_side(stage: Zygote, script: Script) -> None:
     done: list[int] = []
 
     def one() -> None:
-        done.append(sum(isinstance(event, Checked) for event in play(model, stage)))
+        done.append(sum(isinstance(event, CheckReport) for event in play(model, stage)))
 
     threads = [threading.Thread(target=one) for _ in range(4)]
     for thread in threads:
@@ -163,7 +163,7 @@ def test_units_are_tried_out_in_children() -> None:
 
 def test_a_folder_full_of_namesakes_changes_nothing(tmp_path: Path, script: Script) -> None:
     trap = "raise SystemExit('the trap in the working directory was imported')\n"
-    (tmp_path / "drivers").mkdir()
+    (tmp_path / "drivers" / "launch").mkdir(parents=True)
     for name in (
         "drivers/__init__.py",
         "drivers/launch/zygote.py",
@@ -174,7 +174,7 @@ def test_a_folder_full_of_namesakes_changes_nothing(tmp_path: Path, script: Scri
         "onnxruntime.py",
     ):
         (tmp_path / name).write_text(trap)
-    ask = "from drivers.launch import probe_units; print(*[info.unit for info in probe_units(simulate=True).units])"
+    ask = "from drivers.launch.launch import probe_units; print(*[info.unit for info in probe_units(simulate=True).units])"
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     told = subprocess.run(
         [sys.executable, "-P", "-c", f"import sys; sys.path.remove({str(tmp_path)!r}); {ask}"],
@@ -198,23 +198,23 @@ def test_a_child_sees_no_secret_of_its_parents_environment(script: Script) -> No
 
 
 def test_progress_is_told_in_the_order_of_the_phases(stage: Zygote, script: Script) -> None:
-    phases = [event.phase for event in play(script(), stage, runs=10) if isinstance(event, Progressed)]
+    phases = [event.phase for event in play(script(), stage, runs=10) if isinstance(event, ProgressReport)]
     assert list(dict.fromkeys(phases)) == [Phase.PREPARE, Phase.LOAD, Phase.WARM_UP, Phase.RUN, Phase.CHECK]
 
 
-class NeverQuiet(Quiet):
+class NeverQuiet(IdleWait):
     """A host on which waiting did not help."""
 
-    def wait(self, sleep: Callable[[float], object]) -> Generator[tuple[float, float], None, Waited]:
+    def wait(self, sleep: Callable[[float], object]) -> Generator[tuple[float, float], None, IdleWaitReport]:
         yield 0.0, 0.1
-        return Waited(0.1, 0.9)
+        return IdleWaitReport(0.1, 0.9)
 
 
 def test_a_busy_host_before_the_first_launch_is_a_note_and_no_figure_of_the_timed_window(
     stage: Zygote, script: Script
 ) -> None:
     events = list(Launch(order(script(), runs=8, loads=2), QUICK, stage, NeverQuiet()).events())
-    shares = [event.host.others_share for event in events if isinstance(event, Measured)]
-    described = next(event for event in events if isinstance(event, Described))
+    shares = [event.host.others_share for event in events if isinstance(event, MeasureReport)]
+    described = next(event for event in events if isinstance(event, ModelDescription))
     assert shares == [None, None], "the windows are too short to tell"
     assert "others took 90% of the processors before the first launch" in described.notes[-1]

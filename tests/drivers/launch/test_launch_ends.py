@@ -17,9 +17,9 @@ from drivers.contract.base import (
     Crashed,
     Event,
     Limits,
-    Loaded,
     LoadKind,
-    Measured,
+    LoadReport,
+    MeasureReport,
     TimedOut,
     Unfit,
 )
@@ -44,7 +44,7 @@ def test_a_run_that_is_cancelled_between_launches_makes_no_other(stage: Zygote, 
     def follow() -> None:
         for event in launch.events():
             seen.append(event)
-            if isinstance(event, Loaded) and event.kind is LoadKind.WARM:
+            if isinstance(event, LoadReport) and event.kind is LoadKind.WARM:
                 launch.kill()
 
     with pytest.raises(Cancelled):
@@ -136,7 +136,7 @@ def test_where_there_is_no_fork_the_same_holds(
 ) -> None:
     with Zygote("fake", simulate=True, can_fork=False) as plain:
         if error is None:
-            assert sum(isinstance(event, Measured) for event in play(script(**keys), plain)) == 1
+            assert sum(isinstance(event, MeasureReport) for event in play(script(**keys), plain)) == 1
         else:
             with pytest.raises(error, match=words):
                 play(script(**keys), plain, Limits(load_s=LONG_S, run_s=0.5 if error is TimedOut else LONG_S))
@@ -153,8 +153,8 @@ def test_limits_of_a_year_are_no_longer_than_the_system_can_wait(stage: Zygote, 
 FULL = """
 import resource, sys, tempfile
 from pathlib import Path
-from drivers.base import Crashed, Limits, WorkOrder
-from drivers.launch import Launch, Zygote
+from drivers.contract.base import Crashed, Limits, WorkOrder
+from drivers.launch.launch import Launch, Zygote
 _, model, way, lack = sys.argv
 def opened():
     return len(list(Path("/proc/self/fd").iterdir())) - 1
@@ -207,9 +207,10 @@ def test_a_device_without_room_for_a_launch_fails_the_run_and_leaks_nothing(
 KEEPER = """
 import os, socket, sys, tempfile
 del os.waitid, os.P_PID, os.WNOWAIT
-from drivers import keeper, wire
-from drivers.base import Limits, WorkOrder
-from drivers.confine import Tier
+from drivers.launch import init as keeper
+from drivers.contract import frames as wire
+from drivers.contract.base import Limits, WorkOrder
+from drivers.sandbox.rlimits import Tier
 told = wire.pack_order(WorkOrder(sys.argv[1], "Fake (Simulation)", 1, 1), Limits(), "fake", True, "run")
 ours, theirs = socket.socketpair()
 teller, orders = socket.socketpair()

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from drivers.contract.base import Cancelled, Crashed, Event, Limits, Loaded, TimedOut
+from drivers.contract.base import Cancelled, Crashed, Event, Limits, LoadReport, TimedOut
 from drivers.launch.launch import Launch, Zygote
 from tests.drivers.launching import GONE_S, LONG_S, QUICK, Script, below, lives, order, play, wait_until
 
@@ -36,7 +36,7 @@ def hanging(stage: Zygote, script: Script) -> tuple[Launch, Iterator[Event]]:
     launch = Launch(order(script(hang="run", orphan=True)), QUICK, stage)
     events = launch.events()
     for event in events:
-        if isinstance(event, Loaded):
+        if isinstance(event, LoadReport):
             break
     wait_until(lambda: len(below(stage)) >= 3, "keeper, worker and orphan are up")
     return launch, events
@@ -71,7 +71,7 @@ def test_a_launch_that_nobody_listens_to_any_more_is_ended(bare: Zygote, script:
 def test_a_killed_keeper_takes_its_worker_along(stage: Zygote, script: Script) -> None:
     launch = Launch(order(script(hang="run")), QUICK, stage)
     events = launch.events()
-    assert any(isinstance(event, Loaded) for event in [next(events), next(events), next(events)])
+    assert any(isinstance(event, LoadReport) for event in [next(events), next(events), next(events)])
     (keeper,) = psutil.Process(stage.pids[0]).children()
     keeper.kill()
     with pytest.raises(Crashed, match="vanished"):
@@ -93,13 +93,13 @@ def test_a_killed_zygote_is_replaced(script: Script) -> None:
 
 NODE = """
 import sys
-from drivers.base import Limits, Loaded, WorkOrder
-from drivers.confine import Tier
-from drivers.launch import Launch, Zygote
+from drivers.contract.base import Limits, LoadReport, WorkOrder
+from drivers.sandbox.rlimits import Tier
+from drivers.launch.launch import Launch, Zygote
 can_fork = sys.argv[2] == "fork"
 stage = Zygote("fake", simulate=True, can_fork=can_fork, tier=Tier.NONE).start()
 for event in Launch(WorkOrder(sys.argv[1], "Fake (Simulation)", 1, 1), Limits(), stage).events():
-    if isinstance(event, Loaded):
+    if isinstance(event, LoadReport):
         print("loaded", flush=True)
 """
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from drivers.contract.base import HostState
 from drivers.measure import host
-from drivers.measure.host import Look, Reader, Times
+from drivers.measure.host import CpuTimes, HostReader, HostSample
 
 PRESSURE = b"""some avg10=0.00 avg60=3.39 avg300=15.69 total=5171522802
 full avg10=0.00 avg60=0.00 avg300=0.00 total=17
@@ -27,11 +27,11 @@ procs_blocked 0
 """
 
 
-def look(at_s: float, total_s: float, idle_s: float, **told: object) -> Look:
+def look(at_s: float, total_s: float, idle_s: float, **told: object) -> HostSample:
     """One reading of a host with two processors."""
     steal = float(str(told.pop("steal_s", 0.0)))
     fields: dict[str, object] = {"stall_ns": None, "throttles": None} | told
-    return Look(at_s, Times(total_s, idle_s, steal, 2, 1), **fields)  # type: ignore[arg-type]
+    return HostSample(at_s, CpuTimes(total_s, idle_s, steal, 2, 1), **fields)  # type: ignore[arg-type]
 
 
 def test_the_pressure_is_the_total_of_some_in_nanoseconds() -> None:
@@ -128,7 +128,7 @@ def a_laptop(root: Path) -> Path:
 
 
 def test_a_reader_finds_all_that_a_laptop_tells(tmp_path: Path) -> None:
-    reader = Reader(a_laptop(tmp_path), clock=lambda: 5.0)
+    reader = HostReader(a_laptop(tmp_path), clock=lambda: 5.0)
     seen = reader.look()
     assert (seen.at_s, seen.stall_ns, seen.throttles) == (5.0, 5_171_522_802_000, 7)
     assert (reader.clock_mhz(), reader.temperature_c(), reader.on_battery()) == (1800.0, 61.0, True)
@@ -136,25 +136,25 @@ def test_a_reader_finds_all_that_a_laptop_tells(tmp_path: Path) -> None:
 
 
 def test_a_system_without_these_files_tells_nothing_rather_than_zero(tmp_path: Path) -> None:
-    reader = Reader(tmp_path)
+    reader = HostReader(tmp_path)
     seen = reader.look()
     assert host.state(seen, reader.look(), 0.0, reader) == HostState()
     assert (reader.running(), reader.stall_ns()) == (None, None)
 
 
 def test_what_others_run_at_a_moment_is_all_that_runs_less_our_own_threads(tmp_path: Path) -> None:
-    reader = Reader(a_laptop(tmp_path))
+    reader = HostReader(a_laptop(tmp_path))
     assert reader.others_now() == 1.0  # three run, we are one of them, on two processors
     for number, state in enumerate("RSR"):
         thread = tmp_path / f"proc/self/task/{number}/stat"
         thread.parent.mkdir(parents=True)
         thread.write_text(f"{number} (a) R) {state} 1 1 0\n")
     assert reader.others_now() == 0.5
-    assert Reader(tmp_path / "elsewhere").others_now() is None
+    assert HostReader(tmp_path / "elsewhere").others_now() is None
 
 
 def test_of_a_time_too_short_for_ticks_others_share_is_what_single_moments_showed(tmp_path: Path) -> None:
-    reader, before = Reader(tmp_path), look(10.0, 100.0, 50.0)
+    reader, before = HostReader(tmp_path), look(10.0, 100.0, 50.0)
     short = host.state(before, look(10.2, 100.4, 50.0), 0.0, reader, (0.5, None, 1.0))
     assert short.others_share == 0.75
     assert host.state(before, look(10.2, 100.4, 50.0), 0.0, reader, (None,)).others_share is None
@@ -163,7 +163,7 @@ def test_of_a_time_too_short_for_ticks_others_share_is_what_single_moments_showe
 
 
 def test_shares_over_too_short_a_time_are_not_told(tmp_path: Path) -> None:
-    reader = Reader(tmp_path)
+    reader = HostReader(tmp_path)
     before = look(10.0, 100.0, 50.0, throttles=3)
     short = host.state(before, look(10.2, 100.4, 50.0, throttles=5), 0.0, reader)
     assert (short.others_share, short.steal_share, short.throttles) == (None, None, 2)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from drivers.measure.host import Look, Times
-from drivers.measure.idle_wait import LEAST_S, Quiet, Waited
+from drivers.measure.host import CpuTimes, HostSample
+from drivers.measure.idle_wait import LEAST_S, IdleWait, IdleWaitReport
 
 PROCESSORS = 2
 
@@ -35,20 +35,20 @@ class Machine:
         self.now += seconds
         self.slept.append(seconds)
 
-    def look(self) -> Look:
+    def look(self) -> HostSample:
         total = self.now * PROCESSORS
-        times = Times(total, total - self.busy_s, 0.0, PROCESSORS, 1) if self.tells else None
-        return Look(self.now, times, round(self.stall_s * 1e9), None)
+        times = CpuTimes(total, total - self.busy_s, 0.0, PROCESSORS, 1) if self.tells else None
+        return HostSample(self.now, times, round(self.stall_s * 1e9), None)
 
     def running(self) -> tuple[int, int] | None:
         taken = int(self.others(self.now) > 0) + int(self.ours(self.now) > 0)
         return (1 + taken, PROCESSORS) if self.tells else None
 
-    def quiet(self, most_s: float = 10.0) -> Quiet:
-        return Quiet(most_s, reader=self, own_cpu_s=lambda: self.own_s, clock=lambda: self.now)  # type: ignore[arg-type]
+    def quiet(self, most_s: float = 10.0) -> IdleWait:
+        return IdleWait(most_s, reader=self, own_cpu_s=lambda: self.own_s, clock=lambda: self.now)  # type: ignore[arg-type]
 
 
-def waited(machine: Machine, quiet: Quiet) -> tuple[Waited, list[tuple[float, float]]]:
+def waited(machine: Machine, quiet: IdleWait) -> tuple[IdleWaitReport, list[tuple[float, float]]]:
     """How a wait ends, and what is told meanwhile."""
     told: list[tuple[float, float]] = []
     waiting = quiet.wait(machine.sleep)
@@ -61,19 +61,19 @@ def waited(machine: Machine, quiet: Quiet) -> tuple[Waited, list[tuple[float, fl
 
 def test_a_quiet_device_loses_two_milliseconds() -> None:
     machine = Machine()
-    assert waited(machine, machine.quiet()) == (Waited(0.0, None), [])
+    assert waited(machine, machine.quiet()) == (IdleWaitReport(0.0, None), [])
     assert machine.now == pytest.approx(0.002)
 
 
 def test_where_the_system_does_not_tell_nothing_is_waited_for() -> None:
     machine = Machine(tells=False)
-    assert waited(machine, machine.quiet()) == (Waited(0.0, None), [])
+    assert waited(machine, machine.quiet()) == (IdleWaitReport(0.0, None), [])
     assert machine.now == 0.0
 
 
 def test_a_patience_of_nothing_does_not_even_look() -> None:
     machine = Machine(others=lambda now: 1.0)
-    assert waited(machine, machine.quiet(0.0)) == (Waited(0.0, None), [])
+    assert waited(machine, machine.quiet(0.0)) == (IdleWaitReport(0.0, None), [])
     assert machine.now == 0.0
 
 

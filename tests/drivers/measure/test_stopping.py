@@ -13,10 +13,10 @@ from drivers.measure.stopping import (
     LEAST_SHARE,
     LOOKED_AT,
     RANKS,
-    Job,
-    Launching,
-    Plan,
-    Stop,
+    LaunchPlanner,
+    MeasureJob,
+    MeasurePlan,
+    StopRule,
     half_width,
     shares,
 )
@@ -32,14 +32,14 @@ def planned(
     budget_s: float = 300.0,
     served: bool = False,
     **asked: object,
-) -> tuple[list[Launching], Stop | None]:
+) -> tuple[list[LaunchPlanner], StopRule | None]:
     """All launches of an order, each with this median in nanoseconds, and why they ended."""
-    plan = Plan(WorkOrder("m", "u", **asked), budget_s, served)  # type: ignore[arg-type]
-    made: list[Launching] = []
+    plan = MeasurePlan(WorkOrder("m", "u", **asked), budget_s, served)  # type: ignore[arg-type]
+    made: list[LaunchPlanner] = []
     while (launch := plan.next(len(made) * lasts_s)) is not None:
         assert len(made) < 200, "it ends"
         made.append(launch)
-        if launch.job is not Job.LOAD:
+        if launch.job is not MeasureJob.LOAD:
             plan.measured((median_of(len(made)),) * 3)
     return made, plan.stopped
 
@@ -60,44 +60,44 @@ def test_the_shares_are_all_runs_and_differ_by_one_at_most(runs: int, loads: int
 @given(st.integers(1, 5000), st.integers(1, 100))
 def test_runs_are_made_exactly_and_the_first_launch_is_the_full_one(runs: int, loads: int) -> None:
     made, why = planned(runs=runs, loads=loads)
-    assert why is Stop.DONE
+    assert why is StopRule.DONE
     assert len(made) == loads
     assert sum(launch.runs for launch in made) == runs
-    assert [launch.job is Job.RUN for launch in made] == [True, *[False] * (loads - 1)]
-    assert all((launch.job is Job.LOAD) == (launch.runs == 0) for launch in made)
+    assert [launch.job is MeasureJob.RUN for launch in made] == [True, *[False] * (loads - 1)]
+    assert all((launch.job is MeasureJob.LOAD) == (launch.runs == 0) for launch in made)
     assert all(launch.window_s is None for launch in made)
 
 
 def test_the_order_as_it_comes_by_default_is_six_launches_of_its_hundred_runs() -> None:
     made, _ = planned()
     assert [launch.runs for launch in made] == [17, 17, 17, 17, 16, 16]
-    assert [launch.job for launch in made] == [Job.RUN, *[Job.AGAIN] * 5]
+    assert [launch.job for launch in made] == [MeasureJob.RUN, *[MeasureJob.AGAIN] * 5]
 
 
 def test_times_that_are_always_the_same_are_precise_after_six_launches() -> None:
     made, why = planned(precision=0.02)
-    assert (len(made), why) == (6, Stop.PRECISE)
+    assert (len(made), why) == (6, StopRule.PRECISE)
     assert {launch.window_s for launch in made} == {0.05}
 
 
 def test_one_launch_that_is_far_off_is_trimmed_at_ten() -> None:
     made, why = planned(lambda launch: 2 * MS if launch == 3 else MS, precision=0.02)
-    assert (len(made), why) == (10, Stop.PRECISE)
+    assert (len(made), why) == (10, StopRule.PRECISE)
 
 
 def test_two_modes_that_will_not_become_one_are_given_up_before_all_launches_are_made() -> None:
     made, why = planned(lambda launch: (MS, 2 * MS)[launch % 2], precision=0.02)
-    assert (len(made), why) == (12, Stop.STABLE)
+    assert (len(made), why) == (12, StopRule.STABLE)
 
 
 def test_an_interval_that_becomes_narrower_all_the_time_gets_all_launches() -> None:
     made, why = planned(lambda launch: MS + (400_000 * (launch % 2) * 6**2) // launch**2, precision=0.0001)
-    assert (len(made), why) == (20, Stop.MOST)
+    assert (len(made), why) == (20, StopRule.MOST)
 
 
 def test_a_launch_that_would_end_after_the_limit_is_not_begun() -> None:
     made, why = planned(lasts_s=1.0, budget_s=4.5, precision=0.02)
-    assert (len(made), why) == (4, Stop.TIME)
+    assert (len(made), why) == (4, StopRule.TIME)
 
 
 @given(
@@ -113,10 +113,10 @@ def test_a_precision_ends_at_a_launch_where_it_is_looked_at_or_for_want_of_time(
         lambda launch: medians[launch - 1], lasts_s=lasts_s, budget_s=budget_s, precision=precision
     )
     assert 1 <= len(made) <= 20
-    assert len(made) in LOOKED_AT or why is Stop.TIME
-    if why is Stop.PRECISE:
+    assert len(made) in LOOKED_AT or why is StopRule.TIME
+    if why is StopRule.PRECISE:
         assert half_width(medians[: len(made)]) <= precision
-    if why is Stop.TIME:
+    if why is StopRule.TIME:
         assert (len(made) + 1) * lasts_s > budget_s * (1 - 1e-9)
 
 
@@ -130,8 +130,8 @@ def test_the_interval_is_the_one_that_the_row_will_show(launches: int) -> None:
 
 def test_a_server_that_has_the_model_already_is_asked_in_one_launch() -> None:
     made, why = planned(served=True, runs=100, loads=6)
-    assert made == [Launching(Job.RUN, 100)]
-    assert why is Stop.DONE
+    assert made == [LaunchPlanner(MeasureJob.RUN, 100)]
+    assert why is StopRule.DONE
 
 
 @pytest.mark.parametrize(
@@ -145,4 +145,4 @@ def test_a_server_that_has_the_model_already_is_asked_in_one_launch() -> None:
 )
 def test_what_cannot_be_planned_is_refused_in_one_line(asked: WorkOrder) -> None:
     with pytest.raises(Unfit, match="must be"):
-        Plan(asked, 300.0)
+        MeasurePlan(asked, 300.0)

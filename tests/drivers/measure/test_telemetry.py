@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from drivers.contract.base import Measured
-from drivers.measure.readings import Reading, summarise, windows_of
+from drivers.contract.base import MeasureReport
+from drivers.measure.readings import TelemetryReading, summarise, windows_of
 from drivers.measure.telemetry import Sampler, parse
 
 DOUBLE = Path(__file__).parents[1] / "nvml_double.py"
@@ -18,8 +18,8 @@ S = 1_000_000_000
 MS = 1_000_000
 
 
-def reading(at_ms: int, **told: object) -> Reading:
-    return replace(Reading(at_ms * MS), **told)  # type: ignore[arg-type]
+def reading(at_ms: int, **told: object) -> TelemetryReading:
+    return replace(TelemetryReading(at_ms * MS), **told)  # type: ignore[arg-type]
 
 
 BUSY = [
@@ -87,7 +87,7 @@ def test_memory_is_that_of_the_runs_processes_else_of_the_device_with_a_note() -
 
 
 def test_what_the_device_does_not_tell_is_none_and_never_zero() -> None:
-    silent = [Reading(at * 50 * MS) for at in range(40)]
+    silent = [TelemetryReading(at * 50 * MS) for at in range(40)]
     seen = summarise(silent, [(1 * S, 2 * S)], device="H", began_ns=S // 2)
     assert seen is not None
     assert (seen.utilisation, seen.memory_bytes, seen.power_w, seen.idle_w) == (None, None, None, None)
@@ -105,14 +105,14 @@ def test_a_window_shorter_than_the_sampling_takes_the_reading_behind_it_and_no_o
 
 
 def test_the_windows_are_those_of_the_launches() -> None:
-    one = Measured((1,), (), 0.0, 0.5, None, 1, None, began_ns=7 * S)
+    one = MeasureReport((1,), (), 0.0, 0.5, None, 1, None, began_ns=7 * S)
     assert windows_of([one, replace(one, began_ns=0)]) == ((7 * S, 7 * S + S // 2),)
 
 
 def test_a_last_line_that_was_cut_short_is_left_out() -> None:
     assert parse(b"") == ("", [])
     name, readings = parse(b'"H100"\n{"at_ns": 5, "by_process": {"7": 9}}\n{"at_ns": 6, "by_p')
-    assert (name, readings) == ("H100", [Reading(5, by_process={7: 9})])
+    assert (name, readings) == ("H100", [TelemetryReading(5, by_process={7: 9})])
 
 
 def test_a_process_apart_reads_while_something_runs() -> None:

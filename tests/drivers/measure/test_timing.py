@@ -13,7 +13,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drivers.contract.base import HostState, Measured, Phase, Progressed, WorkOrder
+from drivers.contract.base import HostState, MeasureReport, Phase, ProgressReport, WorkOrder
 from drivers.contract.frames import MAX_ENTRIES
 from drivers.measure import host, timing
 from drivers.measure.timing import WarmUp
@@ -102,19 +102,19 @@ def test_samples_are_as_many_as_runs_and_the_warm_up_is_not_among_them() -> None
     calls: list[str] = []
     said = list(
         timing.measure_calls(
-            timing.Calls(calls.append, "argument"),
+            timing.TimedCalls(calls.append, "argument"),
             ordered(runs=23, warmup=4),
             first_ns=77,
             peak_was_reset=False,
         )
     )
     measured = said[-1]
-    assert isinstance(measured, Measured)
+    assert isinstance(measured, MeasureReport)
     assert len(measured.samples_ns) == 23
     assert len(measured.warmup_ns) == 4
     assert measured.warmup_ns[0] == 77
     assert len(calls) == 23 + 3  # the first of the four warm-ups was made before
-    progress = [one for one in said if isinstance(one, Progressed) and one.phase is Phase.RUN]
+    progress = [one for one in said if isinstance(one, ProgressReport) and one.phase is Phase.RUN]
     assert (progress[0].done, progress[-1].done) == (0, 23)
     assert measured.peak_bytes is None  # no reset, no figure
 
@@ -122,7 +122,7 @@ def test_samples_are_as_many_as_runs_and_the_warm_up_is_not_among_them() -> None
 def test_the_collector_rests_inside_the_loop_and_works_after_it() -> None:
     states: list[bool] = []
     for _ in timing.measure_calls(
-        timing.Calls(lambda _: states.append(gc.isenabled())),
+        timing.TimedCalls(lambda _: states.append(gc.isenabled())),
         ordered(runs=3, warmup=1),
         first_ns=1,
         peak_was_reset=False,
@@ -153,12 +153,12 @@ class Clockwork:
         return self._overhead_ns
 
 
-def measured_by(loop: timing.Loop, **asked: Any) -> tuple[Measured, list[Progressed]]:
+def measured_by(loop: timing.TimedLoop, **asked: Any) -> tuple[MeasureReport, list[ProgressReport]]:
     """What a loop's launch shows, and the progress."""
     said = list(timing.measure_calls(loop, ordered(**asked), first_ns=77, peak_was_reset=False))
     made = said[-1]
-    assert isinstance(made, Measured)
-    return made, [one for one in said if isinstance(one, Progressed)]
+    assert isinstance(made, MeasureReport)
+    return made, [one for one in said if isinstance(one, ProgressReport)]
 
 
 def test_runs_that_were_counted_are_single_inferences_however_short() -> None:
@@ -216,17 +216,17 @@ def test_the_pressure_of_each_block_is_what_was_added_while_it_ran(tmp_path: Pat
 
     pressure.write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n")
     said = list(
-        timing.measure_calls(Pressed(20 * MS), ordered(runs=3, warmup=2), 1, False, host.Reader(tmp_path))
+        timing.measure_calls(Pressed(20 * MS), ordered(runs=3, warmup=2), 1, False, host.HostReader(tmp_path))
     )
     made = said[-1]
-    assert isinstance(made, Measured)
+    assert isinstance(made, MeasureReport)
     assert [block.stall_ns for block in made.blocks] == [250_000] * 3
     assert made.host == HostState()  # nothing else is told there, and nothing is made up
     wall_ns = 0
-    made = list(timing.measure_calls(Pressed(1), ordered(runs=3, warmup=2), 1, False, host.Reader(tmp_path)))[
-        -1
-    ]
-    assert isinstance(made, Measured)
+    made = list(
+        timing.measure_calls(Pressed(1), ordered(runs=3, warmup=2), 1, False, host.HostReader(tmp_path))
+    )[-1]
+    assert isinstance(made, MeasureReport)
     assert [block.stall_ns for block in made.blocks] == [None], "pressure is told in ticks: of less it says 0"
 
 
@@ -256,7 +256,7 @@ def test_the_clock_is_less_than_a_hundredth_of_a_sample(typical_ns: float, overh
 def test_plain_calls_in_a_row_are_one_sample_with_their_mean() -> None:
     calls: list[None] = []
     samples = array("q", bytes(8 * 4))
-    timing.Calls(calls.append).time(samples, 1, 3, 10)
+    timing.TimedCalls(calls.append).time(samples, 1, 3, 10)
     assert len(calls) == 20
     assert (samples[0], samples[3]) == (0, 0)
     assert all(0 <= sample < 1_000_000_000 for sample in samples)
@@ -274,21 +274,21 @@ def test_what_others_run_is_seen_while_it_warms_up_and_not_when_the_parent_was_j
 ) -> None:
     told: list[str] = []
 
-    class Watching(host.Reader):
+    class Watching(host.HostReader):
         def others_now(self) -> float | None:
             told.append("glance")
             return 0.25 * told.count("glance")
 
-        def look(self) -> host.Look:
+        def look(self) -> host.HostSample:
             return replace(super().look(), at_s=0.0)  # as in no time, however busy this machine is
 
     made = None
     for said in timing.measure_calls(
         Clockwork(MS), ordered(runs=3, warmup=None), 1, False, Watching(tmp_path)
     ):
-        told.append(said.phase if isinstance(said, Progressed) else "")
+        told.append(said.phase if isinstance(said, ProgressReport) else "")
         made = said
-    assert isinstance(made, Measured)
+    assert isinstance(made, MeasureReport)
     window = told.index(Phase.RUN)
     assert "glance" in told[:window]
     assert "glance" not in told[window:], "its parent would be what runs"

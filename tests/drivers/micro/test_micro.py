@@ -18,8 +18,8 @@ from drivers.micro.micro import (
     KIB,
     MIB,
     QUICK,
-    Course,
-    Plan,
+    MicroPlan,
+    MicroRun,
     check_product,
     fitting,
     last_cache_bytes,
@@ -27,7 +27,7 @@ from drivers.micro.micro import (
     size_name,
 )
 
-TINY = Plan(sizes=(64 * KIB, MIB), gemm=(4, 48), block_s=0.001, blocks=2, spread=0.5, total_s=2.0)
+TINY = MicroPlan(sizes=(64 * KIB, MIB), gemm=(4, 48), block_s=0.001, blocks=2, spread=0.5, total_s=2.0)
 
 
 class Clock:
@@ -52,9 +52,9 @@ class Clock:
         return timed
 
 
-def rate_of(seconds: Callable[[int], float], plan: Plan = Plan(), **more: float) -> float | None:
+def rate_of(seconds: Callable[[int], float], plan: MicroPlan = MicroPlan(), **more: float) -> float | None:
     clock = Clock()
-    return Course(plan, 1, clock).rate("x", 1.0, clock.device(seconds), **more)
+    return MicroRun(plan, 1, clock).rate("x", 1.0, clock.device(seconds), **more)
 
 
 def test_the_rate_is_that_of_the_best_block() -> None:
@@ -69,7 +69,7 @@ def test_a_device_half_as_fast_has_half_the_rate() -> None:
 def test_it_stops_when_the_best_are_close_and_goes_on_while_they_are_not() -> None:
     def blocks(seconds: Callable[[int], float]) -> float:
         clock = Clock()
-        Course(Plan(total_s=10.0), 1, clock).rate("x", 1.0, clock.device(seconds))
+        MicroRun(MicroPlan(total_s=10.0), 1, clock).rate("x", 1.0, clock.device(seconds))
         return clock.now
 
     assert blocks(lambda n: 0.01) < 0.2
@@ -79,7 +79,7 @@ def test_it_stops_when_the_best_are_close_and_goes_on_while_they_are_not() -> No
 
 def test_it_never_goes_far_past_its_time() -> None:
     clock = Clock()
-    course = Course(Plan(total_s=1.0), 4, clock)
+    course = MicroRun(MicroPlan(total_s=1.0), 4, clock)
     rising = [0.0]
 
     def never_settles(n: int) -> float:
@@ -94,14 +94,14 @@ def test_it_never_goes_far_past_its_time() -> None:
 
 def test_what_is_too_short_to_be_told_from_its_call_is_left_out_and_said() -> None:
     clock = Clock()
-    course = Course(Plan(), 1, clock)
+    course = MicroRun(MicroPlan(), 1, clock)
     assert course.rate("copy", 1.0, clock.device(lambda n: 3e-6), idle_s=1e-6) is None
     assert course.notes == ["copy: left out, too short to be told from its call"]
     assert rate_of(lambda n: 6e-6, idle_s=1e-6) == pytest.approx(1 / 5e-6)
 
 
 def test_what_would_take_too_long_is_left_out_and_said() -> None:
-    course = Course(Plan(total_s=1.0), 2, Clock())
+    course = MicroRun(MicroPlan(total_s=1.0), 2, Clock())
     assert course.hopeless("fp32_gflops_8192", 1000.0, 100.0)
     assert not course.hopeless("fp32_gflops_64", 1.0, 100.0)
     assert course.notes == ["fp32_gflops_8192: left out, no time"]
@@ -168,7 +168,7 @@ def test_the_last_cache_is_read_where_the_system_tells(tmp_path: Path) -> None:
 
 
 def test_it_runs_in_a_process_of_its_own_with_as_many_threads_as_told() -> None:
-    found = run_micro("cpu", Plan(sizes=(), gemm=(64,), total_s=0.2, block_s=0.001, blocks=2), 1)
+    found = run_micro("cpu", MicroPlan(sizes=(), gemm=(64,), total_s=0.2, block_s=0.001, blocks=2), 1)
     assert found.device == "cpu"
     assert found.backend.startswith("numpy ")
     assert found.threads == 1
@@ -188,7 +188,7 @@ def test_a_process_that_fails_says_why() -> None:
         run_micro("cuda", TINY, 1, command=python('print(\'{"why": "no GPU here", "unfit": true}\')'))
     hang = python("import threading; threading.Event().wait()")
     with pytest.raises(TimedOut, match="still running"):
-        run_micro("cpu", Plan(total_s=-29.9), 1, command=hang)
+        run_micro("cpu", MicroPlan(total_s=-29.9), 1, command=hang)
 
 
 def test_a_gpu_s_arrays_fill_it_and_are_beyond_its_cache_and_within_its_memory() -> None:

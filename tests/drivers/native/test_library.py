@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from drivers.contract.base import Described, Limits, Measured, WorkOrder
+from drivers.contract.base import Limits, MeasureReport, ModelDescription, WorkOrder
 from drivers.contract.boot import VARIABLE, clean_environment
 from drivers.launch.launch import Zygote, measure
 from drivers.native import library as native
@@ -177,7 +177,7 @@ def test_tensors_take_as_much_as_they_take(element: str, shape: tuple[int, ...],
 def test_the_row_says_which_loop_ran(zygote: Zygote, shelf: Shelf) -> None:
     order = WorkOrder(shelf.nano(), "CPU (ONNX)", runs=3, loads=1, warmup=1, threads=1)
     events = list(measure(order, Limits(), zygote))
-    (told,) = [event for event in events if isinstance(event, Described)]
+    (told,) = [event for event in events if isinstance(event, ModelDescription)]
     by = "compiled" if native.compiler() else "ctypes"
     assert any(note.startswith(f"timed by the C interface, loop: {by}") for note in told.notes)
 
@@ -197,7 +197,7 @@ def test_shapes_that_change_from_run_to_run_do_not_stop_it(zygote: Zygote, shelf
     )
     order = WorkOrder(model, "CPU (ONNX)", runs=400, loads=1, warmup=2, threads=1)
     events = list(measure(order, Limits(), zygote))
-    (told,) = [event for event in events if isinstance(event, Described)]
-    (measured,) = [event for event in events if isinstance(event, Measured)]
+    (told,) = [event for event in events if isinstance(event, ModelDescription)]
+    (measured,) = [event for event in events if isinstance(event, MeasureReport)]
     assert any("output shapes change" in note for note in told.notes)
     assert len(measured.samples_ns) == 400

@@ -12,15 +12,15 @@ from onnx import TensorProto, helper
 
 from drivers.contract.base import (
     MIB,
-    Checked,
+    CheckReport,
     Crashed,
-    Described,
     DriverError,
     Limits,
-    Loaded,
     LoadKind,
-    Measured,
-    Progressed,
+    LoadReport,
+    MeasureReport,
+    ModelDescription,
+    ProgressReport,
     TimedOut,
     Unfit,
     WorkOrder,
@@ -41,11 +41,11 @@ class Row:
 
     def __init__(self, events: list[Any]) -> None:
         self.loads = [
-            event for event in events if isinstance(event, Loaded) and event.kind is not LoadKind.WARM
+            event for event in events if isinstance(event, LoadReport) and event.kind is not LoadKind.WARM
         ]
-        (self.described,) = [event for event in events if isinstance(event, Described)]
-        (self.measured,) = [event for event in events if isinstance(event, Measured)]
-        (self.checked,) = [event for event in events if isinstance(event, Checked)]
+        (self.described,) = [event for event in events if isinstance(event, ModelDescription)]
+        (self.measured,) = [event for event in events if isinstance(event, MeasureReport)]
+        (self.checked,) = [event for event in events if isinstance(event, CheckReport)]
 
 
 def run(zygote: Zygote, model: str, limits: Limits = LIMITS, **order: Any) -> Row:
@@ -382,7 +382,7 @@ def test_nothing_is_left_of_all_that(zygote: Zygote) -> None:
 
 def test_progress_never_runs_ahead(zygote: Zygote, shelf: Shelf) -> None:
     events = list(measure(WorkOrder(shelf.nano(), UNIT, 50, 1), LIMITS, zygote))
-    told = [event for event in events if isinstance(event, Progressed) and event.total is not None]
+    told = [event for event in events if isinstance(event, ProgressReport) and event.total is not None]
     assert all(event.done <= event.total for event in told if event.total is not None)
 
 

@@ -13,7 +13,7 @@ from typing import Final
 import psutil
 import pytest
 
-from drivers.contract.base import Limits, Measured, WorkOrder
+from drivers.contract.base import Limits, MeasureReport, WorkOrder
 from drivers.launch import tier as sandbox
 from drivers.launch.launch import Zygote, measure
 from drivers.launch.zygote import FEW, IDLE_MS, LATELY_S, pause_ms, ready_for, worth_preparing
@@ -23,12 +23,12 @@ from drivers.testing.fake import UNIT, FakeDriver
 
 
 @pytest.fixture(scope="module")
-def reached() -> sandbox.Probe:
+def reached() -> sandbox.TierProbe:
     """What this machine reaches."""
     return sandbox.probe()
 
 
-def waiting_below(zygote: Zygote, reached: sandbox.Probe, keepers: int = 1) -> list[psutil.Process]:
+def waiting_below(zygote: Zygote, reached: sandbox.TierProbe, keepers: int = 1) -> list[psutil.Process]:
     """Prepared keepers and their porters, once they are there; nobody where nothing is prepared."""
     until = time.monotonic() + 10
     while reached.tier is Tier.FULL and len(below(zygote)) < 2 * keepers and time.monotonic() < until:
@@ -42,7 +42,7 @@ def below(zygote: Zygote) -> list[psutil.Process]:
 
 
 def test_launches_that_were_prepared_for_are_as_good_as_others_and_end_with_the_zygote(
-    tmp_path: Path, reached: sandbox.Probe
+    tmp_path: Path, reached: sandbox.TierProbe
 ) -> None:
     model = tmp_path / "script.json"
     model.write_text('{"latencies_ms": [1, 2]}')
@@ -51,7 +51,7 @@ def test_launches_that_were_prepared_for_are_as_good_as_others_and_end_with_the_
         waiting = waiting_below(zygote, reached)
         assert len(waiting) == (2 if reached.tier is Tier.FULL else 0)
         events = list(measure(order, Limits(load_s=20, run_s=20), zygote))
-        assert [event.samples_ns for event in events if isinstance(event, Measured)] == [
+        assert [event.samples_ns for event in events if isinstance(event, MeasureReport)] == [
             (1_000_000, 2_000_000, 1_000_000, 2_000_000)
         ] * 2
         assert psutil.wait_procs(waiting, timeout=5)[1] == []
@@ -60,7 +60,7 @@ def test_launches_that_were_prepared_for_are_as_good_as_others_and_end_with_the_
 
 
 def test_a_launch_whose_prepared_keeper_was_ended_gets_another(
-    tmp_path: Path, reached: sandbox.Probe
+    tmp_path: Path, reached: sandbox.TierProbe
 ) -> None:
     model = tmp_path / "script.json"
     model.write_text('{"latencies_ms": [1, 2]}')
@@ -71,11 +71,13 @@ def test_a_launch_whose_prepared_keeper_was_ended_gets_another(
             one.kill()
         psutil.wait_procs(waiting, timeout=5)
         events = list(measure(order, Limits(load_s=20, run_s=20), zygote))
-    assert [event.samples_ns for event in events if isinstance(event, Measured)] == [(1_000_000, 2_000_000)]
+    assert [event.samples_ns for event in events if isinstance(event, MeasureReport)] == [
+        (1_000_000, 2_000_000)
+    ]
 
 
 def test_a_driver_that_was_used_has_more_prepared_than_one_that_only_waits(
-    tmp_path: Path, reached: sandbox.Probe
+    tmp_path: Path, reached: sandbox.TierProbe
 ) -> None:
     model = tmp_path / "script.json"
     model.write_text('{"latencies_ms": [1, 2]}')
@@ -106,9 +108,9 @@ TAKEN_OUT: Final = """
 import os, sys, threading, time
 from pathlib import Path
 import psutil
-from drivers import sandbox_linux as linux
-from drivers.confine import Tier
-from drivers.launch import Zygote
+from drivers.sandbox import linux
+from drivers.sandbox.rlimits import Tier
+from drivers.launch.launch import Zygote
 
 lib, uid, gid = linux.libc(), os.getuid(), os.getgid()
 place = sys.argv[1].encode()
@@ -137,7 +139,7 @@ with Zygote("fake", simulate=True, tier=Tier.FULL, ahead=1).start() as zygote:
 
 
 def test_a_view_that_waits_for_its_launch_holds_no_disk_that_is_taken_out(
-    tmp_path: Path, reached: sandbox.Probe
+    tmp_path: Path, reached: sandbox.TierProbe
 ) -> None:
     if reached.tier is not Tier.FULL:
         assert reached.reasons
@@ -149,7 +151,7 @@ def test_a_view_that_waits_for_its_launch_holds_no_disk_that_is_taken_out(
 
 
 def test_the_processor_time_of_launches_that_have_ended_is_still_ours(
-    tmp_path: Path, reached: sandbox.Probe
+    tmp_path: Path, reached: sandbox.TierProbe
 ) -> None:
     model = tmp_path / "script.json"
     model.write_text('{"eat_mib": 64, "latencies_ms": [1]}')  # filling memory takes time

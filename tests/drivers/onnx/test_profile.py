@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from drivers.inputs.made import Input
-from drivers.onnx.profile import Ran, nodes_by_provider, profiled, what_ran
-from drivers.onnx.units import CPU, Place
+from drivers.onnx.profile import ProfiledNodes, nodes_by_provider, profiled, what_ran
+from drivers.onnx.units import CPU, ProviderPlacement
 from tests.drivers.shelf import Shelf
 
 GPU_UNIT, CUDA = "GPU (ONNX)", "CUDAExecutionProvider"
@@ -42,15 +42,15 @@ def test_a_profile_that_says_nothing_says_nothing(text: str) -> None:
 
 
 def test_a_unit_on_which_no_operator_ran_is_not_the_one_that_ran() -> None:
-    assert what_ran(GPU_UNIT, CUDA, (CUDA, CPU), {CPU: 3}) == Ran("CPU (ONNX)", (CPU,))
+    assert what_ran(GPU_UNIT, CUDA, (CUDA, CPU), {CPU: 3}) == ProfiledNodes("CPU (ONNX)", (CPU,))
     copies_alone = nodes_by_provider(json.dumps([ran("a", CUDA, "MemcpyFromHost"), ran("b", CPU)]))
     assert what_ran(GPU_UNIT, CUDA, (CUDA, CPU), copies_alone).unit == "CPU (ONNX)"
 
 
 def test_operators_that_ran_elsewhere_are_told() -> None:
     found = what_ran(GPU_UNIT, CUDA, (CUDA, CPU), {CPU: 30, CUDA: 10})
-    assert found == Ran(GPU_UNIT, (CUDA, CPU), ("30 of 40 operators ran on CPUExecutionProvider",))
-    assert what_ran(GPU_UNIT, CUDA, (CUDA, CPU), {CUDA: 10}) == Ran(GPU_UNIT, (CUDA,))
+    assert found == ProfiledNodes(GPU_UNIT, (CUDA, CPU), ("30 of 40 operators ran on CPUExecutionProvider",))
+    assert what_ran(GPU_UNIT, CUDA, (CUDA, CPU), {CUDA: 10}) == ProfiledNodes(GPU_UNIT, (CUDA,))
 
 
 def test_without_a_profile_the_row_says_that_it_does_not_know() -> None:
@@ -63,5 +63,5 @@ def test_a_real_profile_is_understood_and_not_left_behind(shelf: Shelf, tmp_path
     model = tmp_path / "model.onnx"
     model.write_bytes(Path(shelf.nano()).read_bytes())
     feeds = {"x": np.zeros((1, 8), np.float32)}
-    assert profiled(str(model), Place(CPU), 1, feeds, (Input("x", "float", (1, 8)),)) == {CPU: 1}
+    assert profiled(str(model), ProviderPlacement(CPU), 1, feeds, (Input("x", "float", (1, 8)),)) == {CPU: 1}
     assert list(tmp_path.iterdir()) == [model]

@@ -17,7 +17,7 @@ from drivers.native import library
 from drivers.native.ort_api import Runtime
 from drivers.onnx import session as edge
 from drivers.onnx.runner import NativeRunner, Runner
-from drivers.onnx.units import CPU, CUDA, DML, UNITS, Place, place_for, shown
+from drivers.onnx.units import CPU, CUDA, DML, UNITS, ProviderPlacement, place_for, shown
 from tests.drivers import zoo_shelf
 from tests.drivers.shelf import Shelf
 
@@ -64,7 +64,7 @@ class Device:
         self.heard.append("run")
 
 
-def on_device(device: Any, place: Place) -> Runner:
+def on_device(device: Any, place: ProviderPlacement) -> Runner:
     """A runner on the double."""
     return Runner(device, FEEDS, [X], place, device)
 
@@ -108,7 +108,7 @@ def test_where_device_memory_cannot_be_had_the_row_says_that_transfers_are_timed
 
 
 def test_a_provider_without_memory_of_its_own_says_so_too() -> None:
-    runner = on_device(Device(), Place("OpenVINOExecutionProvider", {"device_type": "GPU"}))
+    runner = on_device(Device(), ProviderPlacement("OpenVINOExecutionProvider", {"device_type": "GPU"}))
     assert any("host memory" in note for note in runner.notes)
 
 
@@ -117,7 +117,7 @@ def test_the_asked_gpu_is_the_only_one_that_a_child_sees() -> None:
     assert shown(CUDA, "") == shown(DML, "1") == shown(CPU, "1") == {}
     assert place_for(GPU, CUDA, "GPU-1234").index == 0
     directml = next(known for known in UNITS if known.unit == "DirectML (ONNX)")
-    assert place_for(directml, DML, "1") == Place(DML, {"device_id": "1"}, "dml", 1)
+    assert place_for(directml, DML, "1") == ProviderPlacement(DML, {"device_id": "1"}, "dml", 1)
 
 
 def test_one_provider_may_be_several_units() -> None:
@@ -134,7 +134,7 @@ def test_a_unit_whose_provider_is_not_installed_is_the_wrong_one() -> None:
 @pytest.mark.parametrize("name", zoo_shelf.TYPES)
 def test_both_ways_of_running_give_the_same_for_each_element_type(name: str, tmp_path: Path) -> None:
     model = str(zoo_shelf.put(tmp_path, name))
-    package = edge.open_session(model, Place(CPU), edge.options(1, optimise=True))
+    package = edge.open_session(model, ProviderPlacement(CPU), edge.options(1, optimise=True))
     inputs = edge.inputs_of(package)
     feeds = {one.name: make(one, (1, 3, 7), 0, 100) for one in inputs}
     runner = Runner(package, feeds, inputs)
@@ -155,7 +155,7 @@ def test_both_ways_of_running_give_the_same_for_each_element_type(name: str, tmp
 
 
 def test_samples_come_from_the_loop_of_either_way(shelf: Shelf) -> None:
-    session = edge.open_session(shelf.nano(), Place(CPU), edge.options(1, optimise=True))
+    session = edge.open_session(shelf.nano(), ProviderPlacement(CPU), edge.options(1, optimise=True))
     runner = Runner(session, FEEDS, [X])
     runner.first()
     runner.settle_outputs()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper
 
-from drivers.contract.base import Described, Limits, WorkOrder
+from drivers.contract.base import Limits, ModelDescription, WorkOrder
 from drivers.inputs.made import Input, make
 from drivers.launch.launch import Zygote, measure
 from drivers.onnx.tables import tables
@@ -74,5 +74,5 @@ def test_made_ids_fill_their_table() -> None:
 
 def test_a_row_says_what_its_ids_index(zygote: Zygote, shelf: Shelf) -> None:
     order = WorkOrder(shelf.embedding(), "CPU (ONNX)", runs=1, loads=1, warmup=1, threads=1)
-    (told,) = [event for event in measure(order, Limits(), zygote) if isinstance(event, Described)]
+    (told,) = [event for event in measure(order, Limits(), zygote) if isinstance(event, ModelDescription)]
     assert "ids of 'input_ids' are below 10, the rows of their table" in told.notes

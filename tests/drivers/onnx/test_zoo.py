@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import pytest
 
-from drivers.contract.base import Checked, Described, Limits, Measured, WorkOrder
+from drivers.contract.base import CheckReport, Limits, MeasureReport, ModelDescription, WorkOrder
 from drivers.inputs.made import DTYPES, NARROW, Input, make
 from drivers.launch.launch import Zygote, measure
 from drivers.native.ort_api import NUMBERS
@@ -18,13 +18,13 @@ from tests.drivers import zoo_shelf
 LIMITS = Limits(load_s=30, run_s=60)
 
 
-def run(zygote: Zygote, model: Path) -> tuple[Described, Measured, Checked]:
+def run(zygote: Zygote, model: Path) -> tuple[ModelDescription, MeasureReport, CheckReport]:
     """Two runs in one launch."""
     order = WorkOrder(str(model), "CPU (ONNX)", runs=2, loads=1, warmup=1, threads=1)
     events = list(measure(order, LIMITS, zygote))
-    (described,) = [event for event in events if isinstance(event, Described)]
-    (measured,) = [event for event in events if isinstance(event, Measured)]
-    (checked,) = [event for event in events if isinstance(event, Checked)]
+    (described,) = [event for event in events if isinstance(event, ModelDescription)]
+    (measured,) = [event for event in events if isinstance(event, MeasureReport)]
+    (checked,) = [event for event in events if isinstance(event, CheckReport)]
     return described, measured, checked
 
 

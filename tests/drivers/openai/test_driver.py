@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 
 from drivers.contract.base import (
-    Checked,
+    CheckReport,
     Crashed,
-    Described,
     DriverError,
     Event,
-    Found,
     Limits,
-    Loaded,
-    Measured,
+    LoadReport,
+    MeasureReport,
+    ModelDescription,
+    RunFindings,
     Unfit,
     WorkOrder,
     WrongUnit,
@@ -31,7 +31,7 @@ from drivers.contract.base import (
 from drivers.contract.boot import clean_environment
 from drivers.launch import launch
 from drivers.launch.launch import Zygote, measure, probe_units
-from drivers.openai.client import Client, Unreachable, server_of
+from drivers.openai.client import Client, ServerUnreachable, server_of
 from drivers.openai.driver import KEY, NAME, UNIT, URL, WATCH, ApiDriver
 from drivers.testing.conformance import Subject, check_all
 
@@ -108,19 +108,19 @@ def run(endpoint: Endpoint, tmp_path: Path) -> Run:
     return do
 
 
-def found(events: list[Event]) -> Found:
+def found(events: list[Event]) -> RunFindings:
     """The figures."""
-    return next(event for event in events if isinstance(event, Found))
+    return next(event for event in events if isinstance(event, RunFindings))
 
 
-def measured(events: list[Event]) -> Measured:
+def measured(events: list[Event]) -> MeasureReport:
     """The timed requests."""
-    return next(event for event in events if isinstance(event, Measured))
+    return next(event for event in events if isinstance(event, MeasureReport))
 
 
 def notes(events: list[Event]) -> str:
     """All notes."""
-    return "; ".join(next(event for event in events if isinstance(event, Described)).notes)
+    return "; ".join(next(event for event in events if isinstance(event, ModelDescription)).notes)
 
 
 def test_times_are_those_of_the_schedule_in_its_order(endpoint: Endpoint, run: Run) -> None:
@@ -135,7 +135,7 @@ def test_times_are_those_of_the_schedule_in_its_order(endpoint: Endpoint, run: R
         assert 20_000_000 <= ttft < e2e, "nothing is seen before it was sent"
         assert e2e >= told["sent"][-1] - told["begun"]
         assert tpot == round((e2e - ttft) / 5)
-    assert not any(isinstance(event, Loaded) for event in events)
+    assert not any(isinstance(event, LoadReport) for event in events)
     assert found(events).figures["output_tokens"] == 18
     assert found(events).figures["prompt_tokens"] == 30
 
@@ -227,9 +227,11 @@ def test_summaries_are_held_against_their_references(run: Run) -> None:
 def test_a_black_box_tells_nothing_of_its_inside_and_a_gray_one_does(endpoint: Endpoint, run: Run) -> None:
     black = run()
     assert not [name for name in found(black).figures if name.startswith("server_")]
-    assert next(event for event in black if isinstance(event, Described)).providers == ("access: black",)
+    assert next(event for event in black if isinstance(event, ModelDescription)).providers == (
+        "access: black",
+    )
     gray = run(runs=3, private={**endpoint.private, WATCH: "1"})
-    assert next(event for event in gray if isinstance(event, Described)).providers == ("access: gray",)
+    assert next(event for event in gray if isinstance(event, ModelDescription)).providers == ("access: gray",)
     figures = found(gray).figures
     assert figures["server_output_tokens"] == 12
     assert figures["server_rss_peak_bytes"] >= figures["server_rss_before_bytes"] > 1_000_000
@@ -272,7 +274,7 @@ async def _idle_then_used(endpoint: Endpoint) -> tuple[int, int]:
 
 def test_connections_that_were_closed_for_being_idle_are_made_anew(endpoint: Endpoint) -> None:
     assert asyncio.run(_idle_then_used(endpoint)) == (200, 200)
-    with pytest.raises(Unreachable, match="Connection refused"):
+    with pytest.raises(ServerUnreachable, match="Connection refused"):
         asyncio.run(Client(server_of("http://127.0.0.1:1/v1")).get("/"))
 
 
@@ -294,8 +296,8 @@ def test_one_launch_is_all_however_many_are_asked_for(endpoint: Endpoint, tmp_pa
     order = WorkOrder(workload(tmp_path), UNIT, runs=30, loads=6)
     with Zygote("api", private={**endpoint.private, WATCH: "1"}) as zygote:
         events = list(measure(order, Limits(load_s=20, run_s=60), zygote))
-    assert [len(event.samples_ns) for event in events if isinstance(event, Measured)] == [30]
-    assert not any(isinstance(event, Loaded) for event in events)
+    assert [len(event.samples_ns) for event in events if isinstance(event, MeasureReport)] == [30]
+    assert not any(isinstance(event, LoadReport) for event in events)
     assert found(events).figures["server_output_tokens"] == 90, "who is watched is seen from the launch too"
 
 
@@ -304,7 +306,7 @@ def test_the_key_opens_the_server_and_is_shown_nowhere(locked: Endpoint, tmp_pat
     said: list[str] = []
     with Zygote("api", private=locked.private) as zygote:
         events = list(measure(WorkOrder(path, UNIT, runs=2), Limits(), zygote))
-        assert any(isinstance(event, Checked) for event in events)
+        assert any(isinstance(event, CheckReport) for event in events)
         said += map(repr, events)
         for model in ("tells-key", "error-500"):
             with pytest.raises(DriverError) as told:

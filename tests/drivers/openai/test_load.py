@@ -7,13 +7,13 @@ import itertools
 
 from drivers.openai.driver import saturated
 from drivers.openai.load import LOOK_NS, Sweep, open_loop
-from drivers.openai.sse import Answered, Ended
+from drivers.openai.sse import ChatAnswer, StreamEnd
 
 MS = 1_000_000
 
 
-def answered(ttft_ms: int, sent_ms: int) -> Answered:
-    return Answered(Ended.COMPLETE, ttft_ns=ttft_ms * MS, e2e_ns=ttft_ms * MS, sent_ns=sent_ms * MS)
+def answered(ttft_ms: int, sent_ms: int) -> ChatAnswer:
+    return ChatAnswer(StreamEnd.COMPLETE, ttft_ns=ttft_ms * MS, e2e_ns=ttft_ms * MS, sent_ns=sent_ms * MS)
 
 
 def test_looking_whether_the_server_keeps_up_is_not_done_before_each_request() -> None:
@@ -21,7 +21,7 @@ def test_looking_whether_the_server_keeps_up_is_not_done_before_each_request() -
     looks: list[int] = []
     sweep = Sweep()
 
-    async def ask(number: int) -> Answered:
+    async def ask(number: int) -> ChatAnswer:
         return answered(1, number)
 
     def full(seen: Sweep) -> str:
@@ -37,7 +37,7 @@ def test_looking_whether_the_server_keeps_up_is_not_done_before_each_request() -
 def test_a_client_that_holds_no_more_requests_says_so_at_once() -> None:
     sweep = Sweep()
 
-    async def ask(number: int) -> Answered:
+    async def ask(number: int) -> ChatAnswer:
         await asyncio.sleep(0)
         return answered(1, number)
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drivers.openai.http import MAX_HEAD, Broken, Http
-from drivers.openai.sse import MAX_BODY, MAX_LINE, Answer, Ended, words_of
+from drivers.openai.http import MAX_HEAD, BrokenResponse, Http
+from drivers.openai.sse import MAX_BODY, MAX_LINE, AnswerParser, StreamEnd, words_of
 
 STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 
@@ -35,9 +35,9 @@ def usage(prompt: object, output: object) -> bytes:
 END = chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
 
 
-def read(parts: Sequence[bytes], **changes: Any) -> Answer:
+def read(parts: Sequence[bytes], **changes: Any) -> AnswerParser:
     """An answer whose parts come at 1, 2, 3 … ms after its sending."""
-    answer = Answer(max_tokens=10, **changes)
+    answer = AnswerParser(max_tokens=10, **changes)
     for at, part in enumerate(parts, start=1):
         answer.feed(at * 1_000_000, part)
     return answer
@@ -54,7 +54,7 @@ def test_the_first_text_counts_and_not_the_role_before_it_nor_the_usage_after_it
         END,
     ]
     found = read(parts).result(keep=True, keep_text=True)
-    assert found.ended is Ended.COMPLETE
+    assert found.ended is StreamEnd.COMPLETE
     assert (found.ttft_ns, found.e2e_ns) == (2_000_000, 4_000_000)
     assert found.itl_ns == (1_000_000, 1_000_000)
     assert (found.pieces, found.prompt_tokens, found.output_tokens, found.text) == (3, 7, 4, "abc")
@@ -74,7 +74,7 @@ def test_one_token_has_no_time_between_tokens_and_no_usage_has_no_tokens() -> No
     )
     for told in (usage("7", True), usage(-1, 2.5), event({"choices": [], "usage": 3}), b""):
         found = read([STREAM + chunk(piece("a", "stop") + told), END]).result(keep=True)
-        assert found.ended is Ended.COMPLETE
+        assert found.ended is StreamEnd.COMPLETE
         assert (found.prompt_tokens, found.output_tokens) == (None, None)
 
 
@@ -91,7 +91,7 @@ def test_an_answer_is_the_same_however_it_is_cut_into_pieces(data: st.DataObject
     found = read([whole[a:b] for a, b in zip([0, *cuts], [*cuts, len(whole)], strict=True)]).result(
         keep=True, keep_text=True
     )
-    assert (found.ended, found.text, found.output_tokens) == (Ended.COMPLETE, "äb", 2)
+    assert (found.ended, found.text, found.output_tokens) == (StreamEnd.COMPLETE, "äb", 2)
 
 
 @given(st.lists(st.binary(max_size=200), max_size=6))
@@ -100,7 +100,7 @@ def test_rubbish_ends_an_answer_or_leaves_it_waiting_and_never_raises(parts: lis
         answer = read([head, *parts])
         answer.end()
         assert answer.done
-        assert answer.result(keep=True).ended in (Ended.FAILED, Ended.INCOMPLETE)
+        assert answer.result(keep=True).ended in (StreamEnd.FAILED, StreamEnd.INCOMPLETE)
 
 
 def failures() -> Iterator[tuple[list[bytes], str]]:
@@ -144,11 +144,11 @@ def test_a_stream_that_breaks_off_after_text_is_incomplete() -> None:
     answer = read([STREAM + chunk(piece("a"))])
     answer.end()
     found = answer.result(keep=True)
-    assert (found.ended, found.why) == (Ended.INCOMPLETE, "the connection ended before the answer did")
+    assert (found.ended, found.why) == (StreamEnd.INCOMPLETE, "the connection ended before the answer did")
 
 
 def test_an_endless_line_is_refused_long_before_it_fills_the_memory() -> None:
-    answer = Answer(max_tokens=30_000)
+    answer = AnswerParser(max_tokens=30_000)
     answer.feed(0, STREAM)
     fed = 0
     while not answer.done:
@@ -170,7 +170,7 @@ def test_an_answer_in_one_piece_has_an_end_and_no_first_text() -> None:
         )
         answer.end()
         found = answer.result(keep=True)
-        assert (found.ended, found.ttft_ns, found.e2e_ns) == (Ended.COMPLETE, None, 2_000_000)
+        assert (found.ended, found.ttft_ns, found.e2e_ns) == (StreamEnd.COMPLETE, None, 2_000_000)
         assert (found.output_tokens, found.tpot_ns) == (2, None)
 
 
@@ -189,7 +189,7 @@ def test_a_connection_goes_on_only_after_a_whole_answer_that_lets_it() -> None:
         http.feed(response)
         assert http.done
         assert not http.keep
-    with pytest.raises(Broken, match="ended before"):
+    with pytest.raises(BrokenResponse, match="ended before"):
         Http().end()
 
 

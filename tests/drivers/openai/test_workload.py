@@ -16,8 +16,8 @@ from drivers.contract.base import Unfit, WorkOrder, WrongUnit
 from drivers.openai import figures, prompts, server_process
 from drivers.openai.driver import check, chosen, requests_of
 from drivers.openai.load import poisson
-from drivers.openai.sse import Answered, Ended
-from drivers.openai.workload import Endpoint, Job, Objectives, Workload, read_workload
+from drivers.openai.sse import ChatAnswer, StreamEnd
+from drivers.openai.workload import Endpoint, Objectives, Workload, WorkloadJob, read_workload
 
 MS = 1_000_000
 
@@ -152,7 +152,7 @@ def test_a_request_says_what_the_workload_does() -> None:
     assert plain["prompt"] == "hello"
     assert "stream_options" not in plain
     assert "seed" not in plain
-    article = prompts.prompts(Workload(job=Job.SUMMARISE), 0)(0)
+    article = prompts.prompts(Workload(job=WorkloadJob.SUMMARISE), 0)(0)
     assert article.startswith("Summarise")
 
 
@@ -167,7 +167,7 @@ def test_arrivals_are_seeded_and_come_at_the_rate() -> None:
 # -- figures -------------------------------------------------------------------------------------------------------------
 
 
-def answered(ttft_ms: float = 10, e2e_ms: float = 100, tokens: int | None = 10, **changes: Any) -> Answered:
+def answered(ttft_ms: float = 10, e2e_ms: float = 100, tokens: int | None = 10, **changes: Any) -> ChatAnswer:
     """A complete answer."""
     told = {
         "ttft_ns": round(ttft_ms * MS),
@@ -175,15 +175,15 @@ def answered(ttft_ms: float = 10, e2e_ms: float = 100, tokens: int | None = 10, 
         "output_tokens": tokens,
         "pieces": 10,
     }
-    return Answered(**{"ended": Ended.COMPLETE, "prompt_tokens": 5, **told, **changes})
+    return ChatAnswer(**{"ended": StreamEnd.COMPLETE, "prompt_tokens": 5, **told, **changes})
 
 
 def test_the_figures_of_a_level_are_those_of_its_complete_requests() -> None:
     answers = [
         answered(),
         answered(20, 200),
-        Answered(Ended.FAILED, "no"),
-        Answered(Ended.INCOMPLETE, "cut", 5),
+        ChatAnswer(StreamEnd.FAILED, "no"),
+        ChatAnswer(StreamEnd.INCOMPLETE, "cut", 5),
     ]
     found = figures.of_level("c4_", answers, 2.0, Objectives(ttft_ms=15))
     assert found == {
@@ -258,7 +258,7 @@ unknown_total 3
 
 
 def test_what_is_not_seen_is_left_out_of_the_differences() -> None:
-    reading = server_process.Reading
+    reading = server_process.ServerReading
     assert server_process.differences(reading(), reading(), 1.0, None) == {}
     counted = reading(counters={"vllm:prompt_tokens_total": 5.0, "llamacpp:n_decode_total": 1.0})
     later = reading(100, 300, 3.0, 7, {"vllm:prompt_tokens_total": 9.0, "llamacpp:n_decode_total": 0.0})

@@ -24,9 +24,9 @@ from drivers.contract.base import (
     Crashed,
     DriverError,
     Event,
-    Found,
     Limits,
     OutOfMemory,
+    RunFindings,
     TimedOut,
     Unfit,
     WorkOrder,
@@ -227,7 +227,7 @@ def play(den: Den, model: str, limits: Limits = LIMITS) -> list[Event]:
 
 def tried(den: Den, model: Callable[..., str], acts: list[str]) -> dict[str, bool]:
     """Which acts worked."""
-    (found,) = [event for event in play(den, model(**{"try": acts})) if isinstance(event, Found)]
+    (found,) = [event for event in play(den, model(**{"try": acts})) if isinstance(event, RunFindings)]
     return {act: bool(found.figures[f"act_{place}"]) for place, act in enumerate(acts)}
 
 
@@ -271,7 +271,7 @@ def test_in_the_partial_sandbox_what_lies_open_cannot_be_changed(
             held,  # type: ignore[arg-type]
             sampler=None,
         )
-        (found,) = [event for event in launch.events() if isinstance(event, Found)]
+        (found,) = [event for event in launch.events() if isinstance(event, RunFindings)]
     finally:
         held.close()
     done = {act: bool(found.figures[f"act_{place}"]) for place, act in enumerate(acts)}

@@ -14,12 +14,12 @@ from typing import Any, Final
 
 import pytest
 
-from drivers.contract.base import MIB, Crashed, Event, Limits, Measured, WorkOrder
+from drivers.contract.base import MIB, Crashed, Event, Limits, MeasureReport, WorkOrder
 from drivers.launch import tier as sandbox
 from drivers.launch import tier_probe
 from drivers.launch.launch import Zygote, measure
 from drivers.sandbox import landlock, linux, mac, mounts, seccomp, windows
-from drivers.sandbox.mounts import Act
+from drivers.sandbox.mounts import MountAction
 from drivers.sandbox.rlimits import Tier
 from drivers.sandbox.seccomp import ABSENT, ALLOW, KILL, REFUSE
 from drivers.testing.fake import UNIT
@@ -178,7 +178,7 @@ TREE: Final = {
 }
 
 
-def planned(gpu: bool = False) -> mounts.Plan:
+def planned(gpu: bool = False) -> mounts.MountPlan:
     """A launch of a model in a home."""
     return mounts.plan(
         "/tmp/run",
@@ -190,17 +190,17 @@ def planned(gpu: bool = False) -> mounts.Plan:
     )
 
 
-def made(plan: mounts.Plan) -> tuple[mounts.Step, ...]:
+def made(plan: mounts.MountPlan) -> tuple[mounts.MountStep, ...]:
     """Its steps on a machine with that tree."""
     return mounts.steps(plan, mounts.base(plan.reads, plan.devices, lambda path: TREE.get(path, "")))
 
 
 def test_the_view_has_the_libraries_the_model_and_its_own_folder_and_nothing_else() -> None:
     steps = made(planned())
-    bound = [step.path for step in steps if step.act in (Act.BIND, Act.DEVICE)]
+    bound = [step.path for step in steps if step.act in (MountAction.BIND, MountAction.DEVICE)]
     assert sorted(bound) == ["/dev/null", "/home/ann/.cache/models/m", "/opt/venv", "/sys/devices", "/usr"]
-    assert [step.path for step in steps if step.act is Act.ROOM] == ["/tmp/run"]
-    assert ("/lib", "usr/lib") in [(step.path, step.source) for step in steps if step.act is Act.LINK]
+    assert [step.path for step in steps if step.act is MountAction.ROOM] == ["/tmp/run"]
+    assert ("/lib", "usr/lib") in [(step.path, step.source) for step in steps if step.act is MountAction.LINK]
 
 
 def test_every_folder_of_the_view_is_made_before_what_lies_in_it() -> None:
@@ -326,12 +326,14 @@ def test_windows_claims_no_sandbox() -> None:
 
 
 @pytest.fixture(scope="module")
-def reached() -> sandbox.Probe:
+def reached() -> sandbox.TierProbe:
     """What this machine reaches."""
     return sandbox.probe()
 
 
-def test_the_tier_is_what_a_child_experienced_and_less_than_full_has_reasons(reached: sandbox.Probe) -> None:
+def test_the_tier_is_what_a_child_experienced_and_less_than_full_has_reasons(
+    reached: sandbox.TierProbe,
+) -> None:
     tier, reasons = reached
     if tier is Tier.FULL:
         assert sandbox.experienced(tier) == ()
@@ -373,7 +375,7 @@ def test_a_home_that_holds_nothing_but_the_program_has_nothing_to_hide(tmp_path:
 
     def sees_it(code: tuple[str, ...]) -> bool:
         try:
-            tier_probe.Prober(str(tmp_path), code).tries(order)["reads_home"]()
+            tier_probe.TierProber(str(tmp_path), code).tries(order)["reads_home"]()
         except OSError:
             return False
         return True
@@ -410,21 +412,23 @@ def play(tier: Tier, model: Path) -> list[Event]:
         return list(measure(order, Limits(load_s=20, run_s=20), zygote))
 
 
-def test_a_run_gives_the_same_in_every_tier_that_is_here(tmp_path: Path, reached: sandbox.Probe) -> None:
+def test_a_run_gives_the_same_in_every_tier_that_is_here(tmp_path: Path, reached: sandbox.TierProbe) -> None:
     model = tmp_path / "script.json"
     model.write_text('{"latencies_ms": [1, 2]}')
     tiers = [Tier.NONE]
     if sys.platform == "linux" and reached.tier is not Tier.NONE:
         tiers.append(reached.tier)
     samples = [
-        [event.samples_ns for event in play(tier, model) if isinstance(event, Measured)] for tier in tiers
+        [event.samples_ns for event in play(tier, model) if isinstance(event, MeasureReport)]
+        for tier in tiers
     ]
     assert all(sample == samples[0] for sample in samples)
 
 
 POORER: Final = """
 import sys
-from drivers import sandbox, sandbox_linux, seccomp
+from drivers.launch import tier as sandbox
+from drivers.sandbox import linux as sandbox_linux, seccomp
 lib = sandbox_linux.libc()
 refused = [seccomp.Rule(name, numbers) for name, numbers in (
     ("unshare", (272, 97)), ("landlock_create_ruleset", (444, 444)), ("seccomp", (317, 277)),
@@ -449,7 +453,7 @@ print("; ".join(reasons))
     ],
 )
 def test_a_poorer_system_gets_the_tier_that_holds_there_and_what_must_be_full_does_not_run(
-    reached: sandbox.Probe, lacks: list[str], tier: str
+    reached: sandbox.TierProbe, lacks: list[str], tier: str
 ) -> None:
     if not linux.is_here():
         assert reached.tier is not Tier.FULL

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from drivers.contract.base import (
-    Checked,
-    Described,
+    CheckReport,
     Driver,
-    Loaded,
-    Measured,
-    Progressed,
+    LoadReport,
+    MeasureReport,
+    ModelDescription,
+    ProgressReport,
     Unfit,
     WorkOrder,
     WrongUnit,
@@ -39,9 +39,9 @@ def test_the_example_is_a_driver_that_tells_its_whole_story(tmp_path: Path) -> N
     (unit,) = driver.units()
     assert (unit.unit, unit.driver) == ("CPU (Mine)", driver.name)
     told = list(driver.run(WorkOrder(str(model), unit.unit, runs=5, warmup=2)))
-    facts = [type(event) for event in told if not isinstance(event, Progressed)]
-    assert facts == [Loaded, Described, Measured, Checked]
-    (measured,) = (event for event in told if isinstance(event, Measured))
+    facts = [type(event) for event in told if not isinstance(event, ProgressReport)]
+    assert facts == [LoadReport, ModelDescription, MeasureReport, CheckReport]
+    (measured,) = (event for event in told if isinstance(event, MeasureReport))
     assert len(measured.samples_ns) == 5
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gate.admission.admission import Admission, Patience, live_members
+from gate.admission.admission import Admission, RetryPauses, live_members
 from gate.settings import Admit
-from protocol.messages.pool import Member, PoolManifest
+from protocol.messages.pool import PoolManifest, PoolMember
 from protocol.words import Role
 from swarm.net.identity import Identity
 from swarm.pools.tokens import LEEWAY_S
@@ -39,7 +39,7 @@ def test_who_is_not_let_in_is_told_what_to_do(admit: Admit) -> None:
 
 
 def manifest(*members: str, revoked: tuple[str, ...] = ()) -> PoolManifest:
-    lines = tuple(Member(peer=peer, role=Role.WORKER, name=f"m-{peer[-6:]}") for peer in members)
+    lines = tuple(PoolMember(peer=peer, role=Role.WORKER, name=f"m-{peer[-6:]}") for peer in members)
     return PoolManifest(pool=HOME, name="lab", number=1, members=lines, revoked=revoked)
 
 
@@ -61,17 +61,17 @@ def test_who_was_taken_back_is_no_member_even_while_the_manifest_still_lists_it(
 
 
 def test_a_refused_peer_is_to_come_back_soon_and_then_ever_later_but_each_on_its_own() -> None:
-    patience = Patience()
+    patience = RetryPauses()
     pauses = [patience.pause(STRANGER) for _ in range(9)]
     assert pauses[:3] == [3.0, 6.0, 12.0]
-    assert pauses[-1] == Patience.MOST_S
-    assert patience.pause(NAMED) == Patience.FIRST_S
+    assert pauses[-1] == RetryPauses.MOST_S
+    assert patience.pause(NAMED) == RetryPauses.FIRST_S
     patience.forget((STRANGER,))
-    assert patience.pause(STRANGER) == Patience.FIRST_S
+    assert patience.pause(STRANGER) == RetryPauses.FIRST_S
 
 
 def test_patience_remembers_no_more_peers_than_it_may() -> None:
-    patience = Patience(most=2)
+    patience = RetryPauses(most=2)
     for peer in (STRANGER, NAMED, MEMBER):
         patience.pause(peer)
-    assert patience.pause(STRANGER) == Patience.FIRST_S  # it made room
+    assert patience.pause(STRANGER) == RetryPauses.FIRST_S  # it made room

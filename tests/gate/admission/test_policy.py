@@ -10,14 +10,14 @@ import structlog
 import trio
 import trio.testing
 
-from gate.admission.enrolment import Enrolment
-from gate.admission.policy import MAX_VISITORS, Reception
+from gate.admission.enrolment import PoolEnrolment
+from gate.admission.policy import MAX_VISITORS, AdmissionPolicy
 from gate.admission.tickets import give_ticket, take_back
 from gate.settings import Admit, GateSettings
 from protocol.errors import ResourceError
-from protocol.messages.index import Refused
-from protocol.messages.pool import Enrol, Enrolled, Member
-from protocol.messages.work import Present, Presented
+from protocol.messages.index import RefusedMessage
+from protocol.messages.pool import Enrolled, EnrolRequest, PoolMember
+from protocol.messages.work import CredentialsReply, ShowCredentials
 from protocol.words import Reason, Right, Role
 from swarm.base.home import Home
 from swarm.net.identity import Identity, load_or_create
@@ -38,14 +38,16 @@ def home(tmp_path: Path) -> Home:
 
 def reception(
     home: Home, admit: Admit, wall: Callable[[], float] = lambda: START, **more: object
-) -> Reception:
-    return Reception(home, GateSettings.model_validate({"admit": admit, **more}), wall=wall)
+) -> AdmissionPolicy:
+    return AdmissionPolicy(home, GateSettings.model_validate({"admit": admit, **more}), wall=wall)
 
 
-def word(of: Identity, to: Identity, *, right: Right = Right.STATUS, lasts_s: float = 60.0) -> Present:
+def word(
+    of: Identity, to: Identity, *, right: Right = Right.STATUS, lasts_s: float = 60.0
+) -> ShowCredentials:
     """What `of` gives its visitor to show."""
     token = issue(of, to.peer_id, Grant(frozenset({right}), lasts_s=lasts_s), now=START)
-    return Present(issuer=of.peer_id, token=token)
+    return ShowCredentials(issuer=of.peer_id, token=token)
 
 
 async def test_the_keys_of_its_own_home_and_the_other_gates_are_let_in_whatever_is_set(home: Home) -> None:
@@ -63,7 +65,7 @@ async def test_the_keys_of_its_own_home_and_the_other_gates_are_let_in_whatever_
 
 async def test_a_ticket_opens_the_gate_at_once_and_taking_it_back_closes_it(home: Home) -> None:
     pool = create_pool(home, "lab")
-    desk, enrolment = reception(home, Admit.TICKET), Enrolment(home, lambda: START)
+    desk, enrolment = reception(home, Admit.TICKET), PoolEnrolment(home, lambda: START)
     ticket, _ = give_ticket(
         pool, (), role=Role.WORKER, to=None, member=None, priority=100, slots=None, team="",
         ticket_s=DAY, lasts_s=DAY, now=START,
@@ -74,7 +76,7 @@ async def test_a_ticket_opens_the_gate_at_once_and_taking_it_back_closes_it(home
         assert no is not None
         assert no.reason is Reason.NOT_ALLOWED
         assert no.retry_after_s == 3.0
-        message = Enrol(pool=pool.id, token=ticket.token, role=Role.WORKER, name="ben")
+        message = EnrolRequest(pool=pool.id, token=ticket.token, role=Role.WORKER, name="ben")
         assert isinstance(enrolment(BEN.peer_id, message), Enrolled)
         desk.enrolled(BEN.peer_id)
         assert desk.refusal(BEN.peer_id, "index") is None
@@ -106,7 +108,7 @@ async def test_members_of_a_pool_that_was_made_elsewhere_come_in_once_its_manife
     home: Home,
 ) -> None:
     elsewhere = create_pool(Home.at(home.data / "elsewhere"), "far")
-    member = Member(peer=BEN.peer_id, role=Role.WORKER, name="ben")
+    member = PoolMember(peer=BEN.peer_id, role=Role.WORKER, name="ben")
     desk = reception(home, Admit.TICKET, pools=(elsewhere.id,))
     async with trio.open_nursery() as nursery:
         await nursery.start(desk.run)
@@ -122,7 +124,7 @@ async def test_members_of_a_pool_that_was_made_elsewhere_come_in_once_its_manife
 
 async def test_a_damaged_pool_shuts_its_members_out_and_nobody_else(home: Home) -> None:
     good, bad = create_pool(home, "good"), create_pool(home, "bad")
-    good.change(lambda m: with_member(m, Member(peer=BEN.peer_id, role=Role.WORKER, name="ben")))
+    good.change(lambda m: with_member(m, PoolMember(peer=BEN.peer_id, role=Role.WORKER, name="ben")))
     (bad.folder / "manifest").write_bytes(b"junk")
     desk = reception(home, Admit.TICKET)
     async with trio.open_nursery() as nursery:
@@ -138,7 +140,7 @@ def test_an_operators_visitor_may_look_until_its_permission_ends(home: Home) -> 
     now = START
     desk = reception(home, Admit.OPEN, lambda: now, operators=(ANN.peer_id,))
     answer = desk.present(EVE.peer_id, word(ANN, EVE), 0.0)
-    assert isinstance(answer, Presented)
+    assert isinstance(answer, CredentialsReply)
     assert answer.rights == (Right.STATUS,)
     assert desk.operates(EVE.peer_id)
     now = START + 61
@@ -148,7 +150,7 @@ def test_an_operators_visitor_may_look_until_its_permission_ends(home: Home) -> 
 def test_a_visitor_of_somebody_who_is_let_in_is_let_in_and_operates_nothing(home: Home) -> None:
     desk = reception(home, Admit.LIST, allow=(BEN.peer_id,))
     answer = desk.present(EVE.peer_id, word(BEN, EVE), 0.0)
-    assert isinstance(answer, Presented)
+    assert isinstance(answer, CredentialsReply)
     assert answer.rights == ()
     assert desk.lets_in(EVE.peer_id)
     assert not desk.operates(EVE.peer_id)
@@ -159,16 +161,16 @@ def test_a_visitor_of_somebody_who_is_let_in_is_let_in_and_operates_nothing(home
     [
         (word(BEN, EVE), "ben vouches, and nobody knows ben"),
         (word(EVE, EVE), "eve vouches for eve"),
-        (Present(issuer=ANN.peer_id, token=word(EVE, EVE).token), "signed by another than it says"),
+        (ShowCredentials(issuer=ANN.peer_id, token=word(EVE, EVE).token), "signed by another than it says"),
         (word(ANN, BEN), "given to another"),
         (word(ANN, EVE, lasts_s=0.0).model_copy(update={"token": b"x" * 200}), "no token at all"),
     ],
     ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else "",
 )
-def test_a_permission_that_is_not_good_opens_nothing(home: Home, shown: Present, by: str) -> None:
+def test_a_permission_that_is_not_good_opens_nothing(home: Home, shown: ShowCredentials, by: str) -> None:
     desk = reception(home, Admit.LIST, operators=(ANN.peer_id,))
     answer = desk.present(EVE.peer_id, shown, 0.0)
-    assert isinstance(answer, Refused), by
+    assert isinstance(answer, RefusedMessage), by
     assert answer.reason is Reason.NOT_ALLOWED
     assert not desk.lets_in(EVE.peer_id)
     assert not desk.operates(EVE.peer_id)
@@ -177,21 +179,21 @@ def test_a_permission_that_is_not_good_opens_nothing(home: Home, shown: Present,
 
 def test_a_visitor_cannot_vouch_for_the_next_one(home: Home) -> None:
     desk = reception(home, Admit.LIST, allow=(ANN.peer_id,))
-    assert isinstance(desk.present(BEN.peer_id, word(ANN, BEN), 0.0), Presented)
-    assert isinstance(desk.present(EVE.peer_id, word(BEN, EVE), 0.0), Refused)
+    assert isinstance(desk.present(BEN.peer_id, word(ANN, BEN), 0.0), CredentialsReply)
+    assert isinstance(desk.present(EVE.peer_id, word(BEN, EVE), 0.0), RefusedMessage)
     assert not desk.lets_in(EVE.peer_id)
 
 
 def test_permissions_in_a_flood_are_not_even_looked_at(home: Home) -> None:
     desk = reception(home, Admit.LIST, operators=(ANN.peer_id,))
     reasons = [desk.present(EVE.peer_id, word(BEN, EVE), 0.0) for _ in range(6)]
-    assert [answer.reason for answer in reasons if isinstance(answer, Refused)] == [
+    assert [answer.reason for answer in reasons if isinstance(answer, RefusedMessage)] == [
         *[Reason.NOT_ALLOWED] * 4,
         *[Reason.OVERLOADED] * 2,
     ]
     fresh = [Identity.from_seed(f"flood-{number}").peer_id for number in range(120)]
     last = [desk.present(peer, word(BEN, EVE), 0.0) for peer in fresh][-1]
-    assert isinstance(last, Refused)
+    assert isinstance(last, RefusedMessage)
     assert last.reason is Reason.OVERLOADED  # fresh keys cost nothing, so all together have a share
 
 
@@ -199,7 +201,7 @@ def test_visitors_are_remembered_up_to_a_number(home: Home) -> None:
     desk = reception(home, Admit.OPEN, operators=(ANN.peer_id,))
     guests = [Identity.from_seed(f"guest-{number}") for number in range(MAX_VISITORS + 1)]
     for number, guest in enumerate(guests):
-        assert isinstance(desk.present(guest.peer_id, word(ANN, guest), float(number)), Presented)
+        assert isinstance(desk.present(guest.peer_id, word(ANN, guest), float(number)), CredentialsReply)
     assert not desk.operates(guests[0].peer_id)
     assert all(desk.operates(guest.peer_id) for guest in guests[1:])
 

@@ -8,19 +8,27 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from node.access.authorization import Permits
+from node.access.authorization import Authorization
 from protocol.errors import NotPermitted, RemoteProtocolError, Unreachable
-from protocol.messages.index import Refused
-from protocol.messages.permission import Permit
-from protocol.messages.pool import Enrol, Kept, Latest, Manifest, Nothing, PoolManifest, Spread
-from protocol.messages.work import Denied, Present, Presented, Status
+from protocol.messages.index import RefusedMessage
+from protocol.messages.permission import CallPermission
+from protocol.messages.pool import (
+    AskManifest,
+    EnrolRequest,
+    ManifestMessage,
+    ManifestStored,
+    NoManifest,
+    PoolManifest,
+    SpreadManifest,
+)
+from protocol.messages.work import CredentialsReply, Denied, ShowCredentials, StatusRequest
 from protocol.values.requirement import Requirement, parse_clause
 from protocol.words import Reason, Right, Role
 from swarm.net.identity import Identity, distance, routing_key, write_durably
 from swarm.pools.client import enrol, pool_links, spread
 from swarm.pools.manifests import sign_manifest, verified, without
 from swarm.pools.membership import credentials, joined_pools, kept_manifest
-from swarm.pools.server import MAX_FOREIGN, Shelf
+from swarm.pools.server import MAX_FOREIGN, ManifestShelf
 from swarm.pools.service import POLL_S
 from swarm.pools.tokens import prove
 from tests.gate.field import Field, Node, pool_field, wall
@@ -87,13 +95,15 @@ async def test_who_was_revoked_is_refused_at_every_worker_within_one_poll(
         ann = await field.join("ann", field.ticket(Role.SUBMIT), Role.SUBMIT)
         await trio.sleep(SOON_S)
         (credential,) = credentials(ann.home, Role.SUBMIT, ann.peer, now=wall())
-        verb, door = Status(), {}
+        verb, door = StatusRequest(), {}
         for worker in workers:
-            permits = Permits(owners=(), pools={field.pool.id: "lab"}, prove=prove, wall=wall)
+            permits = Authorization(owners=(), pools={field.pool.id: "lab"}, prove=prove, wall=wall)
             door[worker.peer] = permits
-            shown = permits.present(ann.peer, Present(issuer=credential.issuer, token=credential.token))
-            assert isinstance(shown, Presented)
-            assert isinstance(permits.check(ann.peer, verb), Permit)
+            shown = permits.present(
+                ann.peer, ShowCredentials(issuer=credential.issuer, token=credential.token)
+            )
+            assert isinstance(shown, CredentialsReply)
+            assert isinstance(permits.check(ann.peer, verb), CallPermission)
         field.gate.following.cancel()
         field.pool.change(lambda m: without(m, (ann.peer,)))
         await trio.sleep(ONE_POLL_S)
@@ -103,7 +113,7 @@ async def test_who_was_revoked_is_refused_at_every_worker_within_one_poll(
             assert isinstance(refused, Denied)
             assert refused.reason is Reason.NOT_ALLOWED
             again = door[worker.peer].present(
-                ann.peer, Present(issuer=credential.issuer, token=credential.token)
+                ann.peer, ShowCredentials(issuer=credential.issuer, token=credential.token)
             )
             assert isinstance(again, Denied)
 
@@ -267,19 +277,21 @@ async def test_a_forged_manifest_cuts_its_bearer_off_and_an_older_one_changes_no
         async with trio.open_nursery() as nursery:
             links = pool_links(liar.network, nursery)
             where = worker.network.addresses
-            answer = await links.call(worker.peer, where, Spread(body=old.body, signature=old.signature))
-            assert answer == Kept(number=now)
+            answer = await links.call(
+                worker.peer, where, SpreadManifest(body=old.body, signature=old.signature)
+            )
+            assert answer == ManifestStored(number=now)
             manifest = worker.pools.shelf.manifest(field.pool.id)
             assert manifest is not None
             forged = PoolManifest(pool=liar.peer, name="lab", number=999)
             mine = sign_manifest(liar.identity, forged)
             body = sign_manifest(field.pool.key, manifest.model_copy(update={"number": 999})).body
             with pytest.raises(Unreachable, match="broke"):
-                await links.call(worker.peer, where, Spread(body=body, signature=mine.signature))
+                await links.call(worker.peer, where, SpreadManifest(body=body, signature=mine.signature))
             assert holds(worker, field) == now
             assert await links.call(
-                worker.peer, where, Spread(body=mine.body, signature=mine.signature)
-            ) == Kept(number=999)
+                worker.peer, where, SpreadManifest(body=mine.body, signature=mine.signature)
+            ) == ManifestStored(number=999)
             assert holds(worker, field) == now  # that was the liar's own pool
             nursery.cancel_scope.cancel()
 
@@ -293,11 +305,11 @@ async def test_the_latest_manifest_is_given_to_anybody_who_has_an_older_one(
             links = pool_links(asker.network, nursery)
             gate, where = field.gate.peer, field.gate.network.addresses
             number = field.pool.manifest().number
-            answer = await links.call(gate, where, Latest(pool=field.pool.id))
-            assert isinstance(answer, Manifest)
+            answer = await links.call(gate, where, AskManifest(pool=field.pool.id))
+            assert isinstance(answer, ManifestMessage)
             assert verified(answer.body, answer.signature).number == number
-            assert await links.call(gate, where, Latest(pool=field.pool.id, have=number)) == Nothing()
-            assert await links.call(gate, where, Latest(pool=asker.peer)) == Nothing()
+            assert await links.call(gate, where, AskManifest(pool=field.pool.id, have=number)) == NoManifest()
+            assert await links.call(gate, where, AskManifest(pool=asker.peer)) == NoManifest()
             nursery.cancel_scope.cancel()
 
 
@@ -307,19 +319,21 @@ async def test_nobody_is_let_in_where_the_key_is_not_or_too_often(
     async with pool_field(tmp_path) as field:
         worker = await field.join("worker", field.ticket(Role.WORKER))
         asker = await field.passer_by("asker")
-        message = Enrol(pool=field.pool.id, token=field.ticket(Role.SUBMIT).token, role=Role.WORKER, name="n")
+        message = EnrolRequest(
+            pool=field.pool.id, token=field.ticket(Role.SUBMIT).token, role=Role.WORKER, name="n"
+        )
         async with trio.open_nursery() as nursery:
             links = pool_links(asker.network, nursery)
             at_worker = await links.call(worker.peer, worker.network.addresses, message)
-            assert isinstance(at_worker, Refused)
+            assert isinstance(at_worker, RefusedMessage)
             assert at_worker.reason is Reason.UNKNOWN
             where = field.gate.network.addresses
             wrong_role = await links.call(field.gate.peer, where, message)
-            assert isinstance(wrong_role, Refused)
+            assert isinstance(wrong_role, RefusedMessage)
             assert "another role" in wrong_role.detail
             await links.call(field.gate.peer, where, message)
             at_once = await links.call(field.gate.peer, where, message)
-            assert isinstance(at_once, Refused)
+            assert isinstance(at_once, RefusedMessage)
             assert at_once.reason is Reason.OVERLOADED
             assert at_once.retry_after_s
             nursery.cancel_scope.cancel()
@@ -332,12 +346,12 @@ async def test_an_answer_is_no_question_on_the_pool_link(tmp_path: Path, autojum
         async with trio.open_nursery() as nursery:
             links = pool_links(liar.network, nursery)
             with pytest.raises(Unreachable):
-                await links.call(field.gate.peer, field.gate.network.addresses, Kept(number=3))
+                await links.call(field.gate.peer, field.gate.network.addresses, ManifestStored(number=3))
             nursery.cancel_scope.cancel()
 
 
 def test_many_small_manifests_of_strangers_do_not_push_out_one_that_is_asked_for() -> None:
-    shelf = Shelf(me=ME)
+    shelf = ManifestShelf(me=ME)
     keys = [Identity.from_seed(f"pool {number}") for number in range(3 * MAX_FOREIGN)]
     for number, key in enumerate(keys):
         signed = sign_manifest(key, PoolManifest(pool=key.peer_id, name="p", number=7))
@@ -353,7 +367,7 @@ def test_many_small_manifests_of_strangers_do_not_push_out_one_that_is_asked_for
 
 def test_the_shelf_takes_only_what_its_pool_signed_and_only_newer() -> None:
     key, news = Identity.from_seed("pool"), list[int]()
-    shelf = Shelf(news=lambda manifest, signed: news.append(manifest.number))
+    shelf = ManifestShelf(news=lambda manifest, signed: news.append(manifest.number))
     shelf.follow((key.peer_id,))
     for number in (3, 2, 3, 5):
         signed = sign_manifest(key, PoolManifest(pool=key.peer_id, name="p", number=number))

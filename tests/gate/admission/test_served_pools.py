@@ -8,11 +8,11 @@ from pathlib import Path
 import trio
 import trio.testing
 
-from gate.admission.policy import Reception
+from gate.admission.policy import AdmissionPolicy
 from gate.settings import GateSettings
-from protocol.messages.index import Refused
-from protocol.messages.pool import POOL, Kept, Member, PoolManifest, Spread
-from protocol.words import Family, Reason, Role
+from protocol.messages.index import RefusedMessage
+from protocol.messages.pool import POOL, ManifestStored, PoolManifest, PoolMember, SpreadManifest
+from protocol.words import ProtocolId, Reason, Role
 from swarm.base.home import Home
 from swarm.index.index import Index
 from swarm.memory.network import MemorySwarm
@@ -30,8 +30,8 @@ BEN = Identity.from_seed("ben")
 
 
 def pool_node(network: MemoryNetwork, home: Home, pools: tuple[str, ...], index: Index) -> PoolNode:
-    def no(peer: str) -> Refused:
-        return Refused(reason=Reason.NOT_ALLOWED)
+    def no(peer: str) -> RefusedMessage:
+        return RefusedMessage(reason=Reason.NOT_ALLOWED)
 
     rng = random.Random(1)
     return PoolNode(
@@ -41,7 +41,7 @@ def pool_node(network: MemoryNetwork, home: Home, pools: tuple[str, ...], index:
 
 def with_ben(pool: OwnPool) -> PoolManifest:
     return pool.change(
-        lambda manifest: with_member(manifest, Member(peer=BEN.peer_id, role=Role.WORKER, name="ben"))
+        lambda manifest: with_member(manifest, PoolMember(peer=BEN.peer_id, role=Role.WORKER, name="ben"))
     )
 
 
@@ -58,19 +58,19 @@ async def test_anybody_may_bring_a_served_pools_manifest_and_it_survives_a_resta
         pools = pool_node(gate, home, (served.id,), index)
         pools.serve()
         await nursery.start(pools.run)
-        links = Links(guest, Family.POOL, POOL, nursery)
+        links = Links(guest, ProtocolId.POOL, POOL, nursery)
         for pool, kept in ((served, True), (other, False)):
             signed = pool.signed()
-            message = Spread(body=signed.body, signature=signed.signature)
+            message = SpreadManifest(body=signed.body, signature=signed.signature)
             answer = await links.call(gate.peer_id, gate.addresses, message)
-            assert isinstance(answer, Kept) is kept
+            assert isinstance(answer, ManifestStored) is kept
         assert pools.refused == {"not-allowed": 1}
         await trio.sleep(1)
         assert kept_manifest(home, served.id) == served.signed()
 
         settings = GateSettings.model_validate({"admit": "ticket", "pools": (served.id,)})
         again = pool_node(swarm.node(Identity.from_seed("again")), home, (served.id,), index)
-        reception = Reception(home, settings, wall=wall, served=again.shelf.manifest)
+        reception = AdmissionPolicy(home, settings, wall=wall, served=again.shelf.manifest)
         await nursery.start(reception.run)
         assert reception.lets_in(BEN.peer_id)
         nursery.cancel_scope.cancel()

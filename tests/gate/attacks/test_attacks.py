@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from gate.admission.enrolment import Enrolment
+from gate.admission.enrolment import PoolEnrolment
 from gate.admission.tickets import give_ticket, take_back
 from protocol.errors import NotPermitted
-from protocol.messages.index import Refused
-from protocol.messages.pool import MAX_REVOKED, Enrol, Enrolled, Member
+from protocol.messages.index import RefusedMessage
+from protocol.messages.pool import MAX_REVOKED, Enrolled, EnrolRequest, PoolMember
 from protocol.words import Role
 from swarm.base.home import Home
 from swarm.base.settings import SettingsError
@@ -31,7 +31,7 @@ class Lab:
     def __init__(self, home: Home) -> None:
         self.now = START
         self.pool: OwnPool = create_pool(home, "lab")
-        self._answer = Enrolment(home, lambda: self.now)
+        self._answer = PoolEnrolment(home, lambda: self.now)
 
     def ticket(
         self,
@@ -61,8 +61,10 @@ class Lab:
         )
         return ticket, note.id.hex()
 
-    def enrol(self, peer: str, token: bytes, name: str = "n", role: Role = Role.SUBMIT) -> Enrolled | Refused:
-        return self._answer(peer, Enrol(pool=self.pool.id, token=token, role=role, name=name))
+    def enrol(
+        self, peer: str, token: bytes, name: str = "n", role: Role = Role.SUBMIT
+    ) -> Enrolled | RefusedMessage:
+        return self._answer(peer, EnrolRequest(pool=self.pool.id, token=token, role=role, name=name))
 
     def comes_in(self, peer: str, token: bytes, name: str = "n", role: Role = Role.SUBMIT) -> bytes:
         """The credential that it gets."""
@@ -73,7 +75,7 @@ class Lab:
     def take_back(self, who: str, *, with_members: bool = False) -> tuple[str, ...]:
         return take_back(self.pool, who, self.now, with_members=with_members)
 
-    def line(self, peer: str) -> Member:
+    def line(self, peer: str) -> PoolMember:
         return next(member for member in self.pool.manifest().members if member.peer == peer)
 
 
@@ -82,8 +84,8 @@ def lab(tmp_path: Path) -> Lab:
     return Lab(Home.at(tmp_path / "owner"))
 
 
-def refusal(answer: Enrolled | Refused) -> str:
-    assert isinstance(answer, Refused)
+def refusal(answer: Enrolled | RefusedMessage) -> str:
+    assert isinstance(answer, RefusedMessage)
     return answer.detail
 
 
@@ -113,7 +115,7 @@ def test_nobody_comes_in_under_a_name_that_reads_as_an_id(lab: Lab, name: str) -
 
 def test_a_peer_id_means_that_peer_though_another_is_called_so(lab: Lab) -> None:
     for peer, name in ((ANN, BEN), (BEN, ANN)):  # as a manifest from before may say
-        member = Member(peer=peer, role=Role.SUBMIT, name=name)
+        member = PoolMember(peer=peer, role=Role.SUBMIT, name=name)
         lab.pool.change(
             lambda m, member=member: m.model_copy(
                 update={"members": (*m.members, member), "number": m.number + 1}
@@ -255,7 +257,7 @@ def test_an_invitation_that_fails_forgives_nobody_and_leaves_no_ticket(lab: Lab)
     assert lab.pool.manifest().revoked == (EVE,)
     lab.now += 2 * DAY
     for number in range(MAX_REVOKED):
-        member = Member(peer=Identity.from_seed(number).peer_id, role=Role.WORKER, name=f"m-{number}")
+        member = PoolMember(peer=Identity.from_seed(number).peer_id, role=Role.WORKER, name=f"m-{number}")
         lab.pool.change(
             lambda m, member=member: m.model_copy(
                 update={"members": (*m.members, member), "number": m.number + 1}

@@ -15,11 +15,11 @@ from gate.service import run_gate
 from gate.settings import Admit, GateSettings
 from protocol.errors import Refused, Unreachable
 from protocol.messages.gate import GATE
-from protocol.messages.index import Refused as RefusedMessage
-from protocol.messages.work import Present, Presented
-from protocol.words import Family, Reason, Right, Role
+from protocol.messages.index import RefusedMessage as RefusedMessage
+from protocol.messages.work import CredentialsReply, ShowCredentials
+from protocol.words import ProtocolId, Reason, Right, Role
 from swarm.base.home import Home
-from swarm.join.enter import Here
+from swarm.join.enter import Entered
 from swarm.join.host import HostNetwork, open_host
 from swarm.net.addresses import PeerId
 from swarm.net.identity import Identity
@@ -33,7 +33,7 @@ LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 
 
 @asynccontextmanager
-async def ticket_gate(tmp_path: Path) -> AsyncIterator[tuple[Here, OwnPool]]:
+async def ticket_gate(tmp_path: Path) -> AsyncIterator[tuple[Entered, OwnPool]]:
     """A gate for members alone, and its pool."""
     home = Home.at(tmp_path / "gate")
     pool = create_pool(home, "lab")
@@ -55,7 +55,7 @@ async def echo(stream: Stream) -> None:
         await stream.send_all(data)
 
 
-async def lent(node: HostNetwork, here: Here) -> str:
+async def lent(node: HostNetwork, here: Entered) -> str:
     """Where the node is called, once the gate has seen on its disk that it may be."""
     while True:
         try:
@@ -95,17 +95,19 @@ async def test_the_circuits_of_a_member_that_is_taken_back_end_within_seconds_an
                 assert await beside.receive_some() == b"goes on"
 
 
-async def show(node: HostNetwork, here: Here, present: Present) -> Presented | RefusedMessage:
+async def show(
+    node: HostNetwork, here: Entered, present: ShowCredentials
+) -> CredentialsReply | RefusedMessage:
     """The gate's answer; it looks at two permissions a second."""
     async with trio.open_nursery() as nursery:
-        links = Links(node, Family.GATE, GATE, nursery)
+        links = Links(node, ProtocolId.GATE, GATE, nursery)
         while True:
             answer = await links.call(here.identity.peer_id, here.network.addresses, present)
             if not isinstance(answer, RefusedMessage) or answer.reason is not Reason.OVERLOADED:
                 break
             await trio.sleep(answer.retry_after_s or 0.0)
         nursery.cancel_scope.cancel()
-    assert isinstance(answer, (Presented, RefusedMessage))
+    assert isinstance(answer, (CredentialsReply, RefusedMessage))
     return answer
 
 
@@ -118,20 +120,20 @@ async def test_permissions_that_are_forged_borrowed_or_over_give_no_place_and_a_
         now, minute = time.time(), Grant(frozenset({Right.STATUS}), lasts_s=60.0)
         good = issue(member, visitor.peer_id, minute, now=now)
         tries = {
-            "signed by somebody else": Present(
+            "signed by somebody else": ShowCredentials(
                 issuer=member.peer_id, token=issue(evil, visitor.peer_id, minute, now=now)
             ),
-            "of somebody unknown": Present(
+            "of somebody unknown": ShowCredentials(
                 issuer=evil.peer_id, token=issue(evil, visitor.peer_id, minute, now=now)
             ),
-            "of another visitor": Present(
+            "of another visitor": ShowCredentials(
                 issuer=member.peer_id, token=issue(member, evil.peer_id, minute, now=now)
             ),
-            "over": Present(
+            "over": ShowCredentials(
                 issuer=member.peer_id, token=issue(member, visitor.peer_id, minute, now=now - 3600)
             ),
-            "changed": Present(issuer=member.peer_id, token=good[:-1] + bytes([good[-1] ^ 1])),
-            "nonsense": Present(issuer=member.peer_id, token=b"\xff" * 200),
+            "changed": ShowCredentials(issuer=member.peer_id, token=good[:-1] + bytes([good[-1] ^ 1])),
+            "nonsense": ShowCredentials(issuer=member.peer_id, token=b"\xff" * 200),
         }
         with trio.fail_after(60):
             async with open_host(member, server=False) as vouching:
@@ -141,6 +143,8 @@ async def test_permissions_that_are_forged_borrowed_or_over_give_no_place_and_a_
                 assert isinstance(answer, RefusedMessage), why
                 with pytest.raises(Refused):
                     await node.reserve(here.identity.peer_id, here.network.addresses)
-            assert isinstance(await show(node, here, Present(issuer=member.peer_id, token=good)), Presented)
+            assert isinstance(
+                await show(node, here, ShowCredentials(issuer=member.peer_id, token=good)), CredentialsReply
+            )
             place = await node.reserve(here.identity.peer_id, here.network.addresses)
             assert place.gate == here.identity.peer_id

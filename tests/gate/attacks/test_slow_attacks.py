@@ -22,10 +22,10 @@ from libp2p.utils.varint import encode_uvarint
 from gate.service import run_gate
 from gate.settings import GateSettings
 from protocol.messages.work import WORK
-from protocol.words import Family
+from protocol.words import ProtocolId
 from swarm.base.home import Home
 from swarm.blobs.server import IDLE_S, serve_blobs
-from swarm.join.enter import Here
+from swarm.join.enter import Entered
 from swarm.net.identity import Identity
 from swarm.net.link import FRAME_WITHIN_S, refuse_all, serve_links
 from swarm.p2p.routing import KAD_PROTOCOL
@@ -33,7 +33,7 @@ from swarm.relay.wire import DCUTR, HOP, OWN_HOP
 from tests.swarm.attacker import LOOPBACK, MSS, RawLink, attack, ended, line, tcp
 
 LONGEST_S = max(FRAME_WITHIN_S, IDLE_S)
-OURS = {family: (1_000).to_bytes(4, "big") for family in Family}
+OURS = {family: (1_000).to_bytes(4, "big") for family in ProtocolId}
 PROTOBUF = dict.fromkeys((HOP, OWN_HOP, DCUTR, KAD_PROTOCOL), encode_uvarint(1_000))
 NOTHING_READ = {"/ipfs/id/1.0.0": b"", "/ipfs/ping/1.0.0": b""}
 TABLE = {**OURS, **PROTOBUF, **NOTHING_READ}
@@ -52,12 +52,12 @@ def fast_clock() -> trio.testing.MockClock:
 
 
 @pytest.fixture
-async def here(fast_clock: trio.testing.MockClock, tmp_path: Path) -> AsyncIterator[Here]:
+async def here(fast_clock: trio.testing.MockClock, tmp_path: Path) -> AsyncIterator[Entered]:
     """A gate that also speaks what a worker speaks."""
     async with trio.open_nursery() as nursery:
-        gate: Here = await nursery.start(run_gate, Home.at(tmp_path), GateSettings(listen=(LOOPBACK,)))
+        gate: Entered = await nursery.start(run_gate, Home.at(tmp_path), GateSettings(listen=(LOOPBACK,)))
         serve_blobs(gate.network, lambda peer, sha256: None)
-        serve_links(gate.network, Family.WORK, WORK, refuse_all)
+        serve_links(gate.network, ProtocolId.WORK, WORK, refuse_all)
         yield gate
         nursery.cancel_scope.cancel()
 
@@ -94,7 +94,7 @@ GREETING = line(MSS[:-1])
     ids=["nothing", "half a greeting", "a greeting", "noise", "half a handshake"],
 )
 async def test_a_connection_that_never_comes_to_the_point_is_closed(
-    fast_clock: trio.testing.MockClock, here: Here, said: bytes, slowly: bool
+    fast_clock: trio.testing.MockClock, here: Entered, said: bytes, slowly: bool
 ) -> None:
     stream = await tcp(here.network)
     async with stream, trio.open_nursery() as nursery:
@@ -107,14 +107,14 @@ async def test_a_connection_that_never_comes_to_the_point_is_closed(
         nursery.cancel_scope.cancel()
 
 
-async def test_every_protocol_stands_in_the_table(fast_clock: trio.testing.MockClock, here: Here) -> None:
+async def test_every_protocol_stands_in_the_table(fast_clock: trio.testing.MockClock, here: Entered) -> None:
     names = here.network._host.multiselect.get_protocols()  # type: ignore[attr-defined]
     assert {str(name) for name in names if name} == set(TABLE)
 
 
 @pytest.mark.parametrize("slowly", [False, True], ids=["in silence", "a byte a second"])
 async def test_a_stream_on_which_nothing_is_said_ends_on_every_protocol(
-    fast_clock: trio.testing.MockClock, here: Here, slowly: bool
+    fast_clock: trio.testing.MockClock, here: Entered, slowly: bool
 ) -> None:
     over: set[str] = set()
     done = trio.Event()

@@ -16,32 +16,32 @@ import pytest
 import trio
 import trio.testing
 
-from gate.admission.policy import Reception
+from gate.admission.policy import AdmissionPolicy
 from gate.settings import Admit, GateSettings
 from gate.status.census import Census
-from gate.status.client import Asked
-from gate.status.handlers import GateDesk
+from gate.status.client import GateAnswer
+from gate.status.handlers import GateHandlers
 from protocol.errors import NotPermitted, Unreachable
 from protocol.errors import Refused as RefusedError
-from protocol.messages.gate import GATE, CircuitSeen, GateStanding, GateStatus
+from protocol.messages.gate import GATE, CircuitSeen, GateSnapshot, GateStatus
 from protocol.messages.index import (
     FAMILY,
     INDEX,
-    Find,
-    Found,
-    Hand,
-    Handed,
-    Listed,
-    Refused,
-    Store,
+    FindPeers,
+    FoundPeers,
+    HandOver,
+    HandOverReply,
+    ListedAdvert,
+    RefusedMessage,
+    StoreAdverts,
     StoreItem,
 )
-from protocol.messages.pool import POOL, Kept, Spread
-from protocol.messages.work import Present, Presented
+from protocol.messages.pool import POOL, ManifestStored, SpreadManifest
+from protocol.messages.work import CredentialsReply, ShowCredentials
 from protocol.values.advert import Advert
 from protocol.values.index_keys import attributes_of
 from protocol.wire.base import Message
-from protocol.words import Family, Reason
+from protocol.words import ProtocolId, Reason
 from swarm.base.home import Home
 from swarm.index.index import Index
 from swarm.memory.network import MemorySwarm
@@ -50,9 +50,9 @@ from swarm.net.addresses import Contact
 from swarm.net.identity import Identity
 from swarm.net.link import Links
 from swarm.net.network import Stream
-from swarm.net.reservations import RelayDesk, RelayLimits
+from swarm.net.reservations import RelayLimits, RelayReservations
 from swarm.pools.owner import create_pool
-from swarm.pools.server import PoolDesk, Shelf
+from swarm.pools.server import ManifestShelf, PoolServer
 
 START = 1_800_000_000.0
 OPERATOR, FRIEND = Identity.from_seed("operator"), Identity.from_seed("friend")
@@ -65,8 +65,8 @@ class Gate:
     swarm: MemorySwarm
     network: MemoryNetwork
     index: Index
-    relay: RelayDesk
-    reception: Reception
+    relay: RelayReservations
+    reception: AdmissionPolicy
     census: Census
     nursery: trio.Nursery
 
@@ -74,16 +74,16 @@ class Gate:
         identity = seed if isinstance(seed, Identity) else Identity.from_seed(seed)
         return self.swarm.node(identity, behind=behind)
 
-    def asked(self, visitor: MemoryNetwork, signer: Identity) -> Asked:
-        links = Links(visitor, Family.GATE, GATE, self.nursery)
+    def asked(self, visitor: MemoryNetwork, signer: Identity) -> GateAnswer:
+        links = Links(visitor, ProtocolId.GATE, GATE, self.nursery)
         contact = Contact(self.network.peer_id, self.network.addresses)
-        return Asked(visitor, links, contact, signer, self.wall)
+        return GateAnswer(visitor, links, contact, signer, self.wall)
 
     def wall(self) -> float:
         return START + trio.current_time()
 
     async def say(self, visitor: MemoryNetwork, family: str, message: Message) -> Message:
-        vocabulary = {Family.GATE: GATE, Family.POOL: POOL, FAMILY: INDEX}[family]
+        vocabulary = {ProtocolId.GATE: GATE, ProtocolId.POOL: POOL, FAMILY: INDEX}[family]
         links = Links(visitor, family, vocabulary, self.nursery)
         return await links.call(self.network.peer_id, self.network.addresses, message)
 
@@ -95,15 +95,15 @@ async def gate(
     settings = GateSettings(admit=admit, operators=(OPERATOR.peer_id,), allow=(FRIEND.peer_id,))
     async with MemorySwarm(random.Random(1), latency_s=0.01) as swarm, trio.open_nursery() as nursery:
         network = swarm.node(Identity.from_seed("gate"))
-        reception = Reception(Home.at(tmp_path), settings, wall=lambda: START + trio.current_time())
+        reception = AdmissionPolicy(Home.at(tmp_path), settings, wall=lambda: START + trio.current_time())
         index = Index(
             network, rng=random.Random(2), incarnation=1, admit=partial(reception.refusal, wanted="index")
         )
         await nursery.start(index.run)
-        PoolDesk(Shelf(), admit=partial(reception.refusal, wanted="pool")).serve(network)
-        relay = RelayDesk(limits or RelayLimits(), reception.lets_in)
+        PoolServer(ManifestShelf(), admit=partial(reception.refusal, wanted="pool")).serve(network)
+        relay = RelayReservations(limits or RelayLimits(), reception.lets_in)
         network.serve_relay(relay)
-        desk = GateDesk(reception)
+        desk = GateHandlers(reception)
         refused = {"index": lambda: index.refused, "gate": lambda: desk.refused}
         census = Census(network, index.holder, relay, admit, "1.2.3", 4, refused)
         desk.serve(network, census.take)
@@ -160,8 +160,8 @@ async def test_how_a_gate_stands_is_told_to_nobody_else(
             with pytest.raises(NotPermitted, match="told to its operators") as caught:
                 await here.asked(visitor, signer).standing()
             assert f"--operator {signer.peer_id}" in caught.value.hint
-        answer = await here.say(here.visitor("bare"), Family.GATE, GateStatus())
-        assert isinstance(answer, Refused)
+        answer = await here.say(here.visitor("bare"), ProtocolId.GATE, GateStatus())
+        assert isinstance(answer, RefusedMessage)
         assert answer.reason is Reason.NOT_ALLOWED
         standing = await here.asked(here.visitor("other"), OPERATOR).standing()
         assert standing.refused["gate not-allowed"] >= 2
@@ -172,10 +172,10 @@ async def test_a_flood_of_questions_is_cut_short_and_counted(
 ) -> None:
     async with gate(tmp_path) as here:
         visitor = here.visitor("visitor")
-        links = Links(visitor, Family.GATE, GATE, here.nursery)
+        links = Links(visitor, ProtocolId.GATE, GATE, here.nursery)
         link = await links.get(here.network.peer_id, here.network.addresses)
         answers = [await link.call(GateStatus()) for _ in range(12)]
-        reasons = {answer.reason for answer in answers if isinstance(answer, Refused)}
+        reasons = {answer.reason for answer in answers if isinstance(answer, RefusedMessage)}
         assert Reason.OVERLOADED in reasons
         assert here.census.take().refused["gate overloaded"] >= 4
 
@@ -186,7 +186,7 @@ async def test_junk_ends_its_own_link_and_nothing_else(
 ) -> None:
     async with gate(tmp_path) as here:
         stream: Stream = await here.visitor("rude").open(
-            here.network.peer_id, Family.GATE, here.network.addresses
+            here.network.peer_id, ProtocolId.GATE, here.network.addresses
         )
         await stream.send_all(junk)
         with trio.move_on_after(30):
@@ -202,11 +202,11 @@ async def test_an_answer_where_a_call_belongs_breaks_the_link_and_nothing_else(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with gate(tmp_path) as here:
-        answer = Presented(principal=OPERATOR.peer_id, rights=(), priority=0)
-        for message in (answer, here.census.take(), Refused(reason=Reason.BUSY)):
+        answer = CredentialsReply(principal=OPERATOR.peer_id, rights=(), priority=0)
+        for message in (answer, here.census.take(), RefusedMessage(reason=Reason.BUSY)):
             with pytest.raises(Unreachable):
-                await here.say(here.visitor("rude"), Family.GATE, message)
-        assert isinstance(await here.asked(here.visitor("visitor"), OPERATOR).standing(), GateStanding)
+                await here.say(here.visitor("rude"), ProtocolId.GATE, message)
+        assert isinstance(await here.asked(here.visitor("visitor"), OPERATOR).standing(), GateSnapshot)
 
 
 # -- a gate that is not for anybody --------------------------------------------------------------------------------------------
@@ -231,8 +231,8 @@ async def test_a_stranger_may_look_around_at_a_closed_gate(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with gate(tmp_path, Admit.LIST) as here:
-        answer = await here.say(here.visitor("stranger"), FAMILY, Find(key=bytes(32)))
-        assert isinstance(answer, Found)
+        answer = await here.say(here.visitor("stranger"), FAMILY, FindPeers(key=bytes(32)))
+        assert isinstance(answer, FoundPeers)
 
 
 async def test_nobody_hands_a_closed_gate_the_adverts_of_strangers(
@@ -245,14 +245,14 @@ async def test_nobody_hands_a_closed_gate_the_adverts_of_strangers(
             index = Index(node, rng=random.Random(3), incarnation=1, serve=False)
             signed[node] = index._sign(advert_of(node))
         attribute = attributes_of(advert_of(friend))[0]
-        hand = Hand(
+        hand = HandOver(
             attribute=attribute,
             depth=0,
-            adverts=tuple(Listed(advert=each, age_s=1.0) for each in signed.values()),
+            adverts=tuple(ListedAdvert(advert=each, age_s=1.0) for each in signed.values()),
         )
-        assert await here.say(friend, FAMILY, hand) == Handed(kept=1)
+        assert await here.say(friend, FAMILY, hand) == HandOverReply(kept=1)
         answer = await here.say(stranger, FAMILY, hand)
-        assert isinstance(answer, Refused)
+        assert isinstance(answer, RefusedMessage)
         assert here.index.holder.nodes == 1
 
 
@@ -261,11 +261,11 @@ async def test_a_closed_gate_takes_manifests_of_strangers_pools_from_those_it_le
 ) -> None:
     async with gate(tmp_path, Admit.LIST) as here:
         signed = create_pool(Home.at(tmp_path / "elsewhere"), "far").signed()
-        spread = Spread(body=signed.body, signature=signed.signature)
-        answer = await here.say(here.visitor("stranger"), Family.POOL, spread)
-        assert isinstance(answer, Refused)
+        spread = SpreadManifest(body=signed.body, signature=signed.signature)
+        answer = await here.say(here.visitor("stranger"), ProtocolId.POOL, spread)
+        assert isinstance(answer, RefusedMessage)
         assert answer.reason is Reason.NOT_ALLOWED
-        assert await here.say(here.visitor(FRIEND), Family.POOL, spread) == Kept(number=1)
+        assert await here.say(here.visitor(FRIEND), ProtocolId.POOL, spread) == ManifestStored(number=1)
 
 
 async def test_a_closed_gate_lends_no_place_to_strangers(
@@ -303,7 +303,7 @@ async def test_a_store_in_the_name_of_another_is_refused_and_counted(
     async with gate(tmp_path) as here:
         victim, liar = here.visitor("victim"), here.visitor("liar")
         signed = Index(victim, rng=random.Random(3), incarnation=1, serve=False)._sign(advert_of(victim))
-        store = Store(
+        store = StoreAdverts(
             advert=signed, items=(StoreItem(attribute=attributes_of(advert_of(victim))[0], depth=0),)
         )
         await here.say(liar, FAMILY, store)
@@ -312,8 +312,8 @@ async def test_a_store_in_the_name_of_another_is_refused_and_counted(
 
 
 def test_what_is_shown_to_a_gate_is_as_it_is_shown_to_a_worker() -> None:
-    assert Present in GATE.messages
-    assert Presented in GATE.messages
+    assert ShowCredentials in GATE.messages
+    assert CredentialsReply in GATE.messages
 
 
 class OutOfFiles:

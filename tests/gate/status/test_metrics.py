@@ -16,7 +16,7 @@ from gate.settings import split_listener
 from gate.status.metrics import page_of
 from gate.status.metrics_http import MAX_AT_ONCE, MAX_HEAD, WITHIN_S, answer, serve_metrics
 from protocol.errors import ResourceError
-from protocol.messages.gate import GateStanding, RelayCaps
+from protocol.messages.gate import GateSnapshot, RelayCaps
 
 CAPS = RelayCaps(
     reservations=100,
@@ -28,7 +28,7 @@ CAPS = RelayCaps(
     circuit_bytes=1 << 20,
     circuit_s=60.0,
 )
-STANDING = GateStanding(
+STANDING = GateSnapshot(
     version="1.2.3",
     incarnation=4,
     uptime_s=61.5,

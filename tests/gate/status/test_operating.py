@@ -24,7 +24,7 @@ from protocol.values.requirement import Requirement
 from protocol.words import Role
 from swarm.base.home import Home
 from swarm.base.settings import RoleSettings
-from swarm.join.enter import Here, enter
+from swarm.join.enter import Entered, enter
 from swarm.join.host import HostNetwork, open_host
 from swarm.net.identity import Identity, load_or_create
 from swarm.net.network import Stream
@@ -37,7 +37,7 @@ OF_A_ROLE = RoleSettings(listen=LOOPBACK)
 
 
 @asynccontextmanager
-async def running(home: Home, **more: object) -> AsyncIterator[Here]:
+async def running(home: Home, **more: object) -> AsyncIterator[Entered]:
     settings = GateSettings.model_validate({"listen": LOOPBACK, **more})
     async with trio.open_nursery() as nursery:
         yield await nursery.start(run_gate, home, settings)
@@ -149,7 +149,7 @@ async def test_a_gate_that_comes_back_with_its_key_and_port_has_its_nodes_back(t
         port = probe.getsockname()[1]
     listen = (f"/ip4/127.0.0.1/tcp/{port}",)
 
-    async def life(stop: trio.Event, over: trio.Event, *, task_status: trio.TaskStatus[Here]) -> None:
+    async def life(stop: trio.Event, over: trio.Event, *, task_status: trio.TaskStatus[Entered]) -> None:
         async with running(home, listen=listen) as here:
             task_status.started(here)
             await stop.wait()
@@ -157,7 +157,7 @@ async def test_a_gate_that_comes_back_with_its_key_and_port_has_its_nodes_back(t
 
     async with trio.open_nursery() as nursery:
         stop, over = trio.Event(), trio.Event()
-        here: Here = await nursery.start(life, stop, over)
+        here: Entered = await nursery.start(life, stop, over)
         gates = full_addresses(here)
         settings = RoleSettings(listen=LOOPBACK, gates=gates)
         async with (
@@ -167,7 +167,7 @@ async def test_a_gate_that_comes_back_with_its_key_and_port_has_its_nodes_back(t
             await worker.index.publish(Advert(peer=worker.identity.peer_id, seq=0, device="d-1", name="n"))
             stop.set()
             await over.wait()
-            back: Here = await nursery.start(life, trio.Event(), trio.Event())
+            back: Entered = await nursery.start(life, trio.Event(), trio.Event())
             assert full_addresses(back) == gates
 
             async def found() -> bool:
@@ -185,7 +185,7 @@ async def test_told_to_stop_it_lets_what_runs_through_it_end_and_told_again_it_e
     over = trio.Event()
     settings = GateSettings(listen=LOOPBACK, drain_s=600)
 
-    async def life(*, task_status: trio.TaskStatus[Here]) -> None:
+    async def life(*, task_status: trio.TaskStatus[Entered]) -> None:
         await run_gate(Home.at(tmp_path), settings, say=said.append, task_status=task_status)
         over.set()
 
@@ -194,7 +194,7 @@ async def test_told_to_stop_it_lets_what_runs_through_it_end_and_told_again_it_e
             await stream.send_all(data)
 
     async with trio.open_nursery() as nursery:
-        here: Here = await nursery.start(life)
+        here: Entered = await nursery.start(life)
         gate, gates = here.network.addresses, full_addresses(here)
         async with passing(gates) as behind, passing(gates) as caller, passing(gates) as late:
             behind.handle("/sark/echo", echo)

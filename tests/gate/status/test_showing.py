@@ -11,8 +11,8 @@ import trio
 from trio.testing import MockClock
 
 from protocol.errors import NotPermitted, Unreachable
-from protocol.messages.index import Refused
-from protocol.messages.pool import Enrol, Enrolled
+from protocol.messages.index import RefusedMessage
+from protocol.messages.pool import Enrolled, EnrolRequest
 from protocol.words import Reason, Role
 from swarm.net.identity import Identity, write_durably
 from swarm.pools.client import enrol, pool_links
@@ -36,11 +36,11 @@ async def test_a_ticket_is_shown_to_the_gates_that_it_names_and_to_no_other(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with pool_field(tmp_path) as field:
-        seen: list[Enrol] = []
+        seen: list[EnrolRequest] = []
 
-        async def curious(peer: str, message: Enrol) -> Enrolled | Refused:
+        async def curious(peer: str, message: EnrolRequest) -> Enrolled | RefusedMessage:
             seen.append(message)
-            return Refused(reason=Reason.UNKNOWN, detail="not here")
+            return RefusedMessage(reason=Reason.UNKNOWN, detail="not here")
 
         foreign = await field.passer_by("foreign", curious)
         ann = await field.join("ann", field.ticket(Role.SUBMIT), Role.SUBMIT)

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from gate.status.view import shares, show_for, status_json, status_screen, status_view
-from protocol.messages.gate import CircuitSeen, GateStanding, PeerSeen, RelayCaps
+from protocol.messages.gate import CircuitSeen, GateSnapshot, PeerSeen, RelayCaps
 from swarm.net.identity import Identity
 
 GATE, A, B = (Identity.from_seed(name).peer_id for name in ("gate", "a", "b"))
@@ -25,7 +25,7 @@ CAPS = RelayCaps(
     circuit_s=7200.0,
     bytes_per_s=20 << 20,
 )
-BUSY = GateStanding(
+BUSY = GateSnapshot(
     version="1.2.3",
     incarnation=41,
     uptime_s=273_845.0,
@@ -52,11 +52,11 @@ BUSY = GateStanding(
     cpu_s=81_003.4,
     lag_s=0.012,
 )
-QUIET = GateStanding(version="1.2.3", incarnation=1, uptime_s=3.0, admit="open")
+QUIET = GateSnapshot(version="1.2.3", incarnation=1, uptime_s=3.0, admit="open")
 
 
 def shown(
-    standing: GateStanding, before: GateStanding | None = None, *, width: int = 80, rows: int = 5
+    standing: GateSnapshot, before: GateSnapshot | None = None, *, width: int = 80, rows: int = 5
 ) -> str:
     page = io.StringIO()
     Console(file=page, width=width, color_system=None).print(status_view(GATE, standing, before, rows=rows))
@@ -65,7 +65,7 @@ def shown(
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 @pytest.mark.parametrize("standing", [BUSY, QUIET], ids=["busy", "quiet"])
-def test_it_fits_the_terminal(standing: GateStanding, width: int) -> None:
+def test_it_fits_the_terminal(standing: GateSnapshot, width: int) -> None:
     assert max(map(len, shown(standing, width=width).splitlines())) <= width
 
 
@@ -162,7 +162,7 @@ def test_programs_get_all_of_it() -> None:
     assert document["caps"]["circuits"] == 1024
     assert len(document["peers"]) == 40
     assert (
-        GateStanding.model_validate({k: v for k, v in document.items() if k != "gate"}, strict=False) == BUSY
+        GateSnapshot.model_validate({k: v for k, v in document.items() if k != "gate"}, strict=False) == BUSY
     )
 
 

@@ -6,20 +6,20 @@ from typing import Any
 
 import pytest
 
-from node.access.authorization import ANYONE_PRIORITY, ANYONE_SLOTS, MAX_PEERS_EACH, MAX_TOKENS, Permits
-from protocol.messages.permission import Permit
-from protocol.messages.pool import Member, PoolManifest
+from node.access.authorization import ANYONE_PRIORITY, ANYONE_SLOTS, MAX_PEERS_EACH, MAX_TOKENS, Authorization
+from protocol.messages.permission import CallPermission
+from protocol.messages.pool import PoolManifest, PoolMember
 from protocol.messages.work import (
     Action,
-    Adopt,
+    AdoptRequest,
+    CommitReply,
     Control,
+    CredentialsReply,
     Denied,
-    Held,
-    Look,
-    Present,
-    Presented,
+    ListLeases,
     Renew,
-    Status,
+    ShowCredentials,
+    StatusRequest,
 )
 from protocol.values.lease import Fence
 from protocol.words import Reason, Right, Role
@@ -30,8 +30,8 @@ OWNER, FRIEND, POOL, ANN, BOB, EVE = (Identity.from_seed(f"permit {number}") for
 SUBMIT = frozenset({Right.SUBMIT})
 WORK = frozenset({Right.SUBMIT, Right.STATUS})
 T0 = 1_800_000_000.0
-RENEW = Renew(held=(Held(lease="l-1", fence=Fence(incarnation=1, number=1)),))
-STATUS = Status()
+RENEW = Renew(held=(CommitReply(lease="l-1", fence=Fence(incarnation=1, number=1)),))
+STATUS = StatusRequest()
 
 
 class Wall:
@@ -47,7 +47,7 @@ def wall() -> Wall:
     return Wall()
 
 
-def permits(wall: Wall, **changes: Any) -> Permits:
+def permits(wall: Wall, **changes: Any) -> Authorization:
     given: dict[str, Any] = {
         "owners": {OWNER.peer_id},
         "allow": {FRIEND.peer_id},
@@ -55,12 +55,14 @@ def permits(wall: Wall, **changes: Any) -> Permits:
         "prove": prove,
         "wall": wall,
     }
-    return Permits(**(given | changes))
+    return Authorization(**(given | changes))
 
 
-def shown(who: Permits, holder: Identity, grant: Grant, key: Identity = POOL) -> Presented | Denied:
+def shown(
+    who: Authorization, holder: Identity, grant: Grant, key: Identity = POOL
+) -> CredentialsReply | Denied:
     token = issue(key, holder.peer_id, grant, now=T0)
-    return who.present(holder.peer_id, Present(issuer=key.peer_id, token=token))
+    return who.present(holder.peer_id, ShowCredentials(issuer=key.peer_id, token=token))
 
 
 def why(answer: object) -> str:
@@ -69,8 +71,8 @@ def why(answer: object) -> str:
     return answer.detail
 
 
-def permit(answer: object) -> Permit:
-    assert isinstance(answer, Permit), answer
+def permit(answer: object) -> CallPermission:
+    assert isinstance(answer, CallPermission), answer
     return answer
 
 
@@ -90,7 +92,7 @@ def test_a_pools_token_gives_what_is_in_it_and_never_control(wall: Wall) -> None
     who = permits(wall)
     grant = Grant(rights=frozenset(Right), priority=40, slots=3, team="vision", lasts_s=60)
     told = shown(who, ANN, grant)
-    assert isinstance(told, Presented)
+    assert isinstance(told, CredentialsReply)
     assert (set(told.rights), told.priority, told.slots, told.left_s) == (set(WORK), 40, 3, 60)
     assert permit(who.check(ANN.peer_id, RENEW)).team == "vision"
     why(who.check(ANN.peer_id, Control(action=Action.PAUSE)))
@@ -105,13 +107,13 @@ def test_a_key_that_is_not_trusted_gives_nothing(wall: Wall) -> None:
 def test_a_token_is_good_for_its_holder_only(wall: Wall) -> None:
     who = permits(wall)
     token = issue(POOL, ANN.peer_id, Grant(SUBMIT), now=T0)
-    assert "was given to" in why(who.present(EVE.peer_id, Present(issuer=POOL.peer_id, token=token)))
+    assert "was given to" in why(who.present(EVE.peer_id, ShowCredentials(issuer=POOL.peer_id, token=token)))
     why(who.check(EVE.peer_id, RENEW))
 
 
 def test_the_token_of_a_ticket_is_no_permission(wall: Wall) -> None:
     token = bearer(POOL, Role.SUBMIT, Grant(SUBMIT), now=T0)
-    told = permits(wall).present(ANN.peer_id, Present(issuer=POOL.peer_id, token=token))
+    told = permits(wall).present(ANN.peer_id, ShowCredentials(issuer=POOL.peer_id, token=token))
     assert "join ticket" in why(told)
 
 
@@ -144,7 +146,9 @@ def test_what_the_manifest_takes_back_holds_at_once(wall: Wall, what: str) -> No
     grant = Grant(WORK)
     token = issue(POOL, ANN.peer_id, grant, now=T0)
     passed = delegate(token, POOL.peer_id, ANN, BOB.peer_id, grant, now=T0)
-    assert isinstance(who.present(BOB.peer_id, Present(issuer=POOL.peer_id, token=passed)), Presented)
+    assert isinstance(
+        who.present(BOB.peer_id, ShowCredentials(issuer=POOL.peer_id, token=passed)), CredentialsReply
+    )
     proof = prove(passed, POOL.peer_id, BOB.peer_id, now=T0)
     ways: dict[str, dict[str, Any]] = {
         "holder": {"revoked": (ANN.peer_id,)},
@@ -154,7 +158,7 @@ def test_what_the_manifest_takes_back_holds_at_once(wall: Wall, what: str) -> No
     news = PoolManifest(pool=POOL.peer_id, name="lab", number=2, **ways[what])
     assert who.manifest(news) == (BOB.peer_id,)
     assert "taken back" in why(who.check(BOB.peer_id, RENEW))
-    assert "taken back" in why(who.present(BOB.peer_id, Present(issuer=POOL.peer_id, token=passed)))
+    assert "taken back" in why(who.present(BOB.peer_id, ShowCredentials(issuer=POOL.peer_id, token=passed)))
     assert who.manifest(news) == ()
 
 
@@ -171,7 +175,7 @@ def test_an_older_manifest_and_one_of_another_pool_change_nothing(wall: Wall) ->
 def test_the_manifest_can_lower_what_a_member_may_do_and_never_raise_it(wall: Wall) -> None:
     who = permits(wall)
     shown(who, ANN, Grant(SUBMIT, priority=50, slots=8))
-    member = Member(peer=ANN.peer_id, role=Role.SUBMIT, name="ann", priority=20, slots=9)
+    member = PoolMember(peer=ANN.peer_id, role=Role.SUBMIT, name="ann", priority=20, slots=9)
     who.manifest(PoolManifest(pool=POOL.peer_id, name="lab", number=1, members=(member,)))
     now = permit(who.check(ANN.peer_id, RENEW))
     assert (now.priority, now.slots) == (20, 8)
@@ -183,7 +187,7 @@ def test_only_these_teams_refuses_others_and_those_without_one(wall: Wall) -> No
         shown(who, ANN, Grant(SUBMIT, team="audio"))
     )
     assert "names no team" in why(shown(who, ANN, Grant(SUBMIT)))
-    assert isinstance(shown(who, ANN, Grant(SUBMIT, team="vision")), Presented)
+    assert isinstance(shown(who, ANN, Grant(SUBMIT, team="vision")), CredentialsReply)
     permit(who.check(OWNER.peer_id, RENEW))
     permit(who.check(FRIEND.peer_id, RENEW))
 
@@ -191,9 +195,9 @@ def test_only_these_teams_refuses_others_and_those_without_one(wall: Wall) -> No
 def test_an_owners_token_for_a_campaign_acts_for_the_owner_and_cannot_control(wall: Wall) -> None:
     who = permits(wall)
     shown(who, BOB, Grant(WORK, campaigns=frozenset({"c-1"})), key=OWNER)
-    mine = permit(who.check(BOB.peer_id, Adopt(campaign="c-1", epoch=2)))
+    mine = permit(who.check(BOB.peer_id, AdoptRequest(campaign="c-1", epoch=2)))
     assert (mine.principal, mine.owner) == (OWNER.peer_id, True)
-    assert "other campaigns" in why(who.check(BOB.peer_id, Look(campaign="c-2")))
+    assert "other campaigns" in why(who.check(BOB.peer_id, ListLeases(campaign="c-2")))
     assert "other campaigns" in why(who.check(BOB.peer_id, RENEW, "c-2"))
     why(who.check(BOB.peer_id, Control(action=Action.PAUSE)))
 
@@ -216,15 +220,15 @@ def test_of_several_tokens_the_strongest_that_covers_the_verb_counts(wall: Wall)
     who = permits(wall)
     shown(who, ANN, Grant(SUBMIT, priority=90, campaigns=frozenset({"c-1"})))
     shown(who, ANN, Grant(SUBMIT, priority=20))
-    assert permit(who.check(ANN.peer_id, Adopt(campaign="c-1", epoch=1))).priority == 90
-    assert permit(who.check(ANN.peer_id, Adopt(campaign="c-2", epoch=1))).priority == 20
+    assert permit(who.check(ANN.peer_id, AdoptRequest(campaign="c-1", epoch=1))).priority == 90
+    assert permit(who.check(ANN.peer_id, AdoptRequest(campaign="c-2", epoch=1))).priority == 20
 
 
 def test_a_permission_that_names_the_campaign_counts_before_the_peers_own(wall: Wall) -> None:
     who = permits(wall, owners={OWNER.peer_id, BOB.peer_id})
     shown(who, BOB, Grant(WORK, priority=30, campaigns=frozenset({"c-1"})), key=OWNER)
-    assert permit(who.check(BOB.peer_id, Adopt(campaign="c-1", epoch=2))).principal == OWNER.peer_id
-    assert permit(who.check(BOB.peer_id, Adopt(campaign="c-2", epoch=2))).principal == BOB.peer_id
+    assert permit(who.check(BOB.peer_id, AdoptRequest(campaign="c-1", epoch=2))).principal == OWNER.peer_id
+    assert permit(who.check(BOB.peer_id, AdoptRequest(campaign="c-2", epoch=2))).principal == BOB.peer_id
     assert permit(who.check(BOB.peer_id, RENEW)).campaigns is None
 
 
@@ -251,9 +255,9 @@ def test_the_same_token_twice_is_one_and_a_peer_keeps_the_newest_few(wall: Wall)
         grant = Grant(SUBMIT, campaigns=frozenset({f"c-{number}"}))
         token = issue(POOL, ANN.peer_id, grant, now=T0)
         for _ in range(2):
-            who.present(ANN.peer_id, Present(issuer=POOL.peer_id, token=token))
-    why(who.check(ANN.peer_id, Look(campaign="c-0")))
-    permit(who.check(ANN.peer_id, Look(campaign="c-1")))
+            who.present(ANN.peer_id, ShowCredentials(issuer=POOL.peer_id, token=token))
+    why(who.check(ANN.peer_id, ListLeases(campaign="c-0")))
+    permit(who.check(ANN.peer_id, ListLeases(campaign="c-1")))
 
 
 def test_who_delegates_without_end_pushes_out_only_its_own(wall: Wall) -> None:
@@ -263,7 +267,9 @@ def test_who_delegates_without_end_pushes_out_only_its_own(wall: Wall) -> None:
     crowd = [Identity.from_seed(f"crowd {number}") for number in range(MAX_PEERS_EACH + 2)]
     for one in crowd:
         passed = delegate(token, POOL.peer_id, EVE, one.peer_id, Grant(SUBMIT), now=T0)
-        assert isinstance(who.present(one.peer_id, Present(issuer=POOL.peer_id, token=passed)), Presented)
+        assert isinstance(
+            who.present(one.peer_id, ShowCredentials(issuer=POOL.peer_id, token=passed)), CredentialsReply
+        )
     permit(who.check(ANN.peer_id, RENEW))
     why(who.check(crowd[0].peer_id, RENEW))
     permit(who.check(crowd[-1].peer_id, RENEW))

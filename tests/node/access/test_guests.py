@@ -12,22 +12,21 @@ import pytest
 import trio
 import trio.testing
 
-from node.access.model_access import PROOF, Whose, is_end_of, proof_offset
+from node.access.model_access import PROOF, ModelAccess, is_end_of, proof_offset
 from node.capacity.ledger import Ledger
 from node.serve.handlers import MAX_SPOKEN, most_seconds
-from node.serve.owner_control import OwnersHand, Pause, Senses
+from node.serve.owner_control import OwnerControl, OwnerSenses, Pause
 from node.settings.rules import Rules
-from node.store.outbox import Item, Outbox
+from node.store.outbox import Outbox, OutboxItem
 from protocol.messages.pool import PoolManifest
 from protocol.messages.work import (
     Action,
-    Adopt,
-    Adopted,
+    AdoptReply,
+    AdoptRequest,
     Cancel,
     Control,
     Denied,
     Granted,
-    Present,
     Probe,
     Progress,
     Queued,
@@ -37,8 +36,9 @@ from protocol.messages.work import (
     Renewed,
     Result,
     Shape,
-    Standing,
-    Status,
+    ShowCredentials,
+    StatusRequest,
+    WorkerStatus,
 )
 from protocol.values.requirement import Requirement
 from protocol.values.task import Measure, Timeouts
@@ -53,10 +53,10 @@ OTHER_POOL = Identity.from_seed("another pool")
 WORK = frozenset({Right.SUBMIT, Right.STATUS})
 
 
-def shown(key: Identity, holder: Any, wall: float, **grant: Any) -> Present:
+def shown(key: Identity, holder: Any, wall: float, **grant: Any) -> ShowCredentials:
     """A token for this scheduler."""
     token = issue(key, holder.identity.peer_id, Grant(grant.pop("rights", WORK), **grant), now=wall)
-    return Present(issuer=key.peer_id, token=token)
+    return ShowCredentials(issuer=key.peer_id, token=token)
 
 
 async def guest_of(world: Any, key: Identity = POOL, **grant: Any) -> tuple[Any, Any]:
@@ -115,16 +115,16 @@ async def test_what_somebody_shows_of_a_model_must_be_its_end(tmp_path: Path) ->
 
 async def test_whose_a_model_is_is_known_over_restarts_and_forgotten_with_the_model(tmp_path: Path) -> None:
     here = {"a" * 64, "b" * 64}
-    whose = Whose(tmp_path / "whose.json", here.__contains__)
+    whose = ModelAccess(tmp_path / "whose.json", here.__contains__)
     whose.note("a" * 64, "ann")
     whose.note("b" * 64, "bob")
     here.remove("a" * 64)
     whose.note("b" * 64, "ann")
-    again = Whose(tmp_path / "whose.json", here.__contains__)
+    again = ModelAccess(tmp_path / "whose.json", here.__contains__)
     assert [again.knows("b" * 64, who) for who in ("ann", "bob", "eve")] == [True, True, False]
     assert not again.knows("a" * 64, "ann")
     (tmp_path / "whose.json").write_bytes(b"[junk")
-    assert not Whose(tmp_path / "whose.json", here.__contains__).knows("b" * 64, "ann")
+    assert not ModelAccess(tmp_path / "whose.json", here.__contains__).knows("b" * 64, "ann")
 
 
 async def test_nobody_keeps_or_ends_anothers_lease_or_gets_its_record(world: Any) -> None:
@@ -187,7 +187,7 @@ async def test_a_link_that_speaks_of_campaigns_without_end_leaves_a_bounded_trac
     guest, _ = await guest_of(world)
     epochs: dict[str, int] = {}
     for number in range(2 * MAX_SPOKEN):
-        await worker.desk.reply(guest.identity.peer_id, Adopt(campaign=f"c-{number}", epoch=1), epochs)
+        await worker.desk.reply(guest.identity.peer_id, AdoptRequest(campaign=f"c-{number}", epoch=1), epochs)
     assert len(epochs) == MAX_SPOKEN
 
 
@@ -204,9 +204,13 @@ async def test_who_acts_for_the_owner_in_one_campaign_sees_that_one_and_no_names
     await own.ask(
         world.ann.commit(world.ann.task(2, campaign="c-2", task="c-2/2"), queue=True, priority=25), Queued
     )
-    standing = await link.ask(Status(), Standing)
+    standing = await link.ask(StatusRequest(), WorkerStatus)
     assert [job.task for job in standing.jobs] == ["c-1/1"]
-    assert [job.task for job in (await own.ask(Status(), Standing)).jobs] == ["secret/1", "c-1/1", "c-2/2"]
+    assert [job.task for job in (await own.ask(StatusRequest(), WorkerStatus)).jobs] == [
+        "secret/1",
+        "c-1/1",
+        "c-2/2",
+    ]
     ask = Probe(
         campaign="c-1",
         shapes=(Shape(unit="CPU (ONNX)", requirement=Requirement(), model="a" * 64, size=1, priority=90),),
@@ -250,7 +254,7 @@ class SlowDisk(Outbox):
         super().__init__(folder, wall)
         self.writing, self.go_on = threading.Event(), threading.Event()
 
-    def _write(self, item: Item, body: bytes) -> None:
+    def _write(self, item: OutboxItem, body: bytes) -> None:
         self.writing.set()
         self.go_on.wait()
         super()._write(item, body)
@@ -268,7 +272,7 @@ async def test_a_result_that_was_going_to_disk_when_its_campaign_was_adopted_goe
         await trio.to_thread.run_sync(world.parts.outbox.writing.wait)
     await link.aclose()
     adopter, theirs = await guest_of(world, world.ann.identity, campaigns=frozenset({"c-1"}))
-    adopted = await theirs.ask(Adopt(campaign="c-1", epoch=2), Adopted)
+    adopted = await theirs.ask(AdoptRequest(campaign="c-1", epoch=2), AdoptReply)
     assert [lease.reporting for lease in adopted.leases] == [True]
     world.parts.outbox.go_on.set()
     await adopter.wait_for(Result)
@@ -278,11 +282,11 @@ async def test_a_result_that_was_going_to_disk_when_its_campaign_was_adopted_goe
 async def test_a_pause_that_could_not_be_written_is_written_when_it_is_said_again(tmp_path: Path) -> None:
     path = tmp_path / "folder" / "paused"
     path.parent.write_text("in the way")
-    hand = OwnersHand(
+    hand = OwnerControl(
         Ledger(1),
         Rules(),
         Pause(path),
-        Senses(on_battery=lambda: False),
+        OwnerSenses(on_battery=lambda: False),
         trio.Event(),
         lambda: None,
         lambda reason: None,

@@ -12,23 +12,23 @@ from protocol.messages.pool import PoolManifest
 from protocol.messages.work import (
     Accepted,
     Action,
-    Adopt,
+    AdoptRequest,
     Cancel,
+    CommitReply,
     Control,
+    CredentialsReply,
     Denied,
-    Held,
-    Look,
-    Present,
-    Presented,
+    ListLeases,
     Probe,
     Ready,
     Release,
     Renew,
     Result,
     Shape,
+    ShowCredentials,
     Skip,
     Start,
-    Status,
+    StatusRequest,
     Stopped,
 )
 from protocol.values.lease import Fence
@@ -42,7 +42,7 @@ POOL, ELSEWHERE, OTHER = (Identity.from_seed(name) for name in ("pool", "other p
 SUBMIT: Final = frozenset({Right.SUBMIT})
 WORK: Final = frozenset({Right.SUBMIT, Right.STATUS})
 FENCE: Final = Fence(incarnation=1, number=99)
-HELD: Final = (Held(lease="w-1.99", fence=FENCE),)
+HELD: Final = (CommitReply(lease="w-1.99", fence=FENCE),)
 SHAPE: Final = Shape(unit="CPU (ONNX)", requirement=Requirement(), model="a" * 64, size=1)
 
 TABLE: Final = """
@@ -73,22 +73,26 @@ HEADS: Final = tuple(TABLE.splitlines()[1].split())
 ROWS: Final = {line[:26].strip(): line[26:].split() for line in TABLE.splitlines()[2:]}
 
 
-def present(key: Identity, holder: Identity, wall: float, rights: Any = WORK, **grant: Any) -> Present:
-    return Present(issuer=key.peer_id, token=issue(key, holder.peer_id, Grant(rights, **grant), now=wall))
+def present(
+    key: Identity, holder: Identity, wall: float, rights: Any = WORK, **grant: Any
+) -> ShowCredentials:
+    return ShowCredentials(
+        issuer=key.peer_id, token=issue(key, holder.peer_id, Grant(rights, **grant), now=wall)
+    )
 
 
-def passed_on(key: Identity, by: Identity, to: Identity, wall: float, rights: Any = WORK) -> Present:
+def passed_on(key: Identity, by: Identity, to: Identity, wall: float, rights: Any = WORK) -> ShowCredentials:
     token = issue(key, by.peer_id, Grant(WORK, team="vision"), now=wall)
-    return Present(
+    return ShowCredentials(
         issuer=key.peer_id,
         token=delegate(token, key.peer_id, by, to.peer_id, Grant(rights), now=wall),
     )
 
 
-def shown(kind: str, me: Identity, world: Any, friend: Identity) -> Present | None:
+def shown(kind: str, me: Identity, world: Any, friend: Identity) -> ShowCredentials | None:
     """What a caller of this kind shows first."""
     owner, wall = world.ann.identity, world.wall
-    makers: dict[str, Callable[[], Present]] = {
+    makers: dict[str, Callable[[], ShowCredentials]] = {
         "owner's passing command": lambda: present(
             owner, me, wall, {Right.CONTROL, Right.STATUS}, lasts_s=60
         ),
@@ -102,7 +106,7 @@ def shown(kind: str, me: Identity, world: Any, friend: Identity) -> Present | No
         "member of another pool": lambda: present(ELSEWHERE, me, wall, team="vision"),
         "self-issued": lambda: present(me, me, wall, frozenset(Right), team="vision"),
         "thief of a token": lambda: present(POOL, OTHER, wall, team="vision"),
-        "bearer of a ticket": lambda: Present(
+        "bearer of a ticket": lambda: ShowCredentials(
             issuer=POOL.peer_id,
             token=bearer(POOL, Role.SUBMIT, Grant(WORK, team="vision"), now=wall),
         ),
@@ -115,7 +119,7 @@ def shown(kind: str, me: Identity, world: Any, friend: Identity) -> Present | No
     return makers[kind]() if kind in makers else None
 
 
-def taken_back(kind: str, me: Identity, token: Present | None, wall: float) -> PoolManifest:
+def taken_back(kind: str, me: Identity, token: ShowCredentials | None, wall: float) -> PoolManifest:
     """The newest manifest of the pool."""
     changes: dict[str, Any] = {}
     if kind == "revoked member":
@@ -147,20 +151,20 @@ async def test_each_kind_of_caller_is_answered_what_it_may_say_and_nothing_else(
     if token is not None:
         early = kind in ("revoked member", "delegate of a revoked one", "revoked token", "expired")
         answer = await link.call(token)
-        assert isinstance(answer, Presented) is (early or "y" in ROWS[kind]), answer
+        assert isinstance(answer, CredentialsReply) is (early or "y" in ROWS[kind]), answer
     worker.heard(manifest)
     if kind == "expired":
         world.wall += 1_000
     elif token is not None:  # what was taken back is not to be had by showing it again
-        assert isinstance(await link.call(token), Presented) is ("y" in ROWS[kind])
+        assert isinstance(await link.call(token), CredentialsReply) is ("y" in ROWS[kind])
     verbs: dict[str, Message] = {
         "probe": Probe(campaign="c-1", shapes=(SHAPE,)),
-        "look": Look(campaign="c-1"),
-        "status": Status(),
+        "look": ListLeases(campaign="c-1"),
+        "status": StatusRequest(),
         "renew": Renew(held=HELD),
         "cancel": Cancel(held=HELD),
         "release": Release(held=HELD),
-        "adopt": Adopt(campaign="c-1", epoch=1),
+        "adopt": AdoptRequest(campaign="c-1", epoch=1),
         "commit": hand.commit(hand.task()),
         "control": Control(action=Action.RESUME),
     }
@@ -200,7 +204,7 @@ async def test_each_kind_of_caller_is_answered_what_it_may_say_and_nothing_else(
             body=b"x",
             signature=b"s" * 64,
         ),
-        Presented(principal=POOL.peer_id, rights=(Right.SUBMIT,), priority=1),
+        CredentialsReply(principal=POOL.peer_id, rights=(Right.SUBMIT,), priority=1),
     ],
     ids=lambda message: str(message.type),
 )
@@ -223,4 +227,4 @@ async def test_a_flood_of_tokens_is_held_back_and_the_owner_is_still_served(worl
     assert isinstance(answers[-1], Denied)
     assert (answers[0].reason, answers[-1].reason) == (Reason.NOT_ALLOWED, Reason.OVERLOADED)
     assert answers[-1].retry_s
-    assert not isinstance(await (await world.link()).call(Status()), Denied)
+    assert not isinstance(await (await world.link()).call(StatusRequest()), Denied)

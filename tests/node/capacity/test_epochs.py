@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from node.capacity.epochs import MAX_PROOFS, Speakers
+from node.capacity.epochs import MAX_PROOFS, CampaignLeaders
 
 PROOF = b"signed"
 
 
 def test_who_is_refused_is_shown_what_the_one_who_took_over_gave_for_it() -> None:
-    speakers = Speakers(10)
+    speakers = CampaignLeaders(10)
     speakers.hear("bob", "ann", "c-1", 1002)
     speakers.keep_proof("ann", "c-1", 1002, PROOF)
     denied = speakers.refuse("ann", "ann", "c-1", 2)
@@ -17,7 +17,7 @@ def test_who_is_refused_is_shown_what_the_one_who_took_over_gave_for_it() -> Non
 
 
 def test_the_proof_of_another_epoch_is_not_shown_and_replaces_none() -> None:
-    speakers = Speakers(10)
+    speakers = CampaignLeaders(10)
     speakers.hear("bob", "ann", "c-1", 1002)
     speakers.keep_proof("ann", "c-1", 1002, PROOF)
     speakers.keep_proof("ann", "c-1", 2, b"older")
@@ -27,7 +27,7 @@ def test_the_proof_of_another_epoch_is_not_shown_and_replaces_none() -> None:
 
 
 def test_proofs_take_no_more_room_than_they_may() -> None:
-    speakers = Speakers(10_000)
+    speakers = CampaignLeaders(10_000)
     for n in range(MAX_PROOFS + 1):
         speakers.hear("bob", "ann", f"c-{n}", 2)
         speakers.keep_proof("ann", f"c-{n}", 2, PROOF)

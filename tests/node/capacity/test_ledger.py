@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from node.capacity.allocations import Kill, Offer, Run
+from node.capacity.allocations import KillCommand, RunCommand, SlotOffer
 from node.capacity.ledger import MAX_REMEMBERED, Ledger
-from protocol.messages.work import Conflict, Denied, Granted, Held, Queued
+from protocol.messages.work import CommitReply, Conflict, Denied, Granted, Queued
 from protocol.values.lease import GRACE_S, LEASE_TTL_S, Fence, LeaseState
-from protocol.words import Outcome, Reason, WorkerState
+from protocol.words import Reason, RunOutcome, WorkerState
 from tests.node.ledger_parts import ANN, BOB, CAT, held, linked, want
 
 
@@ -19,7 +19,7 @@ def test_a_free_place_is_granted_and_its_run_ordered_at_once() -> None:
     granted = ledger.commit(want(1), 0.0)
     assert isinstance(granted, Granted)
     assert granted.fence == Fence(incarnation=7, number=1)
-    assert ledger.take_orders() == (Run(granted.lease),)
+    assert ledger.take_orders() == (RunCommand(granted.lease),)
     assert ledger.take_orders() == ()
 
 
@@ -84,9 +84,9 @@ def test_a_ticket_is_offered_when_the_run_before_it_is_over() -> None:
     assert running is not None
     running.began = 1.0
     ledger.finish(first.lease, 3.0)
-    assert ledger.take_orders() == (Offer(second.lease),)
+    assert ledger.take_orders() == (SlotOffer(second.lease),)
     ledger.start(second.lease, 3.0)
-    assert ledger.take_orders() == (Run(second.lease),)
+    assert ledger.take_orders() == (RunCommand(second.lease),)
     third = ledger.commit(want(3, queue=True), 4.0)
     assert isinstance(third, Queued)
     assert third.start_s == pytest.approx(2.0), "one run ahead, which is expected to take as long as the last"
@@ -99,7 +99,7 @@ def test_a_higher_priority_is_offered_first() -> None:
     urgent = held(ledger.commit(want(3, queue=True, priority=80), 0.0))
     ledger.take_orders()
     ledger.finish(first.lease, 1.0)
-    assert ledger.take_orders() == (Offer(urgent.lease),)
+    assert ledger.take_orders() == (SlotOffer(urgent.lease),)
 
 
 def test_a_ticket_without_a_link_is_passed_over_and_offered_when_its_scheduler_is_back() -> None:
@@ -109,11 +109,11 @@ def test_a_ticket_without_a_link_is_passed_over_and_offered_when_its_scheduler_i
     there = held(ledger.commit(want(3, BOB, queue=True), 0.0))
     ledger.take_orders()
     ledger.finish(first.lease, 1.0)
-    assert ledger.take_orders() == (Offer(there.lease),)
+    assert ledger.take_orders() == (SlotOffer(there.lease),)
     ledger.skip(there.lease, 1.0)
     assert ledger.take_orders() == ()
     ledger.link_up(ANN, 2.0)
-    assert ledger.take_orders() == (Offer(away.lease),)
+    assert ledger.take_orders() == (SlotOffer(away.lease),)
 
 
 def test_an_offer_that_was_not_answered_goes_to_the_next_and_comes_again() -> None:
@@ -126,12 +126,12 @@ def test_an_offer_that_was_not_answered_goes_to_the_next_and_comes_again() -> No
     ledger.take_orders()
     ledger.link_down(ANN, 2.0)
     ledger.defer(mute.lease, 2.0)
-    assert ledger.take_orders() == (Offer(other.lease),)
+    assert ledger.take_orders() == (SlotOffer(other.lease),)
     ledger.start(other.lease, 2.0)
     ledger.take_orders()
     ledger.link_up(ANN, 2.0)
     ledger.finish(other.lease, 3.0)
-    assert ledger.take_orders() == (Offer(mute.lease),)
+    assert ledger.take_orders() == (SlotOffer(mute.lease),)
 
 
 def test_a_lapsed_run_goes_on_in_grace_and_a_renewal_takes_it_back() -> None:
@@ -154,11 +154,11 @@ def test_a_lapsed_run_gives_way_to_another_grant_which_runs_when_it_is_dead() ->
     ledger.expire(LEASE_TTL_S)
     granted = ledger.commit(want(1, BOB), LEASE_TTL_S + 1)
     assert isinstance(granted, Granted)
-    assert ledger.take_orders() == (Kill(lapsed.lease, Reason.EXPIRED),)
+    assert ledger.take_orders() == (KillCommand(lapsed.lease, Reason.EXPIRED),)
     told = ledger.renew(ANN, [lapsed], LEASE_TTL_S + 2)
     assert [lost.reason for lost in told.lost] == [Reason.EXPIRED]
     ledger.finish(lapsed.lease, LEASE_TTL_S + 3)
-    assert ledger.take_orders() == (Run(granted.lease),)
+    assert ledger.take_orders() == (RunCommand(granted.lease),)
 
 
 def test_a_lapsed_run_is_killed_when_its_grace_is_over() -> None:
@@ -169,7 +169,7 @@ def test_a_lapsed_run_is_killed_when_its_grace_is_over() -> None:
     ledger.expire(LEASE_TTL_S + GRACE_S - 1)
     assert ledger.take_orders() == ()
     ledger.expire(LEASE_TTL_S + GRACE_S)
-    assert ledger.take_orders() == (Kill(lease.lease, Reason.EXPIRED),)
+    assert ledger.take_orders() == (KillCommand(lease.lease, Reason.EXPIRED),)
 
 
 def test_a_ticket_that_is_not_renewed_is_gone() -> None:
@@ -187,12 +187,12 @@ def test_a_cancelled_run_keeps_the_device_until_it_is_dead() -> None:
     lease = held(ledger.commit(want(1), 0.0))
     ledger.take_orders()
     assert ledger.stop(ANN, [lease], Reason.CANCELLED, 1.0) == (lease.lease,)
-    assert ledger.take_orders() == (Kill(lease.lease, Reason.CANCELLED),)
+    assert ledger.take_orders() == (KillCommand(lease.lease, Reason.CANCELLED),)
     following = held(ledger.commit(want(2), 1.0))
     assert ledger.take_orders() == ()
     assert ledger.stop(ANN, [lease], Reason.CANCELLED, 1.0) == (lease.lease,)
     ledger.finish(lease.lease, 2.0)
-    assert ledger.take_orders() == (Run(following.lease),)
+    assert ledger.take_orders() == (RunCommand(following.lease),)
 
 
 def test_nobody_stops_or_renews_the_lease_of_another() -> None:
@@ -202,7 +202,7 @@ def test_nobody_stops_or_renews_the_lease_of_another() -> None:
     assert ledger.stop(BOB, [lease], Reason.CANCELLED, 1.0) == ()
     assert ledger.take_orders() == ()
     assert ledger.renew(BOB, [lease], 1.0).lost[0].reason is Reason.UNKNOWN
-    wrong = Held(lease=lease.lease, fence=Fence(incarnation=7, number=99))
+    wrong = CommitReply(lease=lease.lease, fence=Fence(incarnation=7, number=99))
     assert ledger.renew(ANN, [wrong], 1.0).lost[0].reason is Reason.FENCED
 
 
@@ -275,12 +275,12 @@ def test_a_worker_whose_runs_crash_on_three_models_is_suspect_and_faulty_while_a
     condition = ledger.condition
     for model in "aab":
         condition.begin()
-        condition.end(Outcome.FAILED, Reason.CRASHED, False, model)
+        condition.end(RunOutcome.FAILED, Reason.CRASHED, False, model)
         condition.clean()
     assert condition.state is WorkerState.ACTIVE
     assert not condition.suspect
     condition.begin()
-    condition.end(Outcome.FAILED, Reason.CRASHED, False, "c")
+    condition.end(RunOutcome.FAILED, Reason.CRASHED, False, "c")
     assert condition.suspect
     condition.examined("the unit is gone")
     assert condition.state is WorkerState.FAULTY
@@ -301,7 +301,7 @@ def test_a_check_that_finds_nothing_blames_the_models_and_counts_anew() -> None:
     condition = Ledger(1).condition
     for model in "abcd":
         condition.begin()
-        condition.end(Outcome.FAILED, Reason.CRASHED, False, model)
+        condition.end(RunOutcome.FAILED, Reason.CRASHED, False, model)
         if condition.suspect:
             assert model == "c"
             condition.examined("")
@@ -317,7 +317,7 @@ def test_the_key_of_a_live_lease_is_never_forgotten() -> None:
     for number in range(2, MAX_REMEMBERED + 10):
         ticket = ledger.commit(want(number, queue=True), 0.0)
         assert isinstance(ticket, Queued)
-        ledger.stop(ANN, (Held(lease=ticket.lease, fence=ticket.fence),), Reason.CANCELLED, 0.0)
+        ledger.stop(ANN, (CommitReply(lease=ticket.lease, fence=ticket.fence),), Reason.CANCELLED, 0.0)
     again = ledger.commit(want(1), 0.0)
     assert isinstance(again, Granted)
     assert again.lease == first.lease
@@ -326,11 +326,11 @@ def test_the_key_of_a_live_lease_is_never_forgotten() -> None:
 def test_a_success_or_a_broken_model_between_crashes_keeps_a_worker_well() -> None:
     condition = Ledger(1).condition
     ends = [
-        (Outcome.FAILED, Reason.CRASHED, False, "a"),
-        (Outcome.FAILED, Reason.CRASHED, False, "b"),
-        (Outcome.FAILED, Reason.BROKEN_MODEL, True, "c"),
-        (Outcome.COMPLETE, None, False, "d"),
-        (Outcome.FAILED, Reason.CRASHED, False, "e"),
+        (RunOutcome.FAILED, Reason.CRASHED, False, "a"),
+        (RunOutcome.FAILED, Reason.CRASHED, False, "b"),
+        (RunOutcome.FAILED, Reason.BROKEN_MODEL, True, "c"),
+        (RunOutcome.COMPLETE, None, False, "d"),
+        (RunOutcome.FAILED, Reason.CRASHED, False, "e"),
     ]
     for end in ends:
         condition.begin()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from node.capacity.allocations import Kill, Offer, Place, Warn
+from node.capacity.allocations import Allocation, KillCommand, SlotOffer, WarnCommand
 from node.capacity.epochs import HIGHEST_OF_OTHERS, MAX_EACH
 from node.capacity.ledger import Ledger
 from node.capacity.slots import MUTE_S
-from protocol.messages.work import Conflict, Denied, Granted, Held, Queued
+from protocol.messages.work import CommitReply, Conflict, Denied, Granted, Queued
 from protocol.values.lease import MAX_EPOCH, PREEMPT_GRACE_S
 from protocol.words import Reason
 from tests.node.ledger_parts import ANN, BOB, CAT, DEE, campaign_of, held, linked, want
@@ -16,7 +16,7 @@ from tests.node.ledger_parts import ANN, BOB, CAT, DEE, campaign_of, held, linke
 YEAR_S = 31_536_000.0
 
 
-def full(**settings: bool) -> tuple[Ledger, list[Held]]:
+def full(**settings: bool) -> tuple[Ledger, list[CommitReply]]:
     """A run and four tickets of two guests: all that there is room for."""
     ledger = linked(max_queue=4, max_queue_each=3, **settings)
     ledger.commit(want(0, BOB, preempted=2), 0.0)
@@ -61,9 +61,9 @@ def test_the_owner_does_not_believe_a_guest_that_its_run_gave_way_often_enough()
     assert ledger.take_orders() == (), "another guest does"
     mine = held(ledger.commit(want(1, ANN, queue=True, owner=True), 1.0))
     (warning,) = ledger.take_orders()
-    assert isinstance(warning, Warn)
+    assert isinstance(warning, WarnCommand)
     ledger.expire(1.0 + PREEMPT_GRACE_S)
-    assert ledger.take_orders() == (Kill(run.lease, Reason.PREEMPTED), Offer(mine.lease))
+    assert ledger.take_orders() == (KillCommand(run.lease, Reason.PREEMPTED), SlotOffer(mine.lease))
 
 
 def test_a_task_that_gave_way_twice_here_does_so_no_more_whatever_is_said_of_it() -> None:
@@ -76,7 +76,7 @@ def test_a_task_that_gave_way_twice_here_does_so_no_more_whatever_is_said_of_it(
         ledger.take_orders()
         mine = held(ledger.commit(want(times, ANN, queue=True, owner=True), 10.0 * times + 1))
         ledger.expire(10.0 * times + 1 + PREEMPT_GRACE_S)
-        killed = [order for order in ledger.take_orders() if isinstance(order, Kill)]
+        killed = [order for order in ledger.take_orders() if isinstance(order, KillCommand)]
         assert len(killed) == (times < 2)
         ledger.finish(run.lease, 10.0 * times + 3)
         ledger.acknowledge(run.lease)
@@ -94,10 +94,10 @@ def test_nobody_keeps_the_device_idle_by_not_answering_its_offers() -> None:
     ledger.finish(first.lease, 1.0)
     for now in (1.0, 6.0):
         (offer,) = ledger.take_orders()
-        assert isinstance(offer, Offer)
+        assert isinstance(offer, SlotOffer)
         assert offer.lease != other.lease
         ledger.defer(offer.lease, now, asked=True)
-    assert ledger.take_orders() == (Offer(other.lease),)
+    assert ledger.take_orders() == (SlotOffer(other.lease),)
     ledger.start(other.lease, 6.0)
     ledger.take_orders()
     assert ledger.queue == 4, "its tickets are still there"
@@ -105,20 +105,20 @@ def test_nobody_keeps_the_device_idle_by_not_answering_its_offers() -> None:
     assert ledger.take_orders() == (), "and nothing gives way to it meanwhile"
     ledger.finish(other.lease, 8.0)
     (last,) = ledger.take_orders()
-    assert isinstance(last, Offer), "nobody else waits"
+    assert isinstance(last, SlotOffer), "nobody else waits"
     ledger.start(last.lease, 8.0)
     later = held(ledger.commit(want(2, ANN, queue=True, priority=55), 8.0))
     ledger.take_orders()
     ledger.finish(last.lease, 9.0)
     (offer,) = ledger.take_orders()
-    assert offer != Offer(later.lease), "it answered, and counts again"
+    assert offer != SlotOffer(later.lease), "it answered, and counts again"
 
 
 def renew_all(ledger: Ledger, until: float) -> None:
     """All that is here is renewed in time up to then."""
     for now in range(0, int(until) + 1, 10):
         for place in ledger.places():
-            ledger.renew(place.peer, [Held(lease=place.lease, fence=place.fence)], float(now))
+            ledger.renew(place.peer, [CommitReply(lease=place.lease, fence=place.fence)], float(now))
 
 
 def test_who_did_not_answer_is_asked_in_its_turn_again_after_a_while() -> None:
@@ -128,11 +128,11 @@ def test_who_did_not_answer_is_asked_in_its_turn_again_after_a_while() -> None:
     ledger.take_orders()
     ledger.finish(first.lease, 1.0)
     for now in (1.0, 2.0):
-        assert ledger.take_orders() == (Offer(mute.lease),), "nobody else waits"
+        assert ledger.take_orders() == (SlotOffer(mute.lease),), "nobody else waits"
         if now == 2.0:
             run = held(ledger.commit(want(1, ANN, queue=True), now))
         ledger.defer(mute.lease, now, asked=True)
-    assert ledger.take_orders() == (Offer(run.lease),)
+    assert ledger.take_orders() == (SlotOffer(run.lease),)
     ledger.start(run.lease, 2.0)
     ledger.commit(want(2, ANN, queue=True), 2.0)
     ledger.take_orders()
@@ -140,7 +140,7 @@ def test_who_did_not_answer_is_asked_in_its_turn_again_after_a_while() -> None:
     renew_all(ledger, late)
     ledger.take_orders()
     ledger.finish(run.lease, late)
-    assert Offer(mute.lease) in ledger.take_orders()
+    assert SlotOffer(mute.lease) in ledger.take_orders()
 
 
 def test_times_that_no_message_can_say_are_told_as_the_longest_that_it_can() -> None:
@@ -200,8 +200,8 @@ def test_only_what_is_meant_is_evicted() -> None:
     assert isinstance(two, Granted)
     ledger.take_orders()
 
-    def gone(place: Place) -> bool:
+    def gone(place: Allocation) -> bool:
         return place.rests == "a"
 
     assert ledger.evict_those(gone, Reason.NOT_ALLOWED, 1.0) == (one.lease,)
-    assert ledger.take_orders() == (Kill(one.lease, Reason.NOT_ALLOWED),)
+    assert ledger.take_orders() == (KillCommand(one.lease, Reason.NOT_ALLOWED),)

@@ -16,10 +16,20 @@ from hypothesis.stateful import (
     rule,
 )
 
-from node.capacity.allocations import HOLDS, OCCUPIES, Kill, Offer, Order, Place, Run, Wanted, Warn
+from node.capacity.allocations import (
+    HOLDS,
+    OCCUPIES,
+    Allocation,
+    KillCommand,
+    Order,
+    RunCommand,
+    SlotOffer,
+    SlotRequest,
+    WarnCommand,
+)
 from node.capacity.ledger import Ledger
-from node.capacity.queue import Rank, Turns
-from protocol.messages.work import MAX_PREEMPTIONS, Denied, Granted, Held, Queued
+from node.capacity.queue import LeaseQueue, QueueRank
+from protocol.messages.work import MAX_PREEMPTIONS, CommitReply, Denied, Granted, Queued
 from protocol.values.lease import (
     GRACE_S,
     LEASE_TTL_S,
@@ -38,7 +48,7 @@ WHY_KILLED = {Reason.CANCELLED, Reason.EXPIRED, Reason.PREEMPTED, Reason.TIMED_O
 peers = st.sampled_from([ANN, BOB, DEE])
 
 
-def wanted(peer: str, number: int, queue: bool, epoch: int) -> Wanted:
+def wanted(peer: str, number: int, queue: bool, epoch: int) -> SlotRequest:
     """A task's terms follow from its number, so that a replay says the same."""
     return want(
         number,
@@ -75,7 +85,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.last_fence = (0, 0)
         self.gave_way: Counter[str] = Counter()
         """Task → how often it was ended here for another."""
-        self.terms: dict[str, Wanted] = {}
+        self.terms: dict[str, SlotRequest] = {}
         self.spoke: dict[str, str] = {}
         """Principal → who spoke last for its campaign."""
         self.unfair_since: dict[tuple[str, str], float] = {}
@@ -92,7 +102,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def _obey(self, order: Order) -> None:
         match order:
-            case Run(lease):
+            case RunCommand(lease):
                 assert lease not in self.ever_run, "a lease runs once"
                 self.ever_run.add(lease)
                 self.running.add(lease)
@@ -100,13 +110,13 @@ class LedgerMachine(RuleBasedStateMachine):
                 place = self.ledger.place(lease)
                 assert place is not None
                 place.began = self.now
-            case Offer(lease):
+            case SlotOffer(lease):
                 self.offered.add(lease)
-            case Warn(_, lease, fence, grace_s):
+            case WarnCommand(_, lease, fence, grace_s):
                 assert self._may_give_way(lease)
                 assert (lease in self.running) == (grace_s > 0), "who has not begun gives way at once"
                 assert fence.incarnation == 3
-            case Kill(lease, reason):
+            case KillCommand(lease, reason):
                 assert lease in self.running
                 assert reason in WHY_KILLED, "every end has a reason"
                 if reason is Reason.PREEMPTED:
@@ -120,7 +130,7 @@ class LedgerMachine(RuleBasedStateMachine):
         claimed = 0 if to_owner and not terms.owner else terms.preempted
         return max(claimed, self.gave_way[terms.task.task]) < MAX_PREEMPTIONS
 
-    def _outranks(self, one: Wanted, other: Wanted) -> bool:
+    def _outranks(self, one: SlotRequest, other: SlotRequest) -> bool:
         if self.owner_first and one.owner != other.owner:
             return one.owner
         return one.own - other.own >= PREEMPT_GAP
@@ -184,7 +194,7 @@ class LedgerMachine(RuleBasedStateMachine):
             assert place.peer == peer, "one speaks for a campaign"
 
     @rule(lease=leases, peer=peers)
-    def renew(self, lease: Held, peer: str) -> None:
+    def renew(self, lease: CommitReply, peer: str) -> None:
         place = self.ledger.place(lease.lease)
         speaker = place.peer if place is not None else None
         told = self.ledger.renew(peer, [lease], self.now)
@@ -194,7 +204,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.obey()
 
     @rule(lease=leases, peer=peers)
-    def stop(self, lease: Held, peer: str) -> None:
+    def stop(self, lease: CommitReply, peer: str) -> None:
         dying = self.ledger.stop(peer, [lease], Reason.CANCELLED, self.now)
         assert set(dying) <= self.running
         self.obey()
@@ -314,7 +324,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def _renew_all(self) -> None:
         for peer in self.links:
             mine = [
-                Held(lease=place.lease, fence=place.fence)
+                CommitReply(lease=place.lease, fence=place.fence)
                 for place in self.ledger.places()
                 if place.peer == peer
             ]
@@ -363,7 +373,7 @@ class LedgerMachine(RuleBasedStateMachine):
         assert all(p.state is LeaseState.REPORTING for p in self.ledger.places())
 
 
-def _counts(place: Place) -> bool:
+def _counts(place: Allocation) -> bool:
     return place.state in HOLDS or place.state is LeaseState.QUEUED
 
 
@@ -380,10 +390,12 @@ ranks = st.lists(
 def test_the_line_is_the_order_in_which_tickets_are_served_one_by_one(
     tickets: list[tuple[bool, int, str]], before: list[str]
 ) -> None:
-    turns = Turns()
+    turns = LeaseQueue()
     for principal in before:
         turns.served(principal)
-    waiting = [Rank(owner, priority, who, at, str(at)) for at, (owner, priority, who) in enumerate(tickets)]
+    waiting = [
+        QueueRank(owner, priority, who, at, str(at)) for at, (owner, priority, who) in enumerate(tickets)
+    ]
     line = turns.line(waiting)
     for expected in line:
         first = turns.first(waiting)
@@ -397,7 +409,7 @@ def test_the_line_is_the_order_in_which_tickets_are_served_one_by_one(
 def test_among_equals_nobody_is_served_twice_while_another_waits(
     tickets: list[tuple[bool, int, str]],
 ) -> None:
-    line = Turns().line([Rank(False, 50, who, at) for at, (_, _, who) in enumerate(tickets)])
+    line = LeaseQueue().line([QueueRank(False, 50, who, at) for at, (_, _, who) in enumerate(tickets)])
     for at, rank in enumerate(line):
         since = next((back for back in range(at - 1, -1, -1) if line[back].principal == rank.principal), None)
         if since is not None:

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from node.capacity.allocations import Kill, Offer, Run, Wanted, Warn
+from node.capacity.allocations import KillCommand, RunCommand, SlotOffer, SlotRequest, WarnCommand
 from node.capacity.ledger import Ledger
 from node.capacity.queue import aged, expected_starts
-from protocol.messages.work import Conflict, Denied, Granted, Held, Queued
+from protocol.messages.work import CommitReply, Conflict, Denied, Granted, Queued
 from protocol.values.lease import PREEMPT_GRACE_S, LeaseState
 from protocol.words import Reason
 from tests.node.ledger_parts import ANN, BOB, CAT, DEE, campaign_of, held, linked, want
 
 
-def run_of(ledger: Ledger, wanted: Wanted, now: float = 0.0) -> Held:
+def run_of(ledger: Ledger, wanted: SlotRequest, now: float = 0.0) -> CommitReply:
     """It is granted and runs."""
     answer = ledger.commit(wanted, now)
     assert isinstance(answer, Granted)
@@ -27,7 +27,7 @@ def run_of(ledger: Ledger, wanted: Wanted, now: float = 0.0) -> Held:
     return held(answer)
 
 
-def ticket_of(ledger: Ledger, wanted: Wanted, now: float = 0.0) -> Held:
+def ticket_of(ledger: Ledger, wanted: SlotRequest, now: float = 0.0) -> CommitReply:
     """It has to wait."""
     answer = ledger.commit(wanted, now)
     assert isinstance(answer, Queued)
@@ -36,7 +36,7 @@ def ticket_of(ledger: Ledger, wanted: Wanted, now: float = 0.0) -> Held:
 
 def warned(ledger: Ledger) -> list[str]:
     """Which leases' schedulers are told that they give way; all orders are taken."""
-    return [order.lease for order in ledger.take_orders() if isinstance(order, Warn)]
+    return [order.lease for order in ledger.take_orders() if isinstance(order, WarnCommand)]
 
 
 # -- turns ---------------------------------------------------------------------------------------------------------------------
@@ -80,7 +80,7 @@ def serve_all(ledger: Ledger, now: float, number: int) -> list[str]:
     served: list[str] = []
     for _ in range(number):
         for order in ledger.take_orders():
-            if isinstance(order, Offer):
+            if isinstance(order, SlotOffer):
                 ledger.start(order.lease, now)
         running = next(place for place in ledger.places() if place.state is LeaseState.RUNNING)
         served.append(running.wanted.task.task)
@@ -161,7 +161,7 @@ def test_what_gives_way_gives_its_place_to_who_stands_first_by_then_not_to_who_h
     first = ticket_of(ledger, want(1, CAT, queue=True, **later), 3.5)
     assert ledger.take_orders() == (), "the grace is that of the warning"
     ledger.expire(3.0 + PREEMPT_GRACE_S)
-    assert ledger.take_orders() == (Kill(low.lease, Reason.PREEMPTED), Offer(first.lease))
+    assert ledger.take_orders() == (KillCommand(low.lease, Reason.PREEMPTED), SlotOffer(first.lease))
 
 
 def test_who_stands_first_and_may_not_have_a_run_give_way_takes_nothing_from_who_may() -> None:
@@ -175,7 +175,7 @@ def test_who_stands_first_and_may_not_have_a_run_give_way_takes_nothing_from_who
     assert ledger.line(120.0) == [waits.lease, high.lease], "it has waited, and stands at 61"
     ledger.take_orders()
     ledger.expire(120.0 + PREEMPT_GRACE_S)
-    assert ledger.take_orders() == (Kill(low.lease, Reason.PREEMPTED), Offer(high.lease))
+    assert ledger.take_orders() == (KillCommand(low.lease, Reason.PREEMPTED), SlotOffer(high.lease))
 
 
 def test_a_run_gives_way_to_a_priority_ten_higher_after_a_grace_and_the_ticket_gets_its_slot() -> None:
@@ -183,17 +183,17 @@ def test_a_run_gives_way_to_a_priority_ten_higher_after_a_grace_and_the_ticket_g
     low = run_of(ledger, want(1, ANN))
     high = ticket_of(ledger, want(1, BOB, queue=True, priority=60), 3.0)
     (warning,) = ledger.take_orders()
-    assert warning == Warn(ANN, low.lease, low.fence, PREEMPT_GRACE_S, 60, (ANN, campaign_of(ANN)))
+    assert warning == WarnCommand(ANN, low.lease, low.fence, PREEMPT_GRACE_S, 60, (ANN, campaign_of(ANN)))
     assert ledger.next_deadline() == 3.0 + PREEMPT_GRACE_S
     ledger.expire(3.9)
     assert ledger.take_orders() == ()
     ledger.expire(4.0)
-    assert ledger.take_orders() == (Kill(low.lease, Reason.PREEMPTED), Offer(high.lease))
+    assert ledger.take_orders() == (KillCommand(low.lease, Reason.PREEMPTED), SlotOffer(high.lease))
     assert [lost.reason for lost in ledger.renew(ANN, [low], 4.0).lost] == [Reason.PREEMPTED]
     ledger.start(high.lease, 4.0)
     assert ledger.take_orders() == (), "the device is not free yet"
     ledger.finish(low.lease, 4.5)
-    assert ledger.take_orders() == (Run(high.lease),)
+    assert ledger.take_orders() == (RunCommand(high.lease),)
 
 
 @pytest.mark.parametrize(
@@ -267,15 +267,15 @@ def test_nothing_gives_way_while_a_slot_is_free_or_comes_free() -> None:
     high = ticket_of(ledger, want(3, BOB, queue=True, priority=90), 1.0)
     assert warned(ledger) == [low.lease]
     ledger.finish(other.lease, 1.5)
-    assert ledger.take_orders() == (Offer(high.lease),)
+    assert ledger.take_orders() == (SlotOffer(high.lease),)
     ledger.expire(10.0)
     assert ledger.take_orders() == (), "who was warned goes on"
 
 
-def run_of_second(ledger: Ledger) -> Held:
+def run_of_second(ledger: Ledger) -> CommitReply:
     """The run in the second slot."""
     place = ledger.places()[1]
-    return Held(lease=place.lease, fence=place.fence)
+    return CommitReply(lease=place.lease, fence=place.fence)
 
 
 @pytest.mark.parametrize("how", ["cancelled", "expired", "timed out", "cut off", "evicted"])
@@ -314,10 +314,12 @@ def test_a_place_that_is_not_in_use_yet_gives_way_at_once_and_loses_nothing() ->
     ledger.take_orders()
     answer = ledger.commit(want(1, BOB, priority=80), 1.1)
     assert isinstance(answer, Granted), "no ticket was asked for, and none is needed"
-    assert ledger.take_orders() == (Warn(ANN, unused.lease, unused.fence, 0.0, 80, (ANN, campaign_of(ANN))),)
+    assert ledger.take_orders() == (
+        WarnCommand(ANN, unused.lease, unused.fence, 0.0, 80, (ANN, campaign_of(ANN))),
+    )
     assert [lost.reason for lost in ledger.renew(ANN, [unused], 1.2).lost] == [Reason.PREEMPTED]
     ledger.finish(dying.lease, 1.5)
-    assert ledger.take_orders() == (Run(answer.lease),)
+    assert ledger.take_orders() == (RunCommand(answer.lease),)
 
 
 def test_a_commit_that_will_not_wait_preempts_no_run() -> None:
@@ -345,7 +347,7 @@ def test_a_worker_that_is_held_back_gives_no_turns_and_one_that_finishes_does() 
         ledger.condition.drain("leaving", finish=finish)
         if finish:
             ledger.link_up(BOB, 2.0)
-            assert ledger.take_orders() == (Offer(ticket.lease),)
+            assert ledger.take_orders() == (SlotOffer(ticket.lease),)
         else:
             ledger.finish(first.lease, 1.0)
             assert ledger.take_orders() == ()
@@ -388,7 +390,7 @@ def test_what_is_being_timed_is_warned_when_the_measurement_ends() -> None:
     assert warned(ledger) == [low.lease]
     ledger.renew(BOB, [high], 12.5)
     ledger.expire(13.0)
-    assert ledger.take_orders() == (Kill(low.lease, Reason.PREEMPTED), Offer(high.lease))
+    assert ledger.take_orders() == (KillCommand(low.lease, Reason.PREEMPTED), SlotOffer(high.lease))
 
 
 def test_a_measurement_that_begins_in_the_grace_is_let_end_and_then_there_is_no_more_grace() -> None:
@@ -404,7 +406,7 @@ def test_a_measurement_that_begins_in_the_grace_is_let_end_and_then_there_is_no_
     ledger.expire(9.0)
     assert ledger.take_orders() == ()
     ledger.timing(low.lease, False, 9.5)
-    assert ledger.take_orders() == (Kill(low.lease, Reason.PREEMPTED), Offer(high.lease))
+    assert ledger.take_orders() == (KillCommand(low.lease, Reason.PREEMPTED), SlotOffer(high.lease))
 
 
 def test_another_is_warned_instead_when_a_measurement_began_in_the_grace() -> None:
@@ -418,8 +420,8 @@ def test_another_is_warned_instead_when_a_measurement_began_in_the_grace() -> No
     assert warned(ledger) == [older.lease]
     ledger.timing(newer.lease, False, 3.5)
     ledger.expire(4.0)
-    kills = [order for order in ledger.take_orders() if isinstance(order, Kill)]
-    assert kills == [Kill(older.lease, Reason.PREEMPTED)]
+    kills = [order for order in ledger.take_orders() if isinstance(order, KillCommand)]
+    assert kills == [KillCommand(older.lease, Reason.PREEMPTED)]
 
 
 def test_a_cancel_and_a_time_limit_wait_for_no_measurement() -> None:
@@ -431,8 +433,8 @@ def test_a_cancel_and_a_time_limit_wait_for_no_measurement() -> None:
     assert ledger.stop(ANN, [cancelled], Reason.CANCELLED, 2.0) == (cancelled.lease,)
     ledger.expire(9.0)
     assert ledger.take_orders() == (
-        Kill(cancelled.lease, Reason.CANCELLED),
-        Kill(limited.lease, Reason.TIMED_OUT),
+        KillCommand(cancelled.lease, Reason.CANCELLED),
+        KillCommand(limited.lease, Reason.TIMED_OUT),
     )
 
 
@@ -458,7 +460,7 @@ def test_all_of_a_campaign_ends_when_its_time_is_over() -> None:
         assert len(ledger.renew(ANN, [run, ticket], now).renewed) == 2
     assert ledger.next_deadline() == 30.0
     ledger.expire(30.0)
-    assert ledger.take_orders() == (Kill(run.lease, Reason.TIMED_OUT),)
+    assert ledger.take_orders() == (KillCommand(run.lease, Reason.TIMED_OUT),)
     told = ledger.renew(ANN, [run, ticket], 30.0)
     assert {lost.reason for lost in told.lost} == {Reason.TIMED_OUT}
 
@@ -485,7 +487,7 @@ def test_all_that_is_held_on_an_account_ends_when_its_permission_does() -> None:
     ticket = ticket_of(ledger, want(2, DEE, principal=ANN, queue=True))
     others = ticket_of(ledger, want(1, BOB, queue=True))
     assert ledger.evict(ANN, Reason.NOT_ALLOWED, 1.0) == (run.lease,)
-    assert ledger.take_orders() == (Kill(run.lease, Reason.NOT_ALLOWED), Offer(others.lease))
+    assert ledger.take_orders() == (KillCommand(run.lease, Reason.NOT_ALLOWED), SlotOffer(others.lease))
     told = ledger.renew(DEE, [run, ticket], 1.0)
     assert {lost.reason for lost in told.lost} == {Reason.NOT_ALLOWED}
 
@@ -519,7 +521,7 @@ def test_an_offer_and_a_warning_go_to_who_speaks_now() -> None:
     ledger.adopt(DEE, ANN, campaign_of(ANN), 2)
     ticket_of(ledger, want(1, BOB, queue=True, priority=90))
     (warning,) = ledger.take_orders()
-    assert isinstance(warning, Warn)
+    assert isinstance(warning, WarnCommand)
     assert (warning.peer, warning.lease) == (DEE, low.lease)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from node.capacity.run_time import Pace
+from node.capacity.run_time import RunTimeEstimate
 from protocol.values.requirement import Requirement
 from protocol.values.task import Measure, Model, Task, Timeouts
 from swarm.net.identity import Identity
@@ -24,7 +24,7 @@ def a_task(runs: int, sha256: str = "a" * 64) -> Task:
 
 
 def test_the_same_run_takes_what_it_took_and_a_longer_one_as_much_more() -> None:
-    pace = Pace()
+    pace = RunTimeEstimate()
     assert pace.expect(a_task(10)) is None
     pace.took(a_task(10), 2.0)
     pace.took(a_task(100, "b" * 64), 40.0)

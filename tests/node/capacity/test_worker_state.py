@@ -5,16 +5,16 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.capacity.worker_state import Condition
-from protocol.words import Outcome, WorkerState
+from node.capacity.worker_state import WorkerCondition
+from protocol.words import RunOutcome, WorkerState
 
 
-def ended(condition: Condition) -> None:
-    condition.end(Outcome.COMPLETE, None, False, "m")
+def ended(condition: WorkerCondition) -> None:
+    condition.end(RunOutcome.COMPLETE, None, False, "m")
 
 
 def test_what_is_held_back_comes_back_by_itself() -> None:
-    condition = Condition()
+    condition = WorkerCondition()
     condition.hold("on battery")
     assert (condition.state, condition.why) == (WorkerState.DRAINING, "on battery")
     condition.hold("quiet hours until 07:00")
@@ -24,7 +24,7 @@ def test_what_is_held_back_comes_back_by_itself() -> None:
 
 
 def test_a_run_goes_on_while_it_is_held_back_and_is_told_of_afterwards() -> None:
-    condition = Condition()
+    condition = WorkerCondition()
     condition.begin()
     condition.hold("paused by its owner")
     assert condition.state is WorkerState.DRAINING
@@ -40,7 +40,7 @@ def test_a_run_goes_on_while_it_is_held_back_and_is_told_of_afterwards() -> None
 
 
 def test_a_faulty_device_is_held_back_only_once_it_is_well() -> None:
-    condition = Condition()
+    condition = WorkerCondition()
     condition.break_down("nothing works")
     condition.hold("paused by its owner")
     assert (condition.state, condition.why) == (WorkerState.FAULTY, "nothing works")
@@ -51,7 +51,7 @@ def test_a_faulty_device_is_held_back_only_once_it_is_well() -> None:
 
 
 def test_leaving_outranks_being_held_back_and_can_be_taken_back() -> None:
-    condition = Condition()
+    condition = WorkerCondition()
     condition.hold("on battery")
     condition.drain("leaving")
     condition.hold("")
@@ -61,7 +61,7 @@ def test_leaving_outranks_being_held_back_and_can_be_taken_back() -> None:
 
 
 def test_tickets_get_their_turn_while_it_leaves_only_if_they_are_to_be_finished() -> None:
-    condition = Condition()
+    condition = WorkerCondition()
     condition.drain("drained by its owner", finish=True)
     assert not condition.serving
     assert condition.gives_turns
@@ -75,7 +75,7 @@ def test_tickets_get_their_turn_while_it_leaves_only_if_they_are_to_be_finished(
 
 @given(st.lists(st.sampled_from(["begin", "end", "clean", "hold", "go", "drain", "stay", "break", "reset"])))
 def test_whatever_happens_in_whatever_order_the_state_says_what_is_so(steps: list[str]) -> None:
-    condition = Condition()
+    condition = WorkerCondition()
     busy = cleaning = 0
     held = leaving = faulty = False
     for step in steps:

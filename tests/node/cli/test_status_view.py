@@ -7,10 +7,10 @@ import io
 import pytest
 from rich.console import Console
 
-from node.cli.remote import HERE, Told, means
+from node.cli.remote import HERE, OwnerReply, means
 from node.cli.status_view import jobs_table, show_since, told_json, told_line
 from protocol.errors import Unreachable
-from protocol.messages.work import Job, Standing
+from protocol.messages.work import RunningJob, WorkerStatus
 from protocol.values.advert import Advert
 from protocol.words import Phase, WorkerState
 from swarm.net.identity import Identity
@@ -20,8 +20,8 @@ PEER = Identity.from_seed("worker").peer_id
 ME = Identity.from_seed("me").peer_id
 
 
-def standing(**changes: object) -> Standing:
-    return Standing.model_validate({"incarnation": 1, "state": "active", **changes}, strict=False)
+def standing(**changes: object) -> WorkerStatus:
+    return WorkerStatus.model_validate({"incarnation": 1, "state": "active", **changes}, strict=False)
 
 
 @pytest.mark.parametrize(
@@ -36,34 +36,34 @@ def standing(**changes: object) -> Standing:
         (standing(state="faulty", why="\x1b[31mred"), f"lab-1 …{PEER[-8:]}: faulty (\\x1b[31mred)"),
     ],
 )
-def test_a_device_is_told_in_a_line(here: Standing, line: str) -> None:
-    assert told_line(Told("lab-1", PEER, here)) == line
+def test_a_device_is_told_in_a_line(here: WorkerStatus, line: str) -> None:
+    assert told_line(OwnerReply("lab-1", PEER, here)) == line
 
 
 def test_a_device_that_could_not_be_told_says_why_and_programs_read_it_too() -> None:
-    told = Told("lab-1", PEER, None, Unreachable("no way to lab-1"))
+    told = OwnerReply("lab-1", PEER, None, Unreachable("no way to lab-1"))
     assert told_line(told) == f"lab-1 …{PEER[-8:]}: no way to lab-1"
     assert told_json(told) == {"device": "lab-1", "peer": PEER, "error": "no way to lab-1"}
-    assert told_json(Told("lab-1", PEER, standing()))["state"] == str(WorkerState.ACTIVE)
+    assert told_json(OwnerReply("lab-1", PEER, standing()))["state"] == str(WorkerState.ACTIVE)
 
 
 def test_the_way_to_a_device_and_how_others_reach_it_stand_behind_its_state() -> None:
     behind = standing(reach="cannot be dialled from outside; reached through gate 192.0.2.7:4101")
-    far = Told("lab-1", PEER, behind, path=Path(False, ME, 41.0))
+    far = OwnerReply("lab-1", PEER, behind, path=Path(False, ME, 41.0))
     assert told_line(far) == (
         f"lab-1 …{PEER[-8:]}: active; cannot be dialled from outside; reached through gate 192.0.2.7:4101;"
         f" via gate …{ME[-8:]}, 41 ms"
     )
     assert told_json(far)["path"] == {"direct": False, "gate": ME, "rtt_ms": 41.0}
     assert told_json(far)["reach"] == behind.reach
-    own = Told(HERE, PEER, standing(), path=Path(True, None, 0.5))
+    own = OwnerReply(HERE, PEER, standing(), path=Path(True, None, 0.5))
     assert told_line(own) == f"{HERE}: active"
 
 
 def test_jobs_stand_in_80_columns_with_who_has_them_done() -> None:
     jobs = (
-        Job(task="c-ab23cd45/3", model="mobilenet_v2.onnx", principal=ME, priority=50, state="running", phase=Phase.RUN, since_s=12),
-        Job(task="c-ab23cd45/12", model="m" * 40, principal=PEER, team="vision", priority=20, state="queued", since_s=200),
+        RunningJob(task="c-ab23cd45/3", model="mobilenet_v2.onnx", principal=ME, priority=50, state="running", phase=Phase.RUN, since_s=12),
+        RunningJob(task="c-ab23cd45/12", model="m" * 40, principal=PEER, team="vision", priority=20, state="queued", since_s=200),
     )  # fmt: skip
     out = io.StringIO()
     Console(file=out, width=80).print(jobs_table(jobs, ME))

@@ -9,18 +9,27 @@ from pathlib import Path
 import pytest
 import trio
 
-from drivers.contract.base import Crashed, Event, Limits, Loaded, Measured, Telemetry, Unfit, WorkOrder
+from drivers.contract.base import (
+    Crashed,
+    Event,
+    Limits,
+    LoadReport,
+    MeasureReport,
+    Telemetry,
+    Unfit,
+    WorkOrder,
+)
 from drivers.measure import host
 from drivers.measure.gpu import FoundGpus, Gpu
-from drivers.measure.idle_wait import Quiet
+from drivers.measure.idle_wait import IdleWait
 from drivers.measure.telemetry import Sampler
 from drivers.micro import micro
-from node.device.calibrate import Means, enrol, enrolled, gpu_kind, learn_floor
+from node.device.calibrate import CalibrationTools, enrol, enrolled, gpu_kind, learn_floor
 from node.device.calibration import (
     FLOOR_UNKNOWN,
     MOST_FLOOR,
-    Enrolment,
-    MicroFound,
+    Calibration,
+    MicroFigures,
     curves,
     headline,
     keep,
@@ -112,8 +121,8 @@ class Launch:
             raise Crashed("killed by SIGSEGV")
         assert Path(self._order.model).stat().st_size > 10
         times = [500] * self._cold + [100] * self._order.runs
-        yield Loaded(1, None, None)
-        yield Measured(tuple(times[1 : self._order.runs + 1]), (times[0],), 0.1, 0.1, None, 1, None)
+        yield LoadReport(1, None, None)
+        yield MeasureReport(tuple(times[1 : self._order.runs + 1]), (times[0],), 0.1, 0.1, None, 1, None)
 
 
 def test_the_floor_is_the_most_that_a_small_and_a_larger_model_need() -> None:
@@ -124,7 +133,7 @@ def test_the_floor_is_the_most_that_a_small_and_a_larger_model_need() -> None:
 # -- the whole -----------------------------------------------------------------------------------------------------------
 
 
-def found_by(kind: str, plan: micro.Plan, threads: int) -> micro.Micro:
+def found_by(kind: str, plan: micro.MicroPlan, threads: int) -> micro.Micro:
     figures = {
         "fp32_gflops_1024": 90.0,
         "fp32_gflops_max": 90.0,
@@ -151,13 +160,13 @@ class Meter(Sampler):
 
 def means(
     tmp_path: Path, launch: Callable[[WorkOrder, Limits], Launch] | None = None, kind: str = ""
-) -> Means:
-    return Means(
+) -> CalibrationTools:
+    return CalibrationTools(
         launch=launch or (lambda order, limits: Launch(order, 6)),
         run_micro=found_by,
         sampler=Meter,
-        reader=host.Reader(tmp_path / "no-such-system"),
-        quiet=lambda most_s: Quiet(most_s, reader=host.Reader(tmp_path / "no-such-system")),
+        reader=host.HostReader(tmp_path / "no-such-system"),
+        quiet=lambda most_s: IdleWait(most_s, reader=host.HostReader(tmp_path / "no-such-system")),
         own_cpu_s=lambda: 0.0,
         wait=lambda seconds: None,
         wall=lambda: 1000.0,
@@ -187,7 +196,7 @@ def test_what_does_not_work_is_left_out_with_a_note_and_the_rest_stays(tmp_path:
     def launch(order: WorkOrder, limits: Limits) -> Launch:
         return Launch(order, 6, fails=order.unit == GPU)
 
-    def run(kind: str, plan: micro.Plan, threads: int) -> micro.Micro:
+    def run(kind: str, plan: micro.MicroPlan, threads: int) -> micro.Micro:
         raise Unfit("torch sees no GPU here")
 
     both = device(
@@ -214,11 +223,11 @@ def test_a_busy_host_is_waited_for_and_then_the_enrolment_says_that_it_could_do_
         (tmp_path / "proc/stat").write_text(text)
 
     wait(0.1)
-    reader = host.Reader(tmp_path, clock=lambda: now[0])
+    reader = host.HostReader(tmp_path, clock=lambda: now[0])
     busy = replace(
         means(tmp_path),
         reader=reader,
-        quiet=lambda most_s: Quiet(most_s, reader=reader, own_cpu_s=lambda: 0.0, clock=lambda: now[0]),
+        quiet=lambda most_s: IdleWait(most_s, reader=reader, own_cpu_s=lambda: 0.0, clock=lambda: now[0]),
         wait=wait,
     )
     found = enrol(device(), busy)
@@ -232,7 +241,7 @@ async def test_it_is_made_once_and_again_when_asked_or_when_the_device_is_anothe
     lines: list[str] = []
     lock = DeviceLock("d", tmp_path)
 
-    async def go(profile: Profile, *, full: bool = False, again: bool = False) -> Enrolment:
+    async def go(profile: Profile, *, full: bool = False, again: bool = False) -> Calibration:
         lines.clear()
         return await enrolled(tmp_path, profile, means(tmp_path), lock, lines.append, full=full, again=again)
 
@@ -274,8 +283,8 @@ def test_a_file_of_another_version_or_full_of_nonsense_is_no_enrolment(tmp_path:
     for text in (b"", b"[]", b"\xff\x00", b'{"v": 2}'):
         path_of(tmp_path).write_bytes(text)
         assert "damaged" in kept(tmp_path, fingerprint).why
-    keep(tmp_path, Enrolment(fingerprint=fingerprint, at=1.0, timer_ns=40))
-    assert kept(tmp_path, fingerprint).found == Enrolment(fingerprint=fingerprint, at=1.0, timer_ns=40)
+    keep(tmp_path, Calibration(fingerprint=fingerprint, at=1.0, timer_ns=40))
+    assert kept(tmp_path, fingerprint).found == Calibration(fingerprint=fingerprint, at=1.0, timer_ns=40)
 
 
 def test_torch_measures_a_gpu_only_where_there_is_one_that_it_could_see() -> None:
@@ -287,7 +296,7 @@ def test_torch_measures_a_gpu_only_where_there_is_one_that_it_could_see() -> Non
 
 
 def test_figures_are_shown_by_curve() -> None:
-    one = MicroFound(
+    one = MicroFigures(
         device="d", backend="b", threads=1, seconds=1.0, figures=dict(found_by("cpu", micro.QUICK, 1).figures)
     )
     assert curves(one) == [("fp32_gflops", {"1024": 90.0, "max": 90.0}), ("copy_gb_s", {"1_mib": 60.0})]

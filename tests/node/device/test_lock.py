@@ -16,7 +16,7 @@ from protocol.errors import ResourceError
 HOLDER = """
 import sys, trio
 from pathlib import Path
-from node.device_lock import DeviceLock
+from node.device.lock import DeviceLock
 async def main():
     async with DeviceLock("d-1", Path(sys.argv[1])).hold():
         print("held", flush=True)

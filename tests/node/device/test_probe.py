@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from drivers.contract.base import UnitInfo
-from drivers.launch.launch import Probed
+from drivers.launch.launch import ProbedUnits
 from drivers.measure.gpu import FoundGpus, Gpu
 from node.device import probe_parsers
 from node.device.probe import (
@@ -144,7 +144,7 @@ def test_a_linux_is_read_from_its_files(tmp_path: Path) -> None:
 
 
 def test_this_very_machine_can_be_read(tmp_path: Path) -> None:
-    units = Probed((UnitInfo("CPU (ONNX)", "onnx", "onnxruntime 1"),), ("driver 'x' does not load",))
+    units = ProbedUnits((UnitInfo("CPU (ONNX)", "onnx", "onnxruntime 1"),), ("driver 'x' does not load",))
     seen = probe_device(tmp_path, lambda: units, wanted_name="Ann's böx")
     assert seen.name == "Ann-s box"
     assert seen.threads
@@ -168,7 +168,7 @@ def test_gpus_stand_in_the_advert_as_their_source_tells_them() -> None:
 
 def test_a_gpu_source_that_does_not_work_is_a_note_of_the_device(tmp_path: Path) -> None:
     profile = probe_device(
-        tmp_path, lambda: Probed((), ()), find=lambda: FoundGpus(notes=("NVIDIA driver: mismatch",))
+        tmp_path, lambda: ProbedUnits((), ()), find=lambda: FoundGpus(notes=("NVIDIA driver: mismatch",))
     )
     assert profile.gpus == ()
     assert "NVIDIA driver: mismatch" in profile.notes
@@ -235,8 +235,8 @@ def test_a_device_is_well_while_each_of_its_units_still_works() -> None:
     profile = Profile(
         device="d-1", name="lab", units=tuple(UnitOffer(unit=one.unit, runtime="1") for one in (cpu, gpu))
     )
-    assert trouble_with(profile, lambda: Probed((cpu, gpu), ())) == ""
-    trouble = trouble_with(profile, lambda: Probed((cpu,), ("driver 'onnx': killed by SIGSEGV",)))
+    assert trouble_with(profile, lambda: ProbedUnits((cpu, gpu), ())) == ""
+    trouble = trouble_with(profile, lambda: ProbedUnits((cpu,), ("driver 'onnx': killed by SIGSEGV",)))
     assert "GPU (ONNX) no longer works" in trouble
     assert "SIGSEGV" in trouble
 

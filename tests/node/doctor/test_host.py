@@ -9,16 +9,16 @@ import pytest
 
 from drivers.measure.gpu import FoundGpus, Gpu
 from drivers.sandbox.rlimits import Tier
-from node.device.calibration import Enrolment, Kept
+from node.device.calibration import Calibration, CalibrationFile
 from node.device.probe import Profile, read_gpus
-from node.doctor.host import Check, Signs, State, checks, clock_synchronised, gather
+from node.doctor.host import Check, CheckState, HostFacts, checks, clock_synchronised, gather
 from protocol.values.advert import UnitOffer
 
 H100 = FoundGpus((Gpu("NVIDIA H100"),), "nvml")
 UNIT = UnitOffer(unit="CPU (ONNX)", runtime="onnxruntime 1.31")
-WELL = Signs(
+WELL = HostFacts(
     profile=Profile(device="d", name="lab", units=(UNIT,), sandbox=Tier.FULL),
-    enrolled=Kept(Enrolment(fingerprint="0" * 64, at=1.0, timer_ns=40)),
+    enrolled=CalibrationFile(Calibration(fingerprint="0" * 64, at=1.0, timer_ns=40)),
     governor="performance",
     others_share=0.01,
     stall_share=0.0,
@@ -30,41 +30,51 @@ WELL = Signs(
 )
 
 
-def with_profile(**changes: object) -> Signs:
+def with_profile(**changes: object) -> HostFacts:
     return replace(WELL, profile=replace(WELL.profile, **changes))  # type: ignore[arg-type]
 
 
-def of(signs: Signs, subject: str) -> list[Check]:
+def of(signs: HostFacts, subject: str) -> list[Check]:
     return [check for check in checks(signs) if check.subject == subject]
 
 
 def test_on_a_device_that_is_well_every_line_is_ok_and_asks_for_nothing() -> None:
-    assert {(check.state, check.todo) for check in checks(WELL)} == {(State.OK, "")}
+    assert {(check.state, check.todo) for check in checks(WELL)} == {(CheckState.OK, "")}
 
 
 @pytest.mark.parametrize(
     ("signs", "subject", "state", "said"),
     [
-        (with_profile(units=()), "units", State.BAD, "none works"),
-        (with_profile(notes=("driver 'torch': no torch",)), "unit", State.NOTE, "no torch"),
-        (with_profile(found=FoundGpus(notes=("NVIDIA driver: mismatch",))), "GPU", State.BAD, "mismatch"),
-        (with_profile(found=H100, gpus=read_gpus(H100)), "GPU", State.NOTE, "no unit runs on it"),
-        (with_profile(found=replace(H100, source="torch")), "GPU", State.NOTE, "NVML does not answer"),
-        (with_profile(sandbox=Tier.NONE, sandbox_notes=("no userns",)), "sandbox", State.NOTE, "no userns"),
-        (replace(WELL, enrolled=Kept(why="not yet")), "enrolment", State.NOTE, "not yet"),
-        (replace(WELL, governor="powersave"), "governor", State.NOTE, "powersave"),
-        (replace(WELL, others_share=0.4), "load", State.NOTE, "others use 40%"),
-        (replace(WELL, stall_share=0.2), "load", State.NOTE, "waiting for a processor 20%"),
-        (replace(WELL, temperature_c=93.0), "heat", State.NOTE, "93 °C"),
-        (replace(WELL, on_battery=True), "power", State.NOTE, "on battery"),
-        (replace(WELL, free_disk=1 << 20), "disk", State.BAD, "1 MiB free"),
-        (replace(WELL, clock_synchronised=False), "clock", State.NOTE, "time server"),
-        (replace(WELL, free_disk=5 << 30), "disk", State.NOTE, "5 GiB free"),
-        (replace(WELL, timer_ns=2000), "timer", State.NOTE, "2000 ns"),
+        (with_profile(units=()), "units", CheckState.BAD, "none works"),
+        (with_profile(notes=("driver 'torch': no torch",)), "unit", CheckState.NOTE, "no torch"),
+        (
+            with_profile(found=FoundGpus(notes=("NVIDIA driver: mismatch",))),
+            "GPU",
+            CheckState.BAD,
+            "mismatch",
+        ),
+        (with_profile(found=H100, gpus=read_gpus(H100)), "GPU", CheckState.NOTE, "no unit runs on it"),
+        (with_profile(found=replace(H100, source="torch")), "GPU", CheckState.NOTE, "NVML does not answer"),
+        (
+            with_profile(sandbox=Tier.NONE, sandbox_notes=("no userns",)),
+            "sandbox",
+            CheckState.NOTE,
+            "no userns",
+        ),
+        (replace(WELL, enrolled=CalibrationFile(why="not yet")), "enrolment", CheckState.NOTE, "not yet"),
+        (replace(WELL, governor="powersave"), "governor", CheckState.NOTE, "powersave"),
+        (replace(WELL, others_share=0.4), "load", CheckState.NOTE, "others use 40%"),
+        (replace(WELL, stall_share=0.2), "load", CheckState.NOTE, "waiting for a processor 20%"),
+        (replace(WELL, temperature_c=93.0), "heat", CheckState.NOTE, "93 °C"),
+        (replace(WELL, on_battery=True), "power", CheckState.NOTE, "on battery"),
+        (replace(WELL, free_disk=1 << 20), "disk", CheckState.BAD, "1 MiB free"),
+        (replace(WELL, clock_synchronised=False), "clock", CheckState.NOTE, "time server"),
+        (replace(WELL, free_disk=5 << 30), "disk", CheckState.NOTE, "5 GiB free"),
+        (replace(WELL, timer_ns=2000), "timer", CheckState.NOTE, "2000 ns"),
     ],
 )
 def test_what_stands_in_the_way_is_told_with_what_to_do(
-    signs: Signs, subject: str, state: State, said: str
+    signs: HostFacts, subject: str, state: CheckState, said: str
 ) -> None:
     worst = [check for check in of(signs, subject) if check.state is state]
     assert any(said in check.what for check in worst)
@@ -102,7 +112,7 @@ def test_what_a_system_does_not_tell_is_said_and_never_taken_for_well() -> None:
         clock_synchronised=None,
     )
     assert "does not tell" in of(silent, "load")[0].what
-    assert of(silent, "load")[0].state is State.NOTE
+    assert of(silent, "load")[0].state is CheckState.NOTE
     assert "no sensor" in of(silent, "heat")[0].what
     assert "not known" in of(silent, "disk")[0].what
     assert "does not tell" in of(silent, "clock")[0].what

@@ -11,18 +11,18 @@ import trio
 
 from gate.service import run_gate
 from gate.settings import GateSettings
-from node.doctor.host import Check, State
-from node.doctor.network import GateSign, NetSigns, look, net_checks, pool_checks, usable_gates
+from node.doctor.host import Check, CheckState
+from node.doctor.network import GateFacts, NetworkFacts, look, net_checks, pool_checks, usable_gates
 from protocol.words import Role
 from swarm.base.home import Home
 from swarm.net.identity import Identity
-from swarm.pools.membership import Joined
+from swarm.pools.membership import Membership
 from swarm.reach.reachability import Reach
 
-GOOD = GateSign("192.0.2.7:4101", ms=12.0, observed="8.8.4.4", ahead_s=0.1, place=True, relayed_ms=41.0)
-DEAD = GateSign("192.0.2.8:4101", why="no answer")
-TAKEN = GateSign("192.0.2.9:4101", why="no way", expected="12D3ExpecteD", other="12D3FoundNow")
-DIRECT = NetSigns(
+GOOD = GateFacts("192.0.2.7:4101", ms=12.0, observed="8.8.4.4", ahead_s=0.1, place=True, relayed_ms=41.0)
+DEAD = GateFacts("192.0.2.8:4101", why="no answer")
+TAKEN = GateFacts("192.0.2.9:4101", why="no way", expected="12D3ExpecteD", other="12D3FoundNow")
+DIRECT = NetworkFacts(
     gates=(GOOD,),
     reach=Reach.DIRECT,
     reached=("/ip4/8.8.4.4/tcp/4102",),
@@ -36,12 +36,12 @@ DIRECT = NetSigns(
 BEHIND = replace(DIRECT, reach=Reach.BEHIND, reached=())
 
 
-def of(signs: NetSigns, subject: str) -> list[Check]:
+def of(signs: NetworkFacts, subject: str) -> list[Check]:
     return [check for check in net_checks(signs) if check.subject == subject]
 
 
 def test_a_device_that_can_be_dialled_has_nothing_to_do() -> None:
-    assert {(check.state, check.todo) for check in net_checks(DIRECT)} == {(State.OK, "")}
+    assert {(check.state, check.todo) for check in net_checks(DIRECT)} == {(CheckState.OK, "")}
     (reach,) = of(DIRECT, "reach")
     assert "/ip4/8.8.4.4/tcp/4102" in reach.what
     (gate,) = of(DIRECT, "gate")
@@ -52,7 +52,7 @@ def test_a_device_that_can_be_dialled_has_nothing_to_do() -> None:
 
 def test_a_device_behind_a_router_is_told_by_which_gate_it_is_reached_and_what_to_type() -> None:
     (reach,) = of(BEHIND, "reach")
-    assert reach.state is State.NOTE
+    assert reach.state is CheckState.NOTE
     assert "reached through gate 192.0.2.7:4101 in 41 ms" in reach.what
     assert "send TCP port 4102 to 192.168.1.7" in reach.todo
     assert "--upnp" in reach.todo
@@ -71,55 +71,65 @@ def test_a_device_without_a_router_in_between_has_a_firewall_to_open() -> None:
 def test_a_device_that_nobody_can_reach_at_all_is_bad_with_each_gates_reason() -> None:
     full = replace(GOOD, place=False, no_place="all places are taken", relayed_ms=None)
     (reach,) = of(replace(BEHIND, gates=(full,)), "reach")
-    assert reach.state is State.BAD
+    assert reach.state is CheckState.BAD
     assert "192.0.2.7:4101: all places are taken" in reach.what
 
 
 @pytest.mark.parametrize(
     ("signs", "subject", "state", "said"),
     [
-        (NetSigns(neighbours=0), "gates", State.NOTE, "none is known"),
-        (NetSigns(neighbours=0), "LAN", State.OK, "no neighbour"),
-        (NetSigns(), "LAN", State.OK, "not looked for"),
-        (NetSigns(trouble="port 4102 is taken"), "network", State.NOTE, "port 4102 is taken"),
-        (replace(DIRECT, gates=(GOOD, DEAD)), "gate", State.NOTE, "192.0.2.8:4101 does not answer"),
-        (replace(DIRECT, gates=(DEAD,)), "gate", State.BAD, "192.0.2.8:4101 does not answer"),
-        (replace(DIRECT, gates=(DEAD,), connected=False), "network", State.BAD, "no address but loopback"),
+        (NetworkFacts(neighbours=0), "gates", CheckState.NOTE, "none is known"),
+        (NetworkFacts(neighbours=0), "LAN", CheckState.OK, "no neighbour"),
+        (NetworkFacts(), "LAN", CheckState.OK, "not looked for"),
+        (NetworkFacts(trouble="port 4102 is taken"), "network", CheckState.NOTE, "port 4102 is taken"),
+        (replace(DIRECT, gates=(GOOD, DEAD)), "gate", CheckState.NOTE, "192.0.2.8:4101 does not answer"),
+        (replace(DIRECT, gates=(DEAD,)), "gate", CheckState.BAD, "192.0.2.8:4101 does not answer"),
+        (
+            replace(DIRECT, gates=(DEAD,), connected=False),
+            "network",
+            CheckState.BAD,
+            "no address but loopback",
+        ),
         (
             replace(DIRECT, gates=(GOOD, TAKEN)),
             "gate",
-            State.NOTE,
+            CheckState.NOTE,
             "is another gate: expected …ExpecteD, found …FoundNow",
         ),
-        (replace(DIRECT, far=False), "reach", State.OK, "on this LAN"),
-        (replace(DIRECT, reach=Reach.UNKNOWN), "reach", State.NOTE, "not known"),
-        (replace(DIRECT, gates=(replace(GOOD, dials_back=False),)), "gate", State.OK, "does not tell"),
-        (replace(DIRECT, gates=(replace(GOOD, ahead_s=7.0),)), "clock", State.NOTE, "7 s behind the gates'"),
+        (replace(DIRECT, far=False), "reach", CheckState.OK, "on this LAN"),
+        (replace(DIRECT, reach=Reach.UNKNOWN), "reach", CheckState.NOTE, "not known"),
+        (replace(DIRECT, gates=(replace(GOOD, dials_back=False),)), "gate", CheckState.OK, "does not tell"),
+        (
+            replace(DIRECT, gates=(replace(GOOD, ahead_s=7.0),)),
+            "clock",
+            CheckState.NOTE,
+            "7 s behind the gates'",
+        ),
         (
             replace(DIRECT, gates=(replace(GOOD, ahead_s=-90.0),)),
             "clock",
-            State.NOTE,
+            CheckState.NOTE,
             "90 s ahead of the gates'",
         ),
-        (replace(DIRECT, gates=(replace(GOOD, ahead_s=4.9),)), "clock", State.OK, "within 5 s"),
+        (replace(DIRECT, gates=(replace(GOOD, ahead_s=4.9),)), "clock", CheckState.OK, "within 5 s"),
         (
             replace(DIRECT, worker="can be dialled from outside"),
             "worker",
-            State.OK,
+            CheckState.OK,
             "that runs here can be dialled",
         ),
     ],
 )
-def test_each_finding_has_its_line(signs: NetSigns, subject: str, state: State, said: str) -> None:
+def test_each_finding_has_its_line(signs: NetworkFacts, subject: str, state: CheckState, said: str) -> None:
     assert any(check.state is state and said in check.what for check in of(signs, subject))
 
 
 def test_one_gate_whose_clock_is_wrong_does_not_make_ours_wrong() -> None:
     signs = replace(DIRECT, gates=(GOOD, replace(GOOD, ahead_s=3600.0), GOOD))
-    assert of(signs, "clock")[0].state is State.OK
+    assert of(signs, "clock")[0].state is CheckState.OK
 
 
-HELD = Joined(
+HELD = Membership(
     pool=Identity.from_seed("pool").peer_id, name="lab", role=Role.WORKER, credential=b"c", until=2000
 )
 FRESH = HELD.model_copy(update={"credential": None, "ticket": b"t"})
@@ -128,15 +138,17 @@ FRESH = HELD.model_copy(update={"credential": None, "ticket": b"t"})
 @pytest.mark.parametrize(
     ("joined", "state", "said", "todo"),
     [
-        (HELD, State.OK, "lab let this device in", ""),
-        (FRESH, State.NOTE, "has not let this device in yet", "sark-node join --leave-pool lab"),
-        (FRESH.model_copy(update={"spent": True}), State.NOTE, "used up", "sark-node join TICKET"),
-        (FRESH.model_copy(update={"until": 900}), State.NOTE, "is over", "sark-node join TICKET"),
-        (HELD.model_copy(update={"until": 900}), State.NOTE, "is over", "sark-node join TICKET"),
+        (HELD, CheckState.OK, "lab let this device in", ""),
+        (FRESH, CheckState.NOTE, "has not let this device in yet", "sark-node join --leave-pool lab"),
+        (FRESH.model_copy(update={"spent": True}), CheckState.NOTE, "used up", "sark-node join TICKET"),
+        (FRESH.model_copy(update={"until": 900}), CheckState.NOTE, "is over", "sark-node join TICKET"),
+        (HELD.model_copy(update={"until": 900}), CheckState.NOTE, "is over", "sark-node join TICKET"),
     ],
     ids=["in", "waits", "refused", "late", "ended"],
 )
-def test_whether_its_pools_let_it_in_is_told(joined: Joined, state: State, said: str, todo: str) -> None:
+def test_whether_its_pools_let_it_in_is_told(
+    joined: Membership, state: CheckState, said: str, todo: str
+) -> None:
     (check,) = pool_checks([joined], 1000.0)
     assert check.state is state
     assert said in check.what

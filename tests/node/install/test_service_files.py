@@ -32,7 +32,7 @@ from node.install.install import (
 from node.install.restart_loop import AGAIN_S
 from node.install.restart_loop import again as again_of
 from node.install.restart_loop import main as main_of
-from node.install.service_files import STILL_THERE, Setting, System, name_for, service_for
+from node.install.service_files import STILL_THERE, ServiceManager, Setting, name_for, service_for
 from protocol.errors import ResourceError
 from swarm.base.home import Home
 from swarm.net.identity import lock_folder
@@ -41,7 +41,7 @@ COMMAND = (sys.executable, "-P", "-m", "sark", "join", "--name", 'lab "3" at 50 
 TASK = "{http://schemas.microsoft.com/windows/2004/02/mit/task}"
 
 
-def setting(folder: Path, system: System = System.SYSTEMD, *, root: bool = False) -> Setting:
+def setting(folder: Path, system: ServiceManager = ServiceManager.SYSTEMD, *, root: bool = False) -> Setting:
     return Setting(
         system=system,
         root=root,
@@ -135,7 +135,7 @@ def test_systemd_itself_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("root", [False, True])
 def test_the_property_list_of_launchd_runs_the_very_command(tmp_path: Path, root: bool) -> None:
-    made = service_for(setting(tmp_path, System.LAUNCHD, root=root), COMMAND)
+    made = service_for(setting(tmp_path, ServiceManager.LAUNCHD, root=root), COMMAND)
     told = plistlib.loads(made.text.encode())
     assert told["ProgramArguments"] == list(COMMAND)
     assert told["EnvironmentVariables"]["XDG_DATA_HOME"] == '/data "x" 50 % of $y'
@@ -151,7 +151,9 @@ def test_the_property_list_of_launchd_runs_the_very_command(tmp_path: Path, root
 @pytest.mark.parametrize("root", [False, True])
 def test_the_task_of_windows_runs_the_command_at_the_usual_priority(tmp_path: Path, root: bool) -> None:
     command = ("C:\\Program Files\\python.exe", "-m", "sark", "--label", "site=lab & <more>", "C:\\dir\\")
-    made = service_for(replace(setting(tmp_path, System.WINDOWS, root=root), user="LAB\\ann"), command)
+    made = service_for(
+        replace(setting(tmp_path, ServiceManager.WINDOWS, root=root), user="LAB\\ann"), command
+    )
     task = ElementTree.fromstring(made.text.partition("\n")[2])  # noqa: S314  (our own text)
 
     def text(*way: str) -> str:
@@ -173,20 +175,22 @@ def test_the_task_of_windows_runs_the_command_at_the_usual_priority(tmp_path: Pa
 @pytest.mark.parametrize("word", ["100 %", 'say "x"'])
 def test_what_the_task_scheduler_would_read_otherwise_is_refused(tmp_path: Path, word: str) -> None:
     with pytest.raises(ResourceError, match=r"config\.toml|cannot be said"):
-        service_for(setting(tmp_path, System.WINDOWS), ("python", word))
+        service_for(setting(tmp_path, ServiceManager.WINDOWS), ("python", word))
 
 
-@pytest.mark.parametrize("system", list(System))
+@pytest.mark.parametrize("system", list(ServiceManager))
 @pytest.mark.parametrize("word", ["a\nExecStartPre=/bin/sh", "a\x00b", "\x1b[31m"])
 def test_a_line_break_in_an_argument_adds_no_line_to_the_file(
-    tmp_path: Path, system: System, word: str
+    tmp_path: Path, system: ServiceManager, word: str
 ) -> None:
     with pytest.raises(ResourceError, match="a line break"):
         service_for(setting(tmp_path, system), ("python", word))
 
 
-@pytest.mark.parametrize("system", list(System))
-def test_a_path_that_is_no_text_is_told_before_anything_is_written(tmp_path: Path, system: System) -> None:
+@pytest.mark.parametrize("system", list(ServiceManager))
+def test_a_path_that_is_no_text_is_told_before_anything_is_written(
+    tmp_path: Path, system: ServiceManager
+) -> None:
     with pytest.raises(ResourceError, match="is no text"):
         service_for(setting(tmp_path, system), ("python", os.fsdecode(b"/home/\xff")))
 
@@ -200,8 +204,8 @@ def test_each_home_has_a_service_of_its_own(tmp_path: Path) -> None:
 # -- writing -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("system", list(System))
-def test_install_writes_enables_and_says_where_things_are(tmp_path: Path, system: System) -> None:
+@pytest.mark.parametrize("system", list(ServiceManager))
+def test_install_writes_enables_and_says_where_things_are(tmp_path: Path, system: ServiceManager) -> None:
     here = setting(tmp_path, system)
     command = ("python", "-m", "sark", "join")
     made, run, said = service_for(here, command), Commands(Query=1), []
@@ -226,11 +230,11 @@ def test_install_writes_enables_and_says_where_things_are(tmp_path: Path, system
     assert [path for path in made.path.parent.iterdir() if path.is_file()] == []
 
 
-@pytest.mark.parametrize("system", [System.SYSTEMD, System.LAUNCHD])
+@pytest.mark.parametrize("system", [ServiceManager.SYSTEMD, ServiceManager.LAUNCHD])
 @pytest.mark.parametrize(
     "text", ["[Unit]\nDescription=another\n", "", "written by sark-node for /else/data;"]
 )
-def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path, system: System, text: str) -> None:
+def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path, system: ServiceManager, text: str) -> None:
     here, run = setting(tmp_path, system), Commands()
     path = service_for(here, ("python",)).path
     path.parent.mkdir(parents=True)
@@ -245,7 +249,7 @@ def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path, system: System, t
 def test_a_task_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     run = Commands()
     with pytest.raises(ResourceError, match="a task sark-node already"):
-        install(setting(tmp_path, System.WINDOWS), ("python",), run, print)
+        install(setting(tmp_path, ServiceManager.WINDOWS), ("python",), run, print)
     assert len(run.asked) == 1
 
 
@@ -271,7 +275,7 @@ def test_launchd_is_asked_again_while_the_job_of_before_is_still_there(
         return (5, "Bootstrap failed: 5: Input/output error") if 0 < len(asked) <= busy else (0, "")
 
     waited: list[float] = []
-    here = setting(tmp_path, System.LAUNCHD)
+    here = setting(tmp_path, ServiceManager.LAUNCHD)
     assert install(here, ("python",), run, lambda line: None, pause=waited.append) is well
     assert len(waited) == len(asked) - 1 == (3 if well else STILL_THERE - 1)
 
@@ -303,8 +307,8 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
 def test_what_this_system_is_and_who_asks_is_found_out(tmp_path: Path) -> None:
     home = Home.at(tmp_path)
     linux = setting_here(home, None, {}, platform="linux", root=False)
-    assert (linux.system, linux.home, linux.data) == (System.SYSTEMD, None, home.data)
-    assert setting_here(home, tmp_path, {}, platform="darwin").system is System.LAUNCHD
+    assert (linux.system, linux.home, linux.data) == (ServiceManager.SYSTEMD, None, home.data)
+    assert setting_here(home, tmp_path, {}, platform="darwin").system is ServiceManager.LAUNCHD
     assert linux.environment == ()
     moved = setting_here(home, tmp_path, {"XDG_CONFIG_HOME": "/x"}, platform="linux", root=False)
     assert moved.environment == (), "its home was named"

@@ -14,7 +14,7 @@ from drivers.launch.launch import Launch, Zygote
 from protocol.messages.work import Granted, Result
 from protocol.values.record import Record
 from protocol.values.task import Measure
-from protocol.words import Outcome
+from protocol.words import RunOutcome
 from scheduler.campaign.load import parse_campaign
 from scheduler.models.describe import describe_models
 from scheduler.models.spool import spool
@@ -61,7 +61,7 @@ async def test_a_graph_with_external_weights_is_sent_as_its_folder_and_really_ru
             while not world.ann.count(Result):
                 await trio.sleep(0.01)
         record: Record = await world.ann.record()
-    assert (record.outcome, record.detail) == (Outcome.COMPLETE, "")
+    assert (record.outcome, record.detail) == (RunOutcome.COMPLETE, "")
     assert record.model_sha256 == model.sha256
     assert record.ran is not None
     assert dict(record.ran.shapes) == {"x": (3, 64)}

@@ -11,7 +11,7 @@ from node.run.local import LocalDevice
 from protocol.errors import CampaignError, ResourceError
 from protocol.values.record import read_record, record_message
 from protocol.values.task import Measure
-from protocol.words import Outcome, Phase, Reason
+from protocol.words import Phase, Reason, RunOutcome
 from swarm.base.home import Home
 from swarm.net.identity import verify
 
@@ -37,10 +37,10 @@ def test_a_model_is_measured_and_a_broken_one_told_under_this_devices_key(tmp_pa
     assert "SARK_API=" in served.value.hint, "whose server it is says the owner"
     record = read_record(measured.signed.body)
     assert verify(record.worker, record_message(measured.signed.body), measured.signed.signature)
-    assert record.outcome is Outcome.COMPLETE
+    assert record.outcome is RunOutcome.COMPLETE
     assert len(record.timings) == 2
     assert {Phase.LOAD, Phase.RUN} <= set(told)
     assert (record.task_sha256, record.model_sha256) == (record.task_sha256, measured.task.model.sha256)
     broken = read_record(failed.signed.body)
-    assert (broken.outcome, broken.reason) == (Outcome.FAILED, Reason.BROKEN_MODEL)
+    assert (broken.outcome, broken.reason) == (RunOutcome.FAILED, Reason.BROKEN_MODEL)
     assert not (tmp_path / "home" / "cache" / "models").exists(), "a user's own file is not copied"

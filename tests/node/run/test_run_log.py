@@ -5,7 +5,7 @@ from __future__ import annotations
 from node.run import run_log
 from protocol.values.record import Record
 from protocol.values.task import Model, Task
-from protocol.words import Outcome, Reason
+from protocol.words import Reason, RunOutcome
 
 
 def test_a_model_with_a_strange_name_cannot_write_on_the_owners_terminal() -> None:
@@ -15,8 +15,8 @@ def test_a_model_with_a_strange_name_cannot_write_on_the_owners_terminal() -> No
 
 
 def test_the_end_says_how_long_it_took_or_why_it_failed() -> None:
-    done = Record.model_construct(task="c-1/3", outcome=Outcome.COMPLETE)
+    done = Record.model_construct(task="c-1/3", outcome=RunOutcome.COMPLETE)
     assert run_log.ended(done, 3.21) == "c-1/3: done in 3.2 s"
     reason = next(iter(Reason))
-    lost = Record.model_construct(task="c-1/3", outcome=Outcome.FAILED, reason=reason, detail="a\nb")
+    lost = Record.model_construct(task="c-1/3", outcome=RunOutcome.FAILED, reason=reason, detail="a\nb")
     assert run_log.ended(lost, 1.0) == rf"c-1/3: failed: {reason} (a\nb)"

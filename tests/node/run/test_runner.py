@@ -14,21 +14,21 @@ import pytest
 import trio
 
 from drivers.contract.base import (
-    Block,
     Cancelled,
-    Checked,
+    CheckReport,
     Crashed,
-    Described,
     DriverError,
     Event,
     HostState,
     Limits,
-    Loaded,
     LoadKind,
-    Measured,
+    LoadReport,
+    MeasureReport,
+    ModelDescription,
     OutOfMemory,
     Phase,
-    Progressed,
+    ProgressReport,
+    SampleBlock,
     TimedOut,
     Unfit,
     WorkOrder,
@@ -36,15 +36,15 @@ from drivers.contract.base import (
 )
 from drivers.launch.launch import Launch, Zygote, start_zygote
 from node.device.lock import DeviceLock
-from node.run.record_builder import Job, Observed, Throttle, end_of
-from node.run.runner import Bench, Stop, limits, run, work_order
+from node.run.record_builder import RecordJob, RunObservations, Throttle, end_of
+from node.run.runner import RunBench, StopRun, limits, run, work_order
 from node.store.cache import ModelCache, Source
 from protocol import words
 from protocol.values.lease import Fence
 from protocol.values.record import (
     BLOCK_FIELDS,
     DeviceFacts,
-    Host,
+    HostLoad,
     Record,
     read_record,
     record_body,
@@ -52,7 +52,7 @@ from protocol.values.record import (
 )
 from protocol.values.requirement import Requirement
 from protocol.values.task import Measure, Model, Task, Timeouts
-from protocol.words import Outcome, Reason
+from protocol.words import Reason, RunOutcome
 
 WORKER = "12D3KooWAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAn"
 CPU = "CPU (ONNX)"
@@ -73,8 +73,8 @@ def task(content: bytes = CONTENT, **changes: Any) -> Task:
     return Task(**(fields | changes))
 
 
-def job(what: Task) -> Job:
-    return Job("w-1.1", Fence(incarnation=1, number=1), 1, what, "0" * 64, waited_s=2.0)
+def job(what: Task) -> RecordJob:
+    return RecordJob("w-1.1", Fence(incarnation=1, number=1), 1, what, "0" * 64, waited_s=2.0)
 
 
 def source_of(content: bytes) -> Source:
@@ -108,18 +108,18 @@ class Told:
         self._killed.set()
 
 
-def described(unit: str = CPU, *providers: str) -> Described:
-    return Described(
+def described(unit: str = CPU, *providers: str) -> ModelDescription:
+    return ModelDescription(
         unit, "onnx", "onnxruntime 1", providers or ("CPUExecutionProvider",), 2, {"x": (1,)}, {"x": "f"}, 0
     )
 
 
-MEASURED = Measured((3, 1, 2), (9,), 0.1, 0.2, 300, 40, 1)
-CHECKED = Checked(True, "0" * 64, 1e-6, 1e-4)
-LOADED = Loaded(5, 100, 200)
+MEASURED = MeasureReport((3, 1, 2), (9,), 0.1, 0.2, 300, 40, 1)
+CHECKED = CheckReport(True, "0" * 64, 1e-6, 1e-4)
+LOADED = LoadReport(5, 100, 200)
 
 
-def bench(folder: Path, launch: Any, content: bytes = CONTENT, **changes: Any) -> Bench:
+def bench(folder: Path, launch: Any, content: bytes = CONTENT, **changes: Any) -> RunBench:
     fields: dict[str, Any] = {
         "worker": WORKER,
         "facts": lambda: DeviceFacts(device="d-1", name="lab"),
@@ -129,12 +129,12 @@ def bench(folder: Path, launch: Any, content: bytes = CONTENT, **changes: Any) -
         "launch": launch,
         "memory_cap": 2 * 1024**3,
     }
-    return Bench(**(fields | changes))
+    return RunBench(**(fields | changes))
 
 
 async def record_of(folder: Path, launch: Told, what: Task | None = None) -> Record:
     made = await run(
-        job(what or task()), bench(folder, lambda order, limits: launch), Stop(), lambda *told: None
+        job(what or task()), bench(folder, lambda order, limits: launch), StopRun(), lambda *told: None
     )
     assert read_record(record_body(made)) == made, "what is recorded can be sent"
     return made
@@ -152,8 +152,10 @@ def test_limits_are_the_tasks_and_never_more_than_the_device_gives() -> None:
 
 
 async def test_a_run_is_recorded_raw(tmp_path: Path) -> None:
-    record = await record_of(tmp_path, Told(Progressed(Phase.LOAD), LOADED, described(), MEASURED, CHECKED))
-    assert record.outcome is Outcome.COMPLETE
+    record = await record_of(
+        tmp_path, Told(ProgressReport(Phase.LOAD), LOADED, described(), MEASURED, CHECKED)
+    )
+    assert record.outcome is RunOutcome.COMPLETE
     assert record.timings
     assert unpack_samples(record.timings[0].samples) == (3, 1, 2)
     assert (record.timings[0].baseline, record.timings[0].peak, record.timings[0].switches) == (100, 300, 1)
@@ -181,13 +183,13 @@ async def test_a_drivers_error_becomes_a_reason(
     tmp_path: Path, error: DriverError, reason: Reason, permanent: bool
 ) -> None:
     record = await record_of(tmp_path, Told(LOADED, then=error))
-    assert (record.outcome, record.reason, record.permanent) == (Outcome.FAILED, reason, permanent)
+    assert (record.outcome, record.reason, record.permanent) == (RunOutcome.FAILED, reason, permanent)
     assert record.detail == str(error)
     assert len(record.loads) == 1
 
 
 def test_a_cancelled_launch_is_no_failure() -> None:
-    assert end_of(Cancelled("x")).outcome is Outcome.CANCELLED
+    assert end_of(Cancelled("x")).outcome is RunOutcome.CANCELLED
 
 
 @pytest.mark.parametrize(
@@ -198,16 +200,16 @@ def test_a_cancelled_launch_is_no_failure() -> None:
     ],
 )
 async def test_a_unit_that_did_not_run_the_model_is_failed_whatever_the_driver_says(
-    tmp_path: Path, told: Described, reason: Reason
+    tmp_path: Path, told: ModelDescription, reason: Reason
 ) -> None:
     record = await record_of(tmp_path, Told(LOADED, told, MEASURED, CHECKED))
-    assert (record.outcome, record.reason, record.permanent) == (Outcome.FAILED, reason, False)
+    assert (record.outcome, record.reason, record.permanent) == (RunOutcome.FAILED, reason, False)
     assert "asked for CPU (ONNX)" in record.detail
 
 
 async def test_outputs_that_disagree_are_failed(tmp_path: Path) -> None:
     record = await record_of(
-        tmp_path, Told(LOADED, described(), MEASURED, Checked(False, "", float("nan"), None, "NaN"))
+        tmp_path, Told(LOADED, described(), MEASURED, CheckReport(False, "", float("nan"), None, "NaN"))
     )
     assert (record.reason, record.permanent, record.detail) == (Reason.CHECK_FAILED, False, "NaN")
     assert record.ran is not None
@@ -217,7 +219,7 @@ async def test_outputs_that_disagree_are_failed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "told",
     [
-        (Loaded(2**60, 1, 2), described(), MEASURED, CHECKED),
+        (LoadReport(2**60, 1, 2), described(), MEASURED, CHECKED),
         (LOADED, replace(described(), threads=2**20), MEASURED, CHECKED),
         (LOADED, replace(described(), notes=("\ud800",)), MEASURED, CHECKED),
         (LOADED, described(), replace(MEASURED, cpu_s=1e9), CHECKED),
@@ -228,7 +230,7 @@ async def test_what_no_record_can_hold_fails_the_run_and_not_the_node(
     tmp_path: Path, told: tuple[Event, ...]
 ) -> None:
     record = await record_of(tmp_path, Told(*told))
-    assert (record.outcome, record.reason) == (Outcome.FAILED, Reason.CRASHED)
+    assert (record.outcome, record.reason) == (RunOutcome.FAILED, Reason.CRASHED)
     assert "no record can hold" in record.detail
     assert {stage.stage for stage in record.stages} >= {"queue", "fetch"}
 
@@ -236,7 +238,7 @@ async def test_what_no_record_can_hold_fails_the_run_and_not_the_node(
 async def test_shapes_without_number_leave_the_record_readable(tmp_path: Path) -> None:
     many = replace(described(), shapes={f"x{n}": (1,) * 64 for n in range(4096)})
     record = await record_of(tmp_path, Told(LOADED, many, MEASURED, CHECKED))
-    assert record.outcome is Outcome.COMPLETE
+    assert record.outcome is RunOutcome.COMPLETE
 
 
 async def test_a_launch_that_ends_without_a_measurement_is_failed(tmp_path: Path) -> None:
@@ -246,12 +248,12 @@ async def test_a_launch_that_ends_without_a_measurement_is_failed(tmp_path: Path
 async def test_a_device_whose_disk_is_full_fails_the_run_and_not_the_node(tmp_path: Path) -> None:
     full: Any = OSError(28, "No space left on device")
     record = await record_of(tmp_path, Told(LOADED, then=full))
-    assert (record.outcome, record.reason, record.permanent) == (Outcome.FAILED, Reason.CRASHED, False)
+    assert (record.outcome, record.reason, record.permanent) == (RunOutcome.FAILED, Reason.CRASHED, False)
     assert "No space left" in record.detail
 
 
 async def test_a_stop_returns_when_the_launch_is_dead(tmp_path: Path) -> None:
-    launch, stop = Told(LOADED, hangs=True), Stop()
+    launch, stop = Told(LOADED, hangs=True), StopRun()
 
     async def stop_it() -> None:
         await trio.to_thread.run_sync(launch.started.wait)
@@ -264,11 +266,11 @@ async def test_a_stop_returns_when_the_launch_is_dead(tmp_path: Path) -> None:
             job(task()), bench(tmp_path, lambda order, limits: launch), stop, lambda *told: None
         )
     assert launch.dead
-    assert (record.outcome, record.reason) == (Outcome.CANCELLED, Reason.PREEMPTED)
+    assert (record.outcome, record.reason) == (RunOutcome.CANCELLED, Reason.PREEMPTED)
 
 
 async def test_a_stop_while_another_node_has_the_device_waits_for_nothing(tmp_path: Path) -> None:
-    launch, stop = Told(), Stop()
+    launch, stop = Told(), StopRun()
     made = bench(tmp_path, lambda order, limits: launch)
     with trio.fail_after(5):
         async with made.lock.hold(), trio.open_nursery() as nursery:
@@ -279,7 +281,7 @@ async def test_a_stop_while_another_node_has_the_device_waits_for_nothing(tmp_pa
 
             nursery.start_soon(stop_it)
             record = await run(job(task()), made, stop, lambda *told: None)
-    assert record.outcome is Outcome.CANCELLED
+    assert record.outcome is RunOutcome.CANCELLED
     assert not launch.started.is_set()
 
 
@@ -290,7 +292,7 @@ async def test_while_one_run_is_measured_no_other_of_the_worker_is_fetched_and_i
     launches, fetched = [first, second], []
     phases: list[words.Phase] = []
 
-    def source(what: Job) -> Source:
+    def source(what: RecordJob) -> Source:
         async def get(offset: int, sink: Any, progress: Any) -> None:
             fetched.append(what.task.task)
             sink(bytearray(CONTENT if what.task.task == "c-1/1" else b"another"))
@@ -298,13 +300,17 @@ async def test_while_one_run_is_measured_no_other_of_the_worker_is_fetched_and_i
         return get
 
     made = bench(tmp_path, lambda order, limits: launches.pop(0), source=source)
-    stop = Stop()
+    stop = StopRun()
     with trio.fail_after(5):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(run, job(task()), made, stop, lambda *told: None)
             await trio.to_thread.run_sync(first.started.wait)
             nursery.start_soon(
-                run, job(task(b"another", task="c-1/2")), made, Stop(), lambda *told: phases.append(told[0])
+                run,
+                job(task(b"another", task="c-1/2")),
+                made,
+                StopRun(),
+                lambda *told: phases.append(told[0]),
             )
             await trio.testing.wait_all_tasks_blocked(0.05)
             assert fetched == ["c-1/1"]
@@ -319,14 +325,14 @@ async def test_a_measurement_is_a_timed_window_to_the_end_of_its_launch_and_betw
     windows: list[bool] = []
     seen: list[str] = []
     first = (
-        Progressed(Phase.PREPARE),
-        Progressed(Phase.LOAD),
+        ProgressReport(Phase.PREPARE),
+        ProgressReport(Phase.LOAD),
         LOADED,
-        Progressed(Phase.WARM_UP, 5),
-        Progressed(Phase.RUN, 0, 3),
+        ProgressReport(Phase.WARM_UP, 5),
+        ProgressReport(Phase.RUN, 0, 3),
         described(),
         MEASURED,
-        Progressed(Phase.CHECK),
+        ProgressReport(Phase.CHECK),
         CHECKED,
     )
     again = (*first[:5], MEASURED)
@@ -334,17 +340,17 @@ async def test_a_measurement_is_a_timed_window_to_the_end_of_its_launch_and_betw
     record = await run(
         job(task()),
         bench(tmp_path, lambda order, limits: launch),
-        Stop(),
+        StopRun(),
         lambda *told: seen.append(str(told[0])),
         windows.append,
     )
-    assert record.outcome is Outcome.COMPLETE
+    assert record.outcome is RunOutcome.COMPLETE
     # of each launch: its load, then its inferences and whatever comes after them
     assert windows == [True, False] * 5 + [True]
 
 
 async def test_each_launch_is_recorded_to_the_number(tmp_path: Path) -> None:
-    one = Measured(
+    one = MeasureReport(
         samples_ns=(10, 12, 11),
         warmup_ns=(99, 20),
         cpu_s=0.5,
@@ -353,7 +359,7 @@ async def test_each_launch_is_recorded_to_the_number(tmp_path: Path) -> None:
         timer_overhead_ns=40,
         involuntary_switches=3,
         began_ns=5_000_000_000,
-        blocks=(Block(2, 22, 44, 0, 1), Block(1, 11, 22, None, None)),
+        blocks=(SampleBlock(2, 22, 44, 0, 1), SampleBlock(1, 11, 22, None, None)),
         host=HostState(0.25, 0.0, 2400.0, 0, 55.5, False),
     )
     other = replace(
@@ -369,14 +375,14 @@ async def test_each_launch_is_recorded_to_the_number(tmp_path: Path) -> None:
     record = await record_of(
         tmp_path,
         Told(
-            Loaded(50, 100, 200, LoadKind.COLD),
+            LoadReport(50, 100, 200, LoadKind.COLD),
             described(),
             one,
             CHECKED,
-            Loaded(5, 300, 350, LoadKind.WARM),
-            Loaded(40, 110, 210),
+            LoadReport(5, 300, 350, LoadKind.WARM),
+            LoadReport(40, 110, 210),
             other,
-            Loaded(41, None, None),
+            LoadReport(41, None, None),
         ),
     )
     assert [(load.ns, load.kind, load.baseline, load.peak) for load in record.loads] == [
@@ -393,7 +399,7 @@ async def test_each_launch_is_recorded_to_the_number(tmp_path: Path) -> None:
     assert (first.per_sample, second.per_sample, second.switches) == (1, 8, None)
     assert first.blocks is not None
     assert unpack_samples(first.blocks) == (2, 22, 44, 1, 2, 1, 11, 22, 0, 0)
-    assert first.host == Host(
+    assert first.host == HostLoad(
         others=0.25, steal=0.0, clock_mhz=2400.0, throttles=0, temperature_c=55.5, on_battery=False
     )
     assert (second.blocks, second.host) == (None, None)
@@ -413,18 +419,20 @@ async def test_launches_before_one_that_dies_stay_in_the_record(tmp_path: Path) 
             then=Crashed("killed by SIGSEGV"),
         ),
     )
-    assert (record.outcome, record.reason) == (Outcome.FAILED, Reason.CRASHED)
+    assert (record.outcome, record.reason) == (RunOutcome.FAILED, Reason.CRASHED)
     assert [unpack_samples(timing.samples) for timing in record.timings] == [(3, 1, 2)] * 2
     assert len(record.loads) == 3
 
 
 async def test_post_run_steps_are_told_as_clean_up_and_have_a_stage_of_their_own(tmp_path: Path) -> None:
     told: list[words.Phase] = []
-    launch = Told(LOADED, described(), MEASURED, Progressed(Phase.CHECK), CHECKED, Progressed(Phase.CLEANUP))
+    launch = Told(
+        LOADED, described(), MEASURED, ProgressReport(Phase.CHECK), CHECKED, ProgressReport(Phase.CLEANUP)
+    )
     record = await run(
         job(task()),
         bench(tmp_path, lambda order, limits: launch),
-        Stop(),
+        StopRun(),
         lambda phase, *rest: told.append(phase),
     )
     assert told[-1] is words.Phase.CLEANUP
@@ -439,12 +447,12 @@ async def test_a_launch_is_told_what_its_units_enrolment_found(tmp_path: Path) -
         return Told(then=Unfit("enough"))
 
     made = bench(tmp_path, launch, warmup_floor={CPU: 37}.__getitem__)
-    await run(job(task()), made, Stop(), lambda *told: None)
+    await run(job(task()), made, StopRun(), lambda *told: None)
     assert orders[0].warmup_floor == 37
 
 
 async def test_a_run_that_gives_way_is_recorded_as_cancelled_because_it_was_preempted(tmp_path: Path) -> None:
-    launch, stop = Told(LOADED, hangs=True), Stop()
+    launch, stop = Told(LOADED, hangs=True), StopRun()
     records: list[Record] = []
 
     async def go() -> None:
@@ -457,7 +465,7 @@ async def test_a_run_that_gives_way_is_recorded_as_cancelled_because_it_was_pree
             await trio.to_thread.run_sync(launch.started.wait)
             stop.now(Reason.PREEMPTED)
     assert launch.dead
-    assert (records[0].outcome, records[0].reason) == (Outcome.CANCELLED, Reason.PREEMPTED)
+    assert (records[0].outcome, records[0].reason) == (RunOutcome.CANCELLED, Reason.PREEMPTED)
 
 
 async def test_a_wait_for_another_nodes_run_is_told_as_a_wait(tmp_path: Path) -> None:
@@ -465,7 +473,7 @@ async def test_a_wait_for_another_nodes_run_is_told_as_a_wait(tmp_path: Path) ->
     made = bench(tmp_path, lambda order, limits: Told(LOADED, described(), MEASURED, CHECKED))
     with trio.fail_after(5):
         async with trio.open_nursery() as nursery, DeviceLock("d-1", tmp_path).hold():
-            nursery.start_soon(run, job(task()), made, Stop(), lambda *told: phases.append(told[0]))
+            nursery.start_soon(run, job(task()), made, StopRun(), lambda *told: phases.append(told[0]))
             while words.Phase.QUEUED not in phases:
                 await trio.sleep(0.001)
             await trio.testing.wait_all_tasks_blocked(0.01)
@@ -479,8 +487,8 @@ async def test_a_fetch_that_takes_too_long_is_failed(tmp_path: Path) -> None:
 
     made = bench(tmp_path, lambda order, limits: Told(), source=lambda what: never)
     what = task(timeouts=Timeouts(fetch_s=0.01))
-    record = await run(job(what), made, Stop(), lambda *told: None)
-    assert (record.outcome, record.reason) == (Outcome.FAILED, Reason.FETCH_FAILED)
+    record = await run(job(what), made, StopRun(), lambda *told: None)
+    assert (record.outcome, record.reason) == (RunOutcome.FAILED, Reason.FETCH_FAILED)
     assert "fetch limit of 0.01 s" in record.detail
 
 
@@ -488,7 +496,7 @@ async def test_nothing_is_measured_before_the_nodes_own_work_is_done(tmp_path: P
     launch, quiet = Told(LOADED, described(), MEASURED, CHECKED), trio.Event()
     made = bench(tmp_path, lambda order, limits: launch, quiet=quiet.wait)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(run, job(task()), made, Stop(), lambda *told: None)
+        nursery.start_soon(run, job(task()), made, StopRun(), lambda *told: None)
         await trio.testing.wait_all_tasks_blocked(0.05)
         assert not launch.started.is_set()
         quiet.set()
@@ -503,7 +511,7 @@ def test_progress_is_thinned_but_the_first_of_a_phase_always_passes() -> None:
 
 
 def test_stages_that_come_again_add_up() -> None:
-    seen = Observed()
+    seen = RunObservations()
     for stage, now in (("load", 0.0), ("run", 1.0), ("load", 3.0), ("", 7.0)):
         seen.enter(stage, now)
     assert seen.stages == {"load": 5.0, "run": 2.0}
@@ -532,13 +540,13 @@ async def real(
     phases: list[words.Phase] = []
     made = bench(folder, lambda order, limits: Launch(order, limits, zygote), content)
     what = task(content, measure=Measure(runs=20, loads=2, warmup=2), **changes)
-    record = await run(job(what), made, Stop(), lambda phase, done, total, median: phases.append(phase))
+    record = await run(job(what), made, StopRun(), lambda phase, done, total, median: phases.append(phase))
     return record, phases
 
 
 async def test_a_real_model_is_measured_in_real_processes(tmp_path: Path, zygote: Zygote) -> None:
     record, phases = await real(tmp_path, zygote, magika())
-    assert record.outcome is Outcome.COMPLETE, record.detail
+    assert record.outcome is RunOutcome.COMPLETE, record.detail
     assert record.timings
     samples = [unpack_samples(timing.samples) for timing in record.timings]
     assert [len(of_launch) for of_launch in samples] == [10, 10]
@@ -562,9 +570,9 @@ async def test_a_real_model_is_measured_in_real_processes(tmp_path: Path, zygote
 
 async def test_a_real_model_that_is_cut_short_is_broken_for_good(tmp_path: Path, zygote: Zygote) -> None:
     record, _ = await real(tmp_path, zygote, magika()[:10_000])
-    assert (record.outcome, record.reason, record.permanent) == (Outcome.FAILED, Reason.BROKEN_MODEL, True)
+    assert (record.outcome, record.reason, record.permanent) == (RunOutcome.FAILED, Reason.BROKEN_MODEL, True)
 
 
 async def test_a_unit_that_is_not_here_is_the_wrong_unit(tmp_path: Path, zygote: Zygote) -> None:
     record, _ = await real(tmp_path, zygote, magika(), unit="DirectML (ONNX)")
-    assert (record.outcome, record.reason, record.permanent) == (Outcome.FAILED, Reason.WRONG_UNIT, False)
+    assert (record.outcome, record.reason, record.permanent) == (RunOutcome.FAILED, Reason.WRONG_UNIT, False)

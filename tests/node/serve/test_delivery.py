@@ -9,8 +9,8 @@ from typing import Any
 
 import trio
 
-from node.serve.delivery import NOTES, Delivery, Links
-from node.store.outbox import Item, Outbox
+from node.serve.delivery import NOTES, Delivery, DeliveryLinks
+from node.store.outbox import Outbox, OutboxItem
 from protocol.errors import Unreachable
 from protocol.messages.work import Accepted, Progress, Ready, Result, Start
 from protocol.values.lease import Fence
@@ -64,12 +64,14 @@ class Post:
         self.folder = folder
         self.outbox = Outbox(folder, lambda: 100.0)
         self.settled: list[str] = []
-        self.links = Links(lambda peer: None, lambda peer: None, lambda link, about: (speaks or {}).get(link))
+        self.links = DeliveryLinks(
+            lambda peer: None, lambda peer: None, lambda link, about: (speaks or {}).get(link)
+        )
         self.delivery = Delivery(self.links, self.outbox, lambda item: self.settled.append(item.task))
 
     async def put(self, number: int, body: bytes) -> Path:
         sha256 = hashlib.sha256(body).hexdigest()
-        item = Item(
+        item = OutboxItem(
             peer=ANN,
             campaign="c-1",
             task=f"c-1/{number}",

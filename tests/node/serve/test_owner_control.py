@@ -15,10 +15,9 @@ from protocol.messages.pool import PoolManifest
 from protocol.messages.work import (
     Action,
     Control,
+    CredentialsReply,
     Denied,
     Granted,
-    Present,
-    Presented,
     Probe,
     Progress,
     Queued,
@@ -28,11 +27,12 @@ from protocol.messages.work import (
     Renewed,
     Result,
     Shape,
-    Standing,
-    Status,
+    ShowCredentials,
+    StatusRequest,
+    WorkerStatus,
 )
 from protocol.values.requirement import Requirement
-from protocol.words import Family, Outcome, Reason, Right, WorkerState
+from protocol.words import ProtocolId, Reason, Right, RunOutcome, WorkerState
 from swarm.net.identity import Identity
 from swarm.net.link import Link
 from swarm.pools.tokens import Grant, issue
@@ -51,8 +51,8 @@ async def until(condition: Any) -> None:
             await trio.sleep(0.001)
 
 
-async def say(link: Link, action: Action, *, now: bool = False, finish: bool = False) -> Standing:
-    return await link.ask(Control(action=action, now=now, finish=finish), Standing)
+async def say(link: Link, action: Action, *, now: bool = False, finish: bool = False) -> WorkerStatus:
+    return await link.ask(Control(action=action, now=now, finish=finish), WorkerStatus)
 
 
 async def test_paused_nothing_new_is_taken_and_what_runs_goes_on(world: Any) -> None:
@@ -79,11 +79,11 @@ async def test_paused_nothing_new_is_taken_and_what_runs_goes_on(world: Any) -> 
         Reason.NOT_SERVING,
         "this worker takes no new work: paused by its owner",
     )
-    pings = Link(await world.ann.network.open(world.network.peer_id, Family.HEALTH), HEALTH)
+    pings = Link(await world.ann.network.open(world.network.peer_id, ProtocolId.HEALTH), HEALTH)
     await world.nursery.start(pings.run)
     assert (await pings.ask(Ping(), Pong)).why == "paused by its owner"
     world.device.go.set()
-    assert (await world.ann.record()).outcome is Outcome.COMPLETE
+    assert (await world.ann.record()).outcome is RunOutcome.COMPLETE
     assert (await say(link, Action.RESUME)).why == ""
     await until(lambda: worker.ledger.condition.state is WorkerState.ACTIVE)
     await link.ask(world.ann.commit(world.ann.task(3), attempt=2), Granted)
@@ -96,7 +96,7 @@ async def test_pause_now_ends_what_runs(world: Any) -> None:
     await world.ann.wait_for(Progress)
     await say(link, Action.PAUSE, now=True)
     record = await world.ann.record()
-    assert (record.outcome, record.reason) == (Outcome.CANCELLED, Reason.NOT_SERVING)
+    assert (record.outcome, record.reason) == (RunOutcome.CANCELLED, Reason.NOT_SERVING)
 
 
 async def test_a_pause_survives_a_restart_and_resume_ends_it_for_good(world: Any) -> None:
@@ -123,7 +123,7 @@ async def test_drain_lets_the_run_end_hands_over_its_result_and_leaves(world: An
     assert (told.why, told.queue) == ("drained by its owner", 0)
     assert not world.parts.leave.is_set()
     world.device.go.set()
-    assert (await world.ann.record()).outcome is Outcome.COMPLETE
+    assert (await world.ann.record()).outcome is RunOutcome.COMPLETE
     with trio.fail_after(5):
         await world.parts.leave.wait()
     await until(lambda: world.board.withdrawn)
@@ -163,7 +163,7 @@ async def test_drain_now_leaves_at_once(world: Any) -> None:
     await link.ask(world.ann.commit(world.ann.task()), Granted)
     await world.ann.wait_for(Progress)
     await say(link, Action.DRAIN, now=True)
-    assert (await world.ann.record()).outcome is Outcome.CANCELLED
+    assert (await world.ann.record()).outcome is RunOutcome.CANCELLED
     await until(lambda: world.board.withdrawn)
 
 
@@ -208,14 +208,14 @@ async def test_the_owner_sees_who_runs_what_and_others_only_their_own(world: Any
     link, other = await world.link(), await world.link(bob)
     await link.ask(world.ann.commit(world.ann.task(1)), Granted)
     await other.ask(bob.commit(bob.task(2), queue=True), Queued)
-    told = await link.ask(Status(), Standing)
+    told = await link.ask(StatusRequest(), WorkerStatus)
     assert [(job.task, job.principal) for job in told.jobs] == [
         ("c-1/1", world.ann.identity.peer_id),
         ("c-1/2", bob.identity.peer_id),
     ]
     assert told.jobs[0].model == "m.onnx"
     assert (told.running, told.queue) == (1, 1)
-    assert [job.task for job in (await other.ask(Status(), Standing)).jobs] == ["c-1/2"]
+    assert [job.task for job in (await other.ask(StatusRequest(), WorkerStatus)).jobs] == ["c-1/2"]
     assert (await other.ask(Control(action=Action.PAUSE), Denied)).reason is Reason.NOT_ALLOWED
 
 
@@ -226,7 +226,7 @@ async def test_a_passing_command_speaks_as_the_owner_by_a_permission_of_a_minute
     assert (await link.ask(Control(action=Action.PAUSE), Denied)).reason is Reason.NOT_ALLOWED
     owner = world.ann.identity
     token = issue(owner, visitor.identity.peer_id, Grant(CONTROL, lasts_s=60), now=world.wall)
-    await link.ask(Present(issuer=owner.peer_id, token=token), Presented)
+    await link.ask(ShowCredentials(issuer=owner.peer_id, token=token), CredentialsReply)
     assert (await say(link, Action.PAUSE)).why == "paused by its owner"
     assert (await link.ask(visitor.commit(visitor.task()), Denied)).reason is Reason.NOT_ALLOWED
     world.wall += 200
@@ -241,10 +241,10 @@ async def test_a_link_that_was_a_strangers_is_taken_up_when_permission_is_shown(
     link = await world.link(bob)
     await link.ask(bob.commit(bob.task()), Denied)
     token = issue(pool, bob.identity.peer_id, Grant(frozenset({Right.SUBMIT})), now=world.wall)
-    await link.ask(Present(issuer=pool.peer_id, token=token), Presented)
+    await link.ask(ShowCredentials(issuer=pool.peer_id, token=token), CredentialsReply)
     await link.ask(bob.commit(bob.task(), attempt=2), Granted)
     world.device.go.set()
-    assert (await bob.record()).outcome is Outcome.COMPLETE
+    assert (await bob.record()).outcome is RunOutcome.COMPLETE
     assert world.board.adverts[-1].pools == ("lab",)
 
 
@@ -259,7 +259,7 @@ async def test_what_runs_is_stopped_when_its_permission_ends(world: Any, how: st
 
     async def present(hand: Any, over: Link) -> None:
         token = issue(pool, hand.identity.peer_id, grant, now=world.wall)
-        await over.ask(Present(issuer=pool.peer_id, token=token), Presented)
+        await over.ask(ShowCredentials(issuer=pool.peer_id, token=token), CredentialsReply)
 
     await present(bob, link)
     await link.ask(bob.commit(bob.task(1)), Granted)
@@ -272,7 +272,7 @@ async def test_what_runs_is_stopped_when_its_permission_ends(world: Any, how: st
         peer = bob.identity.peer_id
         worker.heard(PoolManifest(pool=pool.peer_id, name="lab", number=1, revoked=(peer,)))
     record = await bob.record()
-    assert (record.outcome, record.reason) == (Outcome.CANCELLED, Reason.NOT_ALLOWED)
+    assert (record.outcome, record.reason) == (RunOutcome.CANCELLED, Reason.NOT_ALLOWED)
     assert worker.ledger.queue == 0
     assert (await link.ask(bob.commit(bob.task(3)), Denied)).reason is Reason.NOT_ALLOWED
 

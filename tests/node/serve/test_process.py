@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from drivers.launch.tier import Probe
+from drivers.launch.tier import TierProbe
 from drivers.sandbox.rlimits import Tier
 from node.serve.process import MAX_POOLS, check_anyone, near_addresses, pool_changes, with_gates_of
 from node.settings.settings import WorkerSettings
@@ -15,7 +15,7 @@ from protocol.words import Right, Role
 from swarm.base.home import Home
 from swarm.base.settings import SettingsError
 from swarm.net.identity import Identity, lock_folder
-from swarm.pools.membership import Joined, joined_pools
+from swarm.pools.membership import Membership, joined_pools
 from swarm.pools.tickets import Ticket, write_ticket
 from swarm.pools.tokens import Grant, bearer
 
@@ -77,14 +77,14 @@ def test_strangers_are_served_in_the_full_sandbox_only_and_with_a_warning(tmp_pa
     anyone = WorkerSettings(accept_anyone=True)
     for tier in (Tier.NONE, Tier.PARTIAL):
         with pytest.raises(ResourceError, match=f"needs the full sandbox, and here it is {tier}: no seccomp"):
-            check_anyone(anyone, Probe(tier, ("no seccomp",)))
-    full = Probe(Tier.FULL, ())
+            check_anyone(anyone, TierProbe(tier, ("no seccomp",)))
+    full = TierProbe(Tier.FULL, ())
     assert check_anyone(anyone, full).startswith("WARNING")
     assert check_anyone(WorkerSettings(), full) == ""
 
 
 def test_the_gates_of_a_pool_come_beside_those_that_are_known(tmp_path: Path) -> None:
-    joined = (Joined(pool=POOL.peer_id, name="lab", gates=(GATE,), role=Role.WORKER),)
+    joined = (Membership(pool=POOL.peer_id, name="lab", gates=(GATE,), role=Role.WORKER),)
     mine = GATE.replace("192.0.2.7", "192.0.2.8")
     assert with_gates_of(WorkerSettings(), joined, (mine,)).gates == (mine, GATE)
     assert with_gates_of(WorkerSettings(gates=(mine,)), joined, ()).gates == (mine, GATE)

@@ -9,16 +9,16 @@ import pytest
 import trio
 
 from drivers.contract.base import Phase as DriverPhase
-from drivers.contract.base import Progressed
+from drivers.contract.base import ProgressReport
 from protocol.messages.health import HEALTH, Ping, Pong
 from protocol.messages.work import (
-    Adopt,
-    Adopted,
+    AdoptReply,
+    AdoptRequest,
     Cancel,
+    CommitReply,
     Conflict,
     Denied,
     Granted,
-    Held,
     Probe,
     Progress,
     Queued,
@@ -38,7 +38,7 @@ from protocol.values.record import Record, unpack_samples
 from protocol.values.requirement import Requirement, parse_clause
 from protocol.values.task import Model
 from protocol.wire.codec import pack
-from protocol.words import Family, Outcome, Phase, Reason, WorkerState
+from protocol.words import Phase, ProtocolId, Reason, RunOutcome, WorkerState
 from swarm.blobs.client import fetch_blob
 from swarm.net.link import Link
 
@@ -58,7 +58,7 @@ async def test_a_granted_task_is_fetched_run_and_reported(world: Any) -> None:
     task = world.ann.task()
     granted = await link.ask(world.ann.commit(task), Granted)
     record: Record = await world.ann.record()
-    assert record.outcome is Outcome.COMPLETE
+    assert record.outcome is RunOutcome.COMPLETE
     assert (record.task, record.attempt, record.fence) == (task.task, 1, granted.fence)
     assert record.timings
     assert unpack_samples(record.timings[0].samples) == tuple(range(1_000, 1_010))
@@ -90,7 +90,7 @@ async def test_progress_that_no_note_can_hold_is_dropped_and_the_run_goes_on(wor
         told = script.events
 
         def events() -> Any:
-            yield Progressed(DriverPhase.LOAD, done=2**60)
+            yield ProgressReport(DriverPhase.LOAD, done=2**60)
             yield from told()
 
         script.events = events
@@ -100,7 +100,7 @@ async def test_progress_that_no_note_can_hold_is_dropped_and_the_run_goes_on(wor
     await world.start()
     link = await world.link()
     await link.ask(world.ann.commit(world.ann.task()), Granted)
-    assert (await world.ann.record()).outcome is Outcome.COMPLETE
+    assert (await world.ann.record()).outcome is RunOutcome.COMPLETE
 
 
 async def test_a_ticket_gets_ready_when_the_place_is_free_and_start_runs_it(world: Any) -> None:
@@ -141,7 +141,7 @@ async def test_cancel_is_answered_when_the_run_is_dead(world: Any) -> None:
     assert world.device.launches[0].dead
     assert stopped.leases == (granted.lease,)
     record = await world.ann.record()
-    assert (record.outcome, record.reason) == (Outcome.CANCELLED, Reason.CANCELLED)
+    assert (record.outcome, record.reason) == (RunOutcome.CANCELLED, Reason.CANCELLED)
     assert len(record.loads) == 1, "what was seen before the end stays in"
 
 
@@ -165,7 +165,7 @@ async def test_a_result_that_found_no_link_is_delivered_by_the_next_one(world: A
     await until(lambda: len(world.parts.outbox) == 1)
     assert world.ann.count(Result) == 0
     await world.link()
-    assert (await world.ann.record()).outcome is Outcome.COMPLETE
+    assert (await world.ann.record()).outcome is RunOutcome.COMPLETE
     await until(lambda: len(world.parts.outbox) == 0)
 
 
@@ -197,7 +197,7 @@ async def test_a_stranger_is_refused_on_each_verb_and_as_a_taker_of_blobs(world:
     await world.start()
     eve = world.scheduler()
     link: Link = await world.link(eve)
-    nothing = (Held(lease="x", fence=Fence(incarnation=1, number=1)),)
+    nothing = (CommitReply(lease="x", fence=Fence(incarnation=1, number=1)),)
     shape = Shape(unit="CPU (ONNX)", requirement=Requirement(), model=MODEL, size=1)
     verbs = [
         Probe(campaign="c-1", shapes=(shape,)),
@@ -205,7 +205,7 @@ async def test_a_stranger_is_refused_on_each_verb_and_as_a_taker_of_blobs(world:
         Renew(held=nothing),
         Cancel(held=nothing),
         Release(held=nothing),
-        Adopt(campaign="c-1", epoch=1),
+        AdoptRequest(campaign="c-1", epoch=1),
     ]
     for verb in verbs:
         answer = await link.ask(verb, Denied)
@@ -296,7 +296,7 @@ async def test_a_scheduler_that_comes_back_adopts_what_runs(world: Any) -> None:
     await world.ann.wait_for(Progress, 3)
     await link.reset()
     link = await world.link()
-    adopted = await link.ask(Adopt(campaign="c-1", epoch=2), Adopted)
+    adopted = await link.ask(AdoptRequest(campaign="c-1", epoch=2), AdoptReply)
     assert [(item.lease, item.queued) for item in adopted.leases] == [
         (granted.lease, False),
         (ticket.lease, True),
@@ -313,7 +313,7 @@ async def test_a_link_of_before_an_adoption_can_stop_nothing_any_more(world: Any
     await until(lambda: world.device.launches)
     mine = (world.held(granted),)
     new = await world.link()
-    await new.ask(Adopt(campaign="c-1", epoch=5), Adopted)
+    await new.ask(AdoptRequest(campaign="c-1", epoch=5), AdoptReply)
     lost = (await old.ask(Renew(held=mine), Renewed)).lost
     assert [(each.lease, each.reason) for each in lost] == [(granted.lease, Reason.STALE_EPOCH)]
     for verb in (Cancel(held=mine), Release(held=mine)):
@@ -362,11 +362,11 @@ async def test_a_full_disk_fails_the_task_and_leaves_the_worker_well(world: Any)
     link = await world.link()
     await link.ask(world.ann.commit(world.ann.task(1)), Granted)
     record = await world.ann.record()
-    assert (record.outcome, record.reason, record.permanent) == (Outcome.FAILED, Reason.DISK_FULL, False)
+    assert (record.outcome, record.reason, record.permanent) == (RunOutcome.FAILED, Reason.DISK_FULL, False)
     world.free = 10**12
     world.device.go.set()
     await link.ask(world.ann.commit(world.ann.task(2)), Granted)
-    assert (await world.ann.record(2)).outcome is Outcome.COMPLETE
+    assert (await world.ann.record(2)).outcome is RunOutcome.COMPLETE
     assert worker.ledger.condition.serving
 
 
@@ -376,7 +376,7 @@ async def test_a_model_with_another_content_fails_with_wrong_hash_after_a_second
     link = await world.link()
     await link.ask(world.ann.commit(world.ann.task()), Granted)
     record = await world.ann.record()
-    assert (record.outcome, record.reason) == (Outcome.FAILED, Reason.WRONG_HASH)
+    assert (record.outcome, record.reason) == (RunOutcome.FAILED, Reason.WRONG_HASH)
     assert world.device.launches == []
 
 
@@ -430,7 +430,7 @@ async def test_a_device_that_does_not_work_serves_nobody_until_it_works_again(wo
     await three_crashes(world, link)
     refused = await link.ask(world.ann.commit(world.ann.task(4)), Denied)
     assert refused.reason is Reason.NOT_SERVING
-    stream = await world.ann.network.open(world.network.peer_id, Family.HEALTH, world.network.addresses)
+    stream = await world.ann.network.open(world.network.peer_id, ProtocolId.HEALTH, world.network.addresses)
     health = Link(stream, HEALTH)
     await world.nursery.start(health.run)
     pong = await health.ask(Ping(), Pong)
@@ -451,7 +451,7 @@ async def test_a_worker_that_leaves_ends_its_run_reports_it_and_withdraws_its_ad
     await until(lambda: world.board.withdrawn)
     assert world.device.launches[0].dead
     record = await world.ann.record()
-    assert (record.outcome, record.reason) == (Outcome.CANCELLED, Reason.NOT_SERVING)
+    assert (record.outcome, record.reason) == (RunOutcome.CANCELLED, Reason.NOT_SERVING)
 
 
 async def test_a_worker_that_is_cancelled_leaves_no_run_behind(world: Any) -> None:

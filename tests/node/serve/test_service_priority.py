@@ -6,19 +6,18 @@ from typing import Any
 
 import trio
 
-from drivers.contract.base import Described, Measured, Progressed
+from drivers.contract.base import MeasureReport, ModelDescription, ProgressReport
 from drivers.contract.base import Phase as DriverPhase
 from protocol.messages.work import (
     MAX_BATCH,
-    Adopt,
-    Adopted,
+    AdoptReply,
+    AdoptRequest,
     Cancel,
+    CredentialsReply,
     Denied,
     Granted,
-    Look,
+    ListLeases,
     Preempt,
-    Present,
-    Presented,
     Probe,
     Progress,
     Queued,
@@ -29,13 +28,14 @@ from protocol.messages.work import (
     Renewed,
     Result,
     Shape,
-    Standing,
-    Status,
+    ShowCredentials,
+    StatusRequest,
     Stopped,
+    WorkerStatus,
 )
 from protocol.values.requirement import Requirement
 from protocol.values.task import Timeouts
-from protocol.words import Outcome, Phase, Reason, Right
+from protocol.words import Phase, Reason, Right, RunOutcome
 from swarm.pools.tokens import Grant, issue
 
 MODEL = "a" * 64
@@ -51,12 +51,12 @@ def hang_while_timed(script: Any) -> None:
     """The device stays in its timed inferences until it may go on."""
 
     def events() -> Any:
-        yield Progressed(DriverPhase.RUN, 0, script.order.runs)
+        yield ProgressReport(DriverPhase.RUN, 0, script.order.runs)
         script.go.wait(5)
-        yield Described(
+        yield ModelDescription(
             script.unit, "onnx", "onnxruntime 1", ("CPUExecutionProvider",), 2, {"x": (1,)}, {"x": "f"}, 0
         )
-        yield Measured((1,) * script.order.runs, (5,), 0.1, 0.2, 300, 40, 0)
+        yield MeasureReport((1,) * script.order.runs, (5,), 0.1, 0.2, 300, 40, 0)
 
     script.events = events
 
@@ -75,10 +75,10 @@ async def test_a_run_gives_way_its_scheduler_is_warned_and_its_record_says_so(wo
     assert ready.lease == ticket.lease
     assert trio.current_time() - asked >= warning.grace_s
     record = await world.ann.record()
-    assert (record.outcome, record.reason) == (Outcome.CANCELLED, Reason.PREEMPTED)
+    assert (record.outcome, record.reason) == (RunOutcome.CANCELLED, Reason.PREEMPTED)
     assert len(record.loads) == 1, "what was seen before stays in"
     world.device.go.set()
-    assert (await bob.record()).outcome is Outcome.COMPLETE
+    assert (await bob.record()).outcome is RunOutcome.COMPLETE
 
 
 async def test_a_run_that_is_being_timed_is_let_end_and_only_then_the_higher_one_begins(world: Any) -> None:
@@ -93,8 +93,8 @@ async def test_a_run_that_is_being_timed_is_let_end_and_only_then_the_higher_one
     worker.carry_out()
     assert not world.device.launches[0].killed.is_set()
     world.device.go.set()
-    assert (await world.ann.record()).outcome is Outcome.COMPLETE
-    assert (await bob.record()).outcome is Outcome.COMPLETE
+    assert (await world.ann.record()).outcome is RunOutcome.COMPLETE
+    assert (await bob.record()).outcome is RunOutcome.COMPLETE
     assert world.ann.count(Preempt) == 0
 
 
@@ -107,7 +107,7 @@ async def test_a_run_ends_with_its_campaign_whatever_became_of_the_scheduler(wor
     assert world.device.launches == [] or world.device.launches[0].dead
     await world.link()
     record = await world.ann.record()
-    assert (record.outcome, record.reason) == (Outcome.CANCELLED, Reason.TIMED_OUT)
+    assert (record.outcome, record.reason) == (RunOutcome.CANCELLED, Reason.TIMED_OUT)
 
 
 async def test_a_ticket_ends_when_its_time_in_the_queue_is_over(world: Any) -> None:
@@ -150,14 +150,14 @@ async def test_whoever_asks_how_it_stands_sees_its_own_work_and_the_owner_all_of
     await other.ask(bob.commit(bob.task(1), priority=20), Granted)
     await bob.wait_for(Progress, 3)
     await own.ask(world.ann.commit(world.ann.task(2), priority=25, queue=True), Queued)
-    all_of_it = await own.ask(Status(), Standing)
+    all_of_it = await own.ask(StatusRequest(), WorkerStatus)
     assert [(job.task, job.state, job.priority) for job in all_of_it.jobs] == [
         ("c-1/1", "running", 20),
         ("c-1/2", "queued", 25),
     ]
     assert all_of_it.jobs[0].phase is Phase.LOAD
     assert all_of_it.jobs[0].principal == bob.identity.peer_id
-    seen = await other.ask(Status(), Standing)
+    seen = await other.ask(StatusRequest(), WorkerStatus)
     assert [job.task for job in seen.jobs] == ["c-1/1"]
     assert (seen.running, seen.queue, seen.state) == (1, 1, worker.ledger.condition.state)
 
@@ -172,19 +172,19 @@ async def test_a_campaign_is_told_page_by_page_and_a_look_changes_nothing(world:
         for number in range(2, count + 1)
     ]
     other = await world.link()
-    first = await other.ask(Look(campaign="c-1"), Adopted)
+    first = await other.ask(ListLeases(campaign="c-1"), AdoptReply)
     assert len(first.leases) == MAX_BATCH
     assert (first.leases[0].task, first.leases[0].queued, first.leases[1].queued) == ("c-1/1", False, True)
     assert first.cursor is not None
     await link.ask(Release(held=(world.held(tickets[0]),)), Stopped)
-    rest = await other.ask(Look(campaign="c-1", cursor=first.cursor), Adopted)
+    rest = await other.ask(ListLeases(campaign="c-1", cursor=first.cursor), AdoptReply)
     assert rest.cursor is None
     told = [lease.task for lease in (*first.leases, *rest.leases)]
     assert told == [f"c-1/{number}" for number in range(1, count + 1)]
     assert (first.epoch, worker.ledger.epoch(world.ann.identity.peer_id, "c-1")) == (1, 1)
     again = await link.ask(world.ann.commit(world.ann.task(99), queue=True), Queued)
     assert isinstance(again, Queued), "who looks takes nothing over"
-    adopted = await other.ask(Adopt(campaign="c-1", epoch=2), Adopted)
+    adopted = await other.ask(AdoptRequest(campaign="c-1", epoch=2), AdoptReply)
     assert adopted.epoch == 2
     refused = await link.ask(world.ann.commit(world.ann.task(100), queue=True), Denied)
     assert refused.reason is Reason.STALE_EPOCH
@@ -196,13 +196,13 @@ async def test_a_delegate_takes_a_campaign_over_and_carries_it_on_under_its_own_
     old, new = await world.link(), await world.link(dee)
     granted = await old.ask(ann.commit(ann.task(1)), Granted)
     await ann.wait_for(Progress, 3)
-    assert isinstance(await new.call(Adopt(campaign="c-1", epoch=2)), Denied), "no permission yet"
+    assert isinstance(await new.call(AdoptRequest(campaign="c-1", epoch=2)), Denied), "no permission yet"
     grant = Grant(frozenset({Right.SUBMIT}), priority=60, campaigns=frozenset({"c-1"}))
     token = issue(ann.identity, dee.identity.peer_id, grant, now=world.wall)
-    shown = await new.ask(Present(issuer=ann.identity.peer_id, token=token), Presented)
+    shown = await new.ask(ShowCredentials(issuer=ann.identity.peer_id, token=token), CredentialsReply)
     assert shown.principal == ann.identity.peer_id
-    assert isinstance(await new.call(Adopt(campaign="c-1", epoch=1)), Denied), "needs a higher epoch"
-    adopted = await new.ask(Adopt(campaign="c-1", epoch=2), Adopted)
+    assert isinstance(await new.call(AdoptRequest(campaign="c-1", epoch=1)), Denied), "needs a higher epoch"
+    adopted = await new.ask(AdoptRequest(campaign="c-1", epoch=2), AdoptReply)
     assert [lease.lease for lease in adopted.leases] == [granted.lease]
     mine = (world.held(granted),)
     lost = (await old.ask(Renew(held=mine), Renewed)).lost

@@ -9,8 +9,8 @@ import trio
 from protocol.messages.work import (
     WORK,
     Accepted,
-    Adopt,
-    Adopted,
+    AdoptReply,
+    AdoptRequest,
     Denied,
     Granted,
     Progress,
@@ -24,7 +24,7 @@ from protocol.messages.work import (
     Start,
 )
 from protocol.wire.base import Message
-from protocol.words import Family, Reason
+from protocol.words import ProtocolId, Reason
 from swarm.net.link import Link
 
 
@@ -43,7 +43,7 @@ class Machine:
         return None if isinstance(message, Progress) else self.answers[type(message)]
 
     async def link(self, world: Any) -> Link:
-        stream = await world.ann.network.open(world.network.peer_id, Family.WORK, world.network.addresses)
+        stream = await world.ann.network.open(world.network.peer_id, ProtocolId.WORK, world.network.addresses)
         link = Link(stream, WORK, self.answer)
         await world.nursery.start(link.run)
         return link
@@ -58,9 +58,9 @@ async def test_what_is_about_a_campaign_goes_to_who_adopted_it_however_often_its
     link = await old.link(world)
     run = await link.ask(world.ann.commit(world.ann.task(1)), Granted)
     ticket = await link.ask(world.ann.commit(world.ann.task(2), queue=True), Queued)
-    await (await new.link(world)).ask(Adopt(campaign="c-1", epoch=2), Adopted)
+    await (await new.link(world)).ask(AdoptRequest(campaign="c-1", epoch=2), AdoptReply)
     again = await old.link(world)
-    denied = await again.ask(Adopt(campaign="c-1", epoch=1), Denied)
+    denied = await again.ask(AdoptRequest(campaign="c-1", epoch=1), Denied)
     assert denied.reason is Reason.STALE_EPOCH
     before = len(old.came)
     world.device.go.set()
@@ -81,10 +81,10 @@ async def test_who_was_refused_for_its_epoch_renews_no_lease_over_that_link(worl
     await world.start()
     old, new = Machine(Skip(), Accepted()), Machine(Start(), Accepted())
     run = await (await old.link(world)).ask(world.ann.commit(world.ann.task()), Granted)
-    await (await new.link(world)).ask(Adopt(campaign="c-1", epoch=2), Adopted)
+    await (await new.link(world)).ask(AdoptRequest(campaign="c-1", epoch=2), AdoptReply)
     again = await old.link(world)
     assert (await renewed(again, world, run)).renewed == (run.lease,), "it may be who adopted, come back"
-    await again.ask(Adopt(campaign="c-1", epoch=1), Denied)
+    await again.ask(AdoptRequest(campaign="c-1", epoch=1), Denied)
     told = await renewed(again, world, run)
     assert [(lost.lease, lost.reason) for lost in told.lost] == [(run.lease, Reason.STALE_EPOCH)]
 

@@ -9,7 +9,7 @@ import trio
 
 from node.store.model_files import listing
 from protocol.messages.work import Granted
-from protocol.words import Outcome, Reason
+from protocol.words import Reason, RunOutcome
 from tests.node.conftest import CONTENT
 from tests.swarm.web_parts import web
 
@@ -23,7 +23,7 @@ async def test_the_owners_task_gets_its_model_from_its_url(world: Any) -> None:
         link = await world.link()
         task = world.ann.task(model_url=f"http://127.0.0.1:{site.port}/m.onnx?key=s3cret")
         assert isinstance(await link.call(world.ann.commit(task)), Granted)
-        assert (await world.ann.record()).outcome is Outcome.COMPLETE
+        assert (await world.ann.record()).outcome is RunOutcome.COMPLETE
         assert len(site.asked) == 1
         (kept,) = listing(world.folder / "cache")
         assert kept.origin == f"http://127.0.0.1:{site.port}/m.onnx"
@@ -38,7 +38,7 @@ async def test_a_url_that_changed_ends_the_run_with_the_reason(world: Any) -> No
         task = world.ann.task(model_url=f"http://127.0.0.1:{site.port}/m.onnx")
         assert isinstance(await link.call(world.ann.commit(task)), Granted)
         record = await world.ann.record()
-        assert (record.outcome, record.reason) == (Outcome.FAILED, Reason.WRONG_HASH)
+        assert (record.outcome, record.reason) == (RunOutcome.FAILED, Reason.WRONG_HASH)
         assert "the URL does not hold the file that the campaign means" in record.detail
 
 
@@ -55,7 +55,7 @@ async def test_somebody_who_is_let_in_cannot_reach_the_devices_own_network(world
                 task = bob.task(at, model_url=f"{scheme}://{host}:{site.port}/m.onnx")
                 assert isinstance(await link.call(bob.commit(task)), Granted)
                 record = await bob.record(at - 1)
-                assert (record.outcome, record.reason) == (Outcome.FAILED, Reason.FETCH_FAILED)
+                assert (record.outcome, record.reason) == (RunOutcome.FAILED, Reason.FETCH_FAILED)
         assert site.asked == []
 
 
@@ -66,6 +66,6 @@ async def test_where_the_scheduler_gives_it_the_url_is_not_asked(world: Any) -> 
         link = await world.link()
         task = world.ann.task(model_url=f"http://127.0.0.1:{site.port}/m.onnx")
         assert isinstance(await link.call(world.ann.commit(task)), Granted)
-        assert (await world.ann.record()).outcome is Outcome.COMPLETE
+        assert (await world.ann.record()).outcome is RunOutcome.COMPLETE
         assert site.asked == []
         await trio.lowlevel.checkpoint()

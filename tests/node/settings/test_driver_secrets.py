@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from node.settings.driver_secrets import Private, private_here, private_of
+from node.settings.driver_secrets import DriverSecrets, private_here, private_of
 from node.settings.settings import WorkerSettings
 from swarm.base.settings import SettingsError
 
@@ -48,7 +48,7 @@ def test_settings_and_what_is_given_never_show_the_key(tmp_path: Path) -> None:
     assert repr(given) == str(given) == "Private(api)"
     assert SECRET not in repr(loaded)
     assert SECRET not in loaded.model_dump_json()
-    assert repr(Private()) == "Private()"
+    assert repr(DriverSecrets()) == "Private()"
 
 
 @pytest.mark.parametrize(

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from node.access.authorization import Permits
+from node.access.authorization import Authorization
 from node.run.model_source import model_source
-from node.store.blob_sources import Sharing
+from node.store.blob_sources import BlobSources
 from node.store.cache import ModelCache
-from node.store.campaigns import Estate
-from node.store.manifests import Deeds
+from node.store.campaigns import CampaignStore
+from node.store.manifests import ManifestStore
 from node.store.outbox import Outbox
-from node.store.partial import Partial
+from node.store.partial import PartialFile
 from protocol.errors import RunError
-from protocol.messages.blobs import PIECE_SIZE, Other, Others
-from protocol.signed.transfer_grant import Slip, slip_message
+from protocol.messages.blobs import PIECE_SIZE, HolderInfo, Holders
+from protocol.signed.transfer_grant import TransferGrant, slip_message
 from protocol.values.task import Model
 from protocol.words import Reason
 from swarm.blobs.client import serve_blobs
@@ -39,23 +39,27 @@ NOW = 1_000_000.0
 
 def slip(
     giver: Identity = ANN, taker: Identity = TAKER, sha256: str = SHA, until: int = int(NOW) + 60
-) -> Slip:
+) -> TransferGrant:
     signature = giver.sign(slip_message(giver.peer_id, taker.peer_id, sha256, until))
-    return Slip(giver=giver.peer_id, taker=taker.peer_id, sha256=sha256, until=until, signature=signature)
+    return TransferGrant(
+        giver=giver.peer_id, taker=taker.peer_id, sha256=sha256, until=until, signature=signature
+    )
 
 
-def permits() -> Permits:
+def permits() -> Authorization:
     """Ann and Eve are both let in."""
-    return Permits(owners={ANN.peer_id}, allow={EVE.peer_id}, prove=prove, wall=lambda: NOW)
+    return Authorization(owners={ANN.peer_id}, allow={EVE.peer_id}, prove=prove, wall=lambda: NOW)
 
 
 async def never(*_: object) -> None:
     raise AssertionError("nothing is fetched here")
 
 
-def estate(folder: Path) -> Estate:
+def estate(folder: Path) -> CampaignStore:
     cache = ModelCache(folder / "cache", 10**9, free=lambda path: 10**12)
-    return Estate(Outbox(folder / "out", lambda: NOW), Deeds(folder / "deeds", never), cache, cache.whose)
+    return CampaignStore(
+        Outbox(folder / "out", lambda: NOW), ManifestStore(folder / "deeds", never), cache, cache.whose
+    )
 
 
 def served(peer: PeerId) -> Collection[str]:
@@ -63,10 +67,10 @@ def served(peer: PeerId) -> Collection[str]:
     return {ANN.peer_id, EVE.peer_id} & {peer}
 
 
-async def having(folder: Path, principal: Identity | None = ANN) -> Estate:
+async def having(folder: Path, principal: Identity | None = ANN) -> CampaignStore:
     """A worker that has the model, and knows that `principal` has it."""
 
-    async def bring(offset: int, target: Partial, progress: object) -> None:
+    async def bring(offset: int, target: PartialFile, progress: object) -> None:
         target(bytearray(CONTENT[offset:]))
 
     made = estate(folder)
@@ -76,7 +80,7 @@ async def having(folder: Path, principal: Identity | None = ANN) -> Estate:
     return made
 
 
-def gives(holder: Estate, shown: Slip, taker: Identity = TAKER, now: float = NOW) -> bool:
+def gives(holder: CampaignStore, shown: TransferGrant, taker: Identity = TAKER, now: float = NOW) -> bool:
     return holder.shared(taker.peer_id, SHA, shown, served, now) is not None
 
 
@@ -112,7 +116,7 @@ async def test_what_is_coming_is_given_in_the_name_of_whom_it_was_brought_for_al
     holder = estate(tmp_path)
     seen: dict[str, Content | None] = {}
 
-    async def bring(offset: int, target: Partial, progress: object) -> None:
+    async def bring(offset: int, target: PartialFile, progress: object) -> None:
         target.begin(ANN.peer_id)
         target.know(hashes_of(CONTENT))
         target.put(1, bytearray(CONTENT[PIECE_SIZE : 2 * PIECE_SIZE]))
@@ -123,7 +127,7 @@ async def test_what_is_coming_is_given_in_the_name_of_whom_it_was_brought_for_al
 
     await holder.cache.get(MODEL, bring)
     assert seen[EVE.peer_id] is None
-    assert isinstance(seen[ANN.peer_id], Partial)
+    assert isinstance(seen[ANN.peer_id], PartialFile)
     assert seen[ANN.peer_id].held() <= {0, 1, 2}
     assert gives(holder, slip()), "and when it is whole"
     assert not gives(holder, slip(giver=EVE))
@@ -133,13 +137,13 @@ async def test_nothing_is_shared_while_something_is_measured_but_while_something
     tmp_path: Path,
 ) -> None:
     made = await having(tmp_path)
-    sharing = Sharing(made, permits(), tuple, lambda: NOW)
+    sharing = BlobSources(made, permits(), tuple, lambda: NOW)
     assert not sharing.resting()
     async with sharing.still:
         assert sharing.resting()
         await sharing.quiet()
 
-        async def bring(offset: int, target: Partial, progress: object) -> None:
+        async def bring(offset: int, target: PartialFile, progress: object) -> None:
             assert not sharing.resting(), "a crowd that fetches serves itself"
             target(bytearray(b"another"))
 
@@ -149,7 +153,7 @@ async def test_nothing_is_shared_while_something_is_measured_but_while_something
 
 
 async def test_by_a_slip_a_worker_gives_what_its_permissions_say(tmp_path: Path) -> None:
-    sharing = Sharing(await having(tmp_path), permits(), tuple, lambda: NOW)
+    sharing = BlobSources(await having(tmp_path), permits(), tuple, lambda: NOW)
     assert isinstance(sharing.shared(TAKER.peer_id, SHA, slip()), Path)
     assert sharing.shared(TAKER.peer_id, SHA, slip(giver=EVE)) is Reason.UNKNOWN
     assert sharing.find(TAKER.peer_id, SHA) is Reason.NOT_ALLOWED, "without a slip it is a stranger"
@@ -168,9 +172,9 @@ async def test_a_scheduler_that_knows_only_the_hash_gets_no_model_through_its_ow
             shared=lambda peer, sha256, shown: honest.shared(peer, sha256, shown, served, NOW),
         )
 
-        async def where(peer: str, sha256: str) -> Others:
-            return Others(
-                slip=slip(giver=EVE), others=(Other(peer=holder.peer_id, addresses=holder.addresses),)
+        async def where(peer: str, sha256: str) -> Holders:
+            return Holders(
+                slip=slip(giver=EVE), others=(HolderInfo(peer=holder.peer_id, addresses=holder.addresses),)
             )
 
         serve_blobs(eve, lambda *_: bytes(len(CONTENT)), where=where)

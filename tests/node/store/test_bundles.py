@@ -16,8 +16,8 @@ from protocol.errors import RemoteProtocolError, RunError
 from protocol.messages.work import Granted
 from protocol.values.record import Record
 from protocol.values.task import Model
-from protocol.wire.bundle import Part, pack_header
-from protocol.words import Outcome, Reason
+from protocol.wire.bundle import BundlePart, pack_header
+from protocol.words import Reason, RunOutcome
 from swarm.blobs.bundles import contents
 
 FILES = {"model.onnx": b"graph" * 10, "Data/weights.bin": b"weights" * 3000, "Data/empty": b""}
@@ -107,16 +107,16 @@ async def test_what_is_evicted_goes_with_its_folder(tmp_path: Path, blob: bytes)
     assert not list((tmp_path / "cache").glob("*.folder"))
 
 
-def bad(parts: list[Part], rest: bytes) -> bytes:
+def bad(parts: list[BundlePart], rest: bytes) -> bytes:
     return pack_header(parts) + rest
 
 
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (bad([Part("a", 3, "0" * 64)], b"abc"), "hash"),
-        (bad([Part("a", 3, hashlib.sha256(b"abc").hexdigest())], b"abcd"), "longer or shorter"),
-        (bad([Part("a", 9, "0" * 64)], b"abc"), "longer or shorter"),
+        (bad([BundlePart("a", 3, "0" * 64)], b"abc"), "hash"),
+        (bad([BundlePart("a", 3, hashlib.sha256(b"abc").hexdigest())], b"abcd"), "longer or shorter"),
+        (bad([BundlePart("a", 9, "0" * 64)], b"abc"), "longer or shorter"),
         (b"sark bundle 1\n\0\0\0\x05[[]]]", "bad bundle"),
     ],
 )
@@ -154,5 +154,5 @@ async def test_a_task_with_a_folder_is_run_on_the_folder_and_reported_under_one_
     link = await world.link()
     await link.ask(world.ann.commit(world.ann.task(model=named(blob))), Granted)
     record: Record = await world.ann.record()
-    assert (record.outcome, record.model_sha256) == (Outcome.COMPLETE, named(blob).sha256)
+    assert (record.outcome, record.model_sha256) == (RunOutcome.COMPLETE, named(blob).sha256)
     assert seen == [FILES]

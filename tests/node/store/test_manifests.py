@@ -9,9 +9,9 @@ from typing import Any
 
 import trio
 
-from node.store.manifests import AGAIN_S, LONGEST_S, MAX_DEEDS, Deeds
+from node.store.manifests import AGAIN_S, LONGEST_S, MAX_DEEDS, ManifestStore
 from protocol.errors import Unreachable
-from protocol.signed.campaign_manifest import Deed, DeedModel, make_deed, read_cover
+from protocol.signed.campaign_manifest import CampaignManifest, ManifestModel, make_deed, read_cover
 from protocol.values.requirement import Requirement
 from protocol.values.task import Measure, Model, Task, Timeouts, task_body
 from protocol.wire.codec import pack
@@ -34,7 +34,7 @@ def deed(
         measure=Measure(),
         timeouts=Timeouts(),
     )
-    made = Deed(
+    made = CampaignManifest(
         campaign=campaign,
         name=name,
         owner=owner,
@@ -42,7 +42,7 @@ def deed(
         attempts=3,
         backoff_s=5.0,
         wait_s=60.0,
-        models=(DeedModel(name="m", sha256=SHA, size=10),),
+        models=(ManifestModel(name="m", sha256=SHA, size=10),),
         tasks=(task_body(task),),
     )
     return make_deed(made, signer.sign) or b""
@@ -73,7 +73,7 @@ def names_in(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-async def taken_in(deeds: Deeds, source: Source, data: bytes, campaign: str = "c-one") -> str:
+async def taken_in(deeds: ManifestStore, source: Source, data: bytes, campaign: str = "c-one") -> str:
     sha256, size = source.add(data)
     deeds.note(campaign, OWNER.peer_id, "the scheduler", sha256, size)
     await deeds.fetch(campaign, OWNER.peer_id, ())
@@ -82,12 +82,12 @@ async def taken_in(deeds: Deeds, source: Source, data: bytes, campaign: str = "c
 
 async def test_what_a_commit_names_is_fetched_once_and_kept_over_restarts(tmp_path: Path) -> None:
     source = Source()
-    deeds = Deeds(tmp_path, source.take)
+    deeds = ManifestStore(tmp_path, source.take)
     data = deed()
     sha256 = await taken_in(deeds, source, data)
     await taken_in(deeds, source, data)
     assert source.taken == ["the scheduler"]
-    for each in (deeds, Deeds(tmp_path, source.take)):
+    for each in (deeds, ManifestStore(tmp_path, source.take)):
         card = each.of("c-one", OWNER.peer_id)
         assert card is not None
         assert (card.sha256, card.size, card.models) == (sha256, len(data), (SHA,))
@@ -100,7 +100,7 @@ async def test_what_a_commit_names_is_fetched_once_and_kept_over_restarts(tmp_pa
 async def test_a_deed_that_cannot_be_had_is_asked_for_with_a_later_run(tmp_path: Path) -> None:
     source, now = Source(), 5.0
     source.gone = True
-    deeds = Deeds(tmp_path, source.take, lambda: now)
+    deeds = ManifestStore(tmp_path, source.take, lambda: now)
     await taken_in(deeds, source, deed())
     assert deeds.of("c-one", OWNER.peer_id) is None
     source.gone = False
@@ -113,7 +113,7 @@ async def test_a_campaigns_first_run_does_not_wait_for_the_deed_if_it_is_quick_a
     tmp_path: Path,
 ) -> None:
     source = Source()
-    deeds = Deeds(tmp_path, source.take)
+    deeds = ManifestStore(tmp_path, source.take)
     for campaign, run_s, waits in (("c-one", 0.1, False), ("c-two", 60.0, True), ("c-three", None, True)):
         sha256, size = source.add(deed(campaign))
         deeds.note(campaign, OWNER.peer_id, "the scheduler", sha256, size)
@@ -128,7 +128,7 @@ async def test_a_peer_whose_deeds_do_not_come_holds_up_ever_fewer_runs_and_no_ot
 ) -> None:
     source, now = Source(), 5.0
     source.gone = True
-    deeds = Deeds(tmp_path, source.take, lambda: now)
+    deeds = ManifestStore(tmp_path, source.take, lambda: now)
     asked: list[float] = []
     for second in range(300):  # a run each second, each of which names another deed
         now = 5.0 + second
@@ -145,7 +145,7 @@ async def test_a_peer_whose_deeds_do_not_come_holds_up_ever_fewer_runs_and_no_ot
 
 async def test_of_a_deed_that_was_replaced_nothing_stays_on_disk(tmp_path: Path) -> None:
     source = Source()
-    deeds = Deeds(tmp_path, source.take)
+    deeds = ManifestStore(tmp_path, source.take)
     for name in ("one", "two", "three"):
         last = await taken_in(deeds, source, deed(name=name))
     assert names_in(tmp_path) == {f"{last}.card", f"{last}.deed"}
@@ -157,18 +157,18 @@ async def test_what_is_not_the_owners_is_not_kept(tmp_path: Path) -> None:
     foreign = deed(signer=other, owner=other.peer_id)
     moved = pack(read_cover(deed("c-two")).model_copy(update={"campaign": "c-one"}).to_wire())
     source, now = Source(), 5.0
-    deeds = Deeds(tmp_path, source.take, lambda: now)
+    deeds = ManifestStore(tmp_path, source.take, lambda: now)
     for bad in (forged, foreign, moved, b"junk"):
         await taken_in(deeds, source, bad)
         now += LONGEST_S
     assert len(source.taken) == 4
     assert len(deeds) == 0
-    assert len(Deeds(tmp_path, source.take)) == 0
+    assert len(ManifestStore(tmp_path, source.take)) == 0
 
 
 async def test_there_are_never_too_many_and_those_in_use_stay(tmp_path: Path) -> None:
     source: Any = Source()
-    deeds = Deeds(tmp_path, source.take)
+    deeds = ManifestStore(tmp_path, source.take)
     await taken_in(deeds, source, deed("c-kept"), "c-kept")
     for n in range(MAX_DEEDS):
         sha256, size = source.add(deed(f"c-{n}"))
@@ -177,11 +177,11 @@ async def test_there_are_never_too_many_and_those_in_use_stay(tmp_path: Path) ->
     assert len(deeds) == MAX_DEEDS
     assert deeds.of("c-kept", OWNER.peer_id) is not None
     assert deeds.of("c-0", OWNER.peer_id) is None
-    assert len(Deeds(tmp_path, source.take)) == MAX_DEEDS
+    assert len(ManifestStore(tmp_path, source.take)) == MAX_DEEDS
 
 
 def test_what_a_kill_left_half_written_is_swept_away(tmp_path: Path) -> None:
     (tmp_path / f"{SHA}.deed").write_bytes(b"its card never came")
     (tmp_path / f"{'b' * 64}.card").write_bytes(b"junk")
-    assert len(Deeds(tmp_path, Source().take)) == 0
+    assert len(ManifestStore(tmp_path, Source().take)) == 0
     assert not any(tmp_path.iterdir())

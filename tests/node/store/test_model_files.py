@@ -9,7 +9,7 @@ import pytest
 
 from node.store import model_files
 from node.store.cache import ModelCache, Progress
-from node.store.partial import Partial
+from node.store.partial import PartialFile
 from protocol.errors import ResourceError, RunError
 from protocol.values.task import Model
 from swarm.base.settings import SettingsError
@@ -26,7 +26,7 @@ def model(content: bytes, name: str = "m.onnx") -> Model:
 
 
 def source(content: bytes) -> object:
-    async def fetch(offset: int, target: Partial, progress: Progress) -> None:
+    async def fetch(offset: int, target: PartialFile, progress: Progress) -> None:
         target.origin = "scheduler …nF2cDYa1"
         target(bytearray(content[offset:]))
 
@@ -63,7 +63,7 @@ async def test_what_is_added_while_the_worker_runs_is_found_verified_and_needs_n
     assert kept.recent(1) == (added.sha256,)
     assert not kept.changed()
 
-    async def never(offset: int, target: Partial, progress: Progress) -> None:
+    async def never(offset: int, target: PartialFile, progress: Progress) -> None:
         raise AssertionError("fetched")
 
     assert (await kept.get(model(b"my model"), never)).read_bytes() == b"my model"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from node.store.outbox import MAX_ITEMS, RETENTION_S, Item, Outbox
+from node.store.outbox import MAX_ITEMS, RETENTION_S, Outbox, OutboxItem
 from node.store.shares import gives_way
 from protocol.errors import ResourceError
 from protocol.values.lease import Fence
@@ -17,9 +17,9 @@ ANN = "12D3KooWAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAn"
 BOB = "12D3KooWBobBobBobBobBobBobBobBobBobBobBobBobBobBobBo"
 
 
-def item(body: bytes, *, peer: str = ANN, stored: float = 100.0) -> Item:
+def item(body: bytes, *, peer: str = ANN, stored: float = 100.0) -> OutboxItem:
     sha = hashlib.sha256(body).hexdigest()
-    return Item(
+    return OutboxItem(
         peer=peer,
         campaign="c-1",
         task="c-1/1",

@@ -16,7 +16,7 @@ import trio
 
 from node.store import model_files
 from node.store.cache import ModelCache, Progress
-from node.store.partial import Partial
+from node.store.partial import PartialFile
 from protocol.errors import RunError
 from protocol.messages.blobs import PIECE_SIZE
 from protocol.values.task import Model
@@ -37,7 +37,7 @@ def piece(index: int) -> bytearray:
 def begun(folder: Path, *indexes: int, principal: str = "ann") -> Path:
     """A download that was killed when these were there."""
     path = folder / f"{SHA}.part"
-    half = Partial(path, len(CONTENT))
+    half = PartialFile(path, len(CONTENT))
     half.begin(principal)
     half.know(HASHES)
     for index in indexes:
@@ -47,7 +47,7 @@ def begun(folder: Path, *indexes: int, principal: str = "ann") -> Path:
 
 
 def test_what_a_kill_left_is_carried_on_and_the_whole_is_right(tmp_path: Path) -> None:
-    half = Partial(begun(tmp_path, 2, 0), len(CONTENT))
+    half = PartialFile(begun(tmp_path, 2, 0), len(CONTENT))
     assert half.size == 2 * PIECE_SIZE
     half.begin("ann")
     assert half.lacking() == {1, 3}
@@ -63,9 +63,9 @@ def test_what_a_kill_left_is_carried_on_and_the_whole_is_right(tmp_path: Path) -
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from node.partial import Partial
+from node.store.partial import PartialFile
 content = Path(sys.argv[1]).read_bytes()
-half = Partial(Path(sys.argv[2]), len(content))
+half = PartialFile(Path(sys.argv[2]), len(content))
 half.begin("ann")
 for index in (2, 0):
     half.put(index, bytearray(content[index * 4194304 : (index + 1) * 4194304]))
@@ -79,7 +79,7 @@ def test_a_process_that_is_killed_leaves_what_it_had(tmp_path: Path) -> None:
     source.write_bytes(CONTENT)
     done = subprocess.run([sys.executable, "-c", KILLED, str(source), str(path)], check=False)
     assert done.returncode == -signal.SIGKILL
-    half = Partial(path, len(CONTENT))
+    half = PartialFile(path, len(CONTENT))
     half.begin("ann")
     assert half.lacking() == {1, 3}
     assert half.principal == "ann"
@@ -91,7 +91,7 @@ def test_a_piece_that_was_damaged_on_the_disk_is_not_believed(tmp_path: Path) ->
     with path.open("r+b") as file:
         file.seek(PIECE_SIZE + 5)
         file.write(b"evil")
-    half = Partial(path, len(CONTENT))
+    half = PartialFile(path, len(CONTENT))
     half.begin("ann")
     assert half.lacking() == {1, 2, 3}
     half.close()
@@ -113,7 +113,7 @@ def test_a_list_that_does_not_read_well_costs_pieces_and_nothing_else(
     path = begun(tmp_path, 0, 1)
     told = path.with_suffix(".pieces")
     told.write_text(spoil(told.read_text()))
-    half = Partial(path, len(CONTENT))
+    half = PartialFile(path, len(CONTENT))
     half.begin("ann")
     for index in sorted(half.lacking()):
         half.put(index, piece(index))
@@ -122,7 +122,7 @@ def test_a_list_that_does_not_read_well_costs_pieces_and_nothing_else(
 
 
 def test_a_wrong_piece_is_refused_and_one_that_came_before_the_hashes_is_found_out(tmp_path: Path) -> None:
-    half = Partial(tmp_path / f"{SHA}.part", len(CONTENT))
+    half = PartialFile(tmp_path / f"{SHA}.part", len(CONTENT))
     half.begin("ann")
     assert half.put(0, bytearray(PIECE_SIZE)), "nothing is known of it yet"
     assert not half.has(0), "so nobody else gets it"
@@ -138,7 +138,7 @@ def test_a_wrong_piece_is_refused_and_one_that_came_before_the_hashes_is_found_o
 def test_what_was_brought_for_one_is_not_shared_in_anothers_name(tmp_path: Path) -> None:
     path = begun(tmp_path, 0, principal="ann")
     for principal, shared in (("ann", "ann"), ("bob", None), ("ann", None)):
-        half = Partial(path, len(CONTENT))
+        half = PartialFile(path, len(CONTENT))
         half.begin(principal)
         assert half.principal == shared
         half.close()
@@ -147,7 +147,7 @@ def test_what_was_brought_for_one_is_not_shared_in_anothers_name(tmp_path: Path)
 def test_a_half_in_order_becomes_pieces_and_the_other_way_round(tmp_path: Path) -> None:
     path = tmp_path / f"{SHA}.part"
     path.write_bytes(CONTENT[: PIECE_SIZE + 100])
-    half = Partial(path, len(CONTENT))
+    half = PartialFile(path, len(CONTENT))
     half.begin("ann")
     assert half.lacking() == {1, 2, 3}
     assert half.principal is None, "who brought it is not known"
@@ -162,7 +162,7 @@ def test_a_half_in_order_becomes_pieces_and_the_other_way_round(tmp_path: Path) 
 
 def test_a_list_without_its_bytes_is_worth_nothing(tmp_path: Path) -> None:
     begun(tmp_path, 0, 1).unlink()
-    half = Partial(tmp_path / f"{SHA}.part", len(CONTENT))
+    half = PartialFile(tmp_path / f"{SHA}.part", len(CONTENT))
     half.begin("ann")
     assert half.lacking() == {0, 1, 2, 3}
     half.close()
@@ -175,7 +175,7 @@ class Bringing:
         self.most = most
         self.brought: list[int] = []
 
-    async def __call__(self, offset: int, target: Partial, progress: Progress) -> None:
+    async def __call__(self, offset: int, target: PartialFile, progress: Progress) -> None:
         target.begin("ann")
         target.know(HASHES)
         for index in sorted(target.lacking(), reverse=True):
@@ -209,7 +209,7 @@ async def test_pieces_that_come_to_something_else_are_thrown_away(tmp_path: Path
 
 
 async def test_a_disk_that_fills_up_ends_in_a_clear_error_and_leaves_nothing(tmp_path: Path) -> None:
-    async def bring(offset: int, target: Partial, progress: Progress) -> None:
+    async def bring(offset: int, target: PartialFile, progress: Progress) -> None:
         target.begin("ann")
         target.put(0, piece(0))
         raise OSError(errno.ENOSPC, "No space left on device")

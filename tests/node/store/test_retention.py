@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import trio
 
-from node.serve.delivery import Delivery, Links
+from node.serve.delivery import Delivery, DeliveryLinks
 from node.store.cache import ModelCache
-from node.store.campaigns import Estate
-from node.store.manifests import Deeds
-from node.store.outbox import KEPT_BYTES, RETENTION_S, Item, Outbox
-from protocol.messages.work import Accepted, Adopted, Look, Result, Stale
+from node.store.campaigns import CampaignStore
+from node.store.manifests import ManifestStore
+from node.store.outbox import KEPT_BYTES, RETENTION_S, Outbox, OutboxItem
+from protocol.messages.work import Accepted, AdoptReply, ListLeases, Result, Stale
 from protocol.values.lease import Fence
 from protocol.wire.base import Message
 from protocol.words import Reason
@@ -23,7 +23,7 @@ ANN = "12D3KooWAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAn"
 BOB = "12D3KooWBobBobBobBobBobBobBobBobBobBobBobBobBobBobBo"
 
 
-def item(body: bytes, *, campaign: str = "c-1", stored: float = 100.0, **changes: Any) -> Item:
+def item(body: bytes, *, campaign: str = "c-1", stored: float = 100.0, **changes: Any) -> OutboxItem:
     fields: dict[str, Any] = {
         "peer": ANN,
         "campaign": campaign,
@@ -36,7 +36,7 @@ def item(body: bytes, *, campaign: str = "c-1", stored: float = 100.0, **changes
         "signature": bytes(64),
         "stored": stored,
     }
-    return Item(**(fields | changes))
+    return OutboxItem(**(fields | changes))
 
 
 def on_disk(folder: Path) -> set[str]:
@@ -44,7 +44,7 @@ def on_disk(folder: Path) -> set[str]:
     return {path.stem for path in folder.iterdir()}
 
 
-async def kept(outbox: Outbox, body: bytes, **changes: Any) -> Item:
+async def kept(outbox: Outbox, body: bytes, **changes: Any) -> OutboxItem:
     """Stored and settled."""
     one = item(body, **changes)
     await outbox.store(one, body)
@@ -152,8 +152,8 @@ async def test_what_could_be_of_use_to_an_adopter_is_kept(
 ) -> None:
     outbox = Outbox(tmp_path, lambda: 100.0)
     await outbox.store(item(b"one"), b"one")
-    links = Links(lambda peer: None, lambda peer: None, lambda link, about: speaks)
-    told: list[Item] = []
+    links = DeliveryLinks(lambda peer: None, lambda peer: None, lambda link, about: speaks)
+    told: list[OutboxItem] = []
     delivery = Delivery(links, outbox, told.append)
     line: Any = Line(answer)
     with trio.move_on_after(0.05):
@@ -173,13 +173,13 @@ async def test_a_result_that_goes_between_two_pages_hides_no_other(tmp_path: Pat
         one = item(body, task=f"c-1/{number}", lease=f"w-1.{number}", fence=fence)
         await outbox.store(one, body)
     cache = ModelCache(tmp_path / "cache", 1_000_000)
-    estate = Estate(outbox, Deeds(tmp_path / "deeds", never), cache, cache.whose)
-    leases_over = Adopted(incarnation=2)
-    first = estate.page(leases_over, ANN, Look(campaign="c-1"), ())
+    estate = CampaignStore(outbox, ManifestStore(tmp_path / "deeds", never), cache, cache.whose)
+    leases_over = AdoptReply(incarnation=2)
+    first = estate.page(leases_over, ANN, ListLeases(campaign="c-1"), ())
     assert first.cursor is not None
     await outbox.settle(item(b"1").sha256)
     assert len(outbox.of("c-1", ANN)) == 99
-    second = estate.page(leases_over, ANN, Look(campaign="c-1", cursor=first.cursor), ())
+    second = estate.page(leases_over, ANN, ListLeases(campaign="c-1", cursor=first.cursor), ())
     told = [lease.task for page in (first, second) for lease in page.leases]
     assert told == [f"c-1/{number}" for number in range(1, 101)]
     assert second.cursor is None

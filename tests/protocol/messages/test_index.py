@@ -10,46 +10,46 @@ from protocol.signed.advert import SignedAdvert
 from protocol.values.advert import MAX_ADVERT
 from protocol.values.requirement import Clause, Op, Requirement
 from protocol.wire.base import MAX_FRAME, Message
-from protocol.wire.codec import PREFIX, Frame, Kind, pack
+from protocol.wire.codec import PREFIX, Frame, FrameKind, pack
 from protocol.words import Reason
 
 PEER = "1" * 52
 SIGNED = SignedAdvert(body=b"x" * MAX_ADVERT, signature=b"s" * 64)
 CONTACT = say.ContactInfo(peer=PEER, addresses=("/ip4/192.0.2.100/tcp/40001",) * 8)
-LISTED = (say.Listed(advert=SIGNED, age_s=1.5),) * say.PAGE_LIMIT
+LISTED = (say.ListedAdvert(advert=SIGNED, age_s=1.5),) * say.PAGE_LIMIT
 LARGEST: list[Message] = [
-    say.Find(key=b"k" * 32, count=16, sender=CONTACT),
-    say.Found(contacts=(CONTACT,) * say.MAX_CONTACTS),
-    say.Store(
+    say.FindPeers(key=b"k" * 32, count=16, sender=CONTACT),
+    say.FoundPeers(contacts=(CONTACT,) * say.MAX_CONTACTS),
+    say.StoreAdverts(
         advert=SIGNED,
         items=(say.StoreItem(attribute="unit:" + "u" * 200, depth=24, have=b"h" * 64),) * say.MAX_ITEMS,
     ),
-    say.Stored(
+    say.StoreReply(
         items=(say.StoredItem(verdict=say.StoreVerdict.SPLIT, count=2**40),) * say.MAX_ITEMS,
         reason="r" * 2000,
         closer=(CONTACT,) * say.MAX_CONTACTS,
     ),
-    say.Page(
+    say.QueryShard(
         attribute="unit:" + "u" * 200,
         requirement=Requirement(
             clauses=(Clause(attribute="label.site", op=Op.IN, value=("v" * 50,) * 16),) * 32,
         ),
         have=b"h" * 64,
     ),
-    say.Paged(
+    say.ShardPage(
         adverts=LISTED, matches=2000, count=2000, split=True, cursor=32, closer=(CONTACT,) * say.MAX_CONTACTS
     ),
-    say.Mark(attribute="node", depth=3, prefix=5, below=900),
-    say.Marked(split=True),
-    say.Hand(attribute="node", depth=3, adverts=LISTED),
-    say.Handed(kept=32),
-    say.Refused(reason=Reason.OVERLOADED, detail="too many calls", retry_after_s=0.5),
+    say.MarkSplit(attribute="node", depth=3, prefix=5, below=900),
+    say.MarkReply(split=True),
+    say.HandOver(attribute="node", depth=3, adverts=LISTED),
+    say.HandOverReply(kept=32),
+    say.RefusedMessage(reason=Reason.OVERLOADED, detail="too many calls", retry_after_s=0.5),
 ]
 
 
 @pytest.mark.parametrize("message", LARGEST, ids=lambda message: type(message).__name__)
 def test_a_message_at_its_largest_goes_through_unchanged(message: Message) -> None:
-    data = say.INDEX.encode(Frame(Kind.CALL, 1, message))
+    data = say.INDEX.encode(Frame(FrameKind.CALL, 1, message))
     assert len(data) <= MAX_FRAME + PREFIX
     assert say.INDEX.decode(data[PREFIX:]).message == message
 

@@ -11,9 +11,9 @@ import pytest
 from protocol.errors import RemoteProtocolError
 from protocol.signed.campaign_manifest import (
     MAX_UNPACKED,
-    Cover,
-    Deed,
-    DeedModel,
+    CampaignManifest,
+    ManifestCover,
+    ManifestModel,
     make_deed,
     open_deed,
     read_cover,
@@ -41,7 +41,7 @@ def task(n: int = 1, **changes: Any) -> Task:
     return Task(**(fields | changes))
 
 
-def deed(*tasks: Task, **changes: Any) -> Deed:
+def deed(*tasks: Task, **changes: Any) -> CampaignManifest:
     fields: dict[str, Any] = {
         "campaign": "c-one",
         "name": "one",
@@ -50,20 +50,20 @@ def deed(*tasks: Task, **changes: Any) -> Deed:
         "attempts": 3,
         "backoff_s": 5.0,
         "wait_s": 60.0,
-        "models": (DeedModel(name="m", sha256=SHA, size=10),),
+        "models": (ManifestModel(name="m", sha256=SHA, size=10),),
         "tasks": tuple(task_body(one) for one in tasks or (task(),)),
     }
-    return Deed(**(fields | changes))
+    return CampaignManifest(**(fields | changes))
 
 
-def cover_of(plain: bytes, **changes: Any) -> Cover:
+def cover_of(plain: bytes, **changes: Any) -> ManifestCover:
     fields: dict[str, Any] = {
         "campaign": "c-one",
         "owner": OWNER.peer_id,
         "body": zlib.compress(plain),
         "signature": bytes(64),
     }
-    return Cover(**(fields | changes))
+    return ManifestCover(**(fields | changes))
 
 
 def test_what_was_put_in_comes_out_under_its_owners_signature() -> None:
@@ -114,7 +114,7 @@ def test_what_unpacks_to_too_much_is_not_unpacked() -> None:
 @pytest.mark.parametrize("body", [b"", b"junk", zlib.compress(b"x")[:-2], zlib.compress(b"x") + b"more"])
 def test_what_is_no_compressed_data_is_refused(body: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
-        open_deed(Cover(campaign="c-one", owner=OWNER.peer_id, body=body, signature=bytes(64)))
+        open_deed(ManifestCover(campaign="c-one", owner=OWNER.peer_id, body=body, signature=bytes(64)))
 
 
 def test_a_campaign_that_is_too_large_has_no_deed() -> None:

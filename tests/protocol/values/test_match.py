@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from protocol.errors import CampaignError
 from protocol.values.advert import Advert, GpuInfo, UnitOffer
-from protocol.values.match import Met, match, match_clause
+from protocol.values.match import ClauseState, match, match_clause
 from protocol.values.requirement import (
     ATTRIBUTES,
     Clause,
@@ -49,35 +49,35 @@ SAYS_LITTLE = Advert(peer=LAPTOP.peer, seq=1, device="d", name="n")
 @pytest.mark.parametrize(
     ("clause", "advert", "met"),
     [
-        ("ram >= 16 GiB", LAPTOP, Met.MET),
-        ("ram > 16 GiB", LAPTOP, Met.UNMET),
-        ("ram >= 16 GiB", SAYS_LITTLE, Met.UNKNOWN),
-        ("ram == 17179869184 B", LAPTOP, Met.MET),
-        ("cores >= 8", LAPTOP, Met.MET),
-        ("cores < 8", LAPTOP, Met.UNMET),
-        ("cores != 8", LAPTOP, Met.UNMET),
-        ("soc ~ ryzen", LAPTOP, Met.MET),
-        ('soc ~ "Apple M*"', LAPTOP, Met.UNMET),
-        ("soc ~ amd*7840u", LAPTOP, Met.MET),
-        ("os ~ linux*", LAPTOP, Met.MET),
-        ("arch in x86_64, arm64", LAPTOP, Met.MET),
-        ("arch in arm64", LAPTOP, Met.UNMET),
-        ('units has "CPU (ONNX)"', LAPTOP, Met.MET),
-        ('units has "GPU (ONNX)"', LAPTOP, Met.UNMET),
-        ("units has CPU", LAPTOP, Met.UNMET),
-        ("gpu ~ H100", SERVER, Met.MET),
-        ("gpu ~ H100", LAPTOP, Met.UNMET),
-        ("vram >= 40 GiB", SERVER, Met.MET),
-        ("vram >= 1 GiB", LAPTOP, Met.UNMET),
-        ("label.site == lab", LAPTOP, Met.MET),
-        ("label.site == lab", SERVER, Met.UNMET),
-        ("label.site != lab", SERVER, Met.MET),
-        ("device == d-laptop", LAPTOP, Met.MET),
-        ("sandbox in full, partial", LAPTOP, Met.UNMET),
-        ("soc ~ x", SAYS_LITTLE, Met.UNKNOWN),
+        ("ram >= 16 GiB", LAPTOP, ClauseState.MET),
+        ("ram > 16 GiB", LAPTOP, ClauseState.UNMET),
+        ("ram >= 16 GiB", SAYS_LITTLE, ClauseState.UNKNOWN),
+        ("ram == 17179869184 B", LAPTOP, ClauseState.MET),
+        ("cores >= 8", LAPTOP, ClauseState.MET),
+        ("cores < 8", LAPTOP, ClauseState.UNMET),
+        ("cores != 8", LAPTOP, ClauseState.UNMET),
+        ("soc ~ ryzen", LAPTOP, ClauseState.MET),
+        ('soc ~ "Apple M*"', LAPTOP, ClauseState.UNMET),
+        ("soc ~ amd*7840u", LAPTOP, ClauseState.MET),
+        ("os ~ linux*", LAPTOP, ClauseState.MET),
+        ("arch in x86_64, arm64", LAPTOP, ClauseState.MET),
+        ("arch in arm64", LAPTOP, ClauseState.UNMET),
+        ('units has "CPU (ONNX)"', LAPTOP, ClauseState.MET),
+        ('units has "GPU (ONNX)"', LAPTOP, ClauseState.UNMET),
+        ("units has CPU", LAPTOP, ClauseState.UNMET),
+        ("gpu ~ H100", SERVER, ClauseState.MET),
+        ("gpu ~ H100", LAPTOP, ClauseState.UNMET),
+        ("vram >= 40 GiB", SERVER, ClauseState.MET),
+        ("vram >= 1 GiB", LAPTOP, ClauseState.UNMET),
+        ("label.site == lab", LAPTOP, ClauseState.MET),
+        ("label.site == lab", SERVER, ClauseState.UNMET),
+        ("label.site != lab", SERVER, ClauseState.MET),
+        ("device == d-laptop", LAPTOP, ClauseState.MET),
+        ("sandbox in full, partial", LAPTOP, ClauseState.UNMET),
+        ("soc ~ x", SAYS_LITTLE, ClauseState.UNKNOWN),
     ],
 )
-def test_a_clause_against_a_device(clause: str, advert: Advert, met: Met) -> None:
+def test_a_clause_against_a_device(clause: str, advert: Advert, met: ClauseState) -> None:
     assert match_clause(parse_clause(clause), advert).met is met
 
 
@@ -86,7 +86,7 @@ def test_a_verdict_speaks_of_each_clause_by_itself() -> None:
     requirement = Requirement(clauses=(parse_clause("ram >= 64 GiB"), parse_clause("cores >= 2")))
     verdict = match(requirement, LAPTOP)
     assert not verdict.fits
-    assert [item.met for item in verdict.clauses] == [Met.UNMET, Met.MET]
+    assert [item.met for item in verdict.clauses] == [ClauseState.UNMET, ClauseState.MET]
     assert str(verdict.missing[0]) == "ram: has 16 GiB, needs >= 64 GiB"
 
 
@@ -104,7 +104,7 @@ def test_no_clause_fits_every_device() -> None:
 def test_an_unknown_clause_never_counts_as_met() -> None:
     verdict = match(Requirement(clauses=(Clause(attribute="neural_cores", op=Op.GE, value=2),)), LAPTOP)
     assert not verdict.fits
-    assert verdict.clauses[0].met is Met.UNKNOWN
+    assert verdict.clauses[0].met is ClauseState.UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_any_text_is_a_clause_or_a_campaign_error(text: str) -> None:
     except CampaignError:
         return
     assert attribute_of(clause.attribute) is not None
-    assert match_clause(clause, LAPTOP).met in Met
+    assert match_clause(clause, LAPTOP).met in ClauseState
 
 
 @given(st.integers(0, 2**50))

@@ -25,7 +25,7 @@ from protocol.values.record import (
 )
 from protocol.values.requirement import Requirement, parse_clause
 from protocol.values.task import Measure, Model, Task, Timeouts, read_task, task_body, task_message
-from protocol.words import Outcome
+from protocol.words import RunOutcome
 
 PEER = "12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN"
 ADVERT = Advert(
@@ -54,7 +54,7 @@ RECORD = Record(
     worker=PEER,
     task_sha256="a" * 64,
     model_sha256="b" * 64,
-    outcome=Outcome.COMPLETE,
+    outcome=RunOutcome.COMPLETE,
     device=DeviceFacts(device="d-1", name="laptop"),
     loads=(LoadSample(ns=5_000_000),) * 5,
     timings=(Timing(samples=pack_samples((1, 2, 3)), warmup=pack_samples(()), cpu_s=0.1, wall_s=0.2),),

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import RemoteProtocolError
-from protocol.wire.bundle import MAGIC, MAX_PARTS, Part, pack_header, problem, read_header, size_of
+from protocol.wire.bundle import MAGIC, MAX_PARTS, BundlePart, pack_header, problem, read_header, size_of
 
 SHA = "ab" * 32
-WEIGHTS = Part("Data/weights.bin", 5, SHA)
-MODEL = Part("model.onnx", 3, SHA)
+WEIGHTS = BundlePart("Data/weights.bin", 5, SHA)
+MODEL = BundlePart("model.onnx", 3, SHA)
 
 
 def test_a_folder_has_one_form_whatever_the_order_it_was_read_in() -> None:
@@ -54,7 +54,7 @@ def test_other_files_are_no_bundles() -> None:
 def test_a_path_that_could_lead_out_or_mean_something_else_is_refused(path: str) -> None:
     assert problem(path)
     with pytest.raises(ValueError, match="file"):
-        pack_header([Part(path, 1, SHA)])
+        pack_header([BundlePart(path, 1, SHA)])
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_names_as_models_have_them_are_taken(path: str) -> None:
 )
 def test_files_that_no_folder_could_hold_are_refused(paths: list[str], why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        pack_header([Part(path, 1, SHA) for path in paths])
+        pack_header([BundlePart(path, 1, SHA) for path in paths])
 
 
 def other(body: bytes) -> bytes:

@@ -11,32 +11,50 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import LocalProtocolError, RemoteProtocolError
-from protocol.messages.blobs import BLOB, Absent, Fetch, Have, Other, Others, Pieces, Sending, Where, Which
-from protocol.messages.gate import GATE, CircuitSeen, GateStanding, GateStatus, PeerSeen, RelayCaps
+from protocol.messages.blobs import (
+    BLOB,
+    AskHolders,
+    AskPieceHashes,
+    AskPieces,
+    BlobAbsent,
+    FetchPiece,
+    HavePieces,
+    HolderInfo,
+    Holders,
+    PieceFollows,
+)
+from protocol.messages.gate import GATE, CircuitSeen, GateSnapshot, GateStatus, PeerSeen, RelayCaps
 from protocol.messages.health import HEALTH, Ping, Pong
-from protocol.messages.index import ContactInfo, Refused
-from protocol.messages.pool import POOL, Enrol, Enrolled, Kept, Latest, Manifest, Nothing, Spread
-from protocol.messages.reach import REACH, DialBack, DialledBack
+from protocol.messages.index import ContactInfo, RefusedMessage
+from protocol.messages.pool import (
+    POOL,
+    AskManifest,
+    Enrolled,
+    EnrolRequest,
+    ManifestMessage,
+    ManifestStored,
+    NoManifest,
+    SpreadManifest,
+)
+from protocol.messages.reach import REACH, DialBack, DialBackReply
 from protocol.messages.work import (
     WORK,
     Accepted,
     Action,
-    Adopt,
-    Adopted,
+    AdoptReply,
+    AdoptRequest,
     Cancel,
     Commit,
+    CommitReply,
     Conflict,
     Control,
+    CredentialsReply,
     Denied,
     Granted,
-    Held,
-    Job,
+    LeaseLost,
+    ListLeases,
     LiveLease,
-    Look,
-    Lost,
     Preempt,
-    Present,
-    Presented,
     Probe,
     Progress,
     Queued,
@@ -46,25 +64,29 @@ from protocol.messages.work import (
     Renew,
     Renewed,
     Result,
+    RunningJob,
     Shape,
     ShapeQuote,
+    ShowCredentials,
     Skip,
     Stale,
-    Standing,
     Start,
-    Status,
+    StatusRequest,
     Stopped,
+    WorkerStatus,
 )
-from protocol.signed.transfer_grant import Slip
+from protocol.signed.transfer_grant import TransferGrant
 from protocol.values.lease import Fence
 from protocol.values.requirement import Requirement, parse_clause
 from protocol.wire.base import MAX_FRAME, Message
-from protocol.wire.codec import Decoder, Frame, Kind, Vocabulary, pack, unpack
+from protocol.wire.codec import Decoder, Frame, FrameKind, Vocabulary, pack, unpack
 from protocol.words import Phase, Reason, Right, Role, WorkerState
 
-SLIP = Slip(giver="1" * 52, taker="2" * 52, sha256="a" * 64, until=1_800_000_000, signature=b"s" * 64)
+SLIP = TransferGrant(
+    giver="1" * 52, taker="2" * 52, sha256="a" * 64, until=1_800_000_000, signature=b"s" * 64
+)
 FENCE = Fence(incarnation=3, number=7)
-HELD = Held(lease="l-7", fence=FENCE)
+HELD = CommitReply(lease="l-7", fence=FENCE)
 REQUIREMENT = Requirement(clauses=(parse_clause("ram >= 8 GiB"), parse_clause("os in Linux, Darwin")))
 QUOTE = Quote(
     incarnation=3,
@@ -79,19 +101,19 @@ QUOTE = Quote(
     ),
 )
 EVERY: tuple[tuple[Vocabulary, Message], ...] = (
-    (WORK, Present(issuer="1" * 52, token=b"biscuit")),
-    (WORK, Presented(principal="1" * 52, rights=(Right.SUBMIT,), priority=70, slots=4, left_s=60.0)),
-    (WORK, Look(campaign="c-1")),
+    (WORK, ShowCredentials(issuer="1" * 52, token=b"biscuit")),
+    (WORK, CredentialsReply(principal="1" * 52, rights=(Right.SUBMIT,), priority=70, slots=4, left_s=60.0)),
+    (WORK, ListLeases(campaign="c-1")),
     (WORK, Control(action=Action.DRAIN, finish=True)),
-    (WORK, Status()),
+    (WORK, StatusRequest()),
     (
         WORK,
-        Standing(
+        WorkerStatus(
             incarnation=3,
             state=WorkerState.DRAINING,
             why="paused by its owner",
             jobs=(
-                Job(
+                RunningJob(
                     task="c-1/1",
                     model="m.onnx",
                     principal="1" * 52,
@@ -112,7 +134,7 @@ EVERY: tuple[tuple[Vocabulary, Message], ...] = (
     (GATE, GateStatus()),
     (
         GATE,
-        GateStanding(
+        GateSnapshot(
             version="0.1.0",
             incarnation=3,
             uptime_s=60.0,
@@ -147,15 +169,15 @@ EVERY: tuple[tuple[Vocabulary, Message], ...] = (
             lag_s=0.25,
         ),
     ),
-    (REACH, DialledBack(observed="/ip4/192.0.2.7/tcp/51034", reached=(4001,), wall_ms=1_790_000_000_000)),
-    (POOL, Latest(pool="1" * 52, have=3)),
-    (POOL, Manifest(body=b"manifest", signature=b"m" * 64)),
-    (POOL, Nothing()),
-    (POOL, Spread(body=b"manifest", signature=b"m" * 64)),
-    (POOL, Kept(number=4)),
-    (POOL, Enrol(pool="1" * 52, token=b"biscuit", role=Role.SUBMIT, name="anna")),
+    (REACH, DialBackReply(observed="/ip4/192.0.2.7/tcp/51034", reached=(4001,), wall_ms=1_790_000_000_000)),
+    (POOL, AskManifest(pool="1" * 52, have=3)),
+    (POOL, ManifestMessage(body=b"manifest", signature=b"m" * 64)),
+    (POOL, NoManifest()),
+    (POOL, SpreadManifest(body=b"manifest", signature=b"m" * 64)),
+    (POOL, ManifestStored(number=4)),
+    (POOL, EnrolRequest(pool="1" * 52, token=b"biscuit", role=Role.SUBMIT, name="anna")),
     (POOL, Enrolled(token=b"biscuit", body=b"manifest", signature=b"m" * 64)),
-    (POOL, Refused(reason=Reason.NOT_ALLOWED, detail="the ticket has expired")),
+    (POOL, RefusedMessage(reason=Reason.NOT_ALLOWED, detail="the ticket has expired")),
     (
         WORK,
         Probe(
@@ -191,7 +213,7 @@ EVERY: tuple[tuple[Vocabulary, Message], ...] = (
             incarnation=3,
             state=WorkerState.BUSY,
             renewed=("l-7",),
-            lost=(Lost(lease="l-6", reason=Reason.EXPIRED),),
+            lost=(LeaseLost(lease="l-6", reason=Reason.EXPIRED),),
         ),
     ),
     (
@@ -215,25 +237,25 @@ EVERY: tuple[tuple[Vocabulary, Message], ...] = (
     (WORK, Accepted()),
     (WORK, Stale(reason=Reason.FENCED)),
     (WORK, Cancel(held=(HELD,))),
-    (WORK, Release(held=(Held(lease="l-7", fence=FENCE, epoch=4),))),
+    (WORK, Release(held=(CommitReply(lease="l-7", fence=FENCE, epoch=4),))),
     (WORK, Stopped(leases=("l-7",))),
     (WORK, Preempt(lease="l-7", fence=FENCE, grace_s=10.0, priority=80)),
-    (WORK, Adopt(campaign="c-1", epoch=2)),
+    (WORK, AdoptRequest(campaign="c-1", epoch=2)),
     (
         WORK,
-        Adopted(
+        AdoptReply(
             incarnation=3,
             leases=(LiveLease(task="c-1/1", attempt=1, lease="l-7", fence=FENCE, phase=Phase.LOAD),),
         ),
     ),
-    (BLOB, Fetch(sha256="a" * 64, offset=65_507, length=1_048_576)),
-    (BLOB, Sending(size=3_160_000, length=1_048_576)),
-    (BLOB, Absent(reason=Reason.NOT_ALLOWED, detail="no lease of yours needs it")),
-    (BLOB, Which(sha256="a" * 64, slip=SLIP)),
-    (BLOB, Have(size=3_160_000, pieces=b"\x01", fresh=b"\x00")),
-    (BLOB, Pieces(sha256="a" * 64)),
-    (BLOB, Where(sha256="a" * 64)),
-    (BLOB, Others(slip=SLIP, others=(Other(peer="1" * 52, addresses=("/ip4/192.0.2.7/tcp/4102",)),))),
+    (BLOB, FetchPiece(sha256="a" * 64, offset=65_507, length=1_048_576)),
+    (BLOB, PieceFollows(size=3_160_000, length=1_048_576)),
+    (BLOB, BlobAbsent(reason=Reason.NOT_ALLOWED, detail="no lease of yours needs it")),
+    (BLOB, AskPieces(sha256="a" * 64, slip=SLIP)),
+    (BLOB, HavePieces(size=3_160_000, pieces=b"\x01", fresh=b"\x00")),
+    (BLOB, AskPieceHashes(sha256="a" * 64)),
+    (BLOB, AskHolders(sha256="a" * 64)),
+    (BLOB, Holders(slip=SLIP, others=(HolderInfo(peer="1" * 52, addresses=("/ip4/192.0.2.7/tcp/4102",)),))),
     (HEALTH, Ping()),
     (HEALTH, Pong(role="worker", incarnation=3, state=WorkerState.FAULTY, why="3 crashes in a row")),
 )
@@ -252,20 +274,20 @@ def test_every_message_of_these_families_has_an_example() -> None:
 
 @pytest.mark.parametrize(("vocabulary", "message"), EVERY, ids=IDS)
 def test_a_message_comes_back_as_it_went(vocabulary: Vocabulary, message: Message) -> None:
-    frame = Frame(Kind.CALL, 5, message)
+    frame = Frame(FrameKind.CALL, 5, message)
     assert Decoder(vocabulary).feed(vocabulary.encode(frame)) == [frame]
 
 
 @pytest.mark.parametrize(("vocabulary", "message"), EVERY, ids=IDS)
 def test_the_bytes_of_a_message_stay_what_they_were(vocabulary: Vocabulary, message: Message) -> None:
     """Golden bytes: a change here breaks the conversation with every node that is already out there."""
-    assert vocabulary.encode(Frame(Kind.CALL, 5, message)).hex() == GOLDEN[type(message).__name__]
+    assert vocabulary.encode(Frame(FrameKind.CALL, 5, message)).hex() == GOLDEN[type(message).__name__]
 
 
 @given(data=st.data())
 def test_a_stream_of_messages_may_be_cut_anywhere(data: st.DataObject) -> None:
     frames = [
-        Frame(Kind.CALL, number + 1, message)
+        Frame(FrameKind.CALL, number + 1, message)
         for number, (vocabulary, message) in enumerate(EVERY)
         if vocabulary is WORK
     ]
@@ -318,9 +340,9 @@ class Huge(Message):
 
 def test_we_never_send_a_frame_above_the_cap() -> None:
     vocabulary = Vocabulary(Huge)
-    assert vocabulary.encode(Frame(Kind.CALL, 1, Huge(body=b"x" * (MAX_FRAME - 30))))
+    assert vocabulary.encode(Frame(FrameKind.CALL, 1, Huge(body=b"x" * (MAX_FRAME - 30))))
     with pytest.raises(LocalProtocolError, match="above the cap"):
-        vocabulary.encode(Frame(Kind.CALL, 1, Huge(body=b"x" * MAX_FRAME)))
+        vocabulary.encode(Frame(FrameKind.CALL, 1, Huge(body=b"x" * MAX_FRAME)))
 
 
 @pytest.mark.parametrize(
@@ -347,21 +369,21 @@ def test_the_fullest_refusal_and_quote_fit_in_a_frame() -> None:
     """A peer chooses what we refuse: it must not be able to make us say more than a frame holds."""
     denied = Denied(reason=Reason.BUSY, unmet=("x" * 200,) * 32, detail="\u20ac" * 2000)
     shape = ShapeQuote(fits=False, unmet=("x" * 200,) * 8)
-    assert len(WORK.encode(Frame(Kind.ANSWER, 1, denied))) <= MAX_FRAME
+    assert len(WORK.encode(Frame(FrameKind.ANSWER, 1, denied))) <= MAX_FRAME
     assert (
-        len(WORK.encode(Frame(Kind.ANSWER, 1, QUOTE.model_copy(update={"shapes": (shape,) * 16}))))
+        len(WORK.encode(Frame(FrameKind.ANSWER, 1, QUOTE.model_copy(update={"shapes": (shape,) * 16}))))
         <= MAX_FRAME
     )
 
 
 def test_fields_of_a_newer_peer_are_ignored() -> None:
     body = pack(["n", 0, "start", {"from_the_future": 1}])
-    assert WORK.decode(body) == Frame(Kind.NOTE, 0, Start())
+    assert WORK.decode(body) == Frame(FrameKind.NOTE, 0, Start())
 
 
 def test_a_word_of_another_family_is_not_spoken() -> None:
     with pytest.raises(LocalProtocolError, match="not spoken"):
-        HEALTH.encode(Frame(Kind.CALL, 1, Start()))
+        HEALTH.encode(Frame(FrameKind.CALL, 1, Start()))
     with pytest.raises(RemoteProtocolError, match="no message of type"):
         HEALTH.decode(pack(["c", 1, "start", {}]))
 
@@ -383,4 +405,4 @@ def test_we_never_send_what_the_peer_would_have_to_refuse() -> None:
     clauses = tuple(parse_clause(f"cores >= {number}") for number in range(24))
     shape = Shape(unit="u", requirement=Requirement(clauses=clauses), model="a" * 64, size=1)
     with pytest.raises(LocalProtocolError, match="more than 1024 elements"):
-        WORK.encode(Frame(Kind.CALL, 1, Probe(campaign="c", shapes=(shape,) * 16)))
+        WORK.encode(Frame(FrameKind.CALL, 1, Probe(campaign="c", shapes=(shape,) * 16)))

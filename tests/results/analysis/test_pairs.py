@@ -11,20 +11,20 @@ import pytest
 from typer.testing import CliRunner
 
 from protocol.errors import CampaignError
-from results.analysis.compare import Word
+from results.analysis.compare import ComparisonVerdict
 from results.analysis.matrix import make_matrix
 from results.analysis.pairs import put_beside, unlike
 from results.analysis.prices import Price, read_prices
 from results.export.raw import RawResult, csv_lines, json_lines
-from results.export.source import Entry
-from results.row.row import Row, Status
+from results.export.source import ResultEntry
+from results.row.row import Row, RowStatus
 from scheduler.cli.analysis import app
 from swarm.base.home import Home
 
 
 def row(model: str = "m.onnx", device: str = "mini", ms: float | None = 2.0, **changes: Any) -> Row:
     facts: dict[str, Any] = {
-        "status": Status.COMPLETE,
+        "status": RowStatus.COMPLETE,
         "job_id": "c-1/1",
         "file_name": model,
         "file_size": 9,
@@ -42,11 +42,11 @@ def row(model: str = "m.onnx", device: str = "mini", ms: float | None = 2.0, **c
     return Row.model_validate(facts | changes)
 
 
-def entry(found: Row, launches: int = 8) -> Entry:
+def entry(found: Row, launches: int = 8) -> ResultEntry:
     chance = random.Random(f"{found.file_name} {found.device_name}")
     place = 1e6 * (found.inference_ms_median or 1)
     samples = [tuple(int(place * chance.lognormvariate(0, 0.003)) for _ in range(9)) for _ in range(launches)]
-    return Entry(found, tuple(samples))
+    return ResultEntry(found, tuple(samples))
 
 
 def test_rows_are_paired_by_model_unit_threads_and_device() -> None:
@@ -59,7 +59,12 @@ def test_rows_are_paired_by_model_unit_threads_and_device() -> None:
         ("two", "two"),
         (None, "one"),
     ]
-    assert [pair.said.word for pair in pairs] == [Word.SAME, Word.AMBIGUOUS, Word.SLOWER, Word.AMBIGUOUS]
+    assert [pair.said.word for pair in pairs] == [
+        ComparisonVerdict.SAME,
+        ComparisonVerdict.AMBIGUOUS,
+        ComparisonVerdict.SLOWER,
+        ComparisonVerdict.AMBIGUOUS,
+    ]
     assert [pair.said.why for pair in pairs[1::2]] == [
         "not compared: only A has it",
         "not compared: only B has it",
@@ -68,7 +73,7 @@ def test_rows_are_paired_by_model_unit_threads_and_device() -> None:
 
 def test_two_models_are_compared_where_each_side_has_one() -> None:
     (pair,) = put_beside([entry(row("old.onnx", ms=2.0))], [entry(row("new.onnx", ms=1.0))])
-    assert pair.said.word is Word.FASTER
+    assert pair.said.word is ComparisonVerdict.FASTER
     assert pair.said.ratio == pytest.approx(0.5, rel=0.01)
 
 
@@ -76,15 +81,15 @@ def test_two_rows_are_compared_whatever_they_ran_on() -> None:
     (pair,) = put_beside(
         [entry(row(ms=2.0))], [entry(row(ms=1.0, compute_units="GPU (ONNX)", threads=4), launches=9)]
     )
-    assert pair.said.word is Word.FASTER
+    assert pair.said.word is ComparisonVerdict.FASTER
     pairs = put_beside([entry(row()), entry(row("x"))], [entry(row(threads=4))])
     assert len(pairs) == 3, "of several rows those belong together that ran alike"
 
 
 def test_devices_are_compared_where_that_is_asked_for_or_none_is_shared() -> None:
     a, b = [entry(row(device="one"))], [entry(row(device="two", ms=3.0))]
-    assert put_beside(a, b)[0].said.word is Word.SLOWER
-    assert put_beside([*a, *b], [*a, *b], across_devices=True)[0].said.word is Word.SAME
+    assert put_beside(a, b)[0].said.word is ComparisonVerdict.SLOWER
+    assert put_beside([*a, *b], [*a, *b], across_devices=True)[0].said.word is ComparisonVerdict.SAME
 
 
 @pytest.mark.parametrize(
@@ -92,7 +97,7 @@ def test_devices_are_compared_where_that_is_asked_for_or_none_is_shared() -> Non
     [
         ({"shapes": "x 1x4"}, "the input shapes differ: x 1x3 and x 1x4"),
         ({"shapes": ""}, "the input shapes differ: x 1x3 and unknown"),
-        ({"status": Status.FAILED, "reason": "crashed"}, "B is Failed (crashed)"),
+        ({"status": RowStatus.FAILED, "reason": "crashed"}, "B is Failed (crashed)"),
         ({"inference_ms_median": None}, "B has no times"),
         ({"shapes": "pixels 1x3"}, ""),
     ],
@@ -120,14 +125,16 @@ def test_a_difference_that_may_be_the_hosts_is_ambiguous(
     one: dict[str, Any], other: dict[str, Any], why: str
 ) -> None:
     (pair,) = put_beside([entry(row(**one))], [entry(row(ms=4.0, **other))])
-    assert pair.said.word is (Word.AMBIGUOUS if why else Word.SLOWER)
+    assert pair.said.word is (ComparisonVerdict.AMBIGUOUS if why else ComparisonVerdict.SLOWER)
     assert pair.said.why.endswith(why)
 
 
 def test_devices_with_other_numbers_of_cores_are_compared_model_by_model() -> None:
     one = [entry(row(name, "one", threads=2)) for name in ("x", "y")]
     two = [entry(row(name, "two", 1.0, threads=8)) for name in ("x", "y")]
-    assert [pair.said.word for pair in put_beside(one, two, across_devices=True)] == [Word.FASTER] * 2
+    assert [pair.said.word for pair in put_beside(one, two, across_devices=True)] == [
+        ComparisonVerdict.FASTER
+    ] * 2
     (x, *_) = put_beside(one, [*two, entry(row("x", "two", 1.0, threads=1))], across_devices=True)
     assert x.said.why == "not compared: only A has it", "on how many threads was asked for there"
     again = [entry(row(name, "one", threads=8)) for name in ("x", "y")]
@@ -143,16 +150,16 @@ def test_across_devices_a_reference_takes_their_speed_out() -> None:
     a = [entry(row("m", "one", 2.0)), entry(row("ref", "one", 1.0))]
     b = [entry(row("m", "two", 8.0)), entry(row("ref", "two", 4.0))]
     (pair,) = put_beside(a, b, reference="ref")
-    assert pair.said.word is Word.SAME
+    assert pair.said.word is ComparisonVerdict.SAME
     (pair,) = put_beside(a, b[:1], reference="ref")
     assert pair.said.why == "not compared: B has no complete row of ref on that device and unit"
 
 
 def test_rows_without_raw_samples_are_compared_by_their_intervals() -> None:
-    (pair,) = put_beside([Entry(row())], [Entry(row(ms=4.0))])
-    assert pair.said.word is Word.SLOWER
+    (pair,) = put_beside([ResultEntry(row())], [ResultEntry(row(ms=4.0))])
+    assert pair.said.word is ComparisonVerdict.SLOWER
     assert "raw samples tell more" in pair.said.why
-    (pair,) = put_beside([Entry(row())], [Entry(row(inference_ms_median_low=None))])
+    (pair,) = put_beside([ResultEntry(row())], [ResultEntry(row(inference_ms_median_low=None))])
     assert "has no interval" in pair.said.why
 
 
@@ -177,7 +184,7 @@ def test_ratios_are_to_the_base_and_to_nothing_else() -> None:
 def test_a_cell_that_is_not_valid_carries_why() -> None:
     rows = [
         row("x", "one"),
-        row("x", "two", None, status=Status.FAILED, reason="crashed", detail="signal 9"),
+        row("x", "two", None, status=RowStatus.FAILED, reason="crashed", detail="signal 9"),
         row("x", "three", shapes="x 2x3"),
         row("x", "four", verdict="noisy", verdict_reason="±30%"),
     ]

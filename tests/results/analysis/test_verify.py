@@ -17,8 +17,8 @@ from protocol.values.lease import Fence
 from protocol.values.record import (
     DeviceFacts,
     LoadSample,
-    Ran,
     Record,
+    RunFacts,
     SignedRecord,
     Timing,
     pack_samples,
@@ -27,7 +27,7 @@ from protocol.values.record import (
 )
 from protocol.values.requirement import Requirement
 from protocol.values.task import Measure, Model, Task, Timeouts, task_body
-from protocol.words import Outcome, Reason
+from protocol.words import Reason, RunOutcome
 from results.analysis.verify import check_results
 from results.export.raw import RawResult, csv_lines, json_lines, raw_result, read_raw
 from results.export.source import launches_of
@@ -66,9 +66,9 @@ def record(task: Task = TASK, **changes: object) -> Record:
         "worker": WORKER.peer_id,
         "task_sha256": hashlib.sha256(task_body(task)).hexdigest(),
         "model_sha256": task.model.sha256,
-        "outcome": Outcome.COMPLETE,
+        "outcome": RunOutcome.COMPLETE,
         "device": DeviceFacts(device="dev", name="mini", soc="Chip", ram=2**33, os="Linux 6.1", cores=4),
-        "ran": Ran(unit=task.unit, driver="onnx", runtime="r 1", agrees=True, shapes={"x": (1, 3)}),
+        "ran": RunFacts(unit=task.unit, driver="onnx", runtime="r 1", agrees=True, shapes={"x": (1, 3)}),
         "loads": (LoadSample(ns=9, kind="cold"), *(LoadSample(ns=5),) * 5, LoadSample(ns=2, kind="warm")),
         "timings": tuple(
             Timing(
@@ -147,7 +147,7 @@ def test_a_signature_that_is_none_is_told_in_plain_words(signature: str, words: 
 
 
 def test_a_failure_that_a_worker_signed_holds() -> None:
-    failed = record(outcome=Outcome.FAILED, reason=Reason.CRASHED, detail="signal 9")
+    failed = record(outcome=RunOutcome.FAILED, reason=Reason.CRASHED, detail="signal 9")
     body = record_body(failed)
     signed = SignedRecord(body=body, signature=WORKER.sign(record_message(body)))
     row = make_row(TASK, TaskState.FAILED, failed, reason=Reason.GAVE_UP, detail="three times")
@@ -211,8 +211,8 @@ def test_a_record_of_another_task_or_model_is_found() -> None:
 def test_a_record_that_is_not_whole_cannot_be_complete() -> None:
     for changes, words in (
         ({"timings": record().timings[:5]}, "25 inferences where 30 were asked for"),
-        ({"outcome": Outcome.FAILED, "reason": Reason.CRASHED}, "its worker said failed"),
-        ({"ran": Ran(unit="GPU (ONNX)", driver="onnx", runtime="r")}, "GPU (ONNX) ran the model"),
+        ({"outcome": RunOutcome.FAILED, "reason": Reason.CRASHED}, "its worker said failed"),
+        ({"ran": RunFacts(unit="GPU (ONNX)", driver="onnx", runtime="r")}, "GPU (ONNX) ran the model"),
     ):
         assert words in wrongs(result(TASK, record(**changes)))[0]
     naked = result().model_copy(update={"record": "", "signature": ""})

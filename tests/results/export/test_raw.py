@@ -19,10 +19,10 @@ from protocol.values.attempt import TaskState
 from protocol.values.lease import Fence
 from protocol.values.record import (
     DeviceFacts,
-    Host,
+    HostLoad,
     LoadSample,
-    Ran,
     Record,
+    RunFacts,
     SignedRecord,
     StageTime,
     Timing,
@@ -32,9 +32,9 @@ from protocol.values.record import (
 )
 from protocol.values.requirement import Requirement
 from protocol.values.task import Measure, Model, Task, Timeouts, task_body
-from protocol.words import Outcome, Reason
+from protocol.words import Reason, RunOutcome
 from results.export.raw import csv_cell, csv_lines, raw_result, read_raw, show_number, write_csv, write_raw
-from results.row.row import COLUMNS, CONTRACT, Row, Status, column_meanings, make_row
+from results.row.row import COLUMNS, CONTRACT, Row, RowStatus, column_meanings, make_row
 from scheduler.output.tables import LEGEND, MAX_REMARKS, plain_lines, remarks, show_results
 from swarm.base.text import is_safe, safe_text
 
@@ -79,7 +79,7 @@ def record(**changes: object) -> Record:
         "worker": PEER,
         "task_sha256": "b" * 64,
         "model_sha256": "a" * 64,
-        "outcome": Outcome.COMPLETE,
+        "outcome": RunOutcome.COMPLETE,
         "device": DeviceFacts(
             device="dev-1",
             name="mini",
@@ -90,7 +90,7 @@ def record(**changes: object) -> Record:
             cores=4,
             version="0.1",
         ),
-        "ran": Ran(
+        "ran": RunFacts(
             unit="CPU (ONNX)",
             driver="onnx",
             runtime="onnxruntime 1.31.1",
@@ -129,7 +129,7 @@ def test_threads_that_fill_the_cores_wait_for_each_other_where_others_are_seen_t
     threads: int, others: float | None, busy: bool
 ) -> None:
     blocks = pack_samples([6, 10**9, 10**9, 10**8 + 1, 1])  # a tenth of the time something waited
-    one = timing([3_000_000] * 6, blocks=blocks, host=Host(others=others))
+    one = timing([3_000_000] * 6, blocks=blocks, host=HostLoad(others=others))
     ran = record().ran
     assert ran is not None
     made = record(ran=ran.model_copy(update={"threads": threads}), timings=(one,) * 6)
@@ -139,7 +139,7 @@ def test_threads_that_fill_the_cores_wait_for_each_other_where_others_are_seen_t
 def test_a_complete_row_has_every_number_of_the_record() -> None:
     row = make_row(TASK, TaskState.SUCCEEDED, record())
     assert (row.status, row.job_id, row.file_name, row.file_size) == (
-        Status.COMPLETE,
+        RowStatus.COMPLETE,
         "c-1/3",
         "m.onnx",
         1234,
@@ -193,9 +193,11 @@ def test_a_peak_without_a_baseline_is_told_in_all_but_not_above_it() -> None:
 
 
 def test_a_failed_row_keeps_model_device_and_reason_and_no_number() -> None:
-    failed = record(outcome=Outcome.FAILED, reason=Reason.WRONG_UNIT, permanent=True, detail="ran on the CPU")
+    failed = record(
+        outcome=RunOutcome.FAILED, reason=Reason.WRONG_UNIT, permanent=True, detail="ran on the CPU"
+    )
     row = make_row(TASK, TaskState.FAILED, failed)
-    assert (row.status, row.file_name, row.device_name) == (Status.FAILED, "m.onnx", "mini")
+    assert (row.status, row.file_name, row.device_name) == (RowStatus.FAILED, "m.onnx", "mini")
     assert (row.reason, row.detail, row.verdict) == ("wrong-unit", "ran on the CPU", "")
     measured = [name for name in Row.model_fields if "_ms_" in name or name.startswith("peak_")]
     assert [getattr(row, name) for name in measured] == [None] * len(measured)
@@ -219,18 +221,18 @@ def test_a_task_that_never_ran_is_a_row_too() -> None:
         TASK, TaskState.FAILED, reason=Reason.NOTHING_FITS, detail="no device", attempt=1, device="mini"
     )
     assert (row.status, row.reason, row.detail, row.device_name) == (
-        Status.FAILED,
+        RowStatus.FAILED,
         "nothing-fits",
         "no device",
         "mini",
     )
-    assert make_row(TASK, TaskState.CANCELLED).status is Status.CANCELLED
-    assert make_row(TASK, TaskState.QUEUED).status is Status.PENDING
-    assert make_row(TASK, TaskState.RUNNING).status is Status.RUNNING
+    assert make_row(TASK, TaskState.CANCELLED).status is RowStatus.CANCELLED
+    assert make_row(TASK, TaskState.QUEUED).status is RowStatus.PENDING
+    assert make_row(TASK, TaskState.RUNNING).status is RowStatus.RUNNING
 
 
 def test_the_reason_of_the_scheduler_stands_before_that_of_the_record() -> None:
-    crashed = record(outcome=Outcome.FAILED, reason=Reason.CRASHED, detail="signal 11")
+    crashed = record(outcome=RunOutcome.FAILED, reason=Reason.CRASHED, detail="signal 11")
     row = make_row(TASK, TaskState.FAILED, crashed, reason=Reason.GAVE_UP, detail="3 attempts")
     assert (row.reason, row.detail) == ("gave-up", "3 attempts")
 
@@ -243,7 +245,7 @@ def test_samples_that_cannot_be_read_give_a_row_that_says_so() -> None:
 
 def test_every_state_of_a_task_has_a_status() -> None:
     adopted = make_row(TASK, TaskState.CANCELLED, reason=Reason.ADOPTED).status
-    assert {make_row(TASK, state).status for state in TaskState} | {adopted} == set(Status)
+    assert {make_row(TASK, state).status for state in TaskState} | {adopted} == set(RowStatus)
 
 
 # -- CSV ------------------------------------------------------------------------------------------------------------------------

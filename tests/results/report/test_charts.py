@@ -16,7 +16,7 @@ from matplotlib import image
 from protocol.errors import CampaignError, ResourceError
 from results.analysis.pairs import put_beside
 from results.export.raw import RawResult
-from results.export.source import Entry, launches_of, warmups_of
+from results.export.source import ResultEntry, launches_of, warmups_of
 from results.report.charts import bars, ratios, strips
 from results.report.charts_pareto import Quality, best_of, pareto
 from results.report.charts_parts import Sheet, names_of
@@ -28,15 +28,15 @@ from results.report.drawing import (
     Dots,
     Drawing,
     Stroke,
+    TextLabel,
     Tone,
     Wedge,
-    Words,
     digits,
     fit,
     scale_over,
     svg,
 )
-from scheduler.output.render import SIZES, Kind, chart, picture
+from scheduler.output.render import SIZES, ChartKind, chart, picture
 from tests.scheduler.report_parts import complete, failed, launches_at, unplaced
 
 NS = "{http://www.w3.org/2000/svg}"
@@ -44,8 +44,8 @@ HOSTILE = '"><script>alert(1)</script>\u202egnp.exe\u009b31m $\\frac{1}{0}$ & \x
 SLIDE = Sheet(1280, 720, 20)
 
 
-def entries(*results: RawResult) -> list[Entry]:
-    return [Entry(result.row, launches_of(result)) for result in results]
+def entries(*results: RawResult) -> list[ResultEntry]:
+    return [ResultEntry(result.row, launches_of(result)) for result in results]
 
 
 def parsed(text: str) -> ET.Element:
@@ -58,7 +58,7 @@ def marks_of(drawing: Drawing | None, kind: type) -> list[Any]:
 
 
 def texts(drawing: Drawing | None) -> list[str]:
-    return [mark.text for mark in marks_of(drawing, Words)]
+    return [mark.text for mark in marks_of(drawing, TextLabel)]
 
 
 # -- drawing -----------------------------------------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ def test_hostile_names_stay_words_in_svg(palette: Any) -> None:
     for drawing in (
         bars([row, other]),
         pareto([row, other]),
-        strips([Entry(row, launches_of(result))], SLIDE, title=HOSTILE),
+        strips([ResultEntry(row, launches_of(result))], SLIDE, title=HOSTILE),
     ):
         assert drawing is not None
         text = svg(drawing, palette=palette)
@@ -127,7 +127,9 @@ def test_hostile_names_stay_words_in_svg(palette: Any) -> None:
 
 
 def test_a_png_is_the_same_each_time_twice_as_sharp_and_takes_no_name_for_a_formula() -> None:
-    drawing = chart([complete(1), complete(2, device=1)], Kind.BARS, "16:9", f"$\\frac{{1}}$ {HOSTILE} 模型")
+    drawing = chart(
+        [complete(1), complete(2, device=1)], ChartKind.BARS, "16:9", f"$\\frac{{1}}$ {HOSTILE} 模型"
+    )
     data = picture(drawing, ".png")
     assert data == picture(drawing, ".png")
     pixels = image.imread(io.BytesIO(data))
@@ -143,7 +145,7 @@ def test_without_matplotlib_one_line_says_what_to_install_and_svg_needs_it_not()
             raise ImportError(module)
         return import_module(module)
 
-    drawing = chart([complete(1)], Kind.BARS, "1:1", "t")
+    drawing = chart([complete(1)], ChartKind.BARS, "1:1", "t")
     with pytest.raises(ResourceError, match="PNG needs the package matplotlib") as raised:
         picture(drawing, ".png", load=load)
     assert "sark-node[report]" in raised.value.hint
@@ -243,7 +245,7 @@ def test_odd_samples_are_drawn_all_the_same(samples: list[list[int]]) -> None:
     for drawing in (
         distribution_of(row, samples),
         trace_of(row, samples, []),
-        strips([Entry(row, tuple(map(tuple, samples)))]),
+        strips([ResultEntry(row, tuple(map(tuple, samples)))]),
     ):
         assert drawing is not None
         text = svg(drawing)
@@ -325,23 +327,23 @@ def test_ratios_show_the_interval_and_the_word() -> None:
 
 
 def test_where_there_is_nothing_to_draw_a_line_says_so() -> None:
-    for kind in Kind:
+    for kind in ChartKind:
         with pytest.raises(CampaignError, match="nothing to draw"):
             chart([failed(1), unplaced(2)], kind, "16:9", "t")
     with pytest.raises(CampaignError, match=r"\.svg or \.png"):
-        picture(chart([complete(1)], Kind.BARS, "16:9", "t"), ".gif")
+        picture(chart([complete(1)], ChartKind.BARS, "16:9", "t"), ".gif")
 
 
 @pytest.mark.parametrize("size", sorted(SIZES))
-@pytest.mark.parametrize("kind", list(Kind))
-def test_a_slide_keeps_its_marks_within_its_size(kind: Kind, size: str) -> None:
+@pytest.mark.parametrize("kind", list(ChartKind))
+def test_a_slide_keeps_its_marks_within_its_size(kind: ChartKind, size: str) -> None:
     results = [
         complete(n, device=n % 3, model=f"model-{n % 2}-{'x' * 60}.onnx", ms=5 + n) for n in range(1, 13)
     ]
     drawing = chart(results, kind, size, "A title that is far too long for a slide " * 5)
     assert (drawing.width, drawing.height) == SIZES[size]
     places = [
-        *((mark.x, mark.y) for mark in marks_of(drawing, Words)),
+        *((mark.x, mark.y) for mark in marks_of(drawing, TextLabel)),
         *(point for mark in marks_of(drawing, Dots) for point in mark.points),
         *((mark.x + mark.width, mark.y + mark.height) for mark in marks_of(drawing, Box)),
     ]

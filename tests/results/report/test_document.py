@@ -14,13 +14,13 @@ from markdown_it import MarkdownIt
 
 from protocol.words import Reason
 from results.export.raw import RawResult, json_lines
-from results.export.source import Entry, Source, launches_of
+from results.export.source import ResultEntry, ResultSource, launches_of
 from results.report.drawing import DARK, LIGHT, digits
 from results.report.facts import Report, gather
 from results.report.html import policy, style
 from results.report.results import MAX_PICTURES
-from scheduler.output.render import Form, Kept, render, report_on
-from scheduler.store.rows import CampaignRow, Outcome
+from scheduler.output.render import ReportFormat, StoredReport, render, report_on
+from scheduler.store.rows import CampaignOutcome, CampaignRow
 from tests.scheduler.report_parts import WORKERS, complete, failed, launches_at, unplaced
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
@@ -28,7 +28,8 @@ HOSTILE = "</td><script>alert(1)</script><img src=x onerror=alert(2)>|`*_[x](jav
 NOW = 1_795_300_000.0
 STORED = CampaignRow(
     id="c-ab23cd45", name="vision on the edge", scheduler=WORKERS[3].peer_id, spec="{}", attempts=3, backoff_s=5, wait_s=60,
-    limit_s=None, priority=50, epoch=1, planned=True, cancel=False, created=NOW - 500, ended=NOW - 349, outcome=Outcome.FAILED, detail="",
+    limit_s=None, priority=50, epoch=1, planned=True, cancel=False, created=NOW - 500, ended=NOW - 349, outcome=CampaignOutcome.FAILED,
+    detail="",
 )  # fmt: skip
 
 
@@ -85,7 +86,7 @@ def a_report(*results: RawResult, stored: CampaignRow | None = STORED, **more: A
 
 
 def html_of(*results: RawResult, **more: Any) -> str:
-    return render(a_report(*results, **more), Form.HTML)
+    return render(a_report(*results, **more), ReportFormat.HTML)
 
 
 RESULTS = (
@@ -109,7 +110,7 @@ def document(html: str) -> Document:
 
 @pytest.fixture(scope="module")
 def markdown() -> str:
-    return render(a_report(*RESULTS), Form.MD)
+    return render(a_report(*RESULTS), ReportFormat.MD)
 
 
 # -- the file ----------------------------------------------------------------------------------------------------------------------
@@ -137,7 +138,7 @@ def test_it_needs_nothing_else_and_its_own_policy_lets_nothing_else_in(html: str
 
 def test_the_same_results_at_the_same_time_make_the_same_file(html: str, markdown: str) -> None:
     assert html_of(*RESULTS) == html
-    assert render(a_report(*RESULTS), Form.MD) == markdown
+    assert render(a_report(*RESULTS), ReportFormat.MD) == markdown
 
 
 def test_the_style_has_a_colour_for_each_tone_by_day_and_by_night_prints_and_folds() -> None:
@@ -319,7 +320,7 @@ def test_a_campaign_that_goes_on_says_so() -> None:
 
 def test_beside_other_results_it_shows_each_ratio() -> None:
     then = [
-        Entry(result.row, launches_of(result))
+        ResultEntry(result.row, launches_of(result))
         for result in (complete(1, ms=20), complete(2, device=1, ms=20))
     ]
     text = html_of(*RESULTS[:2], other=then, other_name="c-older")
@@ -339,25 +340,25 @@ def test_of_very_many_tasks_so_many_are_drawn_and_the_rest_is_told() -> None:
         for n in range(1, MAX_PICTURES + 4)
     ]
     report = Report(title="t", campaign="c-1", results=many, written=NOW, version="0", tasks=len(many))
-    text = render(report, Form.HTML)
+    text = render(report, ReportFormat.HTML)
     assert text.count("Distribution of the timed inferences") == MAX_PICTURES
     assert "3 more tasks are not drawn here" in text
     assert "Too large to be verified" in text
 
 
 def test_a_file_tells_no_time_and_a_csv_is_refused() -> None:
-    source = Source("sent by mail", "c-ab23cd45", RESULTS[:1], text="{}", whole=())
-    text = render(report_on(source, Kept(), NOW), Form.MD)
+    source = ResultSource("sent by mail", "c-ab23cd45", RESULTS[:1], text="{}", whole=())
+    text = render(report_on(source, StoredReport(), NOW), ReportFormat.MD)
     assert "- begun" not in text
     assert "sark-node verify 'sent by mail' --model MODEL_FILE" in text
     assert "sark-node results" not in text
     with pytest.raises(Exception, match="is a CSV"):
-        report_on(Source("x.csv", "", (), "…", (RESULTS[0].row,)), Kept(), NOW)
+        report_on(ResultSource("x.csv", "", (), "…", (RESULTS[0].row,)), StoredReport(), NOW)
 
 
 def test_a_report_of_one_task_is_verified_with_its_campaign() -> None:
-    source = Source("c-ab23cd45/2", "c-ab23cd45", RESULTS[1:2], whole=RESULTS)
-    report = report_on(source, Kept(STORED), NOW)
+    source = ResultSource("c-ab23cd45/2", "c-ab23cd45", RESULTS[1:2], whole=RESULTS)
+    report = report_on(source, StoredReport(STORED), NOW)
     assert report.findings is not None
     assert [finding.task for finding in report.findings] == ["c-ab23cd45/2"]
     assert report.source == "c-ab23cd45/2"
@@ -382,7 +383,7 @@ def test_nothing_that_others_named_does_anything_in_html() -> None:
     report = gather(
         hostile(), campaign=HOSTILE, title=HOSTILE, written=NOW, version="0", other=[], other_name=HOSTILE
     )
-    text = render(report, Form.HTML)
+    text = render(report, ReportFormat.HTML)
     document = Document(text)
     known = {"html", "head", "meta", "title", "style", "body", "header", "h1", "dl", "div", "dt", "dd", "nav", "ul", "li", "a", "main",
              "section", "h2", "h3", "p", "table", "caption", "thead", "tbody", "tr", "th", "td", "span", "bdi", "code", "pre",
@@ -399,7 +400,7 @@ def test_nothing_that_others_named_does_anything_in_markdown() -> None:
     report = gather(
         hostile(), campaign=HOSTILE, title=HOSTILE, written=NOW, version="0", other=[], other_name=HOSTILE
     )
-    text = render(report, Form.MD)
+    text = render(report, ReportFormat.MD)
     assert not any(char in text for char in "\u202e\u009b\x07")
     fenced, before = False, 0
     for line in text.splitlines():
@@ -424,7 +425,7 @@ def test_a_reader_of_markdown_sees_tables_and_code_and_no_markup_of_others() -> 
     shown = (
         MarkdownIt("commonmark", {"html": True})
         .enable(["table", "strikethrough"])
-        .render(render(report, Form.MD))
+        .render(render(report, ReportFormat.MD))
     )
     document = Document(shown)
     known = {

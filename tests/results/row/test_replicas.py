@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from results.row.replicas import compare_replicas, differences, disagreements
-from results.row.row import Row, Status
+from results.row.row import Row, RowStatus
 from results.row.stats import median_interval
 from scheduler.output.tables import show_results
 
@@ -23,7 +23,7 @@ def row(
     half: float = 0.1,
     output: str = "aa",
     error: float | None = 1e-7,
-    status: Status = Status.COMPLETE,
+    status: RowStatus = RowStatus.COMPLETE,
 ) -> Row:
     return Row(
         status=status,
@@ -97,7 +97,7 @@ def test_each_group_is_compared_by_itself_and_rows_without_replicas_are_left_alo
 
 
 def test_a_replica_is_alone_when_the_others_failed_or_ran_on_the_same_device() -> None:
-    failed = row(2, 2, status=Status.FAILED)
+    failed = row(2, 2, status=RowStatus.FAILED)
     assert words(row(1, 1), failed) == ["alone", ""]
     assert words(row(1, 1, device="d"), row(2, 2, device="d")) == ["alone", "alone"]
 

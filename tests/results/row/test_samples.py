@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from results.analysis.matrix import Cell
+from results.analysis.matrix import MatrixCell
 from results.analysis.pareto import Axis, front, fronts
 from results.row.samples import MAX_BARS, bars, thin
 
@@ -57,8 +57,8 @@ def test_bars_grow_by_a_factor_where_some_samples_lie_far_out() -> None:
     assert bars([]).counts == ()
 
 
-def cell(job: str, ms: float | None, joules: float | None) -> Cell:
-    return Cell("m", "d", "u", median_ms=ms, joules=joules, job=job)
+def cell(job: str, ms: float | None, joules: float | None) -> MatrixCell:
+    return MatrixCell("m", "d", "u", median_ms=ms, joules=joules, job=job)
 
 
 def test_the_front_holds_what_no_other_beats_in_both() -> None:
@@ -79,8 +79,8 @@ def test_the_front_holds_what_no_other_beats_in_both() -> None:
 
 def test_of_quality_more_is_better() -> None:
     cells = [
-        Cell("m", "d", "u", median_ms=1, rouge_l=0.2, job="quick"),
-        Cell("m", "d", "u", median_ms=2, rouge_l=0.4, job="good"),
-        Cell("m", "d", "u", median_ms=3, rouge_l=0.3, job="neither"),
+        MatrixCell("m", "d", "u", median_ms=1, rouge_l=0.2, job="quick"),
+        MatrixCell("m", "d", "u", median_ms=2, rouge_l=0.4, job="good"),
+        MatrixCell("m", "d", "u", median_ms=3, rouge_l=0.3, job="neither"),
     ]
     assert front(cells, Axis.QUALITY) == ("quick", "good")

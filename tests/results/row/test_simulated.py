@@ -18,10 +18,10 @@ from protocol.values.requirement import Requirement, parse_clause
 from protocol.words import UNIT, Phase, asks_for_it
 from results.analysis.pairs import put_beside
 from results.analysis.pareto import Axis, front
-from results.analysis.regression import Cell, Finding, Measured, judge
+from results.analysis.regression import CellMeasurement, RegressionCell, RegressionFinding, judge
 from results.export.columnar import jsonl_lines, parquet_bytes
 from results.export.raw import RawResult, csv_lines, json_lines
-from results.export.source import Entry, launches_of
+from results.export.source import ResultEntry, launches_of
 from results.report.charts import bars, ratios, strips
 from results.report.charts_pareto import pareto
 from results.report.document import make_page
@@ -30,11 +30,11 @@ from results.report.facts import gather
 from results.report.html import html_report
 from results.report.markdown import markdown_report
 from results.row.simulated import counting
-from results.row.verdict import Verdict
+from results.row.verdict import RowVerdict
 from scheduler.core.explain import explain
 from scheduler.output.comparisons import matrix_of, pair_info
 from scheduler.output.fleet import show_device
-from scheduler.output.peers import Seen
+from scheduler.output.peers import SeenPeer
 from scheduler.output.render import svg_bytes
 from scheduler.output.schemas import campaign_info, task_info
 from scheduler.output.summary import campaigns_table, peer_json, peer_remarks, peers_table
@@ -42,7 +42,7 @@ from scheduler.output.tables import show_results
 from scheduler.output.task_detail import task_detail
 from scheduler.output.top import draw, top_json
 from scheduler.output.watch import render
-from scheduler.store.rows import ResultRow, Summary, TaskRow
+from scheduler.store.rows import CampaignSummary, ResultRow, TaskRow
 from tests.scheduler.output.test_top import campaign, device, now, task
 from tests.scheduler.report_parts import complete
 from web.routes.metrics import Metrics
@@ -61,13 +61,13 @@ def both(pretend: bool) -> list[RawResult]:
     return [result(False), result(pretend, 2, ms=5.0, device=1)]
 
 
-def seen(pretend: bool) -> Seen:
+def seen(pretend: bool) -> SeenPeer:
     found = device("mini")
     advert = Advert.model_validate(found.advert.model_dump() | {"simulated": pretend or None})
     return replace(found, advert=advert)
 
 
-def summary(pretend: bool) -> Summary:
+def summary(pretend: bool) -> CampaignSummary:
     found = campaign(1)
     return replace(found, campaign=replace(found.campaign, spec=SPEC if pretend else "{}"))
 
@@ -82,8 +82,8 @@ def printed(what: RenderableType) -> str:
     return out.getvalue()
 
 
-def entries(pretend: bool) -> list[Entry]:
-    return [Entry(one.row, launches_of(one)) for one in both(pretend)]
+def entries(pretend: bool) -> list[ResultEntry]:
+    return [ResultEntry(one.row, launches_of(one)) for one in both(pretend)]
 
 
 def rows_shown(pretend: bool) -> str:
@@ -132,7 +132,7 @@ def detail(pretend: bool) -> str:
 
 
 def history(pretend: bool) -> str:
-    _, (cell,) = judge([Measured(result(pretend).row)], lambda row, key: None)
+    _, (cell,) = judge([CellMeasurement(result(pretend).row)], lambda row, key: None)
     return f"{cell.finding} {cell.why}"
 
 
@@ -196,9 +196,9 @@ def test_it_is_marked_wherever_it_is_told_and_nothing_else_is(tell: Callable[[bo
 
 def test_it_has_a_verdict_of_its_own_before_all_others_and_is_never_valid() -> None:
     row = result(True).row
-    assert row.verdict == Verdict.SIMULATED
+    assert row.verdict == RowVerdict.SIMULATED
     assert row.simulated
-    assert result(False).row.verdict == Verdict.VALID
+    assert result(False).row.verdict == RowVerdict.VALID
     assert counting([row, result(False).row]) == [result(False).row]
     assert counting([row]) == [row]
 
@@ -221,10 +221,14 @@ def test_it_is_the_best_of_nothing_where_anything_was_measured() -> None:
 
 
 def test_it_is_neither_a_good_result_nor_an_alarm_even_when_accepted_as_valid_before() -> None:
-    finding, (cell,) = judge([Measured(result(True).row)], lambda row, key: None)
-    assert (finding, cell.finding, cell.good) == (Finding.INCOMPLETE, Finding.SIMULATED, False)
-    before = Cell(
-        key="k", model="m", unit=UNIT, device="d", status="Complete", verdict="valid", finding=Finding.FIRST,
+    finding, (cell,) = judge([CellMeasurement(result(True).row)], lambda row, key: None)
+    assert (finding, cell.finding, cell.good) == (
+        RegressionFinding.INCOMPLETE,
+        RegressionFinding.SIMULATED,
+        False,
+    )
+    before = RegressionCell(
+        key="k", model="m", unit=UNIT, device="d", status="Complete", verdict="valid", finding=RegressionFinding.FIRST,
         simulated=True,
     )  # fmt: skip
     assert not before.good

@@ -18,7 +18,7 @@ from results.row.stats import (
     MIN_SAMPLES,
     Centre,
     Outliers,
-    Summary,
+    SampleSummary,
     centre,
     follows,
     interval_rank,
@@ -72,7 +72,7 @@ def test_a_percentile_is_told_from_the_count_at_which_it_can_be_bounded(percent:
 
 
 def test_nothing_is_said_of_nothing_and_no_deviation_of_one() -> None:
-    assert summarise([]) == Summary(0)
+    assert summarise([]) == SampleSummary(0)
     assert summarise([5_000_000]).median == 5.0
     assert summarise([5_000_000]).stddev is None
 

@@ -7,28 +7,28 @@ from collections.abc import Callable
 import pytest
 import trio
 
-from protocol.messages.work import WORK, Adopted, Denied, LiveLease, Look
+from protocol.messages.work import WORK, AdoptReply, Denied, ListLeases, LiveLease
 from protocol.signed.takeover_proof import make_proof
 from protocol.values.attempt import TaskState
 from protocol.values.lease import MAX_EPOCH, Fence
 from protocol.wire.base import Message
-from protocol.words import Family, Reason
+from protocol.words import ProtocolId, Reason
 from scheduler.adoption.adopt import LEAP
 from scheduler.adoption.recovery import HIGHEST, UNPROVEN
-from scheduler.store.rows import Outcome
+from scheduler.store.rows import CampaignOutcome
 from swarm.net.identity import Identity
 from swarm.net.link import Link, serve_links
 from tests.scheduler.adoption.test_adoption import TASKS, end, midway, records, states
 from tests.scheduler.adoption.world import CAMPAIGN, World
 
 LIAR = Identity.from_seed("liar")
-Says = Callable[[], Adopted]
+Says = Callable[[], AdoptReply]
 
 
 def claims(attempt: int) -> Says:
     """It has run all of the campaign's tasks."""
 
-    def says() -> Adopted:
+    def says() -> AdoptReply:
         leases = tuple(
             LiveLease(
                 task=f"{CAMPAIGN}/{n}",
@@ -39,13 +39,13 @@ def claims(attempt: int) -> Says:
             )
             for n in range(1, TASKS + 1)
         )
-        return Adopted(incarnation=1, leases=leases)
+        return AdoptReply(incarnation=1, leases=leases)
 
     return says
 
 
 def speaks_of(epoch: int, proof: bytes | None) -> Says:
-    return lambda: Adopted(incarnation=1, epoch=epoch, proof=proof)
+    return lambda: AdoptReply(incarnation=1, epoch=epoch, proof=proof)
 
 
 def liar(world: World, says: Says) -> None:
@@ -53,9 +53,9 @@ def liar(world: World, says: Says) -> None:
 
     async def answer(link: Link, message: Message) -> Message | None:
         await trio.lowlevel.checkpoint()
-        return says() if isinstance(message, Look) else Denied(reason=Reason.NOT_ALLOWED)
+        return says() if isinstance(message, ListLeases) else Denied(reason=Reason.NOT_ALLOWED)
 
-    serve_links(network, Family.WORK, WORK, answer)
+    serve_links(network, ProtocolId.WORK, WORK, answer)
     some = next(iter(world.board.adverts.values()))
     told = {"peer": LIAR.peer_id, "name": "liar", "device": "d-liar", "addresses": network.addresses}
     world.board.adverts[LIAR.peer_id] = some.model_copy(update=told)
@@ -81,7 +81,7 @@ async def test_a_strangers_device_neither_stops_an_adoption_nor_takes_tasks_away
         assert store.campaign(CAMPAIGN).epoch <= UNPROVEN + 2 * LEAP
     async with world.scheduler("home-b") as store:
         await end(world, store)
-        assert store.campaign(CAMPAIGN).outcome is Outcome.SUCCEEDED
+        assert store.campaign(CAMPAIGN).outcome is CampaignOutcome.SUCCEEDED
         assert states(store) == {TaskState.SUCCEEDED: TASKS}
         assert records(store) == [1] * TASKS
     assert world.launched == TASKS, "what honest workers had was not run again"

@@ -12,18 +12,18 @@ import pytest
 import trio
 
 from protocol.errors import ResourceError
-from protocol.messages.blobs import BLOB, Sending
-from protocol.messages.work import Adopted, Denied, LiveLease
+from protocol.messages.blobs import BLOB, PieceFollows
+from protocol.messages.work import AdoptReply, Denied, LiveLease
 from protocol.signed.advert import SignedAdvert
-from protocol.signed.campaign_manifest import Deed, DeedModel, make_deed
+from protocol.signed.campaign_manifest import CampaignManifest, ManifestModel, make_deed
 from protocol.values.advert import Advert
 from protocol.values.lease import Fence
 from protocol.values.requirement import Requirement
 from protocol.values.task import Measure, Model, Task, Timeouts, task_body
 from protocol.wire.base import Message
-from protocol.wire.codec import Frame, Kind
-from protocol.words import Family, Reason
-from scheduler.adoption.recovery import Gathered, Gatherer, Heard
+from protocol.wire.codec import Frame, FrameKind
+from protocol.words import ProtocolId, Reason
+from scheduler.adoption.recovery import Recovery, RecoveryScan, WorkerReport
 from scheduler.run.restore import entries_of
 from scheduler.store.rows import NewCampaign
 from scheduler.store.store import Store
@@ -64,7 +64,7 @@ def task(n: int) -> Task:
 
 def a_deed() -> bytes:
     made = make_deed(
-        Deed(
+        CampaignManifest(
             campaign=CAMPAIGN,
             name="one",
             owner=ANN.peer_id,
@@ -72,7 +72,7 @@ def a_deed() -> bytes:
             attempts=3,
             backoff_s=5.0,
             wait_s=60.0,
-            models=(DeedModel(name="m", sha256=SHA, size=len(CONTENT)),),
+            models=(ManifestModel(name="m", sha256=SHA, size=len(CONTENT)),),
             tasks=(task_body(task(1)),),
         ),
         ANN.sign,
@@ -143,21 +143,21 @@ class Place:
         self.adverts[name] = Advert(
             peer=node.peer_id, seq=1, device=f"d-{name}", name=name, addresses=addresses
         )
-        self.says[node.peer_id] = says or (lambda _: Adopted(incarnation=1))
+        self.says[node.peer_id] = says or (lambda _: AdoptReply(incarnation=1))
         return node
 
-    def gatherer(self, *ours: str, next_s: float = 0.01, pace_s: float = 0.2) -> Gatherer:
+    def gatherer(self, *ours: str, next_s: float = 0.01, pace_s: float = 0.2) -> RecoveryScan:
         async def introduce(link: object, advert: Advert) -> None:
             pass
 
         links: Any = Speaking(self.says)
         index = Listing(self.adverts, ours or list(self.adverts))
-        return Gatherer(
+        return RecoveryScan(
             self.me, index, links, introduce, CAMPAIGN, round_s=0.01, next_s=next_s, pace_s=pace_s
         )
 
-    def heard(self, name: str, deed: str) -> dict[str, Heard]:
-        return {peer(name): Heard(self.adverts[name], deed=deed, deed_size=len(DEED))}
+    def heard(self, name: str, deed: str) -> dict[str, WorkerReport]:
+        return {peer(name): WorkerReport(self.adverts[name], deed=deed, deed_size=len(DEED))}
 
 
 @pytest.fixture
@@ -173,16 +173,18 @@ async def silent(stream: Stream) -> None:
 async def dripping(stream: Stream) -> None:
     """Begins well, and then sends a byte now and then."""
     await stream.receive_some(65536)
-    await stream.send_all(BLOB.encode(Frame(Kind.ANSWER, 1, Sending(size=len(CONTENT), length=len(CONTENT)))))
+    await stream.send_all(
+        BLOB.encode(Frame(FrameKind.ANSWER, 1, PieceFollows(size=len(CONTENT), length=len(CONTENT))))
+    )
     while True:
         await stream.send_all(b"x")
         await trio.sleep(0.05)
 
 
 async def test_holders_of_a_deed_that_send_nothing_do_not_hold_up_the_one_that_does(place: Place) -> None:
-    gathered = Gathered()
+    gathered = Recovery()
     for name in ("liar-1", "liar-2", "liar-3"):
-        place.worker(name).handle(Family.BLOB, silent)
+        place.worker(name).handle(ProtocolId.BLOB, silent)
         gathered.heard |= place.heard(name, hashlib.sha256(name.encode()).hexdigest())
     serve_blobs(place.worker("good"), lambda to, sha256: DEED)
     gathered.heard |= place.heard("good", hashlib.sha256(DEED).hexdigest())
@@ -193,7 +195,7 @@ async def test_holders_of_a_deed_that_send_nothing_do_not_hold_up_the_one_that_d
 
 
 async def test_a_model_that_comes_by_drops_is_taken_from_another_holder(place: Place, tmp_path: Path) -> None:
-    place.worker("slow").handle(Family.BLOB, dripping)
+    place.worker("slow").handle(ProtocolId.BLOB, dripping)
     serve_blobs(place.worker("good"), lambda to, sha256: CONTENT)
     gatherer = place.gatherer()
     await gatherer.find()
@@ -242,10 +244,10 @@ async def test_two_devices_of_one_name_are_told_apart(place: Place) -> None:
 
 
 def test_no_attempt_that_any_worker_told_is_ever_used_again(tmp_path: Path) -> None:
-    gathered = Gathered()
+    gathered = Recovery()
     for name, told in (("one", lease(1)), ("two", lease(1, 5, queued=True))):
         advert = Advert(peer=peer(name), seq=1, device=f"d-{name}", name=name)
-        gathered.heard[peer(name)] = Heard(advert, (told,))
+        gathered.heard[peer(name)] = WorkerReport(advert, (told,))
     found = gathered.places()
     assert (found[f"{CAMPAIGN}/1"].attempt, found[f"{CAMPAIGN}/1"].highest) == (1, 5)
     new = NewCampaign(CAMPAIGN, "one", ANN.peer_id, "{}")

@@ -17,14 +17,14 @@ import trio
 
 from drivers.contract.base import (
     Cancelled,
-    Checked,
-    Described,
+    CheckReport,
     Event,
     Limits,
-    Loaded,
-    Measured,
+    LoadReport,
+    MeasureReport,
+    ModelDescription,
     Phase,
-    Progressed,
+    ProgressReport,
     WorkOrder,
 )
 from node.device.lock import DeviceLock
@@ -40,11 +40,11 @@ from protocol.values.advert import Advert, UnitOffer
 from protocol.values.match import match
 from protocol.values.requirement import Requirement, parse_clause
 from protocol.values.task import Measure, Model, Task, Timeouts
-from protocol.words import Family
+from protocol.words import ProtocolId
 from scheduler.adoption.adopt import Adoption, adopt_campaign
-from scheduler.adoption.recovery import Gatherer
-from scheduler.adoption.token import Handed, passed_on
-from scheduler.run.credentials import Presenting
+from scheduler.adoption.recovery import RecoveryScan
+from scheduler.adoption.token import HandoverFile, passed_on
+from scheduler.run.credentials import CredentialPresenter
 from scheduler.run.service import run_scheduler
 from scheduler.store.rows import NewCampaign, NewModel
 from scheduler.store.store import Store
@@ -71,15 +71,17 @@ class Run:
     runs: int = 10
 
     def events(self) -> Iterator[Event]:
-        yield Progressed(Phase.LOAD)
-        yield Loaded(5_000_000, 100, 200)
+        yield ProgressReport(Phase.LOAD)
+        yield LoadReport(5_000_000, 100, 200)
         while not self.go.wait(0.002):
             if self.killed.is_set():
                 raise Cancelled("the run was cancelled")
-        yield Described(UNIT, "onnx", "runtime 1", ("CPUExecutionProvider",), 2, {"x": (1, 2)}, {"x": "f"}, 0)
-        yield Progressed(Phase.RUN, 1, self.runs)
-        yield Measured(tuple(range(1_000, 1_000 + self.runs)), (5_000,), 0.1, 0.2, 300, 40, 0)
-        yield Checked(True, "0" * 64, 0.0, 1e-4, "")
+        yield ModelDescription(
+            UNIT, "onnx", "runtime 1", ("CPUExecutionProvider",), 2, {"x": (1, 2)}, {"x": "f"}, 0
+        )
+        yield ProgressReport(Phase.RUN, 1, self.runs)
+        yield MeasureReport(tuple(range(1_000, 1_000 + self.runs)), (5_000,), 0.1, 0.2, 300, 40, 0)
+        yield CheckReport(True, "0" * 64, 0.0, 1e-4, "")
 
     def kill(self) -> None:
         self.killed.set()
@@ -273,7 +275,7 @@ class World:
                 nursery.cancel_scope.cancel()
 
     @asynccontextmanager
-    async def visitor(self, handed: Callable[[str], Sequence[Handed]]) -> AsyncIterator[Gatherer]:
+    async def visitor(self, handed: Callable[[str], Sequence[HandoverFile]]) -> AsyncIterator[RecoveryScan]:
         """Somebody who looks, with the tokens that `handed` gives to its peer id."""
         visitor = Identity.fresh()
         network = self.swarm.node(visitor)
@@ -281,14 +283,14 @@ class World:
             Credential(each.issuer, each.token, "", time.time() + 60, CAMPAIGN)
             for each in handed(visitor.peer_id)
         ]
-        presenting = Presenting(lambda: tokens, time.time)
+        presenting = CredentialPresenter(lambda: tokens, time.time)
         async with trio.open_nursery() as nursery:
-            links = Links(network, Family.WORK, WORK, nursery)
+            links = Links(network, ProtocolId.WORK, WORK, nursery)
 
             async def introduce(link: Any, advert: Advert) -> None:
                 await presenting.introduce(link, advert.pools)
 
-            yield Gatherer(network, self.board, links, introduce, CAMPAIGN, round_s=0.1)
+            yield RecoveryScan(network, self.board, links, introduce, CAMPAIGN, round_s=0.1)
             nursery.cancel_scope.cancel()
         self.swarm.kill(visitor.peer_id)
 
@@ -304,7 +306,7 @@ class World:
     ) -> Adoption:
         """What `sark-node adopt` does before it starts the scheduler."""
 
-        def handed(to: str) -> Sequence[Handed]:
+        def handed(to: str) -> Sequence[HandoverFile]:
             own = key is ANN
             return passed_on(key, held, to, CAMPAIGN, own=own, lasts_s=60.0, now=time.time())
 

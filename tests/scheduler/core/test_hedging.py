@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from protocol.messages.work import Conflict, Denied, LiveLease, Progress, Waiting
+from protocol.messages.work import Conflict, Denied, LiveLease, Progress, QueuedLease
 from protocol.values.attempt import TaskEvent, TaskState
 from protocol.values.lease import Fence
 from protocol.words import Phase, Reason, WorkerState
 from scheduler.core.commands import CancelOn, CommitTo, EndAttempt, EndSecond, KeepGrant, ReleaseOn, Switch
-from scheduler.core.scheduler import Book
-from scheduler.core.state import Entry, Terms, Ticket
+from scheduler.core.scheduler import SchedulerState
+from scheduler.core.state import CommitTicket, TaskEntry, TaskLimits
 from tests.scheduler.book_parts import PEERS, Story, a_task, advert, of, quote
 
 A, B = PEERS[:2]
@@ -40,7 +40,7 @@ def fence(number: int) -> Fence:
     return Fence(incarnation=1, number=number)
 
 
-def entry_of(story: Story) -> Entry:
+def entry_of(story: Story) -> TaskEntry:
     return story.book.entries[ONE]
 
 
@@ -197,13 +197,13 @@ def test_a_worker_that_says_that_one_of_two_tickets_runs_is_not_believed() -> No
     assert entry_of(story).state is TaskState.QUEUED
 
 
-def restarted(**spare: Any) -> tuple[Book, Entry]:
+def restarted(**spare: Any) -> tuple[SchedulerState, TaskEntry]:
     """A book after a restart, with a task whose two tickets are on disk."""
-    ticket = Ticket(2, B, restored=True, **spare)
-    entry = Entry(a_task(1), state=TaskState.QUEUED, attempt=1, worker=A, restored=True, spare=ticket)
+    ticket = CommitTicket(2, B, restored=True, **spare)
+    entry = TaskEntry(a_task(1), state=TaskState.QUEUED, attempt=1, worker=A, restored=True, spare=ticket)
     entry.lease, entry.fence = "l1", fence(1)
-    book = Book(random.Random(1))
-    book.add(Terms("c-one"), [entry], 0.0)
+    book = SchedulerState(random.Random(1))
+    book.add(TaskLimits("c-one"), [entry], 0.0)
     book.check()
     return book, entry
 
@@ -241,7 +241,7 @@ def test_after_a_restart_a_second_worker_that_was_never_asked_is_left_out() -> N
 def test_where_tickets_stand_is_told_by_the_one_that_comes_up_first() -> None:
     story, _, second = both()
     assert story.book.places[ONE].position == 1
-    waiting = (Waiting(lease="l2", position=1, start_s=3.0),)
+    waiting = (QueuedLease(lease="l2", position=1, start_s=3.0),)
     story.tell(story.book.seen(second, 1, WorkerState.BUSY, story.now, waiting=waiting))
     place = story.book.places[ONE]
     assert (place.attempt, place.position, place.start_s) == (1, 1, 3.0)

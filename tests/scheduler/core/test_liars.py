@@ -8,7 +8,7 @@ from protocol.messages.work import LiveLease
 from protocol.values.attempt import TaskEvent, TaskState
 from protocol.values.lease import Fence
 from protocol.words import Reason, WorkerState
-from scheduler.core.commands import CommitTo, SetAside, Tell
+from scheduler.core.commands import CommitTo, SetAside, TellUser
 from scheduler.core.scheduler import MAX_WARNED
 from tests.scheduler.book_parts import PEERS, Story, a_record, of
 
@@ -135,11 +135,11 @@ def test_a_worker_that_warns_without_end_of_giving_way_fills_no_store() -> None:
     commit = story.commits[0]
     story.begin(commit)
     fence = Fence(incarnation=1, number=1)
-    told: list[Tell] = []
+    told: list[TellUser] = []
     for n in range(1000):
-        told += of(story.tell(story.book.preempt(PEERS[0], "l1", fence, 60 + n % 2, story.now)), Tell)
+        told += of(story.tell(story.book.preempt(PEERS[0], "l1", fence, 60 + n % 2, story.now)), TellUser)
     assert len(told) == MAX_WARNED
     same = Story(1, 1)
     same.begin(same.commits[0])
-    told = [t for _ in range(9) for t in of(same.book.preempt(PEERS[0], "l1", fence, 60, same.now), Tell)]
+    told = [t for _ in range(9) for t in of(same.book.preempt(PEERS[0], "l1", fence, 60, same.now), TellUser)]
     assert len(told) == 1

@@ -13,8 +13,8 @@ from protocol.values.lease import Fence
 from protocol.words import Reason
 from scheduler.core.commands import CommitTo, Order, ReleaseOn
 from scheduler.core.ranking import WorkerView
-from scheduler.core.scheduler import Book
-from scheduler.core.state import HAS_PLACE, Entry, Terms
+from scheduler.core.scheduler import SchedulerState
+from scheduler.core.state import HAS_PLACE, TaskEntry, TaskLimits
 from swarm.net.identity import Identity
 from tests.scheduler.book_parts import a_task, advert, of, quote
 
@@ -38,20 +38,20 @@ class Field:
         self.commits = self.rounds = 0
         self.at: dict[str, list[str]] = {ad.peer: [] for ad in ADVERTS}
         """For each worker the leases there, the one with the place first."""
-        self.books = [Book(random.Random(f"{seed} {n}")) for n in range(SCHEDULERS)]
-        self.said: list[tuple[Book, Order]] = []
+        self.books = [SchedulerState(random.Random(f"{seed} {n}")) for n in range(SCHEDULERS)]
+        self.said: list[tuple[SchedulerState, Order]] = []
         for n, book in enumerate(self.books):
             book.found("", ADVERTS, 0.0)
             for ad in ADVERTS:
                 book.view(ad.peer).probing = False
                 book.quoted(ad.peer, quote(), 0.0)
-            entries = [Entry(a_task(i, campaign=f"c-{n}")) for i in range(1, tasks + 1)]
-            self.say(book, book.add(Terms(f"c-{n}"), entries, 0.0))
+            entries = [TaskEntry(a_task(i, campaign=f"c-{n}")) for i in range(1, tasks + 1)]
+            self.say(book, book.add(TaskLimits(f"c-{n}"), entries, 0.0))
         for _, order in self.said:
             if isinstance(order, CommitTo):
                 self.first[order.peer] = self.first.get(order.peer, 0) + 1
 
-    def say(self, book: Book, orders: list[Order]) -> None:
+    def say(self, book: SchedulerState, orders: list[Order]) -> None:
         book.check()
         self.commits += len(of(orders, CommitTo))
         self.said += [(book, order) for order in orders]
@@ -73,7 +73,7 @@ class Field:
             elif isinstance(order, CommitTo):
                 self.answer(book, order)
 
-    def answer(self, book: Book, order: CommitTo) -> None:
+    def answer(self, book: SchedulerState, order: CommitTo) -> None:
         there = self.at[order.peer]
         if there and not self.queues:
             late = Conflict(reason=Reason.BUSY, quote=self.standing(order.peer))
@@ -126,14 +126,14 @@ def test_two_workers_at_least_are_drawn_and_the_sooner_is_taken() -> None:
     """Power of two choices: the slowest of all is never taken while there are others, any other may be."""
     taken: set[str] = set()
     for seed in range(200):
-        book = Book(random.Random(seed))
+        book = SchedulerState(random.Random(seed))
         views: list[WorkerView] = []
         book.found("", ADVERTS, 0.0)
         for n, ad in enumerate(ADVERTS):
             view = book.view(ad.peer)
             book.quoted(ad.peer, quote(free=0, queue=n), 0.0)
             views.append(view)
-        book.add(Terms("c-one"), [Entry(a_task(1))], 0.0)
+        book.add(TaskLimits("c-one"), [TaskEntry(a_task(1))], 0.0)
         taken.add(next(entry.worker for entry in book.entries.values() if entry.worker) or "")
         assert next(iter(book.entries.values())).state is TaskState.COMMITTING
     assert ADVERTS[-1].peer not in taken

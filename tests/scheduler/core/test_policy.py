@@ -10,7 +10,7 @@ from protocol.errors import LocalProtocolError
 from protocol.messages.work import Denied, LiveLease
 from protocol.values.attempt import TaskEvent, TaskState
 from protocol.values.lease import Fence
-from protocol.words import Outcome, Phase, Reason, WorkerState
+from protocol.words import Phase, Reason, RunOutcome, WorkerState
 from scheduler.core.allocator import REPLICAS_WAIT
 from scheduler.core.commands import (
     CampaignDone,
@@ -19,15 +19,15 @@ from scheduler.core.commands import (
     EndAttempt,
     EndPending,
     EndSecond,
-    Note,
     Order,
     ProbeWorker,
+    RecordProgress,
     ReleaseOn,
     SetAside,
-    Tell,
+    TellUser,
 )
-from scheduler.core.scheduler import Book
-from scheduler.core.state import OWED_S, STOP_S, Entry, Terms
+from scheduler.core.scheduler import SchedulerState
+from scheduler.core.state import OWED_S, STOP_S, TaskEntry, TaskLimits
 from tests.scheduler.book_parts import PEERS, Story, a_record, a_task, advert, of, quote
 
 ONE = "c-one/1"
@@ -37,9 +37,9 @@ ONE = "c-one/1"
 
 
 def test_the_higher_priority_is_served_first_and_of_equal_ones_the_older() -> None:
-    book = Book(random.Random(1))
+    book = SchedulerState(random.Random(1))
     for campaign, priority in (("c-low", 10), ("c-old", 50), ("c-new", 50), ("c-high", 80)):
-        book.add(Terms(campaign, priority=priority), [Entry(a_task(1, campaign=campaign))], 0.0)
+        book.add(TaskLimits(campaign, priority=priority), [TaskEntry(a_task(1, campaign=campaign))], 0.0)
     book.found("", [advert(n) for n in range(3)], 0.0)
     commits: list[CommitTo] = []
     for n in range(3):
@@ -63,14 +63,14 @@ def test_a_task_that_gave_way_has_lost_no_try_and_goes_on_at_once_anywhere(how: 
     story = Story()
     story.grant(story.commits[0])
     told = story.tell(story.book.preempt(PEERS[0], "l1", Fence(incarnation=1, number=1), 80, story.now))
-    assert of(told, Tell)[0].fields["priority"] == 80
+    assert of(told, TellUser)[0].fields["priority"] == 80
     if how == "renewal":
         orders = story.tell(story.book.lost(PEERS[0], ["l1"], Reason.PREEMPTED, story.now))
         (end,) = of(orders, EndAttempt)
         assert (end.event, end.reason) == (TaskEvent.PREEMPT, Reason.PREEMPTED)
         assert "of priority 80" in end.detail
     else:
-        record = a_record(story.book, ONE, outcome=Outcome.CANCELLED, reason=Reason.PREEMPTED, timings=())
+        record = a_record(story.book, ONE, outcome=RunOutcome.CANCELLED, reason=Reason.PREEMPTED, timings=())
         event, why, detail = story.book.judge(record)
         assert (event, why) == (TaskEvent.PREEMPT, Reason.PREEMPTED)
         assert "of priority 80" in detail
@@ -98,7 +98,9 @@ def replicas(count: int, workers: int, **hosts: int) -> Story:
     """A task `count` times, on so many workers; `hosts`: where two of them are on one device."""
     story = Story(tasks=0, workers=0, looks=False)
     tasks = [a_task(n, campaign="c-two", replica=n) for n in range(1, count + 1)]
-    story.tell(story.book.add(Terms("c-two", backoff_s=0.0), [Entry(task) for task in tasks], story.now))
+    story.tell(
+        story.book.add(TaskLimits("c-two", backoff_s=0.0), [TaskEntry(task) for task in tasks], story.now)
+    )
     adverts = [advert(n).model_copy(update={"device": f"d{hosts.get(f'w{n}', n)}"}) for n in range(workers)]
     story.tell(story.book.found("", adverts, story.now))
     for n in range(workers):
@@ -114,7 +116,7 @@ def test_replicas_go_to_different_devices_and_wait_when_there_are_too_few() -> N
         story.succeed(commit.task)
     story.after(1.0)
     assert len(story.commits) == 2
-    assert [note.words for note in of(story.orders, Note)] == [REPLICAS_WAIT]
+    assert [note.words for note in of(story.orders, RecordProgress)] == [REPLICAS_WAIT]
     story.tell(story.book.found("", [advert(2)], story.now))
     story.tell(story.book.quoted(PEERS[2], quote(), story.now))
     assert story.commits[-1].peer == PEERS[2]
@@ -164,7 +166,7 @@ def test_workers_are_not_believed_that_a_campaign_went_elsewhere_however_many_th
     for liar in PEERS[:3]:
         orders = story.tell(story.book.disowned(liar, "c-one", story.now))
         assert not of(orders, CampaignDone)
-        assert [tell.name for tell in of(orders, Tell)] == ["worker.refused"], "it is told"
+        assert [tell.name for tell in of(orders, TellUser)] == ["worker.refused"], "it is told"
         assert not story.book.view(liar).held
         assert all(liar not in need.fits for need in story.book.ranked), "it gets no more of it"
     assert {entry.state for entry in story.book.entries.values()} == {TaskState.PENDING}
@@ -193,11 +195,11 @@ def test_a_campaign_adopted_with_two_tickets_of_a_task_ends_both() -> None:
 # -- what a worker claims to have --------------------------------------------------------------------------------------------------------
 
 
-def claimed(tasks: int = 1, *, attempts: int = 1) -> Book:
+def claimed(tasks: int = 1, *, attempts: int = 1) -> SchedulerState:
     """A book with tasks that a worker says it has, as after an adoption."""
-    book = Book(random.Random(1))
+    book = SchedulerState(random.Random(1))
     entries = [
-        Entry(
+        TaskEntry(
             a_task(n),
             state=TaskState.LEASED,
             attempt=1,
@@ -209,7 +211,7 @@ def claimed(tasks: int = 1, *, attempts: int = 1) -> Book:
         )
         for n in range(1, tasks + 1)
     ]
-    book.add(Terms("c-one", attempts=attempts), entries, 100.0)
+    book.add(TaskLimits("c-one", attempts=attempts), entries, 100.0)
     return book
 
 
@@ -279,9 +281,11 @@ def test_a_task_that_was_lost_goes_before_those_that_nobody_was_asked_to_take() 
 
 
 def test_many_that_nobody_may_have_now_do_not_keep_the_others_waiting() -> None:
-    book, now = Book(random.Random(1)), 100.0
-    tried = [Entry(a_task(n), attempt=1, tries=1, tried={PEERS[0]}, not_before=1e9) for n in range(1, 201)]
-    book.add(Terms("c-one"), [*tried, Entry(a_task(201))], now)
+    book, now = SchedulerState(random.Random(1)), 100.0
+    tried = [
+        TaskEntry(a_task(n), attempt=1, tries=1, tried={PEERS[0]}, not_before=1e9) for n in range(1, 201)
+    ]
+    book.add(TaskLimits("c-one"), [*tried, TaskEntry(a_task(201))], now)
     (need,) = book.needs
     book.found(need, [advert(0)], now)
     commits = of(book.quoted(PEERS[0], quote(), now), CommitTo)
@@ -297,7 +301,7 @@ def test_many_that_nobody_may_have_now_do_not_keep_the_others_waiting() -> None:
 def test_a_worker_that_is_asked_and_never_answers_is_set_aside_for_longer_and_longer_and_comes_back() -> None:
     story = Story(tasks=60, attempts=50, backoff_s=0.0)
     asides: list[float] = []
-    back: list[Tell] = []
+    back: list[TellUser] = []
     for _ in range(600):
         while story.commits:
             commit = story.commits.pop()
@@ -308,7 +312,7 @@ def test_a_worker_that_is_asked_and_never_answers_is_set_aside_for_longer_and_lo
             asides += [order.seconds for order in of(orders, SetAside)]
         for probe in of(story.after(3.0), ProbeWorker):
             story.tell(story.book.quoted(probe.peer, quote(), story.now))
-        back += [order for order in of(story.orders, Tell) if order.name == "worker.back"]
+        back += [order for order in of(story.orders, TellUser) if order.name == "worker.back"]
     assert asides[:4] == [30.0, 60.0, 120.0, 240.0]
     assert max(asides) <= 600
     assert len(back) >= 3
@@ -338,7 +342,7 @@ def test_why_a_worker_is_set_aside_is_told_to_the_campaigns_that_would_use_it() 
     (aside,) = asides
     assert aside.campaigns == ("c-one",)
     assert aside.why.startswith("set aside for 30 s after quick failures")
-    note = [order.words for order in of(story.after(1.0), Note)]
+    note = [order.words for order in of(story.after(1.0), RecordProgress)]
     assert any("set aside for 30 s" in words for words in note)
 
 

@@ -23,8 +23,8 @@ from scheduler.core.commands import (
     ProbeWorker,
     SetAside,
 )
-from scheduler.core.scheduler import Book
-from scheduler.core.state import Entry, Terms
+from scheduler.core.scheduler import SchedulerState
+from scheduler.core.state import TaskEntry, TaskLimits
 from tests.scheduler.book_parts import PEERS, SHA, Story, a_record, a_task, advert, of, quote
 
 
@@ -55,8 +55,8 @@ def test_idle_workers_get_a_task_each_before_any_gets_a_second() -> None:
 def test_a_large_model_waits_for_the_answer_of_the_device_that_has_it_and_for_nobody_else() -> None:
     large = a_task(1).model_copy(update={"model": Model(name="m.onnx", sha256=SHA, size=10**9)})
     for says in ("free", "busy", "gone"):
-        book, now = Book(random.Random(1)), 100.0
-        need = of(book.add(Terms("c-one"), [Entry(large)], now), Discover)[0].need
+        book, now = SchedulerState(random.Random(1)), 100.0
+        need = of(book.add(TaskLimits("c-one"), [TaskEntry(large)], now), Discover)[0].need
         warm = advert(1).model_copy(update={"models": (SHA,)})
         book.found(need, [advert(0), warm], now)
         assert of(book.quoted(PEERS[0], quote(), now), CommitTo) == [], "the other one has it"
@@ -81,10 +81,10 @@ def test_two_tickets_are_kept_at_a_worker_and_more_when_its_tasks_are_short() ->
 
 
 def test_a_result_that_waited_for_us_while_we_were_down_does_not_make_its_worker_look_quick() -> None:
-    book, now = Book(random.Random(1)), 100.0
+    book, now = SchedulerState(random.Random(1)), 100.0
     fence = Fence(incarnation=1, number=1)
-    held = Entry(a_task(1), TaskState.RUNNING, 1, worker=PEERS[0], lease="l1", fence=fence, restored=True)
-    book.add(Terms("c-one"), [held, *(Entry(a_task(n)) for n in range(2, 30))], now)
+    held = TaskEntry(a_task(1), TaskState.RUNNING, 1, worker=PEERS[0], lease="l1", fence=fence, restored=True)
+    book.add(TaskLimits("c-one"), [held, *(TaskEntry(a_task(n)) for n in range(2, 30))], now)
     book.found(held.need, [advert(0)], now)
     there = LiveLease(task="c-one/1", attempt=1, lease="l1", fence=fence, reporting=True)
     book.adopted(PEERS[0], "c-one", 1, [there], now, asked=frozenset({"l1"}))
@@ -270,10 +270,10 @@ def test_a_conflict_or_a_full_queue_is_no_try() -> None:
 
 
 def test_a_program_that_a_worker_runs_for_those_it_knows_alone_costs_the_other_models_nothing() -> None:
-    book, now = Book(random.Random(1)), 100.0
+    book, now = SchedulerState(random.Random(1)), 100.0
     program, plain = a_task(1), a_task(2)
     program = program.model_copy(update={"model": program.model.model_copy(update={"name": "net.pt2"})})
-    orders = book.add(Terms(campaign="c-one"), [Entry(program), Entry(plain)], now)
+    orders = book.add(TaskLimits(campaign="c-one"), [TaskEntry(program), TaskEntry(plain)], now)
     for look in of(orders, Discover):
         book.found(look.need, [advert(0)], now)
     first, second = of(book.quoted(PEERS[0], quote(), now), CommitTo)
@@ -477,15 +477,15 @@ def test_a_renewal_that_says_nothing_new_asks_nothing_of_the_book() -> None:
 
 
 def test_after_a_restart_what_the_worker_holds_goes_on_and_the_rest_is_lost() -> None:
-    book = Book(random.Random(1))
+    book = SchedulerState(random.Random(1))
     fences = [Fence(incarnation=1, number=n) for n in range(4)]
-    entries = [Entry(a_task(n), restored=True, attempt=1, worker=PEERS[0]) for n in (1, 2, 3, 4)]
+    entries = [TaskEntry(a_task(n), restored=True, attempt=1, worker=PEERS[0]) for n in (1, 2, 3, 4)]
     states = (TaskState.COMMITTING, TaskState.QUEUED, TaskState.RUNNING, TaskState.COMMITTING)
     for n, (entry, state) in enumerate(zip(entries, states, strict=True)):
         entry.state = state
         if state is not TaskState.COMMITTING:
             entry.lease, entry.fence = f"l{n}", fences[n]
-    book.add(Terms("c-one"), entries, 0.0)
+    book.add(TaskLimits("c-one"), entries, 0.0)
     book.check()
     told = [
         LiveLease(task="c-one/1", attempt=1, lease="l0", fence=fences[0], queued=True),

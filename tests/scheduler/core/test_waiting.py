@@ -10,18 +10,18 @@ from protocol.values.lease import Fence
 from protocol.words import Phase, Reason
 from scheduler.core.allocator import ELSEWHERE_S
 from scheduler.core.commands import CancelOn, CommitTo, Discover, ProbeWorker
-from scheduler.core.scheduler import Book
-from scheduler.core.state import Entry, Terms
+from scheduler.core.scheduler import SchedulerState
+from scheduler.core.state import TaskEntry, TaskLimits
 from tests.scheduler.book_parts import PEERS, Story, a_task, advert, of, quote
 
 
 def test_a_task_whose_model_is_here_is_not_kept_waiting_by_those_whose_model_is_not() -> None:
-    book, now = Book(random.Random(1)), 100.0
-    entries = [Entry(a_task(n)) for n in range(1, 102)]
+    book, now = SchedulerState(random.Random(1)), 100.0
+    entries = [TaskEntry(a_task(n)) for n in range(1, 102)]
     here, lacking = entries[50], [entry for entry in entries if entry is not entries[50]]
     for entry in lacking:
         entry.lacks_model = True
-    need = of(book.add(Terms("c-one"), entries, now), Discover)[0].need
+    need = of(book.add(TaskLimits("c-one"), entries, now), Discover)[0].need
     book.found(need, [advert(0)], now)
     (commit,) = of(book.quoted(PEERS[0], quote(), now), CommitTo)
     assert commit.task == here.id
@@ -85,9 +85,9 @@ def test_a_run_that_waits_for_a_device_another_run_has_is_given_its_time_from_th
 
 
 def test_a_task_that_failed_before_a_restart_waits_its_backoff_anew_before_it_goes_back() -> None:
-    book, now = Book(random.Random(1)), 100.0
-    entry = Entry(a_task(1), tries=2, tried={PEERS[0]}, last=2)
-    orders = book.add(Terms("c-one", backoff_s=5.0), [entry], now)
+    book, now = SchedulerState(random.Random(1)), 100.0
+    entry = TaskEntry(a_task(1), tries=2, tried={PEERS[0]}, last=2)
+    orders = book.add(TaskLimits("c-one", backoff_s=5.0), [entry], now)
     book.found(of(orders, Discover)[0].need, [advert(0)], now)
     assert not of(book.quoted(PEERS[0], quote(), now), CommitTo)
     assert not of(book.tick(now + 9.0), CommitTo)

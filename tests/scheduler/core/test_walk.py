@@ -9,11 +9,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from protocol.messages.work import MAX_PREEMPTIONS, Conflict, Denied, LiveLease, Progress, Waiting
+from protocol.messages.work import MAX_PREEMPTIONS, Conflict, Denied, LiveLease, Progress, QueuedLease
 from protocol.values.attempt import TASK, TaskEvent, TaskState
 from protocol.values.lease import Fence
 from protocol.wire.table import step
-from protocol.words import Outcome, Phase, Reason, WorkerState
+from protocol.words import Phase, Reason, RunOutcome, WorkerState
 from scheduler.core.allocator import MAX_PROBING
 from scheduler.core.commands import (
     CampaignDone,
@@ -29,8 +29,8 @@ from scheduler.core.commands import (
     Switch,
 )
 from scheduler.core.ranking import WorkerView
-from scheduler.core.scheduler import Book
-from scheduler.core.state import Entry, Terms
+from scheduler.core.scheduler import SchedulerState
+from scheduler.core.state import TaskEntry, TaskLimits
 from swarm.net.identity import Identity
 from tests.scheduler.book_parts import PEERS, a_record, a_task, advert, of, quote
 
@@ -50,9 +50,11 @@ class Counted(dict[str, WorkerView]):
 def test_a_decision_goes_through_the_workers_as_often_for_many_needs_as_for_few() -> None:
     walks: list[int] = []
     for needs in (1, 40):
-        book = Book(random.Random(1))
+        book = SchedulerState(random.Random(1))
         counted = book.views = Counted()
-        book.add(Terms("c-one"), [Entry(a_task(n, f"device == d{n}")) for n in range(1, needs + 1)], 0.0)
+        book.add(
+            TaskLimits("c-one"), [TaskEntry(a_task(n, f"device == d{n}")) for n in range(1, needs + 1)], 0.0
+        )
         book.found("", [advert(n) for n in range(4)], 0.1)
         counted.walks = 0
         book.decide(0.2)
@@ -61,8 +63,8 @@ def test_a_decision_goes_through_the_workers_as_often_for_many_needs_as_for_few(
 
 
 def test_at_most_so_many_workers_are_probed_at_once_whatever_the_needs() -> None:
-    book = Book(random.Random(1))
-    book.add(Terms("c-one"), [Entry(a_task(n, f"device == d{n}")) for n in range(1, 41)], 0.0)
+    book = SchedulerState(random.Random(1))
+    book.add(TaskLimits("c-one"), [TaskEntry(a_task(n, f"device == d{n}")) for n in range(1, 41)], 0.0)
     adverts = [
         advert(0).model_copy(update={"peer": Identity.from_seed(f"many {n}").peer_id, "device": f"d{n}"})
         for n in range(1, 41)
@@ -83,7 +85,7 @@ class Walk(RuleBasedStateMachine):
         seed=st.integers(0, 1000), tasks=st.integers(1, 6), others=st.integers(0, 3), replicas=st.booleans()
     )
     def begin(self, seed: int, tasks: int, others: int, replicas: bool) -> None:
-        self.book = Book(random.Random(seed))
+        self.book = SchedulerState(random.Random(seed))
         self.now = 0.0
         self.number = 0
         self.commits: list[CommitTo] = []
@@ -100,10 +102,10 @@ class Walk(RuleBasedStateMachine):
         names = [f"c-one/{n}" for n in range(1, tasks + 1)] + [f"c-two/{n}" for n in range(1, others + 1)]
         self.disk = dict.fromkeys(names, TaskState.PENDING)
         alike = [a_task(n, replica=n) if replicas else a_task(n) for n in range(1, tasks + 1)]
-        terms = Terms("c-one", attempts=2, wait_s=5.0)
-        self.do(self.book.add(terms, [Entry(task) for task in alike], 0.0))
-        entries = [Entry(a_task(n, campaign="c-two")) for n in range(1, others + 1)]
-        self.do(self.book.add(Terms("c-two", attempts=2, priority=90), entries, 0.0))
+        terms = TaskLimits("c-one", attempts=2, wait_s=5.0)
+        self.do(self.book.add(terms, [TaskEntry(task) for task in alike], 0.0))
+        entries = [TaskEntry(a_task(n, campaign="c-two")) for n in range(1, others + 1)]
+        self.do(self.book.add(TaskLimits("c-two", attempts=2, priority=90), entries, 0.0))
         for n in range(4):
             self.found(n)
         for n in range(3):
@@ -315,11 +317,11 @@ class Walk(RuleBasedStateMachine):
     @precondition(lambda self: self.leases)
     @rule(
         data=st.data(),
-        outcome=st.sampled_from(list(Outcome)),
+        outcome=st.sampled_from(list(RunOutcome)),
         permanent=st.booleans(),
         said=st.sampled_from([Reason.CRASHED, Reason.BROKEN_MODEL, Reason.WRONG_UNIT, Reason.TIMED_OUT]),
     )
-    def result(self, data: st.DataObject, outcome: Outcome, permanent: bool, said: Reason) -> None:
+    def result(self, data: st.DataObject, outcome: RunOutcome, permanent: bool, said: Reason) -> None:
         """As the service and the store do it: only the current attempt under the current fence is recorded."""
         commit, _, fence = data.draw(recent(self.leases))
         entry = self.book.entries[commit.task]
@@ -329,7 +331,7 @@ class Walk(RuleBasedStateMachine):
             commit.peer,
         ):
             return
-        reason = None if outcome is Outcome.COMPLETE else said
+        reason = None if outcome is RunOutcome.COMPLETE else said
         record = a_record(self.book, commit.task, outcome=outcome, reason=reason, permanent=permanent)
         event, why, _ = self.book.judge(record)
         self.write(commit.task, event)
@@ -351,7 +353,8 @@ class Walk(RuleBasedStateMachine):
     def seen(self, n: int, incarnation: int, paused: bool, data: st.DataObject) -> None:
         held = self.book.wanted_on(PEERS[n])
         waiting = tuple(
-            Waiting(lease=item.lease, position=data.draw(st.integers(1, 5)), start_s=30.0) for item in held
+            QueuedLease(lease=item.lease, position=data.draw(st.integers(1, 5)), start_s=30.0)
+            for item in held
         )
         why = "paused by its owner" if paused else ""
         self.do(self.book.seen(PEERS[n], incarnation, WorkerState.BUSY, self.now, why=why, waiting=waiting))

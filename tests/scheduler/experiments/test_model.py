@@ -10,15 +10,24 @@ from pathlib import Path
 import pytest
 
 from protocol.errors import CampaignError
-from results.analysis.regression import Cell, Finding, Good, Measured, Outcome, judge, key_of, more_memory
-from results.row.row import Row, Status
+from results.analysis.regression import (
+    CellMeasurement,
+    CellOutcome,
+    KnownGood,
+    RegressionCell,
+    RegressionFinding,
+    judge,
+    key_of,
+    more_memory,
+)
+from results.row.row import Row, RowStatus
 from scheduler.campaign.dump import campaign_text, read_spec
 from scheduler.campaign.load import load_campaign, parse_campaign
 from scheduler.campaign.model import Schedule
 from scheduler.cli.experiment_run import show_history
 from scheduler.experiments.model import DAY_S, first_due, following, is_due, read_title, strayed
 from scheduler.experiments.service import begin, begin_due, find_version, save, set_schedule
-from scheduler.experiments.view import CellHistory, History, Point, experiments_view, history_view
+from scheduler.experiments.view import CellHistory, History, HistoryPoint, experiments_view, history_view
 from scheduler.store.experiments import ExperimentRow
 from scheduler.store.store import Store
 from swarm.base.home import Home
@@ -309,14 +318,14 @@ def test_with_a_folder_its_paths_are_whole() -> None:
 
 def measured(
     ms: float, *, seed: int = 0, peaks: tuple[int, ...] = (), noise: float = 0.002, **changes: object
-) -> Measured:
+) -> CellMeasurement:
     chance = random.Random(seed)
     launches = tuple(
         tuple(int(ms * 1e6 * place * chance.lognormvariate(0, noise)) for _ in range(30))
         for place in (chance.lognormvariate(0, noise) for _ in range(8))
     )
     facts: dict[str, object] = {
-        "status": Status.COMPLETE,
+        "status": RowStatus.COMPLETE,
         "job_id": "c-1/1",
         "file_name": "m.onnx",
         "file_size": 9,
@@ -329,35 +338,37 @@ def measured(
         "inference_ms_median_high": 1.001 * ms,
         "verdict": "valid",
     }
-    return Measured(Row.model_validate(facts | changes), launches, peaks)
+    return CellMeasurement(Row.model_validate(facts | changes), launches, peaks)
 
 
-def beside(good: Measured, found: Measured, alarm: float = 0.01) -> tuple[Finding, Cell]:
-    finding, (cell,) = judge([found], lambda row, key: Good("c-0", good), alarm=alarm)
+def beside(
+    good: CellMeasurement, found: CellMeasurement, alarm: float = 0.01
+) -> tuple[RegressionFinding, RegressionCell]:
+    finding, (cell,) = judge([found], lambda row, key: KnownGood("c-0", good), alarm=alarm)
     return finding, cell
 
 
 EIGHT = tuple(100 * MB + n * 4096 for n in range(8))
 TABLE = [
-    ("the same", measured(2.0, seed=2), Finding.SAME, Finding.FINE),
-    ("faster", measured(1.5, seed=2), Finding.FASTER, Finding.FINE),
-    ("slower", measured(2.2, seed=2), Finding.SLOWER, Finding.REGRESSION),
-    ("slower by less than the alarm", measured(2.06, seed=2), Finding.UNSURE, Finding.FINE),
-    ("slower, but noisy", measured(2.2, seed=2, verdict="noisy"), Finding.DOUBTFUL, Finding.FINE),
-    ("other shapes", measured(2.2, seed=2, shapes="x 8x3"), Finding.UNSURE, Finding.FINE),
-    ("more memory", measured(2.0, seed=2, peaks=tuple(n + 20 * MB for n in EIGHT)), Finding.MEMORY, Finding.REGRESSION),
-    ("a little more memory", measured(2.0, seed=2, peaks=tuple(n + 3 * MB for n in EIGHT)), Finding.SAME, Finding.FINE),
+    ("the same", measured(2.0, seed=2), RegressionFinding.SAME, RegressionFinding.FINE),
+    ("faster", measured(1.5, seed=2), RegressionFinding.FASTER, RegressionFinding.FINE),
+    ("slower", measured(2.2, seed=2), RegressionFinding.SLOWER, RegressionFinding.REGRESSION),
+    ("slower by less than the alarm", measured(2.06, seed=2), RegressionFinding.UNSURE, RegressionFinding.FINE),
+    ("slower, but noisy", measured(2.2, seed=2, verdict="noisy"), RegressionFinding.DOUBTFUL, RegressionFinding.FINE),
+    ("other shapes", measured(2.2, seed=2, shapes="x 8x3"), RegressionFinding.UNSURE, RegressionFinding.FINE),
+    ("more memory", measured(2.0, seed=2, peaks=tuple(n + 20 * MB for n in EIGHT)), RegressionFinding.MEMORY, RegressionFinding.REGRESSION),
+    ("a little more memory", measured(2.0, seed=2, peaks=tuple(n + 3 * MB for n in EIGHT)), RegressionFinding.SAME, RegressionFinding.FINE),
     (
         "broken now",
-        measured(2.0, status=Status.FAILED, reason="crashed", inference_ms_median=None, verdict=""),
-        Finding.FAILED,
-        Finding.REGRESSION,
+        measured(2.0, status=RowStatus.FAILED, reason="crashed", inference_ms_median=None, verdict=""),
+        RegressionFinding.FAILED,
+        RegressionFinding.REGRESSION,
     ),
     (
         "its device was lost",
-        measured(2.0, status=Status.FAILED, reason="lost", inference_ms_median=None, verdict=""),
-        Finding.ABSENT,
-        Finding.INCOMPLETE,
+        measured(2.0, status=RowStatus.FAILED, reason="lost", inference_ms_median=None, verdict=""),
+        RegressionFinding.ABSENT,
+        RegressionFinding.INCOMPLETE,
     ),
 ]  # fmt: skip
 
@@ -365,7 +376,9 @@ TABLE = [
 @pytest.mark.parametrize(
     ("found", "cell", "whole"), [case[1:] for case in TABLE], ids=[case[0] for case in TABLE]
 )
-def test_against_the_last_good_result(found: Measured, cell: Finding, whole: Finding) -> None:
+def test_against_the_last_good_result(
+    found: CellMeasurement, cell: RegressionFinding, whole: RegressionFinding
+) -> None:
     said, one = beside(measured(2.0, peaks=EIGHT), found, alarm=0.05)
     assert (one.finding, said) == (cell, whole), one.why
 
@@ -373,14 +386,14 @@ def test_against_the_last_good_result(found: Measured, cell: Finding, whole: Fin
 def test_noise_alone_raises_next_to_no_alarm() -> None:
     good = measured(2.0, seed=1, noise=0.02)
     alarms = sum(
-        beside(good, measured(2.0, seed=seed, noise=0.02))[0] is Finding.REGRESSION
+        beside(good, measured(2.0, seed=seed, noise=0.02))[0] is RegressionFinding.REGRESSION
         for seed in range(100, 130)
     )
     assert alarms <= 1
 
 
 def test_without_anything_before_a_valid_result_is_the_first_and_another_is_doubtful() -> None:
-    for verdict, finding in (("valid", Finding.FIRST), ("busy-host", Finding.DOUBTFUL)):
+    for verdict, finding in (("valid", RegressionFinding.FIRST), ("busy-host", RegressionFinding.DOUBTFUL)):
         _, (cell,) = judge([measured(2.0, verdict=verdict)], lambda row, key: None)
         assert cell.finding is finding
         assert cell.good == (verdict == "valid")
@@ -413,8 +426,8 @@ def test_hostile_names_do_no_harm_in_a_history(capsys: pytest.CaptureFixture[str
     _, (cell,) = judge(
         [measured(2.0, file_name=bad, device_name=bad, compute_units=bad)], lambda row, key: None
     )
-    point = {name: getattr(cell, name) for name in Outcome.model_fields}
-    points = (Point(campaign="c-1", version=1, begun="2026-11-21T12:00:00+00:00", **point),)
+    point = {name: getattr(cell, name) for name in CellOutcome.model_fields}
+    points = (HistoryPoint(campaign="c-1", version=1, begun="2026-11-21T12:00:00+00:00", **point),)
     shown = CellHistory(model=bad, unit=bad, device=bad, device_id="d", simulated=True, points=points)
     show_history(History(experiment="e", count=1, total=1, runs=(), cells=(shown,)))
     told = capsys.readouterr().out

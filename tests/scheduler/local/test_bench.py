@@ -17,8 +17,8 @@ from protocol.values.lease import Fence
 from protocol.values.record import (
     DeviceFacts,
     LoadSample,
-    Ran,
     Record,
+    RunFacts,
     SignedRecord,
     Timing,
     pack_samples,
@@ -27,8 +27,8 @@ from protocol.values.record import (
 )
 from protocol.values.requirement import Requirement
 from protocol.values.task import Measure, Model, Task, Timeouts, task_body
-from protocol.words import Outcome, Phase, Reason
-from results.analysis.compare import Word
+from protocol.words import Phase, Reason, RunOutcome
+from results.analysis.compare import ComparisonVerdict
 from scheduler.campaign.model import ModelEntry
 from scheduler.cli.bench import add_bench, progress_line, share
 from scheduler.local.bench import LEAST, MOST, Bench, asked_for, per_launch, unit_for
@@ -76,7 +76,7 @@ class Scripted:
             timeouts=Timeouts(),
         )
         facts: dict[str, Any] = {
-            "outcome": Outcome.FAILED,
+            "outcome": RunOutcome.FAILED,
             "reason": Reason.BROKEN_MODEL,
             "detail": "no graph",
         }
@@ -85,8 +85,8 @@ class Scripted:
             if self.restless and turn % 3 == 0:
                 micros += micros // 2
             facts = {
-                "outcome": Outcome.COMPLETE,
-                "ran": Ran(
+                "outcome": RunOutcome.COMPLETE,
+                "ran": RunFacts(
                     unit=unit, driver="onnx", runtime="r", shapes={"x": self.shapes.get(path.name, (1,))}
                 ),
                 "loads": (LoadSample(ns=1),) * measure.loads,
@@ -144,8 +144,13 @@ def test_a_model_that_fails_is_a_measurement_that_says_why() -> None:
     assert (found.median_ms, found.why) == (None, "no graph")
 
 
-@pytest.mark.parametrize(("micros", "word"), [(1050, Word.SLOWER), (1000, Word.SAME), (950, Word.FASTER)])
-def test_two_models_take_turns_and_the_ratio_is_of_the_second_to_the_first(micros: int, word: Word) -> None:
+@pytest.mark.parametrize(
+    ("micros", "word"),
+    [(1050, ComparisonVerdict.SLOWER), (1000, ComparisonVerdict.SAME), (950, ComparisonVerdict.FASTER)],
+)
+def test_two_models_take_turns_and_the_ratio_is_of_the_second_to_the_first(
+    micros: int, word: ComparisonVerdict
+) -> None:
     device = Scripted({"a.onnx": 1000, "b.onnx": micros})
     compared, first, second = Bench(device).compare("a.onnx", "b.onnx")
     assert compared.word is word
@@ -161,12 +166,12 @@ def test_two_models_take_turns_and_the_ratio_is_of_the_second_to_the_first(micro
 def test_a_comparison_looks_again_as_long_as_it_cannot_tell_and_no_longer() -> None:
     device = Scripted({"a.onnx": 1000, "b.onnx": 1000}, restless=True)
     compared, _, _ = Bench(device).compare("a.onnx", "b.onnx", looks=(10, 14))
-    assert compared.word is Word.AMBIGUOUS
+    assert compared.word is ComparisonVerdict.AMBIGUOUS
     assert len(device.asked) == 2 + 2 * 14
     compared, _, _ = Bench(Scripted({"a.onnx": 1000, "b.onnx": 1000})).compare(
         "a.onnx", "b.onnx", looks=(10, 14)
     )
-    assert (compared.word, compared.launches) == (Word.SAME, (10, 10))
+    assert (compared.word, compared.launches) == (ComparisonVerdict.SAME, (10, 10))
 
 
 def test_models_with_inputs_of_different_shapes_are_not_compared() -> None:
@@ -270,7 +275,10 @@ def test_a_model_is_fetched_by_its_url_and_held_against_its_sha256(tmp_path: Pat
     bench = Bench(device, fetch=fetch, folder=tmp_path)
     good = hashlib.sha256(b"a model").hexdigest()
     assert bench.measure("https://example.org/a.onnx", sha256=good, runs=5).complete
-    assert bench.compare("https://example.org/a.onnx", "https://example.org/a.onnx")[0].word is Word.SAME
+    assert (
+        bench.compare("https://example.org/a.onnx", "https://example.org/a.onnx")[0].word
+        is ComparisonVerdict.SAME
+    )
     assert asked == ["https://example.org/a.onnx"] * 3, "once for each model, not for each launch"
     assert {name for name, _ in device.asked} == {"a.onnx"}
     for model in ("https://example.org/a.onnx", str(kept)):

@@ -15,13 +15,13 @@ from protocol.signed.advert import advert_body, read_advert
 from protocol.values.advert import UnitOffer
 from protocol.values.match import match
 from protocol.values.requirement import Requirement
-from results.analysis.compare import Word
+from results.analysis.compare import ComparisonVerdict
 from results.analysis.pairs import put_beside, unlike
-from results.export.source import Entry
-from results.row.row import Row, Status
+from results.export.source import ResultEntry
+from results.row.row import Row, RowStatus
 from scheduler.campaign.load import load_campaign
 from scheduler.local.demo_fleet import KINDS, MODELS, members, script, write_campaign
-from scheduler.output.peers import Seen
+from scheduler.output.peers import SeenPeer
 from scheduler.output.summary import peer_json, peer_remarks, peers_table
 from scheduler.planning.tasks import device_class
 from swarm.base.settings import SettingsError
@@ -82,7 +82,7 @@ def test_a_script_is_that_of_the_kind_which_the_worker_pretends_to_be(tmp_path: 
 
 def test_devices_that_are_not_there_are_told_as_simulations() -> None:
     advert = build_advert(read_pretended(members(1)[0].pretended).profile(REAL), PEER)
-    seen = [Seen(advert, None, "", match(Requirement(), advert))]
+    seen = [SeenPeer(advert, None, "", match(Requirement(), advert))]
     assert peer_json(seen[0])["simulated"] is True
     assert "1 of 1 are simulations: these devices are not there" in peer_remarks(seen)
     (column,) = [column for column in peers_table(seen).columns if column.header == "device"]
@@ -91,7 +91,7 @@ def test_devices_that_are_not_there_are_told_as_simulations() -> None:
 
 def row(**changes: object) -> Row:
     facts: dict[str, object] = {
-        "status": Status.COMPLETE,
+        "status": RowStatus.COMPLETE,
         "job_id": "c-1/1",
         "file_name": "m",
         "file_size": 9,
@@ -104,12 +104,12 @@ def row(**changes: object) -> Row:
 
 def test_a_simulation_is_never_compared_with_a_measurement() -> None:
     launches = tuple((2_000_000 + n,) * 5 for n in range(8))
-    real, pretended = Entry(row(), launches), Entry(row(simulated=True), launches)
+    real, pretended = ResultEntry(row(), launches), ResultEntry(row(simulated=True), launches)
     for a, b in ((real, pretended), (pretended, real)):
         (pair,) = put_beside([a], [b])
         assert pair.said.ratio is None
         assert "is a simulation, the other was measured" in pair.said.why
     assert unlike(real.row, real.row) == unlike(pretended.row, pretended.row) == ""
     (both,) = put_beside([pretended], [pretended])
-    assert both.said.word is Word.SAME
+    assert both.said.word is ComparisonVerdict.SAME
     assert "a simulation" in both.note

@@ -14,7 +14,7 @@ from protocol.errors import CampaignError, Refused, ResourceError
 from protocol.words import Reason
 from scheduler.campaign.load import parse_campaign
 from scheduler.models.describe import describe_models
-from scheduler.models.fetch import KEEP_S, Told, downloader
+from scheduler.models.fetch import KEEP_S, DownloadProgress, downloader
 from scheduler.models.huggingface import INSTALL, from_hub
 from scheduler.planning.tasks import derive_tasks
 from scheduler.store.store import Store
@@ -244,7 +244,7 @@ class _Terminal(io.StringIO):
 def test_progress_is_one_line_on_a_terminal_and_a_few_in_a_pipe() -> None:
     now = [0.0]
     for stream in (_Terminal(), io.StringIO()):
-        told = Told(stream, lambda: now[0])
+        told = DownloadProgress(stream, lambda: now[0])
         for done in range(0, 1001, 10):
             now[0] += 0.05
             told("m\x1b[31m.onnx", done * 2**20, 1000 * 2**20)
@@ -256,5 +256,5 @@ def test_progress_is_one_line_on_a_terminal_and_a_few_in_a_pipe() -> None:
 
 def test_progress_without_a_known_size_says_what_came() -> None:
     stream = io.StringIO()
-    Told(stream, lambda: 100.0)("m.onnx", 3 * 2**20, 0)
+    DownloadProgress(stream, lambda: 100.0)("m.onnx", 3 * 2**20, 0)
     assert stream.getvalue() == "fetching m.onnx: 3 MiB\n"

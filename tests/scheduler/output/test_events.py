@@ -19,7 +19,7 @@ from scheduler.output.events import SAYS, event_line, event_words
 from scheduler.output.schemas import event_info
 from scheduler.store.backend import Place
 from scheduler.store.event_chain import chained, check_chain
-from scheduler.store.rows import Event, NewCampaign
+from scheduler.store.rows import EventRow, NewCampaign
 from scheduler.store.store import Store
 from swarm.base.home import Home
 from swarm.net.identity import Identity
@@ -77,11 +77,11 @@ def test_each_event_is_a_line_that_says_when_which_task_and_what(place: Place) -
 
 
 def test_an_event_of_a_newer_version_is_told_by_its_name_and_fields() -> None:
-    event = Event("c-one", 1, 0.0, "task.teleported", None, {"to": "the moon"})
+    event = EventRow("c-one", 1, 0.0, "task.teleported", None, {"to": "the moon"})
     assert event_words(event) == "task.teleported: to the moon"
     assert event_info(event).fields == {"to": "the moon"}
     for name in SAYS:
-        assert event_words(Event("c-one", 1, 0.0, name, None, {}))
+        assert event_words(EventRow("c-one", 1, 0.0, name, None, {}))
 
 
 def test_a_chain_shows_what_was_changed_left_out_or_put_in(place: Place) -> None:
@@ -119,7 +119,7 @@ def test_a_chain_that_was_written_anew_holds_but_lacks_the_hash_that_was_noted(p
         events = tuple(store.all_events("c-one"))
     noted, count = events[6].hash, (10, 10)
     assert check_chain(events, count, noted) is None
-    anew: list[Event] = []
+    anew: list[EventRow] = []
     for event in events:
         told = replace(event, at=event.at + (event.seq == 3))
         before = anew[-1].hash if anew else ""
@@ -204,5 +204,6 @@ def test_the_command_shows_them_checks_them_and_names_the_first_broken_link(
 @pytest.mark.parametrize(("tasks", "words"), [(1, "created: c, 1 task"), (2, "created: c, 2 tasks")])
 def test_one_task_is_one_task(tasks: int, words: str) -> None:
     assert (
-        event_words(Event("c", 1, 0.0, "campaign.created", None, {"name": "c", "tasks": tasks}, "")) == words
+        event_words(EventRow("c", 1, 0.0, "campaign.created", None, {"name": "c", "tasks": tasks}, ""))
+        == words
     )

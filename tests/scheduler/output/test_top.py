@@ -15,9 +15,9 @@ from protocol.values.attempt import TaskState
 from protocol.values.match import match
 from protocol.values.requirement import Requirement
 from protocol.words import Phase, WorkerState
-from scheduler.output.peers import Seen
-from scheduler.output.top import Now, bar, draw, top_json
-from scheduler.store.rows import CampaignRow, Outcome, Summary, TaskRow
+from scheduler.output.peers import SeenPeer
+from scheduler.output.top import TopSnapshot, bar, draw, top_json
+from scheduler.store.rows import CampaignOutcome, CampaignRow, CampaignSummary, TaskRow
 from swarm.net.identity import Identity
 from swarm.net.network import Path
 
@@ -32,7 +32,7 @@ def device(
     queue: int = 0,
     why: str = "",
     silent: str = "",
-) -> Seen:
+) -> SeenPeer:
     peer = Identity.from_seed(name).peer_id
     advert = Advert(
         peer=peer,
@@ -43,14 +43,14 @@ def device(
     )
     pong = Pong(role="worker", incarnation=1, state=state, why=why, running=running, queue=queue)
     answered = None if silent else pong
-    return Seen(
+    return SeenPeer(
         advert, answered, silent, match(Requirement(), advert), None if silent else Path(True, None, 0.4)
     )
 
 
 def campaign(
     n: int, *, done: int = 0, failed: int = 0, tasks: int = 10, name: str = "vision", over: bool = False
-) -> Summary:
+) -> CampaignSummary:
     row = CampaignRow(
         id=f"c-{n:08}",
         name=name,
@@ -66,14 +66,14 @@ def campaign(
         cancel=False,
         created=1000.0 - n,
         ended=1100.0 if over else None,
-        outcome=Outcome.SUCCEEDED if over else None,
+        outcome=CampaignOutcome.SUCCEEDED if over else None,
         detail="",
     )
     counts = {TaskState.SUCCEEDED: done, TaskState.FAILED: failed, TaskState.QUEUED: tasks - done - failed}
-    return Summary(row, counts)
+    return CampaignSummary(row, counts)
 
 
-def task(on: Seen, model: str = "mobilenet.onnx") -> TaskRow:
+def task(on: SeenPeer, model: str = "mobilenet.onnx") -> TaskRow:
     return TaskRow(
         id="c-00000001/3",
         campaign="c-00000001",
@@ -106,14 +106,17 @@ def task(on: Seen, model: str = "mobilenet.onnx") -> TaskRow:
 
 
 def now(
-    campaigns: list[Summary], devices: list[Seen], tasks: list[TaskRow] | None = None, blind: str = ""
-) -> Now:
-    return Now(
+    campaigns: list[CampaignSummary],
+    devices: list[SeenPeer],
+    tasks: list[TaskRow] | None = None,
+    blind: str = "",
+) -> TopSnapshot:
+    return TopSnapshot(
         at=1200.0, campaigns=campaigns, tasks=tasks or [], devices=devices, scheduling=True, blind=blind
     )
 
 
-def drawn(what: Now, width: int, height: int | None = None, hint: str = "") -> list[str]:
+def drawn(what: TopSnapshot, width: int, height: int | None = None, hint: str = "") -> list[str]:
     out = io.StringIO()
     Console(file=out, width=width, height=height, force_terminal=False).print(
         draw(what, width=width, height=height, hint=hint)

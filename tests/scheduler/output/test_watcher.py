@@ -13,14 +13,14 @@ from protocol.errors import Unreachable
 from protocol.values.advert import Advert
 from protocol.values.match import match
 from protocol.values.requirement import Requirement
-from scheduler.output.peers import Seen
-from scheduler.output.watcher import Lookout
+from scheduler.output.peers import SeenPeer
+from scheduler.output.watcher import FleetWatcher
 from swarm.net.identity import Identity
 
 
-def seen(name: str) -> Seen:
+def seen(name: str) -> SeenPeer:
     advert = Advert(peer=Identity.from_seed(name).peer_id, seq=1, device=f"d-{name}", name=name)
-    return Seen(advert, None, "", match(Requirement(), advert))
+    return SeenPeer(advert, None, "", match(Requirement(), advert))
 
 
 class Swarm:
@@ -47,7 +47,7 @@ class Swarm:
                 self.open -= 1
             nursery.cancel_scope.cancel()
 
-    async def look(self) -> tuple[Seen, ...]:
+    async def look(self) -> tuple[SeenPeer, ...]:
         await trio.sleep(0.1)
         if self.dark:
             raise Unreachable("no gate answers any more")
@@ -61,8 +61,8 @@ async def swarm() -> Swarm:
 
 
 @pytest.fixture
-async def lookout(swarm: Swarm) -> AsyncIterator[Lookout]:
-    made = Lookout(swarm.eyes, every_s=3, linger_s=20)  # type: ignore[arg-type]
+async def lookout(swarm: Swarm) -> AsyncIterator[FleetWatcher]:
+    made = FleetWatcher(swarm.eyes, every_s=3, linger_s=20)  # type: ignore[arg-type]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(made.run)
         yield made
@@ -70,14 +70,14 @@ async def lookout(swarm: Swarm) -> AsyncIterator[Lookout]:
 
 
 async def test_nobody_is_visited_while_nobody_looks(
-    autojump_clock: trio.testing.MockClock, lookout: Lookout, swarm: Swarm
+    autojump_clock: trio.testing.MockClock, lookout: FleetWatcher, swarm: Swarm
 ) -> None:
     await trio.sleep(100)
     assert swarm.opened == 0
 
 
 async def test_many_watchers_share_one_visitor_and_its_pictures(
-    autojump_clock: trio.testing.MockClock, lookout: Lookout, swarm: Swarm
+    autojump_clock: trio.testing.MockClock, lookout: FleetWatcher, swarm: Swarm
 ) -> None:
     pictures: list[list[int]] = [[], [], []]
 
@@ -96,7 +96,7 @@ async def test_many_watchers_share_one_visitor_and_its_pictures(
 
 
 async def test_the_visitor_stays_a_while_and_then_leaves(
-    autojump_clock: trio.testing.MockClock, lookout: Lookout, swarm: Swarm
+    autojump_clock: trio.testing.MockClock, lookout: FleetWatcher, swarm: Swarm
 ) -> None:
     with lookout.watching():
         await lookout.newer()
@@ -114,7 +114,7 @@ async def test_the_visitor_stays_a_while_and_then_leaves(
 
 
 async def test_why_nothing_can_be_seen_is_shown_until_it_can(
-    autojump_clock: trio.testing.MockClock, lookout: Lookout, swarm: Swarm
+    autojump_clock: trio.testing.MockClock, lookout: FleetWatcher, swarm: Swarm
 ) -> None:
     with lookout.watching():
         first = await lookout.newer()
@@ -138,12 +138,12 @@ async def test_a_swarm_that_takes_long_to_look_at_is_asked_less_often(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     class Slow(Swarm):
-        async def look(self) -> tuple[Seen, ...]:
+        async def look(self) -> tuple[SeenPeer, ...]:
             await trio.sleep(10)
             return await super().look()
 
     swarm = Slow("one")
-    lookout = Lookout(swarm.eyes, every_s=3)  # type: ignore[arg-type]
+    lookout = FleetWatcher(swarm.eyes, every_s=3)  # type: ignore[arg-type]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lookout.run)
         with lookout.watching():

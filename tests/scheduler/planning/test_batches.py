@@ -10,15 +10,15 @@ from onnx import TensorProto, helper
 
 from protocol.errors import CampaignError
 from protocol.values.attempt import TaskState
-from protocol.values.record import Ran, Record
+from protocol.values.record import Record, RunFacts
 from protocol.values.task import Measure, Model, Task, read_task, task_body
 from protocol.words import Reason
 from results.analysis.matrix import make_matrix
 from results.analysis.pairs import put_beside
 from results.analysis.regression import key_of
-from results.export.source import Entry
+from results.export.source import ResultEntry
 from results.row.acceptance import not_as_asked
-from results.row.row import Row, Status, make_row
+from results.row.row import Row, RowStatus, make_row
 from scheduler.campaign.dump import campaign_text, read_spec
 from scheduler.campaign.load import Campaign, parse_campaign
 from scheduler.experiments.model import digest_of
@@ -200,7 +200,7 @@ def asked(batch: int | None, variant: str | None = None) -> Task:
 
 
 def ran(batch: int | None) -> Record:
-    told = Ran(unit=TASK.unit, driver="onnx", runtime="r", agrees=True, batch=batch)
+    told = RunFacts(unit=TASK.unit, driver="onnx", runtime="r", agrees=True, batch=batch)
     return Record.model_validate({**GOOD, "ran": told})
 
 
@@ -231,7 +231,7 @@ def row(
 ) -> Row:
     name = f"{model} {variant}" if variant else model
     return Row(
-        status=Status.COMPLETE,
+        status=RowStatus.COMPLETE,
         job_id=f"c-1/{hashlib.sha256(f'{name}{batch}'.encode()).hexdigest()[:4]}",
         file_name=name,
         file_size=1,
@@ -251,8 +251,8 @@ def row(
 
 
 def test_rows_are_put_beside_those_of_their_own_batch() -> None:
-    before = [Entry(row("m", 1.0, 1)), Entry(row("m", 6.0, 8))]
-    after = [Entry(row("m", 12.0, 8)), Entry(row("m", 1.0, 1))]
+    before = [ResultEntry(row("m", 1.0, 1)), ResultEntry(row("m", 6.0, 8))]
+    after = [ResultEntry(row("m", 12.0, 8)), ResultEntry(row("m", 1.0, 1))]
     pairs = put_beside(before, after)
     assert [(pair.a and pair.a.batch, pair.b and pair.b.batch) for pair in pairs] == [(1, 1), (8, 8)]
     assert pairs[1].said.ratio == pytest.approx(2.0)

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from protocol.messages.pool import Member
+from protocol.messages.pool import PoolMember
 from protocol.signed.advert import SignedAdvert
 from protocol.values.advert import Advert
 from protocol.values.requirement import Requirement, parse_clause
 from protocol.words import Right, Role
 from scheduler.planning.candidates import find, survey
-from scheduler.planning.verified_index import Vouched, vouched
+from scheduler.planning.verified_index import VerifiedIndex, vouched
 from swarm.base.home import Home
 from swarm.index.merge import Sighting
 from swarm.index.query import QueryResult
@@ -58,8 +58,8 @@ def home(tmp_path: Path) -> Home:
 def lab(tmp_path: Path) -> OwnPool:
     """Somebody's pool with the worker ann in it."""
     pool = create_pool(Home.at(tmp_path / "owner"), "lab")
-    pool.change(lambda m: with_member(m, Member(peer=ANN, role=Role.WORKER, name="ann")))
-    pool.change(lambda m: with_member(m, Member(peer=EVE, role=Role.SUBMIT, name="eve")))
+    pool.change(lambda m: with_member(m, PoolMember(peer=ANN, role=Role.WORKER, name="ann")))
+    pool.change(lambda m: with_member(m, PoolMember(peer=EVE, role=Role.SUBMIT, name="eve")))
     return pool
 
 
@@ -76,7 +76,7 @@ async def test_a_device_that_only_claims_to_be_of_a_pool_is_not_found_for_it(
     keep_manifest(home, lab.signed())
     doubted: list[str] = []
     index = FakeIndex(advert(EVE, "lab"), advert(ANN, "lab"))
-    seen = Vouched(index, lambda: known_manifests(home, Role.SUBMIT), doubted.append)
+    seen = VerifiedIndex(index, lambda: known_manifests(home, Role.SUBMIT), doubted.append)
     assert [each.peer for each in await find(seen, LAB, 1)] == [ANN]  # though eve is a member, who submits
     assert doubted == ["lab"]
     assert index.wanted > 1
@@ -87,7 +87,7 @@ async def test_a_device_that_was_revoked_is_of_the_pool_no_more(home: Home, lab:
     joins(home, lab)
     lab.change(lambda m: without(m, (ANN,)))
     keep_manifest(home, lab.signed())
-    seen = Vouched(FakeIndex(advert(ANN, "lab")), lambda: known_manifests(home, Role.SUBMIT))
+    seen = VerifiedIndex(FakeIndex(advert(ANN, "lab")), lambda: known_manifests(home, Role.SUBMIT))
     assert await find(seen, LAB, 16) == ()
 
 

@@ -11,19 +11,19 @@ from rich.console import Console
 
 import sark
 from protocol.errors import CampaignError
-from protocol.messages.work import WORK, Denied, Present, Presented, Probe, Quote, ShapeQuote
+from protocol.messages.work import WORK, CredentialsReply, Denied, Probe, Quote, ShapeQuote, ShowCredentials
 from protocol.signed.advert import SignedAdvert
 from protocol.values.advert import Advert, UnitOffer
 from protocol.values.match import match
 from protocol.values.requirement import Requirement, parse_clause
 from protocol.values.task import Model, Task
 from protocol.wire.base import Message
-from protocol.words import Family, Reason, Right, WorkerState
+from protocol.words import ProtocolId, Reason, Right, WorkerState
 from scheduler.campaign.load import Campaign, parse_campaign
 from scheduler.planning.tasks import derive_cells
 from scheduler.preview.plan import LivePlan, PlanCell, changes, make_plan
 from scheduler.preview.plan_table import keep_plan, kept_plan, plan_lines, plan_table, uncovered_lines
-from scheduler.preview.survey import Told, Visit, ask_everybody, kind_of, see, visitor_tokens
+from scheduler.preview.survey import DeviceAnswer, SwarmVisit, ask_everybody, kind_of, see, visitor_tokens
 from swarm.base.home import Home
 from swarm.index.merge import Sighting
 from swarm.index.query import QueryResult
@@ -89,18 +89,18 @@ def planned(
     described = models(plan, salt)
     cells = derive_cells(plan, described, campaign_id="c-plan", scheduler=SCHEDULER.peer_id, devices=adverts)
     tasks = [task for _, some in cells for task in some]
-    told: dict[str, Told] = {}
+    told: dict[str, DeviceAnswer] = {}
     for advert in adverts:
         said = (says or {}).get(advert.name, quote())
         if isinstance(said, str):
-            told[advert.peer] = Told(None, said)
+            told[advert.peer] = DeviceAnswer(None, said)
         else:
             shapes = {kind_of(task): shape or ShapeQuote(fits=True) for task in tasks}
-            told[advert.peer] = Told(said, "", shapes)
+            told[advert.peer] = DeviceAnswer(said, "", shapes)
     before: list[tuple[Task, float]] = [
         (task, seconds) for name, seconds in history or [] for task in tasks if task.model.name == name
     ]
-    return make_plan(plan, described, cells, Visit(tuple(adverts), tuple(tasks), told, complete), before)
+    return make_plan(plan, described, cells, SwarmVisit(tuple(adverts), tuple(tasks), told, complete), before)
 
 
 def test_a_cell_says_who_fits_who_serves_when_how_long_and_what_is_to_be_fetched() -> None:
@@ -373,14 +373,14 @@ async def test_each_worker_is_shown_the_tokens_it_may_trust_and_asked_once_about
             async def answer(link: Link, message: Message) -> Message:
                 heard[name].append(type(message).__name__)
                 match message:
-                    case Present():
-                        return Presented(principal=link.peer, rights=(Right.STATUS,), priority=100)
+                    case ShowCredentials():
+                        return CredentialsReply(principal=link.peer, rights=(Right.STATUS,), priority=100)
                     case Probe() if allows:
                         return quote(shapes=tuple(ShapeQuote(fits=True) for _ in message.shapes))
                     case _:
                         return Denied(reason=Reason.NOT_ALLOWED, detail="not you")
 
-            serve_links(network, Family.WORK, WORK, answer)
+            serve_links(network, ProtocolId.WORK, WORK, answer)
             facts = device(name).model_dump() | {"addresses": network.addresses, "pools": ("lab",)}
             return Advert.model_validate(facts)
 

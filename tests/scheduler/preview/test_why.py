@@ -16,8 +16,8 @@ from protocol.values.lease import Fence
 from protocol.values.requirement import Requirement, parse_clause
 from protocol.values.task import Measure, Model, Task, Timeouts, read_task
 from protocol.words import Phase, Reason
-from scheduler.core.commands import Intent, Live, Place
-from scheduler.preview.why import Seen, Why, gave_way, ranges, why, why_lines
+from scheduler.core.commands import Intent, LiveAttempt, WorkerPlace
+from scheduler.preview.why import WhyDevice, WhyReport, gave_way, ranges, why, why_lines
 from scheduler.store.backend import Place as StorePlace
 from scheduler.store.progress import clipped
 from scheduler.store.rows import NewCampaign
@@ -90,10 +90,10 @@ def told(
     store: Store,
     clock: Clock,
     *,
-    seen: Seen | None = None,
+    seen: WhyDevice | None = None,
     only: int | None = None,
     **more: Sequence[Requirement],
-) -> Why:
+) -> WhyReport:
     row = store.campaign("c-one")
     assert row is not None
     tasks = [task for task in store.tasks("c-one") if only in (None, task.n)]
@@ -105,7 +105,7 @@ def told(
         bodies,
         attempts,
         store.all_events("c-one"),
-        seen or Seen(adverts=(advert("one"),)),
+        seen or WhyDevice(adverts=(advert("one"),)),
         clock.now,
         unplanned=more.get("unplanned", ()),
     )
@@ -136,7 +136,7 @@ def test_tasks_with_the_same_story_are_told_once_with_the_clauses_and_what_would
 def test_a_ticket_says_its_place_its_expected_start_and_what_decides(store: Store, clock: Clock) -> None:
     submit(store, [a_task(1)])
     begin(store, 1, queued=True)
-    store.set_places([Place("c-one/1", 1, 3, 40.0)])
+    store.set_places([WorkerPlace("c-one/1", 1, 3, 40.0)])
     clock.now += 130
     (story,) = told(store, clock).stories
     assert story.head == "Task 1 waits for its turn, for 2:10"
@@ -150,7 +150,7 @@ def test_tickets_are_told_together_with_where_each_stands(store: Store, clock: C
     submit(store, [a_task(n) for n in (1, 2, 3)])
     for n, device in ((1, "mini-7"), (2, "mini-7"), (3, "old-pi")):
         begin(store, n, queued=True, device=device)
-    store.set_places([Place("c-one/1", 1, 1), Place("c-one/2", 1, 2, 9.0)])
+    store.set_places([WorkerPlace("c-one/1", 1, 1), WorkerPlace("c-one/2", 1, 2, 9.0)])
     (story,) = told(store, clock).stories
     assert story.tasks == (1, 2, 3)
     assert story.why[0] == "at mini-7 1st, 2nd in ~9.0 s; old-pi"
@@ -158,7 +158,7 @@ def test_tickets_are_told_together_with_where_each_stands(store: Store, clock: C
 
 def test_devices_that_fit_say_how_much_of_ours_they_have(store: Store, clock: Clock) -> None:
     submit(store, [a_task(1)])
-    seen = Seen(adverts=(advert("one"), advert("two")), busy={"one": 3})
+    seen = WhyDevice(adverts=(advert("one"), advert("two")), busy={"one": 3})
     assert told(store, clock, seen=seen).stories[0].why == (
         "there now and fit: one (has 3 tasks of yours: no more are kept there at a time), two",
     )
@@ -187,7 +187,7 @@ def test_an_attempt_says_each_word_once_and_no_whole_address(store: Store, clock
 def test_what_a_worker_says_of_a_ticket_is_told_with_it(store: Store, clock: Clock) -> None:
     submit(store, [a_task(1)])
     begin(store, 1, queued=True)
-    store.set_places([Place("c-one/1", 1, None, None, "paused by its owner\x1b[2J")])
+    store.set_places([WorkerPlace("c-one/1", 1, None, None, "paused by its owner\x1b[2J")])
     assert "paused by its owner[2J" in " ".join(told(store, clock).stories[0].why)
 
 
@@ -237,7 +237,7 @@ def test_a_run_says_where_it_is_and_that_it_gave_way(store: Store, clock: Clock)
     begin(store, 1, queued=False)
     store.end_attempt("c-one/1", 1, TaskEvent.PREEMPT, reason=Reason.PREEMPTED)
     begin(store, 1, 2, queued=False)
-    store.set_progress([Live("c-one/1", 2, Phase.RUN, 12, 100, 1.5)])
+    store.set_progress([LiveAttempt("c-one/1", 2, Phase.RUN, 12, 100, 1.5)])
     (story,) = told(store, clock).stories
     assert story.state is TaskState.RUNNING
     assert story.why == (
@@ -271,7 +271,7 @@ def test_workers_set_aside_are_told_with_the_reason_and_until_when(store: Store,
 
 def test_it_is_said_when_nobody_schedules_or_the_swarm_was_not_seen(store: Store, clock: Clock) -> None:
     submit(store, [a_task(1)])
-    blind = Seen(adverts=None, blind="no gate answers: x", scheduling=False)
+    blind = WhyDevice(adverts=None, blind="no gate answers: x", scheduling=False)
     found = told(store, clock, seen=blind)
     assert found.remarks == (
         "Nobody carries c-one on now (no scheduler runs): sark-node watch c-one",
@@ -301,7 +301,9 @@ def test_every_state_of_a_task_has_a_story(store: Store, clock: Clock) -> None:
     row = store.campaign("c-one")
     assert row is not None
     for state in TaskState:
-        found = why(row, [replace(task, state=state, cancel=True)], {}, (), (), Seen(adverts=None), clock.now)
+        found = why(
+            row, [replace(task, state=state, cancel=True)], {}, (), (), WhyDevice(adverts=None), clock.now
+        )
         assert found.stories[0].head.startswith("Task 1 ")
         assert "waiting" not in " ".join(why_lines(found))
 
@@ -342,5 +344,5 @@ def test_a_replica_without_a_device_of_its_own_is_told_without_our_own_clauses(
     note = "2 devices of one class are needed, 1 is there"
     apart = Requirement(clauses=(parse_clause("device != d-1"), parse_clause("ram >= 900 TiB")))
     submit(store, [a_task(1).model_copy(update={"replica": 2, "note": note, "requirement": apart})])
-    (story,) = told(store, clock, seen=Seen(adverts=(advert("one"),))).stories
+    (story,) = told(store, clock, seen=WhyDevice(adverts=(advert("one"),))).stories
     assert story.why == (note, "join another device of that class, or ask for fewer replicas")

@@ -16,10 +16,10 @@ from protocol.words import Reason
 from scheduler.adoption.adopt import bring_models
 from scheduler.campaign.load import parse_campaign
 from scheduler.campaign.model import ModelEntry
-from scheduler.core.state import Entry
+from scheduler.core.state import TaskEntry
 from scheduler.models.describe import by_devices, describe_models, no_fetch, unseen
 from scheduler.planning.tasks import LARGE_MODEL, derive_tasks
-from scheduler.run.missing_models import Lacking
+from scheduler.run.missing_models import MissingModels
 from scheduler.store.store import Store
 from scheduler.submit.retry import retry_campaign
 from scheduler.submit.submit import submit_campaign
@@ -134,8 +134,8 @@ def test_what_cannot_be_known_here_is_said(url: str, said: str, not_said: str) -
 
 def test_its_tasks_do_not_wait_for_a_model_here(tmp_path: Path) -> None:
     spec = parse_campaign(text(size=SIZE), "c.json").model_dump_json()
-    lacking = Lacking(tmp_path)
-    entry, other = Entry(task=task_of(text(size=SIZE))), Entry(task=task_of(text(size=SIZE)))
+    lacking = MissingModels(tmp_path)
+    entry, other = TaskEntry(task=task_of(text(size=SIZE))), TaskEntry(task=task_of(text(size=SIZE)))
     assert lacking.mark([entry], by_devices(spec)) == ()
     assert not entry.lacks_model
     assert len(lacking.mark([other], by_devices("{}"))) == 1

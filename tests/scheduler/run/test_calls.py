@@ -7,7 +7,7 @@ import pytest
 from protocol.messages.work import WORK, Probe
 from protocol.values.requirement import Clause, Op, Requirement
 from protocol.values.task import Measure, Model, Task, Timeouts
-from protocol.wire.codec import Decoder, Frame, Kind
+from protocol.wire.codec import Decoder, Frame, FrameKind
 from scheduler.run.calls import MAX_SHAPES, shapes_of
 from swarm.net.identity import Identity
 
@@ -32,7 +32,7 @@ def a_task(n: int, clauses: int = 1, width: int = 1) -> Task:
 def test_a_probe_is_cut_to_what_a_worker_can_read(clauses: int, width: int) -> None:
     shapes = shapes_of([a_task(n, clauses, width) for n in range(1, 41)], 50)
     assert 1 <= len(shapes) <= MAX_SHAPES
-    sent = WORK.encode(Frame(Kind.CALL, 1, Probe(campaign="c-one", shapes=shapes)))
+    sent = WORK.encode(Frame(FrameKind.CALL, 1, Probe(campaign="c-one", shapes=shapes)))
     (frame,) = Decoder(WORK).feed(sent)
     assert isinstance(frame.message, Probe)
     assert frame.message.shapes == shapes
@@ -46,7 +46,7 @@ def test_a_probe_of_long_words_is_cut_by_its_bytes() -> None:
     ]
     shapes = shapes_of(tasks, 50)
     assert 1 <= len(shapes) < MAX_SHAPES
-    assert len(WORK.encode(Frame(Kind.CALL, 1, Probe(campaign="c-one", shapes=shapes)))) < 40_000
+    assert len(WORK.encode(Frame(FrameKind.CALL, 1, Probe(campaign="c-one", shapes=shapes)))) < 40_000
 
 
 def test_tasks_that_are_alike_are_counted_together_wherever_they_come() -> None:

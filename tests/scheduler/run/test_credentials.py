@@ -11,11 +11,11 @@ import trio
 from trio.testing import MockClock
 
 from protocol.errors import Unreachable
-from protocol.messages.work import WORK, Commit, Denied, Present, Presented
+from protocol.messages.work import WORK, Commit, CredentialsReply, Denied, ShowCredentials
 from protocol.values.attempt import TaskState
 from protocol.wire.base import Message
-from protocol.words import Family, Reason, Right
-from scheduler.run.credentials import AGAIN_S, MAX_SHOWN, Presenting
+from protocol.words import ProtocolId, Reason, Right
+from scheduler.run.credentials import AGAIN_S, MAX_SHOWN, CredentialPresenter
 from scheduler.run.service import run_scheduler
 from swarm.memory.network import MemoryNetwork, MemorySwarm
 from swarm.net.identity import Identity
@@ -38,15 +38,15 @@ class Worker:
         self.takes: set[bytes] = set()
         self.shown: list[str] = []
         self.odd = False
-        serve_links(network, Family.WORK, WORK, self._answer)
+        serve_links(network, ProtocolId.WORK, WORK, self._answer)
 
     async def _answer(self, link: Link, message: Message) -> Message:
-        assert isinstance(message, Present)
+        assert isinstance(message, ShowCredentials)
         self.shown.append(message.token.decode().removeprefix("token of "))
         if self.odd:
             return message
         if message.token in self.takes:
-            return Presented(principal=link.peer, rights=(Right.SUBMIT,), priority=100, left_s=10.0)
+            return CredentialsReply(principal=link.peer, rights=(Right.SUBMIT,), priority=100, left_s=10.0)
         return Denied(reason=Reason.NOT_ALLOWED)
 
 
@@ -54,7 +54,7 @@ class Stage:
     def __init__(self, worker: Worker, links: Links) -> None:
         self.worker, self.links = worker, links
         self.have: list[Credential] = []
-        self.presenting = Presenting(lambda: self.have, trio.current_time)
+        self.presenting = CredentialPresenter(lambda: self.have, trio.current_time)
 
     async def link(self) -> Link:
         return await self.links.get(self.worker.network.peer_id, self.worker.network.addresses)
@@ -68,7 +68,7 @@ async def staged() -> AsyncIterator[Stage]:
     async with MemorySwarm(random.Random(1), latency_s=0.01) as swarm, trio.open_nursery() as nursery:
         worker = Worker(swarm.node(Identity.from_seed("worker")))
         me = swarm.node(Identity.from_seed("me"), holder=False)
-        yield Stage(worker, Links(me, Family.WORK, WORK, nursery))
+        yield Stage(worker, Links(me, ProtocolId.WORK, WORK, nursery))
         nursery.cancel_scope.cancel()
 
 
@@ -88,7 +88,7 @@ async def test_what_is_for_the_campaigns_at_hand_is_shown_though_much_else_was_h
         others = [Credential(POOL, f"token of {n}".encode(), "", 1000.0, f"c-{n}") for n in range(MAX_SHOWN)]
         mine = Credential(POOL, b"token of mine", "", 1000.0, "c-mine")
         stage.have = [*others, mine, credential("lab")]
-        stage.presenting = Presenting(lambda: stage.have, trio.current_time, lambda: ("c-mine",))
+        stage.presenting = CredentialPresenter(lambda: stage.have, trio.current_time, lambda: ("c-mine",))
         await stage.presenting.introduce(await stage.link(), ("lab",))
         assert stage.worker.shown[:2] == ["mine", "lab"]
         assert len(stage.worker.shown) == MAX_SHOWN
@@ -176,10 +176,12 @@ class Guarded(FakeWorker):
 
     async def answer(self, link: Link, message: Message) -> Message | None:
         self.said.append(type(message).__name__)
-        if isinstance(message, Present):
+        if isinstance(message, ShowCredentials):
             self.let_in = message.token == credential("lab").token
             if self.let_in:
-                return Presented(principal=link.peer, rights=(Right.SUBMIT,), priority=100, left_s=10.0)
+                return CredentialsReply(
+                    principal=link.peer, rights=(Right.SUBMIT,), priority=100, left_s=10.0
+                )
             return Denied(reason=Reason.NOT_ALLOWED)
         if isinstance(message, Commit) and self.forgets_after == len(self.ran):
             self.let_in, self.forgets_after = False, None

@@ -10,7 +10,7 @@ from protocol.messages.work import Denied
 from protocol.signed.takeover_proof import make_proof
 from protocol.words import Reason, Right
 from scheduler.adoption.token import passed_on
-from scheduler.run.epochs import Claims, own_proof, proven_epoch
+from scheduler.run.epochs import LeadershipClaims, own_proof, proven_epoch
 from swarm.net.identity import Identity
 from swarm.pools.membership import Credential
 from swarm.pools.tokens import Grant, issue
@@ -85,7 +85,7 @@ def test_somebody_elses_token_and_somebody_elses_signature_are_of_no_use() -> No
 
 @pytest.mark.parametrize(("epoch", "lost"), [(3, False), (4, False), (5, True)])
 def test_only_a_higher_epoch_than_ours_takes_a_campaign_away(epoch: int, lost: bool) -> None:
-    claims = Claims(ANN, tuple)
+    claims = LeadershipClaims(ANN, tuple)
     claims.take_up(CAMPAIGN, ANN.peer_id, 4)
     denied = Denied(reason=Reason.STALE_EPOCH, proof=make_proof(ANN.peer_id, CAMPAIGN, epoch, ANN.sign))
     assert claims.lost(CAMPAIGN, denied) is lost
@@ -94,7 +94,7 @@ def test_only_a_higher_epoch_than_ours_takes_a_campaign_away(epoch: int, lost: b
 
 
 def test_who_adopted_a_campaign_believes_its_owner_who_takes_it_back() -> None:
-    claims = Claims(BOB, lambda: handed(ANN, BOB))
+    claims = LeadershipClaims(BOB, lambda: handed(ANN, BOB))
     claims.take_up(CAMPAIGN, ANN.peer_id, 1001)
     assert claims.proof(CAMPAIGN) is not None
     proof = make_proof(ANN.peer_id, CAMPAIGN, 2002, ANN.sign)

@@ -14,7 +14,7 @@ from protocol.words import Reason
 from scheduler.core.state import FORGET_S
 from scheduler.store import schema
 from swarm.net.identity import Identity
-from swarm.net.reservations import RelayDesk
+from swarm.net.reservations import RelayReservations
 
 World = Any
 """`World` of conftest.py."""
@@ -77,7 +77,7 @@ async def test_a_link_moves_to_a_direct_connection_as_soon_as_there_is_one_and_o
     world: World, autojump_clock: MockClock
 ) -> None:
     gate = world.swarm.node(Identity.from_seed("gate"))
-    gate.serve_relay(RelayDesk())
+    gate.serve_relay(RelayReservations())
     worker = world.worker("a", seconds=60.0)
     world.swarm.translate(worker.peer, "home")
     place = await worker.network.reserve(gate.peer_id, gate.addresses)

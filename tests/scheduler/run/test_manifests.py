@@ -13,10 +13,10 @@ from protocol.values.lease import Fence
 from protocol.values.requirement import Requirement
 from protocol.values.task import Measure, Model, Task, Timeouts, task_body
 from scheduler.adoption.adopt import tally
-from scheduler.adoption.recovery import Gathered, Heard
-from scheduler.core.state import Entry
+from scheduler.adoption.recovery import Recovery, WorkerReport
+from scheduler.core.state import TaskEntry
 from scheduler.run.manifests import deeds_in
-from scheduler.run.missing_models import Lacking
+from scheduler.run.missing_models import MissingModels
 from scheduler.store.rows import NewCampaign, NewModel
 from scheduler.store.store import Store
 from swarm.net.identity import Identity, verify
@@ -70,9 +70,9 @@ def test_a_deed_is_made_once_and_says_what_the_campaign_is(tmp_path: Path) -> No
     assert deeds_in(tmp_path).take_up(row, models, bodies, BOB) is None, "only its owner can sign it"
 
 
-def heard(name: str, *leases: LiveLease, epoch: int = 1) -> tuple[str, Heard]:
+def heard(name: str, *leases: LiveLease, epoch: int = 1) -> tuple[str, WorkerReport]:
     peer = Identity.from_seed(name).peer_id
-    return peer, Heard(Advert(peer=peer, seq=1, device=f"d-{name}", name=name), leases, epoch)
+    return peer, WorkerReport(Advert(peer=peer, seq=1, device=f"d-{name}", name=name), leases, epoch)
 
 
 def lease(n: int, attempt: int = 1, *, queued: bool = False, settled: bool = False) -> LiveLease:
@@ -88,7 +88,7 @@ def lease(n: int, attempt: int = 1, *, queued: bool = False, settled: bool = Fal
 
 
 def test_a_task_is_where_it_got_furthest() -> None:
-    gathered = Gathered()
+    gathered = Recovery()
     gathered.heard |= dict(
         [
             heard("one", lease(1, settled=True), lease(2, settled=True), lease(3, queued=True), epoch=2),
@@ -105,7 +105,7 @@ def test_a_task_is_where_it_got_furthest() -> None:
 
 
 def test_the_count_of_an_adoption_is_told_in_a_line(tmp_path: Path) -> None:
-    gathered = Gathered()
+    gathered = Recovery()
     gathered.heard |= dict([heard("one", lease(1), lease(2, settled=True), lease(3, queued=True))])
     with Store(tmp_path / "store.db") as store:
         store.create_campaign(NewCampaign("c-one", "one", ANN.peer_id, "{}"), [], tasks(5))
@@ -119,8 +119,8 @@ def test_the_count_of_an_adoption_is_told_in_a_line(tmp_path: Path) -> None:
 
 
 def test_a_task_without_its_model_waits_until_the_model_is_brought(tmp_path: Path) -> None:
-    lacking = Lacking(tmp_path)
-    entry = Entry(task=tasks(1)[0])
+    lacking = MissingModels(tmp_path)
+    entry = TaskEntry(task=tasks(1)[0])
     ((task, words),) = lacking.mark([entry])
     assert task == "c-one/1"
     assert words == "waits for its model m.onnx: sark-node adopt c-one --models FOLDER"
@@ -131,12 +131,12 @@ def test_a_task_without_its_model_waits_until_the_model_is_brought(tmp_path: Pat
     assert entry.lacks_model, "the disk was looked at just now"
     lacking.look(12.0)
     assert not entry.lacks_model
-    assert lacking.mark([Entry(task=tasks(1)[0])]) == ()
+    assert lacking.mark([TaskEntry(task=tasks(1)[0])]) == ()
 
 
 def test_a_task_that_ended_without_its_model_is_not_watched_for_any_more(tmp_path: Path) -> None:
-    lacking = Lacking(tmp_path)
-    ended, waits = (Entry(task=task) for task in tasks(2))
+    lacking = MissingModels(tmp_path)
+    ended, waits = (TaskEntry(task=task) for task in tasks(2))
     lacking.mark([ended, waits])
     assert lacking.waiting == 2
     ended.state = TaskState.CANCELLED

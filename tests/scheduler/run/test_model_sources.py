@@ -11,7 +11,7 @@ import trio
 from protocol.messages.blobs import MAX_OTHERS
 from protocol.words import Reason
 from scheduler.core.ranking import WorkerView
-from scheduler.run.model_sources import LASTS_S, Holders
+from scheduler.run.model_sources import LASTS_S, ModelSources
 from swarm.index.query import QueryResult
 from swarm.net.identity import Identity, verify
 
@@ -56,8 +56,8 @@ def books() -> Books:
     return made
 
 
-def holders(books: Books, nursery: trio.Nursery, index: Index | None = None) -> Holders:
-    return Holders(
+def holders(books: Books, nursery: trio.Nursery, index: Index | None = None) -> ModelSources:
+    return ModelSources(
         books,  # type: ignore[arg-type]
         index or Index(),  # type: ignore[arg-type]
         ME,

@@ -15,8 +15,8 @@ from protocol.values.record import (
     MAX_RECORD,
     DeviceFacts,
     LoadSample,
-    Ran,
     Record,
+    RunFacts,
     Timing,
     pack_samples,
     record_body,
@@ -24,7 +24,7 @@ from protocol.values.record import (
 )
 from protocol.values.requirement import Requirement
 from protocol.values.task import Measure, Model, Task, Timeouts, task_body
-from protocol.words import Outcome, Reason
+from protocol.words import Reason, RunOutcome
 from results.row.acceptance import check, not_as_asked
 from scheduler.run.receive import pull
 from swarm.memory.network import MemorySwarm
@@ -51,9 +51,9 @@ GOOD: dict[str, object] = {
     "worker": WORKER.peer_id,
     "task_sha256": hashlib.sha256(BODY).hexdigest(),
     "model_sha256": "ab" * 32,
-    "outcome": Outcome.COMPLETE,
+    "outcome": RunOutcome.COMPLETE,
     "device": DeviceFacts(device="d", name="w"),
-    "ran": Ran(unit=UNIT, driver="onnx", runtime="r"),
+    "ran": RunFacts(unit=UNIT, driver="onnx", runtime="r"),
     "loads": (LoadSample(ns=5),) * 2,
     "timings": (Timing(samples=pack_samples([1, 2, 3]), warmup=pack_samples([]), cpu_s=0, wall_s=0),),
 }
@@ -81,7 +81,7 @@ def made(changes: Mapping[str, object] = {}, *, signer: Identity = WORKER) -> tu
 
 def test_a_record_that_is_what_was_asked_for_is_taken() -> None:
     result, body = made()
-    assert check(result, body, WORKER.peer_id, TASK, BODY).outcome is Outcome.COMPLETE
+    assert check(result, body, WORKER.peer_id, TASK, BODY).outcome is RunOutcome.COMPLETE
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_a_record_that_is_what_was_asked_for_is_taken() -> None:
         {"model_sha256": "cd" * 32},
         {"timings": ()},
         {"ran": None},
-        {"outcome": Outcome.FAILED, "reason": None},
+        {"outcome": RunOutcome.FAILED, "reason": None},
     ],
     ids=lambda changes: next(iter(changes)),
 )
@@ -125,8 +125,8 @@ def test_a_complete_record_has_every_load_and_inference_that_was_asked_for(
     result, body = made(changes)
     with pytest.raises(RemoteProtocolError, match="the record of c-one/1"):
         check(result, body, WORKER.peer_id, TASK, BODY)
-    result, body = made({**changes, "outcome": Outcome.FAILED, "reason": Reason.CRASHED})
-    assert check(result, body, WORKER.peer_id, TASK, BODY).outcome is Outcome.FAILED
+    result, body = made({**changes, "outcome": RunOutcome.FAILED, "reason": Reason.CRASHED})
+    assert check(result, body, WORKER.peer_id, TASK, BODY).outcome is RunOutcome.FAILED
 
 
 def precise(launches: int, loads: int, unit: str = UNIT) -> tuple[Result, bytes, Task, bytes]:
@@ -145,7 +145,7 @@ def precise(launches: int, loads: int, unit: str = UNIT) -> tuple[Result, bytes,
 @pytest.mark.parametrize(("launches", "loads"), [(6, 6), (8, 8), (20, 20), (1, 1)])
 def test_a_precision_may_take_some_launches(launches: int, loads: int) -> None:
     result, body, task, asked = precise(launches, loads)
-    assert check(result, body, WORKER.peer_id, task, asked).outcome is Outcome.COMPLETE
+    assert check(result, body, WORKER.peer_id, task, asked).outcome is RunOutcome.COMPLETE
 
 
 @pytest.mark.parametrize(("launches", "loads"), [(21, 21), (21, 20), (6, 0), (0, 6), (6, 7), (7, 6)])
@@ -157,7 +157,7 @@ def test_a_precision_does_not_take_any_number_of_launches(launches: int, loads: 
 
 def test_where_a_server_holds_the_model_no_load_is_due_and_one_launch_is_all() -> None:
     result, body, task, asked = precise(1, 0, unit="API (OpenAI)")
-    assert check(result, body, WORKER.peer_id, task, asked).outcome is Outcome.COMPLETE
+    assert check(result, body, WORKER.peer_id, task, asked).outcome is RunOutcome.COMPLETE
     result, body, task, asked = precise(2, 0, unit="API (OpenAI)")
     with pytest.raises(RemoteProtocolError, match="2 launches"):
         check(result, body, WORKER.peer_id, task, asked)
@@ -167,7 +167,7 @@ def test_the_launches_of_a_task_share_its_runs() -> None:
     one = Timing(samples=pack_samples([1]), warmup=pack_samples([]), cpu_s=0, wall_s=0)
     two = Timing(samples=pack_samples([1, 2]), warmup=pack_samples([]), cpu_s=0, wall_s=0)
     result, body = made({"timings": (one, two)})
-    assert check(result, body, WORKER.peer_id, TASK, BODY).outcome is Outcome.COMPLETE
+    assert check(result, body, WORKER.peer_id, TASK, BODY).outcome is RunOutcome.COMPLETE
     none = Timing(samples=pack_samples([]), warmup=pack_samples([]), cpu_s=0, wall_s=0)
     means = one.model_copy(update={"per_sample": 50})
     for timings in [(one, two, none), (none, two, one), (one, one, one), (two, two), (means, two)]:
@@ -200,7 +200,7 @@ def test_a_record_with_more_than_a_million_samples_in_all_is_refused() -> None:
 def test_outputs_that_disagree_with_the_reference_fail_the_task() -> None:
     for agrees, failed in [(True, False), (None, False), (False, True)]:
         record = Record.model_validate(
-            {**GOOD, "ran": Ran(unit=UNIT, driver="onnx", runtime="r", agrees=agrees)}
+            {**GOOD, "ran": RunFacts(unit=UNIT, driver="onnx", runtime="r", agrees=agrees)}
         )
         verdict = not_as_asked(record, TASK)
         assert (verdict is not None and verdict[0] is Reason.CHECK_FAILED) is failed
@@ -213,12 +213,12 @@ def test_a_record_that_another_key_signed_is_refused() -> None:
 
 
 def test_another_unit_is_a_failure_only_where_something_was_measured() -> None:
-    other = Ran(unit="GPU (CUDA)", driver="onnx", runtime="r")
+    other = RunFacts(unit="GPU (CUDA)", driver="onnx", runtime="r")
     verdict = not_as_asked(Record.model_validate({**GOOD, "ran": other}), TASK)
     assert verdict == (Reason.WRONG_UNIT, f"{UNIT} was asked for, GPU (CUDA) ran the model")
     assert not_as_asked(Record.model_validate(GOOD), TASK) is None
     failed = Record.model_validate(
-        {**GOOD, "outcome": Outcome.FAILED, "reason": Reason.CRASHED, "ran": other}
+        {**GOOD, "outcome": RunOutcome.FAILED, "reason": Reason.CRASHED, "ran": other}
     )
     assert not_as_asked(failed, TASK) is None
 
@@ -261,7 +261,7 @@ def test_inferences_cannot_take_longer_than_the_window_that_they_were_timed_in(
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_a_run_on_more_threads_than_were_asked_for_is_none_of_what_was_asked_for(threads: int) -> None:
     task = TASK.model_copy(update={"measure": Measure(runs=3, loads=2, threads=2)})
-    ran = Ran(unit=UNIT, driver="onnx", runtime="r", threads=threads)
+    ran = RunFacts(unit=UNIT, driver="onnx", runtime="r", threads=threads)
     asked = task_body(task)
     result, body = made({"ran": ran, "task_sha256": hashlib.sha256(asked).hexdigest()})
     if threads <= 2:  # a device with fewer cores takes fewer, and its row says so
@@ -272,7 +272,7 @@ def test_a_run_on_more_threads_than_were_asked_for_is_none_of_what_was_asked_for
 
 
 def test_an_input_has_no_size_below_nothing() -> None:
-    ran = Ran(unit=UNIT, driver="onnx", runtime="r", shapes={"x": (1, -3)})
+    ran = RunFacts(unit=UNIT, driver="onnx", runtime="r", shapes={"x": (1, -3)})
     result, body = made({"ran": ran})
     with pytest.raises(RemoteProtocolError, match="an input of a size below 0"):
         check(result, body, WORKER.peer_id, TASK, BODY)

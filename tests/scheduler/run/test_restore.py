@@ -8,8 +8,8 @@ import pytest
 
 from protocol.values.attempt import TaskEvent
 from protocol.values.lease import Fence
-from protocol.values.record import DeviceFacts, Ran, Record, Timing, pack_samples, record_body
-from protocol.words import Outcome
+from protocol.values.record import DeviceFacts, Record, RunFacts, Timing, pack_samples, record_body
+from protocol.words import RunOutcome
 from scheduler.core.commands import Intent
 from scheduler.run.restore import entries_of
 from scheduler.store.backend import Place
@@ -47,9 +47,9 @@ def succeed(store: Store, n: int, device: str) -> None:
         worker=PEERS[0],
         task_sha256=SHA,
         model_sha256=SHA,
-        outcome=Outcome.COMPLETE,
+        outcome=RunOutcome.COMPLETE,
         device=DeviceFacts(device=device, name="w"),
-        ran=Ran(unit=UNIT, driver="x", runtime="r"),
+        ran=RunFacts(unit=UNIT, driver="x", runtime="r"),
         timings=(Timing(samples=pack_samples([1]), warmup=pack_samples([]), cpu_s=0, wall_s=0),),
     )
     kept = store.record_result(

@@ -11,15 +11,15 @@ import trio
 from trio.testing import MockClock
 
 from protocol.errors import Refused, ResourceError
-from protocol.messages.work import Adopt, Cancel, Denied, Renew
+from protocol.messages.work import AdoptRequest, Cancel, Denied, Renew
 from protocol.values.attempt import TaskState
-from protocol.values.record import Ran, Timing, pack_samples
+from protocol.values.record import RunFacts, Timing, pack_samples
 from protocol.wire.base import MAX_INLINE, Message
-from protocol.words import Outcome, Reason
+from protocol.words import Reason, RunOutcome
 from scheduler.campaign.model import Campaign, Devices, ModelEntry
 from scheduler.core.commands import Intent
 from scheduler.store.rows import AttemptState, NewCampaign, NewModel
-from scheduler.store.rows import Outcome as CampaignOutcome
+from scheduler.store.rows import CampaignOutcome as CampaignOutcome
 from scheduler.store.store import Store
 from swarm.blobs.client import fetch_blob
 from swarm.net.identity import Identity
@@ -230,7 +230,9 @@ async def test_a_cancel_of_a_task_on_a_vanished_worker_ends_when_its_lease_does(
         assert trio.current_time() - asked < 20
 
 
-@pytest.mark.parametrize("mute", [(Renew,), (Renew, Adopt), (Cancel,)], ids=["renew", "adopt", "cancel"])
+@pytest.mark.parametrize(
+    "mute", [(Renew,), (Renew, AdoptRequest), (Cancel,)], ids=["renew", "adopt", "cancel"]
+)
 async def test_a_worker_that_takes_links_but_does_not_answer_loses_what_it_has(
     world: World, autojump_clock: MockClock, mute: tuple[type[Message], ...]
 ) -> None:
@@ -251,7 +253,7 @@ async def test_a_task_leaves_a_worker_that_answers_everything_but_renewals(
     world: World, autojump_clock: MockClock
 ) -> None:
     mute = world.worker("mute", seconds=10_000.0)
-    mute.mute = (Renew, Adopt)
+    mute.mute = (Renew, AdoptRequest)
     world.submit(1)
     async with world.scheduler():
         await world.until(lambda: world.task().state is TaskState.RUNNING)
@@ -292,7 +294,7 @@ async def test_a_model_that_two_devices_call_broken_is_not_tried_on_a_third(
     worker = world.worker("mini")
     workers = [worker, world.worker("other"), world.worker("third")]
     worker.outcome = workers[1].outcome = workers[2].outcome = lambda task: {
-        "outcome": Outcome.FAILED,
+        "outcome": RunOutcome.FAILED,
         "reason": Reason.BROKEN_MODEL,
         "permanent": True,
         "detail": "not a model",
@@ -314,7 +316,7 @@ async def test_a_crash_is_tried_on_another_device(world: World, autojump_clock: 
     workers = [world.worker(name) for name in ("a", "b", "c")]
     for worker in workers:
         worker.outcome = lambda task: {
-            "outcome": Outcome.FAILED,
+            "outcome": RunOutcome.FAILED,
             "reason": Reason.CRASHED,
             "timings": (),
             "detail": "signal 11",
@@ -330,7 +332,7 @@ async def test_another_unit_than_was_asked_for_is_a_failure_for_good(
     world: World, autojump_clock: MockClock
 ) -> None:
     worker = world.worker("mini")
-    worker.outcome = lambda task: {"ran": Ran(unit="GPU (CUDA)", driver="fake", runtime="fake 1")}
+    worker.outcome = lambda task: {"ran": RunFacts(unit="GPU (CUDA)", driver="fake", runtime="fake 1")}
     world.submit(1)
     await world.run()
     assert (world.task().reason, world.task().attempt) == (Reason.WRONG_UNIT, 1)
@@ -394,7 +396,7 @@ async def test_outputs_that_differ_from_the_reference_are_a_failure(
     world: World, autojump_clock: MockClock
 ) -> None:
     worker = world.worker("mini")
-    worker.outcome = lambda task: {"ran": Ran(unit="CPU (ONNX)", driver="f", runtime="r", agrees=False)}
+    worker.outcome = lambda task: {"ran": RunFacts(unit="CPU (ONNX)", driver="f", runtime="r", agrees=False)}
     world.submit(1)
     await world.run()
     assert (world.task().state, world.task().reason) == (TaskState.FAILED, Reason.CHECK_FAILED)

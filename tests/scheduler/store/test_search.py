@@ -10,11 +10,11 @@ import sqlalchemy as sa
 from protocol.errors import CampaignError
 from protocol.values.attempt import TaskEvent, TaskState
 from protocol.values.lease import Fence
-from protocol.values.record import DeviceFacts, Ran, Record, Timing, pack_samples, record_body
+from protocol.values.record import DeviceFacts, Record, RunFacts, Timing, pack_samples, record_body
 from protocol.values.task import Task
-from protocol.words import Outcome, Reason
-from results.export.columns import Dimension, Figure, Filters, figures_of
-from results.row.verdict import Verdict
+from protocol.words import Reason, RunOutcome
+from results.export.columns import Dimension, FigureColumn, Filters, figures_of
+from results.row.verdict import RowVerdict
 from scheduler.core.commands import Intent
 from scheduler.store import schema
 from scheduler.store.backend import Place
@@ -24,7 +24,7 @@ from scheduler.store.store import Store
 from tests.scheduler.book_parts import PEERS, SCHEDULER, SHA, UNIT, a_task
 
 
-def a_record(task: Task, device: str, ms: int, outcome: Outcome = Outcome.COMPLETE) -> Record:
+def a_record(task: Task, device: str, ms: int, outcome: RunOutcome = RunOutcome.COMPLETE) -> Record:
     return Record(
         campaign=task.campaign,
         task=task.task,
@@ -34,9 +34,9 @@ def a_record(task: Task, device: str, ms: int, outcome: Outcome = Outcome.COMPLE
         task_sha256="ab" * 32,
         model_sha256=SHA,
         outcome=outcome,
-        reason=None if outcome is Outcome.COMPLETE else Reason.CRASHED,
+        reason=None if outcome is RunOutcome.COMPLETE else Reason.CRASHED,
         device=DeviceFacts(device=f"id-{device}", name=device, soc="Chip"),
-        ran=Ran(unit=UNIT, driver="x", runtime="r 1", threads=4),
+        ran=RunFacts(unit=UNIT, driver="x", runtime="r 1", threads=4),
         timings=(
             Timing(samples=pack_samples([ms * 1_000_000] * 3), warmup=pack_samples([1]), cpu_s=0, wall_s=1),
         ),
@@ -71,7 +71,9 @@ def finish(
     store: Store, name: str, n: int, device: str, ms: int, event: TaskEvent = TaskEvent.SUCCEED
 ) -> None:
     task = a_task(n, campaign=name)
-    record = a_record(task, device, ms, Outcome.COMPLETE if event is TaskEvent.SUCCEED else Outcome.FAILED)
+    record = a_record(
+        task, device, ms, RunOutcome.COMPLETE if event is TaskEvent.SUCCEED else RunOutcome.FAILED
+    )
     store.begin_attempts([Intent(task.task, 1, task.task, PEERS[0], device, 1)])
     fence = Fence(incarnation=1, number=1)
     store.record_grant(task.task, 1, lease="l", fence=fence, queued=False)
@@ -117,7 +119,7 @@ def test_what_has_ended_is_listed_the_latest_first_a_page_at_a_time(store: Store
         "mini",
         "id-mini",
     )
-    assert (latest.soc, latest.runtime, latest.threads, latest.figures[Figure.INFERENCE]) == (
+    assert (latest.soc, latest.runtime, latest.threads, latest.figures[FigureColumn.INFERENCE]) == (
         "Chip",
         "r 1",
         4,
@@ -171,15 +173,15 @@ def test_a_pivot_shows_the_median_of_each_pair(store: Store) -> None:
     ):
         finish(store, "c-one", n, device, ms)
     finish(store, "c-one", 6, "mini", 100, TaskEvent.FAIL)
-    pivot = store.pivot(Dimension.DEVICE, Dimension.MODEL, Figure.INFERENCE)
+    pivot = store.pivot(Dimension.DEVICE, Dimension.MODEL, FigureColumn.INFERENCE)
     assert (pivot.rows, pivot.columns) == (("maxi", "mini"), ("m.onnx",))
     assert [(cell.row, cell.count, cell.median, cell.low, cell.high) for cell in pivot.cells] == [
         ("maxi", 2, 6.0, 4.0, 8.0),
         ("mini", 3, 2.0, 1.0, 9.0),
     ]
-    narrowed = store.pivot(Dimension.THREADS, Dimension.UNIT, Figure.INFERENCE, Filters(device="maxi"))
+    narrowed = store.pivot(Dimension.THREADS, Dimension.UNIT, FigureColumn.INFERENCE, Filters(device="maxi"))
     assert [(cell.row, cell.column, cell.count) for cell in narrowed.cells] == [("4", UNIT, 2)]
-    assert store.pivot(Dimension.DEVICE, Dimension.UNIT, Figure.TOKENS).cells == ()
+    assert store.pivot(Dimension.DEVICE, Dimension.UNIT, FigureColumn.TOKENS).cells == ()
 
 
 def test_simulations_are_in_a_pivot_only_where_nothing_was_measured(store: Store) -> None:
@@ -187,11 +189,11 @@ def test_simulations_are_in_a_pivot_only_where_nothing_was_measured(store: Store
     finish(store, "c-one", 1, "mini", 5)
     finish(store, "c-one", 2, "mini", 9)
     with store._writing() as c:
-        c.execute(schema.results.update().values(verdict=str(Verdict.SIMULATED)))
-    (cell,) = store.pivot(Dimension.DEVICE, Dimension.MODEL, Figure.INFERENCE).cells
+        c.execute(schema.results.update().values(verdict=str(RowVerdict.SIMULATED)))
+    (cell,) = store.pivot(Dimension.DEVICE, Dimension.MODEL, FigureColumn.INFERENCE).cells
     assert (cell.count, cell.median) == (2, 7.0)
     finish(store, "c-one", 3, "mini", 1)
-    (cell,) = store.pivot(Dimension.DEVICE, Dimension.MODEL, Figure.INFERENCE).cells
+    (cell,) = store.pivot(Dimension.DEVICE, Dimension.MODEL, FigureColumn.INFERENCE).cells
     assert (cell.count, cell.median) == (1, 1.0)
 
 
@@ -210,7 +212,7 @@ def test_results_of_an_older_store_are_in_the_lists_with_all_their_figures(store
 
 
 def test_every_figure_has_a_column_and_the_migration_fills_each(store: Store) -> None:
-    assert {str(figure) for figure in Figure} <= {column.name for column in schema.results.c}
+    assert {str(figure) for figure in FigureColumn} <= {column.name for column in schema.results.c}
     look = sa.inspect(store._connection)
     assert {str(index["name"]) for index in look.get_indexes("results")} == {
         str(index.name) for index in schema.results.indexes

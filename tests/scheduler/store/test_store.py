@@ -18,10 +18,10 @@ from protocol.values.lease import Fence
 from protocol.values.requirement import Requirement
 from protocol.values.task import Measure, Model, Task, Timeouts, read_task
 from protocol.words import Phase, Reason
-from scheduler.core.commands import Intent, Live
-from scheduler.core.commands import Place as Seat
+from scheduler.core.commands import Intent, LiveAttempt
+from scheduler.core.commands import WorkerPlace as Seat
 from scheduler.store.backend import Place
-from scheduler.store.rows import AttemptState, NewCampaign, NewModel, Outcome
+from scheduler.store.rows import AttemptState, CampaignOutcome, NewCampaign, NewModel
 from scheduler.store.store import Store
 from swarm.net.identity import Identity
 
@@ -127,7 +127,7 @@ def test_a_campaign_without_tasks_is_planned_once(store: Store) -> None:
 def test_a_task_goes_its_way_and_every_step_is_an_event_without_gaps(store: Store) -> None:
     begin(store)
     grant(store)
-    store.set_progress([Live("c-one/1", 1, Phase.RUN, 5, 10, 1.5)])
+    store.set_progress([LiveAttempt("c-one/1", 1, Phase.RUN, 5, 10, 1.5)])
     running = store.task("c-one/1")
     assert running is not None
     assert (running.state, running.phase, running.done, running.fence) == (
@@ -209,7 +209,7 @@ def test_progress_of_an_attempt_that_is_over_is_passed_over(store: Store) -> Non
     begin(store)
     grant(store)
     store.end_attempt("c-one/1", 1, TaskEvent.LOSE, reason=Reason.LOST)
-    store.set_progress([Live("c-one/1", 1, Phase.RUN, 5)])
+    store.set_progress([LiveAttempt("c-one/1", 1, Phase.RUN, 5)])
     row = store.task("c-one/1")
     assert row is not None
     assert (row.state, row.phase) == (TaskState.PENDING, None)
@@ -221,7 +221,7 @@ def test_a_cancel_is_asked_for_by_campaign_or_by_task(store: Store) -> None:
     assert store.request_cancel("c-one") == 3
     store.end_pending(["c-one/1", "c-one/2", "c-one/3"], TaskEvent.CANCEL, reason=Reason.CANCELLED)
     assert store.cancel_requests() == ()
-    assert store.end_campaign("c-one") is Outcome.CANCELLED
+    assert store.end_campaign("c-one") is CampaignOutcome.CANCELLED
     assert store.unfinished_campaigns() == ()
     assert store.request_cancel("c-one") == 0
     assert store.request_cancel("c-nobody") == 0
@@ -242,7 +242,7 @@ def test_a_result_for_who_carries_the_campaign_on_is_called_that_for_its_worker_
 def test_the_outcome_is_failed_as_soon_as_one_task_failed(store: Store) -> None:
     store.end_pending(["c-one/1"], TaskEvent.FAIL, reason=Reason.NOTHING_FITS, detail="no device fits")
     store.end_pending(["c-one/2", "c-one/3"], TaskEvent.CANCEL)
-    assert store.end_campaign("c-one") is Outcome.FAILED
+    assert store.end_campaign("c-one") is CampaignOutcome.FAILED
     (summary,) = store.summaries()
     assert summary.counts == {TaskState.FAILED: 1, TaskState.CANCELLED: 2}
     assert summary.tasks == 3
@@ -264,8 +264,8 @@ def test_another_process_is_noticed_and_we_ourselves_are_not(store: Store) -> No
 OPEN = """
 import sys
 from pathlib import Path
-from scheduler.backend import ServerPlace, server_url
-from scheduler.store import Store
+from scheduler.store.backend import ServerPlace, server_url
+from scheduler.store.store import Store
 place = Path(sys.argv[1]) if len(sys.argv) == 2 else ServerPlace(server_url(sys.argv[1]), sys.argv[2])
 store = Store(place)
 """
@@ -278,7 +278,7 @@ def run_in_child(place: Place, script: str) -> list[str]:
 
 
 WRITER = """
-from protocol.attempt import TaskEvent
+from protocol.values.attempt import TaskEvent
 store.end_pending(["c-one/1"], TaskEvent.FAIL, detail="on disk")
 with store._writing() as c:
     store._event(c, "c-one", "half.done", None)
@@ -326,7 +326,7 @@ def test_a_ticket_s_place_is_kept_while_it_waits_and_gone_when_it_runs(store: St
     assert row is not None
     assert (row.position, row.start_s, row.note) == (3, 40.0, "behind others")
     store.record_grant("c-one/1", 1, lease="l7", fence=FENCE, queued=False)
-    store.set_progress([Live("c-one/1", 1, Phase.LOAD)])
+    store.set_progress([LiveAttempt("c-one/1", 1, Phase.LOAD)])
     row = store.task("c-one/1")
     assert row is not None
     assert (row.position, row.start_s) == (None, None)

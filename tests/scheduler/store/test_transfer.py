@@ -18,11 +18,11 @@ from scheduler.store import schema
 from scheduler.store.archive import check_archive, read_archive, write_archive
 from scheduler.store.backend import Place
 from scheduler.store.event_chain import check_chain
-from scheduler.store.experiments import KeptModel
+from scheduler.store.experiments import StoredModel
 from scheduler.store.retention import forget_old, read_age
 from scheduler.store.rows import NewCampaign, NewModel
 from scheduler.store.store import Store
-from scheduler.store.transfer import TABLES, Loaded
+from scheduler.store.transfer import TABLES, LoadedCampaigns
 from tests.scheduler.book_parts import PEERS, SCHEDULER, SHA, a_task
 from tests.scheduler.conftest import on_server
 
@@ -84,7 +84,7 @@ def store(place: Place, clock: Clock) -> Iterator[Store]:
         clock.now += 100
         live(made, "c-open", end=False)
         made.save_version(
-            "nightly", digest="d", spec="{}", models=[KeptModel("m", SHA, 1)], folder="/", alarm=0.1
+            "nightly", digest="d", spec="{}", models=[StoredModel("m", SHA, 1)], folder="/", alarm=0.1
         )
         yield made
 
@@ -114,9 +114,9 @@ def test_all_that_goes_out_comes_in_byte_for_byte_and_a_second_time_changes_noth
     assert file.stat().st_mode & 0o777 == 0o600
     check_archive(file)
     with Store(target) as other:
-        assert other.load(read_archive(file), with_open=True) == Loaded(new=3)
+        assert other.load(read_archive(file), with_open=True) == LoadedCampaigns(new=3)
         assert everything(other) == before
-        assert other.load(read_archive(file), with_open=True) == Loaded(known=3)
+        assert other.load(read_archive(file), with_open=True) == LoadedCampaigns(known=3)
         assert everything(other) == before
         for campaign in ("c-one", "c-two", "c-open"):
             assert check_chain(other.all_events(campaign), other.event_count(campaign)) is None
@@ -141,7 +141,7 @@ def test_open_campaigns_stay_out_unless_they_are_wanted(store: Store, target: Pl
     file = tmp_path / "all.jsonl.gz"
     write_archive(file, store.dump())
     with Store(target) as other:
-        assert other.load(read_archive(file), with_open=False) == Loaded(new=2, open=1)
+        assert other.load(read_archive(file), with_open=False) == LoadedCampaigns(new=2, open=1)
         assert other.unfinished_campaigns() == ()
 
 

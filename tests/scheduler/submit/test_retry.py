@@ -15,14 +15,14 @@ from protocol.values.lease import Fence
 from protocol.values.requirement import Requirement, parse_clause
 from protocol.values.task import Measure, Model, Task, Timeouts, read_task
 from protocol.words import Reason
-from results.row.row import Status
+from results.row.row import RowStatus
 from scheduler.campaign.load import parse_campaign
 from scheduler.core.commands import Intent
 from scheduler.output.schemas import campaign_info
 from scheduler.output.summary import campaigns_table
 from scheduler.store.progress import progress_text
 from scheduler.store.results import campaign_rows
-from scheduler.store.rows import NewCampaign, NewModel, Outcome
+from scheduler.store.rows import CampaignOutcome, NewCampaign, NewModel
 from scheduler.store.store import Store
 from scheduler.submit.cancel import cancel_and_wait
 from scheduler.submit.retry import retry_campaign
@@ -136,12 +136,12 @@ def test_what_another_scheduler_carries_on_is_neither_retried_nor_cancelled_and_
             [a_task(1)],
         )
         store.end_pending(["c-old/1"], TaskEvent.CANCEL, reason=Reason.ADOPTED, detail="carried on elsewhere")
-        assert store.end_campaign("c-old", detail="carried on elsewhere (adopted)") is Outcome.ADOPTED
+        assert store.end_campaign("c-old", detail="carried on elsewhere (adopted)") is CampaignOutcome.ADOPTED
         with pytest.raises(CampaignError, match=r"c-old is carried on elsewhere \(adopted\)"):
             retry_campaign(home, store, "c-old", tmp_path)
         with pytest.raises(CampaignError, match="carried on elsewhere"):
             cancel_and_wait(store, "c-old", keep_alive=lambda: None)
-        assert [row.status for row in campaign_rows(store.rows("c-old"))] == [Status.ADOPTED]
+        assert [row.status for row in campaign_rows(store.rows("c-old"))] == [RowStatus.ADOPTED]
         assert campaign_info(store.summaries()[0]).status == "adopted"
         assert progress_text(store.tasks("c-old")[0]) == "carried on elsewhere (adopted)"
 

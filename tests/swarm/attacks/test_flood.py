@@ -19,17 +19,17 @@ from libp2p.relay.circuit_v2.pb.circuit_pb2 import OK, RESOURCE_LIMIT_EXCEEDED, 
 from libp2p.relay.circuit_v2.pb.circuit_pb2 import PeerId as PeerMessage
 
 from protocol.errors import Unreachable
-from protocol.messages.reach import REACH, DialBack, DialledBack
-from protocol.words import Family
+from protocol.messages.reach import REACH, DialBack, DialBackReply
+from protocol.words import ProtocolId
 from swarm.join.host import HostNetwork, open_host
 from swarm.net.addresses import network_of
 from swarm.net.identity import Identity, peer_id_bytes
 from swarm.net.link import Links
 from swarm.net.network import Stream
-from swarm.net.reservations import RelayDesk, RelayLimits
-from swarm.p2p.connection_gater import ArrivalLimits, Arrivals
+from swarm.net.reservations import RelayLimits, RelayReservations
+from swarm.p2p.connection_gater import ConnectionGater, ConnectionLimits
 from swarm.p2p.yamux import BoundedYamux
-from swarm.reach.autonat import DialBackDesk
+from swarm.reach.autonat import AutoNatServer
 from swarm.relay.wire import OWN_HOP, read_message, write_message
 from tests.swarm.attacker import LOOPBACK, MSS, attack, line, tcp
 
@@ -57,7 +57,7 @@ def connections_alive() -> int:
 
 
 @asynccontextmanager
-async def victim_with(arrivals: Arrivals, listen: str = LOOPBACK) -> AsyncIterator[HostNetwork]:
+async def victim_with(arrivals: ConnectionGater, listen: str = LOOPBACK) -> AsyncIterator[HostNetwork]:
     async with open_host(
         Identity.from_seed("victim"), listen=[listen], server=True, arrivals=arrivals
     ) as one:
@@ -77,7 +77,7 @@ async def is_served(victim: HostNetwork) -> bool:
 
 
 async def test_many_keys_from_one_network_get_its_share_of_connections_and_leave_nothing_behind() -> None:
-    arrivals = Arrivals(ArrivalLimits(per_network=SHARE), sharing=network_of)
+    arrivals = ConnectionGater(ConnectionLimits(per_network=SHARE), sharing=network_of)
     async with victim_with(arrivals) as victim:
         assert await is_served(victim)
         await until(lambda: not arrivals._held)
@@ -98,8 +98,8 @@ async def test_many_keys_from_one_network_get_its_share_of_connections_and_leave
 
 @pytest.mark.parametrize("source", [FROM, "127.0.0.1"], ids=["from elsewhere", "from the same address"])
 async def test_connections_that_prove_nothing_keep_nobody_out_and_leave_nothing_behind(source: str) -> None:
-    limits = ArrivalLimits(pending=SHARE, pending_per_ip=SHARE)
-    arrivals = Arrivals(limits, sharing=network_of)
+    limits = ConnectionLimits(pending=SHARE, pending_per_ip=SHARE)
+    arrivals = ConnectionGater(limits, sharing=network_of)
     said = [b"", b"\x13/multi", line(MSS[:-1]), line(MSS[:-1]) + line(b"/noise"), b"\x00"]
     said.append(said[3] + b"\x00\x20" + bytes(16))  # half of a handshake's first message
     async with victim_with(arrivals) as victim:
@@ -135,9 +135,11 @@ async def reserve_from(gate: HostNetwork, node: HostNetwork, source: str, times:
 
 
 async def test_a_flood_of_reservations_leaves_places_for_others_and_frees_its_own_when_it_goes() -> None:
-    desk = RelayDesk(RelayLimits(reservations=2 * SHARE, reservations_per_network=SHARE, reserve_burst=3))
+    desk = RelayReservations(
+        RelayLimits(reservations=2 * SHARE, reservations_per_network=SHARE, reserve_burst=3)
+    )
     honest_id = Identity.from_seed("honest")
-    async with victim_with(Arrivals()) as gate:
+    async with victim_with(ConnectionGater()) as gate:
         gate.serve_relay(desk)
         async with AsyncExitStack() as stack:
             got: list[int] = []
@@ -171,8 +173,8 @@ async def test_a_node_that_is_asked_to_dial_back_calls_nobody_but_who_asks() -> 
         calls.append(stream.socket.getsockname()[0])
         await stream.aclose()
 
-    async with victim_with(Arrivals()) as gate, trio.open_nursery() as nursery:
-        DialBackDesk(gate.remote_address, gate.knock, serving=lambda: True, wall=lambda: 0.0).serve(gate)
+    async with victim_with(ConnectionGater()) as gate, trio.open_nursery() as nursery:
+        AutoNatServer(gate.remote_address, gate.knock, serving=lambda: True, wall=lambda: 0.0).serve(gate)
         with socket.socket() as probe:
             probe.bind(("127.0.0.9", 0))
             port = probe.getsockname()[1]
@@ -180,9 +182,9 @@ async def test_a_node_that_is_asked_to_dial_back_calls_nobody_but_who_asks() -> 
             (listener,) = await trio.open_tcp_listeners(port, host=host)
             nursery.start_soon(trio.serve_listeners, bystander, [listener])
         async with open_host(Identity.fresh(), server=False) as asker:
-            links = Links(asker, Family.REACH, REACH, nursery)
+            links = Links(asker, ProtocolId.REACH, REACH, nursery)
             answer = await links.call(gate.peer_id, gate.addresses, DialBack(ports=(port,)), patience_s=8)
-            assert isinstance(answer, DialledBack)
+            assert isinstance(answer, DialBackReply)
             assert answer.observed.startswith("/ip4/127.0.0.1/")
             assert answer.reached == ()  # somebody answers there, but not with the asker's key
         nursery.cancel_scope.cancel()

@@ -13,9 +13,9 @@ import trio
 from trio.testing import MockClock
 
 from protocol.errors import Refused, RemoteProtocolError, Unreachable
-from protocol.messages.blobs import BLOB, Fetch, Sending
-from protocol.wire.codec import PREFIX, Frame, Kind
-from protocol.words import Family, Reason
+from protocol.messages.blobs import BLOB, FetchPiece, PieceFollows
+from protocol.wire.codec import PREFIX, Frame, FrameKind
+from protocol.words import ProtocolId, Reason
 from swarm.blobs.client import Find, fetch_blob, serve_blobs
 from swarm.memory.network import MemoryNetwork, MemorySwarm
 from swarm.net.identity import Identity
@@ -92,12 +92,14 @@ async def test_beyond_the_end_there_is_nothing_and_the_holder_lives_on(
     path = tmp_path / "model"
     path.write_bytes(CONTENT)
     serve_blobs(holder, serving(path))
-    stream = await taker.open(holder.peer_id, Family.BLOB, holder.addresses)
-    await stream.send_all(BLOB.encode(Frame(Kind.CALL, 1, Fetch(sha256=SHA, offset=offset, length=10))))
+    stream = await taker.open(holder.peer_id, ProtocolId.BLOB, holder.addresses)
+    await stream.send_all(
+        BLOB.encode(Frame(FrameKind.CALL, 1, FetchPiece(sha256=SHA, offset=offset, length=10)))
+    )
     with trio.fail_after(5):
         said = bytes(await stream.receive_some())
     answer = BLOB.decode(said[PREFIX:])
-    assert answer.message == Sending(size=len(CONTENT), length=0)
+    assert answer.message == PieceFollows(size=len(CONTENT), length=0)
     got = bytearray()
     await take(taker, holder, got.extend)
     assert bytes(got) == CONTENT
@@ -158,7 +160,7 @@ async def test_a_full_disk_ends_the_transfer_with_its_own_error(
 
 
 def lying(behaviour: Callable[[Stream], Awaitable[None]]) -> Callable[[MemoryNetwork], None]:
-    return lambda holder: holder.handle(Family.BLOB, behaviour)
+    return lambda holder: holder.handle(ProtocolId.BLOB, behaviour)
 
 
 async def _silent(stream: Stream) -> None:
@@ -167,31 +169,37 @@ async def _silent(stream: Stream) -> None:
 
 async def _stops_in_the_middle(stream: Stream) -> None:
     await stream.receive_some()
-    await stream.send_all(BLOB.encode(Frame(Kind.ANSWER, 1, Sending(size=len(CONTENT), length=PIECE))))
+    await stream.send_all(
+        BLOB.encode(Frame(FrameKind.ANSWER, 1, PieceFollows(size=len(CONTENT), length=PIECE)))
+    )
     await stream.send_all(CONTENT[:1000])
     await trio.sleep_forever()
 
 
 async def _hangs_up(stream: Stream) -> None:
     await stream.receive_some()
-    await stream.send_all(BLOB.encode(Frame(Kind.ANSWER, 1, Sending(size=len(CONTENT), length=PIECE))))
+    await stream.send_all(
+        BLOB.encode(Frame(FrameKind.ANSWER, 1, PieceFollows(size=len(CONTENT), length=PIECE)))
+    )
     await stream.send_all(CONTENT[:1000])
 
 
 async def _sends_too_much(stream: Stream) -> None:
     await stream.receive_some()
-    await stream.send_all(BLOB.encode(Frame(Kind.ANSWER, 1, Sending(size=len(CONTENT), length=PIECE + 1))))
+    await stream.send_all(
+        BLOB.encode(Frame(FrameKind.ANSWER, 1, PieceFollows(size=len(CONTENT), length=PIECE + 1)))
+    )
     await trio.sleep_forever()
 
 
 async def _sends_nothing_for_ever(stream: Stream) -> None:
     await stream.receive_some()
-    await stream.send_all(BLOB.encode(Frame(Kind.ANSWER, 1, Sending(size=len(CONTENT), length=0))))
+    await stream.send_all(BLOB.encode(Frame(FrameKind.ANSWER, 1, PieceFollows(size=len(CONTENT), length=0))))
     await trio.sleep_forever()
 
 
 async def _asks_back(stream: Stream) -> None:
-    await stream.send_all(BLOB.encode(Frame(Kind.CALL, 1, Fetch(sha256=SHA, offset=0, length=1))))
+    await stream.send_all(BLOB.encode(Frame(FrameKind.CALL, 1, FetchPiece(sha256=SHA, offset=0, length=1))))
     await trio.sleep_forever()
 
 
@@ -233,8 +241,10 @@ async def test_a_taker_that_takes_nothing_is_let_go(
     holder, taker = pair
     big = bytes(8 * 1024 * 1024)
     serve_blobs(holder, lambda peer, sha256: big)
-    stream = await taker.open(holder.peer_id, Family.BLOB, holder.addresses)
-    await stream.send_all(BLOB.encode(Frame(Kind.CALL, 1, Fetch(sha256=SHA, offset=0, length=len(big)))))
+    stream = await taker.open(holder.peer_id, ProtocolId.BLOB, holder.addresses)
+    await stream.send_all(
+        BLOB.encode(Frame(FrameKind.CALL, 1, FetchPiece(sha256=SHA, offset=0, length=len(big))))
+    )
     await trio.sleep(60)
     with pytest.raises(trio.BrokenResourceError):
         await read_all(stream)

@@ -11,7 +11,7 @@ import trio
 from protocol.errors import Refused, Unreachable
 from protocol.words import Reason
 from swarm.blobs.pieces import PIECE_SIZE
-from swarm.blobs.swarm_download import Elsewhere, Wanted, pull
+from swarm.blobs.swarm_download import DownloadRequest, HeldElsewhere, pull
 from swarm.memory.network import MemorySwarm
 from tests.swarm.blobs.test_swarm_download import CONTENT, SHA, Field, Kept
 
@@ -29,8 +29,12 @@ async def takes(field: Field, piece: Piece, *, patient: bool = True) -> Kept:
     kept = Kept()
     node = field.node("taker")
     await node.connect(field.speaker.peer_id, field.speaker.addresses)
-    wanted = Wanted(
-        SHA, len(CONTENT), lambda: field.speaker.peer_id, patient=patient, beside=Elsewhere("a URL", piece)
+    wanted = DownloadRequest(
+        SHA,
+        len(CONTENT),
+        lambda: field.speaker.peer_id,
+        patient=patient,
+        beside=HeldElsewhere("a URL", piece),
     )
     await pull(node, kept, wanted, rng=random.Random(1))
     return kept

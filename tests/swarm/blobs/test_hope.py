@@ -10,12 +10,12 @@ import trio
 from trio.testing import MockClock
 
 from protocol.errors import Refused
-from protocol.messages.blobs import BLOB, Absent, Others, Pieces, Sending, Where
-from protocol.wire.codec import Frame, Kind
-from protocol.words import Family, Reason
+from protocol.messages.blobs import BLOB, AskHolders, AskPieceHashes, BlobAbsent, Holders, PieceFollows
+from protocol.wire.codec import Frame, FrameKind
+from protocol.words import ProtocolId, Reason
 from swarm.blobs.pieces import hashes_of, joined
 from swarm.blobs.swarm_download import HOPE_S
-from swarm.blobs.wire import Reader
+from swarm.blobs.wire import FrameReader
 from swarm.memory.network import MemorySwarm
 from swarm.net.network import Stream
 from tests.swarm.blobs.test_swarm_download import CONTENT, PIECES, Field, Kept, Part, piece
@@ -33,20 +33,20 @@ class Stingy(Field):
         self.silent_until = 0.0
         """Before that it leaves who asks for a piece without an answer."""
         self.speaker = self.node("stingy")
-        self.speaker.handle(Family.BLOB, self.answers)
+        self.speaker.handle(ProtocolId.BLOB, self.answers)
 
     async def answers(self, stream: Stream) -> None:
-        reader = Reader(stream)
+        reader = FrameReader(stream)
         while (frame := await reader.frame()) is not None:
-            answer: Sending | Absent | Others = Absent(reason=Reason.NOT_ALLOWED)
-            if isinstance(frame.message, Pieces):
-                answer = Sending(size=len(CONTENT), length=len(HASHES))
-            elif isinstance(frame.message, Where):
+            answer: PieceFollows | BlobAbsent | Holders = BlobAbsent(reason=Reason.NOT_ALLOWED)
+            if isinstance(frame.message, AskPieceHashes):
+                answer = PieceFollows(size=len(CONTENT), length=len(HASHES))
+            elif isinstance(frame.message, AskHolders):
                 answer = await self.where(stream.peer, "") if self.names else answer
             else:
                 await trio.sleep_until(self.silent_until)
-            await stream.send_all(BLOB.encode(Frame(Kind.ANSWER, frame.id, answer)))
-            if isinstance(answer, Sending):
+            await stream.send_all(BLOB.encode(Frame(FrameKind.ANSWER, frame.id, answer)))
+            if isinstance(answer, PieceFollows):
                 await stream.send_all(HASHES)
 
     def begins(self, name: str, has: Callable[[], Kept | None]) -> None:

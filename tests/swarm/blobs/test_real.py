@@ -7,9 +7,9 @@ from contextlib import AsyncExitStack
 
 import trio
 
-from protocol.messages.blobs import Other, Others
+from protocol.messages.blobs import HolderInfo, Holders
 from swarm.blobs.client import serve_blobs
-from swarm.blobs.swarm_download import Wanted, pull
+from swarm.blobs.swarm_download import DownloadRequest, pull
 from swarm.join.host import open_host
 from swarm.net.identity import Identity
 from tests.swarm.blobs.test_swarm_download import CONTENT, SHA, Kept, slip
@@ -24,9 +24,9 @@ async def test_a_model_comes_from_the_scheduler_and_two_workers_one_of_which_lie
             for _ in range(4)
         ]
 
-        async def where(peer: str, sha256: str) -> Others:
-            others = tuple(Other(peer=each.peer_id, addresses=each.addresses) for each in (good, liar))
-            return Others(slip=slip(speaker.peer_id, peer), others=others)
+        async def where(peer: str, sha256: str) -> Holders:
+            others = tuple(HolderInfo(peer=each.peer_id, addresses=each.addresses) for each in (good, liar))
+            return Holders(slip=slip(speaker.peer_id, peer), others=others)
 
         asked: list[str] = []
 
@@ -42,7 +42,7 @@ async def test_a_model_comes_from_the_scheduler_and_two_workers_one_of_which_lie
         serve_blobs(liar, lambda *_: None, shared=gives("liar", bytes(len(CONTENT))))
         await taker.connect(speaker.peer_id, speaker.addresses)
         store = Kept()
-        wanted = Wanted(SHA, len(CONTENT), lambda: speaker.peer_id)
+        wanted = DownloadRequest(SHA, len(CONTENT), lambda: speaker.peer_id)
         with trio.fail_after(60):
             await pull(taker, store, wanted, rng=random.Random(1))
         assert store.whole() == CONTENT

@@ -9,10 +9,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from protocol.messages.blobs import PIECE_SIZE, Other, Others
-from swarm.blobs.swarm_download import Wanted, pull
+from protocol.messages.blobs import PIECE_SIZE, HolderInfo, Holders
+from swarm.blobs.swarm_download import DownloadRequest, pull
 from swarm.memory.network import MemoryNetwork, MemorySwarm
-from swarm.net.reservations import RelayDesk
+from swarm.net.reservations import RelayReservations
 from tests.swarm.blobs.test_swarm_download import CONTENT, SHA, Field, Kept, here, slip
 
 
@@ -21,15 +21,15 @@ class Relayed(Field):
 
     async def set_up(self) -> None:
         self.gate = self.node("gate")
-        self.gate.serve_relay(RelayDesk())
+        self.gate.serve_relay(RelayReservations())
         self.office = self.shares("office")
         self.swarm.translate(self.office.peer_id, "office")
         self.swarm.translate(self.node("taker").peer_id, "home")
         self.circuit = (await self.office.reserve(self.gate.peer_id, self.gate.addresses)).address
 
-    async def where(self, peer: str, sha256: str) -> Others:
-        found = (Other(peer=self.office.peer_id, addresses=(self.circuit,)),)
-        return Others(slip=slip(self.speaker.peer_id, peer), others=found)
+    async def where(self, peer: str, sha256: str) -> Holders:
+        found = (HolderInfo(peer=self.office.peer_id, addresses=(self.circuit,)),)
+        return Holders(slip=slip(self.speaker.peer_id, peer), others=found)
 
     async def brings(self, store: Kept, taker: MemoryNetwork) -> None:
         """As `node.run.model_source` does."""
@@ -39,7 +39,7 @@ class Relayed(Field):
             return path is not None and not path.direct
 
         await taker.connect(self.speaker.peer_id, self.speaker.addresses)
-        wanted = Wanted(SHA, len(CONTENT), lambda: self.speaker.peer_id, relayed)
+        wanted = DownloadRequest(SHA, len(CONTENT), lambda: self.speaker.peer_id, relayed)
         await pull(taker, store, wanted, rng=random.Random(1), aside=here)
 
 

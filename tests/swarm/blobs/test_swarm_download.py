@@ -14,15 +14,15 @@ import trio
 from trio.testing import MockClock
 
 from protocol.errors import Refused, RemoteProtocolError, Unreachable
-from protocol.messages.blobs import BLOB, PIECE_SIZE, Have, Other, Others, Sending, Which
-from protocol.signed.transfer_grant import Slip
-from protocol.wire.codec import Frame, Kind
-from protocol.words import Family, Reason
+from protocol.messages.blobs import BLOB, PIECE_SIZE, AskPieces, HavePieces, HolderInfo, Holders, PieceFollows
+from protocol.signed.transfer_grant import TransferGrant
+from protocol.wire.codec import Frame, FrameKind
+from protocol.words import ProtocolId, Reason
 from swarm.blobs.client import serve_blobs
-from swarm.blobs.piece_picker import Plan, Source
+from swarm.blobs.piece_picker import PiecePlan, PieceSource
 from swarm.blobs.pieces import Hashes, count_of, span
-from swarm.blobs.swarm_download import Elsewhere, Wanted, pull
-from swarm.blobs.wire import Reader
+from swarm.blobs.swarm_download import DownloadRequest, HeldElsewhere, pull
+from swarm.blobs.wire import FrameReader
 from swarm.memory.network import MemoryNetwork, MemorySwarm
 from swarm.net.identity import Identity
 from swarm.net.network import Stream
@@ -97,11 +97,13 @@ class Field:
             self.nodes[name] = self.swarm.node(Identity.from_seed(name))
         return self.nodes[name]
 
-    async def where(self, peer: str, sha256: str) -> Others:
+    async def where(self, peer: str, sha256: str) -> Holders:
         found = tuple(
-            Other(peer=node.peer_id, addresses=node.addresses) for node in self.others if node.peer_id != peer
+            HolderInfo(peer=node.peer_id, addresses=node.addresses)
+            for node in self.others
+            if node.peer_id != peer
         )
-        return Others(slip=slip(self.speaker.peer_id, peer), others=found)
+        return Holders(slip=slip(self.speaker.peer_id, peer), others=found)
 
     def shares(self, name: str, content: bytes = CONTENT) -> MemoryNetwork:
         """A worker that has all of it."""
@@ -116,7 +118,7 @@ class Field:
 
     def odd(self, name: str, behaviour: Callable[[Stream], object]) -> MemoryNetwork:
         node = self.node(name)
-        node.handle(Family.BLOB, behaviour)
+        node.handle(ProtocolId.BLOB, behaviour)
         self.others.append(node)
         return node
 
@@ -126,13 +128,15 @@ class Field:
         store: Kept | None = None,
         *,
         patient: bool = True,
-        beside: Elsewhere | None = None,
+        beside: HeldElsewhere | None = None,
         **more: object,
     ) -> Kept:
         kept = store or Kept()
         node = self.node(name)
         await node.connect(self.speaker.peer_id, self.speaker.addresses)
-        wanted = Wanted(SHA, len(CONTENT), lambda: self.speaker.peer_id, patient=patient, beside=beside)
+        wanted = DownloadRequest(
+            SHA, len(CONTENT), lambda: self.speaker.peer_id, patient=patient, beside=beside
+        )
         await pull(node, kept, wanted, rng=random.Random(name), aside=here, **more)
         return kept
 
@@ -161,8 +165,8 @@ class Counted:
         self.node.handle(protocol, counting)
 
 
-def slip(giver: str, taker: str) -> Slip:
-    return Slip(giver=giver, taker=taker, sha256=SHA, until=1, signature=b"s" * 64)
+def slip(giver: str, taker: str) -> TransferGrant:
+    return TransferGrant(giver=giver, taker=taker, sha256=SHA, until=1, signature=b"s" * 64)
 
 
 @pytest.fixture
@@ -205,14 +209,14 @@ async def test_one_that_stalls_in_the_middle_of_a_piece_holds_nothing_up(
 ) -> None:
 
     async def stalls(stream: Stream) -> None:
-        reader = Reader(stream)
+        reader = FrameReader(stream)
         while (frame := await reader.frame()) is not None:
-            if isinstance(frame.message, Which):
-                answer = Have(size=len(CONTENT))
+            if isinstance(frame.message, AskPieces):
+                answer = HavePieces(size=len(CONTENT))
             else:
-                answer = Sending(size=len(CONTENT), length=frame.message.length)
-            await stream.send_all(BLOB.encode(Frame(Kind.ANSWER, frame.id, answer)))
-            if isinstance(answer, Sending):
+                answer = PieceFollows(size=len(CONTENT), length=frame.message.length)
+            await stream.send_all(BLOB.encode(Frame(FrameKind.ANSWER, frame.id, answer)))
+            if isinstance(answer, PieceFollows):
                 await stream.send_all(b"x" * 1000)
                 await trio.sleep_forever()
 
@@ -275,7 +279,7 @@ async def test_an_unreachable_speaker_is_tried_again_unless_there_is_no_patience
 ) -> None:
     node = field_.node("taker")
     field_.swarm.kill(field_.speaker.peer_id)
-    wanted = Wanted(SHA, len(CONTENT), lambda: field_.speaker.peer_id, patient=patient)
+    wanted = DownloadRequest(SHA, len(CONTENT), lambda: field_.speaker.peer_id, patient=patient)
     with trio.move_on_after(300) as waited:
         with pytest.raises(Unreachable):
             await pull(node, Kept(), wanted, rng=random.Random(1), aside=here)
@@ -336,17 +340,17 @@ async def test_without_hashes_only_the_speaker_is_asked(field_: Field, autojump_
     field_.speaker = field_.node("older")
 
     async def older(stream: Stream) -> None:
-        reader = Reader(stream)
+        reader = FrameReader(stream)
         while (frame := await reader.frame()) is not None:
             if not hasattr(frame.message, "offset"):
                 await stream.reset()
                 return
             start, length = frame.message.offset, frame.message.length
             part = CONTENT[start : start + length]
-            head = Sending(size=len(CONTENT), length=len(part))
-            await stream.send_all(BLOB.encode(Frame(Kind.ANSWER, frame.id, head)) + part)
+            head = PieceFollows(size=len(CONTENT), length=len(part))
+            await stream.send_all(BLOB.encode(Frame(FrameKind.ANSWER, frame.id, head)) + part)
 
-    field_.speaker.handle(Family.BLOB, older)
+    field_.speaker.handle(ProtocolId.BLOB, older)
     with trio.fail_after(30):
         assert (await field_.takes()).whole() == CONTENT
     assert field_.sent[other.peer_id] == 0
@@ -419,8 +423,8 @@ class Pieced:
 # -- the plan --------------------------------------------------------------------------------------------------------------
 
 
-def plan(*sources: Source, lacking: Sequence[int] = range(6)) -> Plan:
-    made = Plan(lacking, random.Random(1))
+def plan(*sources: PieceSource, lacking: Sequence[int] = range(6)) -> PiecePlan:
+    made = PiecePlan(lacking, random.Random(1))
     made.hashed = True
     for each in sources:
         made.add(each, 0.0)
@@ -428,14 +432,14 @@ def plan(*sources: Source, lacking: Sequence[int] = range(6)) -> Plan:
 
 
 def test_what_fewest_others_have_is_asked_for_first() -> None:
-    one, two = Source("a", known=True), Source("b", known=True, have=frozenset({0, 1, 2, 3, 4}))
+    one, two = PieceSource("a", known=True), PieceSource("b", known=True, have=frozenset({0, 1, 2, 3, 4}))
     made = plan(one, two)
     assert made.next(one, 0.0) == 5
 
 
 def test_the_speaker_is_asked_for_what_it_sent_nobody_and_for_more_only_when_others_give_nothing() -> None:
-    speaker = Source("s", speaker=True, known=True, fresh=frozenset({3}))
-    other = Source("o", known=True, have=frozenset({0, 1, 2, 3, 4}))
+    speaker = PieceSource("s", speaker=True, known=True, fresh=frozenset({3}))
+    other = PieceSource("o", known=True, have=frozenset({0, 1, 2, 3, 4}))
     made = plan(speaker, other)
     made.came(other, 0, 10.0)
     assert made.next(speaker, 10.0) == 3
@@ -450,7 +454,7 @@ def test_the_speaker_is_asked_for_what_it_sent_nobody_and_for_more_only_when_oth
 
 
 def test_nobody_but_the_speaker_is_asked_before_the_hashes_are_known() -> None:
-    speaker, other = Source("s", speaker=True), Source("o", known=True)
+    speaker, other = PieceSource("s", speaker=True), PieceSource("o", known=True)
     made = plan(speaker, other)
     made.hashed = False
     assert made.next(other, 0.0) is None
@@ -458,7 +462,7 @@ def test_nobody_but_the_speaker_is_asked_before_the_hashes_are_known() -> None:
 
 
 def test_a_gate_carries_nothing_while_somebody_gives_directly() -> None:
-    direct, relayed = Source("d", known=True), Source("r", known=True, relayed=True)
+    direct, relayed = PieceSource("d", known=True), PieceSource("r", known=True, relayed=True)
     made = plan(direct, relayed)
     assert made.next(direct, 0.0) is not None
     assert made.next(relayed, 0.0) is None
@@ -467,7 +471,7 @@ def test_a_gate_carries_nothing_while_somebody_gives_directly() -> None:
 
 
 def test_a_late_piece_is_asked_of_one_other_beside() -> None:
-    slow, one, two = (Source(name, known=True) for name in "sab")
+    slow, one, two = (PieceSource(name, known=True) for name in "sab")
     made = plan(slow, one, two, lacking=[0])
     assert made.next(slow, 0.0) == 0
     assert made.next(one, 1.0) is None
@@ -476,7 +480,7 @@ def test_a_late_piece_is_asked_of_one_other_beside() -> None:
 
 
 def test_one_that_fails_rests_longer_each_time() -> None:
-    source = Source("a", known=True)
+    source = PieceSource("a", known=True)
     made = plan(source)
     assert [made.rests(source, 0.0) for _ in range(7)] == [0.5, 1, 2, 4, 8, 16, 16]
     assert made.next(source, 15.0) is None

@@ -16,8 +16,8 @@ from trio.testing import MockClock
 from protocol.errors import Refused, Unreachable
 from protocol.words import Reason
 from swarm.download.download import EDGE, Edge, download, proxy_for
-from swarm.download.response import Changed, Head
-from swarm.download.urls import FOR_OTHERS, FOR_OWNER, Reach, read_url
+from swarm.download.response import FileChanged, ResponseHead
+from swarm.download.urls import FOR_OTHERS, FOR_OWNER, UrlReach, read_url
 from tests.swarm.web_parts import PUBLIC, Asked, Net, Papers, Web, papers, reply, web
 
 DATA = bytes(range(256)) * 12_000
@@ -55,7 +55,7 @@ async def internet(papers: Papers) -> AsyncIterator[Net]:
         yield Net(names, site, papers.client)
 
 
-async def fetched(net: Net, url: str = URL, reach: Reach = FOR_OTHERS, **how: object) -> bytes:
+async def fetched(net: Net, url: str = URL, reach: UrlReach = FOR_OTHERS, **how: object) -> bytes:
     got = bytearray()
     await download(url, reach, sink=got.extend, edge=net.edge(), **how)  # type: ignore[arg-type]
     return bytes(got)
@@ -65,7 +65,7 @@ async def test_a_file_comes_whole_from_the_address_that_was_checked_under_its_ow
     async with internet(good) as net:
         net.site.file("/m.onnx", DATA)
         seen: list[tuple[int, int]] = []
-        heads: list[Head] = []
+        heads: list[ResponseHead] = []
         got = await fetched(net, size=len(DATA), progress=lambda *at: seen.append(at), on_head=heads.append)
         assert got == DATA
         assert net.looked_up == ["models.example.org"], "once: what is connected to is what was checked"
@@ -191,7 +191,7 @@ async def test_the_owner_goes_through_the_proxy_that_the_environment_names_and_n
         got = bytearray()
         await download("http://models.example.org/m", FOR_OWNER, sink=got.extend, edge=edge)
         assert got == DATA
-        plain = Reach(frozenset({"http"}), None, inside=False, proxies=False)
+        plain = UrlReach(frozenset({"http"}), None, inside=False, proxies=False)
         net = Net({"models.example.org": ["10.0.0.1"]}, site)
         with pytest.raises(Refused, match="a private network"):
             await download(
@@ -300,7 +300,7 @@ async def test_a_file_that_changed_is_never_put_together_with_its_older_part(goo
     async with internet(good) as net:
         net.site.file("/m.onnx", DATA[::-1], tag='"two"')
         got = bytearray()
-        with pytest.raises(Changed, match="has changed since its first part"):
+        with pytest.raises(FileChanged, match="has changed since its first part"):
             await download(URL, FOR_OTHERS, sink=got.extend, offset=1000, tag='"one"', edge=net.edge())
         assert not got
 
@@ -310,7 +310,7 @@ async def test_a_file_of_another_size_is_told_before_a_byte_is_stored(good: Pape
     async with internet(good) as net:
         net.site.file("/m.onnx", DATA)
         got = bytearray()
-        with pytest.raises(Changed, match=f"holds {len(DATA):,} bytes now, not the {size:,}") as caught:
+        with pytest.raises(FileChanged, match=f"holds {len(DATA):,} bytes now, not the {size:,}") as caught:
             await download(URL, FOR_OTHERS, sink=got.extend, size=size, edge=net.edge())
         assert caught.value.reason is Reason.WRONG_HASH
         assert not got
@@ -413,7 +413,7 @@ async def test_a_body_longer_than_the_model_is_cut_off(good: Papers) -> None:
     async with internet(good) as net:
         net.site.pages["/m.onnx"] = answer
         got = bytearray()
-        with pytest.raises(Changed, match="sends more than 100,000 bytes"):
+        with pytest.raises(FileChanged, match="sends more than 100,000 bytes"):
             await download(URL, FOR_OTHERS, sink=got.extend, size=100_000, edge=net.edge())
         assert len(got) <= 100_000
 

@@ -12,7 +12,7 @@ from protocol.errors import Refused
 from swarm.download.urls import (
     FOR_OTHERS,
     FOR_OWNER,
-    Place,
+    FileUrl,
     address_problem,
     name_in,
     read_hf,
@@ -141,15 +141,15 @@ def test_what_leads_elsewhere_than_to_the_internet_is_refused_with_its_reason(te
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        ("https://models.example.org/m.onnx", Place("https", "models.example.org", 443, "/m.onnx")),
-        ("HTTPS://Models.Example.ORG", Place("https", "models.example.org", 443, "/")),
-        ("https://models.example.org:443?id=5#top", Place("https", "models.example.org", 443, "/?id=5")),
-        ("https://93.184.216.34/a%20b", Place("https", "93.184.216.34", 443, "/a%20b")),
-        ("https://[2606:2800:220:1::1]/m", Place("https", "2606:2800:220:1::1", 443, "/m")),
-        ("https://xn--mdels-jua.example.org/m", Place("https", "xn--mdels-jua.example.org", 443, "/m")),
+        ("https://models.example.org/m.onnx", FileUrl("https", "models.example.org", 443, "/m.onnx")),
+        ("HTTPS://Models.Example.ORG", FileUrl("https", "models.example.org", 443, "/")),
+        ("https://models.example.org:443?id=5#top", FileUrl("https", "models.example.org", 443, "/?id=5")),
+        ("https://93.184.216.34/a%20b", FileUrl("https", "93.184.216.34", 443, "/a%20b")),
+        ("https://[2606:2800:220:1::1]/m", FileUrl("https", "2606:2800:220:1::1", 443, "/m")),
+        ("https://xn--mdels-jua.example.org/m", FileUrl("https", "xn--mdels-jua.example.org", 443, "/m")),
     ],
 )
-def test_what_lies_on_the_internet_is_taken_apart(text: str, place: Place) -> None:
+def test_what_lies_on_the_internet_is_taken_apart(text: str, place: FileUrl) -> None:
     assert read_url(text, FOR_OTHERS) == place
 
 

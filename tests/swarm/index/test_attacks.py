@@ -20,7 +20,7 @@ from protocol.values.index_keys import EVERYBODY, shard_key
 from protocol.values.requirement import Requirement, parse_clause
 from protocol.wire.base import Message
 from swarm.index.index import Index
-from swarm.index.shard_store import MAX_HANDED, MAX_OF_NETWORK, Holder, Known
+from swarm.index.shard_store import MAX_HANDED, MAX_OF_NETWORK, KnownAdvert, ShardStore
 from swarm.join.host import open_host
 from swarm.memory.network import MemoryNetwork, MemorySwarm
 from swarm.net.addresses import Contact
@@ -106,19 +106,19 @@ async def test_a_swarm_that_is_told_a_victims_address_in_every_way_hardly_knocks
             say.ContactInfo(peer=one.peer_id, addresses=there()) for one in near(key, say.MAX_CONTACTS, crowd)
         )
 
-    fakes = tuple(say.Listed(advert=signed(one, addresses=there()), age_s=1.0) for one in crowd[:16])
+    fakes = tuple(say.ListedAdvert(advert=signed(one, addresses=there()), age_s=1.0) for one in crowd[:16])
 
     async def lie(link: Link, message: Message) -> Message:
         match message:
-            case say.Find():
-                return say.Found(contacts=named(message.key))
-            case say.Store():
+            case say.FindPeers():
+                return say.FoundPeers(contacts=named(message.key))
+            case say.StoreAdverts():
                 items = tuple(say.StoredItem(verdict=StoreVerdict.OK) for _ in message.items)
-                return say.Stored(items=items, closer=named(rng.randbytes(32)))
-            case say.Page():
-                return say.Paged(adverts=fakes, matches=16, count=16, closer=named(rng.randbytes(32)))
+                return say.StoreReply(items=items, closer=named(rng.randbytes(32)))
+            case say.QueryShard():
+                return say.ShardPage(adverts=fakes, matches=16, count=16, closer=named(rng.randbytes(32)))
             case _:
-                return say.Marked(split=False)
+                return say.MarkReply(split=False)
 
     async with field(8) as grown:
         for number in range(6):
@@ -127,7 +127,7 @@ async def test_a_swarm_that_is_told_a_victims_address_in_every_way_hardly_knocks
             links = grown.links(liar)
             for honest in grown.networks:
                 me = say.ContactInfo(peer=liar.peer_id, addresses=(*there()[:6], *liar.addresses))
-                question = say.Find(key=routing_key(honest.peer_id), sender=me)
+                question = say.FindPeers(key=routing_key(honest.peer_id), sender=me)
                 await links.call(honest.peer_id, honest.addresses, question)
         began = trio.current_time()
         while trio.current_time() < began + 600:
@@ -242,7 +242,7 @@ async def test_holders_that_sit_around_a_key_on_purpose_hide_nobody_from_those_w
     key = shard_key("", "label:board=rb5", 0, 0)
     liars = near(key, 40, [fake(number) for number in range(3000)])
     fakes = tuple(
-        say.Listed(
+        say.ListedAdvert(
             advert=signed(one, addresses=(f"/ip4/9.{n}.1.1/tcp/1",), labels={"board": "rb5"}), age_s=1.0
         )
         for n, one in enumerate(liars[:8])
@@ -253,16 +253,16 @@ async def test_holders_that_sit_around_a_key_on_purpose_hide_nobody_from_those_w
 
         async def lie(link: Link, message: Message) -> Message:
             match message:
-                case say.Find():
-                    return say.Found(contacts=tuple(names[:8]))
-                case say.Store():
-                    return say.Stored(
+                case say.FindPeers():
+                    return say.FoundPeers(contacts=tuple(names[:8]))
+                case say.StoreAdverts():
+                    return say.StoreReply(
                         items=tuple(say.StoredItem(verdict=StoreVerdict.OK) for _ in message.items)
                     )
-                case say.Page():
-                    return say.Paged(adverts=fakes, matches=8, count=8)
+                case say.QueryShard():
+                    return say.ShardPage(adverts=fakes, matches=8, count=8)
                 case _:
-                    return say.Marked(split=False)
+                    return say.MarkReply(split=False)
 
         gate = swarm.node(Identity.from_seed("gate"))
         contact = Contact(gate.peer_id, gate.addresses)
@@ -369,19 +369,19 @@ async def test_nobody_gets_an_advert_kept_that_is_not_his_own_word_of_now(kind: 
                 return await links.call(holder.peer, holder.addresses, message)
 
             async def store(advert: SignedAdvert) -> StoreVerdict:
-                answer = await call(say.Store(advert=advert, items=NODE))
-                assert isinstance(answer, say.Stored)
+                answer = await call(say.StoreAdverts(advert=advert, items=NODE))
+                assert isinstance(answer, say.StoreReply)
                 return answer.items[0].verdict
 
             async def hand(advert: SignedAdvert, age_s: float = 1.0) -> int:
-                listed = (say.Listed(advert=advert, age_s=age_s),)
-                answer = await call(say.Hand(attribute=EVERYBODY, depth=0, adverts=listed))
-                assert isinstance(answer, say.Handed)
+                listed = (say.ListedAdvert(advert=advert, age_s=age_s),)
+                answer = await call(say.HandOver(attribute=EVERYBODY, depth=0, adverts=listed))
+                assert isinstance(answer, say.HandOverReply)
                 return answer.kept
 
             async def shown() -> set[str]:
-                answer = await call(say.Page(attribute=EVERYBODY))
-                assert isinstance(answer, say.Paged)
+                answer = await call(say.QueryShard(attribute=EVERYBODY))
+                assert isinstance(answer, say.ShardPage)
                 return {read_advert(listed.advert.body).name for listed in answer.adverts}
 
             good = signed(me, seq=5, name="good")
@@ -418,37 +418,40 @@ async def test_a_device_that_is_gone_is_not_brought_back_by_its_old_adverts(auto
         await trio.sleep(1000)
         assert index.holder.nodes == 0
         for advert in (old, newer):
-            listed = (say.Listed(advert=advert, age_s=0.0),)
+            listed = (say.ListedAdvert(advert=advert, age_s=0.0),)
             answer = await links.call(
-                holder.peer, holder.addresses, say.Hand(attribute=EVERYBODY, depth=0, adverts=listed)
+                holder.peer, holder.addresses, say.HandOver(attribute=EVERYBODY, depth=0, adverts=listed)
             )
-            assert answer == say.Handed(kept=0)
+            assert answer == say.HandOverReply(kept=0)
         answers, _ = index.holder.store(trio.current_time(), honest.peer_id, "", newer, NODE)
         assert answers[0].verdict is StoreVerdict.OK  # by itself it comes back, after a sleep or a long cut
 
 
 def test_a_flood_of_identities_from_one_network_or_handed_over_leaves_room_for_others() -> None:
-    def read(advert: SignedAdvert) -> Known:  # signatures are another test's business
-        return Known(read_advert(advert.body), advert)
+    def read(advert: SignedAdvert) -> KnownAdvert:  # signatures are another test's business
+        return KnownAdvert(read_advert(advert.body), advert)
 
     def plain(peer: str) -> SignedAdvert:
         return SignedAdvert(
             body=advert_body(Advert(peer=peer, seq=1, device="d", name="n")), signature=bytes(64)
         )
 
-    holder = Holder(read=read)
+    holder = ShardStore(read=read)
     crowd = [peer_id_text(peer_id_bytes(fake(0).peer_id)[:-4] + n.to_bytes(4)) for n in range(6_000)]
     for peer in crowd[:1_000]:
         holder.store(0, peer, "9.9.9.0/24", plain(peer), ())
     assert holder.nodes == MAX_OF_NETWORK
     for peer in crowd[1_000:]:
-        listed = (say.Listed(advert=plain(peer), age_s=1.0),)
-        holder.take_over(0, say.Hand(attribute=EVERYBODY, depth=0, adverts=listed))
+        listed = (say.ListedAdvert(advert=plain(peer), age_s=1.0),)
+        holder.take_over(0, say.HandOver(attribute=EVERYBODY, depth=0, adverts=listed))
     assert holder.nodes == MAX_OF_NETWORK + MAX_HANDED
     for peer in crowd[1_000:1_010]:  # those that come themselves count as such
         holder.store(0, peer, "", plain(peer), NODE)
     holder.take_over(
-        0, say.Hand(attribute=EVERYBODY, depth=0, adverts=(say.Listed(advert=plain(crowd[-1]), age_s=1.0),))
+        0,
+        say.HandOver(
+            attribute=EVERYBODY, depth=0, adverts=(say.ListedAdvert(advert=plain(crowd[-1]), age_s=1.0),)
+        ),
     )
     assert holder.nodes == MAX_OF_NETWORK + MAX_HANDED + 1
     assert holder.expire(10_000) == MAX_OF_NETWORK + MAX_HANDED + 1

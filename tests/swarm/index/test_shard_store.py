@@ -15,7 +15,7 @@ from protocol.signed.advert import SignedAdvert, advert_body, advert_message, re
 from protocol.values.advert import Advert, UnitOffer
 from protocol.values.index_keys import attributes_of, campaign_attribute, shard_key, shard_prefix
 from protocol.values.requirement import Requirement, parse_clause
-from swarm.index.shard_store import Forged, Holder, read_signed
+from swarm.index.shard_store import Forged, ShardStore, read_signed
 from swarm.net.identity import Identity, routing_key
 
 IDS = [Identity.from_seed(number) for number in range(60)]
@@ -37,7 +37,7 @@ def sign(identity: Identity, seq: int = 1, **fields: object) -> SignedAdvert:
 
 
 def put(
-    holder: Holder,
+    holder: ShardStore,
     identity: Identity,
     now: float = 0.0,
     *,
@@ -50,13 +50,13 @@ def put(
     return answers[0].verdict
 
 
-def peers(holder: Holder, now: float = 0.0, **fields: object) -> list[str]:
-    page = holder.page(now, say.Page.model_validate({"attribute": "node"} | fields))
+def peers(holder: ShardStore, now: float = 0.0, **fields: object) -> list[str]:
+    page = holder.page(now, say.QueryShard.model_validate({"attribute": "node"} | fields))
     return [read_advert(listed.advert.body).peer for listed in page.adverts]
 
 
 def test_an_advert_is_shown_under_each_attribute_it_was_stored_under() -> None:
-    holder = Holder()
+    holder = ShardStore()
     answers, reason = holder.store(
         0, IDS[0].peer_id, "", sign(IDS[0]), (say.StoreItem(attribute="node"), say.StoreItem(attribute=CPU))
     )
@@ -67,7 +67,7 @@ def test_an_advert_is_shown_under_each_attribute_it_was_stored_under() -> None:
 
 
 def test_nobody_publishes_for_another() -> None:
-    holder = Holder()
+    holder = ShardStore()
     answers, reason = holder.store(0, IDS[1].peer_id, "", sign(IDS[0]), NODE)
     assert answers[0].verdict is StoreVerdict.REFUSED
     assert reason == "nobody publishes for another node"
@@ -75,7 +75,7 @@ def test_nobody_publishes_for_another() -> None:
 
 
 def test_a_forged_signature_is_refused() -> None:
-    holder = Holder()
+    holder = ShardStore()
     forged = SignedAdvert(body=sign(IDS[0]).body, signature=sign(IDS[1]).signature)
     assert put(holder, IDS[0], signed=forged) is StoreVerdict.REFUSED
     assert holder.nodes == 0
@@ -90,11 +90,11 @@ def test_a_signature_over_the_bare_body_counts_for_nothing() -> None:
 def test_bytes_that_are_no_advert_are_refused() -> None:
     body = b"\xc1 junk"
     signed = SignedAdvert(body=body, signature=IDS[0].sign(advert_message(body)))
-    assert put(Holder(), IDS[0], signed=signed) is StoreVerdict.REFUSED
+    assert put(ShardStore(), IDS[0], signed=signed) is StoreVerdict.REFUSED
 
 
 def test_a_changed_body_under_a_known_signature_is_refused() -> None:
-    holder = Holder()
+    holder = ShardStore()
     good = sign(IDS[0])
     assert put(holder, IDS[0], signed=good) is StoreVerdict.OK
     bad = SignedAdvert(body=sign(IDS[0], 2).body, signature=good.signature)
@@ -102,7 +102,7 @@ def test_a_changed_body_under_a_known_signature_is_refused() -> None:
 
 
 def test_an_attribute_the_advert_does_not_say_is_refused() -> None:
-    answers, reason = Holder().store(
+    answers, reason = ShardStore().store(
         0, IDS[0].peer_id, "", sign(IDS[0]), (say.StoreItem(attribute="gpu:H100"),)
     )
     assert answers[0].verdict is StoreVerdict.REFUSED
@@ -111,21 +111,21 @@ def test_an_attribute_the_advert_does_not_say_is_refused() -> None:
 
 def test_a_node_is_found_under_eight_campaigns_and_no_more() -> None:
     items = tuple(say.StoreItem(attribute=campaign_attribute(f"c-{number}")) for number in range(9))
-    answers, _ = Holder().store(0, IDS[0].peer_id, "", sign(IDS[0]), items)
+    answers, _ = ShardStore().store(0, IDS[0].peer_id, "", sign(IDS[0]), items)
     assert Counter(answer.verdict for answer in answers) == {"ok": 8, "refused": 1}
 
 
 def test_an_older_advert_never_replaces_a_newer_one() -> None:
-    holder = Holder()
+    holder = ShardStore()
     assert put(holder, IDS[0], signed=sign(IDS[0], 5, name="new")) is StoreVerdict.OK
     assert put(holder, IDS[0], signed=sign(IDS[0], 4, name="old")) is StoreVerdict.REFUSED
     assert put(holder, IDS[0], signed=sign(IDS[0], 5, name="other")) is StoreVerdict.REFUSED
-    page = holder.page(0, say.Page(attribute="node"))
+    page = holder.page(0, say.QueryShard(attribute="node"))
     assert [read_advert(listed.advert.body).name for listed in page.adverts] == ["new"]
 
 
 def test_an_advert_ends_with_its_lifetime_and_a_refresh_prolongs_it() -> None:
-    holder = Holder()
+    holder = ShardStore()
     put(holder, IDS[0], 0.0)
     put(holder, IDS[1], 0.0)
     put(holder, IDS[0], 450.0)
@@ -137,14 +137,14 @@ def test_an_advert_ends_with_its_lifetime_and_a_refresh_prolongs_it() -> None:
 
 
 def test_the_age_of_an_advert_is_told() -> None:
-    holder = Holder()
+    holder = ShardStore()
     put(holder, IDS[0], 100.0)
-    page = holder.page(160.0, say.Page(attribute="node"))
+    page = holder.page(160.0, say.QueryShard(attribute="node"))
     assert page.adverts[0].age_s == 60.0
 
 
 def test_an_attribute_that_is_no_longer_said_is_dropped() -> None:
-    holder = Holder()
+    holder = ShardStore()
     put(holder, IDS[0], items=(say.StoreItem(attribute=CPU),))
     put(holder, IDS[0], signed=sign(IDS[0], 2, units=()))
     assert peers(holder, attribute=CPU) == []
@@ -152,11 +152,11 @@ def test_an_attribute_that_is_no_longer_said_is_dropped() -> None:
 
 
 def test_a_tombstone_ends_an_advert_and_keeps_older_ones_out() -> None:
-    holder = Holder()
+    holder = ShardStore()
     put(holder, IDS[0])
     answers, reason = holder.store(1, IDS[0].peer_id, "", sign(IDS[0], 2, gone=True), ())
     assert (answers, reason) == ((), "")
-    page = holder.page(1, say.Page(attribute="node"))
+    page = holder.page(1, say.QueryShard(attribute="node"))
     assert (page.count, page.matches) == (0, 0)
     assert [read_advert(listed.advert.body).gone for listed in page.adverts] == [True]
     assert put(holder, IDS[0], 2.0) is StoreVerdict.REFUSED
@@ -164,7 +164,7 @@ def test_a_tombstone_ends_an_advert_and_keeps_older_ones_out() -> None:
 
 
 def test_a_public_network_has_eight_places_in_a_shard_and_private_ones_have_all() -> None:
-    holder = Holder()
+    holder = ShardStore()
     verdicts = [put(holder, identity, network="192.0.2.0/24") for identity in IDS[:12]]
     assert verdicts == [StoreVerdict.OK] * 8 + [StoreVerdict.FULL] * 4
     assert [put(holder, identity) for identity in IDS[20:40]] == [StoreVerdict.OK] * 20
@@ -172,10 +172,10 @@ def test_a_public_network_has_eight_places_in_a_shard_and_private_ones_have_all(
 
 
 def test_a_shard_says_split_above_its_limit_and_takes_no_more_than_twice_as_many() -> None:
-    holder = Holder(soft=4)
+    holder = ShardStore(soft=4)
     verdicts = [put(holder, identity) for identity in IDS[:10]]
     assert verdicts == [StoreVerdict.OK] * 4 + [StoreVerdict.SPLIT] * 6
-    page = holder.page(0, say.Page(attribute="node"))
+    page = holder.page(0, say.QueryShard(attribute="node"))
     assert (page.count, page.split) == (8, True)
     assert put(holder, IDS[0], 1.0) is StoreVerdict.SPLIT
     assert holder.split(shard_key("", "node", 0, 0))
@@ -183,46 +183,46 @@ def test_a_shard_says_split_above_its_limit_and_takes_no_more_than_twice_as_many
 
 
 def test_a_holder_without_room_says_so() -> None:
-    holder = Holder(max_nodes=2)
+    holder = ShardStore(max_nodes=2)
     assert [put(holder, identity) for identity in IDS[:3]] == [
         StoreVerdict.OK,
         StoreVerdict.OK,
         StoreVerdict.FULL,
     ]
-    assert put(Holder(max_bytes=100), IDS[0]) is StoreVerdict.FULL
+    assert put(ShardStore(max_bytes=100), IDS[0]) is StoreVerdict.FULL
 
 
 def test_a_page_holds_what_fits_and_says_how_many_there_are() -> None:
-    holder = Holder()
+    holder = ShardStore()
     for number, identity in enumerate(IDS[:40]):
         put(holder, identity, signed=sign(identity, ram=(8 if number % 2 else 64) * 2**30))
     needs = Requirement(clauses=(parse_clause("ram >= 32 GiB"),))
-    page = holder.page(0, say.Page(attribute="node", requirement=needs))
+    page = holder.page(0, say.QueryShard(attribute="node", requirement=needs))
     assert (len(page.adverts), page.matches, page.count, page.cursor) == (20, 20, 40, None)
     assert {read_advert(listed.advert.body).ram for listed in page.adverts} == {64 * 2**30}
 
 
 def test_pages_follow_each_other_without_gap_or_repeat() -> None:
-    holder = Holder()
+    holder = ShardStore()
     for identity in IDS:
         put(holder, identity)
-    first = holder.page(0, say.Page(attribute="node", seed=7))
+    first = holder.page(0, say.QueryShard(attribute="node", seed=7))
     assert first.cursor == 32
-    second = holder.page(0, say.Page(attribute="node", seed=7, cursor=32))
+    second = holder.page(0, say.QueryShard(attribute="node", seed=7, cursor=32))
     assert second.cursor is None
     seen = [read_advert(listed.advert.body).peer for listed in (*first.adverts, *second.adverts)]
     assert sorted(seen) == sorted(identity.peer_id for identity in IDS)
 
 
 def test_the_order_of_a_page_is_the_readers_own() -> None:
-    holder = Holder()
+    holder = ShardStore()
     for identity in IDS:
         put(holder, identity)
     assert peers(holder, seed=1) == peers(holder, seed=1) != peers(holder, seed=2)
 
 
 def test_no_network_crowds_out_the_others() -> None:
-    holder = Holder(quota=100)
+    holder = ShardStore(quota=100)
     for identity in IDS[:40]:
         put(holder, identity, network="198.51.100.0/24")
     for number, identity in enumerate(IDS[40:45]):
@@ -231,16 +231,16 @@ def test_no_network_crowds_out_the_others() -> None:
 
 
 def test_adverts_are_handed_over_with_their_age() -> None:
-    holder = Holder()
+    holder = ShardStore()
     fresh, old = sign(IDS[0]), sign(IDS[1])
     forged = SignedAdvert(body=sign(IDS[2]).body, signature=fresh.signature)
-    hand = say.Hand(
+    hand = say.HandOver(
         attribute="node",
         depth=0,
         adverts=(
-            say.Listed(advert=fresh, age_s=300.0),
-            say.Listed(advert=old, age_s=900.0),
-            say.Listed(advert=forged, age_s=0.0),
+            say.ListedAdvert(advert=fresh, age_s=300.0),
+            say.ListedAdvert(advert=old, age_s=900.0),
+            say.ListedAdvert(advert=forged, age_s=0.0),
         ),
     )
     assert holder.take_over(1000.0, hand) == 1
@@ -249,17 +249,19 @@ def test_adverts_are_handed_over_with_their_age() -> None:
 
 
 def test_at_most_a_tenth_of_a_shard_is_taken_on_anothers_word() -> None:
-    holder = Holder(soft=20)
-    hand = say.Hand(
-        attribute="node", depth=0, adverts=tuple(say.Listed(advert=sign(one), age_s=1.0) for one in IDS[:10])
+    holder = ShardStore(soft=20)
+    hand = say.HandOver(
+        attribute="node",
+        depth=0,
+        adverts=tuple(say.ListedAdvert(advert=sign(one), age_s=1.0) for one in IDS[:10]),
     )
     assert holder.take_over(10.0, hand) == 2
     put(holder, IDS[0], 11.0)  # renewed by its own node: the place is free again
-    assert holder.take_over(12.0, say.Hand(attribute="node", depth=0, adverts=hand.adverts[5:])) == 1
+    assert holder.take_over(12.0, say.HandOver(attribute="node", depth=0, adverts=hand.adverts[5:])) == 1
 
 
 def test_each_peer_lies_in_the_shard_of_its_own_prefix() -> None:
-    holder = Holder()
+    holder = ShardStore()
     for identity in IDS[:20]:
         put(holder, identity, items=(say.StoreItem(attribute="node", depth=2),))
     for prefix in range(4):
@@ -273,7 +275,7 @@ class HolderMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.holder = Holder(soft=6, quota=2)
+        self.holder = ShardStore(soft=6, quota=2)
         self.now = 0.0
         self.newest: dict[str, int] = {}
 
@@ -294,8 +296,8 @@ class HolderMachine(RuleBasedStateMachine):
 
     @rule(who=st.integers(0, 14), seq=st.integers(1, 4), age=st.floats(0, 100))
     def hand(self, who: int, seq: int, age: float) -> None:
-        listed = say.Listed(advert=sign(IDS[who], seq, ttl_s=60), age_s=age)
-        self.holder.take_over(self.now, say.Hand(attribute="node", depth=0, adverts=(listed,)))
+        listed = say.ListedAdvert(advert=sign(IDS[who], seq, ttl_s=60), age_s=age)
+        self.holder.take_over(self.now, say.HandOver(attribute="node", depth=0, adverts=(listed,)))
 
     @rule(seconds=st.floats(0, 40), expire=st.booleans())
     def wait(self, seconds: float, expire: bool) -> None:
@@ -309,7 +311,9 @@ class HolderMachine(RuleBasedStateMachine):
     def each_shard_is_in_order(self) -> None:
         for depth, prefix in ((0, 0), (1, 0), (1, 1)):
             for attribute in ("node", CPU):
-                page = self.holder.page(self.now, say.Page(attribute=attribute, depth=depth, prefix=prefix))
+                page = self.holder.page(
+                    self.now, say.QueryShard(attribute=attribute, depth=depth, prefix=prefix)
+                )
                 adverts = [read_advert(listed.advert.body) for listed in page.adverts]
                 living = [advert for advert in adverts if not advert.gone]
                 assert max(Counter(advert.peer for advert in adverts).values(), default=0) <= 1
@@ -324,7 +328,7 @@ class HolderMachine(RuleBasedStateMachine):
 
     @invariant()
     def no_network_has_more_than_its_share(self) -> None:
-        page = self.holder.page(self.now, say.Page(attribute=CPU))
+        page = self.holder.page(self.now, say.QueryShard(attribute=CPU))
         numbers = [
             number
             for number, one in enumerate(IDS[:15])
@@ -341,13 +345,13 @@ TestHolderMachine.settings = settings(max_examples=30, stateful_step_count=25, d
 @given(st.lists(st.integers(0, 59), max_size=40), st.integers(0, 2**32 - 1), st.integers(1, 32))
 @settings(max_examples=25, deadline=None)
 def test_paging_shows_each_advert_exactly_once(members: list[int], seed: int, limit: int) -> None:
-    holder = Holder()
+    holder = ShardStore()
     for number in members:
         put(holder, IDS[number], network=f"192.0.{number}.0/24" if number % 2 else "")
     seen: list[str] = []
     cursor: int | None = 0
     while cursor is not None:
-        page = holder.page(0, say.Page(attribute="node", seed=seed, limit=limit, cursor=cursor))
+        page = holder.page(0, say.QueryShard(attribute="node", seed=seed, limit=limit, cursor=cursor))
         seen += [read_advert(listed.advert.body).peer for listed in page.adverts]
         cursor = page.cursor
     assert sorted(seen) == sorted({IDS[number].peer_id for number in members})

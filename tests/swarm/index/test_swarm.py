@@ -281,12 +281,12 @@ async def test_a_peer_that_was_too_busy_to_answer_is_asked_again_soon_and_one_th
         contact = next(
             one for one in reader.index._caller.nearest(shard_key("", "x", 0, 0), 6) if one.peer == busy
         )
-        question = say.Find(key=shard_key("", "x", 0, 0))
+        question = say.FindPeers(key=shard_key("", "x", 0, 0))
         waits: list[float] = []
         grown.swarm.cut_silently(reader.peer, busy)
         for _ in range(7):
             with pytest.raises(Unreachable):
-                await reader.index._caller.ask(contact, question, say.Found)
+                await reader.index._caller.ask(contact, question, say.FoundPeers)
             silent_since = trio.current_time()
             while not reader.index._caller.usable(busy):
                 await trio.sleep(0.5)
@@ -295,10 +295,10 @@ async def test_a_peer_that_was_too_busy_to_answer_is_asked_again_soon_and_one_th
         assert waits[0] < waits[1] <= waits[-1]  # what runs beside us asks it, too
         assert 29 <= waits[-1] <= 32
         grown.swarm.heal()
-        await reader.index._caller.ask(contact, question, say.Found)
+        await reader.index._caller.ask(contact, question, say.FoundPeers)
         grown.swarm.cut_silently(reader.peer, busy)
         with pytest.raises(Unreachable):
-            await reader.index._caller.ask(contact, question, say.Found)
+            await reader.index._caller.ask(contact, question, say.FoundPeers)
         await trio.sleep(2.1)
         assert reader.index._caller.usable(busy)
 
@@ -485,20 +485,20 @@ async def test_a_holder_that_makes_things_up_is_not_believed(autojump_clock: Jum
 
         units = (UnitOffer(unit=CPU, runtime="r"),)
         lies = (
-            say.Listed(advert=signed(thief, units=units), age_s=1.0),
-            say.Listed(advert=signed(victim, units=units), age_s=901.0),
-            say.Listed(advert=signed(victim), age_s=1.0),
-            say.Listed(advert=SignedAdvert(body=b"\xc1", signature=b"s" * 64), age_s=1.0),
+            say.ListedAdvert(advert=signed(thief, units=units), age_s=1.0),
+            say.ListedAdvert(advert=signed(victim, units=units), age_s=901.0),
+            say.ListedAdvert(advert=signed(victim), age_s=1.0),
+            say.ListedAdvert(advert=SignedAdvert(body=b"\xc1", signature=b"s" * 64), age_s=1.0),
         )
 
-        async def lie(link: Link, message: object) -> say.Found | say.Paged | say.Refused:
+        async def lie(link: Link, message: object) -> say.FoundPeers | say.ShardPage | say.RefusedMessage:
             match message:
-                case say.Find():
-                    return say.Found()
-                case say.Page():
-                    return say.Paged(adverts=lies, matches=4, count=4)
+                case say.FindPeers():
+                    return say.FoundPeers()
+                case say.QueryShard():
+                    return say.ShardPage(adverts=lies, matches=4, count=4)
                 case _:
-                    return say.Refused(reason=Reason.DISK_FULL)
+                    return say.RefusedMessage(reason=Reason.DISK_FULL)
 
         liar = grown.swarm.node(thief)
         serve_links(liar, say.FAMILY, say.INDEX, lie)
@@ -517,11 +517,11 @@ async def test_a_client_of_the_index_refuses_to_hold(autojump_clock: Jumping) ->
             serving = Links(grown.members[1].network, say.FAMILY, say.INDEX, nursery)
             # nobody can dial a client, but it has a connection of its own with the first node
             client_links = Links(grown.members[0].network, say.FAMILY, say.INDEX, nursery)
-            answer = await client_links.call(client.peer, (), say.Page(attribute="node"))
-            assert isinstance(answer, say.Refused)
+            answer = await client_links.call(client.peer, (), say.QueryShard(attribute="node"))
+            assert isinstance(answer, say.RefusedMessage)
             assert answer.reason is Reason.NOT_A_HOLDER
             with pytest.raises(Unreachable):
-                await serving.call(client.peer, (), say.Page(attribute="node"))
+                await serving.call(client.peer, (), say.QueryShard(attribute="node"))
             nursery.cancel_scope.cancel()
 
 
@@ -532,13 +532,15 @@ async def test_a_peer_that_asks_too_much_is_told_to_wait(autojump_clock: Jumping
         answers: list[object] = []
 
         async def ask() -> None:
-            answers.append(await links.call(gate.peer, gate.network.addresses, say.Page(attribute="node")))
+            answers.append(
+                await links.call(gate.peer, gate.network.addresses, say.QueryShard(attribute="node"))
+            )
 
         await ask()
         async with trio.open_nursery() as asking:
             for _ in range(450):
                 asking.start_soon(ask)
-        refused = [answer for answer in answers if isinstance(answer, say.Refused)]
+        refused = [answer for answer in answers if isinstance(answer, say.RefusedMessage)]
         assert refused
         assert all(answer.reason is Reason.OVERLOADED for answer in refused)
         assert len(answers) - len(refused) >= 400

@@ -15,10 +15,10 @@ from protocol.errors import ResourceError
 from protocol.messages.health import HEALTH, Ping, Pong
 from protocol.values.advert import Advert
 from protocol.values.requirement import Requirement
-from protocol.words import Family
+from protocol.words import ProtocolId
 from swarm.base.home import Home
 from swarm.base.settings import RoleSettings
-from swarm.join.enter import Here, enter, locked
+from swarm.join.enter import Entered, enter, locked
 from swarm.join.known_gates import leave_addresses, local_gates, own_worker, remember_gates, remembered_gates
 from swarm.net.identity import lock_folder
 from swarm.net.link import Links
@@ -30,7 +30,7 @@ SETTINGS = RoleSettings(listen=LOOPBACK)
 async def test_a_gate_is_found_by_its_home_and_leaves_no_address_behind(tmp_path: Path) -> None:
     home = Home.at(tmp_path)
     async with trio.open_nursery() as nursery:
-        here: Here = await nursery.start(run_gate, home, GateSettings(listen=LOOPBACK))
+        here: Entered = await nursery.start(run_gate, home, GateSettings(listen=LOOPBACK))
         assert local_gates(home) == tuple(
             f"{address}/p2p/{here.identity.peer_id}" for address in here.network.addresses
         )
@@ -41,7 +41,7 @@ async def test_a_gate_is_found_by_its_home_and_leaves_no_address_behind(tmp_path
             async with enter("scheduler", home, SETTINGS, holder=False) as scheduler:
                 found = await scheduler.index.query(Requirement(), 8)
                 assert [item.advert.peer for item in found.found] == [worker.identity.peer_id]
-                links = Links(scheduler.network, Family.HEALTH, HEALTH, nursery)
+                links = Links(scheduler.network, ProtocolId.HEALTH, HEALTH, nursery)
                 link = await links.get(here.identity.peer_id, here.network.addresses)
                 assert await link.ask(Ping(), Pong) == Pong(role="gate", incarnation=1)
         async with enter("scheduler", home, SETTINGS, holder=False) as scheduler:

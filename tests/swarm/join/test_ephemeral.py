@@ -10,10 +10,10 @@ import trio
 import trio.testing
 
 from protocol.messages.gate import GATE
-from protocol.messages.index import Refused
-from protocol.messages.work import Present, Presented
+from protocol.messages.index import RefusedMessage
+from protocol.messages.work import CredentialsReply, ShowCredentials
 from protocol.wire.base import Message
-from protocol.words import Family, Reason
+from protocol.words import ProtocolId, Reason
 from swarm.join.ephemeral import LASTS_S, Visitor
 from swarm.memory.network import MemorySwarm
 from swarm.memory.node import MemoryNetwork
@@ -31,15 +31,15 @@ class Gate:
     def __init__(self, network: MemoryNetwork, *, refuses: bool = False) -> None:
         self.network = network
         self.refuses = refuses
-        self.shown: list[tuple[str, Present]] = []
-        serve_links(network, Family.GATE, GATE, self.answer)
+        self.shown: list[tuple[str, ShowCredentials]] = []
+        serve_links(network, ProtocolId.GATE, GATE, self.answer)
 
     async def answer(self, link: Link, message: Message) -> Message:
-        assert isinstance(message, Present)
+        assert isinstance(message, ShowCredentials)
         self.shown.append((link.peer, message))
         if self.refuses:
-            return Refused(reason=Reason.NOT_ALLOWED)
-        return Presented(principal=message.issuer, rights=(), priority=0)
+            return RefusedMessage(reason=Reason.NOT_ALLOWED)
+        return CredentialsReply(principal=message.issuer, rights=(), priority=0)
 
     @property
     def circuit(self) -> str:

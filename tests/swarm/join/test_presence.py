@@ -14,10 +14,10 @@ from gate.service import run_gate
 from gate.settings import GateSettings
 from protocol.messages.health import HEALTH, Ping, Pong
 from protocol.values.advert import Advert
-from protocol.words import Family
+from protocol.words import ProtocolId
 from swarm.base.home import Home
 from swarm.base.settings import RoleSettings
-from swarm.join.enter import Here, enter
+from swarm.join.enter import Entered, enter
 from swarm.join.known_gates import leave_addresses
 from swarm.join.presence import Ways, beyond_loopback
 from swarm.net.addresses import Contact
@@ -42,20 +42,20 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 @asynccontextmanager
-async def gate_at(home: Home, port: int) -> AsyncIterator[Here]:
+async def gate_at(home: Home, port: int) -> AsyncIterator[Entered]:
     async with trio.open_nursery() as nursery:
         settings = GateSettings(listen=(f"/ip4/127.0.0.1/tcp/{port}",), lan=False)
         yield await nursery.start(run_gate, home, settings)
         nursery.cancel_scope.cancel()
 
 
-def knows(here: Here, other: Here) -> bool:
+def knows(here: Entered, other: Entered) -> bool:
     """Is the other in its routing table?"""
     peer = other.identity.peer_id
     return peer in {contact.peer for contact in here.network.closest(routing_key(peer), 4)}
 
 
-def circuits(here: Here) -> list[str]:
+def circuits(here: Entered) -> list[str]:
     return [address for address in here.addresses if address.endswith("/p2p-circuit")]
 
 
@@ -86,7 +86,7 @@ async def test_a_node_that_cannot_be_dialled_is_reached_through_its_gate_also_af
             async with enter("scheduler", seeker_home, seeker_settings, holder=False) as seeker:
                 (found,) = (await seeker.index.everybody()).found
                 assert found.advert.addresses == worker.addresses
-                links = Links(seeker.network, Family.HEALTH, HEALTH, nursery)
+                links = Links(seeker.network, ProtocolId.HEALTH, HEALTH, nursery)
                 link = await links.get(found.advert.peer, found.advert.addresses)
                 assert await link.ask(Ping(), Pong) == Pong(role="worker", incarnation=1)
                 path = seeker.network.path(found.advert.peer)

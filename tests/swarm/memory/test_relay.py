@@ -13,7 +13,7 @@ from protocol.words import Reason
 from swarm.memory.network import NOTICE_S, MemoryNetwork, MemorySwarm
 from swarm.net.identity import Identity
 from swarm.net.network import Path, Stream
-from swarm.net.reservations import RelayDesk, RelayLimits
+from swarm.net.reservations import RelayLimits, RelayReservations
 
 ECHO = "/test/echo/1"
 
@@ -30,7 +30,7 @@ def field(
     gate = swarm.node(Identity.from_seed("gate"))
     home = swarm.node(Identity.from_seed("home"), behind="home")
     office = swarm.node(Identity.from_seed("office"), behind="office")
-    gate.serve_relay(RelayDesk(limits))
+    gate.serve_relay(RelayReservations(limits))
     home.handle(ECHO, echo)
     return gate, home, office
 
@@ -87,7 +87,7 @@ async def test_a_gate_that_comes_back_lends_nothing_until_it_is_asked(
         swarm.kill(gate.peer_id)
         assert home.reservations() == ()
         back = swarm.node(Identity.from_seed("gate"))
-        back.serve_relay(RelayDesk())
+        back.serve_relay(RelayReservations())
         circuit = place.address.replace(gate.addresses[0], back.addresses[0])
         with pytest.raises(Unreachable, match="no-reservation"):
             await office.open(home.peer_id, ECHO, [circuit])
@@ -113,7 +113,7 @@ async def test_a_full_gate_refuses_and_another_helps(autojump_clock: trio.testin
     async with MemorySwarm(random.Random(1)) as swarm:
         gate, home, office = field(swarm, RelayLimits(reservations=0))
         second = swarm.node(Identity.from_seed("second gate"))
-        second.serve_relay(RelayDesk())
+        second.serve_relay(RelayReservations())
         with pytest.raises(Refused) as caught:
             await home.reserve(gate.peer_id, gate.addresses)
         assert caught.value.reason is Reason.OVERLOADED

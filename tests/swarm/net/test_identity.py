@@ -120,7 +120,7 @@ def test_a_damaged_counter_does_not_start_again(tmp_path: Path, content: str) ->
 
 def test_a_second_process_on_the_same_folder_is_told_which_one_has_it(tmp_path: Path) -> None:
     script = (
-        "import sys; from pathlib import Path; from swarm.identity import lock_folder; from protocol.errors import *\n"
+        "import sys; from pathlib import Path; from swarm.net.identity import lock_folder; from protocol.errors import *\n"
         "try:\n"
         "    with lock_folder(Path(sys.argv[1])): print('got it')\n"
         "except ResourceError as error: print(error.what)\n"
@@ -137,7 +137,7 @@ def test_a_second_process_on_the_same_folder_is_told_which_one_has_it(tmp_path: 
 
 def test_a_folder_is_held_also_where_the_disk_is_full(tmp_path: Path) -> None:
     code = (
-        "import resource, sys; from pathlib import Path; from swarm.identity import lock_folder\n"
+        "import resource, sys; from pathlib import Path; from swarm.net.identity import lock_folder\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"  # no file takes a single byte more
         f"with lock_folder(Path({str(tmp_path)!r})): print('held')"
     )

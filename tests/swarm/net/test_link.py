@@ -14,17 +14,17 @@ import trio
 import trio.testing
 
 from protocol.errors import LocalProtocolError, RemoteProtocolError, Unreachable
-from protocol.messages.blobs import Absent, Fetch
+from protocol.messages.blobs import BlobAbsent, FetchPiece
 from protocol.messages.health import HEALTH, Ping, Pong
 from protocol.wire.base import MAX_FRAME, Message
-from protocol.wire.codec import Frame, Kind
-from protocol.words import Family
+from protocol.wire.codec import Frame, FrameKind
+from protocol.words import ProtocolId
 from swarm.memory.network import MemorySwarm
 from swarm.memory.streams import WINDOW
 from swarm.net.identity import Identity
 from swarm.net.link import MAX_ANSWERING, MAX_UNSENT, Link, Links, serve_links
 from swarm.net.network import Network
-from swarm.net.reservations import RelayDesk
+from swarm.net.reservations import RelayReservations
 
 PONG = Pong(role="worker", incarnation=1)
 
@@ -72,9 +72,9 @@ async def pair() -> AsyncIterator[Pair]:
     async with MemorySwarm(random.Random(1), latency_s=0.001) as swarm, trio.open_nursery() as nursery:
         here, there = swarm.node(Identity.from_seed(1)), swarm.node(Identity.from_seed(2))
         desk = Desk()
-        serve_links(there, Family.HEALTH, HEALTH, desk.answer)
+        serve_links(there, ProtocolId.HEALTH, HEALTH, desk.answer)
         yield Pair(
-            swarm, here, there, desk, Links(here, Family.HEALTH, HEALTH, nursery, desk.answer), nursery
+            swarm, here, there, desk, Links(here, ProtocolId.HEALTH, HEALTH, nursery, desk.answer), nursery
         )
         nursery.cancel_scope.cancel()
 
@@ -92,10 +92,10 @@ async def test_who_asks_and_takes_no_answers_is_not_asked_what_else_it_wants(
 
     async with MemorySwarm(random.Random(1), latency_s=0.001) as swarm:
         here, there = swarm.node(Identity.from_seed(1)), swarm.node(Identity.from_seed(2))
-        serve_links(there, Family.HEALTH, HEALTH, answer)
-        stream = await here.open(there.peer_id, Family.HEALTH, there.addresses)
-        question = HEALTH.encode(Frame(Kind.CALL, 1, Ping()))
-        answers = 1 + WINDOW // len(HEALTH.encode(Frame(Kind.ANSWER, 1, PONG)))
+        serve_links(there, ProtocolId.HEALTH, HEALTH, answer)
+        stream = await here.open(there.peer_id, ProtocolId.HEALTH, there.addresses)
+        question = HEALTH.encode(Frame(FrameKind.CALL, 1, Ping()))
+        answers = 1 + WINDOW // len(HEALTH.encode(Frame(FrameKind.ANSWER, 1, PONG)))
         await stream.send_all(question * (answers + MAX_ANSWERING))
         await trio.sleep(5)
         assert answers <= begun < answers + 2 * MAX_UNSENT
@@ -221,7 +221,7 @@ async def test_a_peer_that_breaks_the_rules_is_cut_off_and_others_are_not(
 ) -> None:
     async with pair() as two:
         good = await two.link()
-        stream = await two.here.open(two.there.peer_id, Family.HEALTH, two.there.addresses)
+        stream = await two.here.open(two.there.peer_id, ProtocolId.HEALTH, two.there.addresses)
         await stream.send_all(junk)
         await stream.send_eof()
         with trio.fail_after(30):
@@ -244,9 +244,9 @@ async def test_what_is_not_spoken_here_is_our_own_error_and_leaves_the_link_alon
     async with pair() as two:
         link = await two.link()
         with pytest.raises(LocalProtocolError, match="not spoken"):
-            await link.call(Fetch(sha256="a" * 64, offset=0, length=1))
+            await link.call(FetchPiece(sha256="a" * 64, offset=0, length=1))
         with pytest.raises(LocalProtocolError, match="not spoken"):
-            await link.tell(Absent(reason="busy"))  # type: ignore[arg-type]
+            await link.tell(BlobAbsent(reason="busy"))  # type: ignore[arg-type]
         assert await link.call(Ping()) == PONG
 
 
@@ -289,8 +289,8 @@ async def test_a_peer_that_is_not_admitted_is_told_nothing(autojump_clock: trio.
     async with MemorySwarm(random.Random(1)) as swarm, trio.open_nursery() as nursery:
         here, there = swarm.node(Identity.from_seed(1)), swarm.node(Identity.from_seed(2))
         desk = Desk()
-        serve_links(there, Family.HEALTH, HEALTH, desk.answer, admit=lambda peer: peer != here.peer_id)
-        links = Links(here, Family.HEALTH, HEALTH, nursery)
+        serve_links(there, ProtocolId.HEALTH, HEALTH, desk.answer, admit=lambda peer: peer != here.peer_id)
+        links = Links(here, ProtocolId.HEALTH, HEALTH, nursery)
         with pytest.raises(Unreachable):
             await links.call(there.peer_id, there.addresses, Ping())
         assert desk.heard == []
@@ -303,8 +303,8 @@ async def test_a_peer_that_begins_where_only_we_call_breaks_the_protocol(
     async with MemorySwarm(random.Random(1)) as swarm, trio.open_nursery() as nursery:
         here, there = swarm.node(Identity.from_seed(1)), swarm.node(Identity.from_seed(2))
         desk = Desk()
-        serve_links(there, Family.HEALTH, HEALTH, desk.answer)
-        link = await Links(here, Family.HEALTH, HEALTH, nursery).get(there.peer_id, there.addresses)
+        serve_links(there, ProtocolId.HEALTH, HEALTH, desk.answer)
+        link = await Links(here, ProtocolId.HEALTH, HEALTH, nursery).get(there.peer_id, there.addresses)
         await link.call(Ping())
         with pytest.raises(Unreachable):
             await desk.links[0].call(Ping())
@@ -319,8 +319,8 @@ async def test_links_above_the_number_to_keep_let_the_longest_unused_go(
         here = swarm.node(Identity.from_seed(0))
         others = [swarm.node(Identity.from_seed(number)) for number in range(1, 4)]
         for other in others:
-            serve_links(other, Family.HEALTH, HEALTH, Desk().answer)
-        links = Links(here, Family.HEALTH, HEALTH, nursery, keep=2)
+            serve_links(other, ProtocolId.HEALTH, HEALTH, Desk().answer)
+        links = Links(here, ProtocolId.HEALTH, HEALTH, nursery, keep=2)
         for other in (others[0], others[1], others[0], others[2]):
             await links.call(other.peer_id, other.addresses, Ping())
         assert [links.peek(other.peer_id) is not None for other in others] == [True, False, True]
@@ -340,9 +340,9 @@ async def test_junk_on_a_link_that_something_runs_beside_stays_with_the_link(
             finally:
                 ended.set()
 
-        serve_links(there, Family.HEALTH, HEALTH, desk.answer, opened=beside)
+        serve_links(there, ProtocolId.HEALTH, HEALTH, desk.answer, opened=beside)
         with structlog.testing.capture_logs() as logs:
-            stream = await here.open(there.peer_id, Family.HEALTH, there.addresses)
+            stream = await here.open(there.peer_id, ProtocolId.HEALTH, there.addresses)
             await stream.send_all(b"\xff\xff\xff\xff")
             with trio.fail_after(10):
                 await ended.wait()
@@ -356,7 +356,7 @@ async def test_a_link_through_a_gate_is_left_for_a_direct_one_after_what_is_bein
 ) -> None:
     async with pair() as two:
         gate = two.swarm.node(Identity.from_seed("gate"))
-        gate.serve_relay(RelayDesk())
+        gate.serve_relay(RelayReservations())
         two.swarm.translate(two.there.peer_id, "home")
         place = await two.there.reserve(gate.peer_id, gate.addresses)
         relayed = await two.links.get(two.there.peer_id, place.addresses)
@@ -387,7 +387,7 @@ async def test_a_link_through_a_gate_stays_where_the_direct_way_leads_nowhere(
 ) -> None:
     async with pair() as two:
         gate = two.swarm.node(Identity.from_seed("gate"))
-        gate.serve_relay(RelayDesk())
+        gate.serve_relay(RelayReservations())
         two.swarm.translate(two.there.peer_id, "home")
         place = await two.there.reserve(gate.peer_id, gate.addresses)
         relayed = await two.links.get(two.there.peer_id, place.addresses)

@@ -18,7 +18,7 @@ from swarm.memory.streams import MemoryStream
 from swarm.net.addresses import Contact
 from swarm.net.identity import Identity, distance, verify
 from swarm.net.network import Network, Stream
-from swarm.net.reservations import RelayDesk
+from swarm.net.reservations import RelayReservations
 from swarm.p2p.stream import NodeStream
 
 ECHO = "/test/echo/1"
@@ -307,9 +307,9 @@ async def test_a_node_does_not_dial_itself(start: Start) -> None:
 async def test_the_path_to_a_peer_is_direct_or_through_a_gate_or_none(start: Start) -> None:
     gate, node = await pair(start)
     caller = await start(3)
-    gate.serve_relay(RelayDesk())
+    gate.serve_relay(RelayReservations())
     with pytest.raises(LocalProtocolError):
-        gate.serve_relay(RelayDesk())
+        gate.serve_relay(RelayReservations())
     node.handle("/sark/echo/1", echo)
     assert node.path(gate.peer_id) is None
     assert node.reservations() == ()

@@ -19,12 +19,12 @@ from swarm.join.host import HostNetwork, open_host
 from swarm.net.addresses import parse_tcp
 from swarm.net.identity import Identity
 from swarm.net.network import Stream
-from swarm.p2p.connection_gater import MAX_PACED, Arrival, ArrivalLimits, Arrivals
+from swarm.p2p.connection_gater import MAX_PACED, ConnectionGater, ConnectionLimits, InboundConnection
 
 HOME, OTHER = "192.0.2.7", "198.51.100.7"
 
 
-def proved(arrivals: Arrivals, ip: str, now: float, count: int) -> list[Arrival]:
+def proved(arrivals: ConnectionGater, ip: str, now: float, count: int) -> list[InboundConnection]:
     """So many connections from there that prove who they are at once; those that were let in."""
     found = []
     for number in range(count):
@@ -35,7 +35,7 @@ def proved(arrivals: Arrivals, ip: str, now: float, count: int) -> list[Arrival]
 
 
 def test_a_network_has_its_share_however_many_addresses_it_has() -> None:
-    arrivals = Arrivals(ArrivalLimits(per_network=4))
+    arrivals = ConnectionGater(ConnectionLimits(per_network=4))
     held = [one for n in range(6) for one in proved(arrivals, f"192.0.2.{n}", 0.0, 1)]
     assert len(held) == 4
     assert arrivals.refused == {"network-share": 2}
@@ -48,13 +48,13 @@ def test_a_network_has_its_share_however_many_addresses_it_has() -> None:
     ("one", "other"), [("2001:db8:1::1", "2001:db8:1:ffff::9"), ("::ffff:192.0.2.1", "192.0.2.250")]
 )
 def test_addresses_of_one_network_share_whatever_they_wear(one: str, other: str) -> None:
-    arrivals = Arrivals(ArrivalLimits(per_network=1))
+    arrivals = ConnectionGater(ConnectionLimits(per_network=1))
     assert proved(arrivals, one, 0.0, 1)
     assert arrivals.arrive(other, 0.0) is None
 
 
 def test_there_are_never_more_connections_than_open_files_for_them() -> None:
-    arrivals = Arrivals(ArrivalLimits(all=3))
+    arrivals = ConnectionGater(ConnectionLimits(all=3))
     held = [arrivals.arrive(ip, 0.0) for ip in ("127.0.0.1", HOME, OTHER, "203.0.113.7")]
     assert [one is not None for one in held] == [True, True, True, False]
     assert arrivals.refused == {"files": 1}
@@ -70,7 +70,7 @@ def test_some_open_files_are_kept_from_others(files: int, connections: int) -> N
 
 def test_a_node_asks_for_more_open_files_and_takes_what_it_gets() -> None:
     ask = (
-        "import resource as r; from swarm.files import allow_open_files as allow;"
+        "import resource as r; from swarm.base.open_files import allow_open_files as allow;"
         "r.setrlimit(r.RLIMIT_NOFILE, (100, 300)); print(allow(200), allow(1000), allow(50),"
         " r.getrlimit(r.RLIMIT_NOFILE))"
     )
@@ -79,7 +79,7 @@ def test_a_node_asks_for_more_open_files_and_takes_what_it_gets() -> None:
 
 
 def test_a_flood_is_held_to_its_networks_pace_and_nobody_elses() -> None:
-    arrivals = Arrivals(ArrivalLimits(per_network=10_000, burst=10, per_s=2.0))
+    arrivals = ConnectionGater(ConnectionLimits(per_network=10_000, burst=10, per_s=2.0))
     assert len(proved(arrivals, HOME, 100.0, 1000)) == 10
     assert len(proved(arrivals, HOME, 103.0, 1000)) == 6
     assert len(proved(arrivals, OTHER, 103.0, 3)) == 3
@@ -88,10 +88,10 @@ def test_a_flood_is_held_to_its_networks_pace_and_nobody_elses() -> None:
 
 def test_connections_that_prove_nothing_take_no_more_than_their_part() -> None:
     """Those that came first make room: of the address that has its part, or of the network that has most."""
-    arrivals = Arrivals(ArrivalLimits(pending=5, pending_per_ip=3))
+    arrivals = ConnectionGater(ConnectionLimits(pending=5, pending_per_ip=3))
     cut: list[str] = []
 
-    def arrive(ip: str, name: str) -> Arrival:
+    def arrive(ip: str, name: str) -> InboundConnection:
         arrival = arrivals.arrive(ip, 0.0)
         assert arrival is not None
         arrival.cut = lambda: cut.append(name)
@@ -111,18 +111,18 @@ def test_connections_that_prove_nothing_take_no_more_than_their_part() -> None:
 
 
 def test_loopback_has_no_share_and_no_pace() -> None:
-    arrivals = Arrivals(ArrivalLimits(per_network=1, burst=1, per_s=1.0))
+    arrivals = ConnectionGater(ConnectionLimits(per_network=1, burst=1, per_s=1.0))
     assert len(proved(arrivals, "127.0.0.1", 0.0, 50)) == 50
     assert len(proved(arrivals, "::1", 0.0, 50)) == 50
 
 
 def test_an_address_that_is_none_has_the_share_of_one_network() -> None:
-    arrivals = Arrivals(ArrivalLimits(per_network=2))
+    arrivals = ConnectionGater(ConnectionLimits(per_network=2))
     assert len(proved(arrivals, "", 0.0, 5)) == 2
 
 
 def test_the_last_places_are_for_those_who_are_known() -> None:
-    arrivals = Arrivals(ArrivalLimits(strangers=3), knows=lambda peer: peer == "friend")
+    arrivals = ConnectionGater(ConnectionLimits(strangers=3), knows=lambda peer: peer == "friend")
     for peer, kept in (("stranger", False), ("friend", True)):
         arrival = arrivals.arrive(HOME, 0.0)
         assert arrival is not None
@@ -131,7 +131,7 @@ def test_the_last_places_are_for_those_who_are_known() -> None:
 
 
 def test_what_is_remembered_of_networks_is_bounded() -> None:
-    arrivals = Arrivals()
+    arrivals = ConnectionGater()
     for number in range(MAX_PACED + 10):
         arrival = arrivals.arrive(f"10.{number >> 8}.{number & 255}.1", 0.0)
         assert arrival is not None
@@ -145,8 +145,10 @@ def test_what_is_remembered_of_networks_is_bounded() -> None:
     )
 )
 def test_whatever_comes_and_goes_nothing_is_left_behind(steps: list[tuple[str, str, int]]) -> None:
-    arrivals = Arrivals(ArrivalLimits(pending=6, pending_per_ip=4, per_network=5, burst=8, per_s=1.0))
-    here: list[Arrival] = []
+    arrivals = ConnectionGater(
+        ConnectionLimits(pending=6, pending_per_ip=4, per_network=5, burst=8, per_s=1.0)
+    )
+    here: list[InboundConnection] = []
     for now, (ip, step, which) in enumerate(steps):
         if step == "a" and (arrival := arrivals.arrive(ip, float(now))) is not None:
             here.append(arrival)
@@ -184,7 +186,7 @@ async def reaches(victim: HostNetwork, guest: HostNetwork) -> bool:
 
 async def test_a_node_that_is_full_of_strangers_still_takes_those_it_knows() -> None:
     friend = Identity.from_seed("friend")
-    arrivals = Arrivals(ArrivalLimits(strangers=2), knows=lambda peer: peer == friend.peer_id)
+    arrivals = ConnectionGater(ConnectionLimits(strangers=2), knows=lambda peer: peer == friend.peer_id)
 
     async def echo(stream: Stream) -> None:
         while data := await stream.receive_some():
@@ -209,7 +211,7 @@ async def test_a_node_that_is_full_of_strangers_still_takes_those_it_knows() -> 
 
 
 async def test_half_open_connections_are_cut_at_their_limit_and_give_their_places_back() -> None:
-    arrivals = Arrivals(ArrivalLimits(pending_per_ip=4))
+    arrivals = ConnectionGater(ConnectionLimits(pending_per_ip=4))
     async with open_host(
         Identity.fresh(), listen=["/ip4/127.0.0.1/tcp/0"], server=True, arrivals=arrivals
     ) as victim:

@@ -15,7 +15,7 @@ from swarm.join.host import HostNetwork, open_host
 from swarm.net.addresses import Contact
 from swarm.net.identity import Identity
 from swarm.p2p.hardening import harden
-from swarm.reach.autonat import DialBackDesk
+from swarm.reach.autonat import AutoNatServer
 from swarm.reach.keeper import ReachKeeper
 from swarm.reach.reachability import Reach
 
@@ -46,7 +46,7 @@ async def test_a_node_that_listens_on_ipv6_alone_is_dialled_back_and_found_by_it
             ]
             for index in indexes:
                 await nursery.start(index.run)
-            DialBackDesk(
+            AutoNatServer(
                 gate.remote_address,
                 lambda peer, address: gate.knock(peer, address),
                 serving=lambda: True,

@@ -22,7 +22,7 @@ from swarm.p2p.peerstore import (
     MAX_PEERS,
     MAX_PROTOCOL_CHARS,
     MAX_PROTOCOLS,
-    PeerBook,
+    BoundedPeerStore,
 )
 from tests.swarm.attacker import ATTACKER, LOOPBACK, MSS, attack, line
 
@@ -39,7 +39,7 @@ def stranger(number: int) -> ID:
 
 def test_no_number_of_strangers_drives_this_node_or_those_it_is_connected_with_out() -> None:
     friend = stranger(0)
-    book = PeerBook(MY_ID, KEYS, connected=lambda peer: peer == friend)
+    book = BoundedPeerStore(MY_ID, KEYS, connected=lambda peer: peer == friend)
     book.add_protocols(friend, ["/sark/kad/1"])
     for number in range(1, MAX_PEERS + 100):
         book.add_addrs(stranger(number), [SOMEWHERE], 7200)
@@ -53,7 +53,7 @@ def test_no_number_of_strangers_drives_this_node_or_those_it_is_connected_with_o
 
 
 def test_of_one_peer_a_few_addresses_and_names_are_kept() -> None:
-    book, peer = PeerBook(MY_ID, KEYS), stranger(1)
+    book, peer = BoundedPeerStore(MY_ID, KEYS), stranger(1)
     for number in range(100):
         book.add_addr(peer, Multiaddr(f"/ip4/192.0.2.{number}/tcp/1"), 7200)
     assert len(book.addrs(peer)) == MAX_ADDRESSES
@@ -73,7 +73,7 @@ def test_of_one_peer_a_few_addresses_and_names_are_kept() -> None:
 
 def test_addresses_that_are_too_old_are_nothing_and_no_error() -> None:
     """libp2p raises; a peer that had a circuit alone was then out of reach for ever."""
-    book, peer = PeerBook(MY_ID, KEYS), stranger(1)
+    book, peer = BoundedPeerStore(MY_ID, KEYS), stranger(1)
     book.add_addrs(peer, [SOMEWHERE], 7200)
     book.peer_data_map[peer].last_identified -= 7201  # type: ignore[attr-defined]
     assert book.addrs(peer) == []

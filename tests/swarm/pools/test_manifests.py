@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from protocol.errors import LocalProtocolError, NotPermitted, RemoteProtocolError
-from protocol.messages.pool import MAX_MEMBERS, MAX_REVOKED, Manifest, Member, PoolManifest
+from protocol.messages.pool import MAX_MEMBERS, MAX_REVOKED, ManifestMessage, PoolManifest, PoolMember
 from protocol.words import Role
 from swarm.net.identity import Identity
 from swarm.pools.manifests import (
@@ -27,8 +27,8 @@ def peer(number: int) -> str:
     return Identity.from_seed(number).peer_id
 
 
-def member(number: int, role: Role = Role.WORKER) -> Member:
-    return Member(peer=peer(number), role=role, name=f"m-{number}")
+def member(number: int, role: Role = Role.WORKER) -> PoolMember:
+    return PoolMember(peer=peer(number), role=role, name=f"m-{number}")
 
 
 def test_a_signed_manifest_is_read_back() -> None:
@@ -52,7 +52,7 @@ def test_the_number_rises_with_each_change_and_with_nothing_else() -> None:
     one = with_member(EMPTY, member(1))
     assert one.number == 2
     assert with_member(one, member(1)) is one
-    renamed = with_member(one, Member(peer=peer(1), role=Role.WORKER, name="new"))
+    renamed = with_member(one, PoolMember(peer=peer(1), role=Role.WORKER, name="new"))
     assert (renamed.number, len(renamed.members)) == (3, 1)
     both = with_member(renamed, member(1, Role.SUBMIT))
     assert len(both.members) == 2
@@ -106,11 +106,11 @@ def test_from_the_fullest_pool_every_member_and_its_ticket_can_be_taken_back() -
     manifest = EMPTY
     for number in range(MAX_MEMBERS):
         name = f"a-device-of-some-length-{number:04}"
-        manifest = with_member(manifest, Member(peer=peer(number), role=Role.WORKER, name=name, slots=9))
+        manifest = with_member(manifest, PoolMember(peer=peer(number), role=Role.WORKER, name=name, slots=9))
     for number in range(MAX_MEMBERS):
         manifest = without(manifest, (peer(number),), (number.to_bytes(8, "big"),))
         signed = sign_manifest(POOL, manifest)
-        assert isinstance(signed, Manifest)
+        assert isinstance(signed, ManifestMessage)
     assert verified(signed.body, signed.signature) == manifest
     assert (len(manifest.revoked), manifest.members) == (MAX_REVOKED, ())
 
@@ -125,7 +125,7 @@ def test_catching_up_drops_nothing_that_was_taken_back_without_saying_so() -> No
 def test_catching_up_leaves_members_off_the_list_sooner_than_a_revocation() -> None:
     full = EMPTY
     for number in range(180):
-        line = Member(peer=peer(number), role=Role.WORKER, name=f"{number:060}", team="t" * 64)
+        line = PoolMember(peer=peer(number), role=Role.WORKER, name=f"{number:060}", team="t" * 64)
         full = with_member(full, line)
     newer = full.model_copy(update={"number": 900})
     after = caught_up(without(EMPTY, [peer(-n) for n in range(1, 200)]), newer)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from protocol.errors import NotPermitted, ResourceError
-from protocol.messages.pool import Member
+from protocol.messages.pool import PoolMember
 from protocol.words import Right, Role
 from swarm.base.home import Home
 from swarm.base.settings import SettingsError
@@ -54,8 +54,8 @@ def ticket(pool: OwnPool, role: Role, *, to: str | None = None, lasts_s: float =
     return Ticket(pool=pool.id, name=pool.name, role=role, token=token, to=to)
 
 
-def member(number: int) -> Member:
-    return Member(peer=Identity.from_seed(number).peer_id, role=Role.WORKER, name=f"m-{number}")
+def member(number: int) -> PoolMember:
+    return PoolMember(peer=Identity.from_seed(number).peer_id, role=Role.WORKER, name=f"m-{number}")
 
 
 # -- made here ------------------------------------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ def test_what_is_over_is_not_presented_and_a_handed_token_is_forgotten(home: Hom
 
 
 def test_the_hosts_name_is_one_that_a_member_can_have() -> None:
-    assert Member(peer=ANN.peer_id, role=Role.SUBMIT, name=host_name()).name == host_name()
+    assert PoolMember(peer=ANN.peer_id, role=Role.SUBMIT, name=host_name()).name == host_name()
 
 
 def test_one_damaged_file_takes_no_other_credential_away(home: Home, pool: OwnPool) -> None:

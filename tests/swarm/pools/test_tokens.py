@@ -23,7 +23,17 @@ from protocol.errors import NotPermitted
 from protocol.wire.base import MAX_TOKEN
 from protocol.words import Right, Role
 from swarm.net.identity import Identity
-from swarm.pools.tokens import LEEWAY_S, MAX_CHAIN, Block, Grant, bearer, delegate, issue, prove, prove_bearer
+from swarm.pools.tokens import (
+    LEEWAY_S,
+    MAX_CHAIN,
+    Grant,
+    TokenBlock,
+    bearer,
+    delegate,
+    issue,
+    prove,
+    prove_bearer,
+)
 
 NOW = 1_800_000_000.0
 POOL = Identity.from_seed("pool")
@@ -119,7 +129,7 @@ def test_a_chain_of_delegations_never_allows_more_than_any_of_its_parts(
 @settings(max_examples=40, deadline=None)
 @given(grants, grants)
 def test_a_block_written_by_hand_to_allow_more_allows_no_more(first: Grant, wish: Grant) -> None:
-    source = Block.of(ANN.peer_id, BEN.peer_id, None, wish, NOW).render(first=False)
+    source = TokenBlock.of(ANN.peer_id, BEN.peer_id, None, wish, NOW).render(first=False)
     token = with_block(plain(first), source, ANN)
     try:
         proof = prove(token, POOL.peer_id, BEN.peer_id, now=NOW)
@@ -135,7 +145,9 @@ def test_a_block_written_by_hand_to_allow_more_allows_no_more(first: Grant, wish
 def test_nobody_gets_into_a_team_by_passing_its_permission_on_to_itself() -> None:
     with pytest.raises(NotPermitted, match="for no team, not for vision"):
         delegate(plain(), POOL.peer_id, ANN, BEN.peer_id, Grant(BOTH, team="vision"), now=NOW)
-    source = Block.of(ANN.peer_id, BEN.peer_id, None, Grant(BOTH, team="vision"), NOW).render(first=False)
+    source = TokenBlock.of(ANN.peer_id, BEN.peer_id, None, Grant(BOTH, team="vision"), NOW).render(
+        first=False
+    )
     with pytest.raises(NotPermitted, match="for no team, not for vision"):
         prove(with_block(plain(), source, ANN), POOL.peer_id, BEN.peer_id, now=NOW)
 
@@ -163,7 +175,7 @@ def test_a_token_under_another_key_is_refused() -> None:
 
 @pytest.mark.parametrize("signer", [None, STRANGER, POOL, BEN])
 def test_a_block_that_the_holder_did_not_sign_is_refused(signer: Identity | None) -> None:
-    source = Block.of(ANN.peer_id, BEN.peer_id, None, Grant(BOTH), NOW).render(first=False)
+    source = TokenBlock.of(ANN.peer_id, BEN.peer_id, None, Grant(BOTH), NOW).render(first=False)
     with pytest.raises(NotPermitted, match="not signed by the one who held it"):
         prove(with_block(plain(), source, signer), POOL.peer_id, BEN.peer_id, now=NOW)
 
@@ -199,7 +211,7 @@ def test_what_is_not_understood_in_a_block_refuses_the_token(source: str, signer
 def test_a_block_with_other_content_than_ours_refuses_the_token_though_the_pool_signed_it(
     old: str, new: str
 ) -> None:
-    source = Block.of(POOL.peer_id, ANN.peer_id, None, Grant(BOTH), NOW).render(first=True)
+    source = TokenBlock.of(POOL.peer_id, ANN.peer_id, None, Grant(BOTH), NOW).render(first=True)
     assert old in source
     token = bytes(BiscuitBuilder(source.replace(old, new)).build(private(POOL)).to_bytes())
     with pytest.raises(NotPermitted):
@@ -308,7 +320,7 @@ def test_a_tickets_token_lets_in_and_does_nothing_else() -> None:
         prove_bearer(plain(), POOL.peer_id, now=NOW)
     with pytest.raises(NotPermitted, match="ended at"):
         prove_bearer(token, POOL.peer_id, now=NOW + 600 + LEEWAY_S + 1)
-    source = Block.of(ANN.peer_id, BEN.peer_id, None, Grant(BOTH), NOW).render(first=False)
+    source = TokenBlock.of(ANN.peer_id, BEN.peer_id, None, Grant(BOTH), NOW).render(first=False)
     with pytest.raises(NotPermitted, match="not from a join ticket"):
         prove_bearer(with_block(token, source, ANN), POOL.peer_id, now=NOW)
 

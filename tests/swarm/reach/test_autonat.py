@@ -14,17 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import Refused, RemoteProtocolError, Unreachable
-from protocol.messages.reach import REACH, DialBack, DialledBack
-from protocol.wire.codec import Frame, Kind
-from protocol.words import Family, Reason
+from protocol.messages.reach import REACH, DialBack, DialBackReply
+from protocol.wire.codec import Frame, FrameKind
+from protocol.words import ProtocolId, Reason
 from swarm.join.host import open_host
 from swarm.memory.network import MemorySwarm
 from swarm.net.addresses import Address, Contact, PeerId
 from swarm.net.identity import Identity
-from swarm.net.limits import Allowance
+from swarm.net.limits import RateLimit
 from swarm.net.link import Link
 from swarm.net.network import Network
-from swarm.reach.autonat import KNOCKS, PER_NETWORK, PER_PEER, DialBackDesk, ask
+from swarm.reach.autonat import KNOCKS, PER_NETWORK, PER_PEER, AutoNatServer, ask
 
 GATE, NODE, OTHER = (Identity.from_seed(name) for name in ("gate", "node", "other"))
 WALL = 1_790_000_000.0
@@ -51,7 +51,7 @@ async def desk(
     met: list[Contact] = []
     async with MemorySwarm(random.Random(1), latency_s=0.01) as swarm:
         gate = swarm.node(GATE)
-        DialBackDesk(
+        AutoNatServer(
             lambda peer: seen_at, knock, serving=lambda: serving, wall=lambda: WALL, meet=met.append
         ).serve(gate)
         yield swarm, Contact(gate.peer_id, gate.addresses), met
@@ -186,7 +186,7 @@ async def test_more_ports_or_gates_than_allowed_and_answers_instead_of_calls_bre
 ) -> None:
     knock = Dialled()
     wrong = [
-        DialledBack(observed="/ip4/8.8.4.4/tcp/1", wall_ms=0),
+        DialBackReply(observed="/ip4/8.8.4.4/tcp/1", wall_ms=0),
         DialBack.model_construct(type="dial-back", ports=(1, 2, 3, 4, 5), gates=()),
         DialBack.model_construct(type="dial-back", ports=(0,), gates=()),
         DialBack.model_construct(type="dial-back", ports=(70_000,), gates=()),
@@ -194,8 +194,8 @@ async def test_more_ports_or_gates_than_allowed_and_answers_instead_of_calls_bre
     async with desk(knock) as (swarm, gate, _):
         node = swarm.node(NODE)
         for message in wrong:
-            stream = await node.open(gate.peer, Family.REACH, gate.addresses)
-            await stream.send_all(REACH.encode(Frame(Kind.CALL, 1, message)))
+            stream = await node.open(gate.peer, ProtocolId.REACH, gate.addresses)
+            await stream.send_all(REACH.encode(Frame(FrameKind.CALL, 1, message)))
             with pytest.raises(trio.BrokenResourceError):
                 await stream.receive_some()
         assert knock.tried == []
@@ -212,10 +212,10 @@ async def test_a_gate_cannot_make_us_believe_in_ports_that_we_did_not_ask_for(
             link = Link(stream, REACH, answer)  # type: ignore[arg-type]
             await link.run()
 
-        async def answer(link: Link, message: object) -> DialledBack:
-            return DialledBack(observed="/ip4/8.8.4.4/tcp/1", reached=(22, 4001), wall_ms=0)
+        async def answer(link: Link, message: object) -> DialBackReply:
+            return DialBackReply(observed="/ip4/8.8.4.4/tcp/1", reached=(22, 4001), wall_ms=0)
 
-        gate.handle(Family.REACH, lie)
+        gate.handle(ProtocolId.REACH, lie)
         reply = await ask(swarm.node(NODE), Contact(gate.peer_id, gate.addresses), [4001], wall=clock)
     assert reply.reached == (4001,)
 
@@ -233,8 +233,8 @@ async def test_a_gate_that_talks_nonsense_or_says_nothing_is_an_error_within_the
             await stream.send_all(b"\xff" * 100)  # type: ignore[attr-defined]
             await trio.sleep_forever()
 
-        silent.handle(Family.REACH, hang)
-        mad.handle(Family.REACH, shout)
+        silent.handle(ProtocolId.REACH, hang)
+        mad.handle(ProtocolId.REACH, shout)
         node = swarm.node(NODE)
         for gate in (silent, mad):
             with trio.fail_after(7), pytest.raises((Unreachable, RemoteProtocolError)):
@@ -245,7 +245,7 @@ async def test_a_gate_that_talks_nonsense_or_says_nothing_is_an_error_within_the
 def test_in_any_stretch_of_time_nobody_gets_more_than_the_burst_and_the_rate(
     gaps: list[float], burst: int, every: float
 ) -> None:
-    allowance, now, taken = Allowance(burst, every), 100.0, list[float]()
+    allowance, now, taken = RateLimit(burst, every), 100.0, list[float]()
     for gap in gaps:
         now += gap
         wait = allowance.wait(now, "a")
@@ -259,7 +259,7 @@ def test_in_any_stretch_of_time_nobody_gets_more_than_the_burst_and_the_rate(
 
 
 def test_the_memory_of_who_asked_is_bounded() -> None:
-    allowance = Allowance(1, 10.0, most=3)
+    allowance = RateLimit(1, 10.0, most=3)
     assert [allowance.wait(0.0, who) for who in "abcd"] == [0.0] * 4
     assert allowance.wait(0.0, "d") == 10.0
     assert allowance.wait(0.0, "a") == 0.0  # forgotten
@@ -271,7 +271,7 @@ def test_the_memory_of_who_asked_is_bounded() -> None:
 @asynccontextmanager
 async def real_gate() -> AsyncIterator[Contact]:
     async with open_host(GATE, listen=["/ip4/127.0.0.1/tcp/0"], server=True) as network:
-        DialBackDesk(
+        AutoNatServer(
             network.remote_address,
             lambda peer, address: network.knock(peer, address),
             serving=lambda: True,

@@ -14,18 +14,18 @@ import trio
 import trio.testing
 
 from protocol.messages import index as say
-from protocol.messages.reach import REACH, DialBack, DialledBack
+from protocol.messages.reach import REACH, DialBack, DialBackReply
 from protocol.signed.advert import SignedAdvert, advert_body, advert_message
 from protocol.values.advert import Advert
 from protocol.wire.base import Message
-from protocol.words import Family, Reason
+from protocol.words import ProtocolId, Reason
 from swarm.index.index import Index
 from swarm.memory.network import MemoryNetwork, MemorySwarm
 from swarm.net.addresses import Contact
 from swarm.net.identity import Identity, routing_key
 from swarm.net.link import Link, Links, serve_links
-from swarm.net.reservations import RelayDesk, RelayLimits
-from swarm.reach.autonat import DialBackDesk
+from swarm.net.reservations import RelayLimits, RelayReservations
+from swarm.reach.autonat import AutoNatServer
 from swarm.reach.keeper import ALONE_S, ReachKeeper
 from swarm.reach.reachability import Reach
 
@@ -51,10 +51,10 @@ class Field:
         network = self.swarm.node(Identity.from_seed(name))
         if name in self.gates:
             network._addresses = self.gates[name].addresses
-        network.serve_relay(RelayDesk(limits))
+        network.serve_relay(RelayReservations(limits))
         index = self.indices[name] = Index(network, rng=random.Random(name))
         await self.nursery.start(index.run)
-        DialBackDesk(
+        AutoNatServer(
             network.remote_address,
             lambda peer, address: network.knock(peer, address),
             serving=lambda: True,
@@ -402,13 +402,13 @@ VICTIM = "/ip4/8.8.8.8/tcp/51034"
 async def lying_gate(play: Field, name: str) -> MemoryNetwork:
     """It says of everybody that it got through, at somebody else's address. It lends places as others do."""
     network = play.swarm.node(Identity.from_seed(name))
-    network.serve_relay(RelayDesk())
+    network.serve_relay(RelayReservations())
 
     async def lie(link: Link, message: Message) -> Message:
         assert isinstance(message, DialBack)
-        return DialledBack(observed=VICTIM, reached=message.ports, wall_ms=0)
+        return DialBackReply(observed=VICTIM, reached=message.ports, wall_ms=0)
 
-    serve_links(network, Family.REACH, REACH, lie)
+    serve_links(network, ProtocolId.REACH, REACH, lie)
     play.gates[name] = Contact(network.peer_id, network.addresses)
     return network
 
@@ -446,9 +446,9 @@ async def test_what_gates_say_of_the_place_a_machine_has_left_meanwhile_counts_f
             assert isinstance(message, DialBack)
             asked.set()
             await trio.sleep(5.5)
-            return DialledBack(observed=VICTIM, reached=message.ports, wall_ms=0)
+            return DialBackReply(observed=VICTIM, reached=message.ports, wall_ms=0)
 
-        serve_links(network, Family.REACH, REACH, slowly)
+        serve_links(network, ProtocolId.REACH, REACH, slowly)
         play.gates["slow"] = Contact(network.peer_id, network.addresses)
         node, keeper = await play.node("node", "slow")
         keeper._ips = lambda: ("192.168.7.7",) if asked.is_set() else ("192.168.1.7",)
@@ -490,13 +490,13 @@ async def test_a_node_behind_a_nat_keeps_nothing_for_anybody_whoever_asks_it_to(
         signed = SignedAdvert(body=body, signature=other.sign(advert_message(body)))
         links = Links(other, say.FAMILY, say.INDEX, play.nursery)
         for question in (
-            say.Store(advert=signed, items=(say.StoreItem(attribute="node"),)),
-            say.Page(attribute="node"),
-            say.Hand(attribute="node", depth=0, adverts=(say.Listed(advert=signed, age_s=0.0),)),
-            say.Mark(attribute="node", depth=0, prefix=0),
+            say.StoreAdverts(advert=signed, items=(say.StoreItem(attribute="node"),)),
+            say.QueryShard(attribute="node"),
+            say.HandOver(attribute="node", depth=0, adverts=(say.ListedAdvert(advert=signed, age_s=0.0),)),
+            say.MarkSplit(attribute="node", depth=0, prefix=0),
         ):
             answer = await links.call(node.peer_id, keeper.addresses, question)
-            assert isinstance(answer, say.Refused)
+            assert isinstance(answer, say.RefusedMessage)
             assert answer.reason is Reason.NOT_A_HOLDER
         assert play.indices["node"].holder.nodes == 0
         for name in ("gate", "other"):

@@ -17,10 +17,10 @@ from swarm.reach.reachability import (
     MAX_TOLD,
     REACHABILITY,
     WORD_S,
-    Heard,
+    Observation,
     Reach,
-    Standing,
-    Verdict,
+    Reachable,
+    ReachState,
     called,
     heard,
     moved,
@@ -37,30 +37,30 @@ ROUTER = "/ip4/8.8.4.4/tcp/51034"
 CIRCUITS = tuple(f"/ip4/1.1.1.{n}/tcp/4101/p2p/{GATE}/p2p-circuit" for n in range(1, 7))
 
 
-def far(*reached: int, gate: str = GATE) -> Verdict:
+def far(*reached: int, gate: str = GATE) -> Reachable:
     """A gate on the internet."""
     return verdict_of(gate, ROUTER, reached, OWN)
 
 
-def near(*reached: int) -> Verdict:
+def near(*reached: int) -> Reachable:
     """A gate on the same LAN."""
     return verdict_of(OTHER, f"/ip4/{LAN}/tcp/51034", reached, OWN)
 
 
-Step = Verdict | str | float
+Step = Reachable | str | float
 VERDICTS = st.sampled_from([far(), far(4001), near(), near(4001)])
 STEPS = st.lists(st.one_of(VERDICTS, st.sampled_from(["moved", "called"]), st.floats(0.1, 5000)), max_size=40)
 
 
-def walk(steps: Sequence[Step]) -> Iterator[tuple[float, Step, Standing]]:
+def walk(steps: Sequence[Step]) -> Iterator[tuple[float, Step, ReachState]]:
     """All standings on the way."""
-    now, standing = 1000.0, Standing()
+    now, standing = 1000.0, ReachState()
     for step in steps:
         if isinstance(step, float):
             now += step
         elif step == "moved":
             standing = moved(standing, now)
-        elif isinstance(step, Verdict):
+        elif isinstance(step, Reachable):
             standing = heard(standing, step, now)
         else:
             standing = called(standing, now)
@@ -68,17 +68,17 @@ def walk(steps: Sequence[Step]) -> Iterator[tuple[float, Step, Standing]]:
 
 
 def test_the_table_says_what_follows_for_every_state_and_event() -> None:
-    assert all(set(REACHABILITY[state]) == set(Heard) for state in Reach)
+    assert all(set(REACHABILITY[state]) == set(Observation) for state in Reach)
 
 
 @given(steps=STEPS)
 def test_a_node_is_behind_only_after_two_tries_in_vain_without_one_that_worked_between(
     steps: list[Step],
 ) -> None:
-    before = Standing()
+    before = ReachState()
     for _, step, standing in walk(steps):
         if standing.reach is Reach.BEHIND and before.reach is not Reach.BEHIND:
-            assert isinstance(step, Verdict)
+            assert isinstance(step, Reachable)
             assert not step.reached
             assert before.misses >= 1
             assert not standing.holder
@@ -89,9 +89,9 @@ def test_a_node_is_behind_only_after_two_tries_in_vain_without_one_that_worked_b
 def test_one_dial_back_that_worked_makes_it_direct_at_once_unless_it_came_from_the_lan_and_others_did_not(
     steps: list[Step],
 ) -> None:
-    before = Standing()
+    before = ReachState()
     for now, step, standing in walk(steps):
-        if isinstance(step, Verdict) and step.reached:
+        if isinstance(step, Reachable) and step.reached:
             outranked = step.near and before.far_at is not None and now - before.far_at < FAR_COUNTS_S
             assert standing == before if outranked else standing.reach is Reach.DIRECT
         before = standing
@@ -117,13 +117,13 @@ def test_the_next_question_is_never_more_than_ten_minutes_away(steps: list[Step]
 
 
 def test_a_second_gate_that_did_not_get_through_either_settles_it_at_once() -> None:
-    standing = heard(Standing(), far(), 5.0)
+    standing = heard(ReachState(), far(), 5.0)
     assert (standing.reach, standing.ask_at) == (Reach.UNKNOWN, 5.0 + ASK_AGAIN_S)
     assert heard(standing, far(gate=OTHER), 5.0).reach is Reach.BEHIND
 
 
 def test_a_gate_of_the_lan_counts_until_one_from_outside_is_heard() -> None:
-    inside = heard(Standing(), near(4001), 1.0)
+    inside = heard(ReachState(), near(4001), 1.0)
     assert (inside.reach, inside.far_at) == (Reach.DIRECT, None)
     outside = heard(heard(inside, far(), 2.0), far(), 5.0)
     assert outside.reach is Reach.BEHIND
@@ -131,13 +131,13 @@ def test_a_gate_of_the_lan_counts_until_one_from_outside_is_heard() -> None:
 
 
 def test_an_address_that_was_reached_is_told_before_the_others_and_one_that_was_not_is_left_out() -> None:
-    standing = heard(Standing(), far(4001), 1.0)
+    standing = heard(ReachState(), far(4001), 1.0)
     own = [HOME, "/ip6/2606:4700::1111/tcp/4001"]
     assert told(standing, own, ()) == ("/ip4/8.8.4.4/tcp/4001", HOME)
 
 
 def test_what_the_user_says_is_always_told() -> None:
-    standing = heard(heard(Standing(), far(), 1.0), far(), 2.0)
+    standing = heard(heard(ReachState(), far(), 1.0), far(), 2.0)
     assert told(standing, [HOME], CIRCUITS[:1], ["/dns4/example.org/tcp/443"]) == (
         "/dns4/example.org/tcp/443",
         HOME,
@@ -147,23 +147,23 @@ def test_what_the_user_says_is_always_told() -> None:
 
 def test_on_loopback_or_a_lan_everything_is_told_as_if_there_was_no_gate() -> None:
     own = ["/ip4/8.8.4.5/tcp/4001", HOME]
-    by_loopback = heard(Standing(), verdict_of(GATE, "/ip4/127.0.0.1/tcp/51034", [4001], OWN), 1.0)
+    by_loopback = heard(ReachState(), verdict_of(GATE, "/ip4/127.0.0.1/tcp/51034", [4001], OWN), 1.0)
     assert by_loopback.reach is Reach.DIRECT
-    assert told(by_loopback, own, ()) == told(Standing(), own, ()) == tuple(own)
+    assert told(by_loopback, own, ()) == told(ReachState(), own, ()) == tuple(own)
     assert told(by_loopback, ["/ip4/127.0.0.1/tcp/4001"], ()) == ("/ip4/127.0.0.1/tcp/4001",)
 
 
 def test_a_call_from_somebody_has_a_node_behind_a_router_ask_again_but_not_all_the_time() -> None:
-    behind = heard(heard(Standing(), far(), 1.0), far(), 4.0)
+    behind = heard(heard(ReachState(), far(), 1.0), far(), 4.0)
     assert called(behind, 10.0).ask_at == 4.0 + CALLED_S
     assert called(behind, 200.0).ask_at == 200.0
-    direct = heard(Standing(), far(4001), 1.0)
+    direct = heard(ReachState(), far(4001), 1.0)
     assert called(direct, 200.0) == direct
 
 
 def test_another_network_makes_a_direct_node_unknown_and_one_behind_stays_so_until_it_is_reached() -> None:
-    assert moved(heard(Standing(), far(4001), 1.0), 9.0) == Standing(ask_at=9.0, asked_at=1.0)
-    behind = heard(heard(Standing(), far(), 1.0), far(), 4.0)
+    assert moved(heard(ReachState(), far(4001), 1.0), 9.0) == ReachState(ask_at=9.0, asked_at=1.0)
+    behind = heard(heard(ReachState(), far(), 1.0), far(), 4.0)
     after = moved(behind, 9.0)
     assert (after.reach, after.ask_at) == (Reach.BEHIND, 9.0)
     assert heard(after, far(4001), 10.0).reach is Reach.DIRECT
@@ -190,7 +190,7 @@ def test_private_is_what_leads_nowhere_beyond_the_lan(address: str, private: boo
     "observed", ["/dns4/victim.example/tcp/1", "/ip4/0.0.0.0/tcp/1", "/ip4/224.0.0.1/tcp/1", "nonsense"]
 )
 def test_a_gate_that_lies_about_where_it_sees_us_cannot_send_others_anywhere(observed: str) -> None:
-    standing = heard(Standing(), verdict_of(GATE, observed, [4001], OWN), 1.0)
+    standing = heard(ReachState(), verdict_of(GATE, observed, [4001], OWN), 1.0)
     assert standing.reached == ()
     assert told(standing, [HOME], ()) == (HOME,)
 
@@ -201,13 +201,13 @@ THIRD = Identity.from_seed("third").peer_id
 SOMEBODY = "/ip4/9.9.9.9/tcp/51034"
 
 
-def lie(*reached: int, gate: str = OTHER) -> Verdict:
+def lie(*reached: int, gate: str = OTHER) -> Reachable:
     return verdict_of(gate, SOMEBODY, reached, OWN)
 
 
-def after(*verdicts: Verdict, rounds: int = 2) -> Standing:
+def after(*verdicts: Reachable, rounds: int = 2) -> ReachState:
     """What holds when the same was heard a few times."""
-    standing = Standing()
+    standing = ReachState()
     for number in range(rounds):
         for verdict in verdicts:
             standing = heard(standing, verdict, 1.0 + number)
@@ -216,7 +216,7 @@ def after(*verdicts: Verdict, rounds: int = 2) -> Standing:
 
 @pytest.mark.parametrize("verdicts", [(far(4001), lie(4001)), (lie(4001), far(4001))])
 def test_of_two_gates_that_see_different_addresses_neither_is_believed_and_places_are_taken(
-    verdicts: tuple[Verdict, Verdict],
+    verdicts: tuple[Reachable, Reachable],
 ) -> None:
     standing = after(*verdicts)
     assert standing.reach is Reach.BEHIND
@@ -225,7 +225,7 @@ def test_of_two_gates_that_see_different_addresses_neither_is_believed_and_place
 
 @pytest.mark.parametrize("verdicts", [(far(), lie(4001)), (lie(4001), far())])
 def test_a_gate_that_claims_to_have_got_through_cannot_talk_a_node_out_of_its_places(
-    verdicts: tuple[Verdict, Verdict],
+    verdicts: tuple[Reachable, Reachable],
 ) -> None:
     for rounds in (2, 3, 10):
         standing = after(*verdicts, rounds=rounds)

@@ -15,12 +15,12 @@ from multiaddr import Multiaddr
 
 from protocol.messages.health import HEALTH, Ping, Pong
 from protocol.wire.base import Message
-from protocol.words import Family
+from protocol.words import ProtocolId
 from swarm.join.host import HostNetwork, open_host
 from swarm.net.identity import Identity, peer_id_bytes
 from swarm.net.link import Link, Links, serve_links
 from swarm.net.network import Stream
-from swarm.net.reservations import RelayDesk
+from swarm.net.reservations import RelayReservations
 from swarm.relay.hole_punch import ANSWER_WITHIN_S, MAX_AT_ONCE, MAX_TARGETS, targets, told
 from swarm.relay.wire import DCUTR, write_message
 
@@ -87,7 +87,7 @@ async def three() -> AsyncIterator[Start]:
             )
             for name in ("gate", "node", "caller")
         ]
-        gate.serve_relay(RelayDesk())
+        gate.serve_relay(RelayReservations())
         for one in (node, caller):
             one.handle(ECHO, echo)
         yield gate, node, caller
@@ -123,9 +123,9 @@ async def test_a_kept_link_moves_to_the_direct_connection_and_gives_the_circuit_
         came.append(link)
         return Pong(role="worker", incarnation=1)
 
-    serve_links(node, Family.HEALTH, HEALTH, answer)
+    serve_links(node, ProtocolId.HEALTH, HEALTH, answer)
     async with trio.open_nursery() as nursery:
-        links = Links(caller, Family.HEALTH, HEALTH, nursery)
+        links = Links(caller, ProtocolId.HEALTH, HEALTH, nursery)
         first = await links.get(node.peer_id, [place.address])
         assert first.relayed
         await until(lambda: links.detours(first))

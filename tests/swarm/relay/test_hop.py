@@ -26,7 +26,7 @@ from swarm.memory.network import MemoryNetwork, MemorySwarm
 from swarm.net.addresses import Address, PeerId
 from swarm.net.identity import Identity, peer_id_bytes
 from swarm.net.network import Stream
-from swarm.net.reservations import Decline, Ended, RelayDesk, RelayLimits, RelaySnapshot
+from swarm.net.reservations import CircuitEnd, DeclineReason, RelayLimits, RelayReservations, RelaySnapshot
 from swarm.relay.hop import ASK_WITHIN_S, QUIET_S, RelayHop
 from swarm.relay.wire import HOP, MAX_MESSAGE, STOP, read_message, write_message
 
@@ -40,7 +40,7 @@ class Gate:
         self.swarm = swarm
         self.network = swarm.node(Identity.from_seed("gate"))
         self.banned: set[PeerId] = set()
-        self.desk = RelayDesk(limits, lambda peer: peer not in self.banned)
+        self.desk = RelayReservations(limits, lambda peer: peer not in self.banned)
         hop = RelayHop(
             self.network.peer_id,
             self.desk,
@@ -209,7 +209,7 @@ async def test_bytes_pass_both_ways_and_the_called_node_hears_who_calls_from_whe
     await stream.send_eof()
     assert await stream.receive_some() == b""
     after = await ended(gate)
-    assert (after.bytes, after.ended) == (800_000, {Ended.CLOSED: 1})
+    assert (after.bytes, after.ended) == (800_000, {CircuitEnd.CLOSED: 1})
 
 
 async def test_a_circuit_ends_when_its_bytes_are_used_up(autojump_clock: MockClock, gate: Gate) -> None:
@@ -217,7 +217,7 @@ async def test_a_circuit_ends_when_its_bytes_are_used_up(autojump_clock: MockClo
     with pytest.raises(trio.BrokenResourceError):
         await talk(stream, bytes(50_000))
     after = await ended(gate)
-    assert after.ended == {Ended.BYTES: 1}
+    assert after.ended == {CircuitEnd.BYTES: 1}
     assert after.bytes <= LIMITS.circuit_bytes
 
 
@@ -241,7 +241,7 @@ async def test_a_circuit_ends_when_its_time_is_up(autojump_clock: MockClock, gat
     with pytest.raises(trio.BrokenResourceError):
         await talk(stream, b"x", pause_s=30)
     assert trio.current_time() - began == pytest.approx(LIMITS.circuit_s, abs=31)
-    assert (await ended(gate)).ended == {Ended.TIME: 1}
+    assert (await ended(gate)).ended == {CircuitEnd.TIME: 1}
 
 
 async def test_a_circuit_where_nothing_is_said_ends(autojump_clock: MockClock, gate: Gate) -> None:
@@ -250,7 +250,7 @@ async def test_a_circuit_where_nothing_is_said_ends(autojump_clock: MockClock, g
     with pytest.raises(trio.BrokenResourceError):
         await stream.receive_some()
     assert trio.current_time() - began == pytest.approx(QUIET_S, abs=1)
-    assert (await ended(gate)).ended == {Ended.IDLE: 1}
+    assert (await ended(gate)).ended == {CircuitEnd.IDLE: 1}
 
 
 @pytest.mark.parametrize("who", ["caller", "called"])
@@ -264,20 +264,20 @@ async def test_the_circuit_of_a_peer_that_is_served_no_longer_ends_with_its_next
     await stream.send_all(b"y")
     with pytest.raises(trio.BrokenResourceError):
         await stream.receive_some()
-    assert (await ended(gate)).ended == {Ended.NOT_ALLOWED: 1}
+    assert (await ended(gate)).ended == {CircuitEnd.NOT_ALLOWED: 1}
 
 
 async def test_a_peer_that_takes_nothing_loses_its_circuit(autojump_clock: MockClock, gate: Gate) -> None:
     _, _, stream = await circuit(gate)
     with pytest.raises(trio.BrokenResourceError):
         await talk(stream, bytes(60_000), listen=False)
-    assert (await ended(gate)).ended == {Ended.IDLE: 1}
+    assert (await ended(gate)).ended == {CircuitEnd.IDLE: 1}
 
 
 async def test_a_caller_that_vanishes_takes_its_circuit_along(autojump_clock: MockClock, gate: Gate) -> None:
     _, caller, _ = await circuit(gate)
     gate.swarm.kill(caller.peer_id)
-    assert (await ended(gate)).ended == {Ended.CLOSED: 1}
+    assert (await ended(gate)).ended == {CircuitEnd.CLOSED: 1}
 
 
 async def test_who_is_not_there_is_not_called(autojump_clock: MockClock, gate: Gate) -> None:
@@ -301,7 +301,7 @@ async def test_a_called_node_that_does_not_answer_costs_the_caller_a_few_seconds
     assert answer.status == CONNECTION_FAILED
     assert trio.current_time() - began < 10
     after = await ended(gate)
-    assert (after.connected, after.declined) == (0, {Decline.TARGET_SILENT: 1})
+    assert (after.connected, after.declined) == (0, {DeclineReason.TARGET_SILENT: 1})
 
 
 async def test_who_says_its_question_too_slowly_is_dropped(autojump_clock: MockClock, gate: Gate) -> None:
@@ -311,7 +311,7 @@ async def test_who_says_its_question_too_slowly_is_dropped(autojump_clock: MockC
     with pytest.raises(trio.BrokenResourceError):
         await talk(stream, b"\xff", pause_s=ASK_WITHIN_S / 2, listen=False)
     assert trio.current_time() - began < 2 * ASK_WITHIN_S
-    assert gate.seen.declined == {Decline.MALFORMED: 1}
+    assert gate.seen.declined == {DeclineReason.MALFORMED: 1}
 
 
 @pytest.mark.parametrize(
@@ -334,7 +334,7 @@ async def test_what_is_too_large_or_no_message_resets_the_stream_unread(
     await stream.send_all(body)
     with pytest.raises(trio.BrokenResourceError):
         await stream.receive_some()
-    assert gate.seen.declined == {Decline.MALFORMED: 1}
+    assert gate.seen.declined == {DeclineReason.MALFORMED: 1}
 
 
 async def test_a_call_for_somebody_whose_id_makes_no_sense_is_refused(

@@ -13,7 +13,7 @@ from protocol.words import Reason
 from swarm.join.host import HostNetwork, open_host
 from swarm.net.identity import Identity
 from swarm.net.network import Stream
-from swarm.net.reservations import Ended, RelayDesk, RelayLimits, RelaySnapshot
+from swarm.net.reservations import CircuitEnd, RelayLimits, RelayReservations, RelaySnapshot
 
 ECHO = "/sark/echo/1"
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
@@ -71,9 +71,9 @@ class Field:
 
     async def gate(
         self, name: str = "gate", limits: RelayLimits | None = None, listen: str = LOOPBACK
-    ) -> tuple[HostNetwork, RelayDesk]:
+    ) -> tuple[HostNetwork, RelayReservations]:
         """A node that lends."""
-        network, desk = await self.start(name, listen), RelayDesk(limits)
+        network, desk = await self.start(name, listen), RelayReservations(limits)
         network.serve_relay(desk)
         return network, desk
 
@@ -92,7 +92,7 @@ async def field() -> AsyncIterator[Field]:
         nursery.cancel_scope.cancel()
 
 
-def seen(desk: RelayDesk) -> RelaySnapshot:
+def seen(desk: RelayReservations) -> RelaySnapshot:
     return desk.snapshot(trio.current_time())
 
 
@@ -153,7 +153,7 @@ async def test_a_pair_that_meets_again_and_again_leaves_no_dead_circuits(field: 
         await field.stop("caller")
     await until(lambda: not seen(desk).passages)
     await until(lambda: node.connected() == (gate.peer_id,))
-    assert seen(desk).ended == {Ended.CLOSED: 6}
+    assert seen(desk).ended == {CircuitEnd.CLOSED: 6}
 
 
 async def test_a_circuit_that_has_carried_enough_breaks_and_the_next_one_works(field: Field) -> None:
@@ -163,7 +163,7 @@ async def test_a_circuit_that_has_carried_enough_breaks_and_the_next_one_works(f
     stream = await caller.open(node.peer_id, ECHO, [place.address])
     with pytest.raises((trio.BrokenResourceError, ExceptionGroup)):
         await round_trip(stream, bytes(1_000_000))
-    await until(lambda: seen(desk).ended == {Ended.BYTES: 1})
+    await until(lambda: seen(desk).ended == {CircuitEnd.BYTES: 1})
     again = await caller.open(node.peer_id, ECHO, [place.address])
     assert await round_trip(again)
 

@@ -26,7 +26,7 @@ from swarm.relay.stop import (
     MAX_RINGING_OF_CALLER,
     MAX_RINGING_OF_GATE,
     CircuitConn,
-    StopDesk,
+    StopServer,
 )
 from swarm.relay.wire import STOP, read_message, write_message
 
@@ -42,7 +42,7 @@ class Called:
         self.taken: list[tuple[CircuitConn, PeerId]] = []
         self.answer = trio.Event()
         self.over = trio.Event()
-        self.network.handle(STOP, StopDesk(self.gates.__contains__, self._take).serve)
+        self.network.handle(STOP, StopServer(self.gates.__contains__, self._take).serve)
 
     async def _take(self, raw: CircuitConn, caller: PeerId) -> trio.Event:
         self.taken.append((raw, caller))

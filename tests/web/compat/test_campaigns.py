@@ -17,7 +17,7 @@ from protocol.values.attempt import TaskEvent, TaskState
 from protocol.words import Reason
 from results.row.row import COLUMNS, CONTRACT
 from web.compat.models import JOB, job_id_of, task_of
-from web.http.context import Desk
+from web.http.context import ApiContext
 
 MODEL: Final = b"\x08\x09 not quite a model"
 CONTRACT_COLUMNS: Final = (
@@ -28,7 +28,7 @@ CONTRACT_COLUMNS: Final = (
 
 
 @pytest.fixture
-def model(desk: Desk, tmp_path: Path) -> str:
+def model(desk: ApiContext, tmp_path: Path) -> str:
     """A model's file, which campaigns over HTTP may name here."""
     desk.allow_paths = True
     path = tmp_path / "net.onnx"

@@ -15,8 +15,8 @@ from scheduler.core.commands import Intent
 from scheduler.store.store import Store
 from swarm.net.identity import Identity, load_or_create
 from web.app import make_app
-from web.http.context import Desk
-from web.http.middleware import Rules
+from web.http.context import ApiContext
+from web.http.middleware import AccessRules
 
 WORKER = Identity.from_seed("worker").peer_id
 
@@ -62,7 +62,7 @@ async def test_reset_is_refused_while_a_campaign_runs(client: httpx.AsyncClient,
 
 
 async def test_reset_clears_all_and_keeps_a_copy_and_the_keys(
-    client: httpx.AsyncClient, desk: Desk, kept: Any
+    client: httpx.AsyncClient, desk: ApiContext, kept: Any
 ) -> None:
     key = load_or_create(desk.home.key("scheduler")).peer_id
     for name in ("c-one", "c-two"):
@@ -87,21 +87,23 @@ async def test_reset_clears_all_and_keeps_a_copy_and_the_keys(
         assert len(before.rows("c-one")) == 2
 
 
-async def test_reset_of_what_is_empty_makes_no_copy(client: httpx.AsyncClient, desk: Desk) -> None:
+async def test_reset_of_what_is_empty_makes_no_copy(client: httpx.AsyncClient, desk: ApiContext) -> None:
     told = (await client.post("/api/reset")).json()
     assert (told["campaigns_cleared"], told["backup"]) == (0, None)
     assert not list(desk.home.folder("scheduler").glob("before-reset*"))
 
 
-async def test_no_page_of_another_site_and_nobody_without_the_token_resets(desk: Desk, kept: Any) -> None:
+async def test_no_page_of_another_site_and_nobody_without_the_token_resets(
+    desk: ApiContext, kept: Any
+) -> None:
     kept.campaign("c-one", tasks=1)
     kept.fail("c-one/1")
     kept.store.end_campaign("c-one")
     for rules, headers, status in (
-        (Rules(), {"Origin": "http://evil.example"}, HTTPStatus.FORBIDDEN),
-        (Rules(), {"Sec-Fetch-Site": "cross-site"}, HTTPStatus.FORBIDDEN),
-        (Rules(), {"Host": "evil.example"}, HTTPStatus.MISDIRECTED_REQUEST),
-        (Rules(token="t" * 20), {}, HTTPStatus.UNAUTHORIZED),
+        (AccessRules(), {"Origin": "http://evil.example"}, HTTPStatus.FORBIDDEN),
+        (AccessRules(), {"Sec-Fetch-Site": "cross-site"}, HTTPStatus.FORBIDDEN),
+        (AccessRules(), {"Host": "evil.example"}, HTTPStatus.MISDIRECTED_REQUEST),
+        (AccessRules(token="t" * 20), {}, HTTPStatus.UNAUTHORIZED),
     ):
         transport = httpx.ASGITransport(make_app(desk, rules))
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:5000") as asking:

@@ -15,13 +15,13 @@ import trio
 from protocol.errors import Refused
 from protocol.messages.work import Action
 from protocol.words import Reason, WorkerState
-from scheduler.output.watcher import Lookout
+from scheduler.output.watcher import FleetWatcher
 from swarm.join.known_gates import leave_addresses
 from swarm.net.identity import Identity, load_or_create
 from tests.web.swarm_parts import GATE, HOSTILE, Swarm, seen
 from web.app import open_app
 from web.compat.worker_models import WORKER, ip_address
-from web.http.context import Desk, Obeyed
+from web.http.context import ApiContext, OwnerReplyInfo
 
 BIG = Identity.from_seed("big").peer_id
 SILENT = Identity.from_seed("dumb").peer_id
@@ -42,12 +42,12 @@ class Owner:
     said: list[tuple[str, Action]] = field(default_factory=list)
     state: WorkerState = WorkerState.ACTIVE
 
-    async def tell(self, peer: str, action: Action) -> Obeyed:
+    async def tell(self, peer: str, action: Action) -> OwnerReplyInfo:
         await trio.lowlevel.checkpoint()
         if peer not in self.own:
             raise Refused("you are not its owner", reason=Reason.NOT_ALLOWED, hint="on that device: …")
         self.said.append((peer, action))
-        return Obeyed(WorkerState.DRAINING if action is Action.PAUSE else self.state, "")
+        return OwnerReplyInfo(WorkerState.DRAINING if action is Action.PAUSE else self.state, "")
 
 
 @pytest.fixture
@@ -57,15 +57,15 @@ def swarm() -> Swarm:
 
 
 @pytest.fixture
-def owner(desk: Desk) -> Owner:
+def owner(desk: ApiContext) -> Owner:
     owner = Owner()
     desk.tell = owner.tell
     return owner
 
 
 @pytest.fixture
-async def asking(desk: Desk, swarm: Swarm, owner: Owner) -> AsyncIterator[httpx.AsyncClient]:
-    lookout = Lookout(swarm.eyes)  # type: ignore[arg-type]
+async def asking(desk: ApiContext, swarm: Swarm, owner: Owner) -> AsyncIterator[httpx.AsyncClient]:
+    lookout = FleetWatcher(swarm.eyes)  # type: ignore[arg-type]
     transport = httpx.ASGITransport(open_app(desk, lookout=lookout))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lookout.run)
@@ -134,7 +134,7 @@ async def test_without_a_swarm_there_are_no_workers_and_it_is_said_why(
 
 
 async def test_registering_says_how_a_device_joins_and_keeps_nothing(
-    asking: httpx.AsyncClient, desk: Desk
+    asking: httpx.AsyncClient, desk: ApiContext
 ) -> None:
     desk.gates = lambda: ("/ip4/127.0.0.1/tcp/4101/p2p/" + GATE, "/ip4/192.0.2.7/tcp/4101/p2p/" + GATE)
     answer = await asking.post("/api/register", content=json.dumps(REGISTER).encode())  # as `curl -d`
@@ -189,7 +189,7 @@ async def test_ones_own_worker_does_as_it_is_told(asking: httpx.AsyncClient, own
 
 
 async def test_this_homes_worker_is_told_also_where_no_gate_is(
-    asking: httpx.AsyncClient, desk: Desk, owner: Owner, swarm: Swarm
+    asking: httpx.AsyncClient, desk: ApiContext, owner: Owner, swarm: Swarm
 ) -> None:
     swarm.dark = True
     own = load_or_create(desk.home.key("worker")).peer_id

@@ -14,15 +14,15 @@ from pydantic import BaseModel, ConfigDict
 from starlette.datastructures import Headers
 
 from web.app import make_app
-from web.http.context import Desk
-from web.http.middleware import SECURITY, Rules, refusal
+from web.http.context import ApiContext
+from web.http.middleware import SECURITY, AccessRules, refusal
 from web.http.server import bind, serve
 
 JSON = {"Content-Type": "application/json"}
 TOKEN = "a-token-of-this-test-0123456789"
 
 
-def told(rules: Rules, path: str = "/api/v1/campaigns", **headers: str) -> HTTPStatus | None:
+def told(rules: AccessRules, path: str = "/api/v1/campaigns", **headers: str) -> HTTPStatus | None:
     named = {"host": "127.0.0.1:5000", **{name.replace("_", "-"): value for name, value in headers.items()}}
     why = refusal(rules, path, Headers(named))
     return why and why[0]
@@ -50,7 +50,7 @@ def told(rules: Rules, path: str = "/api/v1/campaigns", **headers: str) -> HTTPS
     ],
 )
 def test_only_names_of_this_server_are_answered(host: str, good: bool) -> None:
-    assert told(Rules(), host=host) is (None if good else HTTPStatus.MISDIRECTED_REQUEST)
+    assert told(AccessRules(), host=host) is (None if good else HTTPStatus.MISDIRECTED_REQUEST)
 
 
 @pytest.mark.parametrize(
@@ -68,13 +68,13 @@ def test_only_names_of_this_server_are_answered(host: str, good: bool) -> None:
     ],
 )
 def test_a_page_of_another_site_is_refused(origin: str, good: bool) -> None:
-    assert told(Rules(), origin=origin) is (None if good else HTTPStatus.FORBIDDEN)
+    assert told(AccessRules(), origin=origin) is (None if good else HTTPStatus.FORBIDDEN)
 
 
 def test_a_link_from_another_site_opens_the_page_and_nothing_else() -> None:
-    assert told(Rules(), "/", sec_fetch_site="cross-site") is None
-    assert told(Rules(), sec_fetch_site="cross-site") is HTTPStatus.FORBIDDEN
-    assert told(Rules(), sec_fetch_site="same-origin") is None
+    assert told(AccessRules(), "/", sec_fetch_site="cross-site") is None
+    assert told(AccessRules(), sec_fetch_site="cross-site") is HTTPStatus.FORBIDDEN
+    assert told(AccessRules(), sec_fetch_site="same-origin") is None
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_link_from_another_site_opens_the_page_and_nothing_else() -> None:
     ],
 )
 def test_where_a_token_is_wanted_only_its_bearer_gets_in(shown: str, good: bool) -> None:
-    rules = Rules(token=TOKEN)
+    rules = AccessRules(token=TOKEN)
     assert told(rules, authorization=shown) is (None if good else HTTPStatus.UNAUTHORIZED)
     assert told(rules) is HTTPStatus.UNAUTHORIZED
     assert told(rules, "/") is None
@@ -113,13 +113,13 @@ async def test_every_answer_says_what_a_browser_may_do_with_it(served: httpx.Asy
 
 @pytest.mark.parametrize("chunked", [False, True])
 async def test_a_body_that_is_too_long_is_refused_whether_its_length_was_told_or_not(
-    desk: Desk, chunked: bool
+    desk: ApiContext, chunked: bool
 ) -> None:
     async def parts() -> AsyncIterator[bytes]:
         for _ in range(3):
             yield b"x" * 1000
 
-    async with odd(desk, Rules(max_body=2000)) as asking:
+    async with odd(desk, AccessRules(max_body=2000)) as asking:
         body = parts() if chunked else b"x" * 3000
         answer = await asking.post("/echo", content=body)
         assert answer.status_code == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
@@ -140,7 +140,9 @@ async def test_a_zero_byte_in_the_address_is_refused_before_a_store_is_asked(
     assert (await served.get(f"{path}?{query}")).status_code == status
 
 
-async def test_what_is_wrong_is_told_on_one_line_of_letters_whatever_the_client_wrote(desk: Desk) -> None:
+async def test_what_is_wrong_is_told_on_one_line_of_letters_whatever_the_client_wrote(
+    desk: ApiContext,
+) -> None:
     async with odd(desk) as asking:
         for name in (r"\ud800", r"\u202e", r"\n\u001b[31m", "x" * 100_000):
             answer = await asking.post("/order", content=f'{{"{name}": 1}}', headers=JSON)
@@ -158,7 +160,7 @@ async def test_nobody_is_led_elsewhere_and_the_pages_have_a_head(served: httpx.A
     assert head.headers["content-security-policy"] == SECURITY["Content-Security-Policy"]
 
 
-async def test_a_mistake_of_ours_is_a_problem_too_and_does_not_say_what_it_was(desk: Desk) -> None:
+async def test_a_mistake_of_ours_is_a_problem_too_and_does_not_say_what_it_was(desk: ApiContext) -> None:
     async with odd(desk) as asking:
         answer = await asking.get("/bug")
     assert answer.status_code == HTTPStatus.INTERNAL_SERVER_ERROR
@@ -168,12 +170,12 @@ async def test_a_mistake_of_ours_is_a_problem_too_and_does_not_say_what_it_was(d
 
 
 @asynccontextmanager
-async def odd(desk: Desk, rules: Rules | None = None) -> AsyncIterator[httpx.AsyncClient]:
+async def odd(desk: ApiContext, rules: AccessRules | None = None) -> AsyncIterator[httpx.AsyncClient]:
     """Asks a server that has some endpoints more."""
     sockets = bind(["127.0.0.1"], 0)
     url = f"http://127.0.0.1:{sockets[0].getsockname()[1]}"
     async with trio.open_nursery() as nursery:
-        await nursery.start(serve, make_app(desk, rules or Rules(), [_odd()]), sockets)
+        await nursery.start(serve, make_app(desk, rules or AccessRules(), [_odd()]), sockets)
         async with httpx.AsyncClient(base_url=url, trust_env=False) as asking:
             yield asking
         nursery.cancel_scope.cancel()

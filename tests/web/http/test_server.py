@@ -12,9 +12,9 @@ from fastapi import APIRouter, Request, Response
 from starlette.types import Receive, Scope, Send
 
 from web.app import make_app
-from web.http.context import Desk
-from web.http.middleware import Rules
-from web.http.server import Limits, bind, serve
+from web.http.context import ApiContext
+from web.http.middleware import AccessRules
+from web.http.server import ServerLimits, bind, serve
 
 PATIENCE_S = 20.0
 HOST = b"Host: 127.0.0.1\r\n"
@@ -23,7 +23,7 @@ GET = b"GET /api/v1/version HTTP/1.1\r\n" + HOST
 
 @asynccontextmanager
 async def serving(
-    desk: Desk, rules: Rules | None = None, *, gone: trio.Event | None = None, **limits: float
+    desk: ApiContext, rules: AccessRules | None = None, *, gone: trio.Event | None = None, **limits: float
 ) -> AsyncIterator[int]:
     """A server with limits of its own; its port. `gone` is set when the server is done with an answer of much."""
     sockets = bind(["127.0.0.1"], 0)
@@ -31,10 +31,12 @@ async def serving(
     with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:
             app = make_app(
-                desk, rules or Rules(large=("/take",)), [_odd(trio.Event() if gone is None else gone)]
+                desk, rules or AccessRules(large=("/take",)), [_odd(trio.Event() if gone is None else gone)]
             )
             await nursery.start(
-                lambda task_status: serve(app, sockets, limits=Limits(**limits), task_status=task_status)
+                lambda task_status: serve(
+                    app, sockets, limits=ServerLimits(**limits), task_status=task_status
+                )
             )  # type: ignore[arg-type]
             yield port
             nursery.cancel_scope.cancel()
@@ -98,7 +100,7 @@ async def ended(stream: trio.SocketStream) -> bytes:
     return heard
 
 
-async def test_a_head_that_comes_a_byte_at_a_time_is_not_waited_for(desk: Desk) -> None:
+async def test_a_head_that_comes_a_byte_at_a_time_is_not_waited_for(desk: ApiContext) -> None:
     async with serving(desk, idle_s=0.3) as port, await trio.open_tcp_stream("127.0.0.1", port) as stream:
         await stream.send_all(GET + b"X-Slow: ")
         async with trio.open_nursery() as nursery:
@@ -117,8 +119,8 @@ async def _drip(stream: trio.SocketStream) -> None:
 
 
 @pytest.mark.parametrize(("path", "limit"), [("/api/v1/campaigns", "body_s"), ("/take", "stall_s")])
-async def test_a_body_that_does_not_come_is_not_waited_for(desk: Desk, path: str, limit: str) -> None:
-    rules = Rules(large=("/take",), **{limit: 0.3})  # type: ignore[arg-type]
+async def test_a_body_that_does_not_come_is_not_waited_for(desk: ApiContext, path: str, limit: str) -> None:
+    rules = AccessRules(large=("/take",), **{limit: 0.3})  # type: ignore[arg-type]
     async with serving(desk, rules) as port:
         head = f"POST {path} HTTP/1.1\r\nContent-Type: text/yaml\r\nContent-Length: 100\r\n".encode() + HOST
         answer = await say(port, head + b"\r\nabc")
@@ -126,7 +128,7 @@ async def test_a_body_that_does_not_come_is_not_waited_for(desk: Desk, path: str
         assert b"did not come in time" in answer
 
 
-async def test_a_reader_that_stops_reading_is_dropped(desk: Desk, kept: Any) -> None:
+async def test_a_reader_that_stops_reading_is_dropped(desk: ApiContext, kept: Any) -> None:
     gone = trio.Event()
     async with (
         serving(desk, gone=gone, send_s=0.3) as port,
@@ -139,7 +141,7 @@ async def test_a_reader_that_stops_reading_is_dropped(desk: Desk, kept: Any) -> 
 
 
 async def test_a_server_ends_at_once_though_a_reader_has_stopped_and_another_follows(
-    desk: Desk, kept: Any
+    desk: ApiContext, kept: Any
 ) -> None:
     kept.campaign("c-one")
     with trio.fail_after(PATIENCE_S):
@@ -162,7 +164,9 @@ async def test_a_server_ends_at_once_though_a_reader_has_stopped_and_another_fol
     await follows.aclose()
 
 
-async def test_more_connections_than_there_is_room_for_are_closed_and_room_comes_back(desk: Desk) -> None:
+async def test_more_connections_than_there_is_room_for_are_closed_and_room_comes_back(
+    desk: ApiContext,
+) -> None:
     async with serving(desk, total=2) as port:
         one = await trio.open_tcp_stream("127.0.0.1", port)
         two = await trio.open_tcp_stream("127.0.0.1", port)
@@ -206,14 +210,14 @@ async def _answers(port: int) -> bool:
     ],
 )  # fmt: skip
 async def test_what_another_could_read_in_another_way_is_refused(
-    desk: Desk, request_: bytes, status: int
+    desk: ApiContext, request_: bytes, status: int
 ) -> None:
     async with serving(desk) as port:
         answer = await say(port, request_)
     assert answer.startswith(f"HTTP/1.1 {status} ".encode())
 
 
-async def test_nothing_here_speaks_websocket(desk: Desk) -> None:
+async def test_nothing_here_speaks_websocket(desk: ApiContext) -> None:
     async with serving(desk) as port:
         answer = await say(
             port,
@@ -223,7 +227,7 @@ async def test_nothing_here_speaks_websocket(desk: Desk) -> None:
     assert answer.startswith(b"HTTP/1.1 403 ")
 
 
-async def test_a_request_sent_behind_a_refused_one_is_not_answered_as_its_own(desk: Desk) -> None:
+async def test_a_request_sent_behind_a_refused_one_is_not_answered_as_its_own(desk: ApiContext) -> None:
     hidden = GET + b"\r\n"
     async with serving(desk) as port, await trio.open_tcp_stream("127.0.0.1", port) as stream:
         await stream.send_all(
@@ -248,7 +252,7 @@ async def test_a_request_sent_behind_a_refused_one_is_not_answered_as_its_own(de
     ],
     ids=["more after the last", "a second one that is none", "as of old", "no websocket"],
 )
-async def test_whatever_a_client_sends_ends_its_own_connection_alone(desk: Desk, odd: bytes) -> None:
+async def test_whatever_a_client_sends_ends_its_own_connection_alone(desk: ApiContext, odd: bytes) -> None:
     async with serving(desk, idle_s=0.5) as port:
         for cut in range(len(odd) // 2, len(odd), 3):
             async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
@@ -267,7 +271,7 @@ class _Broken(Response):
         self.headers["content-length"] = "2"
 
 
-async def test_an_error_within_a_connection_ends_no_other(desk: Desk) -> None:
+async def test_an_error_within_a_connection_ends_no_other(desk: ApiContext) -> None:
     async with serving(desk) as port:
         async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
             await stream.send_all(b"GET /broken HTTP/1.1\r\n" + HOST + b"\r\n")

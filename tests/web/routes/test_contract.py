@@ -16,12 +16,12 @@ import trio
 from hypothesis import HealthCheck, Phase, given, settings
 
 import sark
-from scheduler.output.peers import Seen
-from scheduler.output.watcher import Lookout
+from scheduler.output.peers import SeenPeer
+from scheduler.output.watcher import FleetWatcher
 from swarm.base.home import Home
 from web.app import make_app, open_app
-from web.http.context import Desk
-from web.http.middleware import Rules
+from web.http.context import ApiContext
+from web.http.middleware import AccessRules
 from web.http.server import bind, serve
 
 EXAMPLES: Final = 3
@@ -37,14 +37,14 @@ class Eyes:
     async def open(self) -> AsyncIterator[Eyes]:
         yield self
 
-    async def look(self) -> tuple[Seen, ...]:
+    async def look(self) -> tuple[SeenPeer, ...]:
         await trio.lowlevel.checkpoint()
         return ()
 
 
 def _document() -> dict[str, Any]:
     home = Home.at(Path("nowhere"))
-    desk = Desk(home, gates=tuple, keep_alive=lambda: None)
+    desk = ApiContext(home, gates=tuple, keep_alive=lambda: None)
     return open_app(desk, sark._routers(home, tuple)).openapi()
 
 
@@ -65,10 +65,10 @@ def address(tmp_path_factory: pytest.TempPathFactory, filled: Callable[[Home], N
     """A server in a thread of its own, for a client that waits: with one campaign, `c-one`, some of whose tasks have ended."""
     home = Home.at(tmp_path_factory.mktemp("contract"))
     filled(home)
-    desk = Desk(home, gates=tuple, keep_alive=lambda: None)
+    desk = ApiContext(home, gates=tuple, keep_alive=lambda: None)
     sockets = bind(["127.0.0.1"], 0)
     url = f"http://127.0.0.1:{sockets[0].getsockname()[1]}"
-    app = make_app(desk, Rules(), sark._routers(home, tuple), lookout=Lookout(Eyes().open))  # type: ignore[arg-type]
+    app = make_app(desk, AccessRules(), sark._routers(home, tuple), lookout=FleetWatcher(Eyes().open))  # type: ignore[arg-type]
     stop, begun = trio.Event(), threading.Event()
     token: list[trio.lowlevel.TrioToken] = []
 

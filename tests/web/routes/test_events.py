@@ -16,10 +16,10 @@ import pytest
 import trio
 
 from protocol.errors import ResourceError
-from scheduler.store.rows import Event
+from scheduler.store.rows import EventRow
 from scheduler.store.store import Store
 from web.http import feeds
-from web.http.context import Desk
+from web.http.context import ApiContext
 
 BASE = "/api/v1/campaigns"
 PATIENCE_S = 20.0
@@ -173,7 +173,9 @@ async def test_who_was_cut_off_goes_on_where_it_was(served: httpx.AsyncClient, k
         assert (await told.until("event"))[0]["seq"] == 2
 
 
-async def test_a_late_reader_gets_every_event_though_only_the_last_are_held(kept: Any, desk: Desk) -> None:
+async def test_a_late_reader_gets_every_event_though_only_the_last_are_held(
+    kept: Any, desk: ApiContext
+) -> None:
     kept.campaign("c-one", tasks=20)
     for n in range(1, 21):
         kept.begin(f"c-one/{n}")
@@ -197,7 +199,7 @@ class Odd(Store):
         self.go.set()
         self.broken = False
 
-    def events_since(self, campaign: str, seq: int = 0, *, limit: int = 1000) -> tuple[Event, ...]:
+    def events_since(self, campaign: str, seq: int = 0, *, limit: int = 1000) -> tuple[EventRow, ...]:
         if self.broken:
             raise ResourceError("the server does not answer")
         found = super().events_since(campaign, seq, limit=limit)
@@ -206,7 +208,7 @@ class Odd(Store):
         return found
 
 
-async def test_what_a_look_finds_is_seen_whole_or_not_at_all(kept: Any, desk: Desk) -> None:
+async def test_what_a_look_finds_is_seen_whole_or_not_at_all(kept: Any, desk: ApiContext) -> None:
     kept.campaign("c-one", tasks=2)
     store = Odd(desk.home.store)
     some = feeds.Feeds(lambda: store, lambda: False)
@@ -239,7 +241,7 @@ async def test_what_a_look_finds_is_seen_whole_or_not_at_all(kept: Any, desk: De
     some.close()
 
 
-async def test_a_look_that_failed_is_made_again_and_nothing_is_lost(kept: Any, desk: Desk) -> None:
+async def test_a_look_that_failed_is_made_again_and_nothing_is_lost(kept: Any, desk: ApiContext) -> None:
     kept.campaign("c-one", tasks=1)
     store = Odd(desk.home.store)
     some = feeds.Feeds(lambda: store, lambda: False)
@@ -264,7 +266,7 @@ async def test_a_look_that_failed_is_made_again_and_nothing_is_lost(kept: Any, d
 
 
 async def test_many_readers_share_one_look_and_nothing_of_them_is_left(
-    served: httpx.AsyncClient, kept: Any, desk: Desk
+    served: httpx.AsyncClient, kept: Any, desk: ApiContext
 ) -> None:
     kept.campaign("c-one", tasks=1)
     async with listening(served, "c-one") as one, listening(served, "c-one") as two:
@@ -283,7 +285,7 @@ async def test_many_readers_share_one_look_and_nothing_of_them_is_left(
 
 
 async def test_more_readers_than_there_is_room_for_are_told_so(
-    served: httpx.AsyncClient, kept: Any, desk: Desk
+    served: httpx.AsyncClient, kept: Any, desk: ApiContext
 ) -> None:
     kept.campaign("c-one", tasks=1)
     desk.feeds.followers = feeds.MAX_FOLLOWERS
@@ -292,7 +294,7 @@ async def test_more_readers_than_there_is_room_for_are_told_so(
     assert desk.feeds.followers == feeds.MAX_FOLLOWERS
 
 
-async def test_a_stream_of_no_campaign_is_refused(served: httpx.AsyncClient, desk: Desk) -> None:
+async def test_a_stream_of_no_campaign_is_refused(served: httpx.AsyncClient, desk: ApiContext) -> None:
     answer = await served.get(f"{BASE}/c-none/events", headers={"Accept": "text/event-stream"})
     assert answer.status_code == HTTPStatus.NOT_FOUND
     assert not desk.feeds.followers

@@ -11,13 +11,13 @@ import trio
 
 from scheduler.experiments.service import begin, save
 from scheduler.store.store import Store
-from web.http.context import Desk
+from web.http.context import ApiContext
 
 RUN = "/api/v1/experiments/nightly/run"
 
 
 @pytest.fixture
-def saved(desk: Desk, tmp_path: Path) -> Path:
+def saved(desk: ApiContext, tmp_path: Path) -> Path:
     """The model's file of an experiment with one version."""
     model = tmp_path / "m.json"
     model.write_text('{"latencies_ms": [1]}')
@@ -35,7 +35,7 @@ def saved(desk: Desk, tmp_path: Path) -> Path:
 
 
 async def test_experiments_are_listed_page_by_page_and_no_webhook_is_told(
-    client: httpx.AsyncClient, saved: Path, desk: Desk
+    client: httpx.AsyncClient, saved: Path, desk: ApiContext
 ) -> None:
     with Store(desk.home.store) as store:
         save(store, saved.parent / "campaign.yaml", name="other")
@@ -52,7 +52,7 @@ async def test_experiments_are_listed_page_by_page_and_no_webhook_is_told(
 
 
 async def test_a_run_begins_once_for_one_key_and_is_in_the_history(
-    client: httpx.AsyncClient, saved: Path, desk: Desk
+    client: httpx.AsyncClient, saved: Path, desk: ApiContext
 ) -> None:
     answers = [await client.post(RUN, headers={"Idempotency-Key": "k"}) for _ in range(2)]
     assert [answer.status_code for answer in answers] == [201, 201]

@@ -14,13 +14,13 @@ import trio
 from fastapi import FastAPI
 
 from protocol.values.requirement import Requirement
-from scheduler.output.watcher import Lookout
+from scheduler.output.watcher import FleetWatcher
 from swarm.net.identity import Identity
 from tests.web.swarm_parts import GATE, HOSTILE, Swarm, seen
-from web.http.context import Desk
+from web.http.context import ApiContext
 from web.http.problems import tell_problems
 from web.http.server import bind, serve
-from web.http.sse import Live
+from web.http.sse import EventStream
 from web.routes import fleet
 
 
@@ -30,11 +30,11 @@ def swarm() -> Swarm:
 
 
 @pytest.fixture
-async def asking(desk: Desk, swarm: Swarm) -> AsyncIterator[httpx.AsyncClient]:
+async def asking(desk: ApiContext, swarm: Swarm) -> AsyncIterator[httpx.AsyncClient]:
     """Over a real socket, for the server starts what looks around."""
     app = FastAPI()
     tell_problems(app)
-    app.include_router(fleet.router(desk, Lookout(swarm.eyes)))  # type: ignore[arg-type]
+    app.include_router(fleet.router(desk, FleetWatcher(swarm.eyes)))  # type: ignore[arg-type]
     sockets = bind(["127.0.0.1"], 0)
     url = f"http://127.0.0.1:{sockets[0].getsockname()[1]}"
     async with trio.open_nursery() as nursery:
@@ -92,8 +92,8 @@ async def test_a_swarm_that_cannot_be_reached_is_no_fault_of_the_server(
     assert answer.json()["hint"] == "start one with: sark-node gate"
 
 
-async def test_more_live_readers_than_there_is_room_for_are_told_so(desk: Desk, swarm: Swarm) -> None:
-    live = fleet.router(desk, Lookout(swarm.eyes), most=0)  # type: ignore[arg-type]
+async def test_more_live_readers_than_there_is_room_for_are_told_so(desk: ApiContext, swarm: Swarm) -> None:
+    live = fleet.router(desk, FleetWatcher(swarm.eyes), most=0)  # type: ignore[arg-type]
     app = FastAPI()
     tell_problems(app)
     app.include_router(live)
@@ -104,8 +104,8 @@ async def test_more_live_readers_than_there_is_room_for_are_told_so(desk: Desk, 
     assert "/api/v1/peers" in answer.json()["hint"]
 
 
-async def test_a_reader_who_goes_is_no_longer_told(desk: Desk, swarm: Swarm) -> None:
-    lookout = Lookout(swarm.eyes)  # type: ignore[arg-type]
+async def test_a_reader_who_goes_is_no_longer_told(desk: ApiContext, swarm: Swarm) -> None:
+    lookout = FleetWatcher(swarm.eyes)  # type: ignore[arg-type]
     sent: list[dict[str, Any]] = []
     gone = trio.Event()
 
@@ -120,7 +120,7 @@ async def test_a_reader_who_goes_is_no_longer_told(desk: Desk, swarm: Swarm) -> 
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lookout.run)
-        answer = Live(partial(fleet._feed, desk, lookout, Requirement()))
+        answer = EventStream(partial(fleet._feed, desk, lookout, Requirement()))
         with trio.fail_after(20):
             await answer({"type": "http"}, receive, send)  # returns: nothing is held any more
         assert lookout._looking == 0
@@ -130,8 +130,10 @@ async def test_a_reader_who_goes_is_no_longer_told(desk: Desk, swarm: Swarm) -> 
     ]
 
 
-async def test_live_readers_are_told_all_at_first_and_then_what_changed(desk: Desk, swarm: Swarm) -> None:
-    lookout = Lookout(swarm.eyes, every_s=0.01)  # type: ignore[arg-type]
+async def test_live_readers_are_told_all_at_first_and_then_what_changed(
+    desk: ApiContext, swarm: Swarm
+) -> None:
+    lookout = FleetWatcher(swarm.eyes, every_s=0.01)  # type: ignore[arg-type]
     told, hear = trio.open_memory_channel[tuple[str, dict[str, Any]]](0)
 
     async def tell(name: str, value: Any, *, id: str | None = None) -> None:
@@ -160,9 +162,9 @@ async def test_live_readers_are_told_all_at_first_and_then_what_changed(desk: De
             nursery.cancel_scope.cancel()
 
 
-async def test_live_readers_are_told_why_nothing_is_seen(desk: Desk, swarm: Swarm) -> None:
+async def test_live_readers_are_told_why_nothing_is_seen(desk: ApiContext, swarm: Swarm) -> None:
     swarm.dark = True
-    lookout = Lookout(swarm.eyes, every_s=0.01)  # type: ignore[arg-type]
+    lookout = FleetWatcher(swarm.eyes, every_s=0.01)  # type: ignore[arg-type]
     told, hear = trio.open_memory_channel[tuple[str, dict[str, Any]]](0)
 
     async def tell(name: str, value: Any, *, id: str | None = None) -> None:

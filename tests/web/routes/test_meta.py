@@ -19,7 +19,7 @@ from scheduler.store.store import Store
 from swarm.base.home import Home
 from swarm.base.settings import SettingsError
 from swarm.net.identity import lock_folder
-from web.http.context import FETCHING, Desk
+from web.http.context import FETCHING, ApiContext
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "openapi.json"
 
@@ -35,7 +35,7 @@ async def test_health_and_version_are_told(client: httpx.AsyncClient, kept: Any)
 
 
 async def test_while_a_campaign_goes_on_a_scheduler_process_that_is_gone_is_started_again(
-    desk: Desk, kept: Any, woken: Any
+    desk: ApiContext, kept: Any, woken: Any
 ) -> None:
     kept.campaign("c-one")
     with trio.fail_after(20):
@@ -64,7 +64,7 @@ async def test_settings_that_are_wrong_for_a_while_end_no_server(tmp_path: Path,
         if times == 1:
             raise SettingsError("config.toml: gates: no list")
 
-    desk = Desk(Home.at(tmp_path / "home"), gates=tuple, keep_alive=keep_alive)
+    desk = ApiContext(Home.at(tmp_path / "home"), gates=tuple, keep_alive=keep_alive)
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(desk.mind, 0.01)
@@ -95,7 +95,7 @@ async def test_experiments_are_seen_to_again_after_settings_were_wrong(
 
 
 async def test_models_that_are_being_fetched_are_in_the_way_of_nothing_else(
-    client: httpx.AsyncClient, desk: Desk, kept: Any
+    client: httpx.AsyncClient, desk: ApiContext, kept: Any
 ) -> None:
     kept.campaign("c-one")
     go = threading.Event()

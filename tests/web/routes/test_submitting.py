@@ -21,9 +21,9 @@ from scheduler.models.uploads import Uploads
 from swarm.base.home import Home
 from swarm.base.settings import SettingsError
 from web.app import open_app
-from web.http.context import Desk
-from web.http.idempotency import KEEP_S, Once
-from web.http.problems import Wrong
+from web.http.context import ApiContext
+from web.http.idempotency import KEEP_S, IdempotencyStore
+from web.http.problems import InvalidField
 
 CAMPAIGNS = "/api/v1/campaigns"
 MODELS = "/api/v1/models"
@@ -40,7 +40,7 @@ async def sent(client: httpx.AsyncClient) -> str:
     return f"sha256:{answer.json()['sha256']}"
 
 
-async def test_a_model_is_sent_listed_named_and_removed(client: httpx.AsyncClient, desk: Desk) -> None:
+async def test_a_model_is_sent_listed_named_and_removed(client: httpx.AsyncClient, desk: ApiContext) -> None:
     answer = await client.post(MODELS, params={"name": "net.onnx"}, content=MODEL)
     assert answer.json()["sha256"] == SHA
     assert answer.headers["location"] == f"{MODELS}/{SHA}"
@@ -62,20 +62,22 @@ async def test_models_are_listed_a_page_at_a_time(client: httpx.AsyncClient) -> 
 
 
 @pytest.mark.parametrize("name", ["../x.onnx", "a/b", "", "x" * 101, "a\u202eb", "a\x00", "..\\x"])
-async def test_a_name_that_is_no_file_s_is_refused(client: httpx.AsyncClient, desk: Desk, name: str) -> None:
+async def test_a_name_that_is_no_file_s_is_refused(
+    client: httpx.AsyncClient, desk: ApiContext, name: str
+) -> None:
     answer = await client.post(MODELS, params={"name": name}, content=MODEL)
     assert answer.status_code == HTTPStatus.UNPROCESSABLE_ENTITY
     assert Uploads(desk.home).all() == []
 
 
-async def test_an_empty_model_leaves_nothing(client: httpx.AsyncClient, desk: Desk) -> None:
+async def test_an_empty_model_leaves_nothing(client: httpx.AsyncClient, desk: ApiContext) -> None:
     answer = await client.post(MODELS, params={"name": "x.onnx"}, content=b"")
     assert answer.status_code == HTTPStatus.UNPROCESSABLE_ENTITY
     assert list(Uploads(desk.home).folder.iterdir()) == []
 
 
 async def test_a_campaign_of_a_model_that_was_sent_is_stored_and_woken(
-    client: httpx.AsyncClient, kept: Any, woken: Any, sent: str, desk: Desk
+    client: httpx.AsyncClient, kept: Any, woken: Any, sent: str, desk: ApiContext
 ) -> None:
     answer = await client.post(CAMPAIGNS, json=NAMED)
     assert answer.status_code == HTTPStatus.CREATED, answer.text
@@ -149,7 +151,7 @@ async def test_what_is_the_server_s_own_cannot_be_named(
 
 
 async def test_with_leave_files_of_the_machine_may_be_named_by_their_whole_path(
-    client: httpx.AsyncClient, kept: Any, desk: Desk, tmp_path: Path
+    client: httpx.AsyncClient, kept: Any, desk: ApiContext, tmp_path: Path
 ) -> None:
     desk.allow_paths = True
     (tmp_path / "own.onnx").write_bytes(MODEL)
@@ -183,7 +185,7 @@ async def test_what_is_wrong_is_told_with_its_line(client: httpx.AsyncClient) ->
 
 
 async def test_the_same_key_and_body_make_one_campaign_and_the_same_answer(
-    client: httpx.AsyncClient, kept: Any, sent: str, desk: Desk
+    client: httpx.AsyncClient, kept: Any, sent: str, desk: ApiContext
 ) -> None:
     headers = {"Idempotency-Key": "3f0c"}
     first = await client.post(CAMPAIGNS, json=NAMED, headers=headers)
@@ -208,7 +210,7 @@ async def test_a_key_whose_request_was_wrong_is_free_for_a_better_one(
 
 
 async def test_a_server_killed_before_it_answered_finds_the_campaign_by_its_key(
-    client: httpx.AsyncClient, kept: Any, sent: str, desk: Desk
+    client: httpx.AsyncClient, kept: Any, sent: str, desk: ApiContext
 ) -> None:
     headers = {"Idempotency-Key": "k"}
     first = (await client.post(CAMPAIGNS, json=NAMED, headers=headers)).json()
@@ -222,7 +224,7 @@ async def test_a_server_killed_before_it_answered_finds_the_campaign_by_its_key(
 
 async def test_a_key_is_kept_for_a_day_and_in_use_by_one_at_a_time(tmp_path: Path) -> None:
     now = [1e9]
-    once = Once(tmp_path, wall=lambda: now[0])
+    once = IdempotencyStore(tmp_path, wall=lambda: now[0])
     made: list[str] = []
     began, go = trio.Event(), trio.Event()
 
@@ -235,7 +237,7 @@ async def test_a_key_is_kept_for_a_day_and_in_use_by_one_at_a_time(tmp_path: Pat
     async with trio.open_nursery() as nursery:
         nursery.start_soon(once.do, "k", b"body", make)
         await began.wait()
-        with pytest.raises(Wrong, match="is being answered"):
+        with pytest.raises(InvalidField, match="is being answered"):
             await once.do("k", b"body", make)
         go.set()
     now[0] += KEEP_S - 1
@@ -248,7 +250,7 @@ async def test_a_key_is_kept_for_a_day_and_in_use_by_one_at_a_time(tmp_path: Pat
 async def test_a_store_that_was_gone_when_it_should_have_answered_makes_no_second_campaign(
     tmp_path: Path,
 ) -> None:
-    once = Once(tmp_path)
+    once = IdempotencyStore(tmp_path)
     asked: list[str] = []
 
     async def stored_and_gone(campaign: str) -> dict[str, Any]:
@@ -266,7 +268,7 @@ async def test_a_store_that_was_gone_when_it_should_have_answered_makes_no_secon
 OTHER = """
 import sys
 from pathlib import Path
-from scheduler.api.turns import Turns
+from web.http.locks import NamedLocks as Turns
 with Turns(Path(sys.argv[1])).held(sys.argv[2]) as mine:
     print(mine, flush=True)
     sys.stdin.read()
@@ -294,15 +296,17 @@ def other(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 async def test_a_key_that_another_server_of_the_home_answers_to_is_free_when_that_one_is_gone(
     tmp_path: Path, other: subprocess.Popen[str]
 ) -> None:
-    once = Once(tmp_path / "once")
+    once = IdempotencyStore(tmp_path / "once")
 
     async def make(campaign: str) -> dict[str, Any]:
         return {"campaign": campaign}
 
-    with pytest.raises(Wrong, match="is being answered"):
+    with pytest.raises(InvalidField, match="is being answered"):
         await once.do("k", b"body", make)
     assert not (await once.do("another", b"body", make))[1]
-    with pytest.raises(Wrong, match="is being answered"):  # nor has the other key given the first one back
+    with pytest.raises(
+        InvalidField, match="is being answered"
+    ):  # nor has the other key given the first one back
         await once.do("k", b"body", make)
     other.kill()
     await trio.to_thread.run_sync(other.wait)
@@ -324,7 +328,7 @@ async def test_what_is_stored_is_told_as_stored_though_no_scheduler_can_be_start
     def keep_alive() -> None:
         raise SettingsError("config.toml: gates: no list")
 
-    desk = Desk(Home.at(tmp_path / "home"), gates=tuple, keep_alive=keep_alive)
+    desk = ApiContext(Home.at(tmp_path / "home"), gates=tuple, keep_alive=keep_alive)
     transport = httpx.ASGITransport(open_app(desk))
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:5000") as client:
         assert (await client.post(f"{MODELS}?name=m.onnx", content=MODEL)).status_code == HTTPStatus.CREATED
@@ -341,7 +345,7 @@ async def test_what_is_stored_is_told_as_stored_though_no_scheduler_can_be_start
 
 
 async def test_what_failed_runs_again_as_a_new_campaign_once_for_each_key(
-    client: httpx.AsyncClient, kept: Any, sent: str, desk: Desk, woken: Any
+    client: httpx.AsyncClient, kept: Any, sent: str, desk: ApiContext, woken: Any
 ) -> None:
     old = (await client.post(CAMPAIGNS, json=NAMED)).json()["campaign_id"]
     early = await client.post(f"{CAMPAIGNS}/{old}/retry")

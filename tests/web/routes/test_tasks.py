@@ -14,10 +14,10 @@ from protocol.values.attempt import TaskEvent
 from protocol.values.lease import Fence
 from protocol.values.record import (
     DeviceFacts,
-    Host,
+    HostLoad,
     LoadSample,
-    Ran,
     Record,
+    RunFacts,
     StageTime,
     Timing,
     pack_samples,
@@ -25,7 +25,7 @@ from protocol.values.record import (
     record_message,
 )
 from protocol.values.task import task_body
-from protocol.words import Outcome
+from protocol.words import RunOutcome
 from results.analysis.verify import check_results
 from results.export.raw import read_raw
 from scheduler.core.commands import Intent
@@ -45,7 +45,7 @@ def timing(ns: int, samples: int, launch: int) -> Timing:
         warmup=pack_samples([3 * ns, ns]),
         began_s=float(launch),
         blocks=pack_samples(blocks),
-        host=Host(others=0.01, clock_mhz=2000.0),
+        host=HostLoad(others=0.01, clock_mhz=2000.0),
         cpu_s=1.0,
         wall_s=2.0,
     )
@@ -64,9 +64,9 @@ def record(
         worker=WORKER.peer_id,
         task_sha256=hashlib.sha256(task_body(task)).hexdigest(),
         model_sha256=task.model.sha256,
-        outcome=Outcome.COMPLETE,
+        outcome=RunOutcome.COMPLETE,
         device=DeviceFacts(device=f"d-{device}", name=device, soc=HOSTILE, cores=8),
-        ran=Ran(
+        ran=RunFacts(
             unit=task.unit,
             driver="onnx",
             runtime=HOSTILE,

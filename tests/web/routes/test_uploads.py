@@ -15,7 +15,7 @@ from starlette.types import Message
 
 from protocol.errors import ResourceError
 from scheduler.models.uploads import LEFT_FREE, Disk, Incoming
-from web.http.problems import Wrong
+from web.http.problems import InvalidField
 from web.routes.models import PIECE, _take
 
 
@@ -54,7 +54,7 @@ def shrinking(*sizes: int) -> Callable[[Path], int]:
 
 async def test_a_disk_that_others_fill_meanwhile_is_noticed_and_keeps_its_reserve(tmp_path: Path) -> None:
     incoming = Incoming(tmp_path, "m.onnx", wall, Disk(free=shrinking(100 * PIECE, 100 * PIECE, PIECE // 2)))
-    with pytest.raises(Wrong) as told:
+    with pytest.raises(InvalidField) as told:
         await _take(request(5), incoming)
     assert told.value.status is HTTPStatus.REQUEST_ENTITY_TOO_LARGE
     assert incoming.size == PIECE
