@@ -28,7 +28,7 @@ from node.capacity.allocations import (
     WarnCommand,
 )
 from node.capacity.ledger import Ledger
-from protocol.messages.work import CommitReply, Conflict, Denied, Granted, Queued
+from protocol.messages.work import Conflict, Denied, Granted, HeldLease, Queued
 from protocol.values.lease import LeaseState
 from protocol.values.requirement import Requirement
 from protocol.values.task import Measure, Model, Task, Timeouts
@@ -50,7 +50,7 @@ class Racer:
     attempts: int = 0
     known: dict[int, int] = field(default_factory=dict)
     """Worker → ledger version of the last quote."""
-    held: list[tuple[int, CommitReply]] = field(default_factory=list)
+    held: list[tuple[int, HeldLease]] = field(default_factory=list)
 
 
 @dataclass
@@ -123,7 +123,7 @@ class Race:
                 fence = answer.fence.key()
                 assert fence > device.fence, f"fence {fence} after {device.fence}"
                 device.fence = fence
-                racer.held.append((at, CommitReply(lease=answer.lease, fence=answer.fence)))
+                racer.held.append((at, HeldLease(lease=answer.lease, fence=answer.fence)))
                 if self.rng.random() < 0.05:  # the answer was lost: the same again
                     again = device.ledger.commit(wanted, device.now)
                     assert isinstance(again, (Granted, Queued))

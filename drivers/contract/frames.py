@@ -3,7 +3,7 @@
 The child runs other people's models, so the parent trusts nothing it says: never pickle, every frame bounded, every field
 checked against the table below before an `Event` is made of it. `json` is enough here: a launch speaks a few dozen times.
 
-    frame = 4 bytes length, big endian │ {"event": "Loaded", "load_ns": 1, …}
+    frame = 4 bytes length, big endian │ {"event": "LoadReport", "load_ns": 1, …}
 """
 
 from __future__ import annotations

@@ -23,10 +23,10 @@ from node.capacity.queue import QueueRank
 from node.capacity.slots import LONGEST_S, Slots
 from node.capacity.worker_state import WorkerCondition
 from protocol.messages.work import (
-    CommitReply,
     Conflict,
     Denied,
     Granted,
+    HeldLease,
     LeaseLost,
     Queued,
     QueuedLease,
@@ -273,7 +273,7 @@ class Ledger:
         self,
         peer: str,
         principal: str,
-        held: Iterable[CommitReply],
+        held: Iterable[HeldLease],
         epochs: Mapping[str, int],
         covers: Callable[[str], bool],
     ) -> dict[str, Reason]:
@@ -304,7 +304,7 @@ class Ledger:
 
     # -- the lease's clock -----------------------------------------------------------------------------------------------
 
-    def renew(self, peer: str, held: Iterable[CommitReply], now: float) -> Renewed:
+    def renew(self, peer: str, held: Iterable[HeldLease], now: float) -> Renewed:
         """Keep those that are still the scheduler's; say of the others why not, and of tickets where they stand."""
         self.expire(now)
         renewed: list[str] = []
@@ -360,7 +360,7 @@ class Ledger:
 
     # -- the end ---------------------------------------------------------------------------------------------------------
 
-    def stop(self, peer: str, held: Iterable[CommitReply], reason: Reason, now: float) -> tuple[str, ...]:
+    def stop(self, peer: str, held: Iterable[HeldLease], reason: Reason, now: float) -> tuple[str, ...]:
         """End these. Gives the leases whose processes are still to die; all others are over already."""
         dying: list[str] = []
         for item in held:
@@ -463,7 +463,7 @@ class Ledger:
             renew_s=RENEW_EVERY_S,
         )
 
-    def _gone(self, peer: str, item: CommitReply, place: Allocation | None) -> Reason | None:
+    def _gone(self, peer: str, item: HeldLease, place: Allocation | None) -> Reason | None:
         """Why a lease cannot be renewed; None when it can."""
         if item.fence.incarnation != self.incarnation:
             return Reason.LOST
@@ -505,6 +505,6 @@ class Ledger:
                 place.peer, place.rests = peer, rests
 
 
-def _spoken(item: CommitReply, epoch: int) -> int:
+def _spoken(item: HeldLease, epoch: int) -> int:
     """Under which epoch a lease is spoken of; `epoch`: that of its link."""
     return epoch if item.epoch is None else item.epoch

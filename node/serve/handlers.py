@@ -26,11 +26,11 @@ from protocol.messages.work import (
     AdoptRequest,
     Cancel,
     Commit,
-    CommitReply,
     Control,
     CredentialsReply,
     Denied,
     Granted,
+    HeldLease,
     LeaseLost,
     ListLeases,
     LiveLease,
@@ -165,7 +165,7 @@ class WorkHandlers:
         return answer
 
     def _refusals(
-        self, peer: PeerId, permit: CallPermission, held: Sequence[CommitReply], epochs: dict[str, int]
+        self, peer: PeerId, permit: CallPermission, held: Sequence[HeldLease], epochs: dict[str, int]
     ) -> dict[str, Reason]:
         return self.ledger.refusals(
             peer, permit.principal, held, epochs, lambda campaign: permit.speaks_of(campaign) is None

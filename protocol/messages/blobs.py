@@ -44,7 +44,7 @@ Bits = Annotated[bytes, Field(max_length=MAX_PIECES // 8)]
 class FetchPiece(Message):
     """Send me up to `length` bytes of this file from `offset` on."""
 
-    type: Literal["fetch"] = "fetch"
+    type: Literal["fetch-piece"] = "fetch-piece"
     sha256: Sha256
     offset: Count
     length: Annotated[int, Field(ge=1, le=MAX_PIECE)]
@@ -57,7 +57,7 @@ class FetchPiece(Message):
 class PieceFollows(Message):
     """`length` raw bytes follow; `size` is the whole file's."""
 
-    type: Literal["sending"] = "sending"
+    type: Literal["piece-follows"] = "piece-follows"
     size: Count
     length: Annotated[int, Field(ge=0, le=MAX_PIECE)]
     offset: Count | None = None
@@ -67,7 +67,7 @@ class PieceFollows(Message):
 class BlobAbsent(Message):
     """No such file here, or not for you."""
 
-    type: Literal["absent"] = "absent"
+    type: Literal["blob-absent"] = "blob-absent"
     reason: Annotated[Reason, Field(strict=False)]
     detail: Detail = ""
 
@@ -75,7 +75,7 @@ class BlobAbsent(Message):
 class AskPieces(Message):
     """Which pieces of this file have you?"""
 
-    type: Literal["which"] = "which"
+    type: Literal["ask-pieces"] = "ask-pieces"
     sha256: Sha256
     slip: TransferGrant | None = None
 
@@ -83,7 +83,7 @@ class AskPieces(Message):
 class HavePieces(Message):
     """These."""
 
-    type: Literal["held"] = "held"
+    type: Literal["have-pieces"] = "have-pieces"
     size: Count
     """Of the whole file."""
     pieces: Bits | None = None
@@ -95,14 +95,14 @@ class HavePieces(Message):
 class AskPieceHashes(Message):
     """Send me the sha256 of each piece of this file, one after the other, 32 bytes each."""
 
-    type: Literal["pieces"] = "pieces"
+    type: Literal["ask-piece-hashes"] = "ask-piece-hashes"
     sha256: Sha256
 
 
 class AskHolders(Message):
     """Who else has this file, or some of it?"""
 
-    type: Literal["where"] = "where"
+    type: Literal["ask-holders"] = "ask-holders"
     sha256: Sha256
 
 
@@ -116,7 +116,7 @@ class HolderInfo(Message):
 class Holders(Message):
     """These; and the slip to show them."""
 
-    type: Literal["others"] = "others"
+    type: Literal["holders"] = "holders"
     slip: TransferGrant | None = None
     others: Annotated[tuple[HolderInfo, ...], Field(max_length=MAX_OTHERS)] = ()
 

@@ -70,7 +70,7 @@ class RelayCaps(Message):
 class GateSnapshot(Message):
     """How it stands. Counts of what was done are since its start."""
 
-    type: Literal["gate-standing"] = "gate-standing"
+    type: Literal["gate-snapshot"] = "gate-snapshot"
     version: Line
     incarnation: Count
     uptime_s: Seconds

@@ -76,7 +76,7 @@ Contacts = Annotated[tuple[ContactInfo, ...], Field(max_length=MAX_CONTACTS)]
 class FindPeers(Message):
     """Who is nearest to `key`? `sender` is given by those who keep adverts themselves."""
 
-    type: Literal["find"] = "find"
+    type: Literal["find-peers"] = "find-peers"
     key: Key32
     count: Annotated[int, Field(ge=1, le=MAX_CONTACTS)] = 8
     sender: ContactInfo | None = None
@@ -85,7 +85,7 @@ class FindPeers(Message):
 class FoundPeers(Message):
     """The nearest peers this one knows, nearest first, itself and the asker left out."""
 
-    type: Literal["found"] = "found"
+    type: Literal["found-peers"] = "found-peers"
     contacts: Contacts = ()
     client: bool | None = None
     """True: who answers keeps no adverts and can be dialled by few; ask those it names."""
@@ -102,7 +102,7 @@ class StoreItem(Message):
 class StoreAdverts(Message):
     """Keep my advert under these attributes. A tombstone (`gone`) needs no items: it ends all of them."""
 
-    type: Literal["store"] = "store"
+    type: Literal["store-adverts"] = "store-adverts"
     advert: SignedAdvert
     items: Annotated[tuple[StoreItem, ...], Field(max_length=MAX_ITEMS)] = ()
 
@@ -117,7 +117,7 @@ class StoredItem(Message):
 class StoreReply(Message):
     """One answer for each item, in order, and holders nearer to some of the keys than the publisher knew."""
 
-    type: Literal["stored"] = "stored"
+    type: Literal["store-reply"] = "store-reply"
     items: Annotated[tuple[StoredItem, ...], Field(max_length=MAX_ITEMS)] = ()
     reason: Detail = ""
     """Why something was refused or did not find room; empty when nothing was."""
@@ -134,7 +134,7 @@ class ListedAdvert(Message):
 class QueryShard(Message):
     """Adverts of one shard that meet all clauses, in the random order that `seed` gives, from `cursor` on."""
 
-    type: Literal["page"] = "page"
+    type: Literal["query-shard"] = "query-shard"
     pool: Line = ""
     attribute: AttributeText
     depth: ShardDepth = 0
@@ -149,7 +149,7 @@ class QueryShard(Message):
 class ShardPage(Message):
     """A page; a tombstone may be among the adverts. `cursor` is None on the last page."""
 
-    type: Literal["paged"] = "paged"
+    type: Literal["shard-page"] = "shard-page"
     adverts: Annotated[tuple[ListedAdvert, ...], Field(max_length=PAGE_LIMIT)] = ()
     matches: Count = 0
     """Adverts here that meet the requirement."""
@@ -164,7 +164,7 @@ class ShardPage(Message):
 class MarkSplit(Message):
     """I publish below this shard, which I take to be split."""
 
-    type: Literal["mark"] = "mark"
+    type: Literal["mark-split"] = "mark-split"
     pool: Line = ""
     attribute: AttributeText
     depth: ShardDepth
@@ -176,14 +176,14 @@ class MarkSplit(Message):
 class MarkReply(Message):
     """Whether it is split here."""
 
-    type: Literal["marked"] = "marked"
+    type: Literal["mark-reply"] = "mark-reply"
     split: bool
 
 
 class HandOver(Message):
     """Adverts of a shard that split or merged, for the holders of the shard they belong to now."""
 
-    type: Literal["hand"] = "hand"
+    type: Literal["hand-over"] = "hand-over"
     attribute: AttributeText
     depth: ShardDepth
     adverts: Annotated[tuple[ListedAdvert, ...], Field(max_length=PAGE_LIMIT)]
@@ -192,7 +192,7 @@ class HandOver(Message):
 class HandOverReply(Message):
     """How many of them are kept now."""
 
-    type: Literal["handed"] = "handed"
+    type: Literal["hand-over-reply"] = "hand-over-reply"
     kept: Count
 
 

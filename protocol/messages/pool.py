@@ -62,7 +62,7 @@ class PoolManifest(Message):
 class AskManifest(Message):
     """The newest manifest of this pool, if it is newer than `have`."""
 
-    type: Literal["latest"] = "latest"
+    type: Literal["ask-manifest"] = "ask-manifest"
     pool: PeerName
     have: Count = 0
 
@@ -78,13 +78,13 @@ class ManifestMessage(Message):
 class NoManifest(Message):
     """None newer than yours here."""
 
-    type: Literal["nothing"] = "nothing"
+    type: Literal["no-manifest"] = "no-manifest"
 
 
 class SpreadManifest(Message):
     """Keep this manifest, and use it if you are of this pool."""
 
-    type: Literal["spread"] = "spread"
+    type: Literal["spread-manifest"] = "spread-manifest"
     body: Annotated[bytes, Field(max_length=MAX_MANIFEST)]
     signature: Signature
 
@@ -92,14 +92,14 @@ class SpreadManifest(Message):
 class ManifestStored(Message):
     """The highest number of that pool here now."""
 
-    type: Literal["kept"] = "kept"
+    type: Literal["manifest-stored"] = "manifest-stored"
     number: Count
 
 
 class EnrolRequest(Message):
     """Let me in, by a ticket's token; or give me a fresh credential, by the one I have."""
 
-    type: Literal["enrol"] = "enrol"
+    type: Literal["enrol-request"] = "enrol-request"
     pool: PeerName
     token: Token
     role: Annotated[Role, Field(strict=False)]

@@ -33,7 +33,7 @@ class DialBack(Message):
 class DialBackReply(Message):
     """What came of it: the address the asker is seen at, and which of the ports led to it."""
 
-    type: Literal["dialled-back"] = "dialled-back"
+    type: Literal["dial-back-reply"] = "dial-back-reply"
     observed: AddressText
     """With the port of the asker's own connection, such as `/ip4/192.0.2.7/tcp/51034`."""
     reached: Annotated[tuple[Port, ...], Field(max_length=MAX_PORTS)] = ()

@@ -77,7 +77,7 @@ May = Annotated[Right, Field(strict=False)]
 class ShowCredentials(Message):
     """This token says what I may do here. It holds for every link of this peer until it expires or is revoked."""
 
-    type: Literal["present"] = "present"
+    type: Literal["show-credentials"] = "show-credentials"
     issuer: PeerName
     """Whose key signed it: a pool's id, or an owner's scheduler id."""
     token: Token
@@ -86,7 +86,7 @@ class ShowCredentials(Message):
 class CredentialsReply(Message):
     """What it lets you do here."""
 
-    type: Literal["presented"] = "presented"
+    type: Literal["credentials-reply"] = "credentials-reply"
     principal: PeerName
     """On whose behalf: the holder itself, or the one who delegated to it."""
     rights: Annotated[tuple[May, ...], Field(max_length=8)]
@@ -254,7 +254,7 @@ class Skip(Message):
 # -- keep it -----------------------------------------------------------------------------------------------------------------
 
 
-class CommitReply(Message):
+class HeldLease(Message):
     """A lease or ticket, the fence it was granted under, and the epoch under which its scheduler speaks of it."""
 
     lease: Id
@@ -266,7 +266,7 @@ class Renew(Message):
     """I still want these."""
 
     type: Literal["renew"] = "renew"
-    held: Annotated[tuple[CommitReply, ...], Field(max_length=MAX_BATCH)]
+    held: Annotated[tuple[HeldLease, ...], Field(max_length=MAX_BATCH)]
 
 
 class LeaseLost(Message):
@@ -351,7 +351,7 @@ class Cancel(Message):
     """Stop these runs. Answered when their children are dead."""
 
     type: Literal["cancel"] = "cancel"
-    held: Annotated[tuple[CommitReply, ...], Field(max_length=MAX_BATCH)]
+    held: Annotated[tuple[HeldLease, ...], Field(max_length=MAX_BATCH)]
     reason: WhyNot = Reason.CANCELLED
 
 
@@ -359,7 +359,7 @@ class Release(Message):
     """I do not need these places any more; nothing runs on them."""
 
     type: Literal["release"] = "release"
-    held: Annotated[tuple[CommitReply, ...], Field(max_length=MAX_BATCH)]
+    held: Annotated[tuple[HeldLease, ...], Field(max_length=MAX_BATCH)]
 
 
 class Stopped(Message):
@@ -386,7 +386,7 @@ class Preempt(Message):
 class AdoptRequest(Message):
     """I carry on this campaign; from now on refuse schedulers with a lower epoch. `cursor`: where the answer is to go on."""
 
-    type: Literal["adopt"] = "adopt"
+    type: Literal["adopt-request"] = "adopt-request"
     campaign: Id
     epoch: Epoch
     cursor: Count = 0
@@ -399,7 +399,7 @@ class AdoptRequest(Message):
 class ListLeases(Message):
     """What have you of this campaign? Changes nothing. `cursor`: where the answer is to go on."""
 
-    type: Literal["look"] = "look"
+    type: Literal["list-leases"] = "list-leases"
     campaign: Id
     cursor: Count = 0
 
@@ -424,7 +424,7 @@ class LiveLease(Message):
 class AdoptReply(Message):
     """What there is."""
 
-    type: Literal["adopted"] = "adopted"
+    type: Literal["adopt-reply"] = "adopt-reply"
     incarnation: Count
     leases: Annotated[tuple[LiveLease, ...], Field(max_length=MAX_BATCH)] = ()
     epoch: Epoch = 0
@@ -467,7 +467,7 @@ class Control(Message):
 class StatusRequest(Message):
     """How do you stand, and who has you do what?"""
 
-    type: Literal["status"] = "status"
+    type: Literal["status-request"] = "status-request"
 
 
 class RunningJob(Message):
@@ -488,7 +488,7 @@ class RunningJob(Message):
 class WorkerStatus(Message):
     """How it stands."""
 
-    type: Literal["standing"] = "standing"
+    type: Literal["worker-status"] = "worker-status"
     incarnation: Count
     state: State
     why: Detail = ""

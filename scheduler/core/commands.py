@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from protocol.messages.work import CommitReply
+from protocol.messages.work import HeldLease
 from protocol.values.attempt import TaskEvent
 from protocol.values.lease import Fence
 from protocol.values.requirement import Requirement
@@ -114,7 +114,7 @@ class CancelOn:
     """Have runs stopped; tell `stopped` when the worker confirms."""
 
     peer: str
-    held: tuple[CommitReply, ...]
+    held: tuple[HeldLease, ...]
     reason: Reason
 
 
@@ -123,7 +123,7 @@ class ReleaseOn:
     """Give tickets back; tell `stopped` when the worker confirms."""
 
     peer: str
-    held: tuple[CommitReply, ...]
+    held: tuple[HeldLease, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from protocol.messages.work import MAX_PREEMPTIONS, CommitReply, Denied
+from protocol.messages.work import MAX_PREEMPTIONS, Denied, HeldLease
 from protocol.values.attempt import TaskEvent, TaskState
 from protocol.values.record import Record
 from protocol.words import Reason, RunOutcome
@@ -214,7 +214,7 @@ class Failures(Hedging):
 
     def _doom(self, tasks: Iterable[str], doom: PendingOutcome, now: float) -> list[Order]:
         pending: list[str] = []
-        stops: dict[str, list[CommitReply]] = {}
+        stops: dict[str, list[HeldLease]] = {}
         courses: dict[str, CampaignRun] = {}
         orders: list[Order] = []
         for task in tasks:

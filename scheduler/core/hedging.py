@@ -12,7 +12,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import Final
 
-from protocol.messages.work import CommitReply
+from protocol.messages.work import HeldLease
 from protocol.values.attempt import TaskEvent, TaskState
 from protocol.words import Reason
 from scheduler.core.allocator import ELSEWHERE_S, Allocator
@@ -161,5 +161,5 @@ class Hedging(Allocator):
 
 
 def _give_back(ticket: CommitTicket, entry: TaskEntry) -> list[Order]:
-    held: CommitReply | None = ticket.held(entry.epoch)
+    held: HeldLease | None = ticket.held(entry.epoch)
     return [] if held is None else [ReleaseOn(ticket.worker, (held,))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from protocol.messages.work import CommitReply, Conflict, Denied, LiveLease
+from protocol.messages.work import Conflict, Denied, HeldLease, LiveLease
 from protocol.values.attempt import TaskEvent, TaskState
 from protocol.values.lease import Fence
 from protocol.words import Reason
@@ -35,7 +35,7 @@ class Reconciler(WorkerTracking):
         """A worker gave a lease, or a ticket with its place in the queue. If the task is not wanted there any more it is stopped."""
         entry = self.entries.get(task)
         ticket = entry.at(peer) if entry is not None else None
-        unwanted = CommitReply(lease=lease, fence=fence, epoch=None if entry is None else entry.epoch)
+        unwanted = HeldLease(lease=lease, fence=fence, epoch=None if entry is None else entry.epoch)
         if entry is None or ticket is None or ticket.attempt != attempt:
             return [CancelOn(peer, (unwanted,), Reason.FENCED)]
         if ticket.lease is not None:
@@ -194,7 +194,7 @@ class Reconciler(WorkerTracking):
         course = self.courses.get(campaign)
         epoch = None if course is None else course.terms.epoch
         zombies = tuple(
-            CommitReply(lease=lease.lease, fence=lease.fence, epoch=epoch)
+            HeldLease(lease=lease.lease, fence=lease.fence, epoch=epoch)
             for lease in told.values()
             if not lease.reporting and not lease.settled
         )

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable
 from itertools import islice
 from typing import Final
 
-from protocol.messages.work import CommitReply, Progress
+from protocol.messages.work import HeldLease, Progress
 from protocol.values.attempt import TaskEvent, TaskState
 from protocol.values.lease import Fence
 from protocol.values.task import Task
@@ -128,13 +128,13 @@ class SchedulerState(Reconciler):
 
     # -- what a worker has --------------------------------------------------------------------------------------------------------------
 
-    def held_on(self, peer: str) -> tuple[CommitReply, ...]:
+    def held_on(self, peer: str) -> tuple[HeldLease, ...]:
         """Leases and tickets we have there."""
         view = self.views.get(peer)
         kept = [self.entries[task] for task in view.held] if view is not None else []
         return _held(kept, peer)
 
-    def wanted_on(self, peer: str) -> tuple[CommitReply, ...]:
+    def wanted_on(self, peer: str) -> tuple[HeldLease, ...]:
         """Those of them that are to be renewed: not what is being stopped."""
         view = self.views.get(peer)
         kept = [self.entries[task] for task in view.held] if view is not None else []
@@ -235,7 +235,7 @@ def _yields(priority: int) -> str:
     return f"gives way to a task of priority {priority}"
 
 
-def _held(entries: Iterable[TaskEntry], peer: str) -> tuple[CommitReply, ...]:
+def _held(entries: Iterable[TaskEntry], peer: str) -> tuple[HeldLease, ...]:
     """What a worker has of these, as far as its leases are known."""
     found = (ticket.held(entry.epoch) for entry in entries if (ticket := entry.at(peer)) is not None)
     return tuple(item for item in found if item is not None)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Final
 
-from protocol.messages.work import CommitReply, Denied
+from protocol.messages.work import Denied, HeldLease
 from protocol.values.advert import Advert
 from protocol.values.attempt import TASK, TaskEvent, TaskState
 from protocol.values.lease import Fence
@@ -75,11 +75,11 @@ class CommitTicket:
     told_at: float = 0.0
     """When it was asked for, or when its worker last told where it stands."""
 
-    def held(self, epoch: int | None) -> CommitReply | None:
+    def held(self, epoch: int | None) -> HeldLease | None:
         """Its lease and fence, once known, to be spoken of under `epoch`."""
         if self.lease is None or self.fence is None:
             return None
-        return CommitReply(lease=self.lease, fence=self.fence, epoch=epoch)
+        return HeldLease(lease=self.lease, fence=self.fence, epoch=epoch)
 
     def wait_s(self, now: float) -> float | None:
         """Seconds until it is expected to start; None: nobody knows."""
@@ -210,11 +210,11 @@ class TaskEntry:
         """Whether that is the attempt of its second ticket."""
         return self.spare is not None and self.spare.attempt == attempt
 
-    def held(self) -> CommitReply | None:
+    def held(self) -> HeldLease | None:
         """Lease and fence of the current ticket, once known."""
         if self.lease is None or self.fence is None:
             return None
-        return CommitReply(lease=self.lease, fence=self.fence, epoch=self.epoch)
+        return HeldLease(lease=self.lease, fence=self.fence, epoch=self.epoch)
 
     def take(self, ticket: CommitTicket) -> None:
         """From now on this is the current one."""

@@ -12,10 +12,10 @@ from protocol.messages.work import (
     AdoptRequest,
     Cancel,
     Commit,
-    CommitReply,
     Conflict,
     Denied,
     Granted,
+    HeldLease,
     LiveLease,
     Probe,
     Queued,
@@ -152,7 +152,7 @@ async def adopt(
     raise RemoteProtocolError(f"{link.peer} does not come to an end of what it holds")
 
 
-async def renew(link: Link, held: tuple[CommitReply, ...]) -> Renewed | Denied:
+async def renew(link: Link, held: tuple[HeldLease, ...]) -> Renewed | Denied:
     """I still want these. Raises `Unreachable`, `RemoteProtocolError`."""
     answer = await link.call(Renew(held=held))
     if isinstance(answer, (Renewed, Denied)):
@@ -171,7 +171,7 @@ async def stop(link: Link, order: CancelOn | ReleaseOn) -> tuple[str, ...]:
     return tuple(done)
 
 
-def _stop_message(order: CancelOn | ReleaseOn, held: tuple[CommitReply, ...]) -> Cancel | Release:
+def _stop_message(order: CancelOn | ReleaseOn, held: tuple[HeldLease, ...]) -> Cancel | Release:
     return Cancel(held=held, reason=order.reason) if isinstance(order, CancelOn) else Release(held=held)
 
 

@@ -62,4 +62,4 @@ def told(events: list[Event]) -> list[str]:
     ]
 
 
-STORY = ["Described", "Measured", "Checked", "warm"]
+STORY = ["ModelDescription", "MeasureReport", "CheckReport", "warm"]

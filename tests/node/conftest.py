@@ -39,7 +39,7 @@ from protocol.messages.work import (
     WORK,
     Accepted,
     Commit,
-    CommitReply,
+    HeldLease,
     Preempt,
     Progress,
     Ready,
@@ -217,9 +217,9 @@ class Hand:
         return record
 
 
-def held(answer: Any) -> CommitReply:
+def held(answer: Any) -> HeldLease:
     """What a Granted or Queued is renewed by."""
-    return CommitReply(lease=answer.lease, fence=answer.fence)
+    return HeldLease(lease=answer.lease, fence=answer.fence)
 
 
 class World:

@@ -6,7 +6,7 @@ from typing import Any
 
 from node.capacity.allocations import SlotRequest
 from node.capacity.ledger import Ledger
-from protocol.messages.work import CommitReply, Granted, Queued
+from protocol.messages.work import Granted, HeldLease, Queued
 from protocol.values.requirement import Requirement
 from protocol.values.task import Measure, Model, Task, Timeouts
 
@@ -59,10 +59,10 @@ def want(
     )
 
 
-def held(answer: object) -> CommitReply:
+def held(answer: object) -> HeldLease:
     """What it is renewed by."""
     assert isinstance(answer, (Granted, Queued))
-    return CommitReply(lease=answer.lease, fence=answer.fence)
+    return HeldLease(lease=answer.lease, fence=answer.fence)
 
 
 def linked(*peers: str, **settings: Any) -> Ledger:

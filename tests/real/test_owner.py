@@ -12,9 +12,9 @@ from protocol.messages.work import (
     AdoptRequest,
     Cancel,
     Commit,
-    CommitReply,
     Control,
     Denied,
+    HeldLease,
     ListLeases,
     Probe,
     Release,
@@ -75,7 +75,7 @@ async def _everything(me: Identity, lab: Lab) -> dict[str, Message]:
     """Each verb, with forged and self-made permissions shown before and between."""
     home = lab.home("one")
     worker = load_or_create(home.key("worker")).peer_id
-    held = (CommitReply(lease="l-1", fence=Fence(incarnation=1, number=1)),)
+    held = (HeldLease(lease="l-1", fence=Fence(incarnation=1, number=1)),)
     task = Task(
         campaign="c-1",
         task="c-1/1",

@@ -23,9 +23,9 @@ from protocol.messages.work import (
     AdoptRequest,
     Cancel,
     Commit,
-    CommitReply,
     Denied,
     Granted,
+    HeldLease,
     LeaseLost,
     LiveLease,
     Preempt,
@@ -358,7 +358,7 @@ class FakeWorker:
         place.scope.cancel()
         self.work.set()
 
-    def stop(self, held: CommitReply, *, cancel: bool) -> None:
+    def stop(self, held: HeldLease, *, cancel: bool) -> None:
         place = self.places.pop(held.lease, None)
         if place is not None and cancel:
             self.cancelled.append(place.task.task)

@@ -9,7 +9,7 @@ from typing import Any
 from node.capacity.allocations import SlotRequest
 from node.capacity.ledger import Ledger
 from protocol.messages.permission import CallPermission
-from protocol.messages.work import Commit, CommitReply, Denied, LeaseLost, Renew, Renewed
+from protocol.messages.work import Commit, Denied, HeldLease, LeaseLost, Renew, Renewed
 from protocol.values.attempt import TaskState
 from protocol.values.task import Task, read_task
 from protocol.words import Reason
@@ -81,7 +81,7 @@ def renew(
 
 
 def refused(
-    ledger: Ledger, peer: str, principal: str, held: Iterable[CommitReply], epochs: Mapping[str, int]
+    ledger: Ledger, peer: str, principal: str, held: Iterable[HeldLease], epochs: Mapping[str, int]
 ) -> Denied | None:
     """What the desk says to a stop of leases that the peer may not speak of (any more)."""
     reasons = ledger.refusals(peer, principal, held, epochs, lambda campaign: True)

@@ -14,7 +14,7 @@ from node.capacity.epochs import CampaignLeaders
 from node.capacity.ledger import Ledger
 from node.capacity.queue import QueueRank
 from node.capacity.slots import Slots
-from protocol.messages.work import CommitReply, Conflict, Denied, Granted, LiveLease, Queued
+from protocol.messages.work import Conflict, Denied, Granted, HeldLease, LiveLease, Queued
 from protocol.values.attempt import TASK, TaskEvent, TaskState
 from protocol.values.lease import Fence, LeaseState
 from protocol.wire.table import final
@@ -90,7 +90,7 @@ class NeverExpires(Ledger):
 class IgnoresCancel(Ledger):
     """Says that it stopped what goes on."""
 
-    def stop(self, peer: str, held: Iterable[CommitReply], reason: Reason, now: float) -> tuple[str, ...]:
+    def stop(self, peer: str, held: Iterable[HeldLease], reason: Reason, now: float) -> tuple[str, ...]:
         return ()
 
 

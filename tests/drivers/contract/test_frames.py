@@ -89,16 +89,16 @@ def test_a_child_that_talks_too_much_is_stopped() -> None:
         b"",
         b"[]",
         b'{"event": "Event"}',
-        b'{"event": ["Loaded"]}',
-        b'{"event": "Loaded", "load_ns": 1, "baseline_bytes": null}',
-        b'{"event": "Loaded", "load_ns": true, "baseline_bytes": null, "peak_bytes": null}',
-        b'{"event": "Loaded", "load_ns": -1, "baseline_bytes": null, "peak_bytes": null}',
-        b'{"event": "Loaded", "load_ns": 99999999999999999999, "baseline_bytes": null, "peak_bytes": null}',
-        b'{"event": "Loaded", "load_ns": 1, "baseline_bytes": null, "peak_bytes": null, "more": 1}',
-        b'{"event": "Progressed", "phase": "dance", "done": 0, "total": null, "median_ms": null}',
-        b'{"event": "Progressed", "phase": "run", "done": 0, "total": null, "median_ms": NaN}',
-        b'{"event": "Progressed", "phase": "run", "done": 0, "total": null, "median_ms": Infinity}',
-        b'{"event": "Checked", "agrees": 1, "output_sha256": "", "max_error": null, "tolerance": null, "note": ""}',
+        b'{"event": ["LoadReport"]}',
+        b'{"event": "LoadReport", "load_ns": 1, "baseline_bytes": null}',
+        b'{"event": "LoadReport", "load_ns": true, "baseline_bytes": null, "peak_bytes": null}',
+        b'{"event": "LoadReport", "load_ns": -1, "baseline_bytes": null, "peak_bytes": null}',
+        b'{"event": "LoadReport", "load_ns": 99999999999999999999, "baseline_bytes": null, "peak_bytes": null}',
+        b'{"event": "LoadReport", "load_ns": 1, "baseline_bytes": null, "peak_bytes": null, "more": 1}',
+        b'{"event": "ProgressReport", "phase": "dance", "done": 0, "total": null, "median_ms": null}',
+        b'{"event": "ProgressReport", "phase": "run", "done": 0, "total": null, "median_ms": NaN}',
+        b'{"event": "ProgressReport", "phase": "run", "done": 0, "total": null, "median_ms": Infinity}',
+        b'{"event": "CheckReport", "agrees": 1, "output_sha256": "", "max_error": null, "tolerance": null, "note": ""}',
         b'{"event": "UnitInfo", "unit": 7, "driver": "", "runtime": "", "detail": ""}',
         b"[" * 100_000,
     ],
@@ -111,7 +111,7 @@ def test_what_is_not_an_event_is_garbled(said: bytes) -> None:
 @pytest.mark.parametrize("part", [b"{}", b"[]", b'"ab"', b"300"])
 def test_a_frame_that_would_be_many_times_as_large_in_memory_is_not_read(part: bytes) -> None:
     with pytest.raises(frames.Garbled, match="more parts than any event"):
-        frames.unpack(b'{"event": "Loaded", "more": [' + b",".join([part] * 2_600_000) + b"]}")
+        frames.unpack(b'{"event": "LoadReport", "more": [' + b",".join([part] * 2_600_000) + b"]}")
 
 
 def test_the_largest_events_there_are_have_fewer_parts_than_that() -> None:

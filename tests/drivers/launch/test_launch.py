@@ -61,7 +61,7 @@ def test_runs_are_shared_out_over_launches_and_only_the_first_is_described_and_c
     stage: Zygote, script: Script
 ) -> None:
     events = play(script(), stage, runs=14, loads=3)
-    assert told(events)[1:] == [*STORY, "fresh", "Measured", "fresh", "Measured"]
+    assert told(events)[1:] == [*STORY, "fresh", "MeasureReport", "fresh", "MeasureReport"]
     assert [len(one.samples_ns) for one in events if isinstance(one, MeasureReport)] == [5, 5, 4]
 
 
@@ -78,7 +78,7 @@ def test_a_precision_is_reached_after_six_launches_of_one_and_the_same_time(
 ) -> None:
     asked = WorkOrder(script(latencies_ms=[2]), UNIT, precision=0.02)
     events = list(measure(asked, QUICK, stage))
-    assert told(events)[1:] == [*STORY, *["fresh", "Measured"] * 5]
+    assert told(events)[1:] == [*STORY, *["fresh", "MeasureReport"] * 5]
     assert {one.samples_ns for one in events if isinstance(one, MeasureReport)} == {(2_000_000,) * 20}
 
 

@@ -12,10 +12,10 @@ from protocol.messages.pool import PoolManifest, PoolMember
 from protocol.messages.work import (
     Action,
     AdoptRequest,
-    CommitReply,
     Control,
     CredentialsReply,
     Denied,
+    HeldLease,
     ListLeases,
     Renew,
     ShowCredentials,
@@ -30,7 +30,7 @@ OWNER, FRIEND, POOL, ANN, BOB, EVE = (Identity.from_seed(f"permit {number}") for
 SUBMIT = frozenset({Right.SUBMIT})
 WORK = frozenset({Right.SUBMIT, Right.STATUS})
 T0 = 1_800_000_000.0
-RENEW = Renew(held=(CommitReply(lease="l-1", fence=Fence(incarnation=1, number=1)),))
+RENEW = Renew(held=(HeldLease(lease="l-1", fence=Fence(incarnation=1, number=1)),))
 STATUS = StatusRequest()
 
 

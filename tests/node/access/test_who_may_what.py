@@ -14,10 +14,10 @@ from protocol.messages.work import (
     Action,
     AdoptRequest,
     Cancel,
-    CommitReply,
     Control,
     CredentialsReply,
     Denied,
+    HeldLease,
     ListLeases,
     Probe,
     Ready,
@@ -42,7 +42,7 @@ POOL, ELSEWHERE, OTHER = (Identity.from_seed(name) for name in ("pool", "other p
 SUBMIT: Final = frozenset({Right.SUBMIT})
 WORK: Final = frozenset({Right.SUBMIT, Right.STATUS})
 FENCE: Final = Fence(incarnation=1, number=99)
-HELD: Final = (CommitReply(lease="w-1.99", fence=FENCE),)
+HELD: Final = (HeldLease(lease="w-1.99", fence=FENCE),)
 SHAPE: Final = Shape(unit="CPU (ONNX)", requirement=Requirement(), model="a" * 64, size=1)
 
 TABLE: Final = """

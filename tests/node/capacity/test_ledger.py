@@ -8,7 +8,7 @@ import pytest
 
 from node.capacity.allocations import KillCommand, RunCommand, SlotOffer
 from node.capacity.ledger import MAX_REMEMBERED, Ledger
-from protocol.messages.work import CommitReply, Conflict, Denied, Granted, Queued
+from protocol.messages.work import Conflict, Denied, Granted, HeldLease, Queued
 from protocol.values.lease import GRACE_S, LEASE_TTL_S, Fence, LeaseState
 from protocol.words import Reason, RunOutcome, WorkerState
 from tests.node.ledger_parts import ANN, BOB, CAT, held, linked, want
@@ -202,7 +202,7 @@ def test_nobody_stops_or_renews_the_lease_of_another() -> None:
     assert ledger.stop(BOB, [lease], Reason.CANCELLED, 1.0) == ()
     assert ledger.take_orders() == ()
     assert ledger.renew(BOB, [lease], 1.0).lost[0].reason is Reason.UNKNOWN
-    wrong = CommitReply(lease=lease.lease, fence=Fence(incarnation=7, number=99))
+    wrong = HeldLease(lease=lease.lease, fence=Fence(incarnation=7, number=99))
     assert ledger.renew(ANN, [wrong], 1.0).lost[0].reason is Reason.FENCED
 
 
@@ -317,7 +317,7 @@ def test_the_key_of_a_live_lease_is_never_forgotten() -> None:
     for number in range(2, MAX_REMEMBERED + 10):
         ticket = ledger.commit(want(number, queue=True), 0.0)
         assert isinstance(ticket, Queued)
-        ledger.stop(ANN, (CommitReply(lease=ticket.lease, fence=ticket.fence),), Reason.CANCELLED, 0.0)
+        ledger.stop(ANN, (HeldLease(lease=ticket.lease, fence=ticket.fence),), Reason.CANCELLED, 0.0)
     again = ledger.commit(want(1), 0.0)
     assert isinstance(again, Granted)
     assert again.lease == first.lease

@@ -8,7 +8,7 @@ from node.capacity.allocations import Allocation, KillCommand, SlotOffer, WarnCo
 from node.capacity.epochs import HIGHEST_OF_OTHERS, MAX_EACH
 from node.capacity.ledger import Ledger
 from node.capacity.slots import MUTE_S
-from protocol.messages.work import CommitReply, Conflict, Denied, Granted, Queued
+from protocol.messages.work import Conflict, Denied, Granted, HeldLease, Queued
 from protocol.values.lease import MAX_EPOCH, PREEMPT_GRACE_S
 from protocol.words import Reason
 from tests.node.ledger_parts import ANN, BOB, CAT, DEE, campaign_of, held, linked, want
@@ -16,7 +16,7 @@ from tests.node.ledger_parts import ANN, BOB, CAT, DEE, campaign_of, held, linke
 YEAR_S = 31_536_000.0
 
 
-def full(**settings: bool) -> tuple[Ledger, list[CommitReply]]:
+def full(**settings: bool) -> tuple[Ledger, list[HeldLease]]:
     """A run and four tickets of two guests: all that there is room for."""
     ledger = linked(max_queue=4, max_queue_each=3, **settings)
     ledger.commit(want(0, BOB, preempted=2), 0.0)
@@ -118,7 +118,7 @@ def renew_all(ledger: Ledger, until: float) -> None:
     """All that is here is renewed in time up to then."""
     for now in range(0, int(until) + 1, 10):
         for place in ledger.places():
-            ledger.renew(place.peer, [CommitReply(lease=place.lease, fence=place.fence)], float(now))
+            ledger.renew(place.peer, [HeldLease(lease=place.lease, fence=place.fence)], float(now))
 
 
 def test_who_did_not_answer_is_asked_in_its_turn_again_after_a_while() -> None:

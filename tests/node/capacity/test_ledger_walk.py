@@ -29,7 +29,7 @@ from node.capacity.allocations import (
 )
 from node.capacity.ledger import Ledger
 from node.capacity.queue import LeaseQueue, QueueRank
-from protocol.messages.work import MAX_PREEMPTIONS, CommitReply, Denied, Granted, Queued
+from protocol.messages.work import MAX_PREEMPTIONS, Denied, Granted, HeldLease, Queued
 from protocol.values.lease import (
     GRACE_S,
     LEASE_TTL_S,
@@ -194,7 +194,7 @@ class LedgerMachine(RuleBasedStateMachine):
             assert place.peer == peer, "one speaks for a campaign"
 
     @rule(lease=leases, peer=peers)
-    def renew(self, lease: CommitReply, peer: str) -> None:
+    def renew(self, lease: HeldLease, peer: str) -> None:
         place = self.ledger.place(lease.lease)
         speaker = place.peer if place is not None else None
         told = self.ledger.renew(peer, [lease], self.now)
@@ -204,7 +204,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.obey()
 
     @rule(lease=leases, peer=peers)
-    def stop(self, lease: CommitReply, peer: str) -> None:
+    def stop(self, lease: HeldLease, peer: str) -> None:
         dying = self.ledger.stop(peer, [lease], Reason.CANCELLED, self.now)
         assert set(dying) <= self.running
         self.obey()
@@ -324,7 +324,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def _renew_all(self) -> None:
         for peer in self.links:
             mine = [
-                CommitReply(lease=place.lease, fence=place.fence)
+                HeldLease(lease=place.lease, fence=place.fence)
                 for place in self.ledger.places()
                 if place.peer == peer
             ]

@@ -9,13 +9,13 @@ import pytest
 from node.capacity.allocations import KillCommand, RunCommand, SlotOffer, SlotRequest, WarnCommand
 from node.capacity.ledger import Ledger
 from node.capacity.queue import aged, expected_starts
-from protocol.messages.work import CommitReply, Conflict, Denied, Granted, Queued
+from protocol.messages.work import Conflict, Denied, Granted, HeldLease, Queued
 from protocol.values.lease import PREEMPT_GRACE_S, LeaseState
 from protocol.words import Reason
 from tests.node.ledger_parts import ANN, BOB, CAT, DEE, campaign_of, held, linked, want
 
 
-def run_of(ledger: Ledger, wanted: SlotRequest, now: float = 0.0) -> CommitReply:
+def run_of(ledger: Ledger, wanted: SlotRequest, now: float = 0.0) -> HeldLease:
     """It is granted and runs."""
     answer = ledger.commit(wanted, now)
     assert isinstance(answer, Granted)
@@ -27,7 +27,7 @@ def run_of(ledger: Ledger, wanted: SlotRequest, now: float = 0.0) -> CommitReply
     return held(answer)
 
 
-def ticket_of(ledger: Ledger, wanted: SlotRequest, now: float = 0.0) -> CommitReply:
+def ticket_of(ledger: Ledger, wanted: SlotRequest, now: float = 0.0) -> HeldLease:
     """It has to wait."""
     answer = ledger.commit(wanted, now)
     assert isinstance(answer, Queued)
@@ -272,10 +272,10 @@ def test_nothing_gives_way_while_a_slot_is_free_or_comes_free() -> None:
     assert ledger.take_orders() == (), "who was warned goes on"
 
 
-def run_of_second(ledger: Ledger) -> CommitReply:
+def run_of_second(ledger: Ledger) -> HeldLease:
     """The run in the second slot."""
     place = ledger.places()[1]
-    return CommitReply(lease=place.lease, fence=place.fence)
+    return HeldLease(lease=place.lease, fence=place.fence)
 
 
 @pytest.mark.parametrize("how", ["cancelled", "expired", "timed out", "cut off", "evicted"])

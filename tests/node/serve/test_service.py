@@ -15,10 +15,10 @@ from protocol.messages.work import (
     AdoptReply,
     AdoptRequest,
     Cancel,
-    CommitReply,
     Conflict,
     Denied,
     Granted,
+    HeldLease,
     Probe,
     Progress,
     Queued,
@@ -197,7 +197,7 @@ async def test_a_stranger_is_refused_on_each_verb_and_as_a_taker_of_blobs(world:
     await world.start()
     eve = world.scheduler()
     link: Link = await world.link(eve)
-    nothing = (CommitReply(lease="x", fence=Fence(incarnation=1, number=1)),)
+    nothing = (HeldLease(lease="x", fence=Fence(incarnation=1, number=1)),)
     shape = Shape(unit="CPU (ONNX)", requirement=Requirement(), model=MODEL, size=1)
     verbs = [
         Probe(campaign="c-1", shapes=(shape,)),

@@ -70,12 +70,12 @@ def test_every_message_of_the_family_is_tried_at_its_largest() -> None:
     ],
 )
 def test_an_attribute_or_depth_that_makes_no_sense_is_refused(bad: dict[str, object]) -> None:
-    body = pack(["c", 1, "store", {"advert": SIGNED.to_wire(), "items": [bad]}])
-    with pytest.raises(RemoteProtocolError, match="bad store"):
+    body = pack(["c", 1, "store-adverts", {"advert": SIGNED.to_wire(), "items": [bad]}])
+    with pytest.raises(RemoteProtocolError, match="bad store-adverts"):
         say.INDEX.decode(body)
 
 
 def test_a_page_of_more_than_32_is_refused() -> None:
-    body = pack(["c", 1, "page", {"attribute": "node", "limit": 33}])
-    with pytest.raises(RemoteProtocolError, match="bad page"):
+    body = pack(["c", 1, "query-shard", {"attribute": "node", "limit": 33}])
+    with pytest.raises(RemoteProtocolError, match="bad query-shard"):
         say.INDEX.decode(body)

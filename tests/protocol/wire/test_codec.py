@@ -45,12 +45,12 @@ from protocol.messages.work import (
     AdoptRequest,
     Cancel,
     Commit,
-    CommitReply,
     Conflict,
     Control,
     CredentialsReply,
     Denied,
     Granted,
+    HeldLease,
     LeaseLost,
     ListLeases,
     LiveLease,
@@ -86,7 +86,7 @@ SLIP = TransferGrant(
     giver="1" * 52, taker="2" * 52, sha256="a" * 64, until=1_800_000_000, signature=b"s" * 64
 )
 FENCE = Fence(incarnation=3, number=7)
-HELD = CommitReply(lease="l-7", fence=FENCE)
+HELD = HeldLease(lease="l-7", fence=FENCE)
 REQUIREMENT = Requirement(clauses=(parse_clause("ram >= 8 GiB"), parse_clause("os in Linux, Darwin")))
 QUOTE = Quote(
     incarnation=3,
@@ -237,7 +237,7 @@ EVERY: tuple[tuple[Vocabulary, Message], ...] = (
     (WORK, Accepted()),
     (WORK, Stale(reason=Reason.FENCED)),
     (WORK, Cancel(held=(HELD,))),
-    (WORK, Release(held=(CommitReply(lease="l-7", fence=FENCE, epoch=4),))),
+    (WORK, Release(held=(HeldLease(lease="l-7", fence=FENCE, epoch=4),))),
     (WORK, Stopped(leases=("l-7",))),
     (WORK, Preempt(lease="l-7", fence=FENCE, grace_s=10.0, priority=80)),
     (WORK, AdoptRequest(campaign="c-1", epoch=2)),
