@@ -12,7 +12,7 @@ from protocol.signed.takeover_proof import make_proof
 from protocol.values.attempt import TaskState
 from protocol.words import Reason
 from scheduler.store.rows import AttemptState
-from scheduler.store.rows import Outcome as CampaignOutcome
+from scheduler.store.rows import CampaignOutcome
 from swarm.net.identity import Identity
 
 World = Any
