@@ -11,8 +11,7 @@ from protocol.messages.work import Commit, Denied
 from protocol.signed.takeover_proof import make_proof
 from protocol.values.attempt import TaskState
 from protocol.words import Reason
-from scheduler.store.rows import AttemptState
-from scheduler.store.rows import CampaignOutcome
+from scheduler.store.rows import AttemptState, CampaignOutcome
 from swarm.net.identity import Identity
 
 World = Any
