@@ -82,10 +82,10 @@ async def upload(path: Path, rate: float | None) -> None:
     others: dict[str, list[str]] = {}
 
     async def where(peer: str, sha256: str) -> Holders:
-        slip = TransferGrant(giver=network.peer_id, taker=peer, sha256=sha256, until=1, signature=b"s" * 64)
+        grant = TransferGrant(giver=network.peer_id, taker=peer, sha256=sha256, until=1, signature=b"s" * 64)
         found = [HolderInfo(peer=each, addresses=tuple(at)) for each, at in others.items() if each != peer]
         random.shuffle(found)
-        return Holders(slip=slip, others=tuple(found[:16]))
+        return Holders(grant=grant, others=tuple(found[:16]))
 
     async with open_host(Identity.fresh(), listen=["/ip4/127.0.0.1/tcp/0"], server=True) as network:
         counted = Counted(network, rate)
@@ -104,7 +104,7 @@ async def work(folder: Path, speaker: str, addresses: list[str], model: Model) -
         serve_blobs(
             counted,  # type: ignore[arg-type]
             lambda peer, sha256: None,
-            shared=lambda peer, sha256, slip: cache.find(sha256) or cache.coming(sha256),
+            shared=lambda peer, sha256, grant: cache.find(sha256) or cache.coming(sha256),
         )
         print(json.dumps([network.peer_id, [a for a in network.addresses if "127.0.0.1" in a]]), flush=True)
         await ask()

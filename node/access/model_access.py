@@ -1,6 +1,6 @@
 """Whose a cached model is: who brought it here whole, or showed that it has it. Only they, and who acts for them, get it from here.
 
-Who knows no more than a model's hash can commit a task that names it, or write it into a deed; that is no reason to be given the model.
+Who knows no more than a model's hash can commit a task that names it, or write it into a manifest; that is no reason to be given the model.
 """
 
 from __future__ import annotations

@@ -247,7 +247,7 @@ class RunManager:
         )
 
     async def _beside(self, job: RecordJob) -> None:
-        """The campaign's deed comes with the first model of it. That its principal has the model is seen once."""
+        """The campaign manifest comes with the first model of it. That its principal has the model is seen once."""
         place = self._ledger.place(job.lease)
         if place is not None:
             model, peer = job.task.model, place.peer
@@ -261,4 +261,4 @@ class RunManager:
         here = {place.wanted.task.campaign for place in self._ledger.places()}
         needed = here.union(self._parts.outbox.campaigns())
         run_s = self._ledger.expect_s(job.task)
-        await self._estate.deeds.fetch(job.task.campaign, job.task.scheduler, needed, run_s)
+        await self._estate.manifests.fetch(job.task.campaign, job.task.scheduler, needed, run_s)

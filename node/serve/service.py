@@ -132,8 +132,8 @@ class Worker:
             self._link_up, self._link_down, lambda link, about: self.desk.speaks(link, *about)
         )
         self.delivery = Delivery(self.links, parts.outbox, self._settled)
-        deeds = ManifestStore(parts.outbox.folder.with_name("deeds"), self._take)
-        self.estate = CampaignStore(parts.outbox, deeds, parts.cache, parts.cache.whose)
+        campaign_manifests = ManifestStore(parts.outbox.folder.with_name("manifests"), self._take)
+        self.estate = CampaignStore(parts.outbox, campaign_manifests, parts.cache, parts.cache.whose)
         self.sharing = BlobSources(self.estate, self.permits, self.ledger.places, parts.wall)
         self.desk = WorkHandlers(
             ledger=self.ledger,

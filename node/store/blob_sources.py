@@ -1,4 +1,4 @@
-"""What others have from this worker by its hash: records, deeds and models; and models that the owner puts here."""
+"""What others have from this worker by its hash: records, campaign manifests and models; and models that the owner puts here."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class BlobSources:
     places: Callable[[], tuple[Allocation, ...]]
     """All that the ledger holds."""
     wall: Callable[[], float]
-    """Seconds since the epoch, for the end of a slip."""
+    """Seconds since the epoch, for the end of a transfer grant."""
     still: trio.Lock = field(default_factory=trio.Lock)
     """Held while a model is fetched or verified, and while a run is measured: one disturbs the other."""
     _served: list[BlobServer] = field(default_factory=list)
@@ -54,15 +54,15 @@ class BlobSources:
                 await each.settled()
 
     def find(self, peer: PeerId, sha256: str) -> Path | bytes | Reason | None:
-        """Large records for their schedulers; deeds and models for who has to do with them."""
+        """Large records for their schedulers; campaign manifests and models for who has to do with them."""
         if self.permits.permit_of(peer) is None:
             return Reason.NOT_ALLOWED
         record = self.estate.outbox.find(peer, sha256)
         return record or self.estate.find(peer, sha256, self.permits.check, self.places())
 
-    def shared(self, peer: PeerId, sha256: str, slip: TransferGrant) -> Content | Reason:
+    def shared(self, peer: PeerId, sha256: str, grant: TransferGrant) -> Content | Reason:
         """A model for another worker, on the word of a scheduler that is served here."""
-        found = self.estate.shared(peer, sha256, slip, self.permits.principals_of, self.wall())
+        found = self.estate.shared(peer, sha256, grant, self.permits.principals_of, self.wall())
         return Reason.UNKNOWN if found is None else found
 
     async def keep(self, told: Callable[[], object]) -> None:

@@ -1,8 +1,8 @@
-"""What a campaign leaves on this worker beside its leases: its results, taken or not, and its deed. From it another scheduler goes on.
+"""What a campaign leaves on this worker beside its leases: its results, taken or not, and its manifest. From it another scheduler goes on.
 
-Look, Adopt ─▶ leases, deed      what there is          Adopt ─▶ hand_over      its results go to who adopts it
-blob ─▶ find                     deeds, and models that are cached here, for who has to do with them
-     ─▶ shared                   models, also while they come, for workers that show a scheduler's slip
+Look, Adopt ─▶ leases, manifest      what there is          Adopt ─▶ hand_over      its results go to who adopts it
+blob ─▶ find                     manifests, and models that are cached here, for who has to do with them
+     ─▶ shared                   models, also while they come, for workers that show a scheduler's grant
 """
 
 from __future__ import annotations
@@ -46,26 +46,26 @@ Ask = Callable[[PeerId, ListLeases], CallPermission | Denied]
 
 @dataclass(frozen=True)
 class CampaignStore:
-    """The outbox, the deeds and the cache, asked together."""
+    """The outbox, the manifests and the cache, asked together."""
 
     outbox: Outbox
-    deeds: ManifestStore
+    manifests: ManifestStore
     cache: ModelCache
     whose: ModelAccess
 
     # -- for the desk ----------------------------------------------------------------------------------------------------
 
     def note(self, task: Task, peer: PeerId, commit: Commit) -> None:
-        """A commit was taken; it may name the campaign's deed."""
-        if commit.deed is not None:
-            self.deeds.note(task.campaign, task.scheduler, peer, commit.deed, commit.deed_size)
+        """A commit was taken; it may name the manifest."""
+        if commit.manifest is not None:
+            self.manifests.note(task.campaign, task.scheduler, peer, commit.manifest, commit.manifest_size)
 
     def page(
         self, page: AdoptReply, principal: str, ask: ListLeases | AdoptRequest, places: tuple[Allocation, ...]
     ) -> AdoptReply:
-        """`page`, which tells the leases from the cursor on, with the deed, and with results of ended leases when all others are told."""
-        card = self.deeds.of(ask.campaign, principal)
-        told = {} if card is None else {"deed": card.sha256, "deed_size": card.size}
+        """`page` (the leases from the cursor on) with the manifest, and with results of ended leases once all others were listed."""
+        card = self.manifests.of(ask.campaign, principal)
+        told = {} if card is None else {"manifest": card.sha256, "manifest_size": card.size}
         if page.cursor is not None:
             return page.model_copy(update=told)
         held = {place.lease for place in places}
@@ -132,7 +132,7 @@ class CampaignStore:
         self,
         peer: PeerId,
         sha256: str,
-        slip: TransferGrant,
+        grant: TransferGrant,
         principals: Callable[[PeerId], Collection[str]],
         now: float,
     ) -> Path | PartialBlob | None:
@@ -141,26 +141,26 @@ class CampaignStore:
         `principals`: for whom a scheduler may have tasks run here; `now`: wall seconds. A model that is still coming is given for the
         principal alone for whom every piece of it was brought: so nobody gets at bytes through a task that merely names their hash.
         """
-        if (slip.taker, slip.sha256) != (peer, sha256) or now > slip.until + LEEWAY_S:
+        if (grant.taker, grant.sha256) != (peer, sha256) or now > grant.until + LEEWAY_S:
             return None
-        whose = principals(slip.giver)
+        whose = principals(grant.giver)
         model, coming = self.cache.find(sha256), self.cache.coming(sha256)
         brought = self.cache.brought_for(sha256) in whose
         may = brought or (model is not None and any(self.whose.knows(sha256, each) for each in whose))
-        if not may or not verify(slip.giver, slip.message, slip.signature):
+        if not may or not verify(grant.giver, grant.message, grant.signature):
             return None
         return model if model is not None else coming if brought else None
 
     # -- for the taker of a blob -----------------------------------------------------------------------------------------
 
     def find(self, peer: PeerId, sha256: str, may: Ask, places: tuple[Allocation, ...]) -> Path | None:
-        """A deed, or a model from the cache, for a peer that has leases here or may speak of a campaign whose deed names it.
+        """A manifest, or a model from the cache, for a peer that has leases here or may speak of a campaign whose manifest names it.
 
         A model only where that principal is known to have it: its hash alone is no claim. `places`: all that the ledger holds.
         """
-        deed = self.deeds.find(sha256)
-        if deed is not None:
-            card, path = deed
+        manifest = self.manifests.find(sha256)
+        if manifest is not None:
+            card, path = manifest
             return path if _speaks(peer, card, may) else None
         model = self.cache.find(sha256)
         if model is None:
@@ -173,7 +173,7 @@ class CampaignStore:
         )
         if holds or any(
             self.whose.knows(sha256, card.owner) and _speaks(peer, card, may)
-            for card in self.deeds.naming(sha256)
+            for card in self.manifests.naming(sha256)
         ):
             return model
         return None

@@ -1,9 +1,9 @@
-"""The deeds of the campaigns this worker has leases or results of, so that another scheduler can carry them on.
+"""The manifests of the campaigns this worker has leases or results of, so that another scheduler can carry them on.
 
-    commit ─▶ note        the scheduler named a deed          run ─▶ fetch      with the model, while nothing is measured
-    Look, Adopt ─▶ of     which deed there is                 blob ─▶ find      its bytes, for who may speak of the campaign
+    commit ─▶ note        the scheduler named a manifest          run ─▶ fetch      with the model, while nothing is measured
+    Look, Adopt ─▶ of     which manifest there is                 blob ─▶ find      its bytes, for who may speak of the campaign
 
-Each is two files named by the deed's sha256: `.deed` is its bytes; `.card` says what it is of, and comes last. A deed that cannot be had,
+Each is two files named by the manifest's sha256: `.manifest` is its bytes; `.card`, written last, says what it is of. One that cannot be had,
 or is no good, is no reason not to run a task: the campaign can then not be adopted from here, that is all.
 """
 
@@ -22,31 +22,31 @@ from pydantic import Field, ValidationError
 from node.capacity.allocations import EndedLease
 from node.store.shares import gives_way
 from protocol.errors import ProtocolError, Refused, RemoteProtocolError, ResourceError, Unreachable
-from protocol.signed.campaign_manifest import MAX_DEED, CampaignId, open_deed, read_cover
+from protocol.signed.campaign_manifest import MAX_MANIFEST, CampaignId, open_manifest, read_cover
 from protocol.wire.base import Count, Message, PeerName, Sha256
 from protocol.wire.codec import pack, unpack
 from swarm.net.identity import UNFINISHED, verify, write_durably
 
-MAX_DEEDS: Final = 64
+MAX_MANIFESTS: Final = 64
 MAX_BYTES: Final = 64 * 1024**2
 QUICK_S: Final = 1.0
-"""The first run of a campaign here does not wait for the deed if it is expected to be over within this: the next run brings it."""
+"""The first run of a campaign here does not wait for the manifest if it is expected to be over within this: the next run brings it."""
 FETCH_S: Final = 10.0
-"""A deed is small; the run does not wait longer for it."""
+"""A manifest is small; the run does not wait longer for it."""
 AGAIN_S: Final = 30.0
-"""A peer from which a deed did not come is not asked for one again for so long, twice as long after each further failure: runs wait
+"""A peer from which a manifest did not come is not asked for one again for so long, twice as long after each further failure: runs wait
 meanwhile."""
 LONGEST_S: Final = 3600.0
 _CARD_ELEMENTS: Final = 2_048
 
-log = structlog.get_logger("sark.deeds")
+log = structlog.get_logger("sark.manifests")
 
 Take = Callable[[str, str, int, Callable[[bytearray], object]], Awaitable[object]]
 """Brings a blob from a peer to a sink: (peer, sha256, size, sink)."""
 
 
 class ManifestCard(Message):
-    """What a deed that is here is of."""
+    """What a manifest that is here is of."""
 
     campaign: CampaignId
     owner: PeerName
@@ -55,11 +55,11 @@ class ManifestCard(Message):
     models: Annotated[tuple[Sha256, ...], Field(max_length=1_000)] = ()
     """Models it names."""
     number: Count
-    """Rises with each deed that was taken in."""
+    """Rises with each manifest that was taken in."""
 
 
 class ManifestStore:
-    """One folder of deeds; one process at a time has it."""
+    """One folder of manifests; one process at a time has it."""
 
     def __init__(self, folder: Path, take: Take, now: Callable[[], float] = trio.current_time) -> None:
         """Open it and see what is there (blocking, quick). Raises `ResourceError`."""
@@ -70,9 +70,9 @@ class ManifestStore:
         """By owner and campaign."""
         self._noted: dict[tuple[str, str], tuple[str, str, int]] = {}
         """(owner, campaign) → peer, sha256, size: named by a scheduler, not fetched yet."""
-        self._put_off: EndedLease[tuple[str, str], bool] = EndedLease(MAX_DEEDS)
+        self._put_off: EndedLease[tuple[str, str], bool] = EndedLease(MAX_MANIFESTS)
         """(owner, campaign) whose first run here was too quick to wait."""
-        self._failed: EndedLease[str, tuple[float, float]] = EndedLease(MAX_DEEDS)
+        self._failed: EndedLease[str, tuple[float, float]] = EndedLease(MAX_MANIFESTS)
         """Peer → when it may be asked again, and how long it was left alone."""
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -80,11 +80,11 @@ class ManifestStore:
                 self._load(path)
             here = {card.sha256 for card in self._cards.values()}
             for path in folder.iterdir():  # what a kill cut short
-                if UNFINISHED.fullmatch(path.name) or (path.suffix == ".deed" and path.stem not in here):
+                if UNFINISHED.fullmatch(path.name) or (path.suffix == ".manifest" and path.stem not in here):
                     path.unlink()
         except OSError as exc:
             raise ResourceError(
-                f"cannot use the folder of deeds {folder}: {exc.strerror or exc}",
+                f"cannot use the folder of manifests {folder}: {exc.strerror or exc}",
                 hint="check that the folder is yours",
             ) from exc
 
@@ -94,34 +94,34 @@ class ManifestStore:
     # -- asking ----------------------------------------------------------------------------------------------------------
 
     def of(self, campaign: str, owner: str) -> ManifestCard | None:
-        """The deed of a campaign, if it is here."""
+        """The manifest of a campaign, if it is here."""
         return self._cards.get((owner, campaign))
 
     def find(self, sha256: str) -> tuple[ManifestCard, Path] | None:
-        """A deed by its hash: what it is of, so that the caller can tell who may have it, and where it is."""
+        """A manifest by its hash: what it is of, so that the caller can tell who may have it, and where it is."""
         card = next((card for card in self._cards.values() if card.sha256 == sha256), None)
         return None if card is None else (card, self._path(sha256))
 
     def naming(self, model: str) -> tuple[ManifestCard, ...]:
-        """The deeds in which a model stands."""
+        """The manifests in which a model stands."""
         return tuple(card for card in self._cards.values() if model in card.models)
 
     # -- taking in -------------------------------------------------------------------------------------------------------
 
     def note(self, campaign: str, owner: str, peer: str, sha256: str, size: int) -> None:
-        """A scheduler named the campaign's deed: to be fetched from it when there is a quiet moment."""
+        """A scheduler named the manifest: to be fetched from it when there is a quiet moment."""
         known = self.of(campaign, owner)
-        if (known is not None and known.sha256 == sha256) or not 0 < size <= MAX_DEED:
+        if (known is not None and known.sha256 == sha256) or not 0 < size <= MAX_MANIFEST:
             return
         self._noted.pop((owner, campaign), None)
         self._noted[owner, campaign] = (peer, sha256, size)
-        for old in gives_way(self._noted, lambda key: key[0], lambda key: 0, number=MAX_DEEDS, room=0):
+        for old in gives_way(self._noted, lambda key: key[0], lambda key: 0, number=MAX_MANIFESTS, room=0):
             del self._noted[old]
 
     async def fetch(
         self, campaign: str, owner: str, needed: Collection[str], run_s: float | None = None
     ) -> None:
-        """Bring in the deed that was noted, if one was. `needed`: campaigns whose deeds must not give way to it; `run_s`: what the run that
+        """Bring in the manifest that was noted, if one was. `needed`: campaigns whose manifests must stay; `run_s`: what the run that
         waits for this is expected to take, if that is known.
 
         Whatever goes wrong is logged and tried again with a later run.
@@ -152,33 +152,35 @@ class ManifestStore:
                     gone.append(replaced)
                 await trio.to_thread.run_sync(self._forget, gone)
             if patience.cancelled_caught:
-                log.info("deed.not_fetched", campaign=campaign, why=f"it did not come within {FETCH_S:g} s")
+                log.info(
+                    "manifest.not_fetched", campaign=campaign, why=f"it did not come within {FETCH_S:g} s"
+                )
         except (Unreachable, Refused, ProtocolError, ResourceError) as exc:
-            log.info("deed.not_fetched", campaign=campaign, why=exc.what)
+            log.info("manifest.not_fetched", campaign=campaign, why=exc.what)
         waits = 0.0 if came else min(LONGEST_S, max(AGAIN_S, 2 * waited))
         self._failed.put(peer, (self._now() + waits, waits))
 
     def _read(self, data: bytes, sha256: str, campaign: str, owner: str) -> ManifestCard:
-        """Raises `RemoteProtocolError` for a deed that is not the owner's, or not of this campaign."""
+        """Raises `RemoteProtocolError` for a manifest that is not the owner's, or not of this campaign."""
         if hashlib.sha256(data).hexdigest() != sha256:
-            raise RemoteProtocolError("the deed is not what its name says")
+            raise RemoteProtocolError("the manifest is not what its name says")
         cover = read_cover(data)
         if (cover.campaign, cover.owner) != (campaign, owner) or not verify(
             owner, cover.message, cover.signature
         ):
-            raise RemoteProtocolError("the deed is not signed by the campaign's owner")
-        deed = open_deed(cover).deed
+            raise RemoteProtocolError("the manifest is not signed by the campaign's owner")
+        manifest = open_manifest(cover).manifest
         number = 1 + max((card.number for card in self._cards.values()), default=0)
-        models = tuple(dict.fromkeys(model.sha256 for model in deed.models))
+        models = tuple(dict.fromkeys(model.sha256 for model in manifest.models))
         return ManifestCard(
             campaign=campaign, owner=owner, sha256=sha256, size=len(data), models=models, number=number
         )
 
     def _too_much(self, needed: Collection[str]) -> list[ManifestCard]:
-        """Deeds for which there is no room, those that nothing here needs first, then the oldest."""
+        """Campaign manifests for which there is no room, those that nothing here needs first, then the oldest."""
         least_first = sorted(self._cards.values(), key=lambda card: (card.campaign in needed, card.number))
         gone = gives_way(
-            least_first, lambda card: card.owner, lambda card: card.size, number=MAX_DEEDS, room=MAX_BYTES
+            least_first, lambda card: card.owner, lambda card: card.size, number=MAX_MANIFESTS, room=MAX_BYTES
         )
         for card in gone:
             del self._cards[card.owner, card.campaign]
@@ -187,7 +189,7 @@ class ManifestStore:
     # -- on disk ---------------------------------------------------------------------------------------------------------
 
     def _path(self, sha256: str) -> Path:
-        return self._folder / f"{sha256}.deed"
+        return self._folder / f"{sha256}.manifest"
 
     def _store(self, card: ManifestCard, data: bytes) -> None:
         write_durably(self._path(card.sha256), data)
@@ -203,9 +205,9 @@ class ManifestStore:
         try:
             card = ManifestCard.model_validate(unpack(path.read_bytes(), max_elements=_CARD_ELEMENTS))
             if card.sha256 != path.stem or self._path(card.sha256).stat().st_size != card.size:
-                raise RemoteProtocolError("card and deed do not belong together")
+                raise RemoteProtocolError("card and manifest do not belong together")
         except (RemoteProtocolError, ValidationError, FileNotFoundError) as exc:
-            log.warning("deed.broken", file=str(path), why=str(exc).splitlines()[0])
+            log.warning("manifest.broken", file=str(path), why=str(exc).splitlines()[0])
             path.unlink()
             return
         before = self._cards.get((card.owner, card.campaign))

@@ -48,7 +48,7 @@ class FetchPiece(Message):
     sha256: Sha256
     offset: Count
     length: Annotated[int, Field(ge=1, le=MAX_PIECE)]
-    slip: TransferGrant | None = None
+    grant: TransferGrant | None = None
     """Why I may have it, where you do not know me."""
     lacking: Bits | None = None
     """Or one of these pieces that you have sent nobody yet: the answer says where it lies, or is `HavePieces` where there is none."""
@@ -77,7 +77,7 @@ class AskPieces(Message):
 
     type: Literal["ask-pieces"] = "ask-pieces"
     sha256: Sha256
-    slip: TransferGrant | None = None
+    grant: TransferGrant | None = None
 
 
 class HavePieces(Message):
@@ -114,10 +114,10 @@ class HolderInfo(Message):
 
 
 class Holders(Message):
-    """These; and the slip to show them."""
+    """These; and the transfer grant to show them."""
 
     type: Literal["holders"] = "holders"
-    slip: TransferGrant | None = None
+    grant: TransferGrant | None = None
     others: Annotated[tuple[HolderInfo, ...], Field(max_length=MAX_OTHERS)] = ()
 
 

@@ -29,7 +29,7 @@ MAX_ELEMENTS: Final = 8_192
 """A manifest travels as bytes, so a frame's own cap does not bind it."""
 MAX_MEMBERS: Final = 256
 MAX_REVOKED: Final = 256
-_CONTEXT: Final = b"sark manifest 1\n"
+_CONTEXT: Final = b"sark pool 1\n"
 
 TokenId = Annotated[bytes, Field(min_length=8, max_length=8)]
 """The first 8 bytes of a token block's revocation id."""

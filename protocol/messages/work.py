@@ -194,9 +194,9 @@ class Commit(Message):
     """How often the task gave way to others already."""
     left_s: Seconds | None = None
     """Until the campaign's time is over: the worker ends the run then, whatever became of us. None: no limit."""
-    deed: Sha256 | None = None
+    manifest: Sha256 | None = None
     """What the campaign is, for whoever carries it on: a blob of ours that the worker keeps while it has the campaign's leases."""
-    deed_size: Count = 0
+    manifest_size: Count = 0
     proof: Proof | None = None
     """From the second epoch on: that the campaign is ours to carry on; for whoever is refused because of it."""
 
@@ -431,9 +431,9 @@ class AdoptReply(Message):
     """The highest one this worker has heard of for the campaign."""
     proof: Proof | None = None
     """What was given for that epoch, if anything."""
-    deed: Sha256 | None = None
+    manifest: Sha256 | None = None
     """What the campaign is; to be had over `/sark/blob/1`."""
-    deed_size: Count = 0
+    manifest_size: Count = 0
     cursor: Count | None = None
     """There is more from here on; None: that was all."""
 

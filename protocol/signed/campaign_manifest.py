@@ -1,8 +1,8 @@
-"""The deed of a campaign: all that another scheduler needs to carry it on, signed by its owner.
+"""The manifest of a campaign: all that another scheduler needs to carry it on, signed by its owner.
 
-    the owner's scheduler ──make──▶ deed ──blob by sha256──▶ workers that hold its leases ──▶ whoever adopts the campaign
+    the owner's scheduler ──make──▶ manifest ──blob by sha256──▶ workers that hold its leases ──▶ whoever adopts the campaign
 
-Two layers, so that a worker can tell whose deed it keeps without unpacking it: the `ManifestCover` says owner and campaign, and holds the
+Two layers, so that a worker knows whose manifest it keeps without unpacking: the `ManifestCover` says owner and campaign, and holds the
 `CampaignManifest` as zlib of canonical msgpack. The signature is over the campaign and the compressed bytes. Unpacking is bounded.
 """
 
@@ -20,18 +20,18 @@ from protocol.values.task import MAX_TASK, FileName, Task, read_task
 from protocol.wire.base import Count, Line, Message, PeerName, Priority, Seconds, Sha256, Signature
 from protocol.wire.codec import pack, read_value
 
-MAX_DEED: Final = 4 * 1024 * 1024
-"""Bytes of a deed as it travels and is kept."""
+MAX_MANIFEST: Final = 4 * 1024 * 1024
+"""Bytes of a manifest as it travels and is kept."""
 MAX_UNPACKED: Final = 32 * 1024 * 1024
-MAX_DEED_TASKS: Final = 10_000
+MAX_MANIFEST_TASKS: Final = 10_000
 _MAX_MODELS: Final = 1_000
-_MAX_ELEMENTS: Final = 8 * (MAX_DEED_TASKS + _MAX_MODELS)
+_MAX_ELEMENTS: Final = 8 * (MAX_MANIFEST_TASKS + _MAX_MODELS)
 _COVER_BYTES: Final = 1024
 """What is around the body takes less."""
-_CONTEXT: Final = b"sark deed 1\n"
+_CONTEXT: Final = b"sark campaign 1\n"
 
 CampaignId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-"""A campaign's id as it stands in a deed: it may name a file."""
+"""A campaign's id as it stands in a manifest: it may name a file."""
 
 
 class ManifestModel(Message):
@@ -65,18 +65,18 @@ class CampaignManifest(Message):
     priority: Priority = 50
     models: Annotated[tuple[ManifestModel, ...], Field(max_length=_MAX_MODELS)] = ()
     tasks: Annotated[
-        tuple[Annotated[bytes, Field(max_length=MAX_TASK)], ...], Field(max_length=MAX_DEED_TASKS)
+        tuple[Annotated[bytes, Field(max_length=MAX_TASK)], ...], Field(max_length=MAX_MANIFEST_TASKS)
     ]
     """The canonical bytes of every task, in the campaign's order."""
 
 
 class ManifestCover(Message):
-    """A deed as it travels: whose it is, of what, and the whole, packed and signed."""
+    """A manifest as it travels: whose it is, of what, and the whole, packed and signed."""
 
     v: Literal[1] = 1
     campaign: CampaignId
     owner: PeerName
-    body: Annotated[bytes, Field(max_length=MAX_DEED)]
+    body: Annotated[bytes, Field(max_length=MAX_MANIFEST)]
     """zlib of the canonical bytes of a `CampaignManifest`."""
     signature: Signature
 
@@ -88,52 +88,52 @@ class ManifestCover(Message):
 
 @dataclass(frozen=True, slots=True)
 class OpenedManifest:
-    """A deed that holds together, with its tasks read."""
+    """A manifest that holds together, with its tasks read."""
 
-    deed: CampaignManifest
+    manifest: CampaignManifest
     tasks: tuple[Task, ...]
 
 
-def make_deed(deed: CampaignManifest, sign: Callable[[bytes], bytes]) -> bytes | None:
-    """The bytes to be kept and served, signed by the owner's `sign`; None when the campaign is too large for a deed."""
-    plain = pack(deed.to_wire())
+def make_manifest(manifest: CampaignManifest, sign: Callable[[bytes], bytes]) -> bytes | None:
+    """The bytes to be kept and served, signed by the owner's `sign`; None when the campaign is too large for a manifest."""
+    plain = pack(manifest.to_wire())
     if len(plain) > MAX_UNPACKED:
         return None
     body = zlib.compress(plain, 6)
-    if len(body) > MAX_DEED - _COVER_BYTES:
+    if len(body) > MAX_MANIFEST - _COVER_BYTES:
         return None
-    signature = sign(_message(deed.campaign, body))
-    cover = ManifestCover(campaign=deed.campaign, owner=deed.owner, body=body, signature=signature)
+    signature = sign(_message(manifest.campaign, body))
+    cover = ManifestCover(campaign=manifest.campaign, owner=manifest.owner, body=body, signature=signature)
     return pack(cover.to_wire())
 
 
 def read_cover(data: bytes) -> ManifestCover:
     """The cover in `data`; its signature is for the caller to check. Raises `RemoteProtocolError`."""
-    return read_value(ManifestCover, data, max_bytes=MAX_DEED)
+    return read_value(ManifestCover, data, max_bytes=MAX_MANIFEST)
 
 
-def open_deed(cover: ManifestCover) -> OpenedManifest:
+def open_manifest(cover: ManifestCover) -> OpenedManifest:
     """What is under a cover whose signature was checked. Raises `RemoteProtocolError` when it does not hold together."""
     unzip = zlib.decompressobj()
     try:
         plain = unzip.decompress(cover.body, MAX_UNPACKED)
     except zlib.error as exc:
-        raise RemoteProtocolError("bad deed: not compressed data") from exc
+        raise RemoteProtocolError("bad manifest: not compressed data") from exc
     if not unzip.eof or unzip.unused_data:
-        raise RemoteProtocolError("bad deed: too long or cut off")
-    deed = read_value(CampaignManifest, plain, max_bytes=MAX_UNPACKED, max_elements=_MAX_ELEMENTS)
-    if (deed.campaign, deed.owner) != (cover.campaign, cover.owner):
-        raise RemoteProtocolError("bad deed: its cover is of another campaign")
-    tasks = tuple(read_task(body) for body in deed.tasks)
-    models = {model.sha256 for model in deed.models}
+        raise RemoteProtocolError("bad manifest: too long or cut off")
+    manifest = read_value(CampaignManifest, plain, max_bytes=MAX_UNPACKED, max_elements=_MAX_ELEMENTS)
+    if (manifest.campaign, manifest.owner) != (cover.campaign, cover.owner):
+        raise RemoteProtocolError("bad manifest: its cover is of another campaign")
+    tasks = tuple(read_task(body) for body in manifest.tasks)
+    models = {model.sha256 for model in manifest.models}
     for task in tasks:
-        if (task.campaign, task.scheduler) != (deed.campaign, deed.owner):
-            raise RemoteProtocolError(f"bad deed: {task.task} is of another campaign or owner")
+        if (task.campaign, task.scheduler) != (manifest.campaign, manifest.owner):
+            raise RemoteProtocolError(f"bad manifest: {task.task} is of another campaign or owner")
         if models and task.model.sha256 not in models:
-            raise RemoteProtocolError(f"bad deed: {task.task} needs a model that is not in it")
+            raise RemoteProtocolError(f"bad manifest: {task.task} needs a model that is not in it")
     if len({task.task for task in tasks}) != len(tasks):
-        raise RemoteProtocolError("bad deed: a task is in it twice")
-    return OpenedManifest(deed, tasks)
+        raise RemoteProtocolError("bad manifest: a task is in it twice")
+    return OpenedManifest(manifest, tasks)
 
 
 def _message(campaign: str, body: bytes) -> bytes:

@@ -1,6 +1,6 @@
 """A scheduler's signed word that one worker may be given one model, for the workers that hold it.
 
-    scheduler ──Others with the slip──▶ taker ──Fetch with the slip──▶ holder, which knows whether the scheduler's principal has the model
+    scheduler ──Others with the grant──▶ taker ──Fetch with the grant──▶ holder, which knows whether the scheduler's principal has the model
 
 Bound to the taker, whose id the channel proves, so nobody else can use it. It gives no more than the scheduler could give itself: the
 model, to a worker that it trusts with a task that needs it. A holder believes it only where it would give the model to the scheduler.
@@ -13,7 +13,7 @@ from typing import Final, Literal
 from protocol.wire.base import Count, Message, PeerName, Sha256, Signature
 from protocol.wire.codec import pack
 
-_CONTEXT: Final = b"sark slip 1\n"
+_CONTEXT: Final = b"sark grant 1\n"
 
 
 class TransferGrant(Message):
@@ -31,9 +31,9 @@ class TransferGrant(Message):
     @property
     def message(self) -> bytes:
         """What the signature is made over."""
-        return slip_message(self.giver, self.taker, self.sha256, self.until)
+        return grant_message(self.giver, self.taker, self.sha256, self.until)
 
 
-def slip_message(giver: str, taker: str, sha256: str, until: int) -> bytes:
+def grant_message(giver: str, taker: str, sha256: str, until: int) -> bytes:
     """What `giver` signs."""
     return _CONTEXT + pack([giver, taker, sha256, until])

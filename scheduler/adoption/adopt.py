@@ -1,6 +1,6 @@
 """Carrying on a campaign that another machine began: gathered from its workers, put into this home's store, then run as any other.
 
-    gather ─▶ deed, where each task is ─▶ models ─▶ take_over        then the ordinary scheduler starts: Adopt, under a higher epoch
+    gather ─▶ manifest, where each task is ─▶ models ─▶ take_over        then the ordinary scheduler starts: Adopt, under a higher epoch
 
 Nothing changes at any worker before the store has it all; a kill on the way leaves nothing behind but copies of models.
 """
@@ -26,7 +26,7 @@ from scheduler.adoption.recovery import RecoveryScan
 from scheduler.models.by_url import bring_by_url
 from scheduler.models.describe import by_devices
 from scheduler.models.spool import spool as copy_in
-from scheduler.run.manifests import deeds_in
+from scheduler.run.manifests import manifests_in
 from scheduler.store.rows import NewCampaign, NewModel
 from scheduler.store.store import Store
 from scheduler.store.takeover import FoundCampaign
@@ -84,37 +84,37 @@ async def adopt_campaign(
     """Take over a campaign of `owner` into the store. `models`: a folder to look for models in that no worker has. `keep`: puts on disk
     what lets this home speak for the campaign; called when all has been gathered, before the campaign is in the store.
 
-    Raises `CampaignError` when it is here already, or its deed cannot be had; then nothing was stored.
+    Raises `CampaignError` when it is here already, or its manifest cannot be had; then nothing was stored.
     """
     if store.campaign(campaign) is not None:
         raise CampaignError(f"{campaign} is on this home already", hint=f"sark-node watch {campaign}")
     gathered = await gatherer.gather()
-    if not any(each.deed is not None for each in gathered.heard.values()):
+    if not any(each.manifest is not None for each in gathered.heard.values()):
         await gatherer.widen(gathered)
-    data, opened = await gatherer.deed(gathered, owner)
+    data, opened = await gatherer.manifest(gathered, owner)
     known = {task.task for task in opened.tasks}
     if known - gathered.places().keys():
         await gatherer.widen(gathered)
     places = gathered.places(hashlib.sha256(data).hexdigest())
     found = {task: place for task, place in places.items() if task in known}
-    ours = replace(opened, tasks=_needing(opened.tasks, opened.deed.spec))
+    ours = replace(opened, tasks=_needing(opened.tasks, opened.manifest.spec))
     lacking = await _bring_models(gatherer, ours, found, spool, models)
     keep()
-    deeds_in(spool).keep(campaign, data)
-    deed = opened.deed
+    manifests_in(spool).keep(campaign, data)
+    manifest = opened.manifest
     store.take_over(
-        _new(deed),
-        [NewModel(model.name, model.sha256, model.size, model.facts) for model in deed.models],
-        list(zip(opened.tasks, deed.tasks, strict=True)),
+        _new(manifest),
+        [NewModel(model.name, model.sha256, model.size, model.facts) for model in manifest.models],
+        list(zip(opened.tasks, manifest.tasks, strict=True)),
         found,
         epoch=epoch_after(gathered.believed(campaign, owner), rng or random.SystemRandom()),
-        created=min(float(deed.created), wall()) if deed.created else wall(),
+        created=min(float(manifest.created), wall()) if manifest.created else wall(),
     )
     for peer in dict.fromkeys(place.worker for place in found.values()):
         advert = gatherer.adverts[peer]
         store.remember_worker(peer, advert.name, advert.addresses)
     log.info("campaign.taken-over", campaign=campaign, tasks=len(known), found=len(found))
-    return replace(tally(deed, opened.tasks, found, gathered.silent), lacking=lacking)
+    return replace(tally(manifest, opened.tasks, found, gathered.silent), lacking=lacking)
 
 
 def epoch_after(believed: int, rng: random.Random) -> int:
@@ -142,7 +142,7 @@ def _needing(tasks: Iterable[Task], spec: str) -> tuple[Task, ...]:
 
 
 def tally(
-    deed: CampaignManifest,
+    manifest: CampaignManifest,
     tasks: Iterable[Task],
     found: Mapping[str, FoundCampaign],
     silent: Mapping[str, str],
@@ -150,9 +150,9 @@ def tally(
     """Count where the tasks are."""
     places = [found[task.task] for task in tasks if task.task in found]
     return Adoption(
-        campaign=deed.campaign,
-        name=deed.name,
-        tasks=len(deed.tasks),
+        campaign=manifest.campaign,
+        name=manifest.name,
+        tasks=len(manifest.tasks),
         running=sum(not place.queued and not place.over for place in places),
         waiting=sum(place.queued for place in places),
         finished=sum(place.over for place in places),
@@ -160,17 +160,17 @@ def tally(
     )
 
 
-def _new(deed: CampaignManifest) -> NewCampaign:
+def _new(manifest: CampaignManifest) -> NewCampaign:
     return NewCampaign(
-        id=deed.campaign,
-        name=deed.name,
-        scheduler=deed.owner,
-        spec=deed.spec,
-        attempts=deed.attempts,
-        backoff_s=deed.backoff_s,
-        wait_s=deed.wait_s,
-        limit_s=deed.limit_s,
-        priority=deed.priority,
+        id=manifest.campaign,
+        name=manifest.name,
+        scheduler=manifest.owner,
+        spec=manifest.spec,
+        attempts=manifest.attempts,
+        backoff_s=manifest.backoff_s,
+        wait_s=manifest.wait_s,
+        limit_s=manifest.limit_s,
+        priority=manifest.priority,
     )
 
 

@@ -1,6 +1,6 @@
 """Asking the workers of a campaign what they have of it, without changing anything there. For `adopt`, and for watching from elsewhere.
 
-index.campaign(C) ─▶ Look at each, all pages ─▶ round after round, until no new one turns up ─▶ deed, models
+index.campaign(C) ─▶ Look at each, all pages ─▶ round after round, until no new one turns up ─▶ campaign manifest, models
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from protocol.errors import (
     Unreachable,
 )
 from protocol.messages.work import AdoptReply, Denied, ListLeases, LiveLease
-from protocol.signed.campaign_manifest import MAX_DEED, OpenedManifest, open_deed, read_cover
+from protocol.signed.campaign_manifest import MAX_MANIFEST, OpenedManifest, open_manifest, read_cover
 from protocol.values.advert import Advert
 from scheduler.run.epochs import proven_epoch
 from scheduler.store.takeover import FoundCampaign
@@ -45,8 +45,8 @@ AT_ONCE: Final = 32
 MAX_PAGES: Final = 256
 PATIENCE_S: Final = 5.0
 NEXT_S: Final = 2.0
-"""When a holder of the deed has not sent it by then, the next one is asked beside it."""
-DEED_S: Final = 30.0
+"""When a holder of the campaign manifest has not sent it by then, the next one is asked beside it."""
+MANIFEST_S: Final = 30.0
 """A holder that has not sent it by then is given up."""
 SLOWEST: Final = 32 * 1024
 """Bytes a second: who sends a model more slowly over `PACE_S` is given up for another holder."""
@@ -76,8 +76,8 @@ class WorkerReport:
     advert: Advert
     leases: tuple[LiveLease, ...] = ()
     epoch: int = 0
-    deed: str | None = None
-    deed_size: int = 0
+    manifest: str | None = None
+    manifest_size: int = 0
     proof: bytes | None = None
 
 
@@ -101,12 +101,12 @@ class Recovery:
         proven = (proven_epoch(each.proof, campaign, {owner}) or 0 for each in self.heard.values())
         return max(said, *proven)
 
-    def places(self, deed: str | None = None) -> dict[str, FoundCampaign]:
+    def places(self, manifest: str | None = None) -> dict[str, FoundCampaign]:
         """Where each task is: by the highest attempt that got further than a queue, else by the highest ticket.
 
         An attempt above another one was only begun, or done, because that one had failed; a ticket above it need not have been.
         Attempts above `HIGHEST` are nobody's: numbers must be left for those that follow. Before all others go those that know the
-        `deed`, where it is given: workers were told it with what they were asked to take, and strangers were not.
+        `manifest`, where it is given: workers were told it with what they were asked to take, and strangers were not.
         """
         best: dict[str, tuple[tuple[bool, bool, int], FoundCampaign]] = {}
         highest: dict[str, int] = {}
@@ -126,7 +126,7 @@ class Recovery:
                     over=lease.reporting or lease.settled,
                 )
                 highest[lease.task] = max(highest.get(lease.task, 0), lease.attempt)
-                rank = (deed in (None, each.deed), not lease.queued, lease.attempt)
+                rank = (manifest in (None, each.manifest), not lease.queued, lease.attempt)
                 if lease.task not in best or best[lease.task][0] < rank:
                     best[lease.task] = (rank, found)
         return {task: replace(found, highest=highest[task]) for task, (_, found) in best.items()}
@@ -231,7 +231,9 @@ class RecoveryScan:
             leases |= {(lease.task, lease.attempt): lease for lease in answer.leases}
             if answer.cursor is None:
                 told = tuple(leases.values())
-                return WorkerReport(advert, told, answer.epoch, answer.deed, answer.deed_size, answer.proof)
+                return WorkerReport(
+                    advert, told, answer.epoch, answer.manifest, answer.manifest_size, answer.proof
+                )
             if answer.cursor <= cursor:
                 break
             cursor = answer.cursor
@@ -239,22 +241,24 @@ class RecoveryScan:
 
     # -- what belongs to the campaign --------------------------------------------------------------------------------------
 
-    async def deed(self, gathered: Recovery, owner: str) -> tuple[bytes, OpenedManifest]:
-        """The campaign's deed under its owner's signature, from any of its workers. Raises `CampaignError` when none has a good one."""
-        alike = Counter(each.deed for each in gathered.heard.values())
-        holders = [each for each in gathered.heard.values() if each.deed and each.deed_size <= MAX_DEED]
-        holders.sort(key=lambda each: -alike[each.deed])  # what many name is more likely to be good
+    async def manifest(self, gathered: Recovery, owner: str) -> tuple[bytes, OpenedManifest]:
+        """The campaign manifest under its owner's signature, from any of its workers. Raises `CampaignError` when none has a good one."""
+        alike = Counter(each.manifest for each in gathered.heard.values())
+        holders = [
+            each for each in gathered.heard.values() if each.manifest and each.manifest_size <= MAX_MANIFEST
+        ]
+        holders.sort(key=lambda each: -alike[each.manifest])  # what many name is more likely to be good
         why = "no device that answers has it"
         found: list[tuple[bytes, OpenedManifest]] = []
 
         async def ask(each: WorkerReport, ended: trio.Event) -> None:
             nonlocal why
             try:
-                found.append(await self._deed_of(each, owner))
+                found.append(await self._manifest_of(each, owner))
                 nursery.cancel_scope.cancel()
             except (Unreachable, Refused, ProtocolError) as exc:
                 why = f"{each.advert.name}: {exc.what}"
-                log.warning("deed.unusable", peer=each.advert.peer, why=exc.what)
+                log.warning("manifest.unusable", peer=each.advert.peer, why=exc.what)
             ended.set()
 
         async with trio.open_nursery() as nursery:
@@ -266,23 +270,23 @@ class RecoveryScan:
         if found:
             return found[0]
         raise CampaignError(
-            f"the deed of {self._campaign}, its description that its devices keep, cannot be had: {why}",
+            f"the campaign manifest of {self._campaign}, its description that its devices keep, cannot be had: {why}",
             hint="a campaign can be adopted once a device has begun a task of it, and for a day after its last one",
         )
 
-    async def _deed_of(self, each: WorkerReport, owner: str) -> tuple[bytes, OpenedManifest]:
-        assert each.deed is not None
-        data = await self._take(each.advert, each.deed, each.deed_size)
+    async def _manifest_of(self, each: WorkerReport, owner: str) -> tuple[bytes, OpenedManifest]:
+        assert each.manifest is not None
+        data = await self._take(each.advert, each.manifest, each.manifest_size)
         cover = read_cover(data)
         if cover.campaign != self._campaign or cover.owner != owner:
             raise RemoteProtocolError("it is of another campaign or owner")
         if not verify(owner, cover.message, cover.signature):
             raise RemoteProtocolError("its signature is not the owner's")
-        return data, await trio.to_thread.run_sync(open_deed, cover)
+        return data, await trio.to_thread.run_sync(open_manifest, cover)
 
     async def _take(self, advert: Advert, sha256: str, size: int) -> bytes:
         data = bytearray()
-        with trio.move_on_after(DEED_S) as patience:
+        with trio.move_on_after(MANIFEST_S) as patience:
             await fetch_blob(
                 self._network, advert.peer, advert.addresses, sha256, sink=data.extend, size=size
             )

@@ -132,12 +132,12 @@ async def look_on(
     Raises `CampaignError` when no worker knows the campaign.
     """
     gathered = await gatherer.gather()
-    if not any(each.deed is not None for each in gathered.heard.values()):
+    if not any(each.manifest is not None for each in gathered.heard.values()):
         await gatherer.widen(gathered)
-    _, opened = await gatherer.deed(gathered, owner)
+    _, opened = await gatherer.manifest(gathered, owner)
     quiet, looks, last = 0.0, 0, ""
     while True:
-        sight = sight_of(gathered, tally(opened.deed, opened.tasks, gathered.places(), gathered.silent))
+        sight = sight_of(gathered, tally(opened.manifest, opened.tasks, gathered.places(), gathered.silent))
         if sight.line() != last:
             last = sight.line()
             show(sight)

@@ -97,7 +97,7 @@ def commit_message(
     *,
     epoch: int,
     priority: int,
-    deed: StoredManifest | None = None,
+    manifest: StoredManifest | None = None,
     proof: bytes | None = None,
 ) -> Commit:
     """The commit of one attempt. The same order makes the same message: a worker answers its key only once."""
@@ -111,8 +111,8 @@ def commit_message(
         queue=True,
         preempted=order.preempted,
         left_s=order.left_s,
-        deed=deed.sha256 if deed is not None else None,
-        deed_size=deed.size if deed is not None else 0,
+        manifest=manifest.sha256 if manifest is not None else None,
+        manifest_size=manifest.size if manifest is not None else 0,
         proof=proof,
     )
 

@@ -1,4 +1,4 @@
-"""The deeds of this home's campaigns: made when one is taken up, kept beside the models until it has ended, served to its workers."""
+"""The manifests of this home's campaigns: made when one is taken up, kept beside the models until it has ended, served to its workers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import structlog
 
 from protocol.errors import ResourceError
-from protocol.signed.campaign_manifest import CampaignManifest, ManifestModel, make_deed
+from protocol.signed.campaign_manifest import CampaignManifest, ManifestModel, make_manifest
 from scheduler.store.rows import CampaignRow, NewModel
 from swarm.net.identity import Identity, write_durably
 
@@ -20,7 +20,7 @@ log = structlog.get_logger("sark.scheduler")
 
 @dataclass(frozen=True, slots=True)
 class StoredManifest:
-    """A deed on this disk."""
+    """A manifest on this disk."""
 
     sha256: str
     size: int
@@ -35,11 +35,11 @@ class CampaignManifests:
         self._kept: dict[str, StoredManifest] = {}
 
     def of(self, campaign: str) -> StoredManifest | None:
-        """The deed of a campaign that was taken up; None when it has none."""
+        """The manifest of a campaign that was taken up; None when it has none."""
         return self._kept.get(campaign)
 
     def find(self, sha256: str, campaigns: Collection[str]) -> Path | None:
-        """A deed by its hash, for somebody who has to do with these campaigns."""
+        """A manifest by its hash, for somebody who has to do with these campaigns."""
         mine = (self._kept.get(campaign) for campaign in campaigns)
         return next((kept.path for kept in mine if kept is not None and kept.sha256 == sha256), None)
 
@@ -56,9 +56,9 @@ class CampaignManifests:
         bodies: Mapping[str, bytes],
         identity: Identity,
     ) -> StoredManifest | None:
-        """The deed of a campaign that begins or goes on: the one that is here, else a new one if the campaign is `identity`'s own.
+        """The manifest of a campaign that begins or goes on: the one that is here, else a new one if the campaign is `identity`'s own.
 
-        A campaign without a deed runs all the same; it only cannot be adopted from elsewhere.
+        A campaign without a manifest runs all the same; it only cannot be adopted from elsewhere.
         """
         path = self._path(row.id)
         with contextlib.suppress(OSError):
@@ -66,13 +66,13 @@ class CampaignManifests:
         if row.scheduler != identity.peer_id:
             return None
         try:
-            made = make_deed(_deed(row, models, bodies), identity.sign)
+            made = make_manifest(_manifest(row, models, bodies), identity.sign)
             if made is not None:
                 return self.keep(row.id, made)
             why = "it is too large"
-        except (ValueError, ResourceError) as exc:  # a field that no deed can hold; a full disk
+        except (ValueError, ResourceError) as exc:  # a field that no manifest can hold; a full disk
             why = str(exc).splitlines()[0]
-        log.warning("campaign.without-deed", campaign=row.id, why=why)
+        log.warning("campaign.without-manifest", campaign=row.id, why=why)
         return None
 
     def forget(self, campaign: str) -> None:
@@ -82,7 +82,7 @@ class CampaignManifests:
             self._path(campaign).unlink()
 
     def tidy(self, unfinished: Collection[str]) -> None:
-        """Remove the deeds of campaigns that ended while nobody looked."""
+        """Remove the manifests of campaigns that ended while nobody looked."""
         names = {self._path(campaign).name for campaign in unfinished}
         for path in self._folder.iterdir() if self._folder.is_dir() else ():
             if path.name not in names:
@@ -98,12 +98,12 @@ class CampaignManifests:
         return kept
 
 
-def deeds_in(spool: Path) -> CampaignManifests:
-    """Where a home's deeds are: beside its models."""
-    return CampaignManifests(spool / "deeds")
+def manifests_in(spool: Path) -> CampaignManifests:
+    """Where a home's manifests are: beside its models."""
+    return CampaignManifests(spool / "manifests")
 
 
-def _deed(row: CampaignRow, models: Sequence[NewModel], bodies: Mapping[str, bytes]) -> CampaignManifest:
+def _manifest(row: CampaignRow, models: Sequence[NewModel], bodies: Mapping[str, bytes]) -> CampaignManifest:
     return CampaignManifest(
         campaign=row.id,
         name=row.name,

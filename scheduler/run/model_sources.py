@@ -1,6 +1,6 @@
-"""Which workers have a model of ours, for those that are about to fetch it; with a slip that lets them have it from there.
+"""Which workers have a model of ours, for those that are about to fetch it; with a transfer grant that lets them have it from there.
 
-    worker ──Where──▶ scheduler: holds it a task that needs the model? ─▶ Others: who has it, or is fetching it too; and the slip
+    worker ──Where──▶ scheduler: holds it a task that needs the model? ─▶ Others: who has it, or is fetching it too; and the transfer grant
 
 What is known comes from the workers themselves: their adverts, their quotes, the tasks that were given them. Where that is little the
 index is asked for the model's hash meanwhile, and the next who asks hears more.
@@ -18,7 +18,7 @@ import trio
 
 from protocol.errors import SarkError
 from protocol.messages.blobs import MAX_OTHERS, HolderInfo, Holders
-from protocol.signed.transfer_grant import TransferGrant, slip_message
+from protocol.signed.transfer_grant import TransferGrant, grant_message
 from scheduler.core.commands import Order
 from scheduler.core.ranking import WorkerView
 from scheduler.core.scheduler import SchedulerState
@@ -26,7 +26,7 @@ from scheduler.planning.candidates import DeviceFinder
 from swarm.net.identity import Identity
 
 LASTS_S: Final = 3600.0
-"""A slip; who still fetches by then is given a fresh one with the next answer."""
+"""A transfer grant; who still fetches by then is given a fresh one with the next answer."""
 FEW: Final = 4
 LOOK_AGAIN_S: Final = 30.0
 MAX_LOOKED: Final = 256
@@ -72,11 +72,11 @@ class ModelSources:
             found = self._rng.sample(found, MAX_OTHERS)
         self._rng.shuffle(found)
         others = tuple(HolderInfo(peer=view.peer, addresses=view.addresses[:8]) for view in found)
-        return Holders(slip=self._slip(peer, sha256), others=others)
+        return Holders(grant=self._grant(peer, sha256), others=others)
 
-    def _slip(self, peer: str, sha256: str) -> TransferGrant:
+    def _grant(self, peer: str, sha256: str) -> TransferGrant:
         me, until = self._identity.peer_id, math.ceil(self._wall() + LASTS_S)
-        signature = self._identity.sign(slip_message(me, peer, sha256, until))
+        signature = self._identity.sign(grant_message(me, peer, sha256, until))
         return TransferGrant(giver=me, taker=peer, sha256=sha256, until=until, signature=signature)
 
     def _look(self, sha256: str) -> None:
@@ -100,5 +100,5 @@ class ModelSources:
 
 
 def worth_asking(view: WorkerView) -> bool:
-    """Whether it can be reached, as far as is known, and serves us: else it would not know what our slip is worth."""
+    """Whether it can be reached, as far as is known, and serves us: else it would not know what our transfer grant is worth."""
     return bool(view.addresses) and view.refused is None and view.trouble == 0

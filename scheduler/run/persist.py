@@ -32,10 +32,14 @@ class CommandWriter:
     """Writes orders down. `lives`: progress that is not on disk yet, dropped for what has ended; `epochs`: of the campaigns."""
 
     def __init__(
-        self, store: Store, deeds: CampaignManifests, lives: dict[str, LiveAttempt], epochs: Mapping[str, int]
+        self,
+        store: Store,
+        manifests: CampaignManifests,
+        lives: dict[str, LiveAttempt],
+        epochs: Mapping[str, int],
     ) -> None:
         self._store = store
-        self._deeds = deeds
+        self._manifests = manifests
         self._lives = lives
         self._epochs = epochs
 
@@ -93,7 +97,7 @@ class CommandWriter:
                 store.set_notes([(task, order.words) for task in order.tasks])
             case CampaignDone():
                 outcome = store.end_campaign(order.campaign, detail=order.detail)
-                self._deeds.forget(order.campaign)
+                self._manifests.forget(order.campaign)
                 log.info("campaign.ended", campaign=order.campaign, outcome=str(outcome))
             case SetAside():
                 log.warning("worker.set-aside", peer=order.peer, device=order.device, why=order.why)

@@ -47,7 +47,7 @@ from scheduler.run.calls import commit_message
 from scheduler.run.credentials import CredentialPresenter
 from scheduler.run.epochs import LeadershipClaims
 from scheduler.run.links import WorkerLinks
-from scheduler.run.manifests import deeds_in
+from scheduler.run.manifests import manifests_in
 from scheduler.run.missing_models import MissingModels
 from scheduler.run.model_sources import ModelSources
 from scheduler.run.persist import CommandWriter
@@ -165,11 +165,11 @@ class _Service:
         self.holders = ModelSources(
             self._book, index, identity, nursery=nursery, carry_out=self._carry_out, wall=wall, rng=rng
         )
-        self._deeds, self._lacking = deeds_in(spool), MissingModels(spool)
-        self._deeds.tidy([row.id for row in store.unfinished_campaigns()])
+        self._manifests, self._lacking = manifests_in(spool), MissingModels(spool)
+        self._manifests.tidy([row.id for row in store.unfinished_campaigns()])
         self._bodies: dict[str, bytes] = {}
         self._lives: dict[str, LiveAttempt] = {}
-        self._keeper = CommandWriter(store, self._deeds, self._lives, self._epochs)
+        self._keeper = CommandWriter(store, self._manifests, self._lives, self._epochs)
         self._moved = trio.Event()
         """Set, and replaced, whenever the book was told something."""
         self._planning: set[str] = set()
@@ -250,7 +250,7 @@ class _Service:
             epoch=self._epochs[row.id],
         )
         in_order = {entry.id: bodies[entry.id] for entry in entries}
-        self._deeds.take_up(row, self._store.models(row.id), in_order, self._identity)
+        self._manifests.take_up(row, self._store.models(row.id), in_order, self._identity)
         log.info("campaign.taken-up", campaign=row.id, tasks=len(entries), epoch=self._epochs[row.id])
         self._store.set_notes(self._lacking.mark(entries, by_devices(row.spec)))
         entries.sort(key=lambda entry: entry.lacks_model)
@@ -288,9 +288,11 @@ class _Service:
             self._store.remember_worker(peer, view.device, view.addresses)
 
     def find_model(self, peer: str, sha256: str) -> Path | Reason:
-        """A model of the spool, or a deed, for a worker that holds a task of ours which needs it."""
-        deed = self._deeds.find(sha256, self._book.campaigns_on(peer))
-        return deed or (self._spool / sha256 if self._book.may_fetch(peer, sha256) else Reason.NOT_ALLOWED)
+        """A model of the spool, or a campaign manifest, for a worker that holds a task of ours which needs it."""
+        manifest = self._manifests.find(sha256, self._book.campaigns_on(peer))
+        return manifest or (
+            self._spool / sha256 if self._book.may_fetch(peer, sha256) else Reason.NOT_ALLOWED
+        )
 
     # -- orders -------------------------------------------------------------------------------------------------------------------------
 
@@ -313,7 +315,7 @@ class _Service:
                     self._identity,
                     epoch=self._epochs[order.campaign],
                     priority=course.terms.priority,
-                    deed=self._deeds.of(order.campaign),
+                    manifest=self._manifests.of(order.campaign),
                     proof=self._claims.proof(order.campaign),
                 )
                 self._nursery.start_soon(self._workers.commit, order, message)

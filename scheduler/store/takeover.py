@@ -1,4 +1,4 @@
-"""A campaign goes into the store as if this machine had had it all along: what its deed says, and where the workers say its tasks are."""
+"""Puts a campaign into the store as if it had always been here: what its manifest says, and where the workers say its tasks are."""
 
 from __future__ import annotations
 

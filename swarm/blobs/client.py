@@ -3,7 +3,7 @@
     serve_blobs(network, find)                                 find(peer, sha256) -> Path | bytes | Reason | None
     await fetch_blob(network, peer, addresses, sha256, offset=0, sink=file.write)
 
-Here one taker pulls a file in order from one peer: records, deeds, and models where they are wanted whole. `swarm_download.py` brings a
+Here one taker pulls a file in order from one peer: records, manifests, and models where they are wanted whole. `swarm_download.py` brings a
 model from several at once; `swarm/blobs/server.py` is the other side.
 
 The next piece is asked for before the last one is stored, so neither side waits for the other; the sink is called in worker threads.

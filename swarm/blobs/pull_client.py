@@ -41,28 +41,28 @@ class PullDeclined:
 class PullClient:
     """Questions about one file on one stream, and their answers in order."""
 
-    def __init__(self, stream: Stream, sha256: str, size: int, slip: TransferGrant | None) -> None:
+    def __init__(self, stream: Stream, sha256: str, size: int, grant: TransferGrant | None) -> None:
         self.pending: deque[int | None] = deque()
         """What was asked: a piece, or None for which there are."""
         self.looked_at = trio.current_time()
         self._would_do: frozenset[int] = frozenset()
         self._stream = stream
         self._reader = FrameReader(stream)
-        self._sha256, self._size, self._slip = sha256, size, slip
+        self._sha256, self._size, self._grant = sha256, size, grant
         self._call = 0
 
     async def fetch(self, index: int, would_do: Collection[int] | None) -> None:
         offset, length = span(index, self._size)
         bits = None if would_do is None else to_bits(would_do, count_of(self._size))
         await self._say(
-            FetchPiece(sha256=self._sha256, offset=offset, length=length, slip=self._slip, lacking=bits)
+            FetchPiece(sha256=self._sha256, offset=offset, length=length, grant=self._grant, lacking=bits)
         )
         self._would_do = frozenset(would_do or ())
         self.pending.append(index)
 
     async def which(self) -> None:
         self.looked_at = trio.current_time()
-        await self._say(AskPieces(sha256=self._sha256, slip=self._slip))
+        await self._say(AskPieces(sha256=self._sha256, grant=self._grant))
         self.pending.append(None)
 
     async def _say(self, message: Message) -> None:

@@ -42,13 +42,13 @@ class PullServer:
         """Who speaks for the task at the moment; there is a connection with it."""
 
     async def others(self) -> Holders | None:
-        """Who else has it, and the slip that lets us have it from there; None: not to be known now."""
+        """Who else has it, and the transfer grant that lets us have it from there; None: not to be known now."""
         try:
             answer, _ = await self._ask(AskHolders(sha256=self._sha256), STALL_S)
         except (Unreachable, Refused, RemoteProtocolError) as exc:
             log.debug("model.others_not_told", sha256=self._sha256, why=exc.what)
             return None
-        return answer if isinstance(answer, Holders) and answer.slip is not None else None
+        return answer if isinstance(answer, Holders) and answer.grant is not None else None
 
     async def hashes(self) -> Hashes | None:
         """What each piece must be, asked for until there is an answer; None: it does not tell."""

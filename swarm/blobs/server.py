@@ -72,7 +72,7 @@ Content = Path | bytes | PartialBlob
 Find = Callable[[PeerId, str], Path | bytes | Reason | None]
 """The content for a peer that may have it, or why not; None is `unknown`. Must not block."""
 Shared = Callable[[PeerId, str, TransferGrant], Content | Reason | None]
-"""The same for a peer that shows a slip. Must not block."""
+"""The same for a peer that shows a grant. Must not block."""
 Knows = Callable[[PeerId, str], Awaitable[Holders | None]]
 """Who else has a file that this peer may have; None: it may not."""
 
@@ -88,7 +88,7 @@ def serve_blobs(
     resting: Callable[[], bool] = lambda: False,
     aside: Aside = ASIDE,
 ) -> BlobServer:
-    """Answer everybody who asks for files that `find`, or `shared` by a slip, gives them. `resting`: nothing is shared just now."""
+    """Answer everybody who asks for files that `find`, or `shared` by a grant, gives them. `resting`: nothing is shared just now."""
     holder = BlobServer(find, shared, where, resting, aside)
 
     async def handler(stream: Stream) -> None:
@@ -112,7 +112,7 @@ class _Open:
     """A file that is being sent on one stream."""
 
     sha256: str
-    slip: TransferGrant | None
+    grant: TransferGrant | None
     file: BinaryIO
     size: int
     partly: PartialBlob | None = None
@@ -133,7 +133,7 @@ class BlobServer:
     _hashing: trio.Lock = field(default_factory=trio.Lock)
 
     _sharing: int = 0
-    """Pieces that are being sent to those that showed a slip."""
+    """Pieces that are being sent to those that showed a grant."""
     _settled: trio.Event = field(default_factory=trio.Event)
 
     async def settled(self) -> None:
@@ -155,7 +155,7 @@ class BlobServer:
                     raise RemoteProtocolError(f"a {type(frame.message).__name__} that is no call")
                 match frame.message:
                     case FetchPiece() | AskPieces() as ask:
-                        if opened is None or (opened.sha256, opened.slip) != (ask.sha256, ask.slip):
+                        if opened is None or (opened.sha256, opened.grant) != (ask.sha256, ask.grant):
                             if opened is not None:
                                 opened.file.close()
                             opened = None
@@ -164,7 +164,7 @@ class BlobServer:
                                 await _say(stream, frame.id, found)
                                 continue
                             opened = found
-                        if ask.slip is not None and self.resting():
+                        if ask.grant is not None and self.resting():
                             await _say(
                                 stream,
                                 frame.id,
@@ -172,7 +172,7 @@ class BlobServer:
                             )
                         elif isinstance(ask, AskPieces):
                             await _say(stream, frame.id, self._held(opened))
-                        elif ask.slip is None:
+                        elif ask.grant is None:
                             await self._send(stream, frame.id, opened, ask)
                         else:
                             await self._share(stream, frame.id, opened, ask)
@@ -190,15 +190,15 @@ class BlobServer:
 
     async def _open(self, peer: PeerId, ask: FetchPiece | AskPieces) -> _Open | BlobAbsent:
         found: Content | Reason | None = self.find(peer, ask.sha256)
-        if ask.slip is not None and self.shared is not None and (found is None or isinstance(found, Reason)):
-            found = self.shared(peer, ask.sha256, ask.slip)
+        if ask.grant is not None and self.shared is not None and (found is None or isinstance(found, Reason)):
+            found = self.shared(peer, ask.sha256, ask.grant)
         if isinstance(found, Reason):
             return BlobAbsent(reason=found, detail="not served to this peer")
         absent = BlobAbsent(reason=Reason.UNKNOWN, detail="no such file here")
         if found is None:
             return absent
         if isinstance(found, bytes):
-            return _Open(ask.sha256, ask.slip, io.BytesIO(found), len(found))
+            return _Open(ask.sha256, ask.grant, io.BytesIO(found), len(found))
         partly = None if isinstance(found, Path) else found
         path = found if isinstance(found, Path) else found.path
         try:
@@ -209,7 +209,7 @@ class BlobServer:
         except OSError as exc:
             log.warning("blob.unreadable", path=str(path), why=str(exc))
             return absent
-        return _Open(ask.sha256, ask.slip, file, size if partly is None else partly.total, partly)
+        return _Open(ask.sha256, ask.grant, file, size if partly is None else partly.total, partly)
 
     def _held(self, opened: _Open) -> HavePieces:
         count = count_of(opened.size)

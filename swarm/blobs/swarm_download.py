@@ -123,7 +123,7 @@ class _Pull:
     plan: PiecePlan
     progress: Progress
     aside: Aside
-    slip: TransferGrant | None = None
+    grant: TransferGrant | None = None
     ended: trio.Event = field(default_factory=trio.Event)
     failure: Exception | None = None
     moved: trio.Event = field(default_factory=trio.Event)
@@ -200,7 +200,7 @@ class _Pull:
         told = await self.speaker.others()
         if told is None:
             return
-        self.slip = told.slip
+        self.grant = told.grant
         known = self.plan.sources
         fresh = [
             other for other in told.others if other.peer not in known and other.peer != self.network.peer_id
@@ -335,7 +335,7 @@ class _Pull:
         stream = await self.network.open(source.peer, ProtocolId.BLOB, source.addresses)
         source.relayed = self.wanted.relayed(source.peer)
         asker = PullClient(
-            stream, self.wanted.sha256, self.wanted.size, None if source.speaker else self.slip
+            stream, self.wanted.sha256, self.wanted.size, None if source.speaker else self.grant
         )
         try:
             if not source.speaker:

@@ -153,7 +153,7 @@ def ways(addresses: Iterable[object]) -> tuple[Address, ...]:
 
 def _nobodys(ip: _IpAddress) -> bool:
     """Addresses that no machine has for others: none, many, those of one cable (a cloud's own services among them), and IPv4 in
-    the clothes of IPv6, which nobody announces and which would slip past what is asked of IPv4."""
+    the clothes of IPv6, which nobody announces and which would transfer grant past what is asked of IPv4."""
     if isinstance(ip, ipaddress.IPv6Address) and (
         ip.ipv4_mapped or ip.sixtofour or ip.teredo or ip in _NAT64
     ):

@@ -57,7 +57,7 @@ def test_axe_finds_nothing_serious_on_any_page(site: Site, done: str, visit: Ope
         assert found == [], told(found)
 
 
-def test_a_question_before_a_deed_is_accessible_too(site: Site, visit: Open) -> None:
+def test_a_question_before_a_manifest_is_accessible_too(site: Site, visit: Open) -> None:
     campaign = site.submit("asked", "small.onnx", measure={"runs": 1_000_000, "loads": 1})
     page = visit(site.url, f"#/campaigns/{campaign}", calm=True)
     page.get_by_role("button", name="Cancel campaign").click()

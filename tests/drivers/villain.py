@@ -263,7 +263,7 @@ def _prctl(option: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), "prctl")
 
 
-def deeds(told: dict[str, Any]) -> dict[str, Callable[[], object]]:
+def manifests(told: dict[str, Any]) -> dict[str, Callable[[], object]]:
     """Acts that should not return, or whose traces are looked for afterwards."""
     pid = told["node"]
     return {
@@ -355,7 +355,7 @@ class Villain:
         yield from self.load_only(order)
         yield ModelDescription("CPU (Villain)", self.name, "", (), 1, {}, {}, 0)
         if told.get("do"):
-            deeds(told)[told["do"]]()
+            manifests(told)[told["do"]]()
         yield MeasureReport((1,) * order.runs, (), 0.0, 0.0, None, 0, None)
         acts = tries(told)
         if told.get("try"):

@@ -27,20 +27,20 @@ class SimAdopter(SimScheduler):
     def __init__(
         self,
         *given: Any,
-        deed: Folder,
+        manifest: Folder,
         bodies: dict[str, bytes],
         taken: Callable[[SimAdopter], None],
         honest: Callable[[str], bool],
         linked: bool,
         **named: Any,
     ) -> None:
-        """`deed` and `bodies`: what it says, once a worker has it. `taken`: told when the campaign is its own.
+        """`manifest` and `bodies`: what it says, once a worker has it. `taken`: told when the campaign is its own.
 
         `honest`: of workers. `linked`: the scheduler that goes on with it has links with the workers already, for it has other campaigns.
         """
         super().__init__(*given, **named)
-        self.deed = deed
-        self._deed_bodies = bodies
+        self.manifest = manifest
+        self._manifest_bodies = bodies
         self._taken = taken
         self._honest = honest
         self._linked = linked
@@ -49,7 +49,7 @@ class SimAdopter(SimScheduler):
     @property
     def adopting(self) -> bool:
         """It has not taken over yet, and still may."""
-        return not self.gave_up and self.deed.id not in self.shelf.campaigns
+        return not self.gave_up and self.manifest.id not in self.shelf.campaigns
 
     async def _live(self) -> None:
         if self.adopting and not await self._gather():
@@ -71,18 +71,22 @@ class SimAdopter(SimScheduler):
             await self.process.sleep(ROUND_S)
         for link in () if self._linked else links.values():  # what goes on is a new process
             link.drop()
-        if not any(each.deed is not None for each in gathered.heard.values()):
+        if not any(each.manifest is not None for each in gathered.heard.values()):
             return False
-        found = {task: at for task, at in gathered.places().items() if task in self._deed_bodies}
+        found = {task: at for task, at in gathered.places().items() if task in self._manifest_bodies}
         for at in found.values():
             self._found(at)
         if "ignores-settled" in self._mutant:
             found = {task: at for task, at in found.items() if not at.over}
         folder = Folder(
-            self.deed.id, self.deed.attempts, self.deed.backoff_s, self.deed.wait_s, self.deed.priority
+            self.manifest.id,
+            self.manifest.attempts,
+            self.manifest.backoff_s,
+            self.manifest.wait_s,
+            self.manifest.priority,
         )
         epoch = gathered.epoch if "no-leap" in self._mutant else epoch_after(gathered.epoch, self._rng)
-        self.shelf.take_over(folder, self._deed_bodies, found, epoch=epoch)
+        self.shelf.take_over(folder, self._manifest_bodies, found, epoch=epoch)
         self._taken(self)
         return True
 
@@ -92,7 +96,7 @@ class SimAdopter(SimScheduler):
             if peer not in links or links[peer].closed.is_set:
                 link = self._link(peer) if self._linked else self._air.open(self.station, peer, PATIENCE_S)
                 links[peer] = await link
-            page = await links[peer].call(ListLeases(campaign=self.deed.id), PATIENCE_S)
+            page = await links[peer].call(ListLeases(campaign=self.manifest.id), PATIENCE_S)
         except Unreachable as exc:
             gathered.silent[advert.name] = exc.what
             if peer in links:
@@ -102,14 +106,14 @@ class SimAdopter(SimScheduler):
             gathered.silent[advert.name] = "denied"
             return
         gathered.silent.pop(advert.name, None)
-        gathered.heard[advert.peer] = WorkerReport(advert, page.leases, page.epoch, page.deed)
+        gathered.heard[advert.peer] = WorkerReport(advert, page.leases, page.epoch, page.manifest)
 
     def _found(self, at: FoundCampaign) -> None:
         if self._honest(at.worker):
             self._tell(
                 Kind.FOUND,
                 who=self.name,
-                campaign=self.deed.id,
+                campaign=self.manifest.id,
                 task=at.task,
                 attempt=at.attempt,
                 worker=at.worker,

@@ -218,12 +218,12 @@ class Faults:
             for folder in s.shelf.unfinished()
             if folder.epoch and self.home[folder.id] is s
         ]
-        busy = {s.deed.id for s in self.schedulers if isinstance(s, SimAdopter) and s.adopting}
+        busy = {s.manifest.id for s in self.schedulers if isinstance(s, SimAdopter) and s.adopting}
         begun = [folder for folder in begun if folder.id not in busy]  # by one at a time
         if not begun or len(self.schedulers) >= MOST_SCHEDULERS:
             return
-        deed = rng.choice(begun)
-        old = self.home[deed.id]
+        manifest = rng.choice(begun)
+        old = self.home[manifest.id]
         principal = self.principals.get(old.peer, old.peer)
         name = old.name[:-2] + f"s{len(self.schedulers) + 1}"
         copied = rng.random() < 0.5
@@ -231,8 +231,8 @@ class Faults:
             *self.given(name),
             **self.named(name),
             peer=principal if copied else name,
-            deed=deed,
-            bodies={task: old.shelf.tasks[task].body for task in deed.tasks},
+            manifest=manifest,
+            bodies={task: old.shelf.tasks[task].body for task in manifest.tasks},
             taken=self._taken,
             linked=rng.random() < 0.3,
             honest=lambda name: not any(worker.runs.lies for worker in self.workers if worker.name == name),
@@ -254,7 +254,7 @@ class Faults:
         adopter.start()
 
     def _taken(self, adopter: SimAdopter) -> None:
-        self.home[adopter.deed.id] = adopter
+        self.home[adopter.manifest.id] = adopter
 
     def drop_links(self) -> None:
         """All links of a scheduler break."""

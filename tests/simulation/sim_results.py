@@ -51,8 +51,8 @@ class Results:
     outbox: dict[str, Item]
     kept: dict[str, Item]
     """Settled ones."""
-    deeds: set[tuple[str, str]]
-    """(campaign, principal) of which it has the deed."""
+    manifests: set[tuple[str, str]]
+    """(campaign, principal) of which it has the campaign manifest."""
     disk_full: bool
     _rng: random.Random
     _news: Flag

@@ -89,7 +89,7 @@ class SimWorker(Results):
         self.incarnation = 0
         self.outbox: dict[str, Item] = {}
         self.kept: dict[str, Item] = {}
-        self.deeds: set[tuple[str, str]] = set()
+        self.manifests: set[tuple[str, str]] = set()
         self.disk_full = False
         self.ledger: Ledger
         self._air = air
@@ -181,7 +181,7 @@ class SimWorker(Results):
                     end.epochs[campaign] = max(message.epoch, end.epochs.get(campaign, 0))
                 if isinstance(answer, (Granted, Queued)):
                     ledger.speakers.keep_proof(principal, campaign, message.epoch, message.proof)
-                    self.deeds.add((campaign, principal))
+                    self.manifests.add((campaign, principal))
                     if answer.fence.incarnation == ledger.incarnation and answer.fence.number > self._newest:
                         self._newest = answer.fence.number
                         self._spoke(end, campaign, "commit", message.epoch)
@@ -239,7 +239,7 @@ class SimWorker(Results):
             incarnation=self.ledger.incarnation,
             leases=(*(live(place) for place in places), *kept),
             epoch=self.ledger.epoch(principal, campaign),
-            deed="d" * 64 if (campaign, principal) in self.deeds else None,
+            manifest="d" * 64 if (campaign, principal) in self.manifests else None,
         )
 
     def _campaign(self, lease: str) -> str:

@@ -297,12 +297,12 @@ FATAL: Final = (
 )
 
 
-@pytest.mark.parametrize(("deed", "signal"), FATAL if "executes" not in OPEN else ())
+@pytest.mark.parametrize(("manifest", "signal"), FATAL if "executes" not in OPEN else ())
 def test_a_call_that_nothing_harmless_makes_ends_the_run_with_its_reason(
-    den: Den, surroundings: Callable[..., str], deed: str, signal: str
+    den: Den, surroundings: Callable[..., str], manifest: str, signal: str
 ) -> None:
     with pytest.raises(Crashed, match=f"killed by {signal}"):
-        play(den, surroundings(do=deed))
+        play(den, surroundings(do=manifest))
 
 
 ENDS: Final = (
@@ -318,21 +318,21 @@ ENDS: Final = (
 )
 
 
-@pytest.mark.parametrize(("deed", "error", "words"), ENDS, ids=[end[0] for end in ENDS])
+@pytest.mark.parametrize(("manifest", "error", "words"), ENDS, ids=[end[0] for end in ENDS])
 @pytest.mark.parametrize("tier", ["reached", "none"])
 def test_on_every_tier_harm_ends_with_a_reason_and_leaves_nothing(
     den: Den,
     loose: Den,
     surroundings: Callable[..., str],
     tier: str,
-    deed: str,
+    manifest: str,
     error: type[DriverError],
     words: str,
 ) -> None:
     held = den if tier == "reached" else loose
     limits = Limits(load_s=20, run_s=0.5, memory_bytes=256 * MIB, output_bytes=ROOM)
     with pytest.raises(error, match=words):
-        play(held, surroundings(do=deed), limits if error is TimedOut else LIMITS)
+        play(held, surroundings(do=manifest), limits if error is TimedOut else LIMITS)
     left = psutil.Process(held.process.pid).children(recursive=True)
     assert psutil.wait_procs(left, timeout=GONE_S)[1] == []  # the keeper may just be ending
     assert list(Path(tempfile.gettempdir()).glob("sark-run-*")) == []

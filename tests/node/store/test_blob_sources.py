@@ -1,4 +1,4 @@
-"""Who has a model from a worker by a slip: whom a scheduler names that the worker would give it to, and nobody else."""
+"""Who has a model from a worker by a transfer grant: whom a scheduler names that the worker would give it to, and nobody else."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from node.store.outbox import Outbox
 from node.store.partial import PartialFile
 from protocol.errors import RunError
 from protocol.messages.blobs import PIECE_SIZE, HolderInfo, Holders
-from protocol.signed.transfer_grant import TransferGrant, slip_message
+from protocol.signed.transfer_grant import TransferGrant, grant_message
 from protocol.values.task import Model
 from protocol.words import Reason
 from swarm.blobs.client import serve_blobs
@@ -37,10 +37,10 @@ ANN, EVE, TAKER, OTHER = (Identity.from_seed(name) for name in ("ann", "eve", "t
 NOW = 1_000_000.0
 
 
-def slip(
+def grant(
     giver: Identity = ANN, taker: Identity = TAKER, sha256: str = SHA, until: int = int(NOW) + 60
 ) -> TransferGrant:
-    signature = giver.sign(slip_message(giver.peer_id, taker.peer_id, sha256, until))
+    signature = giver.sign(grant_message(giver.peer_id, taker.peer_id, sha256, until))
     return TransferGrant(
         giver=giver.peer_id, taker=taker.peer_id, sha256=sha256, until=until, signature=signature
     )
@@ -58,7 +58,7 @@ async def never(*_: object) -> None:
 def estate(folder: Path) -> CampaignStore:
     cache = ModelCache(folder / "cache", 10**9, free=lambda path: 10**12)
     return CampaignStore(
-        Outbox(folder / "out", lambda: NOW), ManifestStore(folder / "deeds", never), cache, cache.whose
+        Outbox(folder / "out", lambda: NOW), ManifestStore(folder / "manifests", never), cache, cache.whose
     )
 
 
@@ -86,30 +86,30 @@ def gives(holder: CampaignStore, shown: TransferGrant, taker: Identity = TAKER, 
 
 async def test_whom_the_scheduler_that_has_the_model_names_may_have_it(tmp_path: Path) -> None:
     holder = await having(tmp_path)
-    assert gives(holder, slip())
-    assert gives(holder, slip(), now=NOW + 60 + LEEWAY_S)
+    assert gives(holder, grant())
+    assert gives(holder, grant(), now=NOW + 60 + LEEWAY_S)
 
 
 async def test_everybody_else_may_not(tmp_path: Path) -> None:
     holder = await having(tmp_path)
-    assert not gives(holder, slip(), taker=OTHER), "a slip that was taken from somebody"
-    assert not gives(holder, slip(sha256="a" * 64)), "a slip for another model"
-    assert not gives(holder, slip(), now=NOW + 61 + LEEWAY_S), "an old slip"
-    assert not gives(holder, slip(giver=EVE)), "one who may work here, and knows the hash alone"
-    assert not gives(holder, slip(giver=TAKER)), "one's own word"
-    assert not gives(holder, slip().model_copy(update={"signature": b"s" * 64})), "a forged one"
-    longer = slip().model_copy(update={"until": int(NOW) + 10**6})
+    assert not gives(holder, grant(), taker=OTHER), "a transfer grant that was taken from somebody"
+    assert not gives(holder, grant(sha256="a" * 64)), "a transfer grant for another model"
+    assert not gives(holder, grant(), now=NOW + 61 + LEEWAY_S), "an old transfer grant"
+    assert not gives(holder, grant(giver=EVE)), "one who may work here, and knows the hash alone"
+    assert not gives(holder, grant(giver=TAKER)), "one's own word"
+    assert not gives(holder, grant().model_copy(update={"signature": b"s" * 64})), "a forged one"
+    longer = grant().model_copy(update={"until": int(NOW) + 10**6})
     assert not gives(holder, longer), "one that was made to last longer"
-    assert not gives(holder, slip(giver=EVE).model_copy(update={"giver": ANN.peer_id})), "in anothers name"
+    assert not gives(holder, grant(giver=EVE).model_copy(update={"giver": ANN.peer_id})), "in anothers name"
 
 
-async def test_of_whom_nobody_knows_that_he_has_it_there_is_no_slip(tmp_path: Path) -> None:
-    assert not gives(await having(tmp_path, None), slip())
+async def test_of_whom_nobody_knows_that_he_has_it_there_is_no_grant(tmp_path: Path) -> None:
+    assert not gives(await having(tmp_path, None), grant())
 
 
 async def test_a_scheduler_that_is_not_served_any_more_lets_nobody_have_it(tmp_path: Path) -> None:
     holder = await having(tmp_path)
-    assert holder.shared(TAKER.peer_id, SHA, slip(), lambda peer: (), NOW) is None
+    assert holder.shared(TAKER.peer_id, SHA, grant(), lambda peer: (), NOW) is None
 
 
 async def test_what_is_coming_is_given_in_the_name_of_whom_it_was_brought_for_alone(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ async def test_what_is_coming_is_given_in_the_name_of_whom_it_was_brought_for_al
         target.know(hashes_of(CONTENT))
         target.put(1, bytearray(CONTENT[PIECE_SIZE : 2 * PIECE_SIZE]))
         for who in (ANN, EVE):
-            seen[who.peer_id] = holder.shared(TAKER.peer_id, SHA, slip(giver=who), served, NOW)
+            seen[who.peer_id] = holder.shared(TAKER.peer_id, SHA, grant(giver=who), served, NOW)
         for index in (0, 2):
             target.put(index, bytearray(CONTENT[index * PIECE_SIZE : (index + 1) * PIECE_SIZE]))
 
@@ -129,8 +129,8 @@ async def test_what_is_coming_is_given_in_the_name_of_whom_it_was_brought_for_al
     assert seen[EVE.peer_id] is None
     assert isinstance(seen[ANN.peer_id], PartialFile)
     assert seen[ANN.peer_id].held() <= {0, 1, 2}
-    assert gives(holder, slip()), "and when it is whole"
-    assert not gives(holder, slip(giver=EVE))
+    assert gives(holder, grant()), "and when it is whole"
+    assert not gives(holder, grant(giver=EVE))
 
 
 async def test_nothing_is_shared_while_something_is_measured_but_while_something_is_fetched(
@@ -152,17 +152,17 @@ async def test_nothing_is_shared_while_something_is_measured_but_while_something
         assert sharing.resting()
 
 
-async def test_by_a_slip_a_worker_gives_what_its_permissions_say(tmp_path: Path) -> None:
+async def test_by_a_grant_a_worker_gives_what_its_permissions_say(tmp_path: Path) -> None:
     sharing = BlobSources(await having(tmp_path), permits(), tuple, lambda: NOW)
-    assert isinstance(sharing.shared(TAKER.peer_id, SHA, slip()), Path)
-    assert sharing.shared(TAKER.peer_id, SHA, slip(giver=EVE)) is Reason.UNKNOWN
-    assert sharing.find(TAKER.peer_id, SHA) is Reason.NOT_ALLOWED, "without a slip it is a stranger"
+    assert isinstance(sharing.shared(TAKER.peer_id, SHA, grant()), Path)
+    assert sharing.shared(TAKER.peer_id, SHA, grant(giver=EVE)) is Reason.UNKNOWN
+    assert sharing.find(TAKER.peer_id, SHA) is Reason.NOT_ALLOWED, "without a transfer grant it is a stranger"
 
 
 async def test_a_scheduler_that_knows_only_the_hash_gets_no_model_through_its_own_worker(
     tmp_path: Path,
 ) -> None:
-    """Eve has a task that names Ann's model taken to a worker that fetches from whom she says, with her slip."""
+    """Eve has a task that names Ann's model taken to a worker that fetches from whom she says, with her transfer grant."""
     async with MemorySwarm(random.Random(1), latency_s=0.001) as swarm:
         eve, holder, worker = (swarm.node(each) for each in (EVE, OTHER, TAKER))
         honest = await having(tmp_path / "holder")
@@ -174,7 +174,7 @@ async def test_a_scheduler_that_knows_only_the_hash_gets_no_model_through_its_ow
 
         async def where(peer: str, sha256: str) -> Holders:
             return Holders(
-                slip=slip(giver=EVE), others=(HolderInfo(peer=holder.peer_id, addresses=holder.addresses),)
+                grant=grant(giver=EVE), others=(HolderInfo(peer=holder.peer_id, addresses=holder.addresses),)
             )
 
         serve_blobs(eve, lambda *_: bytes(len(CONTENT)), where=where)

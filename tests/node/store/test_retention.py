@@ -164,7 +164,7 @@ async def test_what_could_be_of_use_to_an_adopter_is_kept(
 
 async def test_a_result_that_goes_between_two_pages_hides_no_other(tmp_path: Path) -> None:
     async def never(peer: str, sha256: str, size: int, sink: Any) -> None:
-        raise AssertionError("no deed is fetched here")
+        raise AssertionError("no campaign manifest is fetched here")
 
     outbox = Outbox(tmp_path / "outbox", lambda: 100.0)
     for number in range(1, 101):
@@ -173,7 +173,7 @@ async def test_a_result_that_goes_between_two_pages_hides_no_other(tmp_path: Pat
         one = item(body, task=f"c-1/{number}", lease=f"w-1.{number}", fence=fence)
         await outbox.store(one, body)
     cache = ModelCache(tmp_path / "cache", 1_000_000)
-    estate = CampaignStore(outbox, ManifestStore(tmp_path / "deeds", never), cache, cache.whose)
+    estate = CampaignStore(outbox, ManifestStore(tmp_path / "manifests", never), cache, cache.whose)
     leases_over = AdoptReply(incarnation=2)
     first = estate.page(leases_over, ANN, ListLeases(campaign="c-1"), ())
     assert first.cursor is not None

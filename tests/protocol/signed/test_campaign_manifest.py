@@ -1,4 +1,4 @@
-"""A deed: what the owner put in comes out, and nothing else does."""
+"""A campaign manifest: what the owner put in comes out, and nothing else does."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from protocol.signed.campaign_manifest import (
     CampaignManifest,
     ManifestCover,
     ManifestModel,
-    make_deed,
-    open_deed,
+    make_manifest,
+    open_manifest,
     read_cover,
 )
 from protocol.values.requirement import Requirement
@@ -41,7 +41,7 @@ def task(n: int = 1, **changes: Any) -> Task:
     return Task(**(fields | changes))
 
 
-def deed(*tasks: Task, **changes: Any) -> CampaignManifest:
+def manifest(*tasks: Task, **changes: Any) -> CampaignManifest:
     fields: dict[str, Any] = {
         "campaign": "c-one",
         "name": "one",
@@ -67,23 +67,23 @@ def cover_of(plain: bytes, **changes: Any) -> ManifestCover:
 
 
 def test_what_was_put_in_comes_out_under_its_owners_signature() -> None:
-    made = deed(task(1), task(2), limit_s=60.0, created=1_790_000_000, priority=70)
-    data = make_deed(made, OWNER.sign)
+    made = manifest(task(1), task(2), limit_s=60.0, created=1_790_000_000, priority=70)
+    data = make_manifest(made, OWNER.sign)
     assert data is not None
-    assert data == make_deed(made, OWNER.sign)
+    assert data == make_manifest(made, OWNER.sign)
     cover = read_cover(data)
     assert verify(OWNER.peer_id, cover.message, cover.signature)
-    opened = open_deed(cover)
-    assert opened.deed == made
+    opened = open_manifest(cover)
+    assert opened.manifest == made
     assert [one.task for one in opened.tasks] == ["c-one/1", "c-one/2"]
 
 
 def test_a_signature_holds_for_its_campaign_only() -> None:
-    cover = read_cover(make_deed(deed(), OWNER.sign) or b"")
+    cover = read_cover(make_manifest(manifest(), OWNER.sign) or b"")
     other = cover.model_copy(update={"campaign": "c-two"})
     assert not verify(OWNER.peer_id, other.message, other.signature)
     with pytest.raises(RemoteProtocolError, match="another campaign"):
-        open_deed(other)
+        open_manifest(other)
 
 
 @pytest.mark.parametrize(
@@ -95,35 +95,37 @@ def test_a_signature_holds_for_its_campaign_only() -> None:
     ],
 )
 def test_a_task_of_something_else_is_refused(wrong: Task) -> None:
-    with pytest.raises(RemoteProtocolError, match="bad deed"):
-        open_deed(cover_of(pack(deed(wrong).to_wire())))
+    with pytest.raises(RemoteProtocolError, match="bad manifest"):
+        open_manifest(cover_of(pack(manifest(wrong).to_wire())))
 
 
 def test_a_task_twice_is_refused() -> None:
     with pytest.raises(RemoteProtocolError, match="twice"):
-        open_deed(cover_of(pack(deed(task(), task()).to_wire())))
+        open_manifest(cover_of(pack(manifest(task(), task()).to_wire())))
 
 
 def test_what_unpacks_to_too_much_is_not_unpacked() -> None:
     bomb = cover_of(bytes(MAX_UNPACKED + 1))
     assert len(bomb.body) < 100_000
     with pytest.raises(RemoteProtocolError, match="too long"):
-        open_deed(bomb)
+        open_manifest(bomb)
 
 
 @pytest.mark.parametrize("body", [b"", b"junk", zlib.compress(b"x")[:-2], zlib.compress(b"x") + b"more"])
 def test_what_is_no_compressed_data_is_refused(body: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
-        open_deed(ManifestCover(campaign="c-one", owner=OWNER.peer_id, body=body, signature=bytes(64)))
+        open_manifest(ManifestCover(campaign="c-one", owner=OWNER.peer_id, body=body, signature=bytes(64)))
 
 
-def test_a_campaign_that_is_too_large_has_no_deed() -> None:
+def test_a_campaign_that_is_too_large_has_no_manifest() -> None:
     noise = random.Random(1)
-    assert make_deed(deed(tasks=(noise.randbytes(16_000),) * 1_900), OWNER.sign) is not None
-    assert make_deed(deed(tasks=tuple(noise.randbytes(16_000) for _ in range(300))), OWNER.sign) is None
-    assert make_deed(deed(tasks=(bytes(16_384),) * 2_100), OWNER.sign) is None
+    assert make_manifest(manifest(tasks=(noise.randbytes(16_000),) * 1_900), OWNER.sign) is not None
+    assert (
+        make_manifest(manifest(tasks=tuple(noise.randbytes(16_000) for _ in range(300))), OWNER.sign) is None
+    )
+    assert make_manifest(manifest(tasks=(bytes(16_384),) * 2_100), OWNER.sign) is None
 
 
 def test_a_campaign_whose_name_could_be_a_path_is_refused() -> None:
     with pytest.raises(ValueError, match="pattern"):
-        deed(campaign="../evil")
+        manifest(campaign="../evil")

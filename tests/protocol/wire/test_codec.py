@@ -82,7 +82,7 @@ from protocol.wire.base import MAX_FRAME, Message
 from protocol.wire.codec import Decoder, Frame, FrameKind, Vocabulary, pack, unpack
 from protocol.words import Phase, Reason, Right, Role, WorkerState
 
-SLIP = TransferGrant(
+GRANT = TransferGrant(
     giver="1" * 52, taker="2" * 52, sha256="a" * 64, until=1_800_000_000, signature=b"s" * 64
 )
 FENCE = Fence(incarnation=3, number=7)
@@ -251,11 +251,11 @@ EVERY: tuple[tuple[Vocabulary, Message], ...] = (
     (BLOB, FetchPiece(sha256="a" * 64, offset=65_507, length=1_048_576)),
     (BLOB, PieceFollows(size=3_160_000, length=1_048_576)),
     (BLOB, BlobAbsent(reason=Reason.NOT_ALLOWED, detail="no lease of yours needs it")),
-    (BLOB, AskPieces(sha256="a" * 64, slip=SLIP)),
+    (BLOB, AskPieces(sha256="a" * 64, grant=GRANT)),
     (BLOB, HavePieces(size=3_160_000, pieces=b"\x01", fresh=b"\x00")),
     (BLOB, AskPieceHashes(sha256="a" * 64)),
     (BLOB, AskHolders(sha256="a" * 64)),
-    (BLOB, Holders(slip=SLIP, others=(HolderInfo(peer="1" * 52, addresses=("/ip4/192.0.2.7/tcp/4102",)),))),
+    (BLOB, Holders(grant=GRANT, others=(HolderInfo(peer="1" * 52, addresses=("/ip4/192.0.2.7/tcp/4102",)),))),
     (HEALTH, Ping()),
     (HEALTH, Pong(role="worker", incarnation=3, state=WorkerState.FAULTY, why="3 crashes in a row")),
 )

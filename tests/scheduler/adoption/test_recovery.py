@@ -15,7 +15,7 @@ from protocol.errors import ResourceError
 from protocol.messages.blobs import BLOB, PieceFollows
 from protocol.messages.work import AdoptReply, Denied, LiveLease
 from protocol.signed.advert import SignedAdvert
-from protocol.signed.campaign_manifest import CampaignManifest, ManifestModel, make_deed
+from protocol.signed.campaign_manifest import CampaignManifest, ManifestModel, make_manifest
 from protocol.values.advert import Advert
 from protocol.values.lease import Fence
 from protocol.values.requirement import Requirement
@@ -62,8 +62,8 @@ def task(n: int) -> Task:
     )
 
 
-def a_deed() -> bytes:
-    made = make_deed(
+def a_manifest() -> bytes:
+    made = make_manifest(
         CampaignManifest(
             campaign=CAMPAIGN,
             name="one",
@@ -81,7 +81,7 @@ def a_deed() -> bytes:
     return made
 
 
-DEED = a_deed()
+MANIFEST = a_manifest()
 
 
 def lease(n: int, attempt: int = 1, *, queued: bool = False) -> LiveLease:
@@ -156,8 +156,8 @@ class Place:
             self.me, index, links, introduce, CAMPAIGN, round_s=0.01, next_s=next_s, pace_s=pace_s
         )
 
-    def heard(self, name: str, deed: str) -> dict[str, WorkerReport]:
-        return {peer(name): WorkerReport(self.adverts[name], deed=deed, deed_size=len(DEED))}
+    def heard(self, name: str, manifest: str) -> dict[str, WorkerReport]:
+        return {peer(name): WorkerReport(self.adverts[name], manifest=manifest, manifest_size=len(MANIFEST))}
 
 
 @pytest.fixture
@@ -181,16 +181,16 @@ async def dripping(stream: Stream) -> None:
         await trio.sleep(0.05)
 
 
-async def test_holders_of_a_deed_that_send_nothing_do_not_hold_up_the_one_that_does(place: Place) -> None:
+async def test_holders_of_a_manifest_that_send_nothing_do_not_hold_up_the_one_that_does(place: Place) -> None:
     gathered = Recovery()
     for name in ("liar-1", "liar-2", "liar-3"):
         place.worker(name).handle(ProtocolId.BLOB, silent)
         gathered.heard |= place.heard(name, hashlib.sha256(name.encode()).hexdigest())
-    serve_blobs(place.worker("good"), lambda to, sha256: DEED)
-    gathered.heard |= place.heard("good", hashlib.sha256(DEED).hexdigest())
+    serve_blobs(place.worker("good"), lambda to, sha256: MANIFEST)
+    gathered.heard |= place.heard("good", hashlib.sha256(MANIFEST).hexdigest())
     with trio.fail_after(5):
-        data, opened = await place.gatherer().deed(gathered, ANN.peer_id)
-    assert data == DEED
+        data, opened = await place.gatherer().manifest(gathered, ANN.peer_id)
+    assert data == MANIFEST
     assert opened.tasks == (task(1),)
 
 

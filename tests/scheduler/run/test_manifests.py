@@ -1,4 +1,4 @@
-"""The deeds of a home: made once, the same after a restart, gone when the campaign is."""
+"""The campaign manifests of a home: made once, the same after a restart, gone when the campaign is."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 
 from protocol.messages.work import LiveLease
-from protocol.signed.campaign_manifest import open_deed, read_cover
+from protocol.signed.campaign_manifest import open_manifest, read_cover
 from protocol.values.advert import Advert
 from protocol.values.attempt import TaskState
 from protocol.values.lease import Fence
@@ -15,7 +15,7 @@ from protocol.values.task import Measure, Model, Task, Timeouts, task_body
 from scheduler.adoption.adopt import tally
 from scheduler.adoption.recovery import Recovery, WorkerReport
 from scheduler.core.state import TaskEntry
-from scheduler.run.manifests import deeds_in
+from scheduler.run.manifests import manifests_in
 from scheduler.run.missing_models import MissingModels
 from scheduler.store.rows import NewCampaign, NewModel
 from scheduler.store.store import Store
@@ -41,7 +41,7 @@ def tasks(count: int) -> list[Task]:
     ]
 
 
-def test_a_deed_is_made_once_and_says_what_the_campaign_is(tmp_path: Path) -> None:
+def test_a_manifest_is_made_once_and_says_what_the_campaign_is(tmp_path: Path) -> None:
     new = NewCampaign("c-one", "one", ANN.peer_id, "{}", limit_s=60.0, priority=70)
     models = [NewModel("m", SHA, 10, "m.onnx")]
     with Store(tmp_path / "store.db", wall=lambda: 1_790_000_000.5) as store:
@@ -49,17 +49,17 @@ def test_a_deed_is_made_once_and_says_what_the_campaign_is(tmp_path: Path) -> No
         row = store.campaign("c-one")
         assert row is not None
         bodies = {task.id: store.bodies("c-one")[task.id] for task in store.tasks("c-one")}
-    deeds = deeds_in(tmp_path)
-    kept = deeds.take_up(row, models, bodies, ANN)
+    manifests = manifests_in(tmp_path)
+    kept = manifests.take_up(row, models, bodies, ANN)
     assert kept is not None
     data = kept.path.read_bytes()
     assert (kept.sha256, kept.size) == (hashlib.sha256(data).hexdigest(), len(data))
     cover = read_cover(data)
     assert verify(ANN.peer_id, cover.message, cover.signature)
-    deed = open_deed(cover).deed
-    assert (deed.limit_s, deed.created, deed.priority) == (60.0, 1_790_000_000, 70)
-    assert deed.tasks == tuple(task_body(task) for task in tasks(12))
-    again = deeds_in(tmp_path)
+    manifest = open_manifest(cover).manifest
+    assert (manifest.limit_s, manifest.created, manifest.priority) == (60.0, 1_790_000_000, 70)
+    assert manifest.tasks == tuple(task_body(task) for task in tasks(12))
+    again = manifests_in(tmp_path)
     assert again.take_up(row, models, bodies, ANN) == kept
     assert again.find(kept.sha256, ["c-one"]) == kept.path
     assert again.find(kept.sha256, ["c-two"]) is None
@@ -67,7 +67,7 @@ def test_a_deed_is_made_once_and_says_what_the_campaign_is(tmp_path: Path) -> No
     assert kept.path.exists()
     again.tidy([])
     assert not kept.path.exists()
-    assert deeds_in(tmp_path).take_up(row, models, bodies, BOB) is None, "only its owner can sign it"
+    assert manifests_in(tmp_path).take_up(row, models, bodies, BOB) is None, "only its owner can sign it"
 
 
 def heard(name: str, *leases: LiveLease, epoch: int = 1) -> tuple[str, WorkerReport]:
@@ -111,10 +111,10 @@ def test_the_count_of_an_adoption_is_told_in_a_line(tmp_path: Path) -> None:
         store.create_campaign(NewCampaign("c-one", "one", ANN.peer_id, "{}"), [], tasks(5))
         row = store.campaign("c-one")
         assert row is not None
-        kept = deeds_in(tmp_path).take_up(row, [], store.bodies("c-one"), ANN)
+        kept = manifests_in(tmp_path).take_up(row, [], store.bodies("c-one"), ANN)
     assert kept is not None
-    opened = open_deed(read_cover(kept.path.read_bytes()))
-    adoption = tally(opened.deed, opened.tasks, gathered.places(), {})
+    opened = open_manifest(read_cover(kept.path.read_bytes()))
+    adoption = tally(opened.manifest, opened.tasks, gathered.places(), {})
     assert adoption.line() == "5 tasks: 1 running, 1 waiting in queues, 1 finished elsewhere, 2 to do"
 
 

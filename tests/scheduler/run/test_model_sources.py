@@ -94,16 +94,16 @@ async def test_those_that_cannot_be_reached_or_do_not_serve_us_are_not(books: Bo
     assert await named(books) == set()
 
 
-async def test_of_many_some_are_named_with_a_slip_for_the_asker_alone(books: Books) -> None:
+async def test_of_many_some_are_named_with_a_grant_for_the_asker_alone(books: Books) -> None:
     for peer in PEERS[1:]:
         books.has(peer)
     async with trio.open_nursery() as nursery:
         told = await holders(books, nursery).where(PEERS[0], SHA)
     assert told is not None
     assert len(told.others) == MAX_OTHERS
-    assert told.slip is not None
-    assert (told.slip.taker, told.slip.sha256, told.slip.until) == (PEERS[0], SHA, 1000 + LASTS_S)
-    assert verify(ME.peer_id, told.slip.message, told.slip.signature)
+    assert told.grant is not None
+    assert (told.grant.taker, told.grant.sha256, told.grant.until) == (PEERS[0], SHA, 1000 + LASTS_S)
+    assert verify(ME.peer_id, told.grant.message, told.grant.signature)
 
 
 async def test_where_few_are_known_the_index_is_asked_once_in_a_while(books: Books) -> None:

@@ -8,7 +8,7 @@ from protocol.messages.work import Conflict
 from protocol.values.attempt import TaskState
 from protocol.words import Reason
 from scheduler.core.commands import CommitTo, Switch
-from scheduler.run.manifests import deeds_in
+from scheduler.run.manifests import manifests_in
 from scheduler.run.persist import CommandWriter
 from scheduler.store.backend import Place
 from scheduler.store.rows import NewCampaign
@@ -32,7 +32,7 @@ def test_a_second_ticket_that_is_asked_for_and_at_once_the_only_one_is_written_i
         priority=50,
     )
     store.create_campaign(campaign, [], [a_task(1)])
-    keeper = CommandWriter(store, deeds_in(tmp_path), {}, {"c-one": 1})
+    keeper = CommandWriter(store, manifests_in(tmp_path), {}, {"c-one": 1})
     story = Story(1, 2)
     first = story.commits[0]
     keeper.carry_out(story.commits)

@@ -12,7 +12,7 @@ from swarm.blobs.client import serve_blobs
 from swarm.blobs.swarm_download import DownloadRequest, pull
 from swarm.join.host import open_host
 from swarm.net.identity import Identity
-from tests.swarm.blobs.test_swarm_download import CONTENT, SHA, Kept, slip
+from tests.swarm.blobs.test_swarm_download import CONTENT, SHA, Kept, grant
 
 
 async def test_a_model_comes_from_the_scheduler_and_two_workers_one_of_which_lies() -> None:
@@ -26,7 +26,7 @@ async def test_a_model_comes_from_the_scheduler_and_two_workers_one_of_which_lie
 
         async def where(peer: str, sha256: str) -> Holders:
             others = tuple(HolderInfo(peer=each.peer_id, addresses=each.addresses) for each in (good, liar))
-            return Holders(slip=slip(speaker.peer_id, peer), others=others)
+            return Holders(grant=grant(speaker.peer_id, peer), others=others)
 
         asked: list[str] = []
 

@@ -13,7 +13,7 @@ from protocol.messages.blobs import PIECE_SIZE, HolderInfo, Holders
 from swarm.blobs.swarm_download import DownloadRequest, pull
 from swarm.memory.network import MemoryNetwork, MemorySwarm
 from swarm.net.reservations import RelayReservations
-from tests.swarm.blobs.test_swarm_download import CONTENT, SHA, Field, Kept, here, slip
+from tests.swarm.blobs.test_swarm_download import CONTENT, SHA, Field, Kept, grant, here
 
 
 class Relayed(Field):
@@ -29,7 +29,7 @@ class Relayed(Field):
 
     async def where(self, peer: str, sha256: str) -> Holders:
         found = (HolderInfo(peer=self.office.peer_id, addresses=(self.circuit,)),)
-        return Holders(slip=slip(self.speaker.peer_id, peer), others=found)
+        return Holders(grant=grant(self.speaker.peer_id, peer), others=found)
 
     async def brings(self, store: Kept, taker: MemoryNetwork) -> None:
         """As `node.run.model_source` does."""

@@ -103,7 +103,7 @@ class Field:
             for node in self.others
             if node.peer_id != peer
         )
-        return Holders(slip=slip(self.speaker.peer_id, peer), others=found)
+        return Holders(grant=grant(self.speaker.peer_id, peer), others=found)
 
     def shares(self, name: str, content: bytes = CONTENT) -> MemoryNetwork:
         """A worker that has all of it."""
@@ -113,7 +113,7 @@ class Field:
         return node
 
     def serves(self, node: MemoryNetwork, shared: Callable[..., object], **more: object) -> None:
-        """It gives what `shared` says, by a slip."""
+        """It gives what `shared` says, by a transfer grant."""
         serve_blobs(Counted(node, self.sent), lambda *_: None, shared=shared, aside=here, **more)
 
     def odd(self, name: str, behaviour: Callable[[Stream], object]) -> MemoryNetwork:
@@ -165,7 +165,7 @@ class Counted:
         self.node.handle(protocol, counting)
 
 
-def slip(giver: str, taker: str) -> TransferGrant:
+def grant(giver: str, taker: str) -> TransferGrant:
     return TransferGrant(giver=giver, taker=taker, sha256=SHA, until=1, signature=b"s" * 64)
 
 

@@ -1,4 +1,4 @@
-"""Join tickets: pasted whole they give what was put in; a slip is noticed and told."""
+"""Join tickets: pasted whole they give what was put in; a transfer grant is noticed and told."""
 
 from __future__ import annotations
 
