@@ -3,7 +3,7 @@
     commit ─▶ note        the scheduler named a manifest          run ─▶ fetch      with the model, while nothing is measured
     Look, Adopt ─▶ of     which manifest there is                 blob ─▶ find      its bytes, for who may speak of the campaign
 
-Each is two files named by the manifest's sha256: `.manifest` is its bytes; `.card`, written last, says what it is of. One that cannot be had,
+Each is two files named by its sha256: `.manifest` is its bytes; `.card`, written last, says what it is of. One that cannot be had,
 or is no good, is no reason not to run a task: the campaign can then not be adopted from here, that is all.
 """
 
