@@ -32,10 +32,10 @@ from typing import Any, Final
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from protocol.errors import SarkError
+from protocol.formats.phase import Phase
 from protocol.values.lease import Fence
 from protocol.values.requirement import Requirement
 from protocol.values.task import Measure, Model, Task, Timeouts
-from protocol.words import Phase
 from scheduler.core.commands import Intent, LiveAttempt
 from scheduler.store.opening import open_store
 from scheduler.store.rows import NewCampaign, NewModel

@@ -21,13 +21,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
 
+from protocol.formats.phase import Phase
 from protocol.messages.work import Progress, Quote
 from protocol.values.advert import Advert, UnitOffer
 from protocol.values.attempt import TaskEvent, TaskState
 from protocol.values.lease import Fence
 from protocol.values.requirement import Requirement, parse_clause
 from protocol.values.task import Measure, Model, Task, Timeouts
-from protocol.words import Phase, WorkerState
+from protocol.words import WorkerState
 from scheduler.core.commands import CommitTo, Discover, Order, ProbeWorker, ReleaseOn
 from scheduler.core.scheduler import SchedulerState
 from scheduler.core.state import TaskEntry, TaskLimits

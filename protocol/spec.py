@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
+from protocol.formats.phase import Phase
 from protocol.messages import blobs, pool, work
 from protocol.messages.blobs import BLOB
 from protocol.messages.gate import GATE
@@ -32,7 +33,14 @@ from protocol.values.worker import WORKER
 from protocol.wire import base
 from protocol.wire.codec import Vocabulary
 from protocol.wire.table import diagram
-from protocol.words import Phase, ProtocolId, Reason, Right, Role, RunOutcome, WorkerState
+from protocol.words import (
+    ProtocolId,
+    Reason,
+    Right,
+    Role,
+    RunOutcome,
+    WorkerState,
+)
 
 VOCABULARIES: Final[dict[ProtocolId, Vocabulary]] = {
     ProtocolId.WORK: WORK,

@@ -70,21 +70,6 @@ class WorkerState(StrEnum):
     DRAINING = "draining"
 
 
-class Phase(StrEnum):
-    """Where a run stands, in the order it passes through them."""
-
-    QUEUED = "queued"
-    FETCH = "fetch"
-    PREPARE = "prepare"
-    LOAD = "load"
-    WARM_UP = "warm-up"
-    RUN = "run"
-    CHECK = "check"
-    CLEANUP = "cleanup"
-    """Post-run steps, and what is put away."""
-    UPLOAD = "upload"
-
-
 class Right(StrEnum):
     """What a permission lets its holder do at a worker."""
 

@@ -15,19 +15,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
 
+from protocol.formats.phase import Phase
+
 MIB = 1024 * 1024
-
-
-class Phase(StrEnum):
-    """Where a run stands. `fetch` and `upload` are the node's; the others happen in the child."""
-
-    PREPARE = "prepare"
-    LOAD = "load"
-    WARM_UP = "warm-up"
-    RUN = "run"
-    CHECK = "check"
-    CLEANUP = "cleanup"
-    """Post-run steps, and what the driver has to put away."""
 
 
 @dataclass(frozen=True, slots=True)

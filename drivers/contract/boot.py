@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Final
 
 BOOT: Final = """
-import importlib.util as u, sys
-spec = u.spec_from_file_location("drivers", sys.argv[1] + "/__init__.py", submodule_search_locations=[sys.argv[1]])
-sys.modules["drivers"] = module = u.module_from_spec(spec)
-spec.loader.exec_module(module)
-import importlib
+import importlib, importlib.util as u, sys
+for name in "drivers", "protocol":
+    folder = sys.argv[1] + "/" + name
+    spec = u.spec_from_file_location(name, folder + "/__init__.py", submodule_search_locations=[folder])
+    sys.modules[name] = module = u.module_from_spec(spec)
+    spec.loader.exec_module(module)
 importlib.import_module("drivers." + sys.argv[2]).main(sys.argv[3:])
 """
-"""Run a module of this very package, whatever folder of the same name lies about; `-P` keeps the working directory off the path."""
+"""Run a module of these very packages, whatever folders of the same names lie about; `-P` keeps the working directory off the path."""
 
 
 PART: Final = "--part"
@@ -28,7 +29,7 @@ def boot_command(module: str, *arguments: str) -> list[str]:
     """Command line of a fresh interpreter that runs `drivers.<module>.main(arguments)`."""
     if getattr(sys, "frozen", False):
         return [sys.executable, PART, module, *arguments]
-    return [sys.executable, "-P", "-c", BOOT, str(Path(__file__).parents[1]), module, *arguments]
+    return [sys.executable, "-P", "-c", BOOT, str(Path(__file__).parents[2]), module, *arguments]
 
 
 VARIABLE: Final = "SARK_NATIVE"

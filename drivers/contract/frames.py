@@ -24,14 +24,15 @@ from drivers.contract.base import (
     LoadReport,
     MeasureReport,
     ModelDescription,
-    Phase,
     ProgressReport,
     RunFindings,
     SampleBlock,
     UnitInfo,
     WorkOrder,
 )
+from protocol.formats.phase import NODE_PHASES, Phase
 
+CHILD_PHASES: Final = frozenset(Phase) - NODE_PHASES
 HEADER_BYTES: Final = 4
 MAX_FRAME_BYTES: Final = 32 * 1024 * 1024
 """Two million samples fit."""
@@ -164,10 +165,9 @@ def _digest(value: object) -> str:
 
 
 def _phase(value: object) -> Phase:
-    try:
-        return Phase(_text(value))
-    except ValueError:
-        raise Garbled(f"{value!r:.60} is not a phase") from None
+    if not isinstance(value, str) or value not in CHILD_PHASES:
+        raise Garbled(f"{value!r:.60} is not a phase of a child")
+    return Phase(value)
 
 
 def _load_kind(value: object) -> LoadKind:

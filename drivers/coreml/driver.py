@@ -23,7 +23,6 @@ from drivers.contract.base import (
     LoadReport,
     MeasureReport,
     ModelDescription,
-    Phase,
     ProgressReport,
     RunFindings,
     Unfit,
@@ -32,6 +31,7 @@ from drivers.contract.base import (
 )
 from drivers.contract.hardware import threads_for
 from drivers.coreml.units import CPU, GPU, UNITS, compute_unit, count_places, only_here, present, verdict
+from protocol.formats.phase import Phase
 
 MAX_NOTES: Final = 64
 HALF: Final = 2e-2
@@ -199,8 +199,9 @@ def _ready(order: WorkOrder, live: _Live) -> _Ready:
     from drivers.inputs.batching import dims_of, failed_with
     from drivers.inputs.feeds import feeds
     from drivers.inputs.made import attempts
+    from protocol.formats.steps import PRE
 
-    steps.check(order.pre, steps.PRE, [one.name for one in live.inputs])
+    steps.check(order.pre, PRE, [one.name for one in live.inputs])
     why: DriverError | None = None
     for shapes, bound in attempts(live.inputs, dims_of(order, live.inputs), {}):
         made, pre_ns = feeds(order, live.inputs, shapes, bound)
@@ -258,10 +259,12 @@ def plan_of(ct: Any, model: Any, unit: str) -> Counter[str]:
 
 def private_name(model: Path, folder: Path) -> Path:
     """The model under a name with the ending that CoreML wants, in a private folder. Raises `Unfit`."""
-    from drivers.contract.formats import kind_of
+    from drivers.contract.formats import broken_is_unfit
     from drivers.coreml.spec import check_kind
+    from protocol.formats.model_files import read_format
 
-    ending = check_kind(model, kind_of(model))
+    with broken_is_unfit():
+        ending = check_kind(model, read_format(model))
     folder.mkdir(exist_ok=True)
     private = folder / f"model{ending}"
     private.unlink(missing_ok=True)

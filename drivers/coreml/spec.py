@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from drivers.contract.base import MIB, Unfit
-from drivers.contract.formats import ModelFormat, read_json
+from drivers.contract.formats import read_json
 from drivers.inputs.made import Input
+from protocol.formats.model_files import ModelFormat
 
 ARRAYS: Final = {
     65568: "float",

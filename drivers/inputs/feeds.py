@@ -59,7 +59,7 @@ def feeds(
         name = next(name for name, (type_, odd) in DTYPES.items() if type_ == source and odd is None)
         raw = make(Input(one.name, name, one.shape), steps.raw_shape(shape, todo), order.seed, bound)
         began = time.perf_counter_ns()
-        done = steps.apply(raw, todo, steps.PRE).astype(np.dtype(carrier), copy=False)
+        done = steps.apply(raw, todo).astype(np.dtype(carrier), copy=False)
         took += time.perf_counter_ns() - began
         if done.shape != shape:
             raise Unfit(f"pre-run steps give {one.name!r} the shape {list(done.shape)}, not {list(shape)}")
@@ -76,7 +76,7 @@ def post_run(order: WorkOrder, outputs: Mapping[str, Any]) -> tuple[int, tuple[s
         of = steps.of_which(step, names)
         if not isinstance(held[of], np.ndarray):
             raise Unfit(f"post-run steps are for tensors, and output {of!r} is no tensor")
-        held[of] = steps.apply(held[of], [step], steps.POST)
+        held[of] = steps.apply(held[of], [step])
     took = time.perf_counter_ns() - began
     touched = dict.fromkeys(steps.of_which(step, names) for step in order.post)
     return took, tuple(f"post-run: {of!r} became {held[of].dtype} {list(held[of].shape)}" for of in touched)

@@ -17,7 +17,6 @@ from drivers.contract.base import (
     LoadReport,
     MeasureReport,
     ModelDescription,
-    Phase,
     ProgressReport,
     RunFindings,
     UnitInfo,
@@ -26,6 +25,7 @@ from drivers.contract.base import (
 )
 from drivers.contract.frames import Garbled
 from drivers.measure.stopping import LaunchPlanner, MeasureJob
+from protocol.formats.phase import Phase
 
 DUE: Final[Mapping[MeasureJob, frozenset[type]]] = {
     MeasureJob.UNITS: frozenset(),

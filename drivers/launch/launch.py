@@ -33,7 +33,6 @@ from drivers.contract.base import (
     MeasureReport,
     ModelDescription,
     OutOfMemory,
-    Phase,
     ProgressReport,
     TimedOut,
     UnitInfo,
@@ -51,6 +50,7 @@ from drivers.measure.stopping import LaunchPlanner, MeasureJob, MeasurePlan
 from drivers.measure.telemetry import Sampler, Sampling
 from drivers.native import library
 from drivers.sandbox.rlimits import Tier
+from protocol.formats.phase import Phase
 
 FAILURES: Final[dict[str, type[DriverError]]] = {error.__name__: error for error in child.TELLABLE}
 COMPILED: Final = frozenset({"onnx"})

@@ -19,12 +19,12 @@ from drivers.contract.base import (
     LoadReport,
     MeasureReport,
     ModelDescription,
-    Phase,
     ProgressReport,
     RunFindings,
     UnitInfo,
     WorkOrder,
 )
+from protocol.formats.phase import Phase
 
 NAME: Final = "sandbox-probe"
 UNIT: Final = "CPU (probe)"

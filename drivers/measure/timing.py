@@ -20,8 +20,14 @@ from statistics import median
 from typing import Any, Final, Protocol
 
 from drivers.contract import memory
-from drivers.contract.base import MeasureReport, Phase, ProgressReport, SampleBlock, WorkOrder
+from drivers.contract.base import (
+    MeasureReport,
+    ProgressReport,
+    SampleBlock,
+    WorkOrder,
+)
 from drivers.measure import host
+from protocol.formats.phase import Phase
 
 if sys.platform != "win32":
     import resource

@@ -11,7 +11,6 @@ from drivers.contract.base import (
     Event,
     MeasureReport,
     ModelDescription,
-    Phase,
     ProgressReport,
     RunFindings,
     UnitInfo,
@@ -19,6 +18,7 @@ from drivers.contract.base import (
 )
 from drivers.contract.hardware import threads_notes
 from drivers.onnx.units import CPU, UNITS, ProviderPlacement, place_for
+from protocol.formats.phase import Phase
 
 if TYPE_CHECKING:
     from drivers.onnx.profile import ProfiledNodes

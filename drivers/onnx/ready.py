@@ -19,8 +19,9 @@ from drivers.native import ort_api
 from drivers.onnx import native
 from drivers.onnx import session as edge
 from drivers.onnx.runner import Array, InPlace, in_place
-from drivers.onnx.tables import tables
 from drivers.onnx.units import CPU, ProviderPlacement
+from protocol.formats.onnx import read_table_rows
+from protocol.formats.steps import POST, PRE
 
 FOLDER: Final = "model"
 """Below the child's private working directory."""
@@ -105,8 +106,8 @@ class PreparedModel:
         if isinstance(made[0], ort_api.NativeSession) and not made[0].plain:
             made.append(self.again(made.pop()))
         inputs = self._inputs_of(made[0])
-        steps.check(self.order.pre, steps.PRE, [one.name for one in inputs])
-        steps.check(self.order.post, steps.POST, [one.name for one in made[0].get_outputs()])
+        steps.check(self.order.pre, PRE, [one.name for one in inputs])
+        steps.check(self.order.post, POST, [one.name for one in made[0].get_outputs()])
         why: DriverError | None = None
         for shapes, bound in attempts(inputs, dims_of(self.order, inputs), edge.metadata_of(made[0])):
             try:
@@ -128,7 +129,7 @@ class PreparedModel:
         """The model's inputs, with the rows of the tables that whole numbers index where that can be seen."""
         inputs = edge.inputs_of(session)
         names = tuple(one.name for one in inputs if one.dtype in ("int32", "int64"))
-        rows = tables(Path(self.path), names) if names else {}
+        rows = read_table_rows(Path(self.path), names) if names else {}
         return tuple(replace(one, rows=rows.get(one.name)) for one in inputs)
 
     def _try(self, session: Any, inputs: tuple[Input, ...], shapes: Shapes, bound: int) -> PreparedRuntime:

@@ -28,7 +28,6 @@ from drivers.contract.base import (
     Event,
     MeasureReport,
     ModelDescription,
-    Phase,
     ProgressReport,
     RunFindings,
     Unfit,
@@ -44,6 +43,7 @@ from drivers.openai.load import Ask, Sweep, closed_loop, exactly, open_loop, poi
 from drivers.openai.session import ApiSession, Watch
 from drivers.openai.sse import ChatAnswer
 from drivers.openai.workload import MAX_CONCURRENCY, MAX_REQUESTS, Workload, WorkloadJob, read_workload
+from protocol.formats.phase import Phase
 
 UNIT: Final = "API (OpenAI)"
 URL: Final = "SARK_API_URL"

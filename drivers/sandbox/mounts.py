@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
+from pathlib import Path
 from typing import Final
 
 from drivers.contract.base import MIB
@@ -59,9 +60,9 @@ class MountPlan:
 
 
 def code_folders(frozen: bool = bool(getattr(sys, "frozen", False))) -> tuple[str, ...]:
-    """Where this interpreter, its packages and their libraries are. `frozen`: modules are read from the program's own file."""
-    places = [sys.prefix, sys.base_prefix, sys.exec_prefix, *sys.path, *site.getsitepackages()]
-    places += [os.path.dirname(sys.executable)] if frozen else []  # noqa: PTH120
+    """Where this program, its interpreter, packages and libraries are. `frozen`: modules are read from the program's own file."""
+    program = os.path.dirname(sys.executable) if frozen else str(Path(__file__).parents[2])  # noqa: PTH120
+    places = [sys.prefix, sys.base_prefix, sys.exec_prefix, *sys.path, *site.getsitepackages(), program]
     named = [os.environ.get("LD_LIBRARY_PATH", ""), os.environ.get(VARIABLE, "")]
     libraries = os.pathsep.join(named).split(os.pathsep)
     return tuple(dict.fromkeys(place for place in (*places, *libraries) if place.startswith("/")))

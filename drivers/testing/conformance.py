@@ -23,13 +23,13 @@ from drivers.contract.base import (
     LoadReport,
     MeasureReport,
     ModelDescription,
-    Phase,
     ProgressReport,
     Unfit,
     WorkOrder,
 )
 from drivers.contract.registry import names
 from drivers.launch.launch import Zygote, measure, probe_units
+from protocol.formats.phase import Phase
 
 NOWHERE = "Nowhere (Nothing)"
 LIMITS = Limits(load_s=60, run_s=120)

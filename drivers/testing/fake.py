@@ -34,13 +34,13 @@ from drivers.contract.base import (
     LoadReport,
     MeasureReport,
     ModelDescription,
-    Phase,
     ProgressReport,
     Unfit,
     UnitInfo,
     WorkOrder,
     WrongUnit,
 )
+from protocol.formats.phase import Phase
 
 UNIT: Final = "Fake (Simulation)"
 ANNOUNCED: Final = "simulation: these figures come from a script, no model ran"

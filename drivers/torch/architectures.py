@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from drivers.contract.base import MIB, Unfit
-from drivers.contract.formats import ModelFormat, read_json
+from drivers.contract.formats import read_json
 from drivers.torch.safetensors import Weights, read
+from protocol.formats.model_files import ModelFormat
 
 DECLARATION: Final = "model.json"
 """Beside the weights in a folder; as a file by itself, its text stands under `declaration` in the metadata of the weights."""

@@ -16,16 +16,19 @@ from pathlib import Path
 from typing import Final
 
 from drivers.contract.base import MIB, Unfit
-from drivers.contract.formats import (
-    NO_PICKLE,
-    NOT_FOR_STRANGERS,
+from drivers.contract.formats import NO_PICKLE, broken_is_unfit, read_json
+from protocol.formats.model_files import (
     RUNS_CODE,
     UNPICKLES,
     ModelFormat,
-    kind_of,
-    members,
-    read_json,
+    read_format,
     read_member,
+    read_members,
+)
+
+NOT_FOR_STRANGERS: Final = (
+    "a {kind} carries a program, which is run only for this device's owner and people whom the owner let in; "
+    "send its weights as safetensors with a declaration, or export it to ONNX"
 )
 
 MAX_CONFIG: Final = 64 * MIB
@@ -43,9 +46,10 @@ _EXPORTED: Final = re.compile(
 )
 
 
+@broken_is_unfit()
 def examine(model: Path, trusted: bool) -> ModelFormat:
     """The kind of a model for the Torch units, fit to be handed to torch. Raises `Unfit` with what is wrong and what to do."""
-    kind = kind_of(model)
+    kind = read_format(model)
     if kind in UNPICKLES:
         raise Unfit(NO_PICKLE.format(kind=kind))
     if kind in RUNS_CODE and not trusted:
@@ -63,7 +67,7 @@ def examine(model: Path, trusted: bool) -> ModelFormat:
 
 
 def _only(model: Path, known: re.Pattern[str], kind: ModelFormat) -> dict[str, int]:
-    inside = members(model)
+    inside = read_members(model)
     odd = next((name for name in inside if not known.fullmatch(name)), None)
     if odd is not None:
         raise Unfit(
@@ -75,7 +79,7 @@ def _only(model: Path, known: re.Pattern[str], kind: ModelFormat) -> dict[str, i
 
 
 def _check_exported(model: Path) -> None:
-    if "archive_format" not in members(model):
+    if "archive_format" not in read_members(model):
         raise Unfit(
             "the torch.export program is in an old format, which holds pickles: save it again with torch.export.save"
         )
@@ -95,10 +99,11 @@ def _check_exported(model: Path) -> None:
                 )
 
 
+@broken_is_unfit()
 def sample_inputs(model: Path) -> dict[str, bytes]:
     """The pickled sample inputs of a program, for the restricted unpickler to be tried on."""
     return {
         name: read_member(model, name, MAX_CONFIG)
-        for name in members(model)
+        for name in read_members(model)
         if name.startswith("data/sample_inputs/")
     }

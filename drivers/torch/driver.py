@@ -18,16 +18,16 @@ from drivers.contract.base import (
     LoadReport,
     MeasureReport,
     ModelDescription,
-    Phase,
     ProgressReport,
     RunFindings,
     Unfit,
     UnitInfo,
     WorkOrder,
 )
-from drivers.contract.formats import ModelFormat
 from drivers.contract.hardware import threads_for, threads_notes
 from drivers.torch.units import CPU, UNITS, device_for, provider, verify_device
+from protocol.formats.model_files import ModelFormat
+from protocol.formats.phase import Phase
 
 MAX_NOTES: Final = 64
 """As many as a record takes."""
@@ -170,9 +170,10 @@ def _ready(order: WorkOrder, live: _Live) -> _Ready:
     from drivers.contract import steps
     from drivers.inputs.batching import dims_of, failed_with
     from drivers.inputs.made import attempts
+    from protocol.formats.steps import PRE
 
     inputs = live.network.inputs
-    steps.check(order.pre, steps.PRE, [one.name for one in inputs])
+    steps.check(order.pre, PRE, [one.name for one in inputs])
     why: DriverError | None = None
     for shapes, bound in attempts(inputs, dims_of(order, inputs), {}):
         try:

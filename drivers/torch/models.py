@@ -19,12 +19,12 @@ from typing import Any, Final
 import numpy as np
 
 from drivers.contract.base import DriverError, OutOfMemory, Unfit, WorkOrder
-from drivers.contract.formats import ModelFormat
 from drivers.inputs.feeds import NAMES, declared
 from drivers.inputs.made import Input
 from drivers.torch import archive
 from drivers.torch.architectures import Declaration, open_declared
 from drivers.torch.safetensors import Weights
+from protocol.formats.model_files import ModelFormat
 
 FLOATS: Final[Mapping[str, str]] = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 NO_INPUTS: Final = (

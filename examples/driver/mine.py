@@ -16,7 +16,6 @@ from drivers.contract.base import (
     Event,
     LoadReport,
     ModelDescription,
-    Phase,
     ProgressReport,
     Unfit,
     UnitInfo,
@@ -24,6 +23,7 @@ from drivers.contract.base import (
     WrongUnit,
 )
 from drivers.measure.timing import TimedCalls, gathered, measure_calls
+from protocol.formats.phase import Phase
 
 UNIT = "CPU (Mine)"
 RUNTIME = "mine 1.0"

@@ -119,12 +119,12 @@ def add(
 def _refuse_unknown(path: Path) -> None:
     """Raises `SettingsError` for what no driver of this device knows: it would lie here, and be of use to no task."""
     from drivers.contract.base import Unfit
-    from drivers.contract.formats import check_known
+    from drivers.contract.formats import check_format
     from drivers.contract.registry import all_ours
 
     if path.exists() and all_ours():
         try:
-            check_known(path)
+            check_format(path)
         except Unfit as exc:
             raise SettingsError(
                 f"{path} is no model that a driver here knows: {exc}", hint=_FORMATS

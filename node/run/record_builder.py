@@ -9,6 +9,7 @@ from typing import Final
 
 from drivers.contract import base as driver
 from drivers.onnx.units import UNITS
+from protocol.formats.phase import Phase
 from protocol.values.lease import Fence
 from protocol.values.record import (
     Accelerator,
@@ -22,14 +23,14 @@ from protocol.values.record import (
     pack_samples,
 )
 from protocol.values.task import Task
-from protocol.words import Phase, Reason, RunOutcome
+from protocol.words import Reason, RunOutcome
 from swarm.base.node_text import detail, line
 
 PROVIDERS: Final = {known.unit: frozenset(known.names) for known in UNITS}
 """What must come first in the live session for a unit to have run; units not listed are their driver's word."""
 
 
-TIMED: Final = frozenset({driver.Phase.LOAD, driver.Phase.RUN})
+TIMED: Final = frozenset({Phase.LOAD, Phase.RUN})
 """Phases in which time is taken: each load by itself, then all inferences."""
 MAX_LAUNCHES: Final = 100
 MAX_LOADS: Final = 200
@@ -118,7 +119,7 @@ class RunObservations:
         """Keep what a driver told."""
         match event:
             case driver.ProgressReport():
-                if event.phase is driver.Phase.PREPARE:
+                if event.phase is Phase.PREPARE:
                     self.timed = False  # a launch begins
                 self.timed = self.timed or event.phase in TIMED
                 if event.phase != self._stage:

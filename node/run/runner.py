@@ -25,9 +25,10 @@ from node.run.record_builder import RecordJob, RunEnd, RunObservations, Throttle
 from node.store.cache import Progress as Fetched
 from node.store.cache import Source
 from protocol.errors import ResourceError, RunError
+from protocol.formats.phase import Phase
 from protocol.values.record import DeviceFacts, Record
 from protocol.values.task import Model, Task
-from protocol.words import Phase, Reason, RunOutcome
+from protocol.words import Reason, RunOutcome
 
 log = structlog.get_logger("sark.runner")
 
@@ -232,11 +233,9 @@ async def _measure(
                     timed = seen.timed
                     with contextlib.suppress(trio.RunFinishedError):
                         token.run_sync_soon(timing, timed)
-                if isinstance(event, ProgressReport) and tell.worth(Phase(str(event.phase)), now):
+                if isinstance(event, ProgressReport) and tell.worth(event.phase, now):
                     with contextlib.suppress(trio.RunFinishedError):
-                        token.run_sync_soon(
-                            tell.send, Phase(str(event.phase)), event.done, event.total, event.median_ms
-                        )
+                        token.run_sync_soon(tell.send, event.phase, event.done, event.total, event.median_ms)
         except DriverError as exc:
             return end_of(exc)
         except OSError as exc:  # of this device: its disk, its open files, its processes

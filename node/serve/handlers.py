@@ -14,11 +14,12 @@ from weakref import WeakKeyDictionary
 
 import structlog
 
-from drivers.contract.formats import looks_trusting
 from node.capacity.allocations import Allocation, SlotRequest
 from node.capacity.ledger import Ledger
 from node.store.campaigns import CampaignStore
 from protocol.errors import RemoteProtocolError
+from protocol.formats.model_files import may_run_code
+from protocol.formats.phase import Phase
 from protocol.messages.permission import CallPermission
 from protocol.messages.work import (
     MAX_BATCH,
@@ -54,7 +55,7 @@ from protocol.values.match import match
 from protocol.values.requirement import Requirement
 from protocol.values.task import Task, read_task, task_message
 from protocol.wire.base import Message, brief
-from protocol.words import Phase, Reason, Right
+from protocol.words import Reason, Right
 from swarm.base.node_text import detail, line
 from swarm.base.units import show_seconds
 from swarm.net.addresses import PeerId
@@ -229,7 +230,7 @@ class WorkHandlers:
             return Denied(reason=Reason.NOT_ALLOWED, detail=f"the task is {task.scheduler}'s, not yours")
         if not verify(peer, task_message(ask.task), ask.signature):
             return Denied(reason=Reason.BAD_REQUEST, detail="the task's signature is not its scheduler's")
-        if permit.stranger and looks_trusting(task.unit, task.model.name):
+        if permit.stranger and may_run_code(task.unit, task.model.name):
             told = detail(f"{line(task.model.name)}: {FOR_FRIENDS}")
             # with a clause: it is this task that is refused, not all that this scheduler has
             return Denied(reason=Reason.NOT_ALLOWED, detail=told, unmet=("a model that carries no program",))

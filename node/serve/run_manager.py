@@ -30,9 +30,10 @@ from node.store.cache import Source
 from node.store.campaigns import CampaignStore
 from node.store.outbox import OutboxItem
 from protocol.errors import ResourceError
+from protocol.formats.phase import Phase
 from protocol.messages.work import Progress
 from protocol.values.record import Record, record_body, record_message
-from protocol.words import Phase, Reason
+from protocol.words import Reason
 from swarm.blobs.client import fetch_blob
 from swarm.net.addresses import PeerId
 from swarm.net.network import Network

@@ -34,6 +34,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
+from protocol.formats.phase import Phase
 from protocol.values.lease import MAX_PROOF, Epoch, Fence
 from protocol.values.requirement import Requirement
 from protocol.values.task import MAX_TASK
@@ -53,7 +54,7 @@ from protocol.wire.base import (
     Token,
 )
 from protocol.wire.codec import Vocabulary
-from protocol.words import Phase, Reason, Right, WorkerState
+from protocol.words import Reason, Right, WorkerState
 
 MAX_BATCH: Final = 64
 """Shapes in a probe, leases in a renewal."""

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
 
-from protocol.values.steps import POST, PRE, problem
+from protocol.formats.steps import POST, PRE, problem
 from scheduler.campaign.compat import is_plain, read_plain
 from scheduler.campaign.errors import FileProblem, first_found, first_of
 from scheduler.campaign.fields import UNITS, URL_SCHEMES

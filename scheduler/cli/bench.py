@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from protocol.errors import CampaignError
-from protocol.words import Phase
+from protocol.formats.phase import Phase
 from scheduler.cli import completion
 from scheduler.cli.options import JSON, fetching, new_console, print_json
 from scheduler.store.progress import BUSY

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from protocol.formats.phase import Phase
 from protocol.messages.work import HeldLease
 from protocol.values.attempt import TaskEvent
 from protocol.values.lease import Fence
 from protocol.values.requirement import Requirement
-from protocol.words import Phase, Reason
+from protocol.words import Reason
 
 
 @dataclass(frozen=True, slots=True)

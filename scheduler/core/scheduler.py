@@ -16,11 +16,11 @@ from collections.abc import Collection, Iterable
 from itertools import islice
 from typing import Final
 
+from protocol.formats.phase import Phase
 from protocol.messages.work import HeldLease, Progress
 from protocol.values.attempt import TaskEvent, TaskState
 from protocol.values.lease import Fence
 from protocol.values.task import Task
-from protocol.words import Phase
 from scheduler.core.commands import LiveAttempt, Order, TellUser, WorkerPlace
 from scheduler.core.invariants import check
 from scheduler.core.ranking import WorkerView

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 from typing import Final
 
+from protocol.formats.model_files import has_program_suffix
 from protocol.messages.work import Denied, HeldLease
 from protocol.values.advert import Advert
 from protocol.values.attempt import TASK, TaskEvent, TaskState
@@ -19,8 +19,6 @@ from protocol.wire.table import final
 from protocol.words import Reason
 from results.row.stats import MAX_LAUNCHES
 
-PROGRAMS: Final = frozenset({".pt", ".pt2", ".pth", ".ts", ".jit", ".bin", ".ckpt", ".pkl"})
-"""What files that carry programs are called, as drivers see it, whom this package does not know; a test holds the two together."""
 LIVE: Final = frozenset({TaskState.COMMITTING, TaskState.QUEUED, TaskState.LEASED, TaskState.RUNNING})
 HAS_PLACE: Final = frozenset({TaskState.LEASED, TaskState.RUNNING})
 OWED_S: Final = 60.0
@@ -302,7 +300,7 @@ def need_of(task: Task) -> str:
     """Names the need of a task: the same for tasks of one campaign that look for the same devices. Models that carry programs have one of
     their own: devices that run those for people they know alone refuse them, and take the others.
     """
-    program = PurePosixPath(task.model.name.lower()).suffix in PROGRAMS
+    program = has_program_suffix(task.model.name)
     return task.campaign + "\n" + pack(task.requirement.to_wire()).hex() + ("\nprogram" if program else "")
 
 

@@ -17,10 +17,11 @@ from typing import Any, Final, Protocol, Self
 from pydantic import ValidationError
 
 from protocol.errors import CampaignError
+from protocol.formats.phase import Phase
 from protocol.values.attempt import TaskState
 from protocol.values.record import Record, SignedRecord, read_record
 from protocol.values.task import Measure, Task, Timeouts, task_body
-from protocol.words import Phase, RunOutcome
+from protocol.words import RunOutcome
 from results.analysis.compare import Comparison, ComparisonVerdict, compare_samples
 from results.export.raw import RawResult, raw_result
 from results.row.record import RecordView, observe

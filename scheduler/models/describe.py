@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import zipfile
 from collections.abc import Callable, Collection, Mapping
 from importlib.machinery import ModuleSpec
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -13,11 +12,19 @@ from typing import Final
 from pydantic import ValidationError
 
 from protocol.errors import CampaignError, Refused
+from protocol.formats.model_files import (
+    RUNS_CODE,
+    TORCH,
+    FormatError,
+    ModelFormat,
+    find_other_format,
+    read_format,
+)
 from protocol.values.task import Model
 from protocol.words import UNIT as SIMULATED_UNIT
 from scheduler.campaign.fields import file_of
 from scheduler.campaign.model import Campaign, ModelEntry
-from scheduler.models.onnx_header import check_batches
+from scheduler.models.check_batches import check_batches
 from swarm.base.text import safe_text
 from swarm.blobs.bundles import contents
 from swarm.download.urls import FOR_OTHERS, read_url, scheme_of
@@ -25,42 +32,9 @@ from swarm.download.urls import FOR_OTHERS, read_url, scheme_of
 Models = Mapping[str, tuple[Path | None, Model]]
 """By name, as `ModelEntry.label` has it: the file or folder, and what the protocol calls it. None: each device fetches it by its URL."""
 
-"""The unit whose "model" is a script in JSON."""
-TORCH: Final = "(Torch)"
 ONNX: Final = "(ONNX)"
-"""How the units end whose models may be zip archives."""
+"""The suffix of the ONNX units' names."""
 _HEAD: Final = 512
-
-_EXPORT: Final = "export it to ONNX first"
-_SIGNS: Final[tuple[tuple[int, bytes, str, str], ...]] = (
-    (
-        0,
-        b"version https://git-lfs",
-        "a Git LFS pointer, not the model itself",
-        "run git lfs pull where it came from",
-    ),
-    (0, b"\x80\x02", "a Python pickle, which could run any program", _EXPORT),
-    (0, b"\x80\x03", "a Python pickle, which could run any program", _EXPORT),
-    (0, b"\x80\x04", "a Python pickle, which could run any program", _EXPORT),
-    (0, b"\x80\x05", "a Python pickle, which could run any program", _EXPORT),
-    (0, b"PK\x03\x04", "a zip archive (PyTorch and Keras files are too)", f"unpack it, or {_EXPORT}"),
-    (0, b"\x1f\x8b", "a gzip archive", "unpack it first"),
-    (0, b"BZh", "a bzip2 archive", "unpack it first"),
-    (0, b"\xfd7zXZ\x00", "an xz archive", "unpack it first"),
-    (0, b"\x28\xb5\x2f\xfd", "a zstd archive", "unpack it first"),
-    (257, b"ustar", "a tar archive", "unpack it first"),
-    (0, b"\x89HDF\r\n", "an HDF5 file (Keras)", _EXPORT),
-    (0, b"\x93NUMPY", "a NumPy array", "give the model's file"),
-    (4, b"TFL3", "a TensorFlow Lite model, which no driver here runs", _EXPORT),
-    (0, b"GGUF", "a GGUF model, which no driver here runs", _EXPORT),
-    (0, b"\x7fELF", "a program", "give the model's file"),
-    (0, b"MZ", "a program", "give the model's file"),
-    (0, b"#!", "a script", "give the model's file"),
-    (0, b"\x89PNG", "a picture", "give the model's file"),
-    (0, b"\xff\xd8\xff", "a picture", "give the model's file"),
-    (0, b"%PDF", "a PDF document", "give the model's file"),
-)
-"""Where in the file, which bytes, what it is, what to do."""
 
 
 Fetch = Callable[[ModelEntry], Path]
@@ -201,16 +175,14 @@ def _read(entry: ModelEntry, path: Path, units: Collection[str]) -> tuple[int, s
 def _refuse_checkpoint(entry: ModelEntry, path: Path) -> None:
     """Raise `CampaignError` for a zip archive that is neither TorchScript nor an exported program. The driver looks closer."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            members = {name.partition("/")[2] for name in archive.namelist()}
-    except zipfile.BadZipFile:
-        members = set()
-    if "archive_format" in members or any(name.startswith("code/") for name in members):
+        kind = read_format(path)
+    except FormatError:
+        kind = ModelFormat.ZIP
+    if kind in RUNS_CODE:
         return
-    label = safe_text(entry.label, 60)
-    if "data.pkl" in members:
+    if kind is ModelFormat.CHECKPOINT:
         raise entry.error(
-            f"model {label!r} is a PyTorch checkpoint: a Python pickle, which could run any program",
+            f"model {safe_text(entry.label, 60)!r} is a PyTorch checkpoint: a Python pickle, which could run any program",
             "save the model with torch.export.save or torch.jit.save, or its weights as safetensors with a declaration",
         )
     refuse_other_files(entry, b"PK\x03\x04")
@@ -218,18 +190,9 @@ def _refuse_checkpoint(entry: ModelEntry, path: Path) -> None:
 
 def refuse_other_files(entry: ModelEntry, head: bytes) -> None:
     """Raise `CampaignError` when a file that begins with `head` is plainly something else than a model."""
-    label = safe_text(entry.label, 60)
-    for at, sign, what, hint in _SIGNS:
-        if head[at : at + len(sign)] == sign:
-            raise entry.error(f"model {label!r} is {what}", hint)
-    start = head.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
-    if start.startswith((b"<!doctype", b"<html", b"<?xml")):
-        raise entry.error(
-            f"model {label!r} is a web page, not a model",
-            "the download was answered by a page: get the file itself",
-        )
-    if start.startswith((b"{", b"[")):
-        raise entry.error(f"model {label!r} is JSON text, not a model", "give the model's file")
+    if other := find_other_format(head):
+        what, hint = other
+        raise entry.error(f"model {safe_text(entry.label, 60)!r} is {what}", hint)
 
 
 __all__ = [

@@ -7,8 +7,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from protocol.formats.phase import Phase
 from protocol.values.advert import Advert
-from protocol.words import Phase, WorkerState
+from protocol.words import WorkerState
 from scheduler.output.peers import SeenPeer
 from swarm.base.text import safe_text
 from swarm.net.paths import gate_name

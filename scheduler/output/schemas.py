@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from protocol.formats.phase import Phase
 from protocol.values.attempt import TaskState
-from protocol.words import UNIT, Phase, Reason, asks_for_it
+from protocol.words import UNIT, Reason, asks_for_it
 from results.row.form import JsonModel, utc
 from results.row.variant import UNSAID, Variant
 from scheduler.store.progress import fraction, progress_text

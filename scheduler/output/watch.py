@@ -12,8 +12,9 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from protocol.formats.phase import Phase
 from protocol.values.attempt import TaskState
-from protocol.words import Phase, asks_for_it
+from protocol.words import asks_for_it
 from results.row.simulated import marked
 from results.row.variant import UNSAID, Variant, ways_of
 from scheduler.store.progress import BUSY, ENDED, STATE_WORDS, fraction, ordinal, progress_text, show_time

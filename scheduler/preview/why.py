@@ -14,6 +14,7 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict
 
+from protocol.formats.phase import Phase
 from protocol.messages.work import MAX_PREEMPTIONS
 from protocol.values.advert import Advert
 from protocol.values.attempt import TaskState
@@ -21,7 +22,7 @@ from protocol.values.lease import AGEING_S, MAX_AGEING, PREEMPT_GAP
 from protocol.values.match import match
 from protocol.values.requirement import Requirement
 from protocol.values.task import Task
-from protocol.words import Phase, asks_for_it
+from protocol.words import asks_for_it
 from results.row.simulated import marked, shown_name
 from scheduler.core.allocator import ELSEWHERE_S
 from scheduler.core.explain import LACKS_SIBLING, explain

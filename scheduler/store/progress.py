@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from protocol.formats.phase import Phase
 from protocol.messages.work import MAX_PREEMPTIONS
 from protocol.values.attempt import TaskState
-from protocol.words import Phase, Reason
+from protocol.words import Reason
 from scheduler.store.rows import AttemptRow, AttemptState, TaskRow
 from swarm.base.text import safe_text
 

@@ -9,10 +9,11 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from protocol.errors import CampaignError
+from protocol.formats.phase import Phase
 from protocol.values.attempt import TASK, TaskState
 from protocol.values.lease import Fence
 from protocol.wire.table import final
-from protocol.words import Phase, Reason
+from protocol.words import Reason
 from scheduler.store import experiment_schema as x
 from scheduler.store import schema as t
 from scheduler.store.backend import Backend

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from protocol.formats.phase import Phase
 from protocol.values.attempt import TaskState
 from protocol.values.lease import Fence
-from protocol.words import Phase, Reason
+from protocol.words import Reason
 
 
 class AttemptState(StrEnum):

@@ -45,7 +45,7 @@ def test_what_is_not_there_is_told_in_a_line_and_nothing_is_done(typed: Typed, t
 @pytest.mark.parametrize(
     ("name", "content", "why"),
     [
-        ("notes.txt", b"hello", "neither its first bytes nor its ending (.txt) tell what runs it"),
+        ("notes.txt", b"hello", "no driver knows its first bytes or its suffix (.txt)"),
         ("nameless", b"hello", "it has none"),
         ("weights.bin", b"\x80\x02rest", "a Python pickle"),
         ("things.zip", b"PK\x03\x04", "archive is broken"),

@@ -36,7 +36,7 @@ def torch_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         return folder / name
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # deprecated, and what many people have
+        warnings.simplefilter("ignore")  # TorchScript is deprecated, and what many people have
         torch.jit.save(torch.jit.trace(net, x), str(path("traced.pt")))
         torch.jit.save(torch.jit.script(net), str(path("scripted.pt")))
     batch = torch.export.Dim("batch", max=64)

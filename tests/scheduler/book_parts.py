@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterable
 from typing import TypeVar
 
+from protocol.formats.phase import Phase
 from protocol.messages.work import Progress, Quote
 from protocol.values.advert import Advert, UnitOffer
 from protocol.values.attempt import TaskEvent
@@ -13,7 +14,7 @@ from protocol.values.lease import Fence
 from protocol.values.record import DeviceFacts, Record, RunFacts, Timing, pack_samples
 from protocol.values.requirement import Requirement, parse_clause
 from protocol.values.task import Measure, Model, Task, Timeouts
-from protocol.words import Phase, Reason, RunOutcome, WorkerState
+from protocol.words import Reason, RunOutcome, WorkerState
 from scheduler.core.commands import CommitTo, Discover, Order
 from scheduler.core.scheduler import SchedulerState
 from scheduler.core.state import TaskEntry, TaskLimits

@@ -16,6 +16,7 @@ import pytest
 import trio
 
 from protocol.errors import Unreachable
+from protocol.formats.phase import Phase
 from protocol.messages.work import (
     WORK,
     Accepted,
@@ -62,7 +63,12 @@ from protocol.values.record import (
 from protocol.values.requirement import Requirement, parse_clause
 from protocol.values.task import Measure, Model, Task, Timeouts, read_task, task_body, task_message
 from protocol.wire.base import MAX_INLINE, Message
-from protocol.words import Phase, ProtocolId, Reason, RunOutcome, WorkerState
+from protocol.words import (
+    ProtocolId,
+    Reason,
+    RunOutcome,
+    WorkerState,
+)
 from scheduler.run.service import run_scheduler
 from scheduler.store.backend import Place as StorePlace
 from scheduler.store.backend import ServerPlace, server_url

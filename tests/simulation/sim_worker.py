@@ -16,6 +16,7 @@ from node.capacity.ledger import Ledger
 from node.capacity.slots import MUTE_S
 from node.serve.delivery import ASIDE_S, OFFER_S
 from protocol.errors import Unreachable
+from protocol.formats.phase import Phase
 from protocol.messages.permission import CallPermission
 from protocol.messages.work import (
     AdoptReply,
@@ -39,7 +40,7 @@ from protocol.messages.work import (
 )
 from protocol.values.lease import LeaseState
 from protocol.wire.base import Message
-from protocol.words import Phase, Reason, RunOutcome
+from protocol.words import Reason, RunOutcome
 from tests.simulation import adapter
 from tests.simulation.history import Kind
 from tests.simulation.kernel import Flag, Kernel, Process

@@ -28,7 +28,6 @@ from drivers.contract.base import (
     LoadReport,
     MeasureReport,
     ModelDescription,
-    Phase,
     ProgressReport,
     WorkOrder,
 )
@@ -40,6 +39,7 @@ from node.serve.service import Worker, run_worker
 from node.settings.settings import WorkerSettings
 from node.store.cache import ModelCache
 from node.store.outbox import Outbox
+from protocol.formats.phase import Phase
 from protocol.signed.advert import SignedAdvert
 from protocol.values.advert import Advert, UnitOffer
 from protocol.values.match import match

@@ -19,9 +19,10 @@ import gate.api
 import node.api
 from node.cli.remote import HERE, OwnerReply
 from protocol.errors import NotPermitted, Refused, SarkError, Unreachable
+from protocol.formats.phase import Phase
 from protocol.messages.gate import GateSnapshot
 from protocol.messages.work import Action, Control, RunningJob, StatusRequest, WorkerStatus
-from protocol.words import Phase, Reason, WorkerState
+from protocol.words import Reason, WorkerState
 from swarm.base.home import Home
 from swarm.join.known_gates import leave_addresses
 from swarm.net.identity import Identity, load_or_create

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from drivers.contract.base import Unfit
-from drivers.contract.formats import ModelFormat, kind_of, members
 from drivers.inputs.feeds import declared
 from drivers.torch import safetensors
 from drivers.torch.architectures import ARCHITECTURES, declare, open_declared
 from drivers.torch.archive import examine
+from protocol.formats.model_files import FormatError, ModelFormat, read_format, read_members
 
 MLP = {"architecture": "mlp", "inputs": 2, "hidden": [3], "outputs": 1}
 SHAPES = {"0.weight": (3, 2), "0.bias": (3,), "2.weight": (1, 3), "2.bias": (1,)}
@@ -64,17 +64,17 @@ def raw(path: Path, header: object, content: bytes) -> Path:
 
 def test_a_kind_is_told_by_content_whatever_the_file_is_called(tmp_path: Path) -> None:
     odd = tmp_path / "model.onnx"
-    assert kind_of(archive(odd, SCRIPT)) is ModelFormat.TORCHSCRIPT
-    assert kind_of(archive(odd, PROGRAM)) is ModelFormat.EXPORTED
-    assert kind_of(archive(odd, {"data.pkl": b"", "data/0": b""})) is ModelFormat.CHECKPOINT
-    assert kind_of(archive(odd, {"readme": b""})) is ModelFormat.ZIP
-    assert kind_of(weights(odd, SHAPES)) is ModelFormat.SAFETENSORS
+    assert read_format(archive(odd, SCRIPT)) is ModelFormat.TORCHSCRIPT
+    assert read_format(archive(odd, PROGRAM)) is ModelFormat.EXPORTED
+    assert read_format(archive(odd, {"data.pkl": b"", "data/0": b""})) is ModelFormat.CHECKPOINT
+    assert read_format(archive(odd, {"readme": b""})) is ModelFormat.ZIP
+    assert read_format(weights(odd, SHAPES)) is ModelFormat.SAFETENSORS
     odd.write_bytes(pickle.dumps({"a": 1}))
-    assert kind_of(odd) is ModelFormat.PICKLE
+    assert read_format(odd) is ModelFormat.PICKLE
     odd.write_bytes(b"\x08\x08\x12\x07")
-    assert kind_of(odd) is ModelFormat.OTHER
-    with pytest.raises(Unfit, match="no such file"):
-        kind_of(tmp_path / "none")
+    assert read_format(odd) is ModelFormat.OTHER
+    with pytest.raises(FormatError, match="no such file"):
+        read_format(tmp_path / "none")
 
 
 @pytest.mark.parametrize("trusted", [True, False])
@@ -141,17 +141,17 @@ def test_an_archive_that_two_readers_could_read_in_two_ways_is_refused(tmp_path:
         made.writestr("net/code/a.py", b"1")
         with pytest.warns(UserWarning, match="Duplicate"):
             made.writestr("net/code/a.py", b"2")
-    with pytest.raises(Unfit, match="doubled names"):
-        members(twice)
+    with pytest.raises(FormatError, match="doubled names"):
+        read_members(twice)
     with zipfile.ZipFile(tmp_path / "roots.pt", "w") as made:
         made.writestr("a/code/x.py", b"")
         made.writestr("b/data.pkl", b"")
     for model in (tmp_path / "roots.pt", archive(tmp_path / "out.pt", SCRIPT | {"../x": b""})):
-        with pytest.raises(Unfit, match="odd or doubled"):
-            members(model)
+        with pytest.raises(FormatError, match="odd or doubled"):
+            read_members(model)
     (tmp_path / "cut.pt").write_bytes(b"PK\x03\x04" + b"x" * 50)
-    with pytest.raises(Unfit, match="broken"):
-        kind_of(tmp_path / "cut.pt")
+    with pytest.raises(FormatError, match="broken"):
+        read_format(tmp_path / "cut.pt")
 
 
 def test_an_archive_that_blows_up_is_refused(tmp_path: Path) -> None:

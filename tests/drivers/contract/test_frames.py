@@ -18,12 +18,12 @@ from drivers.contract.base import (
     LoadReport,
     MeasureReport,
     ModelDescription,
-    Phase,
     ProgressReport,
     SampleBlock,
     UnitInfo,
     WorkOrder,
 )
+from protocol.formats.phase import Phase
 from protocol.values.record import MAX_SAMPLES, LoadSample, RunFacts, Timing
 
 EVENTS: list[Event | UnitInfo] = [

@@ -18,7 +18,6 @@ from drivers.contract.base import (
     LoadReport,
     MeasureReport,
     ModelDescription,
-    Phase,
     ProgressReport,
     Unfit,
     WorkOrder,
@@ -37,6 +36,7 @@ from drivers.coreml.units import (
     present,
     verdict,
 )
+from protocol.formats.phase import Phase
 
 FLOAT32, INT32 = 65568, 131104
 

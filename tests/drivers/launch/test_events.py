@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from drivers.contract.base import Phase, ProgressReport, RunFindings
+from drivers.contract.base import ProgressReport, RunFindings
 from drivers.contract.frames import Garbled
 from drivers.launch.events import MAX_CHANGES, MAX_FOUND, LaunchEvents
 from drivers.measure.stopping import LaunchPlanner, MeasureJob
+from protocol.formats.phase import Phase
 
 
 def test_figures_without_end_are_not_gathered() -> None:

@@ -20,7 +20,6 @@ from drivers.contract.base import (
     LoadReport,
     MeasureReport,
     ModelDescription,
-    Phase,
     ProgressReport,
     Telemetry,
     Unfit,
@@ -30,6 +29,7 @@ from drivers.launch.launch import Launch, Zygote, measure, probe_units
 from drivers.measure.idle_wait import IdleWait, IdleWaitReport
 from drivers.testing.conformance import Subject, check_all
 from drivers.testing.fake import ANNOUNCED, UNIT
+from protocol.formats.phase import Phase
 from tests.drivers.launching import GONE_S, LONG_S, QUICK, STORY, Script, order, play, told
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")

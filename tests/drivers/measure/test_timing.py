@@ -13,10 +13,16 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drivers.contract.base import HostState, MeasureReport, Phase, ProgressReport, WorkOrder
+from drivers.contract.base import (
+    HostState,
+    MeasureReport,
+    ProgressReport,
+    WorkOrder,
+)
 from drivers.contract.frames import MAX_ENTRIES
 from drivers.measure import host, timing
 from drivers.measure.timing import WarmUp
+from protocol.formats.phase import Phase
 
 MS = 1_000_000
 

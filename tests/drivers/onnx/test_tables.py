@@ -13,7 +13,7 @@ from onnx import helper
 from drivers.contract.base import Limits, ModelDescription, WorkOrder
 from drivers.inputs.made import Input, make
 from drivers.launch.launch import Zygote, measure
-from drivers.onnx.tables import tables
+from protocol.formats.onnx import read_table_rows
 from tests.drivers.shelf import FLOAT, INT32, INT64, Shelf, node, value
 
 TABLE = helper.make_tensor("table", FLOAT, [50, 2], [0.5] * 100)
@@ -27,31 +27,31 @@ def lookup(shelf: Shelf, name: str, *nodes: object) -> Path:
 
 
 def test_the_rows_of_a_table_are_found(shelf: Shelf) -> None:
-    assert tables(Path(shelf.embedding()), ("input_ids", "attention_mask")) == {"input_ids": 10}
+    assert read_table_rows(Path(shelf.embedding()), ("input_ids", "attention_mask")) == {"input_ids": 10}
 
 
 def test_ids_are_followed_through_what_leaves_them_as_they_are(shelf: Shelf) -> None:
     found = lookup(
         shelf, "cast", node("Cast", ["ids"], ["wide"], to=INT64), node("Identity", ["wide"], ["at"])
     )
-    assert tables(found, ("ids",)) == {"ids": 50}
+    assert read_table_rows(found, ("ids",)) == {"ids": 50}
 
 
 def test_ids_that_are_computed_with_tell_nothing(shelf: Shelf) -> None:
-    assert tables(lookup(shelf, "sum", node("Add", ["ids", "ids"], ["at"])), ("ids",)) == {}
+    assert read_table_rows(lookup(shelf, "sum", node("Add", ["ids", "ids"], ["at"])), ("ids",)) == {}
 
 
 def test_the_axis_of_the_lookup_counts(shelf: Shelf) -> None:
     nodes = [node("Gather", ["table", "ids"], ["y"], axis=-1)]
     model = shelf.put("axis", nodes, [value("ids", INT32, ["n"])], [value("y", FLOAT, None)], TABLE)
-    assert tables(Path(model), ("ids",)) == {"ids": 2}
+    assert read_table_rows(Path(model), ("ids",)) == {"ids": 2}
 
 
 @given(st.binary(max_size=200))
 def test_any_other_file_tells_nothing(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "rubbish.onnx"
     path.write_bytes(content)
-    assert tables(path, ("ids",)) == {}
+    assert read_table_rows(path, ("ids",)) == {}
 
 
 @given(st.integers(0, 10_000), st.integers(0, 255))
@@ -60,11 +60,11 @@ def test_a_model_with_a_wrong_byte_never_fails(shelf: Shelf, at: int, byte: int)
     content = bytearray(Path(shelf.embedding()).read_bytes())
     content[at % len(content)] = byte
     path.write_bytes(content)
-    assert all(rows > 0 for rows in tables(path, ("input_ids",)).values())
+    assert all(rows > 0 for rows in read_table_rows(path, ("input_ids",)).values())
 
 
 def test_a_file_that_is_not_there_tells_nothing(tmp_path: Path) -> None:
-    assert tables(tmp_path / "nowhere.onnx", ("ids",)) == {}
+    assert read_table_rows(tmp_path / "nowhere.onnx", ("ids",)) == {}
 
 
 def test_made_ids_fill_their_table() -> None:

@@ -6,20 +6,19 @@ from typing import Any
 
 import pytest
 
-from drivers.contract.formats import SUFFIXES, looks_trusting
 from node.run.runner import work_order
+from protocol.formats.model_files import may_run_code
 from protocol.messages.work import Denied, Granted
 from protocol.values.task import Measure, Model
 from protocol.words import Reason
-from scheduler.core.state import PROGRAMS
 
 TORCH = "CPU (Torch)"
 
 
 @pytest.mark.parametrize("name", ["net.pt", "net.PT2", "net.pth", "a.b.ts", "weights.bin"])
 def test_names_of_formats_that_carry_programs_are_known_on_torch_units_alone(name: str) -> None:
-    assert looks_trusting(TORCH, name)
-    assert not looks_trusting("CPU (ONNX)", name)
+    assert may_run_code(TORCH, name)
+    assert not may_run_code("CPU (ONNX)", name)
 
 
 def named(hand: Any, name: str) -> Model:
@@ -58,7 +57,3 @@ async def test_declared_inputs_reach_the_driver(world: Any) -> None:
     task = world.ann.task(measure=Measure(inputs={"x": "float32[batch, 3]"}))
     order = work_order(task, "/m", stranger=True)
     assert (order.inputs, order.trusted) == ({"x": "float32[batch, 3]"}, False)
-
-
-def test_the_scheduler_knows_the_same_names() -> None:
-    assert PROGRAMS == SUFFIXES

@@ -10,9 +10,10 @@ from rich.console import Console
 from node.cli.remote import HERE, OwnerReply, means
 from node.cli.status_view import jobs_table, show_since, told_json, told_line
 from protocol.errors import Unreachable
+from protocol.formats.phase import Phase
 from protocol.messages.work import RunningJob, WorkerStatus
 from protocol.values.advert import Advert
-from protocol.words import Phase, WorkerState
+from protocol.words import WorkerState
 from swarm.net.identity import Identity
 from swarm.net.network import Path
 

@@ -9,9 +9,10 @@ import pytest
 from drivers.onnx.session import TINY_MODEL
 from node.run.local import LocalDevice
 from protocol.errors import CampaignError, ResourceError
+from protocol.formats.phase import Phase
 from protocol.values.record import read_record, record_message
 from protocol.values.task import Measure
-from protocol.words import Phase, Reason, RunOutcome
+from protocol.words import Reason, RunOutcome
 from swarm.base.home import Home
 from swarm.net.identity import verify
 

@@ -26,7 +26,6 @@ from drivers.contract.base import (
     MeasureReport,
     ModelDescription,
     OutOfMemory,
-    Phase,
     ProgressReport,
     SampleBlock,
     TimedOut,
@@ -39,7 +38,7 @@ from node.device.lock import DeviceLock
 from node.run.record_builder import RecordJob, RunObservations, Throttle, end_of
 from node.run.runner import RunBench, StopRun, limits, run, work_order
 from node.store.cache import ModelCache, Source
-from protocol import words
+from protocol.formats.phase import Phase
 from protocol.values.lease import Fence
 from protocol.values.record import (
     BLOCK_FIELDS,
@@ -290,7 +289,7 @@ async def test_while_one_run_is_measured_no_other_of_the_worker_is_fetched_and_i
 ) -> None:
     first, second = Told(LOADED, described(), MEASURED, CHECKED, hangs=True), Told()
     launches, fetched = [first, second], []
-    phases: list[words.Phase] = []
+    phases: list[Phase] = []
 
     def source(what: RecordJob) -> Source:
         async def get(offset: int, sink: Any, progress: Any) -> None:
@@ -314,7 +313,7 @@ async def test_while_one_run_is_measured_no_other_of_the_worker_is_fetched_and_i
             )
             await trio.testing.wait_all_tasks_blocked(0.05)
             assert fetched == ["c-1/1"]
-            assert phases == [words.Phase.QUEUED]
+            assert phases == [Phase.QUEUED]
             stop.now(Reason.CANCELLED)
     assert fetched == ["c-1/1", "c-1/2"]
 
@@ -425,7 +424,7 @@ async def test_launches_before_one_that_dies_stay_in_the_record(tmp_path: Path) 
 
 
 async def test_post_run_steps_are_told_as_clean_up_and_have_a_stage_of_their_own(tmp_path: Path) -> None:
-    told: list[words.Phase] = []
+    told: list[Phase] = []
     launch = Told(
         LOADED, described(), MEASURED, ProgressReport(Phase.CHECK), CHECKED, ProgressReport(Phase.CLEANUP)
     )
@@ -435,7 +434,7 @@ async def test_post_run_steps_are_told_as_clean_up_and_have_a_stage_of_their_own
         StopRun(),
         lambda phase, *rest: told.append(phase),
     )
-    assert told[-1] is words.Phase.CLEANUP
+    assert told[-1] is Phase.CLEANUP
     assert [stage.stage for stage in record.stages][-2:] == ["check", "cleanup"]
 
 
@@ -469,16 +468,16 @@ async def test_a_run_that_gives_way_is_recorded_as_cancelled_because_it_was_pree
 
 
 async def test_a_wait_for_another_nodes_run_is_told_as_a_wait(tmp_path: Path) -> None:
-    phases: list[words.Phase] = []
+    phases: list[Phase] = []
     made = bench(tmp_path, lambda order, limits: Told(LOADED, described(), MEASURED, CHECKED))
     with trio.fail_after(5):
         async with trio.open_nursery() as nursery, DeviceLock("d-1", tmp_path).hold():
             nursery.start_soon(run, job(task()), made, StopRun(), lambda *told: phases.append(told[0]))
-            while words.Phase.QUEUED not in phases:
+            while Phase.QUEUED not in phases:
                 await trio.sleep(0.001)
             await trio.testing.wait_all_tasks_blocked(0.01)
-            assert phases[-1] is words.Phase.QUEUED
-    assert phases[-1:] == [words.Phase.PREPARE]
+            assert phases[-1] is Phase.QUEUED
+    assert phases[-1:] == [Phase.PREPARE]
 
 
 async def test_a_fetch_that_takes_too_long_is_failed(tmp_path: Path) -> None:
@@ -505,7 +504,7 @@ async def test_nothing_is_measured_before_the_nodes_own_work_is_done(tmp_path: P
 
 def test_progress_is_thinned_but_the_first_of_a_phase_always_passes() -> None:
     throttle = Throttle(0.1)
-    run_phase, check = words.Phase.RUN, words.Phase.CHECK
+    run_phase, check = Phase.RUN, Phase.CHECK
     told = [(run_phase, 0.0), (run_phase, 0.05), (run_phase, 0.11), (check, 0.12), (check, 0.13)]
     assert [throttle.passes(phase, now) for phase, now in told] == [True, False, True, True, False]
 
@@ -534,10 +533,8 @@ def zygote() -> Iterator[Zygote]:
         yield started
 
 
-async def real(
-    folder: Path, zygote: Zygote, content: bytes, **changes: Any
-) -> tuple[Record, list[words.Phase]]:
-    phases: list[words.Phase] = []
+async def real(folder: Path, zygote: Zygote, content: bytes, **changes: Any) -> tuple[Record, list[Phase]]:
+    phases: list[Phase] = []
     made = bench(folder, lambda order, limits: Launch(order, limits, zygote), content)
     what = task(content, measure=Measure(runs=20, loads=2, warmup=2), **changes)
     record = await run(job(what), made, StopRun(), lambda phase, done, total, median: phases.append(phase))
@@ -562,8 +559,8 @@ async def test_a_real_model_is_measured_in_real_processes(tmp_path: Path, zygote
     assert record.ran is not None
     assert record.ran.providers == ("CPUExecutionProvider",)
     assert record.ran.shapes
-    assert list(dict.fromkeys(phases))[:3] == [words.Phase.FETCH, words.Phase.PREPARE, words.Phase.LOAD]
-    assert words.Phase.RUN in phases
+    assert list(dict.fromkeys(phases))[:3] == [Phase.FETCH, Phase.PREPARE, Phase.LOAD]
+    assert Phase.RUN in phases
     stages = {stage.stage for stage in record.stages}
     assert stages >= {"queue", "fetch", "prepare", "load", "warm-up", "run"}
 

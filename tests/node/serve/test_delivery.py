@@ -12,10 +12,10 @@ import trio
 from node.serve.delivery import NOTES, Delivery, DeliveryLinks
 from node.store.outbox import Outbox, OutboxItem
 from protocol.errors import Unreachable
+from protocol.formats.phase import Phase
 from protocol.messages.work import Accepted, Progress, Ready, Result, Start
 from protocol.values.lease import Fence
 from protocol.wire.base import MAX_INLINE, Message
-from protocol.words import Phase
 
 ANN = "12D3KooWAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAn"
 BOB = "12D3KooWBobBobBobBobBobBobBobBobBobBobBobBobBobBobBo"

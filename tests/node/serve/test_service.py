@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import trio
 
-from drivers.contract.base import Phase as DriverPhase
 from drivers.contract.base import ProgressReport
+from protocol.formats.phase import Phase
 from protocol.messages.health import HEALTH, Ping, Pong
 from protocol.messages.work import (
     AdoptReply,
@@ -38,7 +38,12 @@ from protocol.values.record import Record, unpack_samples
 from protocol.values.requirement import Requirement, parse_clause
 from protocol.values.task import Model
 from protocol.wire.codec import pack
-from protocol.words import Phase, ProtocolId, Reason, RunOutcome, WorkerState
+from protocol.words import (
+    ProtocolId,
+    Reason,
+    RunOutcome,
+    WorkerState,
+)
 from swarm.blobs.client import fetch_blob
 from swarm.net.link import Link
 
@@ -90,7 +95,7 @@ async def test_progress_that_no_note_can_hold_is_dropped_and_the_run_goes_on(wor
         told = script.events
 
         def events() -> Any:
-            yield ProgressReport(DriverPhase.LOAD, done=2**60)
+            yield ProgressReport(Phase.LOAD, done=2**60)
             yield from told()
 
         script.events = events

@@ -7,7 +7,7 @@ from typing import Any
 import trio
 
 from drivers.contract.base import MeasureReport, ModelDescription, ProgressReport
-from drivers.contract.base import Phase as DriverPhase
+from protocol.formats.phase import Phase
 from protocol.messages.work import (
     MAX_BATCH,
     AdoptReply,
@@ -35,7 +35,7 @@ from protocol.messages.work import (
 )
 from protocol.values.requirement import Requirement
 from protocol.values.task import Timeouts
-from protocol.words import Phase, Reason, Right, RunOutcome
+from protocol.words import Reason, Right, RunOutcome
 from swarm.pools.tokens import Grant, issue
 
 MODEL = "a" * 64
@@ -51,7 +51,7 @@ def hang_while_timed(script: Any) -> None:
     """The device stays in its timed inferences until it may go on."""
 
     def events() -> Any:
-        yield ProgressReport(DriverPhase.RUN, 0, script.order.runs)
+        yield ProgressReport(Phase.RUN, 0, script.order.runs)
         script.go.wait(5)
         yield ModelDescription(
             script.unit, "onnx", "onnxruntime 1", ("CPUExecutionProvider",), 2, {"x": (1,)}, {"x": "f"}, 0

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import LocalProtocolError, RemoteProtocolError
+from protocol.formats.phase import Phase
 from protocol.messages.blobs import (
     BLOB,
     AskHolders,
@@ -80,7 +81,12 @@ from protocol.values.lease import Fence
 from protocol.values.requirement import Requirement, parse_clause
 from protocol.wire.base import MAX_FRAME, Message
 from protocol.wire.codec import Decoder, Frame, FrameKind, Vocabulary, pack, unpack
-from protocol.words import Phase, Reason, Right, Role, WorkerState
+from protocol.words import (
+    Reason,
+    Right,
+    Role,
+    WorkerState,
+)
 
 GRANT = TransferGrant(
     giver="1" * 52, taker="2" * 52, sha256="a" * 64, until=1_800_000_000, signature=b"s" * 64

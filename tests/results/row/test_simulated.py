@@ -13,9 +13,10 @@ import pyarrow.parquet as parquet
 import pytest
 from rich.console import Console, RenderableType
 
+from protocol.formats.phase import Phase
 from protocol.values.advert import Advert
 from protocol.values.requirement import Requirement, parse_clause
-from protocol.words import UNIT, Phase, asks_for_it
+from protocol.words import UNIT, asks_for_it
 from results.analysis.pairs import put_beside
 from results.analysis.pareto import Axis, front
 from results.analysis.regression import CellMeasurement, RegressionCell, RegressionFinding, judge

@@ -23,7 +23,6 @@ from drivers.contract.base import (
     LoadReport,
     MeasureReport,
     ModelDescription,
-    Phase,
     ProgressReport,
     WorkOrder,
 )
@@ -35,6 +34,7 @@ from node.settings.settings import WorkerSettings
 from node.store.cache import ModelCache
 from node.store.outbox import Outbox
 from protocol.errors import CampaignError
+from protocol.formats.phase import Phase
 from protocol.messages.work import WORK
 from protocol.signed.advert import SignedAdvert
 from protocol.values.advert import Advert, UnitOffer

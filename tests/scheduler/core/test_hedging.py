@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from protocol.formats.phase import Phase
 from protocol.messages.work import Conflict, Denied, LiveLease, Progress, QueuedLease
 from protocol.values.attempt import TaskEvent, TaskState
 from protocol.values.lease import Fence
-from protocol.words import Phase, Reason, WorkerState
+from protocol.words import Reason, WorkerState
 from scheduler.core.commands import CancelOn, CommitTo, EndAttempt, EndSecond, KeepGrant, ReleaseOn, Switch
 from scheduler.core.scheduler import SchedulerState
 from scheduler.core.state import CommitTicket, TaskEntry, TaskLimits

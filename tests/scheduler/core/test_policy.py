@@ -7,10 +7,11 @@ import random
 import pytest
 
 from protocol.errors import LocalProtocolError
+from protocol.formats.phase import Phase
 from protocol.messages.work import Denied, LiveLease
 from protocol.values.attempt import TaskEvent, TaskState
 from protocol.values.lease import Fence
-from protocol.words import Phase, Reason, RunOutcome, WorkerState
+from protocol.words import Reason, RunOutcome, WorkerState
 from scheduler.core.allocator import REPLICAS_WAIT
 from scheduler.core.commands import (
     CampaignDone,

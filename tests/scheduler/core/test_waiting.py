@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 
+from protocol.formats.phase import Phase
 from protocol.messages.work import Conflict, Progress
 from protocol.values.attempt import TaskState
 from protocol.values.lease import Fence
-from protocol.words import Phase, Reason
+from protocol.words import Reason
 from scheduler.core.allocator import ELSEWHERE_S
 from scheduler.core.commands import CancelOn, CommitTo, Discover, ProbeWorker
 from scheduler.core.scheduler import SchedulerState

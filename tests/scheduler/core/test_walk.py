@@ -9,11 +9,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from protocol.formats.phase import Phase
 from protocol.messages.work import MAX_PREEMPTIONS, Conflict, Denied, LiveLease, Progress, QueuedLease
 from protocol.values.attempt import TASK, TaskEvent, TaskState
 from protocol.values.lease import Fence
 from protocol.wire.table import step
-from protocol.words import Phase, Reason, RunOutcome, WorkerState
+from protocol.words import Reason, RunOutcome, WorkerState
 from scheduler.core.allocator import MAX_PROBING
 from scheduler.core.commands import (
     CampaignDone,

@@ -13,6 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 from protocol.errors import CampaignError
+from protocol.formats.phase import Phase
 from protocol.values.lease import Fence
 from protocol.values.record import (
     DeviceFacts,
@@ -27,7 +28,7 @@ from protocol.values.record import (
 )
 from protocol.values.requirement import Requirement
 from protocol.values.task import Measure, Model, Task, Timeouts, task_body
-from protocol.words import Phase, Reason, RunOutcome
+from protocol.words import Reason, RunOutcome
 from results.analysis.compare import ComparisonVerdict
 from scheduler.campaign.model import ModelEntry
 from scheduler.cli.bench import add_bench, progress_line, share

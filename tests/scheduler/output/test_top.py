@@ -9,12 +9,13 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from protocol.formats.phase import Phase
 from protocol.messages.health import Pong
 from protocol.values.advert import Advert, UnitOffer
 from protocol.values.attempt import TaskState
 from protocol.values.match import match
 from protocol.values.requirement import Requirement
-from protocol.words import Phase, WorkerState
+from protocol.words import WorkerState
 from scheduler.output.peers import SeenPeer
 from scheduler.output.top import TopSnapshot, bar, draw, top_json
 from scheduler.store.rows import CampaignOutcome, CampaignRow, CampaignSummary, TaskRow

@@ -10,8 +10,9 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from protocol.formats.phase import Phase
 from protocol.values.attempt import TaskState
-from protocol.words import Phase, Reason
+from protocol.words import Reason
 from results.row.variant import Variant
 from scheduler.core.allocator import why_waiting
 from scheduler.core.ranking import WorkerView

@@ -9,6 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from protocol.errors import CampaignError
+from protocol.formats.onnx import OnnxInput, read_inputs
 from protocol.values.attempt import TaskState
 from protocol.values.record import Record, RunFacts
 from protocol.values.task import Measure, Model, Task, read_task, task_body
@@ -23,7 +24,6 @@ from scheduler.campaign.dump import campaign_text, read_spec
 from scheduler.campaign.load import Campaign, parse_campaign
 from scheduler.experiments.model import digest_of
 from scheduler.models.describe import describe_models
-from scheduler.models.onnx_header import OnnxInput, read_inputs
 from scheduler.output.tables import plain_lines
 from scheduler.planning.tasks import cells, derive_tasks
 from tests.scheduler.run.test_receive import GOOD, TASK

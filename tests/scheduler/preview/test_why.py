@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 import sark
+from protocol.formats.phase import Phase
 from protocol.values.advert import Advert, UnitOffer
 from protocol.values.attempt import TaskEvent, TaskState
 from protocol.values.lease import Fence
 from protocol.values.requirement import Requirement, parse_clause
 from protocol.values.task import Measure, Model, Task, Timeouts, read_task
-from protocol.words import Phase, Reason
+from protocol.words import Reason
 from scheduler.core.commands import Intent, LiveAttempt, WorkerPlace
 from scheduler.preview.why import WhyDevice, WhyReport, gave_way, ranges, why, why_lines
 from scheduler.store.backend import Place as StorePlace

@@ -13,11 +13,12 @@ import pytest
 from sqlalchemy.exc import IntegrityError
 
 from protocol.errors import LocalProtocolError
+from protocol.formats.phase import Phase
 from protocol.values.attempt import TaskEvent, TaskState
 from protocol.values.lease import Fence
 from protocol.values.requirement import Requirement
 from protocol.values.task import Measure, Model, Task, Timeouts, read_task
-from protocol.words import Phase, Reason
+from protocol.words import Reason
 from scheduler.core.commands import Intent, LiveAttempt
 from scheduler.core.commands import WorkerPlace as Seat
 from scheduler.store.backend import Place

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from protocol.values.steps import POST, PRE, problem
+from protocol.formats.steps import POST, PRE, problem
 
 
 @pytest.mark.parametrize(

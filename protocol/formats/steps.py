@@ -1,4 +1,4 @@
-"""Pre-run and post-run steps by name: the closed list, with the options of each. Who does them is a driver's affair.
+"""Pre-run and post-run steps by name: the closed list, with the options of each. Drivers carry them out (`drivers.contract.steps`).
 
     {"step": "normalise", "of": "pixels", "options": {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}}
 
@@ -35,7 +35,7 @@ TYPES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class StepOption:
-    """One option: what it is, its range (both ends are in it), and what it is if left out (None: it must be there)."""
+    """One option: its kind, its range (inclusive) and its default (None: it is required)."""
 
     kind: StepKind
     default: Any = None
@@ -45,7 +45,7 @@ class StepOption:
 
 _AXIS: Final = StepOption(StepKind.WHOLE, -1, -8, 7)
 
-PRE: Final[Mapping[str, Mapping[str, StepOption]]] = {
+PRE: Final[dict[str, dict[str, StepOption]]] = {
     "normalise": {
         "mean": StepOption(StepKind.NUMBERS, 0.0),
         "std": StepOption(StepKind.NUMBERS, 1.0, 1e-30),
@@ -57,8 +57,8 @@ PRE: Final[Mapping[str, Mapping[str, StepOption]]] = {
     "transpose": {"order": StepOption(StepKind.AXES, None, 0, 7)},
     "cast": {"from": StepOption(StepKind.TYPE)},
 }
-"""Done to an input before it is given to the model. `transpose`, `cast`: the raw input has another layout or type than the model's."""
-POST: Final[Mapping[str, Mapping[str, StepOption]]] = {
+"""Done to an input before the model gets it. `transpose`, `cast`: the raw input has another layout or type than the model's."""
+POST: Final[dict[str, dict[str, StepOption]]] = {
     "softmax": {"axis": _AXIS},
     "sigmoid": {},
     "argmax": {"axis": _AXIS},
@@ -67,21 +67,21 @@ POST: Final[Mapping[str, Mapping[str, StepOption]]] = {
 """Done to an output of the last inference."""
 
 
-def problem(step: Mapping[str, Any], known: Mapping[str, Mapping[str, StepOption]] = PRE) -> str:
-    """What is wrong with a step, in one line with what is allowed; empty if nothing is. `known`: `PRE` or `POST`."""
+def problem(step: Mapping[str, Any], allowed: Mapping[str, Mapping[str, StepOption]] = PRE) -> str:
+    """What is wrong with a step, in one line with what is allowed; empty if nothing is. `allowed`: `PRE` or `POST`."""
     name, of, options = step.get("step"), step.get("of", ""), step.get("options", {})
     if unknown := sorted(str(key) for key in step.keys() - {"step", "of", "options"}):
         return f"a step has no {unknown[0][:60]!r}: only step, of and options"
-    if not isinstance(name, str) or name not in known:
-        return f"there is no step {str(name)[:60]!r} here: there are {', '.join(known)}"
+    if not isinstance(name, str) or name not in allowed:
+        return f"there is no step {str(name)[:60]!r} here: there are {', '.join(allowed)}"
     if not isinstance(of, str) or len(of) > MAX_NAME:
         return f"{name}: 'of' is the name of an input or output"
     if not isinstance(options, Mapping):
         return f"{name}: its options are a mapping"
-    if unknown := sorted(str(key) for key in options.keys() - known[name].keys()):
-        takes = ", ".join(known[name]) or "none"
+    if unknown := sorted(str(key) for key in options.keys() - allowed[name].keys()):
+        takes = ", ".join(allowed[name]) or "none"
         return f"{name} has no option {unknown[0][:60]!r}: it takes {takes}"
-    for key, option in known[name].items():
+    for key, option in allowed[name].items():
         if key not in options:
             if option.default is None:
                 return f"{name} needs the option {key}: {option.kind}"
@@ -94,14 +94,14 @@ def problem(step: Mapping[str, Any], known: Mapping[str, Mapping[str, StepOption
 
 
 def _wrong(value: Any, option: StepOption) -> str:
-    told = str(value)[:60]
+    text = str(value)[:60]
     if option.kind is StepKind.TYPE:
-        return "" if value in TYPES else f"{told!r}, not one of {', '.join(TYPES)}"
+        return "" if value in TYPES else f"{text!r}, not one of {', '.join(TYPES)}"
     listed = option.kind is StepKind.AXES or (option.kind is StepKind.NUMBERS and _is_list(value))
     if option.kind is StepKind.AXES and not (
         _is_list(value) and sorted(map(str, value)) == _axes(len(value))
     ):
-        return f"{told}, not a list with each axis once, such as [0, 3, 1, 2]"
+        return f"{text}, not a list with each axis once, such as [0, 3, 1, 2]"
     entries = list(value) if listed else [value]
     if not 0 < len(entries) <= MAX_LIST:
         return f"a list of {len(entries)} entries; 1 to {MAX_LIST} are taken"

@@ -1,0 +1,25 @@
+"""The phases of a run."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+
+class Phase(StrEnum):
+    """The phase of a run, in the order it passes through them."""
+
+    QUEUED = "queued"
+    FETCH = "fetch"
+    PREPARE = "prepare"
+    LOAD = "load"
+    WARM_UP = "warm-up"
+    RUN = "run"
+    CHECK = "check"
+    CLEANUP = "cleanup"
+    """Post-run steps, and whatever the driver has to put away."""
+    UPLOAD = "upload"
+
+
+NODE_PHASES: Final = frozenset({Phase.QUEUED, Phase.FETCH, Phase.UPLOAD})
+"""Reported by the node; all others happen in a driver's child process."""
