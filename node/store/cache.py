@@ -43,7 +43,7 @@ log = structlog.get_logger("sark.cache")
 
 Progress = Callable[[int, int], None]
 Source = Callable[[int, PartialFile, Progress], Awaitable[object]]
-"""Brings what is lacking of a model: (offset, partial, progress). A plain one calls `partial`, in a worker thread, with the bytes from
+"""Brings what is missing of a model: (offset, partial, progress). A plain one calls `partial`, in a worker thread, with the bytes from
 `offset` on; one that brings pieces puts them there in any order."""
 
 

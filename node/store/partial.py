@@ -128,7 +128,7 @@ class PartialFile:
         fresh.replace(self._list)
         self._journal = os.open(self._list, os.O_WRONLY | os.O_APPEND | getattr(os, "O_CLOEXEC", 0))
 
-    def lacking(self) -> set[int]:
+    def missing(self) -> set[int]:
         """The pieces that are not here."""
         return set(range(count_of(self.total))).difference(self._digests)
 

@@ -1,18 +1,19 @@
-"""The blob conversation, `/sark/blob/1`: pull a piece of a file named by its content.
+"""The blob protocol, `/sark/blob/1`: pull a piece of a file named by its content.
 
-    taker                                     holder
-        │ Where ──────────────────────────────▶ │   who else has it? asked of the scheduler that speaks for the task
-        │ ◀──────────────────── Others, Absent │
-        │ Pieces ─────────────────────────────▶ │   the sha256 of each piece, believed of that scheduler alone
-        │ ◀──────────────────── Sending, Absent │
-        │ ◀═══════════ length bytes, no framing │
-        │ Which ──────────────────────────────▶ │   what of it have you?
-        │ ◀─────────────────────── Have, Absent │
-        │ Fetch ──────────────────────────────▶ │
-        │ ◀────────────── Sending, Have, Absent │
-        │ ◀═══════════ length bytes, no framing │   then the next Fetch on the same stream
+    downloader                                      holder
+        │ AskHolders ──────────────────────────────▶ │   who else has this file? asked of the task's scheduler
+        │ ◀──────────────────── Holders, BlobAbsent │
+        │ AskPieceHashes ──────────────────────────▶ │   the sha256 of each piece, accepted from that scheduler alone
+        │ ◀─────────────── PieceFollows, BlobAbsent │
+        │ ◀══════════════ length bytes, no framing │
+        │ AskPieces ───────────────────────────────▶ │   which pieces of it do you have?
+        │ ◀───────────────── HavePieces, BlobAbsent │
+        │ FetchPiece ──────────────────────────────▶ │
+        │ ◀─── PieceFollows, HavePieces, BlobAbsent │
+        │ ◀══════════════ length bytes, no framing │   then the next FetchPiece on the same stream
 
-The taker asks for as much as it can store; the holder sends nothing unasked, so nothing piles up. The whole is verified by its hash.
+The downloader asks for as much as it can store and the holder sends nothing unasked, so nothing piles up. The whole file is verified by
+its hash.
 """
 
 from __future__ import annotations
@@ -27,31 +28,31 @@ from protocol.wire.codec import Vocabulary
 from protocol.words import Reason
 
 MAX_PIECE: Final = 16 * 1024 * 1024
-"""Bytes of one Fetch."""
+"""Bytes of one `FetchPiece`."""
 PIECE_SIZE: Final = 4 * 1024 * 1024
-"""Bytes of a piece that has a hash of its own and is counted in `HavePieces`; the last one may be shorter."""
+"""Bytes of a piece, the unit that has a hash and a bit in `HavePieces`; the last one may be shorter."""
 MAX_PIECES: Final = 2**18
-"""Of one file: those of a TiB."""
+"""Pieces of one file: 1 TiB."""
 HASH_SIZE: Final = 32
 WRITE_SIZE: Final = 65_507
 """Fills one Noise frame exactly; a byte more costs a second one."""
 MAX_OTHERS: Final = 16
 
 Bits = Annotated[bytes, Field(max_length=MAX_PIECES // 8)]
-"""One bit for each piece of `PIECE_SIZE`, the lowest bit of the first byte for the first piece."""
+"""A bit for each piece, least significant bit first."""
 
 
 class FetchPiece(Message):
-    """Send me up to `length` bytes of this file from `offset` on."""
+    """Ask for up to `length` bytes of this file from `offset` on."""
 
     type: Literal["fetch-piece"] = "fetch-piece"
     sha256: Sha256
     offset: Count
     length: Annotated[int, Field(ge=1, le=MAX_PIECE)]
     grant: TransferGrant | None = None
-    """Why I may have it, where you do not know me."""
-    lacking: Bits | None = None
-    """Or one of these pieces that you have sent nobody yet: the answer says where it lies, or is `HavePieces` where there is none."""
+    """The right to have it, for a holder that does not know the downloader."""
+    missing: Bits | None = None
+    """Any of these pieces that the holder has sent to nobody yet will do; the reply is `HavePieces` if there is none."""
 
 
 class PieceFollows(Message):
@@ -61,11 +62,11 @@ class PieceFollows(Message):
     size: Count
     length: Annotated[int, Field(ge=0, le=MAX_PIECE)]
     offset: Count | None = None
-    """Of another piece than the one that was named, where several would do."""
+    """Offset of the piece, where it is not the one asked for."""
 
 
 class BlobAbsent(Message):
-    """No such file here, or not for you."""
+    """The holder does not have the file, or may not give it to this peer."""
 
     type: Literal["blob-absent"] = "blob-absent"
     reason: Annotated[Reason, Field(strict=False)]
@@ -73,7 +74,7 @@ class BlobAbsent(Message):
 
 
 class AskPieces(Message):
-    """Which pieces of this file have you?"""
+    """Ask which pieces of this file the holder has."""
 
     type: Literal["ask-pieces"] = "ask-pieces"
     sha256: Sha256
@@ -81,40 +82,40 @@ class AskPieces(Message):
 
 
 class HavePieces(Message):
-    """These."""
+    """The pieces the holder has."""
 
     type: Literal["have-pieces"] = "have-pieces"
     size: Count
-    """Of the whole file."""
+    """Bytes of the whole file."""
     pieces: Bits | None = None
-    """The pieces that are here; None: all of them."""
+    """None: all of them."""
     fresh: Bits | None = None
-    """Those of them that nobody has been sent yet: to ask for them first brings the whole to everybody soonest. None: not known."""
+    """Pieces the holder has sent to nobody yet. Fetching these first spreads the file soonest. None: unknown."""
 
 
 class AskPieceHashes(Message):
-    """Send me the sha256 of each piece of this file, one after the other, 32 bytes each."""
+    """Ask for the sha256 of each piece of this file: 32 bytes each, in order."""
 
     type: Literal["ask-piece-hashes"] = "ask-piece-hashes"
     sha256: Sha256
 
 
 class AskHolders(Message):
-    """Who else has this file, or some of it?"""
+    """Ask who else has this file or some of its pieces."""
 
     type: Literal["ask-holders"] = "ask-holders"
     sha256: Sha256
 
 
 class HolderInfo(Message):
-    """A worker that has it, or is being given it."""
+    """A worker that has the file or is downloading it."""
 
     peer: PeerName
     addresses: Annotated[tuple[AddressText, ...], Field(max_length=8)] = ()
 
 
 class Holders(Message):
-    """These; and the transfer grant to show them."""
+    """Other holders, and the transfer grant to show them."""
 
     type: Literal["holders"] = "holders"
     grant: TransferGrant | None = None

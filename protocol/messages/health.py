@@ -1,4 +1,4 @@
-"""The health conversation, `/sark/health/1`: are you there, and how are you?
+"""The health protocol, `/sark/health/1`: is a node alive, and in which state?
 
 anybody                          a node
     │ Ping ──────────────────────▶ │
@@ -17,13 +17,13 @@ from protocol.words import WorkerState
 
 
 class Ping(Message):
-    """Are you there?"""
+    """Ask whether the node is alive."""
 
     type: Literal["ping"] = "ping"
 
 
 class Pong(Message):
-    """Yes. A gate or a scheduler says only that; a worker also how it is."""
+    """The node is alive. A worker adds its state."""
 
     type: Literal["pong"] = "pong"
     role: Literal["worker", "gate", "scheduler"]

@@ -1,23 +1,23 @@
-"""The words of `/sark/index/1`: who is near a key, keep my advert, show me those that fit.
+"""The index protocol, `/sark/index/1`: find the nodes near a key, store an advert there, query the adverts that match.
 
-    publisher                                 holder
-       │── Find(key) ───────────────────────────▶│   the way to the holders, repeated until nobody nearer is named
-       │◀─────────────────────── Found(contacts) │
-       │── Store(advert, items) ────────────────▶│   one message for all attributes this holder keeps
-       │◀──────── Stored(items, closer contacts) │   for each attribute: ok, split, up, full or refused
-       │── Mark(shard) ─────────────────────────▶│   "I publish below this shard": keeps its split mark alive
-       │◀──────────────────────── Marked(split?) │
+    publisher                                       holder
+       │── FindPeers(key) ───────────────────────────▶│   repeated until nobody nearer is named
+       │◀─────────────────────── FoundPeers(contacts) │
+       │── StoreAdverts(advert, items) ──────────────▶│   one message for all attributes this holder stores
+       │◀────────── StoreReply(items, closer contacts) │   for each attribute: ok, split, up, full or refused
+       │── MarkSplit(shard) ─────────────────────────▶│   "I publish below this shard": keeps its split mark alive
+       │◀────────────────────────── MarkReply(split?) │
     reader
-       │── Page(shard, requirement, cursor) ────▶│   filtered at the holder
-       │◀────────────── Paged(adverts, counts …) │
+       │── QueryShard(shard, requirement, cursor) ───▶│   filtered at the holder
+       │◀─────────────── ShardPage(adverts, counts …) │
     holder of a shard that splits or merges
-       │── Hand(shard, adverts) ────────────────▶│   to the holders of the new shard
-       │◀──────────────────────────── Handed(n)  │
+       │── HandOver(shard, adverts) ─────────────────▶│   to the holders of the new shard
+       │◀──────────────────────────── HandOverReply(n)│
     any of them
-       │◀──────────────────── Refused(reason, …) │
+       │◀─────────────────── RefusedMessage(reason, …)│
 
-Keys never travel with a Store or a Page: both sides compute them from pool, attribute, depth and prefix (`protocol.values.index_keys`), so
-nobody can file an advert under a key it does not belong to.
+Messages never carry keys: both sides compute them from pool, attribute, depth and prefix (`protocol.values.index_keys`), so nobody can
+store an advert under a key it does not belong to.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from protocol.words import Reason
 
 FAMILY: Final = "/sark/index/1"
 PAGE_LIMIT: Final = 32
-"""Adverts in one answer: 32 of 1 KiB and their signatures stay well below the cap of a frame."""
+"""Adverts in one page: 32 of 1 KiB with their signatures stay well below the frame limit."""
 MAX_ITEMS: Final = 64
-"""Attributes in one Store."""
+"""Attributes in one `StoreAdverts`."""
 MAX_CONTACTS: Final = 16
 HAVE_BYTES: Final = 4
-"""How much of a peer's routing key stands for it in `have`."""
+"""Bytes of routing key that identify a peer in `have`."""
 
 ShardDepth = Annotated[int, Field(ge=0, le=MAX_SHARD_DEPTH)]
 ShardPrefix = Annotated[int, Field(ge=0, lt=2**MAX_SHARD_DEPTH)]
 Have = Annotated[bytes, Field(max_length=HAVE_BYTES * MAX_CONTACTS)]
-"""The holders the asker has for this shard, 4 bytes of routing key each, so that only others are named in the answer."""
+"""Holders the sender knows for this shard, 4 bytes of routing key each; the reply names only others."""
 
 
 class StoreVerdict(StrEnum):
@@ -54,17 +54,17 @@ class StoreVerdict(StrEnum):
 
     OK = "ok"
     SPLIT = "split"
-    """The shard is split: publish one level deeper. Kept here too while there is room."""
+    """The shard is split: publish one level deeper. Stored here too while there is space."""
     UP = "up"
-    """Nobody needs shards this deep: publish one level nearer to the root."""
+    """The shard is not split this deep: publish one level up."""
     FULL = "full"
-    """No room: the shard, this holder, or the publisher's own network has its share."""
+    """The shard, this holder, or the publisher's network has used its share."""
     REFUSED = "refused"
-    """The advert breaks a rule; `reason` in the answer says which."""
+    """The advert breaks a rule; `reason` in the reply says which."""
 
 
 class ContactInfo(Message):
-    """How to reach a peer that keeps adverts."""
+    """How to reach a peer that stores adverts."""
 
     peer: PeerName
     addresses: Annotated[tuple[AddressText, ...], Field(max_length=8)]
@@ -74,7 +74,7 @@ Contacts = Annotated[tuple[ContactInfo, ...], Field(max_length=MAX_CONTACTS)]
 
 
 class FindPeers(Message):
-    """Who is nearest to `key`? `sender` is given by those who keep adverts themselves."""
+    """Ask for the peers nearest to `key`. Peers that store adverts themselves fill in `sender`."""
 
     type: Literal["find-peers"] = "find-peers"
     key: Key32
@@ -83,16 +83,16 @@ class FindPeers(Message):
 
 
 class FoundPeers(Message):
-    """The nearest peers this one knows, nearest first, itself and the asker left out."""
+    """The nearest peers this one knows, nearest first, without itself and the sender."""
 
     type: Literal["found-peers"] = "found-peers"
     contacts: Contacts = ()
     client: bool | None = None
-    """True: who answers keeps no adverts and can be dialled by few; ask those it names."""
+    """True: the replying node stores no adverts; ask the peers it names."""
 
 
 class StoreItem(Message):
-    """One attribute to keep the advert under. The prefix is the signer's own."""
+    """One attribute to store the advert under. The prefix is the signer's own."""
 
     attribute: AttributeText
     depth: ShardDepth = 0
@@ -100,7 +100,7 @@ class StoreItem(Message):
 
 
 class StoreAdverts(Message):
-    """Keep my advert under these attributes. A tombstone (`gone`) needs no items: it ends all of them."""
+    """Store my advert under these attributes. A tombstone (`gone`) needs no items: it removes all of them."""
 
     type: Literal["store-adverts"] = "store-adverts"
     advert: SignedAdvert
@@ -108,31 +108,31 @@ class StoreAdverts(Message):
 
 
 class StoredItem(Message):
-    """The verdict on one item, with the number of adverts the shard has here."""
+    """The verdict on one item, with the number of adverts in the shard here."""
 
     verdict: Annotated[StoreVerdict, Field(strict=False)]
     count: Count = 0
 
 
 class StoreReply(Message):
-    """One answer for each item, in order, and holders nearer to some of the keys than the publisher knew."""
+    """One verdict for each item, in order, and holders nearer to some keys than the publisher knew."""
 
     type: Literal["store-reply"] = "store-reply"
     items: Annotated[tuple[StoredItem, ...], Field(max_length=MAX_ITEMS)] = ()
     reason: Detail = ""
-    """Why something was refused or did not find room; empty when nothing was."""
+    """Why something was refused; empty: nothing was."""
     closer: Contacts = ()
 
 
 class ListedAdvert(Message):
-    """A kept advert and how long ago its node published it."""
+    """A stored advert and the time since its node published it."""
 
     advert: SignedAdvert
     age_s: Seconds
 
 
 class QueryShard(Message):
-    """Adverts of one shard that meet all clauses, in the random order that `seed` gives, from `cursor` on."""
+    """Ask for the adverts of one shard that meet all clauses, in the random order of `seed`, from `cursor` on."""
 
     type: Literal["query-shard"] = "query-shard"
     pool: Line = ""
@@ -147,14 +147,14 @@ class QueryShard(Message):
 
 
 class ShardPage(Message):
-    """A page; a tombstone may be among the adverts. `cursor` is None on the last page."""
+    """A page of adverts, tombstones included. `cursor` is None on the last page."""
 
     type: Literal["shard-page"] = "shard-page"
     adverts: Annotated[tuple[ListedAdvert, ...], Field(max_length=PAGE_LIMIT)] = ()
     matches: Count = 0
-    """Adverts here that meet the requirement."""
+    """Adverts in this shard that meet the requirement."""
     count: Count = 0
-    """Adverts here in all."""
+    """All adverts in this shard."""
     split: bool = False
     """The shard is split: most of its adverts are one level deeper."""
     cursor: Count | None = None
@@ -162,7 +162,7 @@ class ShardPage(Message):
 
 
 class MarkSplit(Message):
-    """I publish below this shard, which I take to be split."""
+    """The sender publishes below this shard and takes it to be split."""
 
     type: Literal["mark-split"] = "mark-split"
     pool: Line = ""
@@ -170,18 +170,18 @@ class MarkSplit(Message):
     depth: ShardDepth
     prefix: ShardPrefix
     below: Count = 0
-    """Adverts the sender believes to be below it."""
+    """Adverts the sender expects below it."""
 
 
 class MarkReply(Message):
-    """Whether it is split here."""
+    """Whether the shard is split here."""
 
     type: Literal["mark-reply"] = "mark-reply"
     split: bool
 
 
 class HandOver(Message):
-    """Adverts of a shard that split or merged, for the holders of the shard they belong to now."""
+    """Adverts of a shard that split or merged, for the holders of their new shard."""
 
     type: Literal["hand-over"] = "hand-over"
     attribute: AttributeText
@@ -190,14 +190,14 @@ class HandOver(Message):
 
 
 class HandOverReply(Message):
-    """How many of them are kept now."""
+    """How many of them were stored."""
 
     type: Literal["hand-over-reply"] = "hand-over-reply"
-    kept: Count
+    stored: Count
 
 
 class RefusedMessage(Message):
-    """No, and why. `retry_after_s` is absent where trying again is no use."""
+    """Refused. `retry_after_s` is absent where a retry cannot help."""
 
     type: Literal["refused"] = "refused"
     reason: Annotated[Reason, Field(strict=False)]

@@ -1,6 +1,6 @@
-"""Who may do what at a worker: the right that each verb needs, and what a caller's permission amounts to. Pure.
+"""The right that each call to a worker needs, and whether a caller has it. Pure.
 
-Where a permission comes from (the owner's own key, a list, a token) is the worker's business; every verb is checked against it here.
+The worker decides where a permission comes from (the owner's key, a list, a token); every call is checked against it here.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NEEDS: Final[dict[type[Message], frozenset[Right]]] = {
     Control: frozenset({Right.CONTROL}),
     StatusRequest: frozenset({Right.STATUS, Right.CONTROL}),
 }
-"""Any one of these rights is enough for the verb."""
+"""Any one of these rights is enough for the call."""
 ALL: Final = frozenset(Right)
 
 
@@ -43,25 +43,25 @@ class CallPermission:
     """What one peer may do at this worker now."""
 
     principal: str
-    """Peer id on whose behalf it acts: its own, or that of who delegated to it."""
+    """Peer id on whose behalf it acts: its own, or that of whoever delegated to it."""
     rights: frozenset[Right]
     owner: bool = False
     """The device's owner, or somebody acting for the owner."""
     stranger: bool = False
-    """Served only because anybody is: nobody that the owner knows answers for it."""
+    """Served only because the worker serves anybody: no owner, list or pool vouches for it."""
     priority: int = 100
     """The highest priority that counts."""
     slots: int | None = None
-    """Places and tickets at a time; None: no limit of its own."""
+    """Running and queued leases at a time; None: no limit."""
     campaigns: frozenset[str] | None = None
-    """The only campaigns it may speak of; None: any."""
+    """The only campaigns it may name; None: any."""
     team: str = ""
-    """For people: on whose account."""
+    """The team the peer belongs to, for display."""
     rests: str = field(default="", compare=False)
-    """Which of the holder's tokens it rests on; empty: on none."""
+    """The token behind this permission; empty: none."""
 
     def may(self, verb: Message) -> Denied | None:
-        """None when it may say that; else the refusal. A verb that is not in the table needs a right that nobody has."""
+        """None if the call is permitted, else the refusal. A call missing from `NEEDS` is refused to everybody."""
         if not NEEDS.get(type(verb), frozenset()) & self.rights:
             name = type(verb).__name__.lower()
             return Denied(reason=Reason.NOT_ALLOWED, detail=f"your permission does not cover {name}")
@@ -71,7 +71,7 @@ class CallPermission:
         return None
 
     def speaks_of(self, campaign: str) -> Denied | None:
-        """None when it may speak of this campaign."""
+        """None if the permission covers this campaign, else the refusal."""
         if self.campaigns is None or campaign in self.campaigns:
             return None
         return Denied(

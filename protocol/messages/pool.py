@@ -1,15 +1,15 @@
-"""The pool conversation, `/sark/pool/1`: who is in a pool, whose permission was taken back, and how one is let in.
+"""The pool protocol, `/sark/pool/1`: who is in a pool, who was revoked, and how a peer joins.
 
     anybody                                     a holder, a member or a gate
-        │ Latest ────────────────────────────────▶ │   have you a newer manifest than mine?
-        │ ◀─────────────────────── Manifest, Nothing │
-        │ Spread ────────────────────────────────▶ │   here is a newer one; kept if its signature holds and its number is higher
-        │ ◀─────────────────────────────────── Kept │
+        │ AskManifest ───────────────────────────▶ │   is there a newer manifest than mine?
+        │ ◀──────────── ManifestMessage, NoManifest │
+        │ SpreadManifest ────────────────────────▶ │   stored if its signature holds and its number is higher
+        │ ◀────────────────────────── ManifestStored │
     a newcomer                                  the gate that has the pool's key
-        │ Enrol ─────────────────────────────────▶ │   this ticket lets me in; or: my credential nears its end
-        │ ◀────────────────────── Enrolled, Refused │   a credential bound to my peer id, and the manifest with me in it
+        │ EnrolRequest ──────────────────────────▶ │   with a ticket's token, or with a credential to renew
+        │ ◀──────────────── Enrolled, RefusedMessage │   a credential bound to the peer id, and the manifest that names it
 
-A pool is its Ed25519 key; its id is that key as a peer id. A manifest proves itself, so anybody may pass it on.
+A pool is an Ed25519 key; its id is that key as a peer id. A manifest is signed, so anybody may pass it on.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from protocol.words import Role
 MAX_MANIFEST: Final = 48 * 1024
 """Bytes of a manifest's body: it fits into one frame."""
 MAX_ELEMENTS: Final = 8_192
-"""A manifest travels as bytes, so a frame's own cap does not bind it."""
+"""Elements of a manifest; it travels as bytes, so the limit of a frame does not apply."""
 MAX_MEMBERS: Final = 256
 MAX_REVOKED: Final = 256
 _CONTEXT: Final = b"sark pool 1\n"
@@ -36,7 +36,7 @@ TokenId = Annotated[bytes, Field(min_length=8, max_length=8)]
 
 
 class PoolMember(Message):
-    """One of a pool."""
+    """One member of a pool."""
 
     peer: PeerName
     role: Annotated[Role, Field(strict=False)]
@@ -47,7 +47,7 @@ class PoolMember(Message):
 
 
 class PoolManifest(Message):
-    """What a pool's key says of the pool. The highest number counts."""
+    """The signed member list of a pool. The highest number counts."""
 
     v: Literal[1] = 1
     pool: PeerName
@@ -55,12 +55,12 @@ class PoolManifest(Message):
     number: Count
     members: Annotated[tuple[PoolMember, ...], Field(max_length=MAX_MEMBERS)] = ()
     revoked: Annotated[tuple[PeerName, ...], Field(max_length=MAX_REVOKED)] = ()
-    """Peers that are not let in any more, whatever token they show."""
+    """Peers that are refused, whatever token they show."""
     revoked_tokens: Annotated[tuple[TokenId, ...], Field(max_length=MAX_REVOKED)] = ()
 
 
 class AskManifest(Message):
-    """The newest manifest of this pool, if it is newer than `have`."""
+    """Ask for the newest manifest of this pool if it is newer than `have`."""
 
     type: Literal["ask-manifest"] = "ask-manifest"
     pool: PeerName
@@ -68,7 +68,7 @@ class AskManifest(Message):
 
 
 class ManifestMessage(Message):
-    """Here it is: canonical bytes of a `PoolManifest` under the pool's key."""
+    """Canonical bytes of a `PoolManifest`, signed with the pool's key."""
 
     type: Literal["manifest"] = "manifest"
     body: Annotated[bytes, Field(max_length=MAX_MANIFEST)]
@@ -76,13 +76,13 @@ class ManifestMessage(Message):
 
 
 class NoManifest(Message):
-    """None newer than yours here."""
+    """There is no newer manifest here."""
 
     type: Literal["no-manifest"] = "no-manifest"
 
 
 class SpreadManifest(Message):
-    """Keep this manifest, and use it if you are of this pool."""
+    """Offer this manifest: store it, and use it if you belong to the pool."""
 
     type: Literal["spread-manifest"] = "spread-manifest"
     body: Annotated[bytes, Field(max_length=MAX_MANIFEST)]
@@ -90,14 +90,14 @@ class SpreadManifest(Message):
 
 
 class ManifestStored(Message):
-    """The highest number of that pool here now."""
+    """The highest manifest number of that pool stored here."""
 
     type: Literal["manifest-stored"] = "manifest-stored"
     number: Count
 
 
 class EnrolRequest(Message):
-    """Let me in, by a ticket's token; or give me a fresh credential, by the one I have."""
+    """Ask to join with a ticket's token, or to renew the credential that is shown."""
 
     type: Literal["enrol-request"] = "enrol-request"
     pool: PeerName
@@ -107,7 +107,7 @@ class EnrolRequest(Message):
 
 
 class Enrolled(Message):
-    """You are in. `token` is bound to your peer id; with it comes the manifest that names you."""
+    """Joined: a credential bound to the peer id, and the manifest that names it."""
 
     type: Literal["enrolled"] = "enrolled"
     token: Token

@@ -1,9 +1,9 @@
-"""The reach conversation, `/sark/reach/1`: can I be dialled, and what time have you?
+"""The reach protocol, `/sark/reach/1`: can this node be dialled from outside? (AutoNAT.)
 
 a node                       a gate, or another node that can be dialled
-    │ DialBack(ports) ────────────▶ │   it dials the address that this very connection comes from, at these ports,
-    │                               │   by a fresh connection on which the node's key is proved; and no other address
-    │ ◀─ DialledBack(observed, …) ─ │   or Refused: too often, or it is not one that can tell
+    │ DialBack(ports) ────────────▶ │   dials the address this connection comes from, and no other, at these ports, on a
+    │                               │   fresh connection that proves the node's key
+    │ ◀ DialBackReply(observed, …) ─ │   or RefusedMessage: too often, or this node cannot tell
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Port = Annotated[int, Field(ge=1, le=65_535)]
 
 
 class DialBack(Message):
-    """Dial me back at these ports of the address you see me at. `gates`: others I use, so that gates without a link meet."""
+    """Dial the sender back at these ports of the address it is seen at. `gates`: other gates it uses, so that gates learn of each other."""
 
     type: Literal["dial-back"] = "dial-back"
     ports: Annotated[tuple[Port, ...], Field(max_length=MAX_PORTS)] = ()
@@ -31,14 +31,14 @@ class DialBack(Message):
 
 
 class DialBackReply(Message):
-    """What came of it: the address the asker is seen at, and which of the ports led to it."""
+    """The address the sender is seen at, and the ports that reached it."""
 
     type: Literal["dial-back-reply"] = "dial-back-reply"
     observed: AddressText
-    """With the port of the asker's own connection, such as `/ip4/192.0.2.7/tcp/51034`."""
+    """With the port of the sender's connection, such as `/ip4/192.0.2.7/tcp/51034`."""
     reached: Annotated[tuple[Port, ...], Field(max_length=MAX_PORTS)] = ()
     wall_ms: Count
-    """The answerer's wall clock, in milliseconds since 1970: shown to people whose own clock is wrong, and used for nothing else."""
+    """The replying node's wall clock in ms since 1970, only to warn people whose clock is wrong."""
 
 
 REACH: Final = Vocabulary(DialBack, DialBackReply, RefusedMessage)

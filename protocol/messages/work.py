@@ -1,30 +1,30 @@
-"""The work conversation, `/sark/work/1`: a scheduler and a worker agree on a task, run it and settle it.
+"""The work protocol, `/sark/work/1`: a scheduler and a worker agree on a task, run it and settle it.
 
-    scheduler                                   worker
-        │ Present ───────────────────────────────▶ │   this token says what I may do here; needed by neither owner nor allowed
-        │ ◀───────────────────── Presented, Denied │
-        │ Probe ─────────────────────────────────▶ │   could you, when, is the model there?
-        │ ◀───────────────────────── Quote, Denied │   holds nothing
-        │ Commit ────────────────────────────────▶ │   compare-and-set on the worker's ledger
-        │ ◀──── Granted, Queued, Conflict, Denied  │
-        │ ◀───────────────────────────────── Ready │   a ticket's place is up
-        │ Start, Skip ───────────────────────────▶ │
-        │ Renew ─────────────────────────────────▶ │   every 5 s, all leases in one
-        │ ◀─────────────────────────────── Renewed │
-        │ ◀────────────────────────────── Progress │   a note for each step
-        │ ◀──────────────────────────────── Result │   from the outbox, again and again until
-        │ Accepted, Stale ───────────────────────▶ │
-        │ Cancel, Release ───────────────────────▶ │
-        │ ◀─────────────────────────────── Stopped │   the child is dead
-        │ ◀─────────────────────────────── Preempt │   a note: a higher priority needs the place
-        │ Adopt ─────────────────────────────────▶ │   after a restart, with a higher epoch
-        │ ◀─────────────────────────────── Adopted │
-        │ Look ──────────────────────────────────▶ │   the same, without taking anything over
-        │ ◀─────────────────────────────── Adopted │
-        │ Control, Status ───────────────────────▶ │   the device's owner: pause, resume, drain, reset; how it stands
-        │ ◀────────────────────────────── Standing │
+    scheduler                                        worker
+        │ ShowCredentials ───────────────────────────▶ │   a token that says what the sender may do here
+        │ ◀────────────────── CredentialsReply, Denied │
+        │ Probe ─────────────────────────────────────▶ │   could you run this, when, is the model cached?
+        │ ◀───────────────────────────── Quote, Denied │   reserves nothing
+        │ Commit ────────────────────────────────────▶ │   compare-and-set on the worker's ledger
+        │ ◀───────── Granted, Queued, Conflict, Denied │
+        │ ◀───────────────────────────────────── Ready │   a queued lease has its slot
+        │ Start, Skip ───────────────────────────────▶ │
+        │ Renew ─────────────────────────────────────▶ │   every 5 s, all leases in one message
+        │ ◀─────────────────────────────────── Renewed │
+        │ ◀────────────────────────────────── Progress │   a note for each step
+        │ ◀──────────────────────────────────── Result │   from the outbox, repeated until answered
+        │ Accepted, Stale ───────────────────────────▶ │
+        │ Cancel, Release ───────────────────────────▶ │
+        │ ◀─────────────────────────────────── Stopped │   the child process is dead
+        │ ◀─────────────────────────────────── Preempt │   a note: a higher priority needs the slot
+        │ AdoptRequest ──────────────────────────────▶ │   after a restart, under a higher epoch
+        │ ◀──────────────────────────────── AdoptReply │
+        │ ListLeases ────────────────────────────────▶ │   the same, without taking over
+        │ ◀──────────────────────────────── AdoptReply │
+        │ Control, StatusRequest ────────────────────▶ │   the device's owner: pause, resume, drain, reset, status
+        │ ◀────────────────────────────── WorkerStatus │
 
-Both sides speak over one kept link that the scheduler opened. Durations only, never instants.
+The scheduler opens one link and keeps it. Messages carry durations, never instants.
 """
 
 from __future__ import annotations
@@ -60,50 +60,50 @@ MAX_BATCH: Final = 64
 """Shapes in a probe, leases in a renewal."""
 
 MAX_PREEMPTIONS: Final = 2
-"""A task that was preempted so often is not preempted again."""
+"""A task preempted this often is not preempted again."""
 
 WhyNot = Annotated[Reason, Field(strict=False)]
 State = Annotated[WorkerState, Field(strict=False)]
 Attempt = Annotated[int, Field(ge=1, le=1000)]
 Proof = Annotated[bytes, Field(max_length=MAX_PROOF)]
-"""A `protocol.adoption.AdoptionProof`: that somebody carries a campaign on under an epoch."""
+"""A `TakeoverProof`: the sender may carry the campaign on under this epoch."""
 
 
 May = Annotated[Right, Field(strict=False)]
 
 
-# -- may I? ------------------------------------------------------------------------------------------------------------------
+# -- credentials -------------------------------------------------------------------------------------------------------------
 
 
 class ShowCredentials(Message):
-    """This token says what I may do here. It holds for every link of this peer until it expires or is revoked."""
+    """Present a token. It counts for every link of this peer until it expires or is revoked."""
 
     type: Literal["show-credentials"] = "show-credentials"
     issuer: PeerName
-    """Whose key signed it: a pool's id, or an owner's scheduler id."""
+    """Who signed the token: a pool id or an owner's scheduler id."""
     token: Token
 
 
 class CredentialsReply(Message):
-    """What it lets you do here."""
+    """What the token permits here."""
 
     type: Literal["credentials-reply"] = "credentials-reply"
     principal: PeerName
-    """On whose behalf: the holder itself, or the one who delegated to it."""
+    """On whose behalf the peer acts: itself, or whoever delegated to it."""
     rights: Annotated[tuple[May, ...], Field(max_length=8)]
     priority: Priority
-    """The highest that counts."""
+    """The highest priority that counts."""
     slots: Annotated[int, Field(ge=1, le=100_000)] | None = None
-    """Places and tickets at a time at this worker; None: no limit of its own."""
+    """Running and queued leases at a time at this worker; None: no limit."""
     left_s: Seconds | None = None
-    """Until it expires; None: it does not."""
+    """Until the token expires; None: it does not."""
 
 
-# -- could you? --------------------------------------------------------------------------------------------------------------
+# -- quotes ------------------------------------------------------------------------------------------------------------------
 
 
 class Shape(Message):
-    """Tasks that are alike in what they need."""
+    """Tasks with the same needs."""
 
     unit: Line
     requirement: Requirement
@@ -115,7 +115,7 @@ class Shape(Message):
 
 
 class Probe(Message):
-    """Could you run these, and when? Asks only; nothing is held."""
+    """Ask whether the worker could run these shapes, and when. Reserves nothing."""
 
     type: Literal["probe"] = "probe"
     campaign: Id
@@ -123,45 +123,45 @@ class Probe(Message):
 
 
 class ShapeQuote(Message):
-    """The answer for one shape, in the probe's order."""
+    """The answer for one shape, in the order of the probe."""
 
     fits: bool
     unmet: Annotated[tuple[Brief, ...], Field(max_length=8)] = ()
-    """The first clauses that are not met, in words."""
+    """The first unmet clauses, in words."""
     warm: bool = False
     """The model is in the cache."""
     fetch: Count = 0
-    """Bytes that would have to be fetched."""
+    """Bytes to fetch first."""
     ahead: Annotated[int, Field(ge=0, le=100_000)] = 0
-    """Tickets that would go before one of this priority."""
+    """Queued leases that would run before one of this priority."""
     start_s: Seconds | None = None
-    """Expected wait at this priority; None: not known yet."""
+    """Expected wait at this priority; None: unknown."""
     preempts: Brief = ""
-    """The run that would give way, in words; empty: none."""
+    """The run that would be preempted, in words; empty: none."""
 
 
 class Quote(Message):
-    """What the worker could do now. Binding to nobody; `ledger` tells whether the world has moved since."""
+    """What the worker could do now. Not binding; `ledger` is the version to compare-and-set against."""
 
     type: Literal["quote"] = "quote"
     incarnation: Count
     ledger: Count
     state: State
     free: Annotated[int, Field(ge=0, le=1024)]
-    """Places free now."""
+    """Free slots."""
     queue: Annotated[int, Field(ge=0, le=100_000)]
-    """Tickets waiting."""
+    """Queued leases."""
     start_s: Seconds | None = None
-    """Expected wait for a new ticket; None: not known yet."""
+    """Expected wait of a new queued lease; None: unknown."""
     run_s: Seconds | None = None
-    """What a run took here lately; None: none yet."""
+    """Duration of recent runs; None: none yet."""
     why: Detail = ""
-    """Why it takes no work now, when it does not."""
+    """Why the worker takes no work now; empty: it does."""
     shapes: Annotated[tuple[ShapeQuote, ...], Field(max_length=16)] = ()
 
 
 class Denied(Message):
-    """No, with the reason; `retry_s` is absent where trying again is no use."""
+    """Refused. `retry_s` is absent where a retry cannot help."""
 
     type: Literal["denied"] = "denied"
     reason: WhyNot
@@ -169,14 +169,14 @@ class Denied(Message):
     unmet: Annotated[tuple[Brief, ...], Field(max_length=32)] = ()
     retry_s: Seconds | None = None
     proof: Proof | None = None
-    """With stale-epoch: what who adopted the campaign gave for it."""
+    """With `stale-epoch`: the proof of whoever adopted the campaign."""
 
 
-# -- take it -----------------------------------------------------------------------------------------------------------------
+# -- commits -----------------------------------------------------------------------------------------------------------------
 
 
 class Commit(Message):
-    """Take this attempt of this task. The same `key` again gets the same answer, whatever happened in between."""
+    """Take this attempt of this task. Repeating the same `key` gets the same answer."""
 
     type: Literal["commit"] = "commit"
     key: Id
@@ -184,26 +184,26 @@ class Commit(Message):
     attempt: Attempt
     epoch: Epoch
     task: Annotated[bytes, Field(max_length=MAX_TASK)]
-    """Canonical bytes of a `protocol.task.Task`."""
+    """Canonical bytes of a `Task`."""
     signature: Signature
     priority: Priority = 50
     ledger: Count | None = None
-    """Ledger version of the quote this rests on; None: whatever it is now."""
+    """Ledger version of the quote behind this commit; None: any."""
     queue: bool = False
-    """A ticket is welcome when no place is free."""
+    """Queue the lease when no slot is free."""
     preempted: Annotated[int, Field(ge=0, le=MAX_PREEMPTIONS)] = 0
-    """How often the task gave way to others already."""
+    """How often the task was preempted before."""
     left_s: Seconds | None = None
-    """Until the campaign's time is over: the worker ends the run then, whatever became of us. None: no limit."""
+    """Until the campaign's time limit: the worker then ends the run by itself. None: no limit."""
     manifest: Sha256 | None = None
-    """What the campaign is, for whoever carries it on: a blob of ours that the worker keeps while it has the campaign's leases."""
+    """The campaign manifest, a blob at the scheduler. The worker keeps it with the campaign's leases so that the campaign can be adopted."""
     manifest_size: Count = 0
     proof: Proof | None = None
-    """From the second epoch on: that the campaign is ours to carry on; for whoever is refused because of it."""
+    """From the second epoch on: shown to schedulers that are refused because of this epoch."""
 
 
 class Granted(Message):
-    """The place is yours until `ttl_s` after your last renewal."""
+    """The slot is leased until `ttl_s` after the last renewal."""
 
     type: Literal["granted"] = "granted"
     lease: Id
@@ -213,7 +213,7 @@ class Granted(Message):
 
 
 class Queued(Message):
-    """A ticket; `Ready` will come with the lease `lease` under `fence`. To be renewed like a lease."""
+    """The lease waits in the queue and is renewed like any other; `Ready` follows when a slot is free."""
 
     type: Literal["queued"] = "queued"
     lease: Id
@@ -225,7 +225,7 @@ class Queued(Message):
 
 
 class Conflict(Message):
-    """Somebody was faster, or the quote is old. Nothing is held; here is a fresh quote."""
+    """The quote was out of date. Nothing is reserved; a fresh quote follows."""
 
     type: Literal["conflict"] = "conflict"
     reason: WhyNot
@@ -233,7 +233,7 @@ class Conflict(Message):
 
 
 class Ready(Message):
-    """The place of this ticket is free now and kept for you a few seconds."""
+    """A slot is free for this queued lease and is held for a few seconds."""
 
     type: Literal["ready"] = "ready"
     lease: Id
@@ -241,22 +241,22 @@ class Ready(Message):
 
 
 class Start(Message):
-    """Go."""
+    """Run it."""
 
     type: Literal["start"] = "start"
 
 
 class Skip(Message):
-    """Not needed any more."""
+    """No longer needed: free the slot."""
 
     type: Literal["skip"] = "skip"
 
 
-# -- keep it -----------------------------------------------------------------------------------------------------------------
+# -- renewal -----------------------------------------------------------------------------------------------------------------
 
 
 class HeldLease(Message):
-    """A lease or ticket, the fence it was granted under, and the epoch under which its scheduler speaks of it."""
+    """A lease, its fence, and the epoch of the scheduler that names it."""
 
     lease: Id
     fence: Fence
@@ -264,21 +264,21 @@ class HeldLease(Message):
 
 
 class Renew(Message):
-    """I still want these."""
+    """Renew these leases."""
 
     type: Literal["renew"] = "renew"
     held: Annotated[tuple[HeldLease, ...], Field(max_length=MAX_BATCH)]
 
 
 class LeaseLost(Message):
-    """A lease that is gone, and why."""
+    """A lease that ended, and why."""
 
     lease: Id
     reason: WhyNot
 
 
 class QueuedLease(Message):
-    """Where a ticket stands now."""
+    """A queued lease's position."""
 
     lease: Id
     position: Annotated[int, Field(ge=1, le=100_000)]
@@ -286,24 +286,24 @@ class QueuedLease(Message):
 
 
 class Renewed(Message):
-    """Those are renewed, these are lost."""
+    """Which leases were renewed and which are lost."""
 
     type: Literal["renewed"] = "renewed"
     incarnation: Count
     state: State
     why: Detail = ""
-    """Why it takes no work now, when it does not."""
+    """Why the worker takes no work now; empty: it does."""
     waiting: Annotated[tuple[QueuedLease, ...], Field(max_length=MAX_BATCH)] = ()
-    """The renewed tickets."""
+    """The renewed leases that are queued."""
     renewed: Annotated[tuple[Id, ...], Field(max_length=MAX_BATCH)] = ()
     lost: Annotated[tuple[LeaseLost, ...], Field(max_length=MAX_BATCH)] = ()
 
 
-# -- how it goes -------------------------------------------------------------------------------------------------------------
+# -- progress and results ----------------------------------------------------------------------------------------------------
 
 
 class Progress(Message):
-    """A note: the run of this lease reached a phase, or moved on in it. Numbered; a later one makes earlier ones obsolete."""
+    """A note: the run reached a phase or advanced in it. A higher `seq` supersedes lower ones."""
 
     type: Literal["progress"] = "progress"
     lease: Id
@@ -317,7 +317,7 @@ class Progress(Message):
 
 
 class Result(Message):
-    """A signed record, sent until it is answered. A large one is pulled by its hash over `/sark/blob/1`."""
+    """A signed record, repeated until answered. A large one is pulled by its hash over `/sark/blob/1`."""
 
     type: Literal["result"] = "result"
     campaign: Id
@@ -333,23 +333,23 @@ class Result(Message):
 
 
 class Accepted(Message):
-    """Recorded, once; you may forget it."""
+    """The result is recorded; the worker may forget it."""
 
     type: Literal["accepted"] = "accepted"
 
 
 class Stale(Message):
-    """Not recorded: the task has ended, or another attempt has a newer fence. You may forget it."""
+    """The result is not recorded: the task has ended or another attempt has a newer fence. The worker may forget it."""
 
     type: Literal["stale"] = "stale"
     reason: WhyNot
 
 
-# -- stop it -----------------------------------------------------------------------------------------------------------------
+# -- stopping ----------------------------------------------------------------------------------------------------------------
 
 
 class Cancel(Message):
-    """Stop these runs. Answered when their children are dead."""
+    """Stop these runs. Answered once their child processes are dead."""
 
     type: Literal["cancel"] = "cancel"
     held: Annotated[tuple[HeldLease, ...], Field(max_length=MAX_BATCH)]
@@ -357,48 +357,48 @@ class Cancel(Message):
 
 
 class Release(Message):
-    """I do not need these places any more; nothing runs on them."""
+    """Give back these leases; nothing runs on them."""
 
     type: Literal["release"] = "release"
     held: Annotated[tuple[HeldLease, ...], Field(max_length=MAX_BATCH)]
 
 
 class Stopped(Message):
-    """None of these runs any more; unknown ones count as stopped."""
+    """None of these leases runs; unknown ones count as stopped."""
 
     type: Literal["stopped"] = "stopped"
     leases: Annotated[tuple[Id, ...], Field(max_length=MAX_BATCH)]
 
 
 class Preempt(Message):
-    """A note: a higher priority needs the place; the run ends after the grace."""
+    """A note: a higher priority needs the slot; the run ends after the grace period."""
 
     type: Literal["preempt"] = "preempt"
     lease: Id
     fence: Fence
     grace_s: Seconds
     priority: Priority
-    """Of who needs it."""
+    """Of the task that preempts."""
 
 
-# -- after a restart ---------------------------------------------------------------------------------------------------------
+# -- takeover ----------------------------------------------------------------------------------------------------------------
 
 
 class AdoptRequest(Message):
-    """I carry on this campaign; from now on refuse schedulers with a lower epoch. `cursor`: where the answer is to go on."""
+    """Take over this campaign: the worker refuses lower epochs from now on. `cursor`: where the reply continues."""
 
     type: Literal["adopt-request"] = "adopt-request"
     campaign: Id
     epoch: Epoch
     cursor: Count = 0
     again: bool = False
-    """Send me the settled results of this campaign too: another scheduler took them, I have not."""
+    """Resend settled results too: another scheduler accepted them, this one has not."""
     proof: Proof | None = None
-    """That the campaign is ours to carry on; for whoever is refused because of it."""
+    """Shown to schedulers that are refused because of this epoch."""
 
 
 class ListLeases(Message):
-    """What have you of this campaign? Changes nothing. `cursor`: where the answer is to go on."""
+    """List what the worker has of this campaign; changes nothing. `cursor`: where the reply continues."""
 
     type: Literal["list-leases"] = "list-leases"
     campaign: Id
@@ -406,7 +406,7 @@ class ListLeases(Message):
 
 
 class LiveLease(Message):
-    """A lease, ticket or finished run of the campaign that the worker still holds."""
+    """A running, queued or finished lease that the worker still has."""
 
     task: Id
     attempt: Attempt
@@ -414,65 +414,65 @@ class LiveLease(Message):
     fence: Fence
     queued: bool = False
     reporting: bool = False
-    """The run ended; its result will follow."""
+    """The run has ended; its result follows."""
     settled: bool = False
-    """Its result was taken by a scheduler before; it will follow again when the asker is one that has not."""
+    """A scheduler accepted its result before; it is sent again to one that has not."""
     phase: Annotated[Phase, Field(strict=False)] | None = None
     done: Count = 0
     total: Count | None = None
 
 
 class AdoptReply(Message):
-    """What there is."""
+    """One page of what the worker has of the campaign."""
 
     type: Literal["adopt-reply"] = "adopt-reply"
     incarnation: Count
     leases: Annotated[tuple[LiveLease, ...], Field(max_length=MAX_BATCH)] = ()
     epoch: Epoch = 0
-    """The highest one this worker has heard of for the campaign."""
+    """The highest epoch this worker knows for the campaign."""
     proof: Proof | None = None
-    """What was given for that epoch, if anything."""
+    """The proof for that epoch, if there is one."""
     manifest: Sha256 | None = None
-    """What the campaign is; to be had over `/sark/blob/1`."""
+    """The campaign manifest, served over `/sark/blob/1`."""
     manifest_size: Count = 0
     cursor: Count | None = None
-    """There is more from here on; None: that was all."""
+    """Where the next page starts; None: this is the last."""
 
 
-# -- the owner's hand --------------------------------------------------------------------------------------------------------
+# -- the owner's control -----------------------------------------------------------------------------------------------------
 
 
 class Action(StrEnum):
-    """What an owner can tell a device."""
+    """What an owner can have a device do."""
 
     PAUSE = "pause"
-    """Take no new work until told to resume; what runs goes on."""
+    """Take no new work until resumed; runs in progress continue."""
     RESUME = "resume"
     DRAIN = "drain"
-    """End what is here in good order, then leave the swarm."""
+    """Finish what runs, then leave the swarm."""
     RESET = "reset"
-    """It was faulty: try whether it works again."""
+    """Test a faulty worker and let it work again if it passes."""
 
 
 class Control(Message):
-    """Do that."""
+    """An owner's order."""
 
     type: Literal["control"] = "control"
     action: Annotated[Action, Field(strict=False)]
     now: bool = False
-    """Pause, drain: do not let what runs end by itself."""
+    """Pause, drain: end runs at once instead of letting them finish."""
     finish: bool = False
-    """Drain: run the tickets that wait here too."""
+    """Drain: run the queued leases too."""
 
 
 class StatusRequest(Message):
-    """How do you stand, and who has you do what?"""
+    """Ask for the worker's state and jobs."""
 
     type: Literal["status-request"] = "status-request"
 
 
 class RunningJob(Message):
-    """A run or a ticket, for the device's owner."""
+    """A running or queued lease, as the device's owner sees it."""
 
     task: Id
     model: Line
@@ -480,14 +480,14 @@ class RunningJob(Message):
     team: Line = ""
     priority: Priority
     state: Line
-    """The lease's state, in its own word."""
+    """The lease's state."""
     phase: Annotated[Phase, Field(strict=False)] | None = None
     since_s: Seconds
-    """Since it was committed."""
+    """Since the commit."""
 
 
 class WorkerStatus(Message):
-    """How it stands."""
+    """The worker's state and jobs."""
 
     type: Literal["worker-status"] = "worker-status"
     incarnation: Count
@@ -497,7 +497,7 @@ class WorkerStatus(Message):
     running: Count = 0
     queue: Count = 0
     reach: Line | None = None
-    """How others reach it, in words; None where that is not known."""
+    """How others reach it, in words; None: unknown."""
 
 
 WORK: Final = Vocabulary(
@@ -505,4 +505,4 @@ WORK: Final = Vocabulary(
     Progress,
     Result, Accepted, Stale, Cancel, Release, Stopped, Preempt, AdoptRequest, ListLeases, AdoptReply, Control, StatusRequest, WorkerStatus,
 )  # fmt: skip
-"""All of the above, in the order of speech."""
+"""Every message of this protocol, in the order of use."""

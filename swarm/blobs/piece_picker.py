@@ -66,8 +66,8 @@ class PieceSource:
 class PiecePlan:
     """What is to come yet, and from whom."""
 
-    def __init__(self, lacking: Iterable[int], rng: random.Random) -> None:
-        self.lacking = set(lacking)
+    def __init__(self, missing: Iterable[int], rng: random.Random) -> None:
+        self.missing = set(missing)
         self.sources: dict[PeerId, PieceSource] = {}
         self._storing: set[int] = set()
         self.hashed = False
@@ -80,7 +80,7 @@ class PiecePlan:
     @property
     def over(self) -> bool:
         """All of it is here."""
-        return not self.lacking
+        return not self.missing
 
     def add(self, source: PieceSource, now: float) -> None:
         """One more."""
@@ -123,7 +123,7 @@ class PiecePlan:
     def _fresh_to_ask(self, source: PieceSource, now: float) -> int | None:
         """Of the pieces that were asked of nobody."""
         under_way = self._storing.union(*(each.asked for each in self.sources.values()))
-        free = [index for index in self.lacking if index not in under_way and source.has(index)]
+        free = [index for index in self.missing if index not in under_way and source.has(index)]
         if not free:
             return None
         others = [each for each in self.others() if each is not source]
@@ -143,7 +143,7 @@ class PiecePlan:
         """The pieces of which the speaker is to send one that it sent nobody yet, instead of this one; None: it is to be this one."""
         if not source.speaker or not self.others() or (source.known and not source.fresh):
             return None
-        return self.lacking - self._storing.union(*(each.asked for each in self.sources.values())) | {index}
+        return self.missing - self._storing.union(*(each.asked for each in self.sources.values())) | {index}
 
     def instead(self, source: PieceSource, named: int, sent: int) -> None:
         """It sends another one than was named."""
@@ -151,7 +151,7 @@ class PiecePlan:
 
     def _late(self, source: PieceSource, now: float) -> int | None:
         """A piece that another source is slow to bring."""
-        waited = self.lacking - self._storing
+        waited = self.missing - self._storing
         late = [
             (at, index)
             for each in self.sources.values()
@@ -188,7 +188,7 @@ class PiecePlan:
 
     def came(self, source: PieceSource, index: int, now: float) -> None:
         """It was good, and is kept."""
-        self.lacking.discard(index)
+        self.missing.discard(index)
         self._storing.discard(index)
         source.failures = 0
         source.got += 1
@@ -218,4 +218,4 @@ class PiecePlan:
 
     def lost(self, pieces: Iterable[int]) -> None:
         """These turned out to be wrong."""
-        self.lacking |= set(pieces)
+        self.missing |= set(pieces)

@@ -55,7 +55,7 @@ class PullClient:
         offset, length = span(index, self._size)
         bits = None if would_do is None else to_bits(would_do, count_of(self._size))
         await self._say(
-            FetchPiece(sha256=self._sha256, offset=offset, length=length, grant=self._grant, lacking=bits)
+            FetchPiece(sha256=self._sha256, offset=offset, length=length, grant=self._grant, missing=bits)
         )
         self._would_do = frozenset(would_do or ())
         self.pending.append(index)

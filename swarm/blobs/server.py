@@ -235,8 +235,8 @@ class BlobServer:
                 self._settled = trio.Event()
 
     async def _send(self, stream: Stream, call: int, opened: _Open, ask: FetchPiece) -> None:
-        chosen = self._unsent(opened, ask.lacking) if ask.lacking is not None else None
-        if ask.lacking is not None and chosen is None:
+        chosen = self._unsent(opened, ask.missing) if ask.missing is not None else None
+        if ask.missing is not None and chosen is None:
             await _say(stream, call, self._held(opened))
             return
         offset, length = (ask.offset, ask.length) if chosen is None else span(chosen, opened.size)
@@ -271,10 +271,10 @@ class BlobServer:
                 with trio.fail_after(STALL_S):
                     await stream.send_all(view[at : at + BURST])
 
-    def _unsent(self, opened: _Open, lacking: bytes) -> int | None:
+    def _unsent(self, opened: _Open, missing: bytes) -> int | None:
         """The first of these pieces that nobody was sent yet. None: there is none of them here."""
         sent = self._sent.get(opened.sha256, set())
-        wanted = from_bits(lacking, count_of(opened.size)).difference(sent)
+        wanted = from_bits(missing, count_of(opened.size)).difference(sent)
         here = (index for index in wanted if opened.partly is None or opened.partly.has(index))
         return min(here, default=None)
 

@@ -58,12 +58,12 @@ Progress = Callable[[int, int], None]
 class PartialStore(Protocol):
     """Where the pieces go. The methods block and are called in worker threads, `put` in several at once. They raise `OSError`."""
 
-    def lacking(self) -> Collection[int]:
+    def missing(self) -> Collection[int]:
         """The pieces that are not here yet."""
         ...
 
     def know(self, hashes: Hashes) -> Collection[int]:
-        """What each piece must be from now on. Gives the pieces that were here and are not that: they are lacking now."""
+        """What each piece must be from now on. Gives the pieces that were here and are not that: they are missing now."""
         ...
 
     def put(self, index: int, data: bytearray) -> bool:
@@ -106,13 +106,13 @@ async def pull(
     progress: Progress = lambda done, total: None,
     aside: Aside = ASIDE,
 ) -> None:
-    """Bring all that is lacking.
+    """Bring all that is missing.
 
     Raises `Refused` when the speaker gives it to us no more and nobody else has it or is about to, `RemoteProtocolError` when the
     speaker breaks the rules, `Unreachable` when it cannot be reached and we are not `patient`, `OSError` of the store.
     """
-    lacking = await aside(store.lacking)
-    await _Pull(network, store, wanted, PiecePlan(lacking, rng), progress, aside).run()
+    missing = await aside(store.missing)
+    await _Pull(network, store, wanted, PiecePlan(missing, rng), progress, aside).run()
 
 
 @dataclass
@@ -167,7 +167,7 @@ class _Pull:
             self.ended.set()
 
     def _told(self) -> None:
-        count = count_of(self.wanted.size) - len(self.plan.lacking)
+        count = count_of(self.wanted.size) - len(self.plan.missing)
         done = self.wanted.size if self.plan.over else count * span(0, self.wanted.size)[1]
         self.progress(done, self.wanted.size)
 
@@ -244,7 +244,7 @@ class _Pull:
     # -- from one source -------------------------------------------------------------------------------------------------
 
     async def _draw(self, source: PieceSource) -> None:
-        """Ask it for what is lacking, until all is here or it is dropped."""
+        """Ask it for what is missing, until all is here or it is dropped."""
         if source.speaker and divides(self.wanted.size):
             with trio.move_on_after(FIRST_LOOK_S):
                 await self.looked.wait()
@@ -402,9 +402,9 @@ class _Pull:
             self.plan.bad(index)
             self._drop(source, RemoteProtocolError(f"{source.peer} sent a piece that is not the model's"))
             return
-        before, self.grew_at = len(self.plan.lacking), trio.current_time()
+        before, self.grew_at = len(self.plan.missing), trio.current_time()
         self.plan.came(source, index, self.grew_at)
-        if len(self.plan.lacking) < before:
+        if len(self.plan.missing) < before:
             self._told()
         self._stir()
         if self.plan.over:

@@ -202,7 +202,7 @@ class IndexServer:
         if self._admit is not admit_all:
             admitted = tuple(listed for listed in message.adverts if self._admitted(listed))
             message = message.model_copy(update={"adverts": admitted})
-        return say.HandOverReply(kept=self._holder.take_over(now, message))
+        return say.HandOverReply(stored=self._holder.take_over(now, message))
 
     def _admitted(self, listed: say.ListedAdvert) -> bool:
         try:

@@ -250,7 +250,7 @@ async def test_nobody_hands_a_closed_gate_the_adverts_of_strangers(
             depth=0,
             adverts=tuple(ListedAdvert(advert=each, age_s=1.0) for each in signed.values()),
         )
-        assert await here.say(friend, FAMILY, hand) == HandOverReply(kept=1)
+        assert await here.say(friend, FAMILY, hand) == HandOverReply(stored=1)
         answer = await here.say(stranger, FAMILY, hand)
         assert isinstance(answer, RefusedMessage)
         assert here.index.holder.nodes == 1

@@ -50,7 +50,7 @@ def test_what_a_kill_left_is_carried_on_and_the_whole_is_right(tmp_path: Path) -
     half = PartialFile(begun(tmp_path, 2, 0), len(CONTENT))
     assert half.size == 2 * PIECE_SIZE
     half.begin("ann")
-    assert half.lacking() == {1, 3}
+    assert half.missing() == {1, 3}
     assert half.know(HASHES) == set()
     assert half.put(3, piece(3))
     assert half.put(1, piece(1))
@@ -81,7 +81,7 @@ def test_a_process_that_is_killed_leaves_what_it_had(tmp_path: Path) -> None:
     assert done.returncode == -signal.SIGKILL
     half = PartialFile(path, len(CONTENT))
     half.begin("ann")
-    assert half.lacking() == {1, 3}
+    assert half.missing() == {1, 3}
     assert half.principal == "ann"
     half.close()
 
@@ -93,7 +93,7 @@ def test_a_piece_that_was_damaged_on_the_disk_is_not_believed(tmp_path: Path) ->
         file.write(b"evil")
     half = PartialFile(path, len(CONTENT))
     half.begin("ann")
-    assert half.lacking() == {1, 2, 3}
+    assert half.missing() == {1, 2, 3}
     half.close()
 
 
@@ -115,7 +115,7 @@ def test_a_list_that_does_not_read_well_costs_pieces_and_nothing_else(
     told.write_text(spoil(told.read_text()))
     half = PartialFile(path, len(CONTENT))
     half.begin("ann")
-    for index in sorted(half.lacking()):
+    for index in sorted(half.missing()):
         half.put(index, piece(index))
     assert half.digest() == SHA
     half.close()
@@ -149,7 +149,7 @@ def test_a_half_in_order_becomes_pieces_and_the_other_way_round(tmp_path: Path) 
     path.write_bytes(CONTENT[: PIECE_SIZE + 100])
     half = PartialFile(path, len(CONTENT))
     half.begin("ann")
-    assert half.lacking() == {1, 2, 3}
+    assert half.missing() == {1, 2, 3}
     assert half.principal is None, "who brought it is not known"
     half.put(1, piece(1))
     half.put(3, piece(3))
@@ -164,7 +164,7 @@ def test_a_list_without_its_bytes_is_worth_nothing(tmp_path: Path) -> None:
     begun(tmp_path, 0, 1).unlink()
     half = PartialFile(tmp_path / f"{SHA}.part", len(CONTENT))
     half.begin("ann")
-    assert half.lacking() == {0, 1, 2, 3}
+    assert half.missing() == {0, 1, 2, 3}
     half.close()
 
 
@@ -178,7 +178,7 @@ class Bringing:
     async def __call__(self, offset: int, target: PartialFile, progress: Progress) -> None:
         target.begin("ann")
         target.know(HASHES)
-        for index in sorted(target.lacking(), reverse=True):
+        for index in sorted(target.missing(), reverse=True):
             if len(self.brought) >= self.most:
                 await trio.sleep_forever()
             await trio.to_thread.run_sync(target.put, index, piece(index))

@@ -55,7 +55,7 @@ class Kept:
     must: Hashes = ()
     full_after: int | None = None
 
-    def lacking(self) -> Collection[int]:
+    def missing(self) -> Collection[int]:
         return set(range(count_of(self.size))) - set(self.pieces)
 
     def know(self, hashes: Hashes) -> Collection[int]:
@@ -423,8 +423,8 @@ class Pieced:
 # -- the plan --------------------------------------------------------------------------------------------------------------
 
 
-def plan(*sources: PieceSource, lacking: Sequence[int] = range(6)) -> PiecePlan:
-    made = PiecePlan(lacking, random.Random(1))
+def plan(*sources: PieceSource, missing: Sequence[int] = range(6)) -> PiecePlan:
+    made = PiecePlan(missing, random.Random(1))
     made.hashed = True
     for each in sources:
         made.add(each, 0.0)
@@ -472,7 +472,7 @@ def test_a_gate_carries_nothing_while_somebody_gives_directly() -> None:
 
 def test_a_late_piece_is_asked_of_one_other_beside() -> None:
     slow, one, two = (PieceSource(name, known=True) for name in "sab")
-    made = plan(slow, one, two, lacking=[0])
+    made = plan(slow, one, two, missing=[0])
     assert made.next(slow, 0.0) == 0
     assert made.next(one, 1.0) is None
     assert made.next(one, 3.5) == 0

@@ -422,7 +422,7 @@ async def test_a_device_that_is_gone_is_not_brought_back_by_its_old_adverts(auto
             answer = await links.call(
                 holder.peer, holder.addresses, say.HandOver(attribute=EVERYBODY, depth=0, adverts=listed)
             )
-            assert answer == say.HandOverReply(kept=0)
+            assert answer == say.HandOverReply(stored=0)
         answers, _ = index.holder.store(trio.current_time(), honest.peer_id, "", newer, NODE)
         assert answers[0].verdict is StoreVerdict.OK  # by itself it comes back, after a sleep or a long cut
 
