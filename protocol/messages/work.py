@@ -196,7 +196,7 @@ class Commit(Message):
     left_s: Seconds | None = None
     """Until the campaign's time limit: the worker then ends the run by itself. None: no limit."""
     manifest: Sha256 | None = None
-    """The campaign manifest, a blob at the scheduler. The worker keeps it with the campaign's leases so that the campaign can be adopted."""
+    """The campaign manifest, a blob at the scheduler. The worker keeps it with the leases so that the campaign can be adopted."""
     manifest_size: Count = 0
     proof: Proof | None = None
     """From the second epoch on: shown to schedulers that are refused because of this epoch."""
