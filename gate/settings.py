@@ -10,9 +10,9 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from protocol.values.requirement import parse_size
 from protocol.wire.base import AddressText
-from swarm.base.settings import RoleSettings
 from swarm.net.identity import peer_id_bytes
 from swarm.net.reservations import RelayLimits
+from swarm.net.settings import RoleSettings
 from swarm.p2p.connection_gater import ConnectionLimits
 
 DEFAULT_PORT: Final = 4101

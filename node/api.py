@@ -16,7 +16,7 @@ from protocol.errors import Unreachable
 from protocol.messages.work import Action, Control, RunningJob, StatusRequest
 from protocol.words import WorkerState
 from swarm.base.home import Home
-from swarm.base.logs import safe
+from swarm.base.text import escape_text
 from swarm.join.known_gates import left_addresses
 from swarm.net.identity import load_or_create
 
@@ -103,7 +103,7 @@ async def tell_one(
     told = [one for one in await say(home, (peer,), ways, Control(action=action)) if one.peer in (peer, "")]
     for one in told:
         if one.standing is not None:
-            return one.standing.state, safe(one.standing.why)
+            return one.standing.state, escape_text(one.standing.why)
     for one in told:
         if one.error is not None:
             raise one.error
@@ -123,7 +123,7 @@ async def _tell(home: Home, say: Say, message: Control | StatusRequest) -> Worke
     return WorkerInfo(
         peer=told.peer,
         state=here.state,
-        why=safe(here.why),
+        why=escape_text(here.why),
         running=here.running,
         queue=here.queue,
         jobs=tuple(

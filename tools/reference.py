@@ -23,7 +23,7 @@ import sark
 from gate.settings import GateSettings
 from node.settings.settings import WorkerSettings
 from scheduler.store.settings import SchedulerSettings
-from swarm.base.settings import RoleSettings
+from swarm.net.settings import RoleSettings
 
 NAME: Final = "sark-node"
 EXIT_CODES: Final = (

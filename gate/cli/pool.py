@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import sys
 import time
 from collections.abc import Sequence
@@ -17,8 +16,10 @@ from gate.settings import GateSettings
 from protocol.errors import NotPermitted, ResourceError, Unreachable
 from protocol.words import Role
 from swarm.base.home import Home
-from swarm.base.settings import RoleSettings, SettingsError
+from swarm.base.settings import SettingsError
+from swarm.base.units import DAY_S, DurationError, parse_duration
 from swarm.join.known_gates import local_gates, remember_gates, remembered_gates
+from swarm.net.settings import RoleSettings
 
 if TYPE_CHECKING:
     from swarm.pools.membership import Membership
@@ -32,9 +33,7 @@ PIPE_WIDTH: Final = 1000
 DEFAULT_LASTS: Final = "30d"
 DEVICES: Final = 25
 """A ticket for devices is for so many of them: one string for a rack, and too few to fill a pool."""
-_DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(s|m|h|d)")
-_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
-LONGEST_S: Final = 3_650 * 86_400.0
+MAX_VALIDITY_S: Final = 3_650 * DAY_S
 
 NAME = typer.Argument(help="The pool's name.", metavar="NAME")
 GATE = typer.Option(
@@ -359,7 +358,8 @@ def join(
     import trio
 
     from gate.status.visit import be_let_in
-    from swarm.net.identity import load_or_create, lock_folder
+    from swarm.base.locks import lock_folder
+    from swarm.net.identity import load_or_create
     from swarm.pools.files import secret_text
     from swarm.pools.membership import host_name, join_pool, keep_joined, leave_pool
     from swarm.pools.owner import check_name
@@ -439,11 +439,10 @@ def _gates_of(ctx: typer.Context, found: OwnPool) -> tuple[str, ...]:
 
 def _seconds(flag: str, text: str) -> float:
     """`90s`, `24h`, `30d`. Raises `SettingsError`."""
-    form = _DURATION.fullmatch(text.strip())
-    seconds = float(form[1]) * _UNITS[form[2]] if form else 0.0
-    if not 1.0 <= seconds <= LONGEST_S:
-        raise SettingsError(f"{flag} cannot be {text!r}", hint="write it as 90m, 24h or 30d; at most 3650d")
-    return seconds
+    try:
+        return parse_duration(text, max_s=MAX_VALIDITY_S)
+    except DurationError as exc:
+        raise SettingsError(f"{flag}: {exc.what}", hint=exc.hint) from None
 
 
 def _quoted(name: str) -> str:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from protocol.messages.gate import CircuitSeen, GateSnapshot, PeerSeen
 from protocol.values.requirement import show_size
-from swarm.base.logs import safe
+from swarm.base.text import escape_text
 
 OVER: Final = 2
 """Lines above the entries of a table of the live view: a blank one, and its head."""
@@ -101,9 +101,9 @@ def _lines(gate: str, now: GateSnapshot, before: GateSnapshot | None) -> list[tu
     lines = [
         ("gate", Text(gate)),
         ("state", up),
-        ("version", Text(f"{safe(now.version)}, start {now.incarnation}")),
-        ("addresses", Text("\n".join(map(safe, now.addresses)) or "none")),
-        ("lets in", Text(_ADMITS.get(now.admit, safe(now.admit)))),
+        ("version", Text(f"{escape_text(now.version)}, start {now.incarnation}")),
+        ("addresses", Text("\n".join(map(escape_text, now.addresses)) or "none")),
+        ("lets in", Text(_ADMITS.get(now.admit, escape_text(now.admit)))),
         ("peers", Text(f"{now.connected} connected")),
         ("index", Text(_index(now))),
     ]
@@ -157,7 +157,7 @@ def _speed(rate: float | None, most: int | None) -> str:
 
 def _counts(counts: Mapping[str, int]) -> str:
     most = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    return ", ".join(f"{safe(what)} {count}" for what, count in most)
+    return ", ".join(f"{escape_text(what)} {count}" for what, count in most)
 
 
 def _circuits(now: GateSnapshot, rows: int, *, titled: bool = True) -> Table:
@@ -187,7 +187,7 @@ def _peers(now: GateSnapshot, rows: int, *, titled: bool = True) -> Table:
 
 
 def _peer(seen: PeerSeen) -> tuple[Text, ...]:
-    where = safe(seen.address) if seen.address else "through a gate"
+    where = escape_text(seen.address) if seen.address else "through a gate"
     return Text(_tail(seen.peer)), Text(where), Text("holds one" if seen.place else "")
 
 

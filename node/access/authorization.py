@@ -22,7 +22,7 @@ from protocol.messages.pool import PoolManifest
 from protocol.messages.work import Cancel, CredentialsReply, Denied, Release, Renew, ShowCredentials
 from protocol.wire.base import Message
 from protocol.words import Reason, Right, Role
-from swarm.base.node_text import detail
+from swarm.base.text import shorten
 from swarm.net.addresses import PeerId
 from swarm.pools.tokens import LEEWAY_S, TokenProof
 
@@ -334,4 +334,4 @@ def _teams(names: Collection[str]) -> str:
 
 
 def _no(why: str) -> Denied:
-    return Denied(reason=Reason.NOT_ALLOWED, detail=detail(why))
+    return Denied(reason=Reason.NOT_ALLOWED, detail=shorten(why))

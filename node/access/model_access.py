@@ -12,6 +12,8 @@ from typing import Final
 
 import structlog
 
+from swarm.base.durable import write_atomically
+
 MAX_OF_EACH: Final = 64
 """Principals of one model; the first ones go."""
 MAX_MODELS: Final = 1_024
@@ -46,10 +48,8 @@ class ModelAccess:
         self._of[sha256] = peers[-MAX_OF_EACH:]
         kept = [each for each in self._of if self._has(each)][-MAX_MODELS:]
         self._of = {each: self._of[each] for each in kept}
-        temporary = self._path.with_suffix(".new")
         try:
-            temporary.write_text(json.dumps(self._of))
-            temporary.replace(self._path)
+            write_atomically(self._path, json.dumps(self._of).encode())
         except OSError as exc:
             log.warning("whose.not_written", why=exc.strerror or str(exc))
 

@@ -179,8 +179,9 @@ def _look_at_the_network(ctx: typer.Context, gate: list[str] | None) -> list[Che
     from protocol.messages.work import StatusRequest
     from protocol.words import Role
     from swarm.base.home import Role as HomeRole
+    from swarm.base.locks import lock_folder
     from swarm.join.known_gates import local_gates, remembered_gates
-    from swarm.net.identity import Identity, load_or_create, lock_folder
+    from swarm.net.identity import Identity, load_or_create
     from swarm.pools.membership import joined_pools
     from swarm.reach.mdns import ways_on_lan
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from node.cli.remote import HERE, OwnerReply
 from protocol.messages.work import RunningJob
 from protocol.words import WorkerState
-from swarm.base.logs import safe
+from swarm.base.text import escape_text
 from swarm.net.paths import path_json, path_words
 
 
@@ -18,19 +18,19 @@ def told_line(told: OwnerReply) -> str:
     """`lab-1 …nF2cDYa1: paused by its owner; 1 run goes on, 3 tickets wait`."""
     who = _who(told)
     if told.standing is None:
-        return f"{who}: {safe(told.error.what) if told.error else 'said nothing'}"
+        return f"{who}: {escape_text(told.error.what) if told.error else 'said nothing'}"
     here = told.standing
-    state, why = str(here.state), f" ({safe(here.why)})" if here.why else ""
+    state, why = str(here.state), f" ({escape_text(here.why)})" if here.why else ""
     if (
         here.state is WorkerState.DRAINING and here.why
     ):  # paused, quiet hours, drained: the reason says it all
-        state, why = safe(here.why), ""
+        state, why = escape_text(here.why), ""
     runs = f"{here.running} run{' goes' if here.running == 1 else 's go'} on"
     waits = f"{here.queue} ticket{' waits' if here.queue == 1 else 's wait'}"
     work = "; ".join([", ".join([runs, waits])] if here.running or here.queue else [])
     told_so = [
         work,
-        safe(here.reach or ""),
+        escape_text(here.reach or ""),
         path_words(told.path, told.addresses) if told.name != HERE else "",
     ]
     return "; ".join([f"{who}: {state}{why}", *filter(None, told_so)])
@@ -39,7 +39,7 @@ def told_line(told: OwnerReply) -> str:
 def _who(told: OwnerReply) -> str:
     """Anybody can give a device any name: the end of its id, which the channel proved, stands beside it."""
     tail = f" …{told.peer[-8:]}" if told.peer and told.name != HERE else ""
-    return f"{safe(told.name)}{tail}"
+    return f"{escape_text(told.name)}{tail}"
 
 
 def still_held(told: OwnerReply) -> tuple[str, ...]:
@@ -48,7 +48,7 @@ def still_held(told: OwnerReply) -> tuple[str, ...]:
     if here is None or here.state is not WorkerState.DRAINING or not here.why:
         return ()
     return (
-        f"  it is not paused, but a rule still holds: {safe(here.why)}",
+        f"  it is not paused, but a rule still holds: {escape_text(here.why)}",
         "  it serves again when that ends; to have it serve now, start it again without the rule (--quiet, --on-battery)",
     )
 
@@ -64,12 +64,12 @@ def jobs_table(jobs: Sequence[RunningJob], me: str) -> Table:
             justify="right" if column in ("priority", "since") else "left",
         )
     for job in jobs:
-        state = safe(job.state)
+        state = escape_text(job.state)
         table.add_row(
-            safe(job.task),
-            safe(job.model),
+            escape_text(job.task),
+            escape_text(job.model),
             "you" if job.principal == me else f"…{job.principal[-8:]}",
-            safe(job.team),
+            escape_text(job.team),
             str(job.priority),
             f"{state}, {job.phase}" if job.phase is not None and state == "running" else state,
             show_since(job.since_s),

@@ -16,7 +16,7 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from swarm.net.identity import write_durably
+from swarm.base.durable import write_durably
 
 FILE: Final = "enrolment.json"
 MAX_FILE: Final = 1024 * 1024

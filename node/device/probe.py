@@ -26,8 +26,8 @@ from protocol.errors import LocalProtocolError
 from protocol.values.advert import MAX_ADVERT, Advert, GpuInfo, UnitOffer
 from protocol.values.record import DeviceFacts
 from protocol.wire.codec import pack
-from swarm.base.node_text import line, name
-from swarm.net.identity import write_durably
+from swarm.base.durable import write_durably
+from swarm.base.text import ascii_line, ascii_name
 
 TOOL_S: Final = 5.0
 NOT_TRIED: Final = TierProbe(Tier.NONE, ("not tried out",))
@@ -96,34 +96,37 @@ def probe_device(
     gpus = find()
     found = probe_units()
     notes += [*gpus.notes, *found.troubles]
-    host = name(wanted_name or socket.gethostname().split(".")[0], "device")
+    host = ascii_name(wanted_name or socket.gethostname().split(".")[0], "device")
     return Profile(
         device=probe_parsers.device_of(read_machine_id(system, root)) or kept_device_id(data / "device-id"),
         name=host,
-        soc=line(read_soc(system, root)),
-        os=line(read_os(system, root)),
-        arch=line(platform.machine()),
+        soc=ascii_line(read_soc(system, root)),
+        os=ascii_line(read_os(system, root)),
+        arch=ascii_line(platform.machine()),
         cores=psutil.cpu_count(logical=False) or None,
         threads=psutil.cpu_count(logical=True) or None,
         ram=read_ram(root),
-        units=tuple(UnitOffer(unit=line(unit.unit), runtime=line(unit.runtime)) for unit in found.units[:12]),
-        drivers={line(unit.unit): unit.driver for unit in found.units},
+        units=tuple(
+            UnitOffer(unit=ascii_line(unit.unit), runtime=ascii_line(unit.runtime))
+            for unit in found.units[:12]
+        ),
+        drivers={ascii_line(unit.unit): unit.driver for unit in found.units},
         gpus=read_gpus(gpus),
         found=gpus,
-        notes=tuple(line(note) for note in notes),
+        notes=tuple(ascii_line(note) for note in notes),
         sandbox=sandbox.tier,
-        sandbox_notes=tuple(line(reason) for reason in sandbox.reasons),
+        sandbox_notes=tuple(ascii_line(reason) for reason in sandbox.reasons),
     )
 
 
 def trouble_with(profile: Profile, probe_units: Callable[[], ProbedUnits]) -> str:
     """Whether the units of this device still run their one-line models (blocking, a second or two). Empty: they do."""
     found = probe_units()
-    works = {line(unit.unit) for unit in found.units}
+    works = {ascii_line(unit.unit) for unit in found.units}
     gone = [offer.unit for offer in profile.units if offer.unit not in works]
     if not gone:
         return ""
-    why = f" ({'; '.join(line(note) for note in found.troubles)})" if found.troubles else ""
+    why = f" ({'; '.join(ascii_line(note) for note in found.troubles)})" if found.troubles else ""
     return f"a check finds that {', '.join(gone)} no longer works here{why}"
 
 
@@ -201,7 +204,9 @@ def read_ram(root: Path) -> int | None:
 
 def read_gpus(found: FoundGpus) -> tuple[GpuInfo, ...]:
     """The GPUs as they stand in an advert."""
-    return tuple(GpuInfo(name=line(gpu.name), vram=gpu.vram, driver=line(gpu.driver)) for gpu in found.gpus)
+    return tuple(
+        GpuInfo(name=ascii_line(gpu.name), vram=gpu.vram, driver=ascii_line(gpu.driver)) for gpu in found.gpus
+    )
 
 
 def _text(path: Path) -> str:
@@ -257,8 +262,8 @@ def build_advert(
         addresses=tuple(addresses[:8]),
         device=profile.device,
         name=profile.name,
-        version=line(version),
-        pool=line(pool),
+        version=ascii_line(version),
+        pool=ascii_line(pool),
         os=profile.os,
         arch=profile.arch,
         soc=profile.soc,
@@ -319,7 +324,7 @@ def device_facts(profile: Profile, version: str) -> DeviceFacts:
         os=profile.os,
         arch=profile.arch,
         cores=profile.cores,
-        version=line(version),
+        version=ascii_line(version),
         fingerprint=profile.fingerprint,
         simulated=profile.simulated or None,
     )

@@ -16,8 +16,8 @@ from node.device.probe import Profile
 from node.settings.driver_secrets import DriverSecrets
 from protocol.values.advert import GpuInfo
 from protocol.wire.base import Count, Line, Name
-from swarm.base.node_text import line
 from swarm.base.settings import SettingsError
+from swarm.base.text import ascii_line
 
 KIND: Final = "SARK_FAKE_KIND"
 """Where the simulated driver looks for the kind of device whose figures it is to give."""
@@ -45,9 +45,9 @@ class SimulatedDevice(BaseModel):
         return replace(
             real,
             device=self.device,
-            soc=line(self.soc),
-            os=line(self.os),
-            arch=line(self.arch),
+            soc=ascii_line(self.soc),
+            os=ascii_line(self.os),
+            arch=ascii_line(self.arch),
             cores=self.cores,
             threads=self.cores,
             ram=self.ram,

@@ -24,12 +24,12 @@ from protocol.errors import Refused, RemoteProtocolError, ResourceError, SarkErr
 from protocol.messages.health import HEALTH, Ping, Pong
 from protocol.wire.base import Message
 from protocol.words import ProtocolId, Reason
+from swarm.base.units import show_ms
 from swarm.join.host import open_host
 from swarm.net.addresses import Address, Contact, gate_contacts, own_ips, parse_tcp, split_peer
 from swarm.net.identity import Identity
 from swarm.net.link import Link, Links, serve_links
 from swarm.net.network import Network
-from swarm.net.paths import show_ms
 from swarm.p2p.dialler import AnotherAnswers
 from swarm.pools.membership import Membership
 from swarm.reach.autonat import DialBackAnswer, ask

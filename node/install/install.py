@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 import sys
@@ -21,9 +20,10 @@ from node.install.service_files import (
     windows_user,
 )
 from protocol.errors import ResourceError
+from swarm.base.durable import write_atomically
 from swarm.base.home import Home
+from swarm.base.locks import lock_folder
 from swarm.base.program import own_command
-from swarm.net.identity import lock_folder
 
 STEP_S: Final = 60.0
 NO_PROGRAM: Final = 127
@@ -181,14 +181,9 @@ def install(
     try:
         service.path.parent.mkdir(parents=True, exist_ok=True)
         setting.logs.mkdir(parents=True, exist_ok=True)
-        fresh = service.path.with_name(f".{service.path.name}.{os.getpid()}")
-        try:
-            fresh.write_text(service.text, encoding=service.encoding)
-            fresh.chmod(0o644 if setting.root else 0o600)
-            fresh.replace(service.path)
-        finally:
-            with contextlib.suppress(OSError):
-                fresh.unlink()
+        write_atomically(
+            service.path, service.text.encode(service.encoding), mode=0o644 if setting.root else 0o600
+        )
     except OSError as exc:
         raise ResourceError(f"cannot write {service.path}: {exc.strerror or exc}") from None
     say(f"written: {service.path}")

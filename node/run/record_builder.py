@@ -24,7 +24,7 @@ from protocol.values.record import (
 )
 from protocol.values.task import Task
 from protocol.words import Reason, RunOutcome
-from swarm.base.node_text import detail, line
+from swarm.base.text import ascii_line, shorten
 
 PROVIDERS: Final = {known.unit: frozenset(known.names) for known in UNITS}
 """What must come first in the live session for a unit to have run; units not listed are their driver's word."""
@@ -172,7 +172,7 @@ class RunObservations:
             outcome=end.outcome,
             reason=end.reason,
             permanent=end.permanent,
-            detail=detail(end.detail),
+            detail=shorten(end.detail),
             device=facts,
             ran=self._ran(),
             loads=tuple(
@@ -186,7 +186,7 @@ class RunObservations:
             figures=dict(self.found.figures),
             series={name: pack_samples(times) for name, times in self.found.series.items()},
             stages=tuple(
-                StageTime(stage=line(stage), seconds=seconds)
+                StageTime(stage=ascii_line(stage), seconds=seconds)
                 for stage, seconds in list(self.stages.items())[:32]
             ),
         )
@@ -222,8 +222,8 @@ class RunObservations:
         if seen is None:
             return None
         return Accelerator(
-            source=line(seen.source),
-            device=line(seen.device),
+            source=ascii_line(seen.source),
+            device=ascii_line(seen.device),
             samples=seen.samples,
             utilisation=seen.utilisation,
             memory=seen.memory_bytes,
@@ -232,8 +232,8 @@ class RunObservations:
             energy_j=seen.energy_j,
             clock_mhz=seen.clock_mhz,
             temperature_c=seen.temperature_c,
-            throttled=tuple(line(reason) for reason in seen.throttled[:16]),
-            notes=tuple(detail(note) for note in seen.notes[:16]),
+            throttled=tuple(ascii_line(reason) for reason in seen.throttled[:16]),
+            notes=tuple(shorten(note) for note in seen.notes[:16]),
         )
 
     def _ran(self) -> RunFacts | None:
@@ -242,16 +242,16 @@ class RunObservations:
             return None
         notes = told.notes + ((check.note,) if check is not None and check.note else ())
         return RunFacts(
-            unit=line(told.unit),
-            driver=line(told.driver),
-            runtime=line(told.runtime),
-            providers=tuple(line(provider) for provider in told.providers[:16]),
+            unit=ascii_line(told.unit),
+            driver=ascii_line(told.driver),
+            runtime=ascii_line(told.runtime),
+            providers=tuple(ascii_line(provider) for provider in told.providers[:16]),
             threads=told.threads,
             shapes=_fitting(told.shapes),
             dtypes=dict(list(told.dtypes.items())[:256]),
             batch=told.batch,
             seed=told.seed,
-            notes=tuple(detail(note) for note in notes[:64]),
+            notes=tuple(shorten(note) for note in notes[:64]),
             output_sha256=check.output_sha256 if check is not None and check.output_sha256 else None,
             agrees=check.agrees if check is not None else None,
             max_error=_finite(check.max_error) if check is not None else None,

@@ -56,8 +56,8 @@ from protocol.values.requirement import Requirement
 from protocol.values.task import Task, read_task, task_message
 from protocol.wire.base import Message, brief
 from protocol.words import Reason, Right
-from swarm.base.node_text import detail, line
-from swarm.base.units import show_seconds
+from swarm.base.text import ascii_line, shorten
+from swarm.base.units import show_duration
 from swarm.net.addresses import PeerId
 from swarm.net.identity import verify
 from swarm.net.link import Link
@@ -222,7 +222,7 @@ class WorkHandlers:
         try:
             task = read_task(ask.task)
         except RemoteProtocolError as exc:
-            return Denied(reason=Reason.BAD_REQUEST, detail=detail(exc.what))
+            return Denied(reason=Reason.BAD_REQUEST, detail=shorten(exc.what))
         permit = self._permit(peer, ask, task.campaign)
         if isinstance(permit, Denied):
             return permit
@@ -231,7 +231,7 @@ class WorkHandlers:
         if not verify(peer, task_message(ask.task), ask.signature):
             return Denied(reason=Reason.BAD_REQUEST, detail="the task's signature is not its scheduler's")
         if permit.stranger and may_run_code(task.unit, task.model.name):
-            told = detail(f"{line(task.model.name)}: {FOR_FRIENDS}")
+            told = shorten(f"{ascii_line(task.model.name)}: {FOR_FRIENDS}")
             # with a clause: it is this task that is refused, not all that this scheduler has
             return Denied(reason=Reason.NOT_ALLOWED, detail=told, unmet=("a model that carries no program",))
         unmet = self.unmet(task.unit, task.requirement)
@@ -239,7 +239,7 @@ class WorkHandlers:
         if (most_s := most_seconds(task)) > longest_s:
             unmet += (brief(too_long(most_s, longest_s)),)
         if unmet:
-            return Denied(reason=Reason.DOES_NOT_FIT, detail=detail("; ".join(unmet)), unmet=unmet)
+            return Denied(reason=Reason.DOES_NOT_FIT, detail=shorten("; ".join(unmet)), unmet=unmet)
         answer = self.ledger.commit(_wanted(peer, permit, ask, task, longest_s), self.now())
         if isinstance(answer, (Granted, Queued)):
             _spoke(epochs, task.campaign, ask.epoch)
@@ -344,16 +344,16 @@ class WorkHandlers:
             jobs=tuple(self._job(place, now) for place in shown[:MAX_BATCH]),
             running=self.ledger.running,
             queue=self.ledger.queue,
-            reach=line(self.reach()) or None,
+            reach=ascii_line(self.reach()) or None,
         )
 
     def _job(self, place: Allocation, now: float) -> RunningJob:
         wanted = place.wanted
         return RunningJob(
             task=wanted.task.task,
-            model=line(wanted.task.model.name),
+            model=ascii_line(wanted.task.model.name),
             principal=wanted.principal,
-            team=line(wanted.team),
+            team=ascii_line(wanted.team),
             priority=wanted.own,
             state=str(place.state),
             phase=self.phase(place.lease),
@@ -370,8 +370,8 @@ def most_seconds(task: Task) -> float:
 def too_long(most_s: float, longest_s: float) -> str:
     """Why it is not taken."""
     return (
-        f"the task's limits (fetch, loads, run) come to {show_seconds(most_s)};"
-        f" this device's owner lets others have it for {show_seconds(longest_s)} at a time"
+        f"the task's limits (fetch, loads, run) come to {show_duration(most_s)};"
+        f" this device's owner lets others have it for {show_duration(longest_s)} at a time"
     )
 
 

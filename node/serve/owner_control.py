@@ -25,7 +25,7 @@ from protocol.errors import ResourceError
 from protocol.messages.work import Action, Control, Denied
 from protocol.values.lease import LeaseState
 from protocol.words import Reason, WorkerState
-from swarm.net.identity import write_durably
+from swarm.base.durable import write_durably
 
 LOOK_S: Final = 15.0
 """The rules are looked at so often."""

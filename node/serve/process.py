@@ -33,11 +33,12 @@ from protocol.errors import LocalProtocolError, ResourceError
 from protocol.messages.pool import PoolManifest
 from protocol.words import Role
 from swarm.base.home import Home
+from swarm.base.locks import lock_folder
 from swarm.base.settings import SettingsError
 from swarm.join.enter import Entered, enter, until_told_to_stop
 from swarm.join.known_gates import addresses_left, local_gates, remember_gates
 from swarm.net.addresses import concrete
-from swarm.net.identity import load_or_create, lock_folder
+from swarm.net.identity import load_or_create
 from swarm.pools.manifests import verified
 from swarm.pools.membership import Membership, join_pool, joined_pools, kept_manifest, leave_pool
 from swarm.pools.service import PoolNode

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from node.settings.settings import WorkerSettings
-from swarm.base.node_text import line
+from swarm.base.text import ascii_line
 
 API: Final = "api"
 """The driver, by its entry point's name."""
@@ -40,7 +40,7 @@ def private_of(settings: WorkerSettings, environment: Mapping[str, str]) -> Driv
     url, _, name = settings.api.partition(",")
     given = {"SARK_API_URL": url.strip()}
     if name.strip():
-        given["SARK_API_NAME"] = line(name.strip())[:SHORT]
+        given["SARK_API_NAME"] = ascii_line(name.strip())[:SHORT]
     if settings.api_watch:
         given["SARK_API_WATCH"] = "1"
     given |= {name: environment[name] for name in (KEY, *CERTIFICATES) if environment.get(name)}

@@ -8,9 +8,9 @@ from pydantic import AfterValidator, Field
 
 from node.settings.rules import Rules, read_quiet
 from protocol.wire.base import Name
-from swarm.base.settings import RoleSettings
-from swarm.base.units import read_seconds
+from swarm.base.units import parse_duration
 from swarm.net.identity import peer_id_bytes
+from swarm.net.settings import RoleSettings
 
 
 def _is_a_scheduler(text: str) -> str:
@@ -42,7 +42,7 @@ def _is_an_endpoint(text: str) -> str:
 
 
 def _is_duration(text: str) -> str:
-    read_seconds(text)
+    parse_duration(text)
     return text
 
 
@@ -94,7 +94,7 @@ class WorkerSettings(RoleSettings):
     @property
     def longest_s(self) -> float:
         """`longest` in seconds."""
-        return read_seconds(self.longest)
+        return parse_duration(self.longest)
 
     @property
     def rules(self) -> Rules:

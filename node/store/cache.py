@@ -33,6 +33,7 @@ from protocol.errors import ProtocolError, Refused, RemoteProtocolError, Resourc
 from protocol.values.requirement import show_size
 from protocol.values.task import Model
 from protocol.words import Reason
+from swarm.base.durable import write_atomically
 
 DEFAULT_CAP: Final = 20 * 1024**3
 MARGIN: Final = 64 * 1024**2
@@ -354,10 +355,10 @@ class ModelCache:
     def _write_index(self) -> None:
         """Lost in a crash it costs a hashing, so it is not forced to the disk."""
         path = self._folder / "index.json"
-        temporary = path.with_suffix(".new")
         try:
-            temporary.write_text(json.dumps({sha: asdict(seen) for sha, seen in self._seen.items()}))
-            temporary.replace(path)
+            write_atomically(
+                path, json.dumps({sha: asdict(seen) for sha, seen in self._seen.items()}).encode()
+            )
         except OSError as exc:
             log.warning("cache.index_not_written", why=exc.strerror or str(exc))
 

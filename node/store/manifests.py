@@ -25,7 +25,8 @@ from protocol.errors import ProtocolError, Refused, RemoteProtocolError, Resourc
 from protocol.signed.campaign_manifest import MAX_MANIFEST, CampaignId, open_manifest, read_cover
 from protocol.wire.base import Count, Message, PeerName, Sha256
 from protocol.wire.codec import pack, unpack
-from swarm.net.identity import UNFINISHED, verify, write_durably
+from swarm.base.durable import UNFINISHED, write_durably
+from swarm.net.identity import verify
 
 MAX_MANIFESTS: Final = 64
 MAX_BYTES: Final = 64 * 1024**2

@@ -17,14 +17,16 @@ import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 from node.store import bundles
 from node.store.partial import remove_partial
 from protocol.errors import ResourceError, SarkError
 from protocol.values.requirement import show_size
-from swarm.base.node_text import line
+from swarm.base.durable import write_atomically
+from swarm.base.locks import lock_open_file
 from swarm.base.settings import SettingsError
+from swarm.base.text import ascii_line
 from swarm.blobs.bundles import contents
 
 POSIX: Final = os.name == "posix"
@@ -69,10 +71,8 @@ def pinned(folder: Path, sha256: str) -> bool:
 
 def describe(folder: Path, sha256: str, name: str, origin: str) -> None:
     """Write down how it is called and where it came from, for people. Raises `OSError`."""
-    path = about_file(folder, sha256)
-    fresh = path.with_suffix(".about-new")
-    fresh.write_text(json.dumps({"name": line(name), "from": line(origin)}))
-    fresh.replace(path)
+    about = json.dumps({"name": ascii_line(name), "from": ascii_line(origin)})
+    write_atomically(about_file(folder, sha256), about.encode())
 
 
 def used(folder: Path, sha256: str) -> None:
@@ -85,7 +85,7 @@ def used(folder: Path, sha256: str) -> None:
 def in_use(path: Path) -> Iterator[None]:
     """Nobody removes this file for the block. Raises `OSError` when it is not there (any more)."""
     with path.open("rb") as file:
-        _lock(file, exclusive=False)
+        lock_open_file(file, shared=True)
         path.stat()  # it may have gone between the two
         yield
 
@@ -146,8 +146,8 @@ def _shelved(folder: Path, path: Path) -> ModelFile:
     return ModelFile(
         sha256,
         path.stat().st_size,
-        line(str(told.get("name", ""))),
-        line(str(told.get("from", ""))),
+        ascii_line(str(told.get("name", ""))),
+        ascii_line(str(told.get("from", ""))),
         when,
         pinned(folder, sha256),
     )
@@ -215,7 +215,7 @@ def remove(folder: Path, model: ModelFile) -> None:
     """Take a model away. Raises `ResourceError` when a run is using it, or it cannot be removed."""
     try:
         with model_file(folder, model.sha256).open("rb") as file:
-            if not _lock(file, exclusive=True):
+            if not lock_open_file(file, shared=False):
                 raise ResourceError(
                     f"{model.name or model.sha256[:16]} is in use by a run",
                     hint="try again when it has ended",
@@ -239,20 +239,6 @@ def set_pin(folder: Path, model: ModelFile, on: bool) -> None:
             path.unlink(missing_ok=True)
     except OSError as exc:
         raise _unusable(folder, exc) from exc
-
-
-def _lock(file: BinaryIO, *, exclusive: bool) -> bool:
-    """Whether the lock could be had; given back when the file is closed. Where there is none of the kind, an open file is lock enough."""
-    if os.name == "posix":
-        import fcntl
-
-        try:
-            fcntl.flock(file.fileno(), (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        except OSError:  # a file system without locks
-            return True
-    return True
 
 
 def tidy(folder: Path, keep: Sequence[str]) -> None:

@@ -24,7 +24,7 @@ from protocol.values.lease import Fence
 from protocol.values.record import MAX_RECORD
 from protocol.wire.base import MAX_INLINE, Count, Id, Message, PeerName, Sha256, Signature
 from protocol.wire.codec import pack, unpack
-from swarm.net.identity import UNFINISHED, write_durably
+from swarm.base.durable import UNFINISHED, write_durably
 
 RETENTION_S: Final = 24 * 3600.0
 """A scheduler that did not come back for so long will not."""

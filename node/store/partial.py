@@ -19,6 +19,7 @@ from typing import Final
 import structlog
 
 from protocol.messages.blobs import PIECE_SIZE
+from swarm.base.durable import sync_folder, write_atomically
 from swarm.blobs.pieces import Hashes, count_of, span
 
 READ_SIZE: Final = PIECE_SIZE
@@ -120,12 +121,10 @@ class PartialFile:
                 self.size += len(data)
                 self._advance(index, data)
         self.principal = principal if not self._digests or self._brought_for == principal else None
-        fresh = self._list.with_suffix(".fresh")
         told = {"v": 1, "size": self.total, "for": self.principal or ""}
         lines = [json.dumps(told), *(f"{i} {digest.hex()}" for i, digest in self._digests.items())]
         self._close_list()
-        fresh.write_text("\n".join(lines) + "\n")
-        fresh.replace(self._list)
+        write_atomically(self._list, ("\n".join(lines) + "\n").encode())
         self._journal = os.open(self._list, os.O_WRONLY | os.O_APPEND | getattr(os, "O_CLOEXEC", 0))
 
     def missing(self) -> set[int]:
@@ -191,12 +190,7 @@ class PartialFile:
         self._path.chmod(0o400)
         self._path.replace(path)
         self._list.unlink(missing_ok=True)
-        if os.name == "posix":
-            folder = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+        sync_folder(path.parent)
 
     def close(self) -> None:
         """Leave it as it is."""

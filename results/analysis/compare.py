@@ -22,7 +22,7 @@ from typing import Final
 
 from results.row.ranks import mann_whitney, signed_rank
 from results.row.stats import median
-from swarm.base.plural import count
+from swarm.base.text import count
 
 MARGIN: Final = 0.01
 """Times that are closer than this share are the same to whoever reads them."""

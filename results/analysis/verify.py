@@ -26,7 +26,7 @@ from results.row.acceptance import check_whole, not_as_asked
 from results.row.form import JsonModel
 from results.row.replicas import compare_replicas
 from results.row.row import COLUMNS, CONTRACT, Row, RowStatus, column_name, later_columns, make_row
-from swarm.base.plural import count
+from swarm.base.text import count
 from swarm.net.identity import verify
 
 SIGNATURE: Final = 64

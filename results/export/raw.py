@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import io
 import json
-import os
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -20,6 +19,7 @@ from protocol.errors import RemoteProtocolError, ResourceError
 from protocol.values.record import RunFacts, SignedRecord, read_record
 from results.row.record import observe
 from results.row.row import COLUMNS, Row, later_columns
+from swarm.base.durable import replacing
 from swarm.base.text import safe_text
 
 CELL: Final = 2000
@@ -196,17 +196,10 @@ def replace_file(path: Path, write: Callable[[TextIO], object]) -> None:
 
 def replace_bytes(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Write beside `path`, flush to the disk, then take its place. Raises `ResourceError`; then nothing is there that was not. Blocking."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     check_folder(path)
     try:
-        try:
-            with part.open("wb") as out:
-                write(out)
-                out.flush()
-                os.fsync(out.fileno())
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
+        with replacing(path, mode=0o666) as out:
+            write(out)
     except OSError as exc:
         raise ResourceError(
             f"cannot write {safe_text(str(path))}: {exc.strerror or exc}",

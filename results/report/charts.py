@@ -25,7 +25,7 @@ from results.report.drawing import (
 )
 from results.row.row import Row
 from results.row.verdict import RowVerdict
-from swarm.base.plural import count
+from swarm.base.text import count
 
 SPOTS: Final = 300
 """Dots in a strip; of more samples, so many at even ranks."""

@@ -9,8 +9,7 @@ from typing import Final
 from results.report.drawing import Box, Mark, Scale, Stroke, TextLabel, Tone, fit, tick_text, wide
 from results.row.row import Row, RowStatus
 from results.row.simulated import marked
-from swarm.base.plural import count
-from swarm.base.text import safe_text
+from swarm.base.text import count, safe_text
 
 PAGE: Final = 400.0
 """Width of a picture in a page, in its units."""

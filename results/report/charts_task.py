@@ -26,7 +26,7 @@ from results.report.drawing import (
 )
 from results.row.row import Row
 from results.row.stats import median, middle
-from swarm.base.plural import count
+from swarm.base.text import count
 
 WIDTH: Final = 400.0
 SPOTS: Final = 150

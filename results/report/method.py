@@ -24,7 +24,7 @@ from results.report.page import (
 )
 from results.report.results import device_cell, number, task_cell, text, verdict_cell
 from results.row.row import Row
-from swarm.base.plural import count
+from swarm.base.text import count
 
 MAX_FINDINGS: Final = 50
 MAX_NOTES: Final = 20

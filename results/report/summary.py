@@ -13,7 +13,7 @@ from results.row.replicas import disagreements
 from results.row.row import Row, RowStatus
 from results.row.simulated import counting, marked
 from results.row.verdict import RowVerdict
-from swarm.base.plural import count
+from swarm.base.text import count
 
 NAMED: Final = 6
 """Names in a sentence; of more, how many."""

@@ -15,7 +15,7 @@ from typing import Final
 from protocol.values.record import Accelerator
 from results.row.record import RecordLaunch, RecordView
 from results.row.stats import MIN_LAUNCHES, Centre, centre, follows, launch_medians, median, nearest_rank
-from swarm.base.plural import count
+from swarm.base.text import count
 
 NOISY: Final = 0.10
 """Half the interval's width, as a share of the median, that is too wide when no precision was asked for."""

@@ -30,7 +30,7 @@ from scheduler.run.manifests import manifests_in
 from scheduler.store.rows import NewCampaign, NewModel
 from scheduler.store.store import Store
 from scheduler.store.takeover import FoundCampaign
-from swarm.base.plural import count
+from swarm.base.text import count
 from swarm.download.download import EDGE, Edge
 
 LEAP: Final = 1_000

@@ -9,7 +9,7 @@ from typing import Any, Final
 from pydantic import BaseModel, ValidationError
 
 from protocol.errors import CampaignError
-from swarm.base.text import _nearest, did_you_mean, safe_text
+from swarm.base.text import did_you_mean, nearest, safe_text
 from swarm.base.yaml import Document, Where
 
 LATER: Final[dict[str, str]] = {
@@ -110,7 +110,7 @@ def _misspelt(loc: Sequence[Any], items: Sequence[Any], root: type[BaseModel], p
         item["loc"] for item in items if item["type"] == "extra_forbidden" and item["loc"][:-1] == loc[:-1]
     ]
     known = _keys(loc, root, parts)
-    return any(_nearest(str(other[-1]), known) == loc[-1] for other in extra[:LOOKED_AT])
+    return any(nearest(str(other[-1]), known) == loc[-1] for other in extra[:LOOKED_AT])
 
 
 _MUST: Final[dict[str, str]] = {

@@ -21,6 +21,7 @@ from protocol.errors import CampaignError, Refused
 from protocol.values.requirement import parse_clause
 from protocol.values.task import DimName
 from protocol.words import Reason
+from swarm.base import units
 from swarm.base.text import is_safe, safe_text
 from swarm.download.urls import FOR_OWNER, MAX_URL, read_hf, read_url, scheme_of, without_secrets
 
@@ -45,9 +46,7 @@ UNITS: Final = (
 """The compute units that sark-node knows; a driver of one's own may bring others (`load_campaign(..., more_units=…)`)."""
 
 URL_SCHEMES: Final = frozenset({"https", "http", "file", "hf"})
-_DURATION: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*(ms|s|m|h|d)")
 _INPUT: Final = re.compile(r"[a-z][a-z0-9]{1,15}\[(?:\w{1,50}(?:, ?\w{1,50}){0,7})?\]", re.ASCII)
-_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 MAX_DURATION_S: Final = 30 * 86400.0
 
 
@@ -58,21 +57,12 @@ def wrong(what: str, hint: str = "") -> PydanticCustomError:
 
 def parse_duration(value: Any) -> float:
     """Seconds in `500ms`, `90s`, `10m`, `2h`, `1d`. Raises `PydanticCustomError`."""
-    hint = "write a number and a unit: 500ms, 90s, 10m, 2h"
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        raise wrong(f"the duration {value} has no unit", hint)
-    found = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
-    if not found:
-        raise wrong(f"{safe_text(repr(value), 60)} is not a duration", hint)
-    seconds = float(found[1]) * _SECONDS[found[2]]
-    if not 0 < seconds <= MAX_DURATION_S:
-        raise wrong(f"the duration {safe_text(found[0])} is out of range", "between 1ms and 30d")
-    return seconds
-
-
-def show_duration(seconds: float) -> str:
-    """The inverse of `parse_duration`, in seconds."""
-    return f"{seconds:.9f}".rstrip("0").rstrip(".") + "s"
+        raise wrong(f"the duration {value} has no unit", f"write it with its unit, such as {value}s")
+    try:
+        return units.parse_duration(str(value), units="ms s m h d", max_s=MAX_DURATION_S)
+    except units.DurationError as exc:
+        raise wrong(safe_text(exc.what), exc.hint) from None
 
 
 _TIME: Final = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])")
@@ -208,7 +198,7 @@ def file_of(url: str) -> str:
 Duration = Annotated[
     float,
     BeforeValidator(parse_duration),
-    PlainSerializer(show_duration),
+    PlainSerializer(units.duration_text),
     WithJsonSchema(
         {
             "type": "string",

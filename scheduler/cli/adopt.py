@@ -13,11 +13,11 @@ import typer
 
 from protocol.errors import CampaignError, NotPermitted, ResourceError
 from scheduler.cli import completion
-from scheduler.cli.options import GATE, JSON, PANEL, gates_of, keeper, print_json
+from scheduler.cli.options import GATE, JSON, PANEL, duration_option, gates_of, keeper, print_json
 from scheduler.store.queries import find_campaign
 from swarm.base.home import Home
-from swarm.base.plural import count
-from swarm.base.text import safe_text
+from swarm.base.text import count, safe_text
+from swarm.base.units import DAY_S
 
 if TYPE_CHECKING:
     from scheduler.adoption.remote import CurrentLeader, RemoteView
@@ -50,7 +50,7 @@ def delegate(
     from swarm.pools.membership import credentials
 
     home: Home = ctx.obj
-    lasts_s = _days(lasts)
+    lasts_s = duration_option("--for", lasts, max_s=MAX_LASTS_S)
     try:
         peer_id_bytes(to)
     except ValueError:
@@ -113,8 +113,8 @@ def adopt(
     from scheduler.adoption.remote import visiting
     from scheduler.cli.options import follow
     from scheduler.store.opening import open_store
+    from swarm.base.durable import write_durably
     from swarm.join.known_gates import remember_gates
-    from swarm.net.identity import write_durably
     from swarm.pools.files import secret_text
     from swarm.pools.membership import keep_tokens
 
@@ -294,17 +294,4 @@ def _given_key(home: Home, file: Path) -> Identity:
     return owner
 
 
-MAX_LASTS_S: Final = 3_650 * 86_400.0
-
-
-def _days(text: str) -> float:
-    from scheduler.campaign.fields import parse_duration
-
-    try:
-        number = text[:-1].strip()
-        seconds = float(number) * 86_400.0 if text.endswith("d") else parse_duration(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0.0 < seconds <= MAX_LASTS_S:  # what is no number fails too
-        raise CampaignError(f"--for {safe_text(text, 40)}", hint="write it as 12h or 7d; at most 3650d")
-    return seconds
+MAX_LASTS_S: Final = 3_650 * DAY_S

@@ -17,8 +17,7 @@ from protocol.errors import CampaignError
 from scheduler.cli import completion
 from scheduler.cli.options import JSON, PANEL, new_console, print_json
 from swarm.base.home import Home
-from swarm.base.plural import count
-from swarm.base.text import safe_text
+from swarm.base.text import count, safe_text
 
 if TYPE_CHECKING:
     from results.analysis.matrix import MatrixCell

@@ -20,6 +20,7 @@ from scheduler.cli.options import (
     GATE,
     JSON,
     PANEL,
+    duration_option,
     fetching,
     follow,
     gates_of,
@@ -29,8 +30,7 @@ from scheduler.cli.options import (
 )
 from scheduler.store.queries import find_campaign
 from swarm.base.home import Home
-from swarm.base.plural import count
-from swarm.base.text import safe_text
+from swarm.base.text import count, safe_text
 
 app = typer.Typer()
 
@@ -151,17 +151,13 @@ def submit(
     Ctrl-C only stops watching. Exit code 0: all tasks succeeded, 1: some did not, or the world is not as planned, 3: no device fits.
     """
     from results.export.raw import check_folder
-    from scheduler.campaign.fields import parse_duration
     from scheduler.campaign.load import load_campaign
     from scheduler.models.describe import unseen
     from scheduler.submit.submit import submit_campaign
     from swarm.join.known_gates import answers, remember_gates
 
     home: Home = ctx.obj
-    try:
-        wait_s = parse_duration(wait)
-    except ValueError as exc:
-        raise CampaignError(f"--wait: {exc}", hint="write it as 90s, 10m or 2h") from None
+    wait_s = duration_option("--wait", wait)
     if detach and csv is not None:
         raise CampaignError(
             "--csv has no meaning with --detach, which returns before there are results",

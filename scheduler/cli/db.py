@@ -13,8 +13,8 @@ import typer
 from protocol.errors import CampaignError
 from scheduler.cli.options import JSON, new_console, print_json
 from swarm.base.home import Home
-from swarm.base.plural import count
-from swarm.base.text import safe_text
+from swarm.base.text import count, safe_text
+from swarm.base.units import DurationError, parse_age
 
 if TYPE_CHECKING:  # the store brings SQLAlchemy, which no other command should wait for
     from scheduler.store.transfer import Entry
@@ -168,7 +168,7 @@ def prune(
 ) -> None:
     """Remove campaigns that ended long ago, with their results and records. Open ones always stay, as do files already written."""
     from scheduler.store.opening import open_store, store_settings
-    from scheduler.store.retention import forget_old, read_age
+    from scheduler.store.retention import forget_old
 
     asked = older or store_settings(ctx.obj).keep
     if not asked:
@@ -176,9 +176,9 @@ def prune(
             "prune: how old?", hint="say it: --older 90d, or set keep in [scheduler] of config.toml"
         )
     try:
-        age_s = read_age(asked)
-    except ValueError as exc:
-        raise CampaignError(f"--older: {safe_text(asked, 40)!r}", hint=str(exc)) from None
+        age_s = parse_age(asked)
+    except DurationError as exc:
+        raise CampaignError(f"--older: {safe_text(exc.what)}", hint=exc.hint) from None
     with open_store(ctx.obj) as store:
         if dry_run:
             for campaign in store.old_campaigns(age_s, keep=keep):

@@ -14,11 +14,19 @@ from rich.text import Text
 from protocol.errors import CampaignError, Unreachable
 from scheduler.cli import completion
 from scheduler.cli.experiment_options import NAME, TITLE, finding, local, step
-from scheduler.cli.options import GATE, JSON, fetching, gates_of, keeper, new_console, print_json
+from scheduler.cli.options import (
+    GATE,
+    JSON,
+    duration_option,
+    fetching,
+    gates_of,
+    keeper,
+    new_console,
+    print_json,
+)
 from scheduler.store.queries import find_campaign
 from swarm.base.home import Home
-from swarm.base.plural import count
-from swarm.base.text import safe_text
+from swarm.base.text import count, safe_text
 
 if TYPE_CHECKING:
     from scheduler.experiments.view import History
@@ -44,7 +52,7 @@ def run(
     home: Home = ctx.obj
     gates = _answering(ctx, gate)
     with open_store(home) as store:
-        started = begin(home, store, title, fetch=fetching(home), wait_s=_seconds(wait))
+        started = begin(home, store, title, fetch=fetching(home), wait_s=duration_option("--wait", wait))
     if started is None:
         raise LookupError("only a scheduled run may have been begun by somebody else")
     campaign, version = started
@@ -162,15 +170,6 @@ def _answering(ctx: typer.Context, gate: list[str] | None) -> tuple[str, ...]:
             hint="start one on this machine: sark-node gate\nor name one: --gate /ip4/…/tcp/4101/p2p/12D3Koo…",
         )
     return gates
-
-
-def _seconds(wait: str) -> float:
-    from scheduler.campaign.fields import parse_duration
-
-    try:
-        return parse_duration(wait)
-    except ValueError as exc:
-        raise CampaignError(f"--wait: {exc}", hint="write it as 90s, 10m or 2h") from None
 
 
 def show_history(told: History) -> None:

@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.console import Console
 
+from protocol.errors import CampaignError
 from swarm.base.home import Home
+from swarm.base.text import safe_text
+from swarm.base.units import DAY_S, DurationError, parse_duration
 
 if TYPE_CHECKING:
     from scheduler.models.describe import Fetch
@@ -24,6 +27,14 @@ GATE = typer.Option(
     metavar="ADDRESS",
 )
 JSON = typer.Option("--json", help="For programs.")
+
+
+def duration_option(flag: str, text: str, *, max_s: float = 30 * DAY_S) -> float:
+    """Seconds in the value of `flag`, such as `90s` or `12h`. Raises `CampaignError`."""
+    try:
+        return parse_duration(text, units="ms s m h d", max_s=max_s)
+    except DurationError as exc:
+        raise CampaignError(f"{flag} {safe_text(text, 40)}: {exc.what}", hint=exc.hint) from None
 
 
 def new_console() -> Console:

@@ -25,7 +25,7 @@ from scheduler.cli.options import (
 )
 from scheduler.store.queries import find_campaign
 from swarm.base.home import Home
-from swarm.base.plural import count
+from swarm.base.text import count
 
 if TYPE_CHECKING:  # the store brings SQLAlchemy, which no other command should wait for
     from scheduler.store.store import Store

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from protocol.errors import CampaignError, Unreachable
-from scheduler.cli.options import GATE, JSON, PANEL, gates_of, new_console, print_json
+from protocol.errors import Unreachable
+from scheduler.cli.options import GATE, JSON, PANEL, duration_option, gates_of, new_console, print_json
 from swarm.base.home import Home
 
 if TYPE_CHECKING:
@@ -46,7 +46,6 @@ def top(
     """
     import trio
 
-    from scheduler.campaign.fields import parse_duration
     from scheduler.output.peers import eyes_open
     from scheduler.output.watcher import FleetWatcher
     from scheduler.store.opening import open_store
@@ -54,10 +53,7 @@ def top(
     from swarm.net.identity import load_or_create
 
     home: Home = ctx.obj
-    try:
-        every_s = parse_duration(every)
-    except ValueError as exc:
-        raise CampaignError(f"--every: {exc}", hint="write it as 2s or 1m") from None
+    every_s = duration_option("--every", every)
     signer = load_or_create(home.key("scheduler"))
 
     @asynccontextmanager

@@ -17,8 +17,7 @@ from protocol.values.requirement import Clause, Of, Op, Requirement, attribute_o
 from protocol.words import Reason
 from results.row.simulated import shown_name
 from scheduler.core.ranking import RESTING, WorkerView
-from swarm.base.plural import count
-from swarm.base.text import safe_text
+from swarm.base.text import count, safe_text
 
 _AT_LEAST: Final = (Op.GE, Op.GT)
 _AT_MOST: Final = (Op.LE, Op.LT)

@@ -25,13 +25,14 @@ from scheduler.local.demo_fleet import DemoNode, members, write_campaign
 from scheduler.output.summary import finish
 from scheduler.output.watch import watch
 from scheduler.store.opening import open_store
-from scheduler.store.progress import show_time
 from scheduler.submit.submit import submit_campaign
 from swarm.base.home import Home
-from swarm.base.plural import count
+from swarm.base.locks import lock_folder
 from swarm.base.program import own_command
+from swarm.base.text import count
+from swarm.base.units import show_elapsed
 from swarm.join.known_gates import local_gates
-from swarm.net.identity import load_or_create, lock_folder
+from swarm.net.identity import load_or_create
 
 MODELS_FROM: Final = ("magika", "onnx")
 """Packages that carry the quickstart's models."""
@@ -196,7 +197,7 @@ def run_demo(folder: Path, workers: int, console: Console, *, fleet: int = 0) ->
     began = time.monotonic()
 
     def say(text: str) -> None:
-        console.print(f"{show_time(time.monotonic() - began):>5}  {text}", highlight=False, soft_wrap=True)
+        console.print(f"{show_elapsed(time.monotonic() - began):>5}  {text}", highlight=False, soft_wrap=True)
 
     try:
         if fleet:

@@ -26,11 +26,11 @@ from scheduler.campaign.model import ModelEntry
 from scheduler.models.describe import Fetch
 from scheduler.models.huggingface import Hub, from_hub
 from swarm.base.home import Home
+from swarm.base.locks import lock_folder
 from swarm.base.text import safe_text
 from swarm.download.download import EDGE, MAX_SIZE, Edge, Progress, download
 from swarm.download.response import FileChanged, ResponseHead
 from swarm.download.urls import FOR_OWNER, UrlReach, read_hf, scheme_of
-from swarm.net.identity import lock_folder
 
 KEEP_S: Final = 86_400.0
 LONGEST_S: Final = 6 * 3600.0

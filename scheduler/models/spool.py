@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import sys
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Final
 
 from protocol.errors import CampaignError, ResourceError
 from protocol.values.task import Model
+from swarm.base.durable import replacing
 from swarm.blobs.bundles import contents
 
 KEEP_S: Final = 3600.0
@@ -29,43 +29,24 @@ def spool(source: Path, model: Model, folder: Path) -> Path:
         if target.stat().st_size == model.size:
             os.utime(target)  # young again: see `tidy`
             return target
-    fresh = folder / f".{model.sha256}.{os.getpid()}"
     digest = hashlib.sha256()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with fresh.open("wb") as writer:
+        with replacing(target) as writer:
             for piece in contents(source):
                 digest.update(piece)
                 writer.write(piece)
-            writer.flush()
-            os.fsync(writer.fileno())
-        if digest.hexdigest() != model.sha256:
-            raise CampaignError(
-                f"{source} changed while it was read", hint="submit again when it is complete"
-            )
-        fresh.replace(target)
-        _sync(folder)
+            if digest.hexdigest() != model.sha256:
+                raise CampaignError(
+                    f"{source} changed while it was read", hint="submit again when it is complete"
+                )
     except ValueError as exc:
         raise CampaignError(f"{source}: {exc}", hint="submit again when it is complete") from None
     except OSError as exc:
         raise ResourceError(
             f"cannot copy {source} to {folder}: {exc.strerror}", hint=f"{model.size:,} bytes are needed there"
         ) from None
-    finally:
-        with contextlib.suppress(OSError):
-            fresh.unlink()
     return target
-
-
-def _sync(folder: Path) -> None:
-    """The new name itself must reach the disk. Windows has no handle on a folder, and needs none."""
-    if sys.platform == "win32":
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def tidy(folder: Path, needed: Collection[str], *, wall: Callable[[], float] = time.time) -> int:

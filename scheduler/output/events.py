@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from scheduler.store.rows import EventRow
-from swarm.base.plural import count
-from swarm.base.text import safe_text
+from swarm.base.text import count, safe_text
 
 SAYS: Final[dict[str, str]] = {
     "campaign.created": "created: {name}, {of_tasks}",

@@ -25,12 +25,11 @@ from scheduler.output.fleet import show_device
 from scheduler.output.peers import SeenPeer
 from scheduler.output.schemas import status_of
 from scheduler.output.tables import show_results
-from scheduler.store.progress import show_time
 from scheduler.store.results import campaign_rows, raw_results
 from scheduler.store.rows import CampaignOutcome, CampaignRow, CampaignSummary
 from scheduler.store.store import Store
-from swarm.base.plural import count
-from swarm.base.text import safe_text
+from swarm.base.text import count, safe_text
+from swarm.base.units import show_elapsed
 from swarm.net.paths import path_words
 
 # -- campaigns -----------------------------------------------------------------------------------------------------------------
@@ -59,7 +58,7 @@ def campaigns_table(summaries: Sequence[CampaignSummary], *, scheduling: bool = 
             str(item.counts.get(TaskState.SUCCEEDED, 0)),
             str(item.counts.get(TaskState.FAILED, 0)),
             datetime.fromtimestamp(campaign.created, UTC).astimezone().strftime("%Y-%m-%d %H:%M"),
-            show_time(campaign.ended - campaign.created) if campaign.ended else "",
+            show_elapsed(campaign.ended - campaign.created) if campaign.ended else "",
             *(
                 (Text(safe_text(f"{item.experiment} {item.finding}".strip(), 60)),)
                 if len(table.columns) > 8
@@ -100,7 +99,7 @@ def finish(
         return code
     show_results(rows, console)
     done = sum(row.status == "Complete" for row in rows)
-    took = show_time((campaign.ended or campaign.created) - campaign.created)
+    took = show_elapsed((campaign.ended or campaign.created) - campaign.created)
     console.print(f"{done} of {count(len(rows), 'task')} complete in {took}.", highlight=False)
     odd = disagreements(rows)
     if odd:

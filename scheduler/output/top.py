@@ -17,10 +17,10 @@ from results.row.simulated import marked, shown_name
 from scheduler.output.fleet import DeviceTask, show_fleet_device
 from scheduler.output.peers import SeenPeer
 from scheduler.output.schemas import campaign_info
-from scheduler.store.progress import progress_text, show_time
+from scheduler.store.progress import progress_text
 from scheduler.store.rows import CampaignOutcome, CampaignSummary, TaskRow
-from swarm.base.plural import count
-from swarm.base.text import safe_text
+from swarm.base.text import count, safe_text
+from swarm.base.units import show_elapsed
 from swarm.net.paths import path_words
 
 ROOMY: Final = 100
@@ -149,7 +149,7 @@ def _campaigns(items: Sequence[CampaignSummary], now: TopSnapshot, width: int) -
             f"{item.counts.get(TaskState.SUCCEEDED, 0)}/{item.tasks}" if campaign.planned else "-",
             Text(str(failed) if failed else "", style="red"),
             Text(told, style=style),
-            show_time((campaign.ended or now.at) - campaign.created),
+            show_elapsed((campaign.ended or now.at) - campaign.created),
         )
     return table
 

@@ -17,11 +17,12 @@ from protocol.values.attempt import TaskState
 from protocol.words import asks_for_it
 from results.row.simulated import marked
 from results.row.variant import UNSAID, Variant, ways_of
-from scheduler.store.progress import BUSY, ENDED, STATE_WORDS, fraction, ordinal, progress_text, show_time
+from scheduler.store.progress import BUSY, ENDED, STATE_WORDS, fraction, progress_text
 from scheduler.store.rows import CampaignRow, TaskRow
 from scheduler.store.store import Store
 from swarm.base.screen import Screen, can_live
-from swarm.base.text import safe_text
+from swarm.base.text import ordinal, safe_text
+from swarm.base.units import show_elapsed
 
 REFRESH_S = 0.125
 NARROW = 76
@@ -167,7 +168,7 @@ def render(
         f"  {campaign.id}  ",
         f"{done} of {len(tasks)} done" if tasks else "waiting for devices",
         (f"  {failed} failed", "red") if failed else "",
-        f"  {show_time((campaign.ended or now) - campaign.created)}",
+        f"  {show_elapsed((campaign.ended or now) - campaign.created)}",
     )
     mark = marked("", asks_for_it(campaign.spec))
     name = Text(safe_text(campaign.name), "bold")

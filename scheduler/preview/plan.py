@@ -26,8 +26,7 @@ from scheduler.core.ranking import FETCH_RATE, RESTING
 from scheduler.models.describe import Models, unseen
 from scheduler.planning.tasks import PlannedCell
 from scheduler.preview.survey import DeviceAnswer, Kind, SwarmVisit, kind_of
-from swarm.base.plural import count
-from swarm.base.text import safe_text
+from swarm.base.text import count, safe_text
 
 DIGITS = 12
 """Of the plan's hash."""

@@ -14,10 +14,9 @@ from protocol.errors import CampaignError
 from protocol.values.requirement import show_size
 from scheduler.output.tables import SHORTEST, kept_columns
 from scheduler.preview.plan import DIGITS, LivePlan, PlanCell
-from scheduler.store.progress import about
 from swarm.base.home import Home
-from swarm.base.plural import count
-from swarm.base.text import safe_text
+from swarm.base.text import count, safe_text
+from swarm.base.units import show_estimate
 
 UNKNOWN: Final = "unknown"
 KEPT: Final = 50
@@ -76,7 +75,7 @@ def _line(cell: PlanCell, *, threads: bool, batches: bool, tasks: bool) -> tuple
         str(len(cell.fit)),
         str(len(cell.serve)),
         _start(cell),
-        UNKNOWN if cell.run_s is None else about(cell.run_s),
+        UNKNOWN if cell.run_s is None else show_estimate(cell.run_s),
         show_size(cell.fetch) if cell.fetch else "-",
     )
 
@@ -86,7 +85,7 @@ def _start(cell: PlanCell) -> str:
         return "-"
     if cell.start_s is None:
         return "not known"
-    return "now" if cell.start_s < 1 else f"in {about(cell.start_s)}"
+    return "now" if cell.start_s < 1 else f"in {show_estimate(cell.start_s)}"
 
 
 def plan_lines(plan: LivePlan) -> list[str]:
@@ -95,7 +94,7 @@ def plan_lines(plan: LivePlan) -> list[str]:
     tasks = count(plan.tasks, "task")
     told = [f"{plan.covered} of {len(plan.cells)} cells covered: {tasks}, {devices} fit."]
     sources = sorted({cell.run_from for cell in plan.cells if cell.run_from})
-    total = "time in all not known" if plan.total_s is None else f"{about(plan.total_s)} in all"
+    total = "time in all not known" if plan.total_s is None else f"{show_estimate(plan.total_s)} in all"
     source = f" (from {' and '.join(sources)})" if sources and plan.total_s is not None else ""
     fetch = f"{show_size(plan.fetch)} to fetch" if plan.fetch else "nothing to fetch"
     told.append(f"Expected: {total}{source}, {fetch}.")

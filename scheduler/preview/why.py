@@ -27,18 +27,10 @@ from results.row.simulated import marked, shown_name
 from scheduler.core.allocator import ELSEWHERE_S
 from scheduler.core.explain import LACKS_SIBLING, explain
 from scheduler.core.ranking import LEAST_AHEAD
-from scheduler.store.progress import (
-    ADOPTED,
-    ENDED,
-    about,
-    attempt_words,
-    nobody_line,
-    ordinal,
-    progress_text,
-    show_time,
-)
+from scheduler.store.progress import ADOPTED, ENDED, attempt_words, nobody_line, progress_text
 from scheduler.store.rows import AttemptRow, AttemptState, CampaignOutcome, CampaignRow, EventRow, TaskRow
-from swarm.base.text import safe_text
+from swarm.base.text import ordinal, safe_text
+from swarm.base.units import show_elapsed, show_estimate
 
 MAX_TRIED: Final = 8
 """Lines about attempts for each story."""
@@ -146,7 +138,7 @@ def why(
 
 
 def _head(campaign: CampaignRow, tasks: Sequence[TaskRow], now: float, *, scheduling: bool) -> str:
-    took = show_time(max(0.0, (campaign.ended or now) - campaign.created))
+    took = show_elapsed(max(0.0, (campaign.ended or now) - campaign.created))
     outcome = ADOPTED if campaign.outcome is CampaignOutcome.ADOPTED else str(campaign.outcome)
     how = f"{outcome} after {took}" if campaign.ended else f"running for {took}"
     if not campaign.ended and not scheduling:
@@ -205,7 +197,7 @@ class _Teller:
         numbers = tuple(task.n for task in alike)
         who = f"{len(alike)} tasks ({ranges(numbers)})" if many else f"Task {numbers[0]}"
         since_s = max(0.0, self._now - min(self._since[task.id] for task in alike))
-        for_ = f", for {show_time(since_s)}" if state not in ENDED else ""
+        for_ = f", for {show_elapsed(since_s)}" if state not in ENDED else ""
         own = [attempt for task in alike for attempt in tried.get(task.id, ())]
         return TaskStory(
             tasks=numbers,
@@ -256,7 +248,9 @@ class _Teller:
         if task.tries:
             again = self._campaign.backoff_s * 2.0 ** (task.tries - 1)
             left = self._since[task.id] + again - self._now
-            when = f"again where it failed in {show_time(left)}" if left >= 1 else "again where it failed now"
+            when = (
+                f"again where it failed in {show_elapsed(left)}" if left >= 1 else "again where it failed now"
+            )
             when += f", or up to {ELSEWHERE_S:g} s later while another device may yet take it"
             told.append(f"tried {task.tries} of {self._campaign.attempts} times; elsewhere at once, {when}")
         if body is not None and self._seen.adverts is not None:
@@ -287,7 +281,7 @@ class _Teller:
         for task in tasks:
             place = "" if task.position is None else ordinal(task.position)
             if task.start_s is not None:
-                place += f" in {about(task.start_s)}"
+                place += f" in {show_estimate(task.start_s)}"
             by_device.setdefault(safe_text(task.device, 40), []).append(place)
         told = [
             f"{device} {', '.join(filter(None, places))}".rstrip() for device, places in by_device.items()
@@ -342,7 +336,7 @@ def _kept(line: str) -> str:
 
 def _each(attempts: Sequence[AttemptRow], now: float) -> list[str]:
     return [
-        f"attempt {attempt.attempt}: {attempt_words(attempt)} ({show_time(max(0.0, (attempt.ended or now) - attempt.begun))})"
+        f"attempt {attempt.attempt}: {attempt_words(attempt)} ({show_elapsed(max(0.0, (attempt.ended or now) - attempt.begun))})"
         for attempt in attempts
     ]
 
@@ -376,7 +370,7 @@ def set_aside(events: Iterable[EventRow], now: float) -> list[str]:
         seconds = fields.get("seconds", 0)
         left = event.at + (seconds if isinstance(seconds, (int, float)) else 0) - now
         device = safe_text(str(fields.get("device") or peer), 60)
-        how = f"is set aside for another {show_time(left)}" if left > 0 else "was set aside"
+        how = f"is set aside for another {show_elapsed(left)}" if left > 0 else "was set aside"
         often = f" ({times[peer]} times)" if times[peer] > 1 else ""
         told.append(f"{device} {how}{often}: {safe_text(str(fields.get('why', '')))}")
     return told

@@ -13,7 +13,8 @@ import structlog
 from protocol.errors import ResourceError
 from protocol.signed.campaign_manifest import CampaignManifest, ManifestModel, make_manifest
 from scheduler.store.rows import CampaignRow, NewModel
-from swarm.net.identity import Identity, write_durably
+from swarm.base.durable import write_durably
+from swarm.net.identity import Identity
 
 log = structlog.get_logger("sark.scheduler")
 

@@ -14,7 +14,6 @@ import binascii
 import gzip
 import hashlib
 import json
-import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -28,6 +27,7 @@ from results.row.verdict import RowVerdict
 from scheduler.store import schema as t
 from scheduler.store.migrations import MIGRATIONS
 from scheduler.store.transfer import TABLES, Entry, Transfer
+from swarm.base.durable import replacing
 
 FORMAT: Final = "sark store 1"
 MAX_LINE: Final = 512 * 1024 * 1024
@@ -74,19 +74,13 @@ def write_backup(path: Path, store: Transfer) -> None:
 
 def replace_whole(path: Path, write: Callable[[IO[bytes]], None]) -> None:
     """Make a file of 0600 that is whole and on the disk when it appears. Raises `ResourceError`."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with os.fdopen(os.open(part, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
+        with replacing(path) as out:
             write(out)
-            out.flush()
-            os.fsync(out.fileno())
-        part.replace(path)
     except OSError as exc:
         raise ResourceError(
             f"cannot write {path}: {exc.strerror or exc}", hint="name a file in a folder that exists"
         ) from None
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _lines(entries: Iterable[Entry]) -> Iterator[bytes]:

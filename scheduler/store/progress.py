@@ -13,7 +13,8 @@ from protocol.messages.work import MAX_PREEMPTIONS
 from protocol.values.attempt import TaskState
 from protocol.words import Reason
 from scheduler.store.rows import AttemptRow, AttemptState, TaskRow
-from swarm.base.text import safe_text
+from swarm.base.text import ordinal, safe_text
+from swarm.base.units import show_estimate, show_ms
 
 ENDED: Final = frozenset({TaskState.SUCCEEDED, TaskState.FAILED, TaskState.CANCELLED})
 
@@ -52,7 +53,7 @@ def queued_text(task: TaskRow) -> str:
     """`queued 3rd, starts in ~40 s`, and what there is to say beside."""
     text = "queued" if task.position is None else f"queued {ordinal(task.position)}"
     if task.start_s is not None:
-        text += ", starts soon" if task.start_s < 1 else f", starts in {about(task.start_s)}"
+        text += ", starts soon" if task.start_s < 1 else f", starts in {show_estimate(task.start_s)}"
     elif task.position is not None:
         text += ", start not known yet"
     return f"{text}; {safe_text(task.note, 200)}" if task.note else text
@@ -69,19 +70,6 @@ def gave_way(task: TaskRow) -> str:
 def nobody_line(campaign: str) -> str:
     """What is to be said of a campaign that has not ended while no scheduler process runs on its home."""
     return f"Nobody carries {campaign} on now (no scheduler runs): sark-node watch {campaign}"
-
-
-def ordinal(number: int) -> str:
-    """`1st`, `2nd`, `3rd`, `11th`."""
-    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{ending}"
-
-
-def about(seconds: float) -> str:
-    """`~0.4 s`, `~40 s`, `~2:05`: an expectation, not a measurement."""
-    if seconds < 10:
-        return f"~{seconds:.1f} s"
-    return f"~{seconds:.0f} s" if seconds < 90 else f"~{show_time(seconds)}"
 
 
 def _running(task: TaskRow) -> str:
@@ -119,23 +107,6 @@ def fraction(task: TaskRow) -> float | None:
     if task.state in (TaskState.LEASED, TaskState.RUNNING) and task.total:
         return min(1.0, task.done / task.total)
     return None
-
-
-def show_ms(value: float) -> str:
-    """Milliseconds with three digits that mean something, µs below a tenth of one."""
-    if value < 0.1:
-        return f"{value * 1000:.3g} µs"
-    if value < 1000:
-        return f"{value:.3g} ms"
-    return f"{value / 1000:.3g} s"
-
-
-def show_time(seconds: float) -> str:
-    """`0:14`, `2:05`, `1:02:33`."""
-    whole = int(seconds)
-    if whole >= 3600:
-        return f"{whole // 3600}:{whole % 3600 // 60:02}:{whole % 60:02}"
-    return f"{whole // 60}:{whole % 60:02}"
 
 
 _PEER: Final = re.compile(r"12D3Koo[1-9A-HJ-NP-Za-km-z]{45}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -10,23 +9,14 @@ import structlog
 import trio
 
 from protocol.errors import ResourceError
+from swarm.base.units import parse_age
 
 if TYPE_CHECKING:
     from scheduler.store.store import Store
 
 DAY_S: Final = 86_400.0
-_AGE: Final = re.compile(r"([0-9]{1,6})\s*(h|d|w|y)")
-_SECONDS: Final = {"h": 3600.0, "d": DAY_S, "w": 7 * DAY_S, "y": 365 * DAY_S}
 
 log = structlog.get_logger("sark.scheduler")
-
-
-def read_age(text: str) -> float:
-    """Seconds in `12h`, `90d`, `8w` or `2y`. Raises ValueError."""
-    found = _AGE.fullmatch(text.strip())
-    if found is None or not int(found[1]):
-        raise ValueError("an age is a number and a unit: 12h, 90d, 8w, 2y")
-    return int(found[1]) * _SECONDS[found[2]]
 
 
 def forget_old(store: Store, older_s: float, *, keep: int = 0) -> tuple[str, ...]:
@@ -39,7 +29,7 @@ async def keep_tidy(open_store: Callable[[], Store], keep: str) -> None:
     """Remove what is older than `keep` now and once a day, in a thread, for ever."""
     while True:
         try:
-            gone = await trio.to_thread.run_sync(_tidy, open_store, read_age(keep))
+            gone = await trio.to_thread.run_sync(_tidy, open_store, parse_age(keep))
             if gone:
                 log.info("campaigns.forgotten", campaigns=gone, older_than=keep)
         except ResourceError as exc:

@@ -6,8 +6,8 @@ from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
-from scheduler.store.retention import read_age
-from swarm.base.settings import RoleSettings
+from swarm.base.units import parse_age
+from swarm.net.settings import RoleSettings
 
 
 def _is_a_server(text: str) -> str:
@@ -18,7 +18,7 @@ def _is_a_server(text: str) -> str:
 
 
 def _is_an_age(text: str) -> str:
-    read_age(text)
+    parse_age(text)
     return text
 
 

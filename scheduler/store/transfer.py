@@ -21,7 +21,7 @@ from scheduler.store import schema as t
 from scheduler.store.queries import campaign_row
 from scheduler.store.rows import CampaignRow
 from scheduler.store.transactions import Transactions
-from swarm.base.plural import count as plural
+from swarm.base.text import count as plural
 
 Entry = tuple[str, dict[str, Any]]
 """A table's name, and a row of it by column."""

@@ -14,8 +14,8 @@ from typing import Final
 
 from protocol.errors import ResourceError
 from swarm.base.home import Home
+from swarm.base.locks import lock_folder
 from swarm.base.program import own_command
-from swarm.net.identity import lock_folder
 
 FAILURES: Final = 2
 """One may lose a race for the folder; two in a row mean it."""

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import logging
 import re
-import unicodedata
 from collections.abc import MutableMapping
 from typing import Any, Final, TextIO
 
 import structlog
 
-MAX_VALUE: Final = 512
+from swarm.base.text import escape_text
+
 MAX_ITEMS: Final = 32
 _SECRET: Final = re.compile(r"(?i)(^|_)(seed|secret|token|password|private_key|api_key|ticket)(_|$)")
 _TAMED: Final = {
@@ -25,7 +25,6 @@ _TAMED: Final = {
     "multiaddr": logging.ERROR,
     "hypercorn": logging.WARNING,
 }
-_ESCAPED: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 _BARE: Final = frozenset({"note", "why", "detail"})
 """Fields that are sentences."""
@@ -100,29 +99,19 @@ def make_safe(_logger: Any, _method: str, event: Event) -> Event:
         if _SECRET.search(name):
             event[name] = "(left out)"
         elif name == "exception":
-            event[name] = "\n".join(safe(line) for line in str(event[name]).splitlines()[-60:])
+            event[name] = "\n".join(escape_text(line) for line in str(event[name]).splitlines()[-60:])
         elif name != "exc_info":
             event[name] = _safe_value(event[name])
     return event
-
-
-def safe(text: str) -> str:
-    """`text` with control and invisible characters written out, cut at MAX_VALUE characters."""
-    cut = text[:MAX_VALUE]
-    clean = "".join(
-        char.encode("unicode_escape").decode() if unicodedata.category(char) in _ESCAPED else char
-        for char in cut
-    )
-    return clean[: MAX_VALUE - 1] + "…" if len(clean) > MAX_VALUE or len(text) > MAX_VALUE else clean
 
 
 def _safe_value(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, str):
-        return safe(str(value))
+        return escape_text(str(value))
     if isinstance(value, dict):
-        return {safe(str(key)): _safe_value(item) for key, item in list(value.items())[:MAX_ITEMS]}
+        return {escape_text(str(key)): _safe_value(item) for key, item in list(value.items())[:MAX_ITEMS]}
     if isinstance(value, list | tuple | set | frozenset):
         return [_safe_value(item) for item in list(value)[:MAX_ITEMS]]
-    return safe(repr(value))
+    return escape_text(repr(value))

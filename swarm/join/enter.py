@@ -27,17 +27,18 @@ from protocol.messages.health import HEALTH, Ping, Pong
 from protocol.wire.base import Message
 from protocol.words import ProtocolId
 from swarm.base.home import Home, Role
+from swarm.base.locks import lock_folder
 from swarm.base.open_files import allow_open_files, for_others
-from swarm.base.settings import RoleSettings
 from swarm.index.index import Index
 from swarm.index.server import Admit, admit_all
 from swarm.join.host import open_host
 from swarm.join.known_gates import local_gates, own_worker, remembered_gates
 from swarm.join.presence import GatesNow, Ways, be_present, keeper_for
 from swarm.net.addresses import Address
-from swarm.net.identity import Identity, load_or_create, lock_folder, next_incarnation
+from swarm.net.identity import Identity, load_or_create, next_incarnation
 from swarm.net.link import Link, serve_links
 from swarm.net.network import Network
+from swarm.net.settings import RoleSettings
 from swarm.p2p.connection_gater import ConnectionGater
 from swarm.reach.keeper import ReachKeeper
 

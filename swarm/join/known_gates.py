@@ -9,8 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
+from swarm.base.durable import write_durably
 from swarm.base.home import Home, Role
-from swarm.net.identity import load_or_create, write_durably
+from swarm.net.identity import load_or_create
 
 
 def local_gates(home: Home) -> tuple[str, ...]:

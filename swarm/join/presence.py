@@ -26,11 +26,11 @@ import trio
 
 from protocol.errors import ResourceError, Unreachable
 from swarm.base.home import Home, Role
-from swarm.base.settings import RoleSettings
 from swarm.index.index import Index
 from swarm.join.known_peers import keep_peers, known_peers
 from swarm.net.addresses import Address, Contact, gate_contacts, is_loopback, parse_tcp
 from swarm.net.network import Network
+from swarm.net.settings import RoleSettings
 from swarm.reach.autonat import AutoNatServer
 from swarm.reach.keeper import ReachKeeper
 from swarm.reach.mdns import Lan

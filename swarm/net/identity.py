@@ -6,14 +6,11 @@ from the id and every signature can be checked without asking anybody.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import os
-import re
 import secrets
 import stat
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -30,13 +27,12 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from protocol.errors import ResourceError
+from swarm.base.durable import unusable, write_durably
 
 _ID_PREFIX: Final = bytes.fromhex("002408011220")
 """Identity multihash (0x00), 36 bytes long (0x24), of a libp2p public key: type Ed25519 (0801), 32 bytes (1220)."""
 _ID_BYTES: Final = len(_ID_PREFIX) + 32
 _MAX_KEY_FILE: Final = 4096
-UNFINISHED: Final = re.compile(r"\..+\.[0-9a-f]{12}")
-"""Names under which `write_durably` writes: what has one after a start was never finished."""
 _POSIX: Final = os.name == "posix"
 
 
@@ -169,70 +165,10 @@ def next_incarnation(path: Path) -> int:
     return last + 1
 
 
-@contextlib.contextmanager
-def lock_folder(folder: Path) -> Iterator[None]:
-    """Hold the data folder for this process alone, as long as the context lives (or the process does).
-
-    ResourceError naming the process that has it.
-    """
-    _make_folder(folder)
-    path = folder / "lock"
-    try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | _flag("O_NOFOLLOW") | _flag("O_CLOEXEC"), 0o600)
-    except OSError as error:
-        raise _unusable(path, error) from error
-    try:
-        try:
-            _lock(handle)
-        except OSError as error:
-            owner = os.pread(handle, 20, 0).decode("ascii", "replace").strip() if _POSIX else ""
-            who = f"by process {owner}" if owner.isdigit() else "by another process"
-            raise ResourceError(
-                f"the data folder {folder} is in use {who}",
-                hint="stop that node, or give this one a folder of its own: --home FOLDER",
-            ) from error
-        with contextlib.suppress(
-            OSError
-        ):  # on a full disk it is held all the same, without its holder's name
-            os.ftruncate(handle, 0)
-            os.write(handle, b"%d\n" % os.getpid())
-        yield
-    finally:
-        os.close(handle)
-
-
-def write_durably(path: Path, data: bytes) -> None:
-    """Replace `path` by `data`, mode 0600, so that after a crash there is the old content or the new, never half."""
-    _make_folder(path.parent)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
-    try:
-        handle = os.open(
-            temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _flag("O_NOFOLLOW") | _flag("O_CLOEXEC"), 0o600
-        )
-        try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(handle, view) :]
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-        temporary.replace(path)
-        if _POSIX:  # the new name itself must reach the disk; Windows has no handle on a folder
-            folder = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise _unusable(path, error) from error
-
-
 def _read_private(path: Path) -> bytes | None:
     """Content of a file of ours, or None when there is none."""
     try:
-        handle = os.open(path, os.O_RDONLY | _flag("O_NOFOLLOW") | _flag("O_CLOEXEC"))
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0))
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -241,7 +177,7 @@ def _read_private(path: Path) -> bytes | None:
                 f"{path} is a symbolic link",
                 hint="put the file itself there; links are not followed for keys",
             ) from error
-        raise _unusable(path, error) from error
+        raise unusable(path, error) from error
     try:
         info = os.fstat(handle)
         if not stat.S_ISREG(info.st_mode):
@@ -251,40 +187,6 @@ def _read_private(path: Path) -> bytes | None:
         return os.read(handle, _MAX_KEY_FILE)
     finally:
         os.close(handle)
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise _unusable(folder, error) from error
-
-
-def _lock(handle: int) -> None:
-    if _POSIX:
-        import fcntl
-
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    else:
-        import msvcrt
-
-        # a byte far behind the content, so that the process id stays readable
-        os.lseek(handle, 1 << 20, os.SEEK_SET)
-        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
-        os.lseek(handle, 0, os.SEEK_SET)
-
-
-def _flag(name: str) -> int:
-    """An `os.open` flag, or 0 where the platform has none of that name."""
-    value = getattr(os, name, 0)
-    return value if isinstance(value, int) else 0
-
-
-def _unusable(path: Path, error: OSError) -> ResourceError:
-    return ResourceError(
-        f"cannot use {path}: {error.strerror or error}",
-        hint="check that the folder exists and is yours, and the disk",
-    )
 
 
 def _corrupt_key(path: Path) -> ResourceError:

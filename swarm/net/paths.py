@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from swarm.base.units import show_ms
 from swarm.net.addresses import Address, circuits, parse_tcp
 from swarm.net.network import Path
 
@@ -14,7 +15,11 @@ def path_words(path: Path | None, addresses: Sequence[Address] = ()) -> str:
     if path is None:
         return ""
     way = "direct" if path.direct else f"via gate {gate_name(path.via, addresses)}"
-    return way if path.rtt_ms is None else f"{way}, {show_ms(path.rtt_ms)}"
+    return (
+        way
+        if path.rtt_ms is None
+        else f"{way}, {show_ms(round(path.rtt_ms, None if path.rtt_ms >= 10 else 1))}"
+    )
 
 
 def gate_name(gate: str | None, addresses: Sequence[Address] = ()) -> str:
@@ -26,11 +31,6 @@ def gate_name(gate: str | None, addresses: Sequence[Address] = ()) -> str:
         if circuit.gate == gate and where is not None:
             return f"[{where.host}]:{where.port}" if where.family == "ip6" else f"{where.host}:{where.port}"
     return f"…{gate[-8:]}"
-
-
-def show_ms(ms: float) -> str:
-    """`0.8 ms`, `41 ms`."""
-    return f"{ms:.1f} ms" if ms < 10 else f"{ms:.0f} ms"
 
 
 def path_json(path: Path | None) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ from protocol.errors import RemoteProtocolError, ResourceError
 from protocol.wire.base import Message
 from protocol.wire.codec import read_value
 from swarm.base.home import Home
-from swarm.net.identity import lock_folder
+from swarm.base.locks import lock_folder
 
 MAX_FILE: Final = 256 * 1024
 MAX_FILE_ELEMENTS: Final = 262_144

@@ -25,8 +25,8 @@ from protocol.messages.pool import ManifestMessage, PoolManifest, read_manifest
 from protocol.wire.base import AddressText, Count, Id, Message, Name, PeerName, Token
 from protocol.wire.codec import pack
 from protocol.words import Right, Role
+from swarm.base.durable import UNFINISHED, write_durably
 from swarm.base.home import Home
-from swarm.net.identity import UNFINISHED, write_durably
 from swarm.pools.files import JOINED, locked, pools_folder, read_file
 from swarm.pools.manifests import verified
 from swarm.pools.owner import own_pools

@@ -16,7 +16,7 @@ from protocol.messages.pool import MAX_MEMBERS, TokenId
 from protocol.wire.base import Count, Message, PeerName
 from protocol.wire.codec import pack
 from protocol.words import Role
-from swarm.net.identity import write_durably
+from swarm.base.durable import write_durably
 from swarm.pools.files import locked, read_file
 from swarm.pools.tokens import LEEWAY_S
 

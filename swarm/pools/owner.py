@@ -12,9 +12,10 @@ from protocol.errors import RemoteProtocolError, ResourceError
 from protocol.messages.pool import ManifestMessage, PoolManifest
 from protocol.wire.base import AddressText, Message, Name
 from protocol.wire.codec import pack
+from swarm.base.durable import write_durably
 from swarm.base.home import Home
 from swarm.base.settings import SettingsError
-from swarm.net.identity import load_or_create, write_durably
+from swarm.net.identity import load_or_create
 from swarm.pools.files import JOINED, damaged, locked, pools_folder, read_file, unreadable
 from swarm.pools.manifests import sign_manifest, verified
 from swarm.pools.notes import PoolJournal

@@ -111,8 +111,8 @@ def test_an_invitation_for_one_scheduler_makes_it_a_member_and_needs_no_gate(typ
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
-        (["invite", "lab", "--for", "soon"], 2, "--for cannot be 'soon'"),
-        (["invite", "lab", "--lasts", "99999d"], 2, "at most 3650d"),
+        (["invite", "lab", "--for", "soon"], 2, "--for: 'soon' is not a duration"),
+        (["invite", "lab", "--lasts", "99999d"], 2, "between 1s and 3650d"),
         (["invite", "lab", "--submit", "--team", 'x"y'], 2, "the team's name"),
         (["invite", "lab", "--to", "foo"], 2, "no scheduler id"),
         (["invite", "lab", "--name", "ann"], 2, "--name goes with --to"),

@@ -21,8 +21,8 @@ import sark
 from gate.settings import GateSettings
 from gate.status.metrics import page_of
 from protocol.messages.gate import GateSnapshot, RelayCaps
-from swarm.base.settings import RoleSettings
 from swarm.net.reservations import RelayLimits
+from swarm.net.settings import RoleSettings
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "gate"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from swarm.net.identity import write_durably
+from swarm.base.durable import write_durably
 from tests.real.lab import Lab, campaign, kill_marked, script
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from protocol.errors import CampaignError, ResourceError
-from swarm.net.identity import write_durably
+from swarm.base.durable import write_durably
 
 SHORTEST: Final = 16
 LONGEST: Final = 1000

@@ -144,7 +144,6 @@ class ApiContext:
     def close(self) -> None:
         """Close the stores."""
         self.feeds.close()
-        self.once.close()
         if self._store is not None:
             self._store.close()
             self._store = None

@@ -11,8 +11,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -24,8 +24,8 @@ from pydantic import ValidationError
 from protocol.errors import ResourceError, SarkError
 from results.row.form import JsonModel
 from scheduler.submit.submit import new_campaign_id
-from swarm.net.identity import write_durably
-from web.http.locks import NamedLocks
+from swarm.base.durable import unusable, write_durably
+from swarm.base.locks import try_lock
 from web.http.problems import InvalidField
 
 KEEP_S: Final = 86_400.0
@@ -55,11 +55,7 @@ class IdempotencyStore:
 
     folder: Path
     wall: Callable[[], float] = time.time
-    _turns: NamedLocks = field(init=False)
     _tidied: float = 0.0
-
-    def __post_init__(self) -> None:
-        self._turns = NamedLocks(self.folder.with_name(f"{self.folder.name}.lock"))
 
     async def do(
         self, key: str | None, request: bytes, make: Callable[[str], Awaitable[dict[str, Any]]]
@@ -70,7 +66,7 @@ class IdempotencyStore:
         if key is None:
             return await make(new_campaign_id()), False
         path = self.folder / f"{hashlib.sha256(key.encode()).hexdigest()}.json"
-        with self._turns.held(path.name) as mine:
+        with self._alone(path) as mine:
             if not mine:
                 raise InvalidField(
                     HTTPStatus.CONFLICT,
@@ -90,9 +86,17 @@ class IdempotencyStore:
             await trio.to_thread.run_sync(_write, path, claim.model_copy(update={"answer": answer}))
             return answer, False
 
-    def close(self) -> None:
-        """Nothing more is asked."""
-        self._turns.close()
+    @contextlib.contextmanager
+    def _alone(self, path: Path) -> Iterator[bool]:
+        with contextlib.ExitStack() as stack:
+            try:
+                self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                lock = path.with_suffix(".lock")
+                lock.touch(0o600)  # young: `_tidy` leaves it
+                alone = stack.enter_context(try_lock(lock))
+            except OSError as exc:
+                raise unusable(self.folder, exc) from None
+            yield alone
 
     def _claim(self, path: Path, body: str) -> _Claim:
         self._tidy()

@@ -7,11 +7,10 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import ConfigDict
-from pydantic_core import PydanticCustomError
 
 from protocol.errors import CampaignError
 from results.row.form import JsonModel
-from scheduler.campaign.fields import parse_duration
+from scheduler.campaign.fields import MAX_DURATION_S
 from scheduler.campaign.load import parse_campaign
 from scheduler.models.describe import describe_models
 from scheduler.models.fetch import downloader
@@ -21,6 +20,7 @@ from scheduler.store.store import Store
 from scheduler.submit.daemon import is_running
 from scheduler.submit.retry import retry_campaign
 from scheduler.submit.submit import store_campaign
+from swarm.base.units import DurationError, parse_duration
 from web.http.context import ApiContext
 from web.http.idempotency import Key
 from web.http.parts import CampaignId, conflict, found, problems
@@ -100,7 +100,7 @@ def router(desk: ApiContext) -> APIRouter:
 
         A model is an `https://` or `hf://` URL, or one that was sent to `/api/v1/models`, named `sha256:…` in place of a path.
         """
-        wait_s = _seconds(wait)
+        wait_s = _wait_seconds(wait)
         file = file_of(request.headers.get("content-type", ""))
         body = await request.body()
         asked = b"\0".join([b"create", file.encode(), wait.encode(), body])
@@ -130,12 +130,11 @@ def router(desk: ApiContext) -> APIRouter:
     return v1
 
 
-def _seconds(text: str) -> float:
+def _wait_seconds(text: str) -> float:
     try:
-        return parse_duration(text)
-    except PydanticCustomError as exc:
-        hint = str((exc.context or {}).get("hint", ""))
-        raise InvalidField(HTTPStatus.UNPROCESSABLE_ENTITY, f"wait: {exc.message()}", hint=hint) from None
+        return parse_duration(text, units="ms s m h d", max_s=MAX_DURATION_S)
+    except DurationError as exc:
+        raise InvalidField(HTTPStatus.UNPROCESSABLE_ENTITY, f"wait: {exc.what}", hint=exc.hint) from None
 
 
 def file_of(content_type: str) -> str:

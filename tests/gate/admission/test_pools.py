@@ -24,7 +24,8 @@ from protocol.messages.pool import (
 from protocol.messages.work import CredentialsReply, Denied, ShowCredentials, StatusRequest
 from protocol.values.requirement import Requirement, parse_clause
 from protocol.words import Reason, Right, Role
-from swarm.net.identity import Identity, distance, routing_key, write_durably
+from swarm.base.durable import write_durably
+from swarm.net.identity import Identity, distance, routing_key
 from swarm.pools.client import enrol, pool_links, spread
 from swarm.pools.manifests import sign_manifest, verified, without
 from swarm.pools.membership import credentials, joined_pools, kept_manifest

@@ -12,9 +12,10 @@ from protocol.errors import NotPermitted
 from protocol.messages.index import RefusedMessage
 from protocol.messages.pool import MAX_REVOKED, Enrolled, EnrolRequest, PoolMember
 from protocol.words import Role
+from swarm.base.durable import write_durably
 from swarm.base.home import Home
 from swarm.base.settings import SettingsError
-from swarm.net.identity import Identity, write_durably
+from swarm.net.identity import Identity
 from swarm.pools.notes import MAX_TICKETS, MAX_USES_OUT, SURELY_OVER_S, TicketNote
 from swarm.pools.owner import OwnPool, create_pool
 from swarm.pools.tickets import Ticket

@@ -23,11 +23,11 @@ from protocol.values.advert import Advert
 from protocol.values.requirement import Requirement
 from protocol.words import Role
 from swarm.base.home import Home
-from swarm.base.settings import RoleSettings
 from swarm.join.enter import Entered, enter
 from swarm.join.host import HostNetwork, open_host
 from swarm.net.identity import Identity, load_or_create
 from swarm.net.network import Stream
+from swarm.net.settings import RoleSettings
 from swarm.pools.membership import join_pool
 from swarm.pools.owner import create_pool
 from swarm.pools.service import PoolNode

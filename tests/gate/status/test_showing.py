@@ -14,7 +14,8 @@ from protocol.errors import NotPermitted, Unreachable
 from protocol.messages.index import RefusedMessage
 from protocol.messages.pool import Enrolled, EnrolRequest
 from protocol.words import Reason, Role
-from swarm.net.identity import Identity, write_durably
+from swarm.base.durable import write_durably
+from swarm.net.identity import Identity
 from swarm.pools.client import enrol, pool_links
 from swarm.pools.manifests import verified, without
 from swarm.pools.membership import credentials, join_pool, joined_pools, kept_manifest

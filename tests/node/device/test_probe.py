@@ -32,7 +32,7 @@ from protocol.errors import LocalProtocolError
 from protocol.signed.advert import advert_body
 from protocol.values.advert import MAX_ADVERT, GpuInfo, UnitOffer
 from protocol.wire.base import Line, Name
-from swarm.base.node_text import line, name
+from swarm.base.text import ascii_line, ascii_name
 
 PEER = "12D3KooWAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAnnAn"
 
@@ -176,8 +176,8 @@ def test_a_gpu_source_that_does_not_work_is_a_note_of_the_device(tmp_path: Path)
 
 @given(st.text())
 def test_any_text_becomes_a_line_and_a_name(text: str) -> None:
-    TypeAdapter(Line).validate_python(line(text))
-    TypeAdapter(Name).validate_python(name(text, "device"))
+    TypeAdapter(Line).validate_python(ascii_line(text))
+    TypeAdapter(Name).validate_python(ascii_name(text, "device"))
 
 
 def rich(**changes: Any) -> Profile:

@@ -35,7 +35,7 @@ from node.install.restart_loop import main as main_of
 from node.install.service_files import STILL_THERE, ServiceManager, Setting, name_for, service_for
 from protocol.errors import ResourceError
 from swarm.base.home import Home
-from swarm.net.identity import lock_folder
+from swarm.base.locks import lock_folder
 
 COMMAND = (sys.executable, "-P", "-m", "sark", "join", "--name", 'lab "3" at 50 % of $HOME', "--quiet", "Sat")
 TASK = "{http://schemas.microsoft.com/windows/2004/02/mit/task}"

@@ -13,8 +13,9 @@ from node.settings.settings import WorkerSettings
 from protocol.errors import NotPermitted, ResourceError
 from protocol.words import Right, Role
 from swarm.base.home import Home
+from swarm.base.locks import lock_folder
 from swarm.base.settings import SettingsError
-from swarm.net.identity import Identity, lock_folder
+from swarm.net.identity import Identity
 from swarm.pools.membership import Membership, joined_pools
 from swarm.pools.tickets import Ticket, write_ticket
 from swarm.pools.tokens import Grant, bearer

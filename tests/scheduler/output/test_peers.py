@@ -48,7 +48,7 @@ def test_each_device_is_shown_with_the_way_it_answered_by() -> None:
     far = replace(seen("far", "d-2"), path=Path(False, gate, 41.0))
     out = io.StringIO()
     Console(file=out, width=200).print(peers_table([near, far], 200))
-    assert "direct, 2.0 ms" in out.getvalue()
+    assert "direct, 2 ms" in out.getvalue()
     assert f"via gate …{gate[-8:]}, 41 ms" in out.getvalue()
     assert peer_json(far)["path"] == {"direct": False, "gate": gate, "rtt_ms": 41.0}
     assert peer_json(seen("silent", "d-3"))["path"] is None

@@ -17,11 +17,12 @@ from results.row.variant import Variant
 from scheduler.core.allocator import why_waiting
 from scheduler.core.ranking import WorkerView
 from scheduler.output.watch import _Lines, render, watch
-from scheduler.store.progress import fraction, progress_text, show_ms, show_time
+from scheduler.store.progress import fraction, progress_text
 from scheduler.store.rows import CampaignRow, TaskRow
 from scheduler.store.store import Store
 from scheduler.submit.submit import submit_campaign
 from swarm.base.home import Home
+from swarm.base.units import show_elapsed, show_ms
 
 TASK = TaskRow(
     id="c-abcdefgh/1",
@@ -264,7 +265,7 @@ def test_times_have_three_digits_that_mean_something(value: float, text: str) ->
 
 @pytest.mark.parametrize(("seconds", "text"), [(14.9, "0:14"), (125, "2:05"), (3753, "1:02:33")])
 def test_durations_read_like_a_clock(seconds: float, text: str) -> None:
-    assert show_time(seconds) == text
+    assert show_elapsed(seconds) == text
 
 
 def test_a_pipe_reads_each_step_forward_in_a_queue_once() -> None:

@@ -9,8 +9,9 @@ import pytest
 
 from protocol.errors import ResourceError
 from protocol.wire.base import Name
-from swarm.base.settings import RoleSettings, SettingsError
+from swarm.base.settings import SettingsError
 from swarm.net.identity import Identity
+from swarm.net.settings import RoleSettings
 
 GATE = f"/ip4/192.0.2.1/tcp/1/p2p/{Identity.from_seed(1).peer_id}"
 

@@ -17,11 +17,11 @@ from protocol.values.advert import Advert
 from protocol.values.requirement import Requirement
 from protocol.words import ProtocolId
 from swarm.base.home import Home
-from swarm.base.settings import RoleSettings
+from swarm.base.locks import lock_folder
 from swarm.join.enter import Entered, enter, locked
 from swarm.join.known_gates import leave_addresses, local_gates, own_worker, remember_gates, remembered_gates
-from swarm.net.identity import lock_folder
 from swarm.net.link import Links
+from swarm.net.settings import RoleSettings
 
 LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)
 SETTINGS = RoleSettings(listen=LOOPBACK)

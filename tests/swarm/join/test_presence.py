@@ -16,13 +16,13 @@ from protocol.messages.health import HEALTH, Ping, Pong
 from protocol.values.advert import Advert
 from protocol.words import ProtocolId
 from swarm.base.home import Home
-from swarm.base.settings import RoleSettings
 from swarm.join.enter import Entered, enter
 from swarm.join.known_gates import leave_addresses
 from swarm.join.presence import Ways, beyond_loopback
 from swarm.net.addresses import Contact
 from swarm.net.identity import Identity, load_or_create, routing_key
 from swarm.net.link import Links
+from swarm.net.settings import RoleSettings
 from swarm.reach.mdns import Lan
 from swarm.reach.reachability import Reach
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,15 +13,7 @@ from libp2p.kad_dht.routing_table import peer_id_to_key
 from libp2p.peer.id import ID
 
 from protocol.errors import ResourceError
-from swarm.net.identity import (
-    Identity,
-    load_or_create,
-    lock_folder,
-    next_incarnation,
-    peer_id_bytes,
-    routing_key,
-    verify,
-)
+from swarm.net.identity import Identity, load_or_create, next_incarnation, peer_id_bytes, routing_key, verify
 
 
 def mode(path: Path) -> int:
@@ -116,32 +105,3 @@ def test_a_damaged_counter_does_not_start_again(tmp_path: Path, content: str) ->
     path.chmod(0o600)
     with pytest.raises(ResourceError, match="damaged"):
         next_incarnation(path)
-
-
-def test_a_second_process_on_the_same_folder_is_told_which_one_has_it(tmp_path: Path) -> None:
-    script = (
-        "import sys; from pathlib import Path; from swarm.net.identity import lock_folder; from protocol.errors import *\n"
-        "try:\n"
-        "    with lock_folder(Path(sys.argv[1])): print('got it')\n"
-        "except ResourceError as error: print(error.what)\n"
-    )
-
-    def other() -> str:
-        command = [sys.executable, "-c", script, str(tmp_path / "data")]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
-
-    with lock_folder(tmp_path / "data"):
-        assert other() == f"the data folder {tmp_path / 'data'} is in use by process {os.getpid()}"
-    assert other() == "got it"
-
-
-def test_a_folder_is_held_also_where_the_disk_is_full(tmp_path: Path) -> None:
-    code = (
-        "import resource, sys; from pathlib import Path; from swarm.net.identity import lock_folder\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"  # no file takes a single byte more
-        f"with lock_folder(Path({str(tmp_path)!r})): print('held')"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
-    )
-    assert (done.stdout, done.stderr) == ("held\n", "")

@@ -11,9 +11,10 @@ import pytest
 from protocol.errors import NotPermitted, ResourceError
 from protocol.messages.pool import PoolMember
 from protocol.words import Right, Role
+from swarm.base.durable import write_durably
 from swarm.base.home import Home
 from swarm.base.settings import SettingsError
-from swarm.net.identity import Identity, write_durably
+from swarm.net.identity import Identity
 from swarm.pools.files import secret_text
 from swarm.pools.manifests import verified, with_member, without
 from swarm.pools.membership import (

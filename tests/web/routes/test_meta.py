@@ -17,8 +17,8 @@ from scheduler.experiments.schedule import Schedules
 from scheduler.models.describe import no_fetch
 from scheduler.store.store import Store
 from swarm.base.home import Home
+from swarm.base.locks import lock_folder
 from swarm.base.settings import SettingsError
-from swarm.net.identity import lock_folder
 from web.http.context import FETCHING, ApiContext
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "openapi.json"

@@ -214,7 +214,7 @@ async def test_a_server_killed_before_it_answered_finds_the_campaign_by_its_key(
 ) -> None:
     headers = {"Idempotency-Key": "k"}
     first = (await client.post(CAMPAIGNS, json=NAMED, headers=headers)).json()
-    (note,) = (desk.home.folder("scheduler") / "once").iterdir()
+    (note,) = (desk.home.folder("scheduler") / "once").glob("*.json")
     claim = json.loads(note.read_text())
     note.write_text(json.dumps({**claim, "answer": None}))  # as it was before the answer was kept
     second = (await client.post(CAMPAIGNS, json=NAMED, headers=headers)).json()
@@ -268,21 +268,22 @@ async def test_a_store_that_was_gone_when_it_should_have_answered_makes_no_secon
 OTHER = """
 import sys
 from pathlib import Path
-from web.http.locks import NamedLocks as Turns
-with Turns(Path(sys.argv[1])).held(sys.argv[2]) as mine:
+from swarm.base.locks import try_lock
+with try_lock(Path(sys.argv[1])) as mine:
     print(mine, flush=True)
     sys.stdin.read()
 """
 
 
-NAME = f"{hashlib.sha256(b'k').hexdigest()}.json"
+NAME = f"{hashlib.sha256(b'k').hexdigest()}.lock"
 
 
 @pytest.fixture
 def other(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """Another process that is about to answer to the key `k`."""
+    (tmp_path / "once").mkdir()
     with subprocess.Popen(
-        [sys.executable, "-c", OTHER, str(tmp_path / "once.lock"), NAME],
+        [sys.executable, "-c", OTHER, str(tmp_path / "once" / NAME)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -311,7 +312,6 @@ async def test_a_key_that_another_server_of_the_home_answers_to_is_free_when_tha
     other.kill()
     await trio.to_thread.run_sync(other.wait)
     assert not (await once.do("k", b"body", make))[1]
-    once.close()
 
 
 @pytest.mark.parametrize("key", ["", "x" * 201, "with space"])

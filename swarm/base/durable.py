@@ -1,0 +1,75 @@
+"""Files that are whole whenever they exist: written beside their place, then moved there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Final
+
+from protocol.errors import ResourceError
+
+UNFINISHED: Final = re.compile(r"\..+\.[0-9a-f]{12}")
+"""Names of files being written here: after a start, one that has such a name was never finished."""
+_FLAGS: Final = (
+    os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+)
+
+
+@contextlib.contextmanager
+def replacing(path: Path, *, mode: int = 0o600, durable: bool = True) -> Iterator[IO[bytes]]:
+    """A new file that takes the place of `path` when the block ends, and is removed when it raises. Raises `OSError`. Blocking.
+
+    `durable`: on the disk, with its name, before this returns; else a power cut may leave it empty.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
+    try:
+        with os.fdopen(os.open(temporary, _FLAGS | getattr(os, "O_BINARY", 0), mode), "wb") as file:
+            yield file
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    if durable:
+        sync_folder(path.parent)
+
+
+def write_atomically(path: Path, data: bytes, *, mode: int = 0o600) -> None:
+    """Replace `path` by `data`: readers see the old content or the new. Raises `OSError`. A power cut may cost it."""
+    with replacing(path, mode=mode, durable=False) as file:
+        file.write(data)
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Replace `path` by `data`, mode 0600: after a crash it has the old content or the new. Makes its folder. Raises `ResourceError`."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with replacing(path) as file:
+            file.write(data)
+    except OSError as error:
+        raise unusable(path, error) from error
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring the names in `folder` to the disk. Windows has no handle on a folder, and needs none."""
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def unusable(path: Path, error: OSError) -> ResourceError:
+    """The error to raise for a file or folder that cannot be read or written."""
+    return ResourceError(
+        f"cannot use {path}: {error.strerror or error}",
+        hint="check that the folder exists and is yours, and the disk",
+    )

@@ -1,0 +1,59 @@
+"""Settings that every role has: its ways into the swarm, and where it listens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict
+
+from protocol.wire.base import AddressText
+from swarm.base.settings import load_settings
+
+
+def _names_a_peer(address: str) -> str:
+    """With its TCP address and its whole peer id."""
+    from swarm.net.addresses import split_peer  # the address parser: not for every command
+    from swarm.net.identity import peer_id_bytes
+
+    try:
+        peer_id_bytes(split_peer(address)[0])
+    except ValueError:
+        raise ValueError(
+            "a gate's address looks like /ip4/192.0.2.7/tcp/4101/p2p/12D3Koo… with the whole id (52 characters); the gate prints its own"
+        ) from None
+    return address
+
+
+def _can_be_dialled(address: str) -> str:
+    """A concrete TCP address: others cannot dial `0.0.0.0`."""
+    from swarm.net.addresses import usable
+
+    if not usable([address]):
+        raise ValueError("others cannot dial it")
+    return address
+
+
+class RoleSettings(BaseModel):
+    """What every role can be told."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    section: ClassVar[str] = ""
+
+    gates: tuple[Annotated[str, AfterValidator(_names_a_peer)], ...] = ()
+    """Ways into the swarm: multiaddrs that end in `/p2p/PEERID`. None: the gate that runs on this home, if one does."""
+    listen: tuple[AddressText, ...] = ()
+    """Where to listen; none: a free port on every interface."""
+    announce: tuple[Annotated[AddressText, AfterValidator(_can_be_dialled)], ...] = ()
+    """What to tell others instead of the interfaces' addresses, such as a forwarded port."""
+
+    lan: bool = True
+    """Find neighbours on the LAN, and be found by them, without a gate. A node that listens on loopback alone never does."""
+    upnp: bool = False
+    """Ask the router of this LAN for a port, so that others can dial this node."""
+
+    @classmethod
+    def load(cls, config_file: Path, environment: Mapping[str, str], flags: Mapping[str, Any]) -> Self:
+        """The settings for this start. Flags that are None count as not given. Raises `SettingsError`, `ResourceError`."""
+        return load_settings(cls, config_file, environment, flags, section=cls.section)
