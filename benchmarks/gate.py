@@ -97,7 +97,7 @@ async def _count(stream: Any) -> None:
 
 
 async def _send(network: Any, peer: str, address: str, size: int) -> None:
-    stream = await network.open(peer, ECHO, (address,), patience_s=20)
+    stream = await network.open(peer, ECHO, (address,), max_wait_s=20)
     left, chunk = size, bytes(CHUNK)
     while left:
         part = min(left, CHUNK)

@@ -69,7 +69,7 @@ async def hold_places(gate: PeerId, at: Address, count: int) -> None:
         for _ in range(count):
             network = await stack.enter_async_context(open_host(Identity.fresh(), server=False))
             network.handle(ECHO, echo)
-            await network.reserve(gate, [at], patience_s=30)
+            await network.reserve(gate, [at], max_wait_s=30)
         print(count, "places", flush=True)
         await trio.sleep_forever()
 

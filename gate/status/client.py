@@ -62,7 +62,7 @@ class GateAnswer:
 
     async def _call(self, message: Message) -> Message:
         return await self._links.call(
-            self._contact.peer, self._contact.addresses, message, patience_s=ANSWER_S
+            self._contact.peer, self._contact.addresses, message, max_wait_s=ANSWER_S
         )
 
 
@@ -102,7 +102,7 @@ async def _first(network: Network, contacts: Sequence[Contact]) -> Contact:
     why: list[str] = []
     for contact in contacts:
         try:
-            await network.connect(contact.peer, contact.addresses, patience_s=ANSWER_S)
+            await network.connect(contact.peer, contact.addresses, max_wait_s=ANSWER_S)
         except Unreachable as exc:
             why.append(_why(contact, exc))
             continue

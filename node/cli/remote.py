@@ -173,7 +173,7 @@ async def _say(
             hint="start it: sark-node join" if target.name == HERE else "",
         )
     try:
-        link = await links.get(target.peer, target.addresses, patience_s=ANSWER_S)
+        link = await links.get(target.peer, target.addresses, max_wait_s=ANSWER_S)
     except Unreachable as exc:
         if target.name != HERE:
             raise
@@ -181,10 +181,10 @@ async def _say(
             "the worker of this home does not answer", hint="is it running? start it: sark-node join"
         ) from exc
     began = trio.current_time()
-    answer = await link.call(present, patience_s=ANSWER_S)
+    answer = await link.call(present, max_wait_s=ANSWER_S)
     took_ms = (trio.current_time() - began) * 1000
     if not isinstance(answer, Denied):
-        answer = await link.call(message, patience_s=EXAMINED_S)
+        answer = await link.call(message, max_wait_s=EXAMINED_S)
     if isinstance(answer, Denied):
         hint = f"only its owner can; on that device: sark-node join --owner {present.issuer}"
         not_owner = answer.reason is Reason.NOT_ALLOWED

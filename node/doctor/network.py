@@ -174,7 +174,7 @@ async def _try_gate(
 ) -> GateFacts:
     name = gate_text(contact)
     try:
-        await network.connect(contact.peer, contact.addresses, patience_s=ANSWER_S)
+        await network.connect(contact.peer, contact.addresses, max_wait_s=ANSWER_S)
     except Unreachable as error:
         cause = error.__cause__
         other = cause.found if isinstance(cause, AnotherAnswers) else ""
@@ -193,7 +193,7 @@ async def _try_gate(
         await trio.sleep(AGAIN_S)
     ms = await _round_trip(network, contact)
     try:
-        place = await network.reserve(contact.peer, contact.addresses, patience_s=ANSWER_S)
+        place = await network.reserve(contact.peer, contact.addresses, max_wait_s=ANSWER_S)
     except (Unreachable, Refused) as error:
         members = isinstance(error, Refused) and error.reason is Reason.NOT_ALLOWED
         no_place = "it relays for those it lets in only" if members else error.what
@@ -209,7 +209,7 @@ async def _round_trip(network: Network, contact: Contact) -> float | None:
         with contextlib.suppress(SarkError):
             link = await links.get(contact.peer, contact.addresses)
             began = trio.current_time()
-            await link.ask(Ping(), Pong, patience_s=ANSWER_S)
+            await link.ask(Ping(), Pong, max_wait_s=ANSWER_S)
             took = (trio.current_time() - began) * 1000
         nursery.cancel_scope.cancel()
     return took

@@ -128,7 +128,7 @@ class Delivery:
         if link is None:
             return None
         try:
-            answer = await link.call(ready, patience_s=OFFER_S)
+            answer = await link.call(ready, max_wait_s=OFFER_S)
         except Unreachable as exc:
             log.info("offer.unanswered", peer=peer, lease=ready.lease, why=exc.what)
         else:
@@ -198,7 +198,7 @@ class Delivery:
                 log.warning("result.gone", task=item.task, attempt=item.attempt)
             else:
                 patience = RESULT_S if item.size <= MAX_INLINE else LARGE_RESULT_S
-                answer = await link.call(message, patience_s=patience)
+                answer = await link.call(message, max_wait_s=patience)
                 if not isinstance(answer, (Accepted, Stale)):
                     raise RemoteProtocolError(f"{link.peer} answered a Result with {type(answer).__name__}")
                 keep = (

@@ -218,7 +218,7 @@ class RecoveryScan:
                 nursery.start_soon(ask, self.adverts[peer])
 
     async def _look(self, advert: Advert) -> WorkerReport:
-        link = await self._links.get(advert.peer, advert.addresses, patience_s=PATIENCE_S)
+        link = await self._links.get(advert.peer, advert.addresses, max_wait_s=PATIENCE_S)
         await self._introduce(link, advert)
         leases: dict[tuple[str, int], LiveLease] = {}
         cursor = 0

@@ -78,9 +78,9 @@ class SwarmObserver:
     async def _ask(self, advert: Advert) -> SeenPeer:
         nothing = match(Requirement(), advert)
         try:
-            link = await self._links.get(advert.peer, advert.addresses, patience_s=3.0)
+            link = await self._links.get(advert.peer, advert.addresses, max_wait_s=3.0)
             began = trio.current_time()
-            pong = await link.ask(Ping(), Pong, patience_s=3.0)
+            pong = await link.ask(Ping(), Pong, max_wait_s=3.0)
         except SarkError as exc:
             return SeenPeer(advert, None, exc.what, nothing)
         took_ms = (trio.current_time() - began) * 1000

@@ -177,10 +177,10 @@ async def ask_everybody(
         told[advert.peer] = heard = DeviceAnswer()
         async with slots:
             try:
-                link = await links.get(advert.peer, advert.addresses, patience_s=3.0)
+                link = await links.get(advert.peer, advert.addresses, max_wait_s=3.0)
                 for name in ("", *advert.pools):
                     if name in tokens:
-                        await link.call(tokens[name], patience_s=3.0)  # the probe shows what became of it
+                        await link.call(tokens[name], max_wait_s=3.0)  # the probe shows what became of it
                 await _ask(link, fitting, heard, priority)
             except SarkError as exc:
                 heard.quote, heard.why = None, exc.what

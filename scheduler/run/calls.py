@@ -79,10 +79,10 @@ def _elements(value: Any) -> int:
 
 
 async def probe(
-    link: Link, campaign: str, shapes: Sequence[Shape], *, patience_s: float = 3.0
+    link: Link, campaign: str, shapes: Sequence[Shape], *, max_wait_s: float = 3.0
 ) -> Quote | Denied:
     """Could you, and when? Raises `Unreachable`, `RemoteProtocolError`."""
-    answer = await link.call(Probe(campaign=campaign, shapes=tuple(shapes)), patience_s=patience_s)
+    answer = await link.call(Probe(campaign=campaign, shapes=tuple(shapes)), max_wait_s=max_wait_s)
     if isinstance(answer, Quote) and len(answer.shapes) not in (0, len(shapes)):
         raise RemoteProtocolError(f"{link.peer} answered {len(shapes)} shapes with {len(answer.shapes)}")
     if isinstance(answer, (Quote, Denied)):
@@ -117,9 +117,9 @@ def commit_message(
     )
 
 
-async def commit(link: Link, message: Commit, *, patience_s: float = 5.0) -> CommitAnswer:
+async def commit(link: Link, message: Commit, *, max_wait_s: float = 5.0) -> CommitAnswer:
     """Take it. Raises `Unreachable` (whether it was taken is unknown: ask again with the same key), `RemoteProtocolError`."""
-    answer = await link.call(message, patience_s=patience_s)
+    answer = await link.call(message, max_wait_s=max_wait_s)
     if isinstance(answer, (Granted, Queued, Conflict, Denied)):
         return answer
     raise await _nonsense(link, "a commit", answer)
@@ -166,7 +166,7 @@ async def stop(link: Link, order: CancelOn | ReleaseOn) -> tuple[str, ...]:
     for first in range(0, len(order.held), MAX_BATCH):
         batch = order.held[first : first + MAX_BATCH]
         message = _stop_message(order, batch)
-        answer = await link.ask(message, Stopped, patience_s=STOP_PATIENCE_S)
+        answer = await link.ask(message, Stopped, max_wait_s=STOP_PATIENCE_S)
         done += answer.leases
     return tuple(done)
 

@@ -143,7 +143,7 @@ class WorkerLinks:
             await self._line(peer).quiet.wait()
 
     async def _link(self, peer: str) -> Link:
-        link = await self._links.get(peer, self._book.view(peer).addresses, patience_s=CONNECT_S)
+        link = await self._links.get(peer, self._book.view(peer).addresses, max_wait_s=CONNECT_S)
         await self._introduce(link)
         self.care(peer)
         return link

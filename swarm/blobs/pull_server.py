@@ -67,11 +67,11 @@ class PullServer:
                 return None
             return parted(bytes(data))
 
-    async def _ask(self, message: Message, patience_s: float) -> tuple[Message, bytearray]:
+    async def _ask(self, message: Message, max_wait_s: float) -> tuple[Message, bytearray]:
         peer = self.peer()
         stream = await self._network.open(peer, ProtocolId.BLOB, ())
         try:
-            with trio.fail_after(patience_s):
+            with trio.fail_after(max_wait_s):
                 await stream.send_all(BLOB.encode(Frame(FrameKind.CALL, 1, message)))
                 reader = FrameReader(stream)
                 frame = await reader.frame()

@@ -119,16 +119,16 @@ class IndexClient:
         return min(max(len(self._table) * COPY_S, least), most)
 
     async def ask(
-        self, contact: Contact, message: Message, expected: type[M], *, patience_s: float = GIVE_UP_S
+        self, contact: Contact, message: Message, expected: type[M], *, max_wait_s: float = GIVE_UP_S
     ) -> M:
         """One call. Raises `Unreachable` (silent, broken or talking nonsense) or `errors.Refused`."""
         began = trio.current_time()
         warm = self.linked(contact.peer)
         self.calls += 1
         try:
-            with trio.fail_after(patience_s):
+            with trio.fail_after(max_wait_s):
                 answer = await self._links.call(
-                    contact.peer, contact.addresses, message, patience_s=patience_s
+                    contact.peer, contact.addresses, message, max_wait_s=max_wait_s
                 )
         except (Unreachable, RemoteProtocolError, trio.TooSlowError) as exc:
             await self._failed(contact)

@@ -293,11 +293,11 @@ class Publisher:
                 self._consider(shard, named)
 
     async def _send(
-        self, contact: Contact, message: say.StoreAdverts, patience_s: float = 1.5
+        self, contact: Contact, message: say.StoreAdverts, max_wait_s: float = 1.5
     ) -> say.StoreReply:
         if contact.peer == self._own_peer:
             return self._store_here(message)
-        return await self._caller.ask(contact, message, say.StoreReply, patience_s=patience_s)
+        return await self._caller.ask(contact, message, say.StoreReply, max_wait_s=max_wait_s)
 
     def _consider(self, shard: _Shard, named: Contact) -> None:
         """A holder named somebody: take it where it is among the nearest eight."""

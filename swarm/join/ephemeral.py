@@ -100,7 +100,7 @@ class Visitor:
     async def _show(self, links: Links, circuit: Circuit, present: ShowCredentials) -> None:
         self._shown[circuit.gate] = trio.current_time()
         try:
-            answer = await links.call(circuit.gate, (circuit.address,), present, patience_s=ANSWER_S)
+            answer = await links.call(circuit.gate, (circuit.address,), present, max_wait_s=ANSWER_S)
         except (Unreachable, RemoteProtocolError) as exc:
             log.debug("gate.silent", gate=circuit.gate, why=exc.what)
         else:

@@ -112,14 +112,14 @@ class HostNetwork:
 
     # -- connections and streams ---------------------------------------------------------------------------------------
 
-    async def connect(self, peer: PeerId, addresses: Sequence[Address], *, patience_s: float = 5.0) -> None:
-        with _patience(peer, patience_s):
+    async def connect(self, peer: PeerId, addresses: Sequence[Address], *, max_wait_s: float = 5.0) -> None:
+        with _patience(peer, max_wait_s):
             await self._reach(_peer(peer), addresses)
 
     async def open(
-        self, peer: PeerId, protocol: str, addresses: Sequence[Address] = (), *, patience_s: float = 5.0
+        self, peer: PeerId, protocol: str, addresses: Sequence[Address] = (), *, max_wait_s: float = 5.0
     ) -> NodeStream:
-        with _patience(peer, patience_s):
+        with _patience(peer, max_wait_s):
             target = _peer(peer)
             await self._reach(target, addresses)
             return NodeStream(await self._host.new_stream(target, [TProtocol(protocol)]), protocol)
@@ -148,8 +148,8 @@ class HostNetwork:
             return None
         return next(iter(usable(connection.get_transport_addresses())), None)
 
-    async def knock(self, peer: PeerId, address: Address, *, patience_s: float = 3.0) -> bool:
-        with trio.move_on_after(patience_s):
+    async def knock(self, peer: PeerId, address: Address, *, max_wait_s: float = 3.0) -> bool:
+        with trio.move_on_after(max_wait_s):
             try:
                 await self._swarm.knock(_peer(peer), address)
             except (*ORDINARY, OSError, Unreachable):
@@ -170,9 +170,9 @@ class HostNetwork:
         return self._relays.path(_peer(peer))
 
     async def reserve(
-        self, gate: PeerId, addresses: Sequence[Address] = (), *, patience_s: float = 5.0
+        self, gate: PeerId, addresses: Sequence[Address] = (), *, max_wait_s: float = 5.0
     ) -> Reservation:
-        with _patience(gate, patience_s):
+        with _patience(gate, max_wait_s):
             return await self._relays.reserve(gate, addresses)
 
     def reservations(self) -> tuple[Reservation, ...]:
@@ -327,13 +327,13 @@ def _alone(error: BaseException) -> BaseException:
 
 
 @contextmanager
-def _patience(peer: PeerId, patience_s: float) -> Iterator[None]:
+def _patience(peer: PeerId, max_wait_s: float) -> Iterator[None]:
     """Turns libp2p's failures, and the end of patience, into `Unreachable`: the one place where that is done."""
     try:
-        with trio.fail_after(patience_s):
+        with trio.fail_after(max_wait_s):
             yield
     except trio.TooSlowError as error:
-        raise Unreachable(f"{peer} did not answer within {patience_s:g} s") from error
+        raise Unreachable(f"{peer} did not answer within {max_wait_s:g} s") from error
     except BaseLibp2pError as error:
         refused = isinstance(error, NobodyListens)
         raise Unreachable(f"no way to {peer}: {error}", refused=refused) from error

@@ -152,7 +152,7 @@ def _port(network: Network) -> int | None:
 async def _meet(network: Network, index: Index, contact: Contact) -> None:
     """A neighbour on the LAN: it counts as a holder once it has shown its key and answered."""
     try:
-        await network.connect(contact.peer, contact.addresses, patience_s=MEET_WITHIN_S)
+        await network.connect(contact.peer, contact.addresses, max_wait_s=MEET_WITHIN_S)
     except Unreachable as error:
         log.debug("neighbour.unreachable", peer=contact.peer, why=error.what)
     else:

@@ -74,22 +74,22 @@ class MemoryNetwork:
 
     # -- connections and streams -------------------------------------------------------------------------------------------
 
-    async def connect(self, peer: PeerId, addresses: Sequence[Address], *, patience_s: float = 5.0) -> None:
+    async def connect(self, peer: PeerId, addresses: Sequence[Address], *, max_wait_s: float = 5.0) -> None:
         try:
-            with trio.fail_after(patience_s):
+            with trio.fail_after(max_wait_s):
                 await self._link(peer, addresses)
         except trio.TooSlowError as error:
-            raise Unreachable(f"{peer} did not answer within {patience_s:g} s") from error
+            raise Unreachable(f"{peer} did not answer within {max_wait_s:g} s") from error
 
     async def open(
-        self, peer: PeerId, protocol: str, addresses: Sequence[Address] = (), *, patience_s: float = 5.0
+        self, peer: PeerId, protocol: str, addresses: Sequence[Address] = (), *, max_wait_s: float = 5.0
     ) -> MemoryStream:
         try:
-            with trio.fail_after(patience_s):
+            with trio.fail_after(max_wait_s):
                 link = await self._link(peer, addresses)
                 return await self._swarm.open(link, self.peer_id, protocol)
         except trio.TooSlowError as error:
-            raise Unreachable(f"{peer} did not answer within {patience_s:g} s") from error
+            raise Unreachable(f"{peer} did not answer within {max_wait_s:g} s") from error
 
     async def _link(self, peer: PeerId, addresses: Sequence[Address]) -> MemoryLink:
         await trio.lowlevel.checkpoint()
@@ -180,8 +180,8 @@ class MemoryNetwork:
             return None
         return Path(link.via is None, link.via, 2000 * self._swarm.one_way(self.peer_id, peer, link.via))
 
-    async def knock(self, peer: PeerId, address: Address, *, patience_s: float = 3.0) -> bool:
-        with trio.move_on_after(patience_s):
+    async def knock(self, peer: PeerId, address: Address, *, max_wait_s: float = 3.0) -> bool:
+        with trio.move_on_after(max_wait_s):
             return await self._swarm.knock(self.peer_id, peer, address)
         return False
 
@@ -196,14 +196,14 @@ class MemoryNetwork:
     # -- gates as relays -----------------------------------------------------------------------------------------------------
 
     async def reserve(
-        self, gate: PeerId, addresses: Sequence[Address] = (), *, patience_s: float = 5.0
+        self, gate: PeerId, addresses: Sequence[Address] = (), *, max_wait_s: float = 5.0
     ) -> Reservation:
         try:
-            with trio.fail_after(patience_s):
+            with trio.fail_after(max_wait_s):
                 link = await self._near(gate, addresses)
                 await self._swarm.ask(self.peer_id, gate)
         except trio.TooSlowError as error:
-            raise Unreachable(f"{gate} did not answer within {patience_s:g} s") from error
+            raise Unreachable(f"{gate} did not answer within {max_wait_s:g} s") from error
         server = self._swarm.alive(gate)
         if server is None or link.dead:
             raise Unreachable(f"no way to {gate}: the connection broke")

@@ -89,7 +89,7 @@ class Link:
         """No call waits for its answer, on either side."""
         return not self._waiting and not self._answering
 
-    async def call(self, message: Message, *, patience_s: float = 5.0) -> Message:
+    async def call(self, message: Message, *, max_wait_s: float = 5.0) -> Message:
         """Send a call and wait for its answer. Raises `Unreachable` on silence or a broken link: what became of it is unknown."""
         if self.closed.is_set():
             raise Unreachable(f"the link with {self.peer} is closed")
@@ -97,7 +97,7 @@ class Link:
         call_id = self._next_id
         waiter = self._waiting[call_id] = _Waiter()
         try:
-            with trio.move_on_after(patience_s):
+            with trio.move_on_after(max_wait_s):
                 await self._send(Frame(FrameKind.CALL, call_id, message))
                 await waiter.done.wait()
         finally:
@@ -106,11 +106,11 @@ class Link:
             return waiter.answer
         if self.closed.is_set():
             raise Unreachable(f"the link with {self.peer} broke before the answer came")
-        raise Unreachable(f"{self.peer} did not answer within {patience_s:g} s")
+        raise Unreachable(f"{self.peer} did not answer within {max_wait_s:g} s")
 
-    async def ask(self, message: Message, expected: type[M], *, patience_s: float = 5.0) -> M:
+    async def ask(self, message: Message, expected: type[M], *, max_wait_s: float = 5.0) -> M:
         """`call`, with the answer's type checked. Another type breaks the protocol: the link is reset."""
-        answer = await self.call(message, patience_s=patience_s)
+        answer = await self.call(message, max_wait_s=max_wait_s)
         if isinstance(answer, expected):
             return answer
         await self.reset()
@@ -277,7 +277,7 @@ class Links:
         link = self._links.get(peer)
         return link if link is not None and not link.closed.is_set() else None
 
-    async def get(self, peer: PeerId, addresses: Sequence[Address] = (), *, patience_s: float = 5.0) -> Link:
+    async def get(self, peer: PeerId, addresses: Sequence[Address] = (), *, max_wait_s: float = 5.0) -> Link:
         """The kept link with `peer`, or a new one: also where the kept one makes a detour. Raises `Unreachable` when there is neither."""
         link = self.peek(peer)
         if link is not None and not self.detours(link):
@@ -289,7 +289,7 @@ class Links:
                 if old is not None and not self.detours(old):
                     return old
                 try:
-                    stream = await self._network.open(peer, self._family, addresses, patience_s=patience_s)
+                    stream = await self._network.open(peer, self._family, addresses, max_wait_s=max_wait_s)
                 except Unreachable:
                     if (link := self.peek(peer)) is not None:
                         return link
@@ -315,12 +315,12 @@ class Links:
         return path is not None and path.direct
 
     async def call(
-        self, peer: PeerId, addresses: Sequence[Address], message: Message, *, patience_s: float = 5.0
+        self, peer: PeerId, addresses: Sequence[Address], message: Message, *, max_wait_s: float = 5.0
     ) -> Message:
         """One call over the kept link, opening it where needed. Raises `Unreachable`, `RemoteProtocolError`."""
-        link = await self.get(peer, addresses, patience_s=patience_s)
+        link = await self.get(peer, addresses, max_wait_s=max_wait_s)
         self._links[peer] = self._links.pop(peer, link)  # most recently used last
-        return await link.call(message, patience_s=patience_s)
+        return await link.call(message, max_wait_s=max_wait_s)
 
     async def drop(self, peer: PeerId) -> None:
         """Close the link with `peer`, if any."""

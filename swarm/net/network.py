@@ -112,17 +112,17 @@ class Network(Protocol):
         """Serve inbound streams of `protocol`. One handler for each; set before peers are told of us."""
         ...
 
-    async def connect(self, peer: PeerId, addresses: Sequence[Address], *, patience_s: float = 5.0) -> None:
+    async def connect(self, peer: PeerId, addresses: Sequence[Address], *, max_wait_s: float = 5.0) -> None:
         """Have a connection to `peer`: the one there is, or a new one by any of `addresses`, tried side by side.
 
         Direct addresses have a short head start over circuits. A relayed connection is good until it ends: gates
         limit its bytes and its time, and the two nodes try by themselves to replace it by a direct one.
-        Raises `Unreachable` with what was tried; never takes longer than `patience_s`.
+        Raises `Unreachable` with what was tried; never takes longer than `max_wait_s`.
         """
         ...
 
     async def open(
-        self, peer: PeerId, protocol: str, addresses: Sequence[Address] = (), *, patience_s: float = 5.0
+        self, peer: PeerId, protocol: str, addresses: Sequence[Address] = (), *, max_wait_s: float = 5.0
     ) -> Stream:
         """A fresh stream, on the direct connection where there is one; connects first where needed. Raises `Unreachable`."""
         ...
@@ -146,7 +146,7 @@ class Network(Protocol):
         """By which way a new stream to `peer` would go now; None when it is not connected."""
         ...
 
-    async def knock(self, peer: PeerId, address: Address, *, patience_s: float = 3.0) -> bool:
+    async def knock(self, peer: PeerId, address: Address, *, max_wait_s: float = 3.0) -> bool:
         """Whether `peer` answers at this very address, and shows its key: by a fresh connection of its own, closed again at once."""
         ...
 
@@ -158,7 +158,7 @@ class Network(Protocol):
     # -- gates as relays -------------------------------------------------------------------------------------------------
 
     async def reserve(
-        self, gate: PeerId, addresses: Sequence[Address] = (), *, patience_s: float = 5.0
+        self, gate: PeerId, addresses: Sequence[Address] = (), *, max_wait_s: float = 5.0
     ) -> Reservation:
         """Take a place at `gate`, or keep it for longer; connects directly first where needed.
 

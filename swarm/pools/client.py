@@ -70,7 +70,7 @@ def pool_links(network: Network, nursery: trio.Nursery) -> Links:
 
 async def _ask(links: Links, contact: Contact, message: Message, expected: type[M]) -> M:
     """One call. Raises `Unreachable`, `NotPermitted` for a no, `RemoteProtocolError` for nonsense."""
-    answer = await links.call(contact.peer, contact.addresses, message, patience_s=ASK_S)
+    answer = await links.call(contact.peer, contact.addresses, message, max_wait_s=ASK_S)
     if isinstance(answer, RefusedMessage):
         raise NotPermitted(answer.detail or str(answer.reason), hint=str(answer.reason))
     if not isinstance(answer, expected):

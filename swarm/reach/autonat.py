@@ -159,7 +159,7 @@ async def ask(
     others: Sequence[Contact] = (),
     *,
     wall: Callable[[], float],
-    patience_s: float = ANSWER_WITHIN_S,
+    max_wait_s: float = ANSWER_WITHIN_S,
 ) -> DialBackAnswer:
     """Have `gate` dial this node back at `ports`. `others`: gates to make known to it.
 
@@ -171,14 +171,14 @@ async def ask(
         for other in others
         if other.peer != gate.peer and other.addresses
     )[:MAX_GATES]
-    stream = await network.open(gate.peer, ProtocolId.REACH, gate.addresses, patience_s=patience_s)
+    stream = await network.open(gate.peer, ProtocolId.REACH, gate.addresses, max_wait_s=max_wait_s)
     link = Link(stream, REACH)
     answer: Message | Unreachable
     began = trio.current_time()
     async with trio.open_nursery() as nursery:
         await nursery.start(_read, link)
         try:
-            answer = await link.call(DialBack(ports=wanted, gates=named), patience_s=patience_s)
+            answer = await link.call(DialBack(ports=wanted, gates=named), max_wait_s=max_wait_s)
         except Unreachable as error:
             answer = error
         took = trio.current_time() - began

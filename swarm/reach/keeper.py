@@ -309,7 +309,7 @@ class ReachKeeper:
 
     async def _take(self, gate: Contact, place: _Place) -> None:
         try:
-            reservation = await self._network.reserve(gate.peer, gate.addresses, patience_s=PATIENCE_S)
+            reservation = await self._network.reserve(gate.peer, gate.addresses, max_wait_s=PATIENCE_S)
         except (Unreachable, Refused) as error:
             refused = isinstance(error, Refused)
             wait = (error.retry_after_s or REFUSED_S) if isinstance(error, Refused) else place.pause_s

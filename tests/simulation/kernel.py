@@ -171,10 +171,10 @@ class Flag:
         """Do not, after all."""
         self._then.pop(do, None)
 
-    async def wait(self, process: Process, patience_s: float | None = None) -> bool:
-        """Whether it was set in time. `patience_s` on the process's own clock; None: for ever."""
+    async def wait(self, process: Process, max_wait_s: float | None = None) -> bool:
+        """Whether it was set in time. `max_wait_s` on the process's own clock; None: for ever."""
         if not self.is_set:
-            await _Wait(self, None if patience_s is None else max(0.0, patience_s) / process.rate)
+            await _Wait(self, None if max_wait_s is None else max(0.0, max_wait_s) / process.rate)
         return self.is_set
 
 

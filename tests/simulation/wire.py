@@ -65,7 +65,7 @@ class End:
         """For the worker's desk: under which epoch this link has spoken of each campaign."""
         self.far: End
 
-    async def call(self, message: Message, patience_s: float = 5.0) -> Message:
+    async def call(self, message: Message, max_wait_s: float = 5.0) -> Message:
         """The answer. Raises `Unreachable` on silence or when the link breaks first."""
         if self.closed.is_set:
             raise Unreachable("the link is closed")
@@ -80,15 +80,15 @@ class End:
 
         self._air.carry(self, message, answered)
         closed.then(done.set)
-        await done.wait(self.me.process, patience_s)
+        await done.wait(self.me.process, max_wait_s)
         closed.forget(done.set)
         if box:
             return box[0]
         raise Unreachable("the link broke" if closed.is_set else "no answer")
 
-    async def ask(self, message: Message, expected: type[M], *, patience_s: float = 5.0) -> M:
+    async def ask(self, message: Message, expected: type[M], *, max_wait_s: float = 5.0) -> M:
         """`call`, with the answer's type checked."""
-        answer = await self.call(message, patience_s)
+        answer = await self.call(message, max_wait_s)
         if isinstance(answer, expected):
             return answer
         await self.reset()
@@ -141,17 +141,17 @@ class Air:
         """Of one message in fair weather."""
         return self.weather.latency_s * (0.5 + self._rng.random())
 
-    async def open(self, me: Station, peer: str, patience_s: float) -> End:
+    async def open(self, me: Station, peer: str, max_wait_s: float) -> End:
         """A new link. Raises `Unreachable`; `refused` where its machine answers that nobody is there."""
         process, other = me.process, self.stations[peer]
         await process.sleep(4 * self.latency())
         if self.cut(process.name, peer) or self.cut(peer, process.name):
-            await process.sleep(patience_s)
+            await process.sleep(max_wait_s)
             raise Unreachable("no answer")
         if not other.process.alive:
             raise Unreachable("connection refused", refused=True)
         if other.process.paused_until > process.kernel.now:
-            await process.sleep(patience_s)
+            await process.sleep(max_wait_s)
             raise Unreachable("no answer")
         ours, theirs = End(self, me, other), End(self, other, me)
         ours.far, theirs.far = theirs, ours

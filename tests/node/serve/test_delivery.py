@@ -30,7 +30,7 @@ class Line:
         self.taken: list[str] = []
         self.broken = False
 
-    async def call(self, message: Message, *, patience_s: float) -> Message:
+    async def call(self, message: Message, *, max_wait_s: float) -> Message:
         assert isinstance(message, Result)
         await trio.lowlevel.checkpoint()
         if message.task in self.never:
@@ -190,7 +190,7 @@ async def test_of_two_machines_with_one_key_only_the_one_that_adopted_is_offered
     tmp_path: Path, autojump_clock: object
 ) -> None:
     class Desk(Line):
-        async def call(self, message: Message, *, patience_s: float) -> Message:
+        async def call(self, message: Message, *, max_wait_s: float) -> Message:
             self.taken.append(type(message).__name__)
             await trio.lowlevel.checkpoint()
             return Start()
@@ -216,9 +216,9 @@ async def test_a_result_whose_campaign_is_adopted_while_it_is_under_way_stays_fo
     await post.put(1, b"one")
 
     class Slow(Line):
-        async def call(self, message: Message, *, patience_s: float) -> Message:
+        async def call(self, message: Message, *, max_wait_s: float) -> Message:
             await post.outbox.hand_over("c-1", ANN, BOB, again=False)
-            return await super().call(message, patience_s=patience_s)
+            return await super().call(message, max_wait_s=max_wait_s)
 
     old = Slow()
     await post.over(old)

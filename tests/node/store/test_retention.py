@@ -131,7 +131,7 @@ class Line:
     def __init__(self, answer: Message) -> None:
         self.answer = answer
 
-    async def call(self, message: Message, *, patience_s: float) -> Message:
+    async def call(self, message: Message, *, max_wait_s: float) -> Message:
         assert isinstance(message, Result)
         await trio.lowlevel.checkpoint()
         return self.answer

@@ -115,11 +115,11 @@ class Speaking:
     def __init__(self, says: Mapping[str, Says]) -> None:
         self._says = says
 
-    async def get(self, to: str, addresses: Sequence[str], patience_s: float = 5.0) -> Any:
+    async def get(self, to: str, addresses: Sequence[str], max_wait_s: float = 5.0) -> Any:
         says = self._says[to]
 
         class Link:
-            async def call(self, message: Message, patience_s: float = 5.0) -> Message:
+            async def call(self, message: Message, max_wait_s: float = 5.0) -> Message:
                 return says(message)
 
         return Link()

@@ -183,7 +183,7 @@ async def test_a_node_that_is_asked_to_dial_back_calls_nobody_but_who_asks() -> 
             nursery.start_soon(trio.serve_listeners, bystander, [listener])
         async with open_host(Identity.fresh(), server=False) as asker:
             links = Links(asker, ProtocolId.REACH, REACH, nursery)
-            answer = await links.call(gate.peer_id, gate.addresses, DialBack(ports=(port,)), patience_s=8)
+            answer = await links.call(gate.peer_id, gate.addresses, DialBack(ports=(port,)), max_wait_s=8)
             assert isinstance(answer, DialBackReply)
             assert answer.observed.startswith("/ip4/127.0.0.1/")
             assert answer.reached == ()  # somebody answers there, but not with the asker's key

@@ -152,7 +152,7 @@ async def test_patience_ends_with_a_peer_that_accepts_and_says_nothing() -> None
     where = f"/ip4/127.0.0.1/tcp/{silent[0].socket.getsockname()[1]}"
     async with open_host(Identity.from_seed(1), server=False) as node:
         with trio.fail_after(5), pytest.raises(Unreachable, match=r"within 0\.2 s"):
-            await node.connect(Identity.from_seed(2).peer_id, [where], patience_s=0.2)
+            await node.connect(Identity.from_seed(2).peer_id, [where], max_wait_s=0.2)
     await silent[0].aclose()
 
 
@@ -222,7 +222,7 @@ async def test_a_connection_is_watched_once_somebody_has_waited_for_work_there_i
         assert not muxed.matters
         proxy.cut = cut
         with pytest.raises(Unreachable):
-            await client.open(server.peer_id, ECHO, patience_s=0.2 if cut else 20)
+            await client.open(server.peer_id, ECHO, max_wait_s=0.2 if cut else 20)
         assert muxed.matters is cut
         nursery.cancel_scope.cancel()
 
@@ -292,11 +292,11 @@ async def test_who_knows_where_a_peer_is_does_not_wait_for_somebody_who_asks_at_
             open_host(Identity.from_seed(2), server=False) as node,
             trio.open_nursery() as nursery,
         ):
-            nursery.start_soon(partial(node.connect, peer.peer_id, [dead], patience_s=30.0))
+            nursery.start_soon(partial(node.connect, peer.peer_id, [dead], max_wait_s=30.0))
             silent.settimeout(5)
             met, _ = await trio.to_thread.run_sync(silent.accept)
             with met:
-                await node.connect(peer.peer_id, peer.addresses, patience_s=5.0)
+                await node.connect(peer.peer_id, peer.addresses, max_wait_s=5.0)
 
 
 async def test_one_who_loses_patience_with_a_dial_does_not_end_it_for_others() -> None:
@@ -311,14 +311,14 @@ async def test_one_who_loses_patience_with_a_dial_does_not_end_it_for_others() -
 
             async def ask_in_vain() -> None:
                 with impatient:
-                    await node.connect(peer.peer_id, [dead], patience_s=30.0)
+                    await node.connect(peer.peer_id, [dead], max_wait_s=30.0)
 
             nursery.start_soon(ask_in_vain)
             silent.settimeout(5)
             met, _ = await trio.to_thread.run_sync(silent.accept)
             with met:
-                nursery.start_soon(partial(node.connect, peer.peer_id, [dead], patience_s=30.0))
+                nursery.start_soon(partial(node.connect, peer.peer_id, [dead], max_wait_s=30.0))
                 await trio.testing.wait_all_tasks_blocked(0.05)
                 impatient.cancel()
                 await trio.testing.wait_all_tasks_blocked(0.05)
-                await node.connect(peer.peer_id, peer.addresses, patience_s=5.0)
+                await node.connect(peer.peer_id, peer.addresses, max_wait_s=5.0)

@@ -103,7 +103,7 @@ async def test_a_silent_cut_is_noticed_after_a_while_by_both(autojump_clock: tri
         assert trio.current_time() - begun == pytest.approx(NOTICE_S)
         assert (a.connected(), b.connected()) == ((), ())
         with pytest.raises(Unreachable, match="within 3 s"):
-            await a.connect(b.peer_id, b.addresses, patience_s=3)
+            await a.connect(b.peer_id, b.addresses, max_wait_s=3)
         swarm.heal()
         await round_trip(await a.open(b.peer_id, ECHO))
 
@@ -128,7 +128,7 @@ async def test_a_partition_parts_groups_and_leaves_them_whole(autojump_clock: tr
         for one in (a, b):
             for other in (c, d):
                 with pytest.raises(Unreachable):
-                    await one.connect(other.peer_id, other.addresses, patience_s=1)
+                    await one.connect(other.peer_id, other.addresses, max_wait_s=1)
 
 
 async def test_a_node_without_an_address_dials_and_is_not_dialled(

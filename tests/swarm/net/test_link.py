@@ -122,7 +122,7 @@ async def test_answers_may_overtake_each_other(autojump_clock: trio.testing.Mock
         done: list[str] = []
 
         async def call(name: str) -> None:
-            await link.call(Ping(), patience_s=60)
+            await link.call(Ping(), max_wait_s=60)
             done.append(name)
 
         two.desk.waits = True
@@ -157,7 +157,7 @@ async def test_silence_ends_in_unreachable_when_patience_does(autojump_clock: tr
         link = await two.link()
         began = trio.current_time()
         with pytest.raises(Unreachable, match="did not answer within 3 s"):
-            await link.call(Ping(), patience_s=3)
+            await link.call(Ping(), max_wait_s=3)
         assert trio.current_time() - began == pytest.approx(3, abs=0.1)
         two.desk.waits = False
         two.desk.gate.set()  # the late answer finds nobody and harms nobody
@@ -173,7 +173,7 @@ async def test_a_dead_peer_breaks_waiting_calls_and_the_next_link_is_new(
 
         async def call() -> None:
             with pytest.raises(Unreachable, match="broke before the answer"):
-                await link.call(Ping(), patience_s=60)
+                await link.call(Ping(), max_wait_s=60)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(call)
@@ -194,7 +194,7 @@ async def test_a_peer_cannot_make_us_answer_more_than_so_many_calls_at_once(
         link = await two.link()
 
         async def call() -> None:
-            assert await link.call(Ping(), patience_s=60) == PONG
+            assert await link.call(Ping(), max_wait_s=60) == PONG
 
         async with trio.open_nursery() as nursery:
             for _ in range(3 * MAX_ANSWERING):
@@ -257,7 +257,7 @@ async def test_a_caller_that_is_cancelled_while_it_waits_leaves_the_link_whole(
         two.desk.waits = True
         link = await two.link()
         with trio.move_on_after(1):
-            await link.call(Ping(), patience_s=60)
+            await link.call(Ping(), max_wait_s=60)
         two.desk.waits = False
         two.desk.gate.set()
         assert await link.call(Ping()) == PONG
@@ -365,7 +365,7 @@ async def test_a_link_through_a_gate_is_left_for_a_direct_one_after_what_is_bein
         answers: list[Message] = []
 
         async def ask() -> None:
-            answers.append(await relayed.call(Ping(), patience_s=100))
+            answers.append(await relayed.call(Ping(), max_wait_s=100))
 
         two.nursery.start_soon(ask)
         await trio.testing.wait_all_tasks_blocked()
@@ -393,5 +393,5 @@ async def test_a_link_through_a_gate_stays_where_the_direct_way_leads_nowhere(
         relayed = await two.links.get(two.there.peer_id, place.addresses)
         two.swarm.punch(two.here.peer_id, two.there.peer_id)
         two.swarm.cut_silently(two.here.peer_id, two.there.peer_id)
-        assert await two.links.get(two.there.peer_id, patience_s=1.0) is relayed
+        assert await two.links.get(two.there.peer_id, max_wait_s=1.0) is relayed
         assert await relayed.call(Ping()) == PONG

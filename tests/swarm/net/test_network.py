@@ -527,6 +527,6 @@ async def test_a_process_that_has_ended_is_told_apart_from_one_that_is_silent(st
         silent.listen()
         with pytest.raises(Unreachable) as caught:
             await asker.connect(
-                gone, [closed, f"/ip4/127.0.0.1/tcp/{silent.getsockname()[1]}"], patience_s=0.5
+                gone, [closed, f"/ip4/127.0.0.1/tcp/{silent.getsockname()[1]}"], max_wait_s=0.5
             )
     assert isinstance(asker, MemoryNetwork) or not caught.value.refused
