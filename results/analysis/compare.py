@@ -1,14 +1,9 @@
-"""Is B faster than A? A ratio with its interval, and one of four words. Pure and seeded: the same samples give the same answer anywhere.
+"""Is B faster than A? A ratio with its interval, and one of four verdicts. Pure and seeded: the same samples give the same answer anywhere.
 
-    compare_samples(a, b, paired=False, seed=0) -> Comparison
-
-`a` and `b` are launches of samples in nanoseconds: `[[ns, ns, …], [ns, …], …]`. `paired=True`: `a[i]` and `b[i]` were taken side by side
-(interleaved in one round), so that what the host did to one it did to the other, and their ratio is taken round by round.
-
-`Comparison.ratio` is B's time by A's: below 1 B is FASTER, above 1 it is SLOWER. Both words need two things, so that neither luck alone nor
-a difference too small to matter makes them: the 95 % interval of the ratio lies wholly beyond ± 1 %, and the ranks of the launches'
-medians are that far apart by chance in less than 1 % of cases. SAME: the interval lies within ± 1 %. Else AMBIGUOUS, with what is lacking.
-The interval is a hierarchical bootstrap: launches are drawn anew, and in each its samples.
+`a` and `b` are launches of samples in nanoseconds: `[[ns, ns, …], [ns, …], …]`. `Comparison.ratio` is B's time by A's: below 1 B is FASTER,
+above 1 it is SLOWER. Both verdicts need two things, so that neither chance alone nor a difference too small to matter makes them: the 95 %
+interval of the ratio lies wholly beyond ± 1 %, and the rank test of the launches' medians has a p-value below 1 %. SAME: the interval lies
+within ± 1 %. Else AMBIGUOUS. The interval is a hierarchical bootstrap: launches are drawn anew, and in each its samples.
 """
 
 from __future__ import annotations
@@ -16,31 +11,29 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from results.row.ranks import mann_whitney, signed_rank
-from results.row.stats import median
+from results.row.stats import mann_whitney, median, signed_rank
 from swarm.base.text import count
 
 MARGIN: Final = 0.01
 """Times that are closer than this share are the same to whoever reads them."""
-LUCK: Final = 0.01
-"""A difference that chance alone makes more often is not told as one."""
+MAX_P_VALUE: Final = 0.01
 DRAWS: Final = 1000
 REDRAWN: Final = 64
 """Medians of samples drawn anew that each launch is given beforehand; the launches' draws then take one of them."""
 MIN_LAUNCHES: Final = 6
 """Of either side, below which nothing is said of two groups: with five each the ranks can never say it surely enough."""
 MIN_PAIRS: Final = 8
-"""The least pairs of which all on one side are surely enough no chance: 2 × 0.5^8."""
+"""The fewest pairs whose differences, all of one sign, have such a p-value: 2 × 0.5^8."""
 
 Launches = Sequence[Sequence[int]]
 
 
 class ComparisonVerdict(StrEnum):
-    """What B is, beside A."""
+    """What B is, compared with A."""
 
     FASTER = "FASTER"
     SLOWER = "SLOWER"
@@ -50,50 +43,55 @@ class ComparisonVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """B beside A."""
+    """B compared with A."""
 
-    word: ComparisonVerdict
+    verdict: ComparisonVerdict
     why: str
     ratio: float | None = None
     """B's time by A's; None where one of them has no samples or takes no time."""
     low: float | None = None
-    """Ends of its 95 % interval; None where too few launches are there."""
+    """Ends of its 95 % interval; None below `MIN_LAUNCHES`."""
     high: float | None = None
-    luck: float | None = None
+    p_value: float | None = None
     """How often chance alone puts the ranks this far apart."""
     launches: tuple[int, int] = (0, 0)
     """That each side has."""
     medians_ms: tuple[float, float] | None = None
-    """Of either side's launches, in ms, where no rows tell them."""
+    """Of either side's launches, in ms, where no rows have them."""
+
+
+def ambiguous(why: str, ratio: float | None = None, launches: tuple[int, int] = (0, 0)) -> Comparison:
+    """A comparison of which nothing can be said, and why."""
+    return Comparison(ComparisonVerdict.AMBIGUOUS, why, ratio, launches=launches)
 
 
 def compare_samples(a: Launches, b: Launches, *, paired: bool = False, seed: int = 0) -> Comparison:
-    """B's launches beside A's. Raises ValueError where `paired` sides have not as many launches."""
+    """B's launches compared with A's. `paired`: `a[i]` and `b[i]` were taken side by side (interleaved in one round), so that what the
+    host did to one it did to the other; their ratio is taken round by round. Raises ValueError where such sides have not as many launches.
+    """
     if paired and len(a) != len(b):
         raise ValueError(f"{len(a)} and {len(b)} launches are no pairs")
     left, right = _sorted(a), _sorted(b)
     counts = (len(left), len(right))
     ratios = _ratios(left, right) if paired else []
     if not left or not right or not all(launch[-1] for launch in left) or (paired and not ratios):
-        return Comparison(ComparisonVerdict.AMBIGUOUS, "one side has no times to compare", launches=counts)
-    ones, others = [median(launch) for launch in left], [median(launch) for launch in right]
-    if not median(ones) or not median(others):
-        return Comparison(
-            ComparisonVerdict.AMBIGUOUS, "one side took no time that could be measured", launches=counts
-        )
-    ratio = median(ratios) if paired else median(others) / median(ones)
+        return ambiguous("one side has no times to compare", launches=counts)
+    medians_a, medians_b = [median(launch) for launch in left], [median(launch) for launch in right]
+    if not median(medians_a) or not median(medians_b):
+        return ambiguous("one side took no time that could be measured", launches=counts)
+    ratio = median(ratios) if paired else median(medians_b) / median(medians_a)
     needed, what = (MIN_PAIRS, "pairs of launches") if paired else (MIN_LAUNCHES, "launches of either")
     if min(counts) < needed:
-        why = f"{min(counts)} {what}, {needed} are needed"
-        return Comparison(ComparisonVerdict.AMBIGUOUS, why, ratio, launches=counts)
+        return ambiguous(f"{min(counts)} {what}, {needed} are needed", ratio, counts)
     chance = random.Random(seed)
     one, other = ([_redrawn(launch, chance) for launch in side] for side in (left, right))
     drawn = sorted(
         _drawn_pairs(one, other, chance) if paired else _drawn(other, chance) / _drawn(one, chance)
         for _ in range(DRAWS)
     )
-    luck = signed_rank([math.log(value) for value in ratios]) if paired else mann_whitney(ones, others)
-    return _said(ratio, *_ends(drawn, min(counts)), luck, counts)
+    logs = [math.log(value) for value in ratios]
+    p_value = signed_rank(logs) if paired else mann_whitney(medians_a, medians_b)
+    return _judged(ratio, *_ends(drawn, min(counts)), p_value, counts)
 
 
 def compare_through(
@@ -103,56 +101,51 @@ def compare_through(
     sides = [_sorted(side) for side in (a, b, reference_a, reference_b)]
     counts = (min(len(sides[0]), len(sides[2])), min(len(sides[1]), len(sides[3])))
     if min(counts) == 0 or not all(median(launch) for side in sides for launch in side):
-        return Comparison(ComparisonVerdict.AMBIGUOUS, "one side has no times to compare", launches=counts)
-    middles = [[median(launch) for launch in side] for side in sides]
-    one, other, by_one, by_other = (median(side) for side in middles)
-    ratio = (other / by_other) / (one / by_one)
+        return ambiguous("one side has no times to compare", launches=counts)
+    medians = [[median(launch) for launch in side] for side in sides]
+
+    def ratio_of(one: float, other: float, by_one: float, by_other: float) -> float:
+        return (other / by_other) / (one / by_one)
+
+    ratio = ratio_of(*(median(side) for side in medians))
     if min(counts) < MIN_LAUNCHES:
-        why = f"{count(min(counts), 'launch', 'launches')} of either, {MIN_LAUNCHES} are needed"
-        return Comparison(ComparisonVerdict.AMBIGUOUS, why, ratio, launches=counts)
+        launches = count(min(counts), "launch", "launches")
+        return ambiguous(f"{launches} of either, {MIN_LAUNCHES} are needed", ratio, counts)
     chance = random.Random(seed)
-    drawn = []
     redrawn = [[_redrawn(launch, chance) for launch in side] for side in sides]
-    for _ in range(DRAWS):
-        one, other, by_one, by_other = (_drawn(side, chance) for side in redrawn)
-        drawn.append((other / by_other) / (one / by_one))
-    drawn.sort()
-    luck = mann_whitney(
-        [value / median(middles[2]) for value in middles[0]],
-        [value / median(middles[3]) for value in middles[1]],
+    drawn = sorted(ratio_of(*(_drawn(side, chance) for side in redrawn)) for _ in range(DRAWS))
+    p_value = mann_whitney(
+        [value / median(medians[2]) for value in medians[0]],
+        [value / median(medians[3]) for value in medians[1]],
     )
-    return _said(ratio, *_ends(drawn, min(counts)), luck, counts)
+    return _judged(ratio, *_ends(drawn, min(counts)), p_value, counts)
 
 
 def compare_intervals(a: tuple[float, float, float], b: tuple[float, float, float]) -> Comparison:
-    """Where only medians and their intervals are there, each as (low, median, high): the widest ratio that they leave room for."""
+    """Where only medians and their intervals are known, each as (low, median, high): the widest ratio that they leave room for."""
     if min(*a, *b) <= 0:
-        return Comparison(ComparisonVerdict.AMBIGUOUS, "one side took no time that could be measured")
+        return ambiguous("one side took no time that could be measured")
     ratio, low, high = b[1] / a[1], b[0] / a[2], b[2] / a[0]
-    word, why = _word(ratio, low, high, 0.0)
-    return Comparison(word, f"{why}; from the two intervals alone, raw samples tell more", ratio, low, high)
+    judged = _judged(ratio, low, high, 0.0, (0, 0))
+    why = f"{judged.why}; from the two intervals alone, raw samples tell more"
+    return replace(judged, why=why, p_value=None)
 
 
 # -- the parts ---------------------------------------------------------------------------------------------------------------------
 
 
-def _said(ratio: float, low: float, high: float, luck: float, counts: tuple[int, int]) -> Comparison:
-    word, why = _word(ratio, low, high, luck)
-    return Comparison(word, why, ratio, low, high, luck, counts)
-
-
-def _word(ratio: float, low: float, high: float, luck: float) -> tuple[ComparisonVerdict, str]:
-    told = f"ratio {ratio:.3f}, 95 % interval {low:.3f} to {high:.3f}"
+def _judged(ratio: float, low: float, high: float, p_value: float, launches: tuple[int, int]) -> Comparison:
+    why = f"ratio {ratio:.3f}, 95 % interval {low:.3f} to {high:.3f}"
+    verdict = ComparisonVerdict.AMBIGUOUS
     if low >= 1 - MARGIN and high <= 1 + MARGIN:
-        return ComparisonVerdict.SAME, told
-    if high < 1 - MARGIN or low > 1 + MARGIN:
-        if luck >= LUCK:
-            return (
-                ComparisonVerdict.AMBIGUOUS,
-                f"{told}; the launches' ranks would be so by chance in {luck:.1%} of cases",
-            )
-        return (ComparisonVerdict.FASTER if ratio < 1 else ComparisonVerdict.SLOWER), told
-    return ComparisonVerdict.AMBIGUOUS, f"{told}, which reaches across ±{MARGIN:.0%}"
+        verdict = ComparisonVerdict.SAME
+    elif not (high < 1 - MARGIN or low > 1 + MARGIN):
+        why += f", which reaches across ±{MARGIN:.0%}"
+    elif p_value >= MAX_P_VALUE:
+        why += f"; the launches' ranks would be so by chance in {p_value:.1%} of cases"
+    else:
+        verdict = ComparisonVerdict.FASTER if ratio < 1 else ComparisonVerdict.SLOWER
+    return Comparison(verdict, why, ratio, low, high, p_value, launches)
 
 
 def _sorted(launches: Launches) -> list[list[int]]:

@@ -7,8 +7,8 @@ from the user's file.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
 from results.analysis.pairs import stem, unlike
 from results.analysis.prices import Price
@@ -54,6 +54,8 @@ class MatrixCell:
     """The task it is from: campaign id and number."""
     verdict: str = ""
     """What the number is worth; empty: there is none."""
+    load_ms: float | None = None
+    """Median time to load the model."""
     memory_mb: float | None = None
     """Most memory above what the process held before, while it ran."""
     model_bytes: int | None = None
@@ -163,16 +165,9 @@ def _cell(row: Row, base: Row | None, wanted: str, prices: Mapping[str, Price]) 
         remark="; ".join(filter(None, [verdict, why])),
         job=row.job_id,
         verdict=row.verdict,
+        load_ms=row.load_ms_median,
         memory_mb=row.peak_inference_ram_usage,
         model_bytes=row.file_size,
         max_error=row.max_error,
         rouge_l=row.rouge_l,
     )
-
-
-def matrix_json(cells: Sequence[MatrixCell]) -> list[dict[str, Any]]:
-    """For programs."""
-    return [asdict(cell) for cell in cells]
-
-
-HEADS: Final = tuple(field.name for field in fields(MatrixCell))

@@ -1,4 +1,4 @@
-"""Two sets of results beside each other: which rows belong together, whether they may be compared at all, and what comes of it. Pure.
+"""Two sets of results compared: which rows belong together, whether they may be compared at all, and what comes of it. Pure.
 
 Rows belong together by model, unit, threads, batch and device; where the sides share no device, by the others alone, and whatever the
 threads if there is one row of it on either side; where each side has one model, the two models are what is compared; where each side is a
@@ -16,31 +16,33 @@ from typing import Final
 from results.analysis.compare import (
     Comparison,
     ComparisonVerdict,
+    ambiguous,
     compare_intervals,
     compare_samples,
     compare_through,
 )
-from results.export.source import ResultEntry
+from results.export.raw import ResultEntry
 from results.row.row import Row, RowStatus
 from results.row.verdict import RowVerdict
 
 OTHERS_APART: Final = 10.0
 STALL_APART: Final = 20.0
-"""Points of a percentage by which two hosts may differ and their rows still be told to differ by themselves."""
+"""Percentage points by which two hosts may differ before a difference of the times may be theirs."""
+_PLACE: Final = ("device_id", "compute_units", "threads")
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One row of B beside its row of A; None: the other side has no such row."""
+    """A row of B with its row of A; None: the other side has no such row."""
 
     a: Row | None
     b: Row | None
-    said: Comparison
+    comparison: Comparison
     note: str = ""
-    """What is to be known of it, such as that either row is noisy."""
+    """What else matters, such as that either row is noisy."""
 
 
-def put_beside(
+def pair_up(
     a: Sequence[ResultEntry],
     b: Sequence[ResultEntry],
     *,
@@ -76,15 +78,15 @@ def put_beside(
         loose = key(row.model_copy(update={"threads": None}))
         return loose if loose in any_threads else key(row)
 
-    others: dict[tuple[object, ...], list[ResultEntry]] = {}
+    rest: dict[tuple[object, ...], list[ResultEntry]] = {}
     for entry in right:
-        others.setdefault(name(entry.row), []).append(entry)
+        rest.setdefault(name(entry.row), []).append(entry)
     pairs = []
     for entry in left:
-        found = others.get(name(entry.row))
-        other = found.pop(0) if found else None
+        matches = rest.get(name(entry.row))
+        other = matches.pop(0) if matches else None
         pairs.append(_pair(entry, other, (a, b, reference), seed))
-    return pairs + [_alone(None, entry.row) for more in others.values() for entry in more]
+    return pairs + [_alone(None, entry.row) for more in rest.values() for entry in more]
 
 
 def _once(side: Sequence[ResultEntry], key: Callable[[Row], tuple[object, ...]]) -> set[tuple[object, ...]]:
@@ -106,25 +108,25 @@ def _pair(
     if b is None:
         return _alone(a.row, None)
     if why := unlike(a.row, b.row):
-        return Pair(a.row, b.row, Comparison(ComparisonVerdict.AMBIGUOUS, f"not compared: {why}"))
-    said = _through(a, b, through, seed) if through[2] else _compared(a, b, seed)
-    if said.word in (ComparisonVerdict.FASTER, ComparisonVerdict.SLOWER) and (
+        return Pair(a.row, b.row, ambiguous(f"not compared: {why}"))
+    comparison = _through(a, b, through, seed) if through[2] else _compared(a, b, seed)
+    if comparison.verdict in (ComparisonVerdict.FASTER, ComparisonVerdict.SLOWER) and (
         why := other_host(a.row, b.row)
     ):
-        said = replace(said, word=ComparisonVerdict.AMBIGUOUS, why=f"{said.why}; but {why}")
+        why = f"{comparison.why}; but {why}"
+        comparison = replace(comparison, verdict=ComparisonVerdict.AMBIGUOUS, why=why)
     if a.row.simulated:
-        return Pair(a.row, b.row, said, "a simulation, nothing was measured")
+        return Pair(a.row, b.row, comparison, "a simulation, nothing was measured")
     doubts = [
         f"{side} is {row.verdict}"
         for side, row in (("A", a.row), ("B", b.row))
         if row.verdict != RowVerdict.VALID
     ]
-    return Pair(a.row, b.row, said, "; ".join(doubts))
+    return Pair(a.row, b.row, comparison, "; ".join(doubts))
 
 
 def _alone(a: Row | None, b: Row | None) -> Pair:
-    side = "A" if b is None else "B"
-    return Pair(a, b, Comparison(ComparisonVerdict.AMBIGUOUS, f"not compared: only {side} has it"))
+    return Pair(a, b, ambiguous(f"not compared: only {'A' if b is None else 'B'} has it"))
 
 
 def unlike(a: Row, b: Row) -> str:
@@ -172,9 +174,7 @@ def _compared(a: ResultEntry, b: ResultEntry, seed: int) -> Comparison:
         return compare_samples(a.launches, b.launches, seed=seed)
     one, other = _interval(a.row), _interval(b.row)
     if one is None or other is None:
-        return Comparison(
-            ComparisonVerdict.AMBIGUOUS, "a row without raw samples has no interval of its median"
-        )
+        return ambiguous("a row without raw samples has no interval of its median")
     return compare_intervals(one, other)
 
 
@@ -192,10 +192,9 @@ def _through(
     left, right = _reference(a.row, through[0], through[2]), _reference(b.row, through[1], through[2])
     if left is None or right is None:
         side = "A" if left is None else "B"
-        why = f"not compared: {side} has no complete row of {through[2]} on that device and unit"
-        return Comparison(ComparisonVerdict.AMBIGUOUS, why)
+        return ambiguous(f"not compared: {side} has no complete row of {through[2]} on that device and unit")
     if not (a.launches and b.launches and left.launches and right.launches):
-        return Comparison(ComparisonVerdict.AMBIGUOUS, "through a reference only raw samples are compared")
+        return ambiguous("through a reference only raw samples are compared")
     return compare_through(a.launches, b.launches, left.launches, right.launches, seed=seed)
 
 
@@ -203,11 +202,7 @@ def _reference(row: Row, side: Sequence[ResultEntry], name: str) -> ResultEntry 
     """The reference on the same device, unit and threads."""
     for entry in side:
         other = entry.row
-        same = (other.device_id, other.compute_units, other.threads) == (
-            row.device_id,
-            row.compute_units,
-            row.threads,
-        )
+        same = all(getattr(other, field) == getattr(row, field) for field in _PLACE)
         if other.file_name == name and other.status is RowStatus.COMPLETE and same:
             return entry
     return None

@@ -1,8 +1,8 @@
-"""Which of many ways to run are worth a look: those that no other beats in time and in something else as well. Pure."""
+"""Which of many configurations are worth a look: those that no other beats both in time and in something else. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final
 
@@ -14,46 +14,58 @@ class Axis(StrEnum):
     """What is held against time."""
 
     ENERGY = "energy"
-    QUALITY = "quality"
-    ERROR = "error"
     MEMORY = "memory"
+    LOAD = "load"
     SIZE = "size"
+    ERROR = "error"
+    QUALITY = "quality"
     PRICE = "price"
 
 
-READ: Final[dict[Axis, Callable[[MatrixCell], float | None]]] = {
-    Axis.ENERGY: lambda cell: cell.joules,
-    Axis.QUALITY: lambda cell: cell.rouge_l,
-    Axis.ERROR: lambda cell: cell.max_error,
-    Axis.MEMORY: lambda cell: cell.memory_mb,
-    Axis.SIZE: lambda cell: cell.model_bytes,
-    Axis.PRICE: lambda cell: cell.per_million,
+CELL_FIELDS: Final[dict[Axis, str]] = {
+    Axis.ENERGY: "joules",
+    Axis.MEMORY: "memory_mb",
+    Axis.LOAD: "load_ms",
+    Axis.SIZE: "model_bytes",
+    Axis.ERROR: "max_error",
+    Axis.QUALITY: "rouge_l",
+    Axis.PRICE: "per_million",
 }
 MORE_IS_BETTER: Final = frozenset({Axis.QUALITY})
 
 
-def front(cells: Sequence[MatrixCell], axis: Axis) -> tuple[str, ...]:
-    """Jobs of the cells that no other is at least as good as in both and better than in one, the quickest first. Cells without a time or
-    without a value on `axis` are in no front, nor are simulations where anything was measured. Of cells that are alike in both, all are.
+def pareto_front(points: Sequence[tuple[float, float]], *, more_is_better: bool = False) -> list[int]:
+    """Indices of the points (time, value) that no other is at least as good as in both and better than in one, by time. Of points that
+    are alike in both, all are on the front.
     """
-    sign = -1.0 if axis in MORE_IS_BETTER else 1.0
-    known = sorted(
-        (cell.median_ms, sign * value, cell.job)
+    sign = -1.0 if more_is_better else 1.0
+    found: list[int] = []
+    for at in sorted(range(len(points)), key=lambda at: (points[at][0], sign * points[at][1])):
+        best = points[found[-1]] if found else None
+        if best is None or sign * points[at][1] < sign * best[1] or points[at] == best:
+            found.append(at)
+    return found
+
+
+def front(cells: Sequence[MatrixCell], axis: Axis) -> tuple[str, ...]:
+    """Jobs on the front of time against `axis`, the quickest first. Cells without a time or without a value on `axis` are in no front,
+    nor are simulations where anything was measured.
+    """
+    points = [
+        (cell.median_ms, float(value), cell.job)
         for cell in counting(cell for cell in cells if cell.median_ms is not None)
-        if cell.median_ms is not None and (value := READ[axis](cell)) is not None
-    )
-    found: list[str] = []
-    best: tuple[float, float] | None = None
-    for time, value, job in known:
-        if best is None or value < best[1] or (time, value) == best:
-            found.append(job)
-            best = (time, value)
-    return tuple(found)
+        if cell.median_ms is not None and (value := getattr(cell, CELL_FIELDS[axis])) is not None
+    ]
+    points.sort(key=lambda point: point[2])
+    best = pareto_front([point[:2] for point in points], more_is_better=axis in MORE_IS_BETTER)
+    return tuple(points[at][2] for at in best)
 
 
 def fronts(cells: Sequence[MatrixCell]) -> dict[Axis, tuple[str, ...]]:
     """The front of each axis on which two cells or more have a value."""
-    told = counting(cell for cell in cells if cell.median_ms is not None)
+    timed = counting(cell for cell in cells if cell.median_ms is not None)
     return {
-        axis: front(cells, axis) for axis in Axis if sum(READ[axis](cell) is not None for cell in told) > 1
+        axis: front(cells, axis)
+        for axis in Axis
+        if sum(getattr(cell, CELL_FIELDS[axis]) is not None for cell in timed) > 1
     }

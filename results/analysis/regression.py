@@ -18,12 +18,11 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict
 
 from protocol.words import Reason
-from results.analysis.compare import LUCK, MARGIN, MIN_LAUNCHES, ComparisonVerdict
-from results.analysis.pairs import put_beside
-from results.export.source import ResultEntry
-from results.row.ranks import mann_whitney
+from results.analysis.compare import MARGIN, MAX_P_VALUE, MIN_LAUNCHES, ComparisonVerdict
+from results.analysis.pairs import pair_up
+from results.export.raw import ResultEntry
 from results.row.row import Row, RowStatus
-from results.row.stats import median
+from results.row.stats import mann_whitney, median
 from results.row.verdict import RowVerdict
 
 MEMORY: Final = 0.05
@@ -218,43 +217,35 @@ def _cell(
                 "why": row.verdict_reason if doubtful else "",
             }
         )
-    return base.model_copy(update={"against": good.campaign, **_beside(good.measured, found, alarm)})
+    return base.model_copy(update={"against": good.campaign, **_compared(good.measured, found, alarm)})
 
 
-def _beside(good: CellMeasurement, found: CellMeasurement, alarm: float) -> dict[str, object]:
-    (pair,) = put_beside([ResultEntry(good.row, good.launches)], [ResultEntry(found.row, found.launches)])
-    said = pair.said
+def _compared(good: CellMeasurement, found: CellMeasurement, alarm: float) -> dict[str, object]:
+    (pair,) = pair_up([ResultEntry(good.row, good.launches)], [ResultEntry(found.row, found.launches)])
+    result, why = pair.comparison, pair.comparison.why
     memory = more_memory(good.peaks, found.peaks)
-    told: dict[str, object] = {
-        "ratio": said.ratio,
-        "ratio_low": said.low,
-        "ratio_high": said.high,
-        "memory_ratio": memory_ratio(good.peaks, found.peaks),
-        "why": said.why,
-    }
-    slower = said.word is ComparisonVerdict.SLOWER and said.low is not None and said.low > 1 + alarm
+    slower = result.verdict is ComparisonVerdict.SLOWER and result.low is not None and result.low > 1 + alarm
     if found.row.verdict != RowVerdict.VALID:
         doubt = found.row.verdict_reason or found.row.verdict
-        return {
-            **told,
-            "finding": RegressionFinding.DOUBTFUL,
-            "why": f"{said.why}; {doubt}" if slower else doubt,
-        }
-    if slower:
-        return {**told, "finding": RegressionFinding.SLOWER}
-    if memory:
-        return {**told, "finding": RegressionFinding.MEMORY, "why": memory}
-    if said.word is ComparisonVerdict.SLOWER:
-        return {
-            **told,
-            "finding": RegressionFinding.UNSURE,
-            "why": f"{said.why}; the alarm is at {alarm:.1%}",
-        }
-    finding = {
-        ComparisonVerdict.FASTER: RegressionFinding.FASTER,
-        ComparisonVerdict.SAME: RegressionFinding.SAME,
-    }.get(said.word, RegressionFinding.UNSURE)
-    return {**told, "finding": finding}
+        finding, why = RegressionFinding.DOUBTFUL, f"{why}; {doubt}" if slower else doubt
+    elif slower:
+        finding = RegressionFinding.SLOWER
+    elif memory:
+        finding, why = RegressionFinding.MEMORY, memory
+    elif result.verdict is ComparisonVerdict.SLOWER:
+        finding, why = RegressionFinding.UNSURE, f"{why}; the alarm is at {alarm:.1%}"
+    elif result.verdict is ComparisonVerdict.AMBIGUOUS:
+        finding = RegressionFinding.UNSURE
+    else:
+        finding = RegressionFinding(result.verdict.lower())
+    return {
+        "ratio": result.ratio,
+        "ratio_low": result.low,
+        "ratio_high": result.high,
+        "memory_ratio": memory_ratio(good.peaks, found.peaks),
+        "finding": finding,
+        "why": why,
+    }
 
 
 def memory_ratio(good: Sequence[int], found: Sequence[int]) -> float | None:
@@ -268,6 +259,6 @@ def more_memory(good: Sequence[int], found: Sequence[int]) -> str:
     if ratio is None or min(len(good), len(found)) < MIN_LAUNCHES:
         return ""
     more = median(found) - median(good)
-    if ratio <= 1 + MEMORY or more <= MEMORY_BYTES or mann_whitney(good, found) >= LUCK:
+    if ratio <= 1 + MEMORY or more <= MEMORY_BYTES or mann_whitney(good, found) >= MAX_P_VALUE:
         return ""
     return f"{more / 1024**2:.1f} MB more memory at its peak, {ratio:.2f} times as much"

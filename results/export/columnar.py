@@ -18,7 +18,6 @@ from typing import IO, Any, Final
 
 from protocol.errors import ResourceError
 from results.export.raw import CELL, RawResult, replace_bytes, replace_file
-from results.export.source import launches_of, warmups_of
 from results.row.row import Row, column_meanings, column_name
 from swarm.base.text import safe_text
 
@@ -81,8 +80,8 @@ def _cells(result: RawResult) -> dict[str, Any]:
     return cells | {
         "LoadsNs": list(result.loads_ns),
         "LoadKinds": [safe_text(kind, 20) for kind in result.load_kinds],
-        "WarmupsNs": [list(launch) for launch in warmups_of(result)],
-        "InferencesNs": [list(launch) for launch in launches_of(result)],
+        "WarmupsNs": [list(launch) for launch in result.warmup_launches],
+        "InferencesNs": [list(launch) for launch in result.launches],
     }
 
 

@@ -9,7 +9,9 @@ import base64
 import io
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import IO, Annotated, Final, TextIO
 
@@ -106,6 +108,25 @@ class RawResult(BaseModel):
     signature: str = ""
     """Ed25519, by the key of the row's WorkerId, in hexadecimal."""
 
+    @property
+    def launches(self) -> tuple[tuple[int, ...], ...]:
+        """The timed samples of each launch, in nanoseconds."""
+        return _split(self.inference_ns, self.samples)
+
+    @property
+    def warmup_launches(self) -> tuple[tuple[int, ...], ...]:
+        """The warm-up samples of each launch, in nanoseconds."""
+        return _split(self.warmup_ns, self.warmups)
+
+    def entry(self) -> ResultEntry:
+        """The row with its launches."""
+        return ResultEntry(self.row, self.launches)
+
+
+def _split(times: tuple[int, ...], counts: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    ends = list(accumulate(counts, initial=0))
+    return tuple(times[start:end] for start, end in pairwise(ends))
+
 
 def raw_result(row: Row, task_body: bytes, signed: SignedRecord | None) -> RawResult:
     """`row` with its raw samples. A record that cannot be read goes out as its bytes alone."""
@@ -164,6 +185,35 @@ def read_raw(data: bytes) -> tuple[RawResult, ...]:
     ):
         raise ValueError(f"not a file of raw results ({FORMAT})")
     return tuple(RawResult.model_validate_json(json.dumps(item)) for item in value["results"])
+
+
+@dataclass(frozen=True, slots=True)
+class ResultEntry:
+    """One row, with its launches' samples where they are known."""
+
+    row: Row
+    launches: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ResultSource:
+    """Results under the name by which they were asked for."""
+
+    name: str
+    campaign: str
+    results: tuple[RawResult, ...] = ()
+    """Empty for a CSV, which has no raw samples."""
+    text: str | None = None
+    """The whole file, where it was one."""
+    rows: tuple[Row, ...] = ()
+    whole: tuple[RawResult, ...] = ()
+    """Of one task's results: its campaign's, among which are the replicas that it was compared with."""
+
+    def entries(self) -> tuple[ResultEntry, ...]:
+        """Each row with its launches."""
+        if not self.results:
+            return tuple(ResultEntry(row) for row in self.rows)
+        return tuple(result.entry() for result in self.results)
 
 
 # -- files ------------------------------------------------------------------------------------------------------------------------------

@@ -1,38 +1,174 @@
-"""Pictures of several tasks: medians as bars, all samples as strips, and ratios. Pure.
+"""Charts of several results: medians as bars, samples as strips, ratios, and time against something else. Pure.
 
-For a page they are narrow, with each name above its row; for a slide they fill it, with the names on the left.
+In a page a chart is narrow, with each name above its row; on a slide it fills the sheet, with the names on the left.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
 from results.analysis.pairs import Pair
-from results.export.source import ResultEntry
-from results.report.charts_parts import Sheet, axis, complete, fitting, frame_for, names_of
+from results.analysis.pareto import MORE_IS_BETTER, Axis, pareto_front
+from results.export.raw import ResultEntry
 from results.report.drawing import (
     Box,
     Dots,
     Drawing,
+    Mark,
     Stroke,
     TextLabel,
     Tone,
     Wedge,
+    axis_below,
+    axis_left,
     digits,
+    fit_text,
     scale_over,
-    wide,
+    text_width,
 )
-from results.row.row import Row
+from results.row.row import Row, RowStatus
+from results.row.simulated import counting, marked
+from results.row.stats import nearest_rank
 from results.row.verdict import RowVerdict
-from swarm.base.text import count
+from swarm.base.text import count, safe_text
 
-SPOTS: Final = 300
+PAGE_WIDTH: Final = 400.0
+MAX_DOTS: Final = 300
 """Dots in a strip; of more samples, so many at even ranks."""
-_GOLDEN: Final = 0.618034
-_UNTOLD: Final = frozenset({RowVerdict.VALID, RowVerdict.SIMULATED})
-"""Verdicts that a bar does not tell: the one is as it should be, the other stands in the name."""
+MAX_NAMES: Final = 24
+"""Points of a Pareto chart that are named."""
+JITTER: Final = 0.618034
 _TONES: Final = {"FASTER": Tone.GOOD, "SLOWER": Tone.BAD, "SAME": Tone.FIRST, "AMBIGUOUS": Tone.WARN}
+
+
+class ChartKind(StrEnum):
+    """What a chart of a campaign shows."""
+
+    BARS = "bars"
+    DISTRIBUTION = "distribution"
+    PARETO = "pareto"
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """How large a chart is. `height` None: as its rows need it, in a page, without a title of its own."""
+
+    width: float = PAGE_WIDTH
+    height: float | None = None
+    type: float = 12.0
+    """Size of its letters."""
+
+    def rows_that_fit(self, number: int) -> int:
+        """Of `number` rows."""
+        if self.height is None:
+            return number
+        return max(min(number, int((self.height - self.type * 9) / (self.type * 1.4))), 1)
+
+
+def complete(rows: Sequence[Row]) -> list[Row]:
+    """Those with a median."""
+    return [row for row in rows if row.status is RowStatus.COMPLETE and row.inference_ms_median is not None]
+
+
+def names_of(rows: Sequence[Row], *, model: bool = True) -> list[str]:
+    """What tells each of `rows` from the others: of model, device, unit, threads and batch those in which they differ; the task if none
+    do. A simulation is marked. `model`: it is named, even if there is one only.
+    """
+    parts: list[Callable[[Row], str]] = [
+        lambda row: row.device_name or "no device",
+        lambda row: row.compute_units,
+        lambda row: "" if row.threads is None else count(row.threads, "thread"),
+        lambda row: "" if row.batch is None else f"batch {row.batch}",
+    ]
+    parts = [part for part in parts if len({part(row) for row in rows}) > 1]
+    parts = (
+        [lambda row: row.file_name, *parts]
+        if model
+        else parts or [lambda row: row.device_name or "no device"]
+    )
+    names = [
+        marked(" · ".join(filter(None, (safe_text(part(row), 80) for part in parts))), row.simulated)
+        for row in rows
+    ]
+    return [
+        f"{name} · task {row.job_id.rpartition('/')[2]}" if names.count(name) > 1 else name
+        for name, row in zip(names, rows, strict=True)
+    ]
+
+
+# -- rows on a sheet ---------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Where rows lie: from `left` to `right`, each `depth` deep, its middle at `ys`; names and title are drawn."""
+
+    left: float
+    right: float
+    top: float
+    bottom: float
+    depth: float
+    ys: Sequence[float]
+    marks: list[Mark]
+    height: float
+
+
+def _lay_out(
+    sheet: Sheet, title: str, names: Sequence[str], depth: float, left_out: int, end: float
+) -> _Rows:
+    """`depth`: what a row needs, in letters. `end`: space right of the rows. `left_out`: rows that the slide has no space for."""
+    size = sheet.type
+    marks: list[Mark] = []
+    if sheet.height is None:
+        step, top = size * (1.5 + depth), 4.0
+        for at, name in enumerate(names):
+            y = top + step * at
+            back = min(text_width(name, size), sheet.width) + 4  # the grid does not go through the name
+            marks.append(Box(2, y, back, size * 1.45, Tone.PAPER))
+            marks.append(TextLabel(4, y + size * 1.1, fit_text(name, size, sheet.width - 8), Tone.INK, size))
+        ys = [top + step * at + size * (1.45 + depth / 2) for at in range(len(names))]
+        bottom = top + step * len(names) + 2
+        return _Rows(8, sheet.width - 14 - end, top, bottom, size * depth, ys, marks, bottom + size * 3)
+    margin = size * 1.6
+    marks.append(_slide_title(sheet, title))
+    lines = [_name_lines(name, size, sheet.width * 0.36) for name in names]
+    if any(len(both) > 1 for both in lines):
+        lines = [_name_lines(name, size, 0) for name in names]
+    width = min(max(text_width(line, size) for both in lines for line in both), sheet.width * 0.36)
+    left, top, bottom = margin + width + size, margin + size * 3, sheet.height - size * 4.4
+    step = min((bottom - top) / len(names), size * 7)
+    if step < size * 2.4:  # no space for two lines
+        lines = [(name,) for name in names]
+    ys = [top + step * (at + 0.5) for at in range(len(names))]
+    for both, y in zip(lines, ys, strict=True):
+        for at, line in enumerate(both):
+            base = y + size * (0.35 if len(both) == 1 else -0.2 + 1.15 * at)
+            text = fit_text(line, size, width + 4)
+            marks.append(
+                TextLabel(left - size * 0.8, base, text, Tone.QUIET if at else Tone.INK, size, "end")
+            )
+    if left_out:
+        note = f"and {left_out} more, for which there is no room"
+        marks.append(TextLabel(margin, sheet.height - size * 0.9, note, Tone.QUIET, size * 0.8))
+    bottom = top + step * len(names)
+    depth = min(step * 0.56, size * 3)
+    return _Rows(left, sheet.width - margin - end, top, bottom, depth, ys, marks, sheet.height)
+
+
+def _slide_title(sheet: Sheet, title: str) -> TextLabel:
+    size = sheet.type * 1.5
+    margin = sheet.type * 1.6
+    text = fit_text(title, size, sheet.width - 2 * margin)
+    return TextLabel(margin, margin + sheet.type, text, Tone.INK, size, bold=True)
+
+
+def _name_lines(name: str, size: float, width: float) -> tuple[str, ...]:
+    """One line, or two where it is wider than `width`: what comes first, and the rest."""
+    first, _, rest = name.partition(" · ")
+    return (first, rest) if rest and text_width(name, size) > width else (name,)
 
 
 # -- medians -----------------------------------------------------------------------------------------------------------------------------
@@ -41,64 +177,61 @@ _TONES: Final = {"FASTER": Tone.GOOD, "SLOWER": Tone.BAD, "SAME": Tone.FIRST, "A
 def bars(
     rows: Sequence[Row], sheet: Sheet = Sheet(), *, title: str = "", model: bool = True
 ) -> Drawing | None:
-    """Medians as bars from 0 with their intervals; over a wide range as points on a logarithmic axis. None where there is none."""
-    there = complete(rows)
-    if not there:
+    """Medians as bars from 0 with their intervals; over a wide range as points on a logarithmic axis. None where there are no medians."""
+    rows = complete(rows)
+    if not rows:
         return None
-    shown = there[: fitting(sheet, len(there))]
-    names = names_of(there, model=model)[: len(shown)]
-    medians = [row.inference_ms_median or 0.0 for row in shown]
-    ends = [
-        value
-        for row in shown
-        for value in (row.inference_ms_median_low, row.inference_ms_median_high)
-        if value is not None
-    ]
+    shown = rows[: sheet.rows_that_fit(len(rows))]
+    names = names_of(rows, model=model)[: len(shown)]
+    values = [_median_and_verdict(row) for row in shown]
     size = sheet.type
-    end = max(wide(_value(row), size) for row in shown) + size
-    frame = frame_for(sheet, title, names, 1.1, len(there) - len(shown), end)
-    scale = scale_over([*medians, *ends], frame.left, frame.right, zero=True)
-    marks = [*axis(frame, scale, size, "ms for one inference (median)"), *frame.marks]
-    for row, value, y in zip(shown, medians, frame.ys, strict=True):
-        faint = 1.0 if row.verdict == RowVerdict.VALID else 0.5
-        x = scale.at(value) if value > 0 else frame.left
+    end = max(text_width(value, size) for value in values) + size
+    frame = _lay_out(sheet, title, names, 1.1, len(rows) - len(shown), end)
+    times = [
+        time
+        for row in shown
+        for time in (row.inference_ms_median, row.inference_ms_median_low, row.inference_ms_median_high)
+        if time is not None
+    ]
+    scale = scale_over(times, frame.left, frame.right, zero=True)
+    marks = axis_below(scale, frame.top, frame.bottom, "ms for one inference (median)", size * 0.92)
+    marks += frame.marks
+    sentences = [f"{name}: {_spoken(row)}" for name, row in zip(names, shown, strict=True)]
+    for row, value, sentence, y in zip(shown, values, sentences, frame.ys, strict=True):
+        opacity = 1.0 if row.verdict == RowVerdict.VALID else 0.5
+        median = row.inference_ms_median or 0.0
+        x = most = scale.at(median) if median > 0 else frame.left
         if scale.log:
             marks.append(Stroke([(frame.left, y), (x, y)], Tone.FIRST, 1.5, 0.35))
-            marks.append(Dots([(x, y)], Tone.FIRST, size * 0.8, faint))
+            marks.append(Dots([(x, y)], Tone.FIRST, size * 0.8, opacity, hint=sentence))
         else:
-            marks.append(
-                Box(
-                    frame.left,
-                    y - frame.deep / 2,
-                    max(x - frame.left, 1.0),
-                    frame.deep,
-                    Tone.FIRST,
-                    faint * 0.85,
-                )
-            )
-        most = x
+            top, width = y - frame.depth / 2, max(x - frame.left, 1.0)
+            marks.append(Box(frame.left, top, width, frame.depth, Tone.FIRST, opacity * 0.85, hint=sentence))
         if row.inference_ms_median_low is not None and row.inference_ms_median_high is not None:
             low, most = scale.at(row.inference_ms_median_low), scale.at(row.inference_ms_median_high)
-            marks.append(Stroke([(low, y), (most, y)], Tone.INK, 1.6))
-            marks += [
-                Stroke([(at, y - frame.deep * 0.28), (at, y + frame.deep * 0.28)], Tone.INK, 1.6)
-                for at in (low, most)
-            ]
-        marks.append(TextLabel(max(most, x) + size * 0.5, y + size * 0.35, _value(row), Tone.INK, size))
-    told = "; ".join(f"{name}: {_spoken(row)}" for name, row in zip(names, shown, strict=True))
-    return Drawing(sheet.width, frame.height, title or "Medians with their 95 % intervals", told + ".", marks)
+            marks += _whisker(low, most, y, frame.depth * 0.28, Tone.INK, 1.6)
+        marks.append(TextLabel(max(most, x) + size * 0.5, y + size * 0.35, value, Tone.INK, size))
+    title = title or "Medians with their 95 % intervals"
+    return Drawing(sheet.width, frame.height, title, "; ".join(sentences) + ".", marks)
 
 
-def _value(row: Row) -> str:
-    told = f"{digits(row.inference_ms_median or 0.0)} ms"
-    return told if row.verdict in _UNTOLD else f"{told}  {row.verdict}"
+def _whisker(low: float, high: float, y: float, half: float, tone: Tone, width: float) -> list[Mark]:
+    ends = [Stroke([(x, y - half), (x, y + half)], tone, width) for x in (low, high)]
+    return [Stroke([(low, y), (high, y)], tone, width), *ends]
+
+
+def _median_and_verdict(row: Row) -> str:
+    """A simulation's verdict stands in its name."""
+    median = f"{digits(row.inference_ms_median or 0.0)} ms"
+    return median if row.verdict in (RowVerdict.VALID, RowVerdict.SIMULATED) else f"{median}  {row.verdict}"
 
 
 def _spoken(row: Row) -> str:
-    told = f"{digits(row.inference_ms_median or 0.0)} ms"
-    if row.inference_ms_median_low is not None and row.inference_ms_median_high is not None:
-        told += f" ({digits(row.inference_ms_median_low)} to {digits(row.inference_ms_median_high)})"
-    return told + ("" if row.verdict in _UNTOLD else f", {row.verdict}")
+    text = _median_and_verdict(row).replace("  ", ", ")
+    if row.inference_ms_median_low is None or row.inference_ms_median_high is None:
+        return text
+    interval = f"({digits(row.inference_ms_median_low)} to {digits(row.inference_ms_median_high)})"
+    return text.replace(" ms", f" ms {interval}", 1)
 
 
 # -- samples -----------------------------------------------------------------------------------------------------------------------------
@@ -106,48 +239,43 @@ def _spoken(row: Row) -> str:
 
 def strips(entries: Sequence[ResultEntry], sheet: Sheet = Sheet(), *, title: str = "") -> Drawing | None:
     """All samples of each task as dots on one axis, with their middle half and the median. None where there are no samples."""
-    there = [entry for entry in entries if complete([entry.row]) and any(entry.launches)]
-    if not there:
+    entries = [entry for entry in entries if complete([entry.row]) and any(entry.launches)]
+    if not entries:
         return None
-    shown = there[: fitting(sheet, len(there))]
-    names = names_of([entry.row for entry in there])[: len(shown)]
+    shown = entries[: sheet.rows_that_fit(len(entries))]
+    names = names_of([entry.row for entry in entries])[: len(shown)]
     samples = [sorted(ns / 1e6 for launch in entry.launches for ns in launch) for entry in shown]
-    frame = frame_for(sheet, title, names, 1.5, len(there) - len(shown), 0)
-    edges = [
-        _quarter(ms, 75) + 6 * max(_quarter(ms, 75) - _quarter(ms, 25), ms[len(ms) // 2] * 0.01)
-        for ms in samples
-    ]
+    quarters = [(nearest_rank(times, 25), nearest_rank(times, 75)) for times in samples]
     medians = [entry.row.inference_ms_median or 0.0 for entry in shown]
-    ends = [min(ms[-1], edge) for ms, edge in zip(samples, edges, strict=True)]
-    scale = scale_over([*(ms[0] for ms in samples), *ends, *medians], frame.left, frame.right)
-    marks = [*axis(frame, scale, sheet.type, "ms for one inference"), *frame.marks]
-    limit = max(ends)
-    for ms, whole, y in zip(samples, medians, frame.ys, strict=True):
-        low, high = scale.at(_quarter(ms, 25)), scale.at(_quarter(ms, 75))
-        step = (len(ms) - 1) / (SPOTS - 1) if len(ms) > SPOTS else 1.0
-        even = [ms[round(at * step)] for at in range(min(len(ms), SPOTS))]
-        near = [value for value in even if value <= limit]
-        spots = [
-            (scale.at(value), y + ((at * _GOLDEN) % 1 - 0.5) * frame.deep * 0.8)
-            for at, value in enumerate(near)
+    frame = _lay_out(sheet, title, names, 1.5, len(entries) - len(shown), 0)
+    limit = max(
+        min(times[-1], high + 6 * max(high - low, times[len(times) // 2] * 0.01))
+        for times, (low, high) in zip(samples, quarters, strict=True)
+    )
+    scale = scale_over([*(times[0] for times in samples), limit, *medians], frame.left, frame.right)
+    marks = axis_below(scale, frame.top, frame.bottom, "ms for one inference", sheet.type * 0.92)
+    marks += frame.marks
+    sentences = []
+    for name, times, quarter, median, y in zip(names, samples, quarters, medians, frame.ys, strict=True):
+        low, high = (scale.at(value) for value in quarter)
+        step = (len(times) - 1) / (MAX_DOTS - 1) if len(times) > MAX_DOTS else 1.0
+        drawn = [times[round(at * step)] for at in range(min(len(times), MAX_DOTS))]
+        dots = [
+            (scale.at(value), y + ((at * JITTER) % 1 - 0.5) * frame.depth * 0.8)
+            for at, value in enumerate(drawn)
+            if value <= limit
         ]
-        marks.append(Box(low, y - frame.deep / 2, max(high - low, 1.0), frame.deep, Tone.FIRST, 0.16))
-        marks.append(Dots(spots, Tone.FIRST, sheet.type * 0.36, 0.5))
-        x = scale.at(whole)
-        marks.append(Stroke([(x, y - frame.deep * 0.6), (x, y + frame.deep * 0.6)], Tone.INK, 2.4))
-        if ms[-1] > limit:
+        span = f"from {digits(times[0])} to {digits(times[-1])} ms, median {digits(median)} ms"
+        sentences.append(f"{name}: {count(len(times), 'sample')} {span}")
+        top, width = y - frame.depth / 2, max(high - low, 1.0)
+        marks.append(Box(low, top, width, frame.depth, Tone.FIRST, 0.16, hint=sentences[-1]))
+        marks.append(Dots(dots, Tone.FIRST, sheet.type * 0.36, 0.5))
+        x = scale.at(median)
+        marks.append(Stroke([(x, y - frame.depth * 0.6), (x, y + frame.depth * 0.6)], Tone.INK, 2.4))
+        if times[-1] > limit:
             marks.append(Wedge(frame.right + sheet.type * 0.6, y, "right", size=sheet.type * 0.55))
-    told = "; ".join(
-        f"{name}: {count(len(ms), 'sample')} from {digits(ms[0])} to {digits(ms[-1])} ms, median {digits(whole)} ms"
-        for name, ms, whole in zip(names, samples, medians, strict=True)
-    )
-    return Drawing(
-        sheet.width, frame.height, title or "Distribution of the timed inferences", told + ".", marks
-    )
-
-
-def _quarter(ordered: Sequence[float], percent: int) -> float:
-    return ordered[max(-(-percent * len(ordered) // 100), 1) - 1]
+    title = title or "Distribution of the timed inferences"
+    return Drawing(sheet.width, frame.height, title, "; ".join(sentences) + ".", marks)
 
 
 # -- ratios ------------------------------------------------------------------------------------------------------------------------------
@@ -155,34 +283,125 @@ def _quarter(ordered: Sequence[float], percent: int) -> float:
 
 def ratios(pairs: Sequence[tuple[str, Pair]], sheet: Sheet = Sheet(), *, title: str = "") -> Drawing | None:
     """Each named pair's ratio with its interval; 1 is no difference. None where no pair has a ratio."""
-    there = [(name, pair.said) for name, pair in pairs if pair.said.ratio is not None and pair.said.ratio > 0]
-    if not there:
+    known = [
+        (name, comparison, comparison.ratio)
+        for name, comparison in ((name, pair.comparison) for name, pair in pairs)
+        if comparison.ratio is not None and comparison.ratio > 0
+    ]
+    if not known:
         return None
-    shown = there[: fitting(sheet, len(there))]
+    shown = known[: sheet.rows_that_fit(len(known))]
     size = sheet.type
-    end = max(wide(f"{said.ratio or 0.0:.3f}  {said.word}", size) for _, said in shown) + size * 0.5
-    frame = frame_for(sheet, title, [name for name, _ in shown], 1.0, len(there) - len(shown), end)
-    values = [value for _, said in shown for value in (said.ratio, said.low, said.high) if value is not None]
+    labels = [f"{ratio:.3f}  {comparison.verdict}" for _, comparison, ratio in shown]
+    end = max(text_width(label, size) for label in labels) + size * 0.5
+    frame = _lay_out(sheet, title, [name for name, *_ in shown], 1.0, len(known) - len(shown), end)
+    values = [
+        value for _, comparison, ratio in shown for value in (ratio, comparison.low, comparison.high) if value
+    ]
     scale = scale_over([*values, 0.95, 1.05], frame.left, frame.right, log=True)
-    marks = [*axis(frame, scale, size, "ratio of the times")]
-    near = (scale.at(0.99), scale.at(1.01))
-    marks.append(Box(near[0], frame.top, near[1] - near[0], frame.bottom - frame.top, Tone.QUIET, 0.18))
+    marks = axis_below(scale, frame.top, frame.bottom, "ratio of the times", size * 0.92)
+    low, high = scale.at(0.99), scale.at(1.01)
+    marks.append(Box(low, frame.top, high - low, frame.bottom - frame.top, Tone.QUIET, 0.18))
     marks += [Stroke([(scale.at(1), frame.top), (scale.at(1), frame.bottom)], Tone.QUIET, 1.4), *frame.marks]
-    for (_, said), y in zip(shown, frame.ys, strict=True):
-        tone, x = _TONES[said.word], scale.at(said.ratio or 1.0)
-        if said.low is not None and said.high is not None:
-            ends = scale.at(said.low), scale.at(said.high)
-            marks.append(Stroke([(ends[0], y), (ends[1], y)], tone, 2.4))
-            marks += [Stroke([(at, y - size * 0.35), (at, y + size * 0.35)], tone, 2.0) for at in ends]
-        marks.append(Dots([(x, y)], tone, size * 0.75))
-        marks.append(
-            TextLabel(
-                frame.right + size * 0.6,
-                y + size * 0.35,
-                f"{said.ratio or 0.0:.3f}  {said.word}",
-                tone,
-                size,
-            )
-        )
-    told = "; ".join(f"{name}: {said.word}, {said.why}" for name, said in shown)
-    return Drawing(sheet.width, frame.height, title or "Ratios with their 95 % intervals", told + ".", marks)
+    sentences = [f"{name}: {comparison.verdict}, {comparison.why}" for name, comparison, _ in shown]
+    for (_, comparison, ratio), label, sentence, y in zip(shown, labels, sentences, frame.ys, strict=True):
+        tone = _TONES[comparison.verdict]
+        if comparison.low is not None and comparison.high is not None:
+            marks += _whisker(scale.at(comparison.low), scale.at(comparison.high), y, size * 0.35, tone, 2.2)
+        marks.append(Dots([(scale.at(ratio), y)], tone, size * 0.75, hint=sentence))
+        marks.append(TextLabel(frame.right + size * 0.6, y + size * 0.35, label, tone, size))
+    title = title or "Ratios with their 95 % intervals"
+    return Drawing(sheet.width, frame.height, title, "; ".join(sentences) + ".", marks)
+
+
+# -- time against something else ---------------------------------------------------------------------------------------------------------
+
+_COSTS: Final[dict[Axis, tuple[str, str, str]]] = {
+    Axis.ENERGY: ("energy_per_inference_j", "energy of one inference", "J"),
+    Axis.MEMORY: ("peak_inference_ram_usage", "memory of the run", "MB"),
+    Axis.LOAD: ("load_ms_median", "time to load", "ms"),
+    Axis.SIZE: ("file_size", "size of the model", "bytes"),
+    Axis.ERROR: ("max_error", "largest difference from the reference", ""),
+    Axis.QUALITY: ("rouge_l", "quality (ROUGE-L)", ""),
+}
+"""Field of a row, words and unit."""
+CHART_AXES: Final = tuple(_COSTS)
+"""What `pareto` can draw: rows have no price."""
+
+
+def default_axis(rows: Sequence[Row]) -> Axis:
+    """What can be held against the time: energy where two tasks have it, else memory."""
+    energies = sum(row.energy_per_inference_j is not None for row in complete(rows))
+    return Axis.ENERGY if energies > 1 else Axis.MEMORY
+
+
+def pareto(
+    rows: Sequence[Row], sheet: Sheet = Sheet(), *, title: str = "", axis: Axis | None = None
+) -> Drawing | None:
+    """The time of one inference against `axis`, one of `CHART_AXES`; those that nothing beats in both are joined. None where fewer than
+    two rows have both.
+    """
+    axis = axis or default_axis(rows)
+    field, words, unit = _COSTS[axis]
+    rows = [row for row in complete(rows) if (getattr(row, field) or 0.0) > 0 and row.inference_ms_median]
+    if len(rows) < 2:
+        return None
+    size, height = sheet.type, sheet.height or sheet.width * 0.72
+    top = size * 1.8 if sheet.height is None else size * 5
+    left, right, bottom = size * 5.5, sheet.width - size * 2, height - size * 4
+    points = [(row.inference_ms_median or 0.0, float(getattr(row, field))) for row in rows]
+    across = scale_over([x for x, _ in points], left, right)
+    upward = scale_over([y for _, y in points], bottom, top)
+    marks = axis_below(across, top, bottom, "ms for one inference (median)", size * 0.92)
+    marks += axis_left(upward, left, right, size * 0.92)
+    label = f"{words}{f', {unit}' if unit else ''}{', logarithmic' if upward.log else ''}"
+    marks.append(TextLabel(size * 0.6, top - size * 0.8, label, Tone.QUIET, size * 0.92))
+    if sheet.height is not None:
+        marks.append(_slide_title(sheet, title))
+    counted = {row.job_id for row in counting(rows)}
+    eligible = [at for at, row in enumerate(rows) if row.job_id in counted]
+    best = pareto_front([points[at] for at in eligible], more_is_better=axis in MORE_IS_BETTER)
+    front = [eligible[at] for at in best]
+    spots = [(across.at(x), upward.at(y)) for x, y in points]
+    marks.append(Stroke([spots[at] for at in front], Tone.GOOD, 1.8, 0.8))
+    names = names_of(rows)
+    sentences = [
+        f"{name}: {digits(x)} ms, {digits(y)} {unit}".rstrip()
+        for name, (x, y) in zip(names, points, strict=True)
+    ]
+    taken = [(y + size * 0.35, x - size * 0.5, x + size * 0.5) for x, y in spots]
+    for number, at in enumerate([*front, *(other for other in range(len(rows)) if other not in front)]):
+        tone = Tone.GOOD if at in front else Tone.QUIET
+        marks.append(Dots([spots[at]], tone, size * 0.85, hint=sentences[at]))
+        if number < MAX_NAMES:
+            marks += _name_beside(names[at], *spots[at], size * 0.92, (left, right), taken)
+    text = "; ".join(sentences[:MAX_NAMES])
+    text += f". Nothing beats in both: {', '.join(names[at] for at in front[:MAX_NAMES])}."
+    better = "more is better of it" if axis in MORE_IS_BETTER else "less is better of both"
+    return Drawing(sheet.width, height, title or f"Time against {words}; {better}", text, marks)
+
+
+def _name_beside(
+    name: str,
+    x: float,
+    y: float,
+    size: float,
+    ends: tuple[float, float],
+    taken: list[tuple[float, float, float]],
+) -> list[Mark]:
+    """The name beside its point, on the side where there is more space; none where another name is."""
+    to_the_right = x < (ends[0] + ends[1]) / 2
+    name = fit_text(name, size, (ends[1] - x if to_the_right else x - ends[0]) - size)
+    width = text_width(name, size)
+    start = x + size * 0.7 if to_the_right else x - size * 0.7 - width
+    for shift in (0.35, -0.75, 1.45, -1.85, 2.55):
+        base = y + size * shift
+        if all(
+            abs(base - other) > size * 1.05 or start > end or start + width < begin
+            for other, begin, end in taken
+        ):
+            taken.append((base, start, start + width))
+            if to_the_right:
+                return [TextLabel(start, base, name, Tone.INK, size)]
+            return [TextLabel(x - size * 0.7, base, name, Tone.INK, size, "end")]
+    return []

@@ -1,23 +1,28 @@
-"""Pictures as plain values: lines, boxes, dots and words on a sheet, and the SVG that they make. PNG: `results/report/drawing_png.py`.
+"""A chart as plain values (lines, boxes, dots, text) and as SVG or PNG.
 
-A tone is what something means (ink, grid, first series); a palette gives it a colour. Within a page tones are classes, so that the
-page's style colours them, by day and by night; a picture by itself carries its colours. Words are made safe here, whoever wrote them.
+A tone is what a mark means (ink, grid, first series); a theme gives it a colour. Text is made safe here, whoever wrote it.
 """
 
 from __future__ import annotations
 
+import io
 import math
 import unicodedata
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from html import escape
-from typing import Final, Literal
+from importlib import import_module
+from typing import Any, Final, Literal
 
+from results.export.columnar import need
 from swarm.base.text import safe_text
 
 Anchor = Literal["start", "middle", "end"]
 Point = tuple[float, float]
+Theme = Literal["page", "light", "dark"]
+"""`page`: classes and no colours, for a page whose style sheet has them; else a document of its own."""
 
 
 class Tone(StrEnum):
@@ -56,6 +61,7 @@ DARK: Final[Mapping[Tone, str]] = {
     Tone.BAD: "#ff8080",
     Tone.WARN: "#e6b84a",
 }
+_PALETTES: Final = {"light": LIGHT, "dark": DARK}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +77,7 @@ class Stroke:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A filled rectangle."""
+    """A filled rectangle. `hint`: what it stands for, shown when pointed at."""
 
     x: float
     y: float
@@ -79,33 +85,34 @@ class Box:
     height: float
     tone: Tone = Tone.FIRST
     opacity: float = 1.0
+    hint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Dots:
-    """Round spots, `size` across."""
+    """Round spots, `size` across. `hint`: what they stand for, shown when pointed at."""
 
     points: Sequence[Point]
     tone: Tone = Tone.FIRST
     size: float = 4.0
     opacity: float = 1.0
+    hint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Wedge:
-    """A small triangle: more lies that way."""
+    """A small triangle with its tip at (x, y): more lies in that direction."""
 
     x: float
     y: float
-    way: Literal["right", "up"] = "right"
+    direction: Literal["right", "up"] = "right"
     tone: Tone = Tone.BAD
     size: float = 6.0
 
     @property
     def corners(self) -> tuple[Point, Point, Point]:
-        """Its tip lies at (x, y)."""
         x, y, size = self.x, self.y, self.size
-        if self.way == "right":
+        if self.direction == "right":
             return (x, y), (x - size, y - size * 0.7), (x - size, y + size * 0.7)
         return (x, y), (x - size * 0.7, y + size), (x + size * 0.7, y + size)
 
@@ -128,78 +135,80 @@ Mark = Stroke | Box | Dots | Wedge | TextLabel
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A picture of `width` × `height` units with its text alternative: `title` in a few words, `told` in sentences."""
+    """A chart of `width` × `height` units with its text alternative: `title` in a few words, `description` in sentences."""
 
     width: float
     height: float
     title: str
-    told: str
+    description: str
     marks: Sequence[Mark] = field(default_factory=tuple)
 
 
 # -- SVG ---------------------------------------------------------------------------------------------------------------------------------
 
 
-def svg(drawing: Drawing, *, name: str = "picture", palette: Mapping[Tone, str] | None = None) -> str:
-    """`drawing` as an `svg` element. `palette` None: its marks have classes (`f-ink`: filled, `s-ink`: drawn) and no colours; else it is a
-    document by itself. `name`: for ids, unique in the page.
+def svg(drawing: Drawing, theme: Theme = "page", *, name: str = "chart") -> str:
+    """`drawing` as an `svg` element. With `theme` "page" marks have the classes `f-TONE` (filled) and `s-TONE` (stroked); else it is a
+    document by itself. `name`: prefix of its ids, unique in the page.
     """
+    palette = _PALETTES.get(theme)
     size = f'viewBox="0 0 {_number(drawing.width)} {_number(drawing.height)}"'
-    whole = ""
+    background = ""
     if palette is not None:
         size += f' width="{_number(drawing.width)}" height="{_number(drawing.height)}"'
-        whole = _mark(Box(0, 0, drawing.width, drawing.height, Tone.PAPER), palette)
-    parts = [
-        (
-            f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-labelledby="{name}-t {name}-d" '
-            'font-family="system-ui, -apple-system, Segoe UI, Roboto, DejaVu Sans, sans-serif">'
-        ),
-        f'<title id="{name}-t">{_text(drawing.title)}</title>',
-        f'<desc id="{name}-d">{_text(drawing.told, 2000)}</desc>',
-        whole,
-        *(_mark(mark, palette) for mark in drawing.marks),
-        "</svg>",
-    ]
-    return "".join(parts) + ("\n" if palette is not None else "")
+        background = _mark(Box(0, 0, drawing.width, drawing.height, Tone.PAPER), palette)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-labelledby="{name}-t {name}-d" '
+        'font-family="system-ui, -apple-system, Segoe UI, Roboto, DejaVu Sans, sans-serif">'
+        f'<title id="{name}-t">{_text(drawing.title)}</title>'
+        f'<desc id="{name}-d">{_text(drawing.description, 2000)}</desc>'
+        f"{background}{''.join(_mark(mark, palette) for mark in drawing.marks)}</svg>"
+        + "\n"
+        * (palette is not None)
+    )
 
 
 def _mark(mark: Mark, palette: Mapping[Tone, str] | None) -> str:
     match mark:
-        case Stroke():
-            path = "M" + "L".join(f"{_number(x)} {_number(y)}" for x, y in mark.points)
+        case Stroke(points=points):
             dashed = ' stroke-dasharray="4 3"' if mark.dashed else ""
-            drawn = _drawn(mark.tone, mark.width, mark.opacity, palette)
-            return f'<path d="{path}" fill="none"{drawn}{dashed}/>' if mark.points else ""
+            stroke = _stroke(mark.tone, mark.width, mark.opacity, palette)
+            return f'<path d="{_path(points)}" fill="none"{stroke}{dashed}/>' if points else ""
         case Box():
-            place = f'x="{_number(mark.x)}" y="{_number(mark.y)}" width="{_number(mark.width)}" height="{_number(mark.height)}"'
-            return f"<rect {place}{_filled(mark.tone, mark.opacity, palette)}/>"
-        case Dots():  # strokes without length and with round ends: a tenth of as many circles
-            path = "".join(f"M{_number(x)} {_number(y)}h0" for x, y in mark.points)
-            drawn = _drawn(mark.tone, mark.size, mark.opacity, palette)
-            return f'<path d="{path}" fill="none" stroke-linecap="round"{drawn}/>' if mark.points else ""
+            corner = f'x="{_number(mark.x)}" y="{_number(mark.y)}"'
+            size = f'width="{_number(mark.width)}" height="{_number(mark.height)}"'
+            return _element("rect", f"{corner} {size}{_fill(mark.tone, mark.opacity, palette)}", mark.hint)
+        case Dots(points=points):  # strokes without length and with round ends: a tenth of as many circles
+            path = "".join(f"M{_number(x)} {_number(y)}h0" for x, y in points)
+            stroke = _stroke(mark.tone, mark.size, mark.opacity, palette)
+            attributes = f'd="{path}" fill="none" stroke-linecap="round"{stroke}'
+            return _element("path", attributes, mark.hint) if points else ""
         case Wedge():
-            path = "M" + "L".join(f"{_number(x)} {_number(y)}" for x, y in mark.corners) + "Z"
-            return f'<path d="{path}"{_filled(mark.tone, 1.0, palette)}/>'
+            return f'<path d="{_path(mark.corners)}Z"{_fill(mark.tone, 1.0, palette)}/>'
         case TextLabel():
-            place = f'x="{_number(mark.x)}" y="{_number(mark.y)}" font-size="{_number(mark.size)}"'
-            more = (f' text-anchor="{mark.anchor}"' if mark.anchor != "start" else "") + (
-                ' font-weight="600"' if mark.bold else ""
-            )
-            return f"<text {place}{more}{_filled(mark.tone, 1.0, palette)}>{_text(mark.text)}</text>"
+            corner = f'x="{_number(mark.x)}" y="{_number(mark.y)}" font-size="{_number(mark.size)}"'
+            anchor = f' text-anchor="{mark.anchor}"' if mark.anchor != "start" else ""
+            bold = ' font-weight="600"' if mark.bold else ""
+            return f"<text {corner}{anchor}{bold}{_fill(mark.tone, 1.0, palette)}>{_text(mark.text)}</text>"
 
 
-def _filled(tone: Tone, opacity: float, palette: Mapping[Tone, str] | None) -> str:
-    how = f' class="f-{tone}"' if palette is None else f' fill="{palette[tone]}"'
-    return how + (f' fill-opacity="{_number(opacity)}"' if opacity < 1 else "")
+def _element(tag: str, attributes: str, hint: str) -> str:
+    return f"<{tag} {attributes}><title>{_text(hint)}</title></{tag}>" if hint else f"<{tag} {attributes}/>"
 
 
-def _drawn(tone: Tone, width: float, opacity: float, palette: Mapping[Tone, str] | None) -> str:
-    how = f' class="s-{tone}"' if palette is None else f' stroke="{palette[tone]}"'
-    return (
-        f'{how} stroke-width="{_number(width)}"'
-        + (f' stroke-opacity="{_number(opacity)}"' if opacity < 1 else "")
-        + ' stroke-linejoin="round"'
-    )
+def _path(points: Sequence[Point]) -> str:
+    return "M" + "L".join(f"{_number(x)} {_number(y)}" for x, y in points)
+
+
+def _fill(tone: Tone, opacity: float, palette: Mapping[Tone, str] | None) -> str:
+    colour = f' class="f-{tone}"' if palette is None else f' fill="{palette[tone]}"'
+    return colour + (f' fill-opacity="{_number(opacity)}"' if opacity < 1 else "")
+
+
+def _stroke(tone: Tone, width: float, opacity: float, palette: Mapping[Tone, str] | None) -> str:
+    colour = f' class="s-{tone}"' if palette is None else f' stroke="{palette[tone]}"'
+    faint = f' stroke-opacity="{_number(opacity)}"' if opacity < 1 else ""
+    return f'{colour} stroke-width="{_number(width)}"{faint} stroke-linejoin="round"'
 
 
 def _number(value: float) -> str:
@@ -211,33 +220,107 @@ def _text(text: str, limit: int = 300) -> str:
     return escape(safe_text(text, limit))
 
 
-# -- words ---------------------------------------------------------------------------------------------------------------------------------
+# -- PNG ---------------------------------------------------------------------------------------------------------------------------------
+
+DPI: Final = 100
+SHARPNESS: Final = 2.0
+"""Pixels of a PNG for each unit of the drawing."""
+_ALIGNMENT: Final = {"start": "left", "middle": "center", "end": "right"}
 
 
-def wide(text: str, size: float) -> float:
-    """About how wide `text` is: enough to leave room for it, in whatever sans-serif it is shown."""
+def png_bytes(drawing: Drawing, *, dark: bool = False, load: Callable[[str], Any] = import_module) -> bytes:
+    """`drawing` through matplotlib and the typeface that comes with it: the same drawing gives the same bytes on any machine.
+
+    Raises `ResourceError` where matplotlib is not installed. Blocking.
+    """
+    palette = DARK if dark else LIGHT
+    figures = need("matplotlib.figure", "PNG", load)
+    figure = figures.Figure(figsize=(drawing.width / DPI, drawing.height / DPI), dpi=DPI * SHARPNESS)
+    need("matplotlib.backends.backend_agg", "PNG", load).FigureCanvasAgg(figure)
+    patches = need("matplotlib.patches", "PNG", load)
+    figure.patch.set_facecolor(palette[Tone.PAPER])
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set_axis_off()
+    axes.set_xlim(0, drawing.width)
+    axes.set_ylim(drawing.height, 0)  # downwards, as in SVG
+    for order, mark in enumerate(drawing.marks):
+        _plot(axes, patches, mark, palette[mark.tone], order)
+    out = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # a letter that the typeface lacks is shown as a box
+        figure.savefig(out, format="png", metadata={"Software": None}, facecolor=figure.get_facecolor())
+    return out.getvalue()
+
+
+def _plot(axes: Any, patches: Any, mark: Mark, colour: str, order: int) -> None:
+    points = 72 / DPI  # matplotlib's widths are points
+    match mark:
+        case Stroke():
+            look = {"lw": mark.width * points, "ls": (0, (4, 3)) if mark.dashed else "solid"}
+            xs, ys = [x for x, _ in mark.points], [y for _, y in mark.points]
+            axes.plot(xs, ys, color=colour, alpha=mark.opacity, zorder=order, solid_joinstyle="round", **look)
+        case Box():
+            box = patches.Rectangle((mark.x, mark.y), mark.width, mark.height)
+            box.set(facecolor=colour, linewidth=0, alpha=mark.opacity, zorder=order)
+            axes.add_patch(box)
+        case Dots():
+            area = (mark.size * points) ** 2
+            xs, ys = [x for x, _ in mark.points], [y for _, y in mark.points]
+            axes.scatter(xs, ys, s=area, c=colour, alpha=mark.opacity, linewidths=0, zorder=order)
+        case Wedge():
+            axes.add_patch(patches.Polygon(mark.corners, facecolor=colour, linewidth=0, zorder=order))
+        case TextLabel():
+            axes.text(
+                mark.x,
+                mark.y,
+                safe_text(mark.text),
+                color=colour,
+                fontsize=mark.size * points,
+                fontfamily="DejaVu Sans",
+                fontweight="bold" if mark.bold else "normal",
+                ha=_ALIGNMENT[mark.anchor],
+                va="baseline",
+                parse_math=False,  # a name with two dollars is no formula
+                zorder=order,
+            )
+
+
+# -- text --------------------------------------------------------------------------------------------------------------------------------
+
+
+def text_width(text: str, size: float) -> float:
+    """About how wide `text` is: enough to leave space for it, in whatever sans-serif it is shown."""
     return size * sum(1.0 if unicodedata.east_asian_width(char) in "WF" else 0.58 for char in text)
 
 
-def fit(text: str, size: float, room: float) -> str:
-    """`text`, safe, with its end left out where it is wider than `room`."""
+def fit_text(text: str, size: float, width: float) -> str:
+    """`text`, safe, with its end left out where it is wider than `width`."""
     text = safe_text(text)
-    if wide(text, size) <= room:
+    if text_width(text, size) <= width:
         return text
-    while text and wide(text + "…", size) > room:
+    while text and text_width(text + "…", size) > width:
         text = text[:-1]
     return text.rstrip() + "…"
 
 
 def digits(value: float) -> str:
-    """Four digits that mean something, never an exponent: `0.01234`, `12.34`, `1,234`."""
+    """Four significant digits, never an exponent: `0.01234`, `12.34`, `1,234`."""
     if value == 0 or not math.isfinite(value):
         return "0" if value == 0 else "–"
     behind = 3 - math.floor(math.log10(abs(value)))
     return f"{value:,.{min(max(behind, 0), 9)}f}"
 
 
-# -- axes ----------------------------------------------------------------------------------------------------------------------------------
+def tick_text(value: float) -> str:
+    """A tick's value without needless digits."""
+    text = f"{value:,.6f}".rstrip("0").rstrip(".") if abs(value) < 1e6 else f"{value:,.0f}"
+    return text if text not in ("0", "-0") or value == 0 else f"{value:.2g}"
+
+
+# -- axes --------------------------------------------------------------------------------------------------------------------------------
+
+WIDE_RANGE: Final = 30.0
+"""From the least to the greatest value, above which a logarithmic axis is easier to read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,48 +335,62 @@ class Scale:
 
     def at(self, value: float) -> float:
         """Where `value` lies, held within the line."""
-        low, high, told = self.low, self.high, min(max(value, self.low), self.high)
+        low, high, value = self.low, self.high, min(max(value, self.low), self.high)
         if self.log:
-            low, high, told = math.log(low), math.log(high), math.log(told)
-        return self.start + (self.end - self.start) * (told - low) / (high - low)
+            low, high, value = math.log(low), math.log(high), math.log(value)
+        return self.start + (self.end - self.start) * (value - low) / (high - low)
 
     def ticks(self, about: int = 5) -> list[float]:
         """Round values along it, about so many."""
         if self.log:
-            first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
-            decades = range(first, last + 1)
+            decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
+            values: list[float] = []
             for steps in ((1, 1.5, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)):
-                found = [step * 10.0**power for power in decades for step in steps]
-                found = [value for value in found if self.low <= value <= self.high]
-                if len(found) <= about + 1:
+                values = [step * 10.0**power for power in decades for step in steps]
+                values = [value for value in values if self.low <= value <= self.high]
+                if len(values) <= about + 1:
                     break
-            return found if len(found) <= 2 * about else found[:: -(-len(found) // about)]
+            return values if len(values) <= 2 * about else values[:: -(-len(values) // about)]
         step = 10.0 ** math.floor(math.log10((self.high - self.low) / about))
         step *= next((n for n in (1, 2, 5) if (self.high - self.low) / (step * n) <= about), 10)
         first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
         return [number * step for number in range(first, last + 1)]
 
 
-WIDE_RANGE: Final = 30.0
-"""From the least to the greatest value, above which a logarithmic axis is easier to read."""
-
-
 def scale_over(
     values: Sequence[float], start: float, end: float, *, zero: bool = False, log: bool | None = None
 ) -> Scale:
-    """A scale with some room around `values`. `log` None: where they reach over a wide range. `zero`: it begins there, if it is linear."""
-    told = [value for value in values if value > 0] or [1.0]
-    low, high = min(told), max(told)
+    """A scale with some margin around `values`. `log` None: where they reach over a wide range. `zero`: it begins there, if linear."""
+    positive = [value for value in values if value > 0] or [1.0]
+    low, high = min(positive), max(positive)
     if log if log is not None else high / low > WIDE_RANGE:
-        room = max((high / low) ** 0.06, 1.02)
-        return Scale(low / room, high * room, start, end, log=True)
+        margin = max((high / low) ** 0.06, 1.02)
+        return Scale(low / margin, high * margin, start, end, log=True)
     if zero:
         return Scale(0.0, high * 1.04, start, end)
-    room = max((high - low) * 0.06, high * 0.005)
-    return Scale(max(low - room, 0.0), high + room, start, end)
+    margin = max((high - low) * 0.06, high * 0.005)
+    return Scale(max(low - margin, 0.0), high + margin, start, end)
 
 
-def tick_text(value: float) -> str:
-    """A tick's value without needless digits."""
-    text = f"{value:,.6f}".rstrip("0").rstrip(".") if abs(value) < 1e6 else f"{value:,.0f}"
-    return text if text not in ("0", "-0") or value == 0 else f"{value:.2g}"
+def axis_below(scale: Scale, top: float, bottom: float, name: str, size: float) -> list[Mark]:
+    """Grid, ticks and name of a level axis below `bottom`; `size` of its letters."""
+    marks: list[Mark] = []
+    for value in scale.ticks(5):
+        x = scale.at(value)
+        marks.append(Stroke([(x, top), (x, bottom)]))
+        marks.append(TextLabel(x, bottom + size * 1.3, tick_text(value), Tone.QUIET, size, "middle"))
+    name += ", logarithmic" if scale.log else ""
+    marks.append(
+        TextLabel((scale.start + scale.end) / 2, bottom + size * 2.6, name, Tone.QUIET, size, "middle")
+    )
+    return marks
+
+
+def axis_left(scale: Scale, left: float, right: float, size: float) -> list[Mark]:
+    """Grid and ticks of an upright axis left of `left`."""
+    marks: list[Mark] = []
+    for value in scale.ticks(4):
+        y = scale.at(value)
+        marks.append(Stroke([(left, y), (right, y)]))
+        marks.append(TextLabel(left - size * 0.5, y + size * 0.35, tick_text(value), Tone.QUIET, size, "end"))
+    return marks

@@ -1,4 +1,4 @@
-"""The facts of a report, gathered from results: what was measured, what can be said of it, whether it holds. Pure; texts come later."""
+"""The facts of a report, gathered from results: what was measured, how it compares, whether it verifies. Pure; texts come later."""
 
 from __future__ import annotations
 
@@ -6,27 +6,26 @@ import base64
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Final, Protocol
 
 from protocol.errors import RemoteProtocolError
 from protocol.values.task import Task, read_task
-from results.analysis.pairs import Pair, put_beside
+from results.analysis.pairs import Pair, pair_up
 from results.analysis.verify import VerifyFinding, check_results
-from results.export.raw import RawResult, json_lines
-from results.export.source import ResultEntry, launches_of
-from results.report.charts_parts import complete, names_of
+from results.export.raw import RawResult, ResultEntry, json_lines
+from results.report.charts import complete, names_of
 from results.row.row import Row
 from results.row.simulated import counting
 
 MAX_PAIRS: Final = 100
 """Comparisons within a campaign: each draws a thousand times."""
-MAX_CHECKED: Final = 2000
+MAX_VERIFIED: Final = 2000
 """Results up to which a report verifies them itself: each row is made again."""
 
-Named = tuple[str, Pair]
+NamedPair = tuple[str, Pair]
 
 
 class CampaignFacts(Protocol):
@@ -34,7 +33,7 @@ class CampaignFacts(Protocol):
 
     @property
     def created(self) -> float:
-        """When it was submitted, in seconds since the epoch."""
+        """When it was submitted, in seconds since 1970."""
 
     @property
     def ended(self) -> float | None:
@@ -46,7 +45,7 @@ class CampaignFacts(Protocol):
 
     @property
     def detail(self) -> str:
-        """Why it ended so, in words."""
+        """Why it ended so."""
 
 
 @dataclass(frozen=True)
@@ -67,15 +66,15 @@ class Report:
     """Of verifying it; None: there was too much of it."""
     raw_sha256: str = ""
     """Of the file that `results --raw` writes."""
-    within: Sequence[Named] = ()
-    """Each complete row beside the quickest of its model."""
+    within: Sequence[NamedPair] = ()
+    """Each complete row with the quickest of its model."""
     left_out: int = 0
     """Comparisons beyond `MAX_PAIRS`."""
     against_name: str = ""
-    against: Sequence[Named] = ()
-    """These results beside others."""
-    source: str = field(default="")
-    """By which name the results are asked for."""
+    against: Sequence[NamedPair] = ()
+    """These results with others."""
+    source: str = ""
+    """By which name the results are read."""
     from_file: bool = False
     """That name is a raw file's."""
 
@@ -95,15 +94,15 @@ class Report:
         return list(dict.fromkeys(row.file_name for row in self.rows))
 
     @cached_property
-    def asked(self) -> list[Task]:
-        """What was asked for; tasks that cannot be read are left out."""
-        found = []
+    def signed_tasks(self) -> list[Task]:
+        """Those of the results; tasks that cannot be read are left out."""
+        tasks = []
         for result in self.results:
             try:
-                found.append(read_task(base64.b64decode(result.task)))
+                tasks.append(read_task(base64.b64decode(result.task)))
             except (ValueError, RemoteProtocolError):
                 continue
-        return found
+        return tasks
 
     @property
     def open(self) -> bool:
@@ -126,8 +125,7 @@ class Report:
 
     def all_of_model(self, name: str) -> list[Row]:
         """Its complete rows, the quickest first, simulations last."""
-        found = [row for row in self.done if row.file_name == name]
-        return sorted(found, key=_quickest_first)
+        return sorted((row for row in self.done if row.file_name == name), key=_quickest_first)
 
 
 def gather(
@@ -146,15 +144,18 @@ def gather(
     other_name: str = "",
 ) -> Report:
     """All that a report says of `results`. `checked`: the campaign's, where `results` are of one task: replicas are verified together.
-    `other`: results to hold them against, A, beside which these are B.
+    `other`: results to compare them with; those are A, these are B.
     """
-    names = {result.row.job_id for result in results}
-    whole = checked or results
-    entries = [ResultEntry(result.row, launches_of(result)) for result in results]
-    within, left_out = _within(entries)
+    jobs = {result.row.job_id for result in results}
+    checked = checked or results
+    entries = [result.entry() for result in results]
+    within, left_out = _pairs_within(entries)
     digest = hashlib.sha256()
-    for line in json_lines(campaign, whole):
+    for line in json_lines(campaign, checked):
         digest.update(line.encode())
+    findings = None
+    if len(checked) <= MAX_VERIFIED:
+        findings = [item for item in check_results(campaign, checked) if item.task in jobs or not item.task]
     return Report(
         title=title,
         campaign=campaign,
@@ -163,16 +164,12 @@ def gather(
         version=version,
         stored=stored,
         tasks=len(results) if tasks is None else tasks,
-        findings=[
-            finding for finding in check_results(campaign, whole) if finding.task in names or not finding.task
-        ]
-        if len(whole) <= MAX_CHECKED
-        else None,
+        findings=findings,
         raw_sha256=digest.hexdigest(),
         within=within,
         left_out=left_out,
         against_name=other_name,
-        against=_against(other, entries) if other_name else (),
+        against=_pairs_with(other, entries) if other_name else (),
         source=source or campaign,
         from_file=from_file,
     )
@@ -183,30 +180,30 @@ def _quickest_first(row: Row) -> tuple[bool, float, str]:
     return bool(row.simulated), row.inference_ms_median or 0.0, row.job_id
 
 
-def _within(entries: Sequence[ResultEntry]) -> tuple[list[Named], int]:
-    """Model by model, all others beside the quickest."""
-    found: list[Named] = []
+def _pairs_within(entries: Sequence[ResultEntry]) -> tuple[list[NamedPair], int]:
+    """Model by model, all others with the quickest; and how many were left out."""
+    found: list[NamedPair] = []
     left_out = 0
-    there = {entry.row.job_id: entry for entry in entries if complete([entry.row])}
-    for model in dict.fromkeys(entry.row.file_name for entry in there.values()):
-        rows = [entry for entry in there.values() if entry.row.file_name == model]
-        rows.sort(key=lambda entry: _quickest_first(entry.row))
-        names = names_of([entry.row for entry in rows], model=False)
-        for entry, name in zip(rows[1:], names[1:], strict=True):
+    done = {entry.row.job_id: entry for entry in entries if complete([entry.row])}
+    for model in dict.fromkeys(entry.row.file_name for entry in done.values()):
+        ordered = [entry for entry in done.values() if entry.row.file_name == model]
+        ordered.sort(key=lambda entry: _quickest_first(entry.row))
+        names = names_of([entry.row for entry in ordered], model=False)
+        for entry, name in zip(ordered[1:], names[1:], strict=True):
             if len(found) >= MAX_PAIRS:
                 left_out += 1
                 continue
-            (pair,) = put_beside([rows[0]], [entry])
-            found.append((f"{model} · {name}" if len(there) > len(rows) else name, pair))
+            (pair,) = pair_up([ordered[0]], [entry])
+            found.append((f"{model} · {name}" if len(done) > len(ordered) else name, pair))
     return found, left_out
 
 
-def _against(other: Sequence[ResultEntry], entries: Sequence[ResultEntry]) -> list[Named]:
-    pairs = put_beside(other, entries)
+def _pairs_with(other: Sequence[ResultEntry], entries: Sequence[ResultEntry]) -> list[NamedPair]:
+    pairs = pair_up(other, entries)
     rows = [row for pair in pairs if (row := pair.b or pair.a) is not None]
     return list(zip(names_of(rows), pairs, strict=True))
 
 
-def instant(seconds: float) -> str:
+def show_instant(seconds: float) -> str:
     """`2026-11-21 20:41 UTC`."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")

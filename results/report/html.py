@@ -15,7 +15,7 @@ from importlib.resources import files
 from itertools import count
 from typing import Final
 
-from results.report.drawing import DARK, LIGHT, Tone, svg
+from results.report.drawing import DARK, LIGHT, Drawing, Tone, svg
 from results.report.page import (
     Block,
     Bullets,
@@ -33,12 +33,12 @@ from results.report.page import (
 from swarm.base.text import safe_text
 
 TEXT: Final = 2000
-"""Characters of others' words."""
+"""Characters of one text."""
 
 
 @cache
 def style() -> str:
-    """The style sheet, with the pictures' colours by day and by night."""
+    """The style sheet, with the charts' colours by day and by night."""
     day = "".join(f"--{tone}:{LIGHT[tone]};" for tone in Tone)
     night = "".join(f"--{tone}:{DARK[tone]};" for tone in Tone)
     marks = "".join(f".f-{tone}{{fill:var(--{tone})}}.s-{tone}{{stroke:var(--{tone})}}" for tone in Tone)
@@ -94,15 +94,15 @@ def _block(block: Block, numbers: count[int]) -> str:
             lines = "\n".join(_text(line, TEXT) for line in block.lines)
             return f"<pre><code>{lines}</code></pre>\n"
         case Figures():
-            return f'<div class="figures">{"".join(_figure(block, at, numbers) for at in range(len(block.drawings)))}</div>\n'
+            figures = "".join(_figure(drawing, block, numbers) for drawing in block.drawings)
+            return f'<div class="figures">{figures}</div>\n'
         case Table():
             return _table(block)
 
 
-def _figure(block: Figures, at: int, numbers: count[int]) -> str:
-    drawing = block.drawings[at]
-    told = f"<figcaption>{_text(drawing.told, TEXT)}</figcaption>" if block.told else ""
-    return f"<figure>{svg(drawing, name=f'p{next(numbers)}')}{told}</figure>"
+def _figure(drawing: Drawing, block: Figures, numbers: count[int]) -> str:
+    caption = f"<figcaption>{_text(drawing.description, TEXT)}</figcaption>" if block.described else ""
+    return f"<figure>{svg(drawing, name=f'p{next(numbers)}')}{caption}</figure>"
 
 
 def _table(table: Table) -> str:
@@ -119,33 +119,33 @@ def _table(table: Table) -> str:
 
 
 def _row(table: Table, cells: Sequence[TableCell]) -> str:
-    told = []
+    elements = []
     for at, (head, cell) in enumerate(zip(table.heads, cells, strict=True)):
         inner = _line(cell.line)
         if cell.tone:
             inner = f'<span class="badge {cell.tone}">{inner}</span>'
         label = f' data-label="{_text(head.text)}"'
         if at == 0:
-            told.append(f'<th scope="row" role="rowheader"{label}>{inner}</th>')
+            elements.append(f'<th scope="row" role="rowheader"{label}>{inner}</th>')
         else:
             kinds = " ".join(["n"] * head.number + ["empty"] * (not inner))
             kind = f' class="{kinds}"' if kinds else ""
-            told.append(f'<td role="cell"{kind}{label}>{inner}</td>')
-    return f'<tr role="row">{"".join(told)}</tr>'
+            elements.append(f'<td role="cell"{kind}{label}>{inner}</td>')
+    return f'<tr role="row">{"".join(elements)}</tr>'
 
 
 def _line(line: Line) -> str:
-    return "".join(_said(span) if isinstance(span, TextSpan) else _text(span, TEXT) for span in line)
+    return "".join(_isolated(span) if isinstance(span, TextSpan) else _text(span, TEXT) for span in line)
 
 
-def _said(said: TextSpan) -> str:
-    """Isolated, so that words in a script that runs to the left turn nothing round that follows."""
-    if said.code:
-        return f"<code>{_text(said.text, TEXT)}</code>"
-    return f"<bdi>{_text(said.text, TEXT)}</bdi>" if said.text else ""
+def _isolated(span: TextSpan) -> str:
+    """So that text in a script that runs to the left turns nothing round that follows."""
+    if span.code:
+        return f"<code>{_text(span.text, TEXT)}</code>"
+    return f"<bdi>{_text(span.text, TEXT)}</bdi>" if span.text else ""
 
 
 def _text(text: str, limit: int = 300) -> str:
-    kept = safe_text(text, limit)  # which takes blanks off either end
-    before, after = " " * text.startswith(" "), " " * (text.endswith(" ") and bool(kept))
-    return escape(before + kept + after)
+    safe = safe_text(text, limit)  # which takes blanks off either end
+    before, after = " " * text.startswith(" "), " " * (text.endswith(" ") and bool(safe))
+    return escape(before + safe + after)

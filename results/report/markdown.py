@@ -1,4 +1,4 @@
-"""A report as Markdown (as GitHub, GitLab and most wikis read it): the same sections, with pictures told in words. Pure.
+"""A report as Markdown (as GitHub, GitLab and most wikis read it): the same sections, with charts described in words. Pure.
 
 Others' words stand in code spans: there no markup, link, mention or HTML begins, whatever they are.
 """
@@ -6,7 +6,6 @@ Others' words stand in code spans: there no markup, link, mention or HTML begins
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Final
 
 from results.report.page import (
@@ -19,7 +18,6 @@ from results.report.page import (
     Paragraph,
     ReportPage,
     Table,
-    TableCell,
     TextSpan,
 )
 from swarm.base.text import safe_text
@@ -51,50 +49,45 @@ def _block(block: Block) -> str:
             return "\n".join(
                 ["```", *(safe_text(line, TEXT).replace("```", "'''") for line in block.lines), "```"]
             )
-        case Figures():  # what a table tells already is not told again
-            told = [f"{drawing.title}: {drawing.told}" for drawing in block.drawings] if block.told else []
+        case Figures():  # what a table has is not repeated
+            drawings = block.drawings if block.described else ()
+            texts = [f"{drawing.title}: {drawing.description}" for drawing in drawings]
             return "\n\n".join(
-                _line([TextSpan(text)]) if _names(text) else _text(text, TEXT) for text in told
+                _text(text, TEXT) if _is_plain(text) else _line([TextSpan(text)]) for text in texts
             )
         case Table():
             return _table(block)
 
 
-def _names(text: str) -> bool:
-    """Whether somebody's words may be in it: ours have no such characters."""
-    return not re.fullmatch(r"[A-Za-z0-9 ,.;:%'’–…-]*", text) or "://" in text or "www." in text
+def _is_plain(text: str) -> bool:
+    """Whether nobody else's text can be in it that means something in Markdown."""
+    return bool(re.fullmatch(r"[A-Za-z0-9 ,.;:%'’–…-]*", text)) and "://" not in text and "www." not in text
 
 
 def _table(table: Table) -> str:
     heads = " | ".join(_text(head.text) for head in table.heads)
     marks = " | ".join("--:" if head.number else "---" for head in table.heads)
-    rows = [f"| {' | '.join(_cell(cell) for cell in cells)} |" for cells in table.rows]
+    rows = [f"| {' | '.join(_line(cell.line, in_table=True) for cell in cells)} |" for cells in table.rows]
     return "\n".join([f"{_line(table.caption)}:", "", f"| {heads} |", f"| {marks} |", *rows])
 
 
-def _cell(cell: TableCell) -> str:
-    """A bar ends a cell even within a code span, unless it is escaped."""
-    return _line(cell.line, in_table=True)
-
-
-def _line(line: Line | Sequence[str | TextSpan], *, in_table: bool = False) -> str:
+def _line(line: Line, *, in_table: bool = False) -> str:
     return "".join(
-        _said(span.text, in_table=in_table) if isinstance(span, TextSpan) else _text(span, TEXT)
+        _code(span.text, in_table=in_table) if isinstance(span, TextSpan) else _text(span, TEXT)
         for span in line
     )
 
 
-def _said(text: str, *, in_table: bool) -> str:
-    kept = safe_text(text, TEXT).replace("`", "'")
+def _code(text: str, *, in_table: bool) -> str:
+    """A bar ends a cell even within a code span, unless it is escaped; a backslash before the bar would undo that."""
+    safe = safe_text(text, TEXT).replace("`", "'")
     if in_table:
-        kept = kept.replace("\\", "/").replace(
-            "|", "\\|"
-        )  # a backslash before the bar would set it free again
-    return f"`{kept}`" if kept else ""
+        safe = safe.replace("\\", "/").replace("|", "\\|")
+    return f"`{safe}`" if safe else ""
 
 
 def _text(text: str, limit: int = 300) -> str:
     """Ours; blanks at either end are kept."""
-    kept = safe_text(text, limit)
-    before, after = " " * text.startswith(" "), " " * (text.endswith(" ") and bool(kept))
-    return _MARKUP.sub(r"\\\1", before + kept + after)
+    safe = safe_text(text, limit)
+    before, after = " " * text.startswith(" "), " " * (text.endswith(" ") and bool(safe))
+    return _MARKUP.sub(r"\\\1", before + safe + after)

@@ -8,12 +8,11 @@ from collections.abc import Callable
 from typing import Final
 
 from protocol.values.task import Measure
-from results.export.raw import RawResult
 from results.report.facts import Report
+from results.report.measurements import device_cell, number, task_cell, text, verdict_cell
 from results.report.page import (
     Block,
     Bullets,
-    ColumnHead,
     Commands,
     Line,
     Paragraph,
@@ -21,8 +20,8 @@ from results.report.page import (
     Table,
     TableCell,
     TextSpan,
+    heads,
 )
-from results.report.results import device_cell, number, task_cell, text, verdict_cell
 from results.row.row import Row
 from swarm.base.text import count
 
@@ -69,52 +68,38 @@ _HOST: Final[tuple[tuple[str, Callable[[Row], object]], ...]] = (
 def host(report: Report) -> Section | None:
     """How the devices were while it was timed."""
     rows = report.done
-    told = [column for column in _HOST if any(column[1](row) is not None for row in rows)]
-    if not told:
+    known = [column for column in _HOST if any(column[1](row) is not None for row in rows)]
+    if not known:
         return None
-    heads = [
-        ColumnHead("task"),
-        ColumnHead("device"),
-        *(ColumnHead(name, True) for name, _ in told),
-        ColumnHead("verdict"),
-    ]
     lines = [
-        [
-            task_cell(row),
-            device_cell(row),
-            *(_value(get(row)) for _, get in told),
-            verdict_cell(row),
-        ]
+        [task_cell(row), device_cell(row), *(_value(read(row)) for _, read in known), verdict_cell(row)]
         for row in rows
     ]
-    words = (
+    note = (
         "In the timed windows. Others: of all processors' time, what went to other processes. Waited: of the time, that in which something "
         "that wanted to run had no processor. Stolen: what a hypervisor took. CPU: of this process; 100 is one core. Switched away: how "
-        "often the system took the processor from it. An empty cell was not told by that device's system."
+        "often the system took the processor from it. A cell is empty where that device's system does not report it."
     )
-    return Section(
-        "host", "The hosts meanwhile", [Paragraph([words]), Table(["State of the hosts"], heads, lines)]
-    )
+    columns = heads("task", "device", *(f"{name}#" for name, _ in known), "verdict")
+    table = Table(["State of the hosts"], columns, lines)
+    return Section("host", "The hosts meanwhile", [Paragraph([note]), table])
 
 
 def _value(value: object) -> TableCell:
     if isinstance(value, float):
         return TableCell([f"{value:,.1f}"])
-    return (
-        number(value)
-        if isinstance(value, int)
-        else TableCell(["" if value is None else TextSpan(str(value))])
-    )
+    if isinstance(value, int):
+        return number(value)
+    return TableCell(["" if value is None else TextSpan(str(value))])
 
 
-# -- method ------------------------------------------------------------------------------------------------------------------------
+# -- method ------------------------------------------------------------------------------------------------------------------------------
 
 
 def method(report: Report) -> Section:
     """How it was measured."""
-    asked = report.asked
-    facts: list[tuple[str, Line]] = []
-    for name, tell in (
+    lines: list[list[TableCell]] = []
+    for name, show in (
         ("inferences", _runs),
         ("warm-up", lambda m: "until it has settled" if m.warmup is None else count(m.warmup, "inference")),
         ("threads", lambda m: "as many as physical cores" if m.threads is None else str(m.threads)),
@@ -125,32 +110,30 @@ def method(report: Report) -> Section:
         ("on the outputs", lambda m: ", ".join(step.step for step in m.post)),
         ("check", lambda m: "outputs compared with a reference run" if m.check else "outputs not compared"),
     ):
-        values = [value for value in dict.fromkeys(tell(task.measure) for task in asked) if value]
+        values = [
+            value for value in dict.fromkeys(show(task.measure) for task in report.signed_tasks) if value
+        ]
         if values:
-            facts.append((name, [TextSpan("; ".join(values))]))
-    told = _notes(report)
+            lines.append([TableCell([name]), text("; ".join(values))])
     blocks: list[Block] = [Bullets([[sentence] for sentence in _HOW])]
-    if facts:
-        lines = [[TableCell([name]), TableCell(line)] for name, line in facts]
-        blocks.append(
-            Table(["What the campaign asked for"], [ColumnHead("what"), ColumnHead("asked")], lines)
-        )
-    if told:
+    if lines:
+        blocks.append(Table(["What the campaign asked for"], heads("what", "asked"), lines))
+    if notes := _notes(report):
         blocks.append(
             Paragraph(["What the devices noted, such as what they chose where the campaign did not say:"])
         )
-        blocks.append(Bullets(told))
+        blocks.append(Bullets(notes))
     return Section("method", "Method: how it was measured", blocks)
 
 
 def _notes(report: Report) -> list[Line]:
     """Each note once; of those that differ in their figures alone, the first."""
-    found: dict[str, list[str]] = {}
+    alike: dict[str, list[str]] = {}
     for note in sorted({note for row in report.done for note in row.notes.split("; ") if note}):
-        found.setdefault(re.sub(r"[\d.]+", "#", note), []).append(note)
+        alike.setdefault(re.sub(r"[\d.]+", "#", note), []).append(note)
     return [
         [TextSpan(notes[0]), f" (and {len(notes) - 1} more like it)" if len(notes) > 1 else ""]
-        for notes in list(found.values())[:MAX_NOTES]
+        for notes in list(alike.values())[:MAX_NOTES]
     ]
 
 
@@ -160,7 +143,7 @@ def _runs(measure: Measure) -> str:
     return f"{measure.runs}, shared out over {count(measure.loads, 'launch', 'launches')}"
 
 
-# -- fingerprints ------------------------------------------------------------------------------------------------------------------
+# -- fingerprints ------------------------------------------------------------------------------------------------------------------------
 
 
 def fingerprints(report: Report) -> Section:
@@ -168,19 +151,6 @@ def fingerprints(report: Report) -> Section:
     blocks: list[Block] = []
     devices = {(row.device_id, row.device_name, row.worker_id): row for row in report.rows if row.device_id}
     if devices:
-        heads = [
-            ColumnHead(name)
-            for name in (
-                "device",
-                "processor",
-                "cores",
-                "RAM GB",
-                "system",
-                "sark-node",
-                "device id",
-                "worker id",
-            )
-        ]
         lines = [
             [
                 device_cell(row),
@@ -194,34 +164,23 @@ def fingerprints(report: Report) -> Section:
             ]
             for row in devices.values()
         ]
-        blocks.append(Table(["Devices"], heads, lines))
+        columns = heads(
+            "device", "processor", "cores", "RAM GB", "system", "sark-node", "device id", "worker id"
+        )
+        blocks.append(Table(["Devices"], columns, lines))
     models = {row.model_sha256: row for row in report.rows}
-    heads = [ColumnHead("model"), ColumnHead("bytes", True), ColumnHead("sha256")]
     lines = [[text(row.file_name), number(row.file_size), _code(row.model_sha256)] for row in models.values()]
-    blocks.append(Table(["Models"], heads, lines))
-    runtimes = {
-        (row.driver, row.runtime, row.providers, row.compute_units): row for row in report.rows if row.driver
-    }
+    blocks.append(Table(["Models"], heads("model", "bytes#", "sha256"), lines))
+    runtimes = dict.fromkeys(
+        (row.compute_units, row.driver, row.runtime, row.providers) for row in report.rows if row.driver
+    )
     if runtimes:
-        heads = [
-            ColumnHead("unit"),
-            ColumnHead("driver"),
-            ColumnHead("runtime"),
-            ColumnHead("execution providers"),
-        ]
-        lines = [
-            [text(words) for words in (row.compute_units, row.driver, row.runtime, row.providers)]
-            for row in runtimes.values()
-        ]
-        blocks.append(Table(["Runtimes"], heads, lines))
-    heads = [
-        ColumnHead("task"),
-        ColumnHead("model"),
-        ColumnHead("device"),
-        ColumnHead("fingerprint"),
-        ColumnHead("task sha256"),
-        ColumnHead("signature begins"),
-    ]
+        lines = [[text(value) for value in runtime] for runtime in runtimes]
+        blocks.append(Table(["Runtimes"], heads("unit", "driver", "runtime", "execution providers"), lines))
+    note = (
+        "Rows that share a fingerprint were made alike: it is one hash over device, system, runtime, unit, threads, shapes, seed, steps "
+        "and model. Each record is signed by its worker with the Ed25519 key that its worker id is made of."
+    )
     lines = [
         [
             task_cell(result.row),
@@ -229,78 +188,63 @@ def fingerprints(report: Report) -> Section:
             device_cell(result.row),
             _code(result.row.fingerprint),
             _code(result.row.task_sha256),
-            _code(_signature(result)),
+            _code(result.signature[:32]),
         ]
         for result in report.results
     ]
-    words = (
-        "Rows that share a fingerprint were made alike: it is one hash over device, system, runtime, unit, threads, shapes, seed, steps "
-        "and model. Each record is signed by its worker with the Ed25519 key that its worker id is made of."
-    )
-    blocks += [Paragraph([words]), Table(["Tasks"], heads, lines)]
+    columns = heads("task", "model", "device", "fingerprint", "task sha256", "signature begins")
+    blocks += [Paragraph([note]), Table(["Tasks"], columns, lines)]
     return Section("fingerprints", "Fingerprints", blocks)
 
 
-def _signature(result: RawResult) -> str:
-    return result.signature[:32]
+def _code(value: str) -> TableCell:
+    return TableCell([TextSpan(value, code=True)] if value else [""])
 
 
-def _code(text: str) -> TableCell:
-    return TableCell([TextSpan(text, code=True)] if text else [""])
+# -- verification ------------------------------------------------------------------------------------------------------------------------
 
 
-# -- verifying ---------------------------------------------------------------------------------------------------------------------
-
-
-def verifying(report: Report) -> Section:
-    """How to check all of it, and how to do it again."""
-    asked = shlex.quote(report.source)
-    one = not report.from_file
-    raw = "raw.json" if one else asked
+def verification(report: Report) -> Section:
+    """How to check all of it, and how to measure it again."""
+    source = shlex.quote(report.source)
+    raw = source if report.from_file else "raw.json"
+    export = [] if report.from_file else [f"sark-node results {source} --raw raw.json"]
+    note = (
+        "With the raw results anybody can check everything: the workers' signatures, task and model by their hashes, and each "
+        "figure made again from the raw samples. No network and no trust in whoever wrote this is needed."
+    )
     blocks: list[Block] = [
+        Paragraph([note]),
+        Commands([*export, f"sark-node verify {raw} --model MODEL_FILE"]),
         Paragraph(
             [
-                (
-                    "With the raw results anybody can check everything: the workers' signatures, task and model by their hashes, and each "
-                    "figure made again from the raw samples. No network and no trust in whoever wrote this is needed."
-                )
-            ]
-        ),
-        Commands(
-            [
-                *([f"sark-node results {asked} --raw raw.json"] if one else []),
-                f"sark-node verify {raw} --model MODEL_FILE",
+                "The raw results that this report was made from have the sha256 ",
+                TextSpan(report.raw_sha256, code=True),
+                ".",
             ]
         ),
     ]
-    if report.raw_sha256:
-        told = "The raw results that this report was made from have the sha256 "
-        blocks.append(Paragraph([told, TextSpan(report.raw_sha256, code=True), "."]))
-    if report.findings is not None:
-        wrong = [finding for finding in report.findings if finding.wrong]
-        if wrong:
-            blocks.append(Paragraph([f"{len(wrong)} did not hold when this was written:"], "bad"))
-            blocks.append(
-                Bullets(
-                    [
-                        [TextSpan(finding.task or "the file"), ": ", TextSpan("; ".join(finding.wrong))]
-                        for finding in wrong[:MAX_FINDINGS]
-                    ]
-                )
+    findings = report.findings or ()
+    if wrong := [finding for finding in findings if finding.wrong]:
+        blocks.append(Paragraph([f"{len(wrong)} did not hold when this was written:"], "bad"))
+        blocks.append(
+            Bullets(
+                [
+                    [TextSpan(finding.task or "the file"), ": ", TextSpan("; ".join(finding.wrong))]
+                    for finding in wrong[:MAX_FINDINGS]
+                ]
             )
-        unsigned = [finding.task for finding in report.findings if not finding.signed and not finding.wrong]
-        if unsigned:
-            told = f"Of {len(unsigned)} nothing was signed by a worker: what is said of them is the scheduler's word."
-            blocks.append(Paragraph([told]))
-    blocks.append(
-        Paragraph(["To measure the same again, on the same models and as the campaign file asked for it:"])
-    )
+        )
+    if unsigned := sum(not finding.signed and not finding.wrong for finding in findings):
+        note = f"{unsigned} have no worker's signature: their rows are the scheduler's own account."
+        blocks.append(Paragraph([note]))
+    blocks.append(Paragraph(["To measure the same models again, as the campaign file asked for it:"]))
     blocks.append(
         Commands(
             [
                 "sark-node plan campaign.yaml",
                 "sark-node submit campaign.yaml",
-                f"sark-node compare {raw if not one else asked} NEW_CAMPAIGN",
+                f"sark-node compare {source} NEW_CAMPAIGN",
             ]
         )
     )

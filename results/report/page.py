@@ -1,6 +1,6 @@
-"""What a report consists of, before it is HTML or Markdown: sections of paragraphs, tables, pictures and commands. Plain values.
+"""What a report consists of before it is HTML or Markdown: sections of paragraphs, tables, charts and commands. Plain values.
 
-`TextSpan` is what others said: a device's name, a model's, an error's text. Both forms show it so that it can do nothing.
+`TextSpan` is what others wrote: a device's name, a model's, an error's text. Both forms show it so that it can do nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from results.report.drawing import Drawing
 
 @dataclass(frozen=True, slots=True)
 class TextSpan:
-    """Somebody else's words. `code`: of one width, such as a hash."""
+    """Text that others wrote. `code`: of one width, such as a hash."""
 
     text: str
     code: bool = False
@@ -21,12 +21,12 @@ class TextSpan:
 
 Span = str | TextSpan
 Line = Sequence[Span]
-"""A sentence of ours with others' words in it."""
+"""A sentence of ours with others' text in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableCell:
-    """One cell. `tone`: good, warn or bad, beside words that say the same."""
+    """`tone`: good, warn or bad, beside words that say the same."""
 
     line: Line
     tone: str = ""
@@ -34,10 +34,15 @@ class TableCell:
 
 @dataclass(frozen=True, slots=True)
 class ColumnHead:
-    """A column's. `number`: its cells are figures, on the right."""
+    """`number`: its cells are figures, on the right."""
 
     text: str
     number: bool = False
+
+
+def heads(*names: str) -> list[ColumnHead]:
+    """Column heads; a name that ends in # is over numbers."""
+    return [ColumnHead(name.removesuffix("#"), name.endswith("#")) for name in names]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +74,10 @@ class Heading:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Pictures beside each other where there is room."""
+    """Charts side by side where there is space. `described`: their text alternatives are shown, too, for no table says the same."""
 
     drawings: Sequence[Drawing]
-    told: bool = True
-    """Their text alternatives are shown, too: no table says the same."""
+    described: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ class LaunchSamples(JsonModel):
     warmup: Points
 
 
-class Bars(JsonModel):
+class HistogramBins(JsonModel):
     """All timed samples, counted. Bar i reaches from edge i up to edge i + 1."""
 
     log: bool
@@ -87,7 +87,7 @@ class Samples(JsonModel):
     """Timed samples of all launches."""
     shown: int
     """How many of them are here."""
-    bars: Bars
+    bars: HistogramBins
     launches: tuple[LaunchSamples, ...]
     loads: tuple[LoadTime, ...]
     series: dict[str, Series]
@@ -107,7 +107,7 @@ def samples_of(task: str, record: Record, observed: RecordView, points: int | No
         task=task,
         count=whole,
         shown=sum(len(launch.timed.at) for launch in launches),
-        bars=bars(observed.runs),
+        bars=histogram_bins(observed.runs),
         launches=launches,
         loads=tuple(LoadTime(ms=load.ns / 1e6, kind=load.kind) for load in record.loads),
         series={
@@ -177,10 +177,10 @@ def thin(values: Sequence[int], points: int | None) -> tuple[int, ...]:
     return tuple(sorted(kept))
 
 
-def bars(values: Sequence[int]) -> Bars:
+def histogram_bins(values: Sequence[int]) -> HistogramBins:
     """`values` in nanoseconds, counted. The width follows from how the middle half lies (Freedman and Diaconis)."""
     if not values:
-        return Bars(log=False, edges_ms=(), counts=())
+        return HistogramBins(log=False, edges_ms=(), counts=())
     ordered = sorted(values)
     low, high, n = ordered[0], ordered[-1], len(ordered)
     log = low > 0 and high > LOG_FROM * low
@@ -198,4 +198,4 @@ def bars(values: Sequence[int]) -> Bars:
     edges[0], edges[-1] = low, high
     below = [0, *(bisect_right(ordered, edge) for edge in edges[1:-1]), n]
     counts = [later - sooner for sooner, later in pairwise(below)]
-    return Bars(log=log, edges_ms=tuple(edge / 1e6 for edge in edges), counts=tuple(counts))
+    return HistogramBins(log=log, edges_ms=tuple(edge / 1e6 for edge in edges), counts=tuple(counts))

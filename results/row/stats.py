@@ -13,7 +13,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import Final, TypeVar
 
 MIN_SAMPLES: Final = {90: 44, 95: 90, 99: 459}
 """Samples from which the percentile has an upper bound with 99 % confidence: the least n with (p/100)^n <= 0.01."""
@@ -29,6 +29,7 @@ SEVERE: Final = 3.0
 FAR: Final = 5.0
 """So many median absolute deviations, scaled to agree with a standard deviation on normal data."""
 _SCALE: Final = 1.4826
+Number = TypeVar("Number", int, float)
 
 
 FOLLOWS: Final = (8, 18, 30, 47, 68, 96, 131, 172, 222, 282, 353, 433, 526, 629, 749)
@@ -214,7 +215,7 @@ def middle(ordered: Sequence[float]) -> float:
     return float(ordered[half]) if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
-def nearest_rank(ordered: Sequence[int], percent: int) -> int:
+def nearest_rank(ordered: Sequence[Number], percent: int) -> Number:
     """The smallest of sorted values that at least so many percent do not exceed."""
     return ordered[max(-(-percent * len(ordered) // 100), 1) - 1]
 
@@ -223,3 +224,84 @@ def _percentile(ordered: Sequence[int], percent: int) -> float | None:
     if len(ordered) < MIN_SAMPLES[percent]:
         return None
     return nearest_rank(ordered, percent) / 1e6
+
+
+# -- rank tests --------------------------------------------------------------------------------------------------------------------------
+
+EXACT_RANKS: Final = 40
+"""Values, or pairs, up to which every arrangement is counted; above, the normal approximation with its corrections."""
+
+
+def mann_whitney(one: Sequence[float], other: Sequence[float]) -> float:
+    """Two groups measured apart: the two-sided probability of ranks at least as far apart as these if both were alike, ties sharing the
+    mean of their ranks. 1.0 if either is empty.
+    """
+    n, m = len(one), len(other)
+    if not n or not m:
+        return 1.0
+    ranks = _double_ranks([*one, *other])
+    total, first = sum(ranks), sum(ranks[:n])
+    off = abs(first * (n + m) - n * total)  # the distance from the mean, times n + m, in whole numbers
+    if n + m <= EXACT_RANKS:
+        sums = _subset_sums(ranks, n)
+        extreme = sum(count for value, count in sums.items() if abs(value * (n + m) - n * total) >= off)
+        return extreme / math.comb(n + m, n)
+    mean = total / (n + m)
+    variance = n * m / ((n + m) * (n + m - 1)) * sum((rank - mean) ** 2 for rank in ranks)
+    return _two_sided(off / (n + m) - 1, variance)
+
+
+def signed_rank(differences: Sequence[float]) -> float:
+    """Pairs measured side by side: the two-sided probability of differences at least as one-sided as these if either sign were as likely.
+    Zeros are left out; 1.0 if all are zero.
+    """
+    signed = [value for value in differences if value]
+    if not signed:
+        return 1.0
+    ranks = _double_ranks([abs(value) for value in signed])
+    total = sum(ranks)
+    positive = sum(rank for rank, value in zip(ranks, signed, strict=True) if value > 0)
+    off = abs(2 * positive - total)
+    if len(signed) <= EXACT_RANKS:
+        sums = {0: 1}
+        for rank in ranks:
+            grown = dict(sums)
+            for value, count in sums.items():
+                grown[value + rank] = grown.get(value + rank, 0) + count
+            sums = grown
+        extreme = sum(count for value, count in sums.items() if abs(2 * value - total) >= off)
+        return float(extreme / 2 ** len(signed))
+    return _two_sided(off / 2 - 1, sum(rank * rank for rank in ranks) / 4)
+
+
+def _double_ranks(values: Sequence[float]) -> list[int]:
+    """Twice the rank of each, so that ties share a whole number."""
+    order = sorted(range(len(values)), key=values.__getitem__)
+    ranks = [0] * len(values)
+    at = 0
+    while at < len(order):
+        end = at
+        while end + 1 < len(order) and values[order[end + 1]] == values[order[at]]:
+            end += 1
+        for place in order[at : end + 1]:
+            ranks[place] = at + end + 2
+        at = end + 1
+    return ranks
+
+
+def _subset_sums(ranks: Sequence[int], size: int) -> dict[int, int]:
+    """How many subsets of so many ranks have which sum."""
+    sums: list[dict[int, int]] = [{0: 1}, *({} for _ in range(size))]
+    for rank in ranks:
+        for chosen in range(size, 0, -1):
+            into = sums[chosen]
+            for value, count in sums[chosen - 1].items():
+                into[value + rank] = into.get(value + rank, 0) + count
+    return sums[size]
+
+
+def _two_sided(distance: float, variance: float) -> float:
+    """Of a normal distribution, the distance already less the correction for continuity (ranks are doubled, so 1 is half a step)."""
+    if variance <= 0:
+        return 1.0
+    return math.erfc(max(distance, 0.0) / math.sqrt(2 * variance))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,7 +21,6 @@ from swarm.base.text import count, safe_text
 
 if TYPE_CHECKING:
     from results.analysis.matrix import MatrixCell
-    from results.analysis.pairs import Pair
     from results.row.row import Row
 
 app = typer.Typer()
@@ -113,7 +112,9 @@ def compare(
     b: Annotated[
         str,
         typer.Argument(
-            help="The same; what is told is how B is beside A.", metavar="B", autocompletion=completion.sides
+            help="The same. The output says how B compares with A.",
+            metavar="B",
+            autocompletion=completion.sides,
         ),
     ],
     by: Annotated[str, typer.Option(help="results, or device: A and B are devices of --of.")] = "results",
@@ -137,7 +138,7 @@ def compare(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Compare results: FASTER, SLOWER, SAME or AMBIGUOUS, with the ratio of the medians and its 95 % interval."""
-    from scheduler.output.comparisons import PAIR, beside
+    from scheduler.output.comparisons import PAIR, both, both_units, compare_sources
     from scheduler.output.sources import one_device, read_source
 
     home: Home = ctx.obj
@@ -152,37 +153,43 @@ def compare(
         one, other = one_device(whole, a), one_device(whole, b)
     else:
         one, other = read_source(a, home), read_source(b, home)
-    told, pairs = beside(one, other, across_devices=by == "device", reference=reference, seed=seed)
+    table_info, pairs = compare_sources(
+        one, other, across_devices=by == "device", reference=reference, seed=seed
+    )
     if as_json:
-        print_json(told.model_dump(mode="json"))
+        print_json(table_info.model_dump(mode="json"))
     if csv is not None:
-        _write_table(csv, PAIR, [pair.model_dump(mode="json") for pair in told.pairs])
+        _write_table(csv, PAIR, [pair.model_dump(mode="json") for pair in table_info.pairs])
     if as_json or csv is not None:
         return
     if not pairs:
         print("Nothing to compare: one side has no rows.")
         return
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for head in ("B beside A", "model", "unit", "device", "A ms", "B ms", "ratio", "95 %"):
+    for head in ("B is", "model", "unit", "device", "A ms", "B ms", "ratio", "95 %"):
         table.add_column(head, justify="right" if head in ("A ms", "B ms", "ratio", "95 %") else "left")
     for pair in pairs:
-        low, high, ratio = pair.said.low, pair.said.high, pair.said.ratio
+        result = pair.comparison
+        interval = (
+            "" if result.low is None or result.high is None else f"{result.low:.3f} – {result.high:.3f}"
+        )
         table.add_row(
-            Text("–") if pair.said.ratio is None else Text(str(pair.said.word), style=_STYLE[pair.said.word]),
-            Text(_both(pair, "file_name")),
-            Text(_ran_on(pair)),
-            Text(_both(pair, "device_name")),
+            Text("–" if result.ratio is None else result.verdict, style=_STYLE[result.verdict]),
+            Text(safe_text(both(pair, "file_name"))),
+            Text(safe_text(both_units(pair))),
+            Text(safe_text(both(pair, "device_name"))),
             _milliseconds(pair.a),
             _milliseconds(pair.b),
-            "" if ratio is None else f"{ratio:.3f}",
-            "" if low is None or high is None else f"{low:.3f} – {high:.3f}",
+            "" if result.ratio is None else f"{result.ratio:.3f}",
+            interval,
         )
     console = new_console()
     console.print(table)
     for pair in pairs:
-        lines = [pair.said.why] if pair.said.word == "AMBIGUOUS" or pair.said.low is None else []
-        for line in [*lines, *([pair.note] if pair.note else [])]:
-            name = f"{_both(pair, 'file_name')} × {_ran_on(pair)}"
+        result = pair.comparison
+        why = result.why if result.verdict == "AMBIGUOUS" or result.low is None else ""
+        for line in filter(None, (why, pair.note)):
+            name = safe_text(f"{both(pair, 'file_name')} × {both_units(pair)}")
             console.print(Text(f"{name}: {safe_text(line, 400)}"), soft_wrap=True)
 
 
@@ -211,7 +218,7 @@ def matrix(
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Model × device × unit, with the ratio to a base; per watt where it was measured, per price where a price file names the device."""
-    from results.analysis.matrix import HEADS
+    from results.analysis.matrix import MatrixCell
     from results.analysis.prices import read_prices
     from scheduler.output.comparisons import matrix_of
     from scheduler.output.sources import merged, read_source
@@ -224,7 +231,7 @@ def matrix(
     if as_json:
         print_json(told.model_dump(mode="json"))
     if csv is not None:
-        _write_table(csv, HEADS, [asdict(cell) for cell in told.cells])
+        _write_table(csv, [field.name for field in fields(MatrixCell)], [asdict(cell) for cell in told.cells])
     if as_json or csv is not None:
         return
     _show_matrix(told.cells, base)
@@ -270,33 +277,12 @@ def _show_matrix(cells: tuple[MatrixCell, ...], base: str) -> None:
 
 
 def _unit(cell: MatrixCell) -> str:
-    return _on(cell.unit, cell.threads, cell.batch)
+    from scheduler.output.comparisons import unit_words
 
-
-def _on(unit: str, threads: int | None, batch: int | None) -> str:
-    told = unit if threads is None else f"{unit}, {count(threads, 'thread')}"
-    return told if batch is None else f"{told}, batch {batch}"
+    return unit_words(cell.unit, cell.threads, cell.batch)
 
 
 _STYLE = {"FASTER": "green", "SLOWER": "red", "SAME": "", "AMBIGUOUS": "yellow"}
-
-
-def _both(pair: Pair, name: str) -> str:
-    """The two sides' fact; one word where they share it. A device that is not there is marked."""
-    from results.row.simulated import marked
-
-    told = [
-        marked(safe_text(str(getattr(row, name)), 60), name == "device_name" and row.simulated)
-        for row in (pair.a, pair.b)
-        if row is not None
-    ]
-    return " → ".join(dict.fromkeys(told))
-
-
-def _ran_on(pair: Pair) -> str:
-    """`CPU (ONNX), 2 threads`; `CPU (ONNX), 1 thread → CPU (ONNX), 2 threads`."""
-    told = [_on(row.compute_units, row.threads, row.batch) for row in (pair.a, pair.b) if row is not None]
-    return " → ".join(dict.fromkeys(safe_text(text, 80) for text in told))
 
 
 def _milliseconds(row: Row | None) -> str:

@@ -174,7 +174,7 @@ def _compare(
                 "first": first.row.file_name,
                 "second": second.row.file_name,
                 "unit": first.row.compute_units,
-                "verdict": str(comparison.word),
+                "verdict": str(comparison.verdict),
                 "first_median_ms": comparison.medians_ms and comparison.medians_ms[0],
                 "second_median_ms": comparison.medians_ms and comparison.medians_ms[1],
                 "ratio": comparison.ratio,
@@ -201,7 +201,7 @@ def _timed(look: Any, comparison: Any, side: int) -> str:
 
 def _said(comparison: Any) -> str:
     """`SLOWER: ratio 1.049, 95 % interval 1.041 to 1.056`: the ratio is the second model's time by the first's."""
-    return f"{comparison.word}: {comparison.why}"
+    return f"{comparison.verdict}: {comparison.why}"
 
 
 def _units(wanted: list[str] | None, here: tuple[str, ...]) -> list[str]:

@@ -43,7 +43,7 @@ def report(
 ) -> None:
     """Write a report of results: one HTML file that needs nothing else, or Markdown."""
     from results.export.raw import replace_file
-    from scheduler.output.render import ReportFormat, StoredReport, look_up, render, report_on
+    from scheduler.output.render import ReportFormat, StoredCampaign, find_stored, make_report, render
     from scheduler.output.sources import read_source
     from scheduler.store.opening import has_store, open_store
 
@@ -55,11 +55,11 @@ def report(
         )
     source = read_source(campaign, home)
     other = read_source(against, home) if against else None
-    kept = StoredReport()
+    stored = StoredCampaign()
     if source.text is None and has_store(home):
         with open_store(home) as store:
-            kept = look_up(store, source)
-    made = report_on(source, kept, time.time(), other)
+            stored = find_stored(store, source)
+    made = make_report(source, stored, time.time(), other)
     text = render(made, ReportFormat(wanted))
     if output is not None and str(output) == "-":
         sys.stdout.write(text)
@@ -82,16 +82,17 @@ def chart(
     against: Annotated[
         str,
         typer.Option(
-            help="With --kind pareto: energy, memory, load or error.  \\[default: energy where it was measured, else memory]"
+            help="With --kind pareto: energy, memory, load, size, error or quality.  \\[default: energy where it was measured, else memory]"
         ),
     ] = "",
     title: Annotated[str, typer.Option(help="Above it.  \\[default: the campaign's name]")] = "",
     dark: Annotated[bool, typer.Option("--dark", help="For a dark slide.")] = False,
 ) -> None:
     """Draw results for a slide: medians, all samples, or the time against what it costs."""
+    from results.analysis.pareto import Axis
     from results.export.raw import replace_bytes
-    from results.report.charts_pareto import Quality
-    from scheduler.output.render import SIZES, ChartKind, picture
+    from results.report.charts import CHART_AXES, ChartKind
+    from scheduler.output.render import SIZES, picture
     from scheduler.output.render import chart as drawn
     from scheduler.output.sources import read_source
     from scheduler.store.opening import open_store
@@ -100,7 +101,7 @@ def chart(
     for what, value, known in (
         ("kind", kind, tuple(ChartKind)),
         ("size", size, tuple(SIZES)),
-        ("against", against, ("", *Quality)),
+        ("against", against, ("", *CHART_AXES)),
     ):
         if value not in known:
             raise CampaignError(
@@ -121,7 +122,7 @@ def chart(
         ChartKind(kind),
         size,
         title or source.campaign or source.name,
-        Quality(against) if against else None,
+        Axis(against) if against else None,
     )
     data = picture(drawing, output.suffix.lower(), dark=dark)
     replace_bytes(output, lambda out: out.write(data))

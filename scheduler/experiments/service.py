@@ -25,7 +25,6 @@ from results.analysis.regression import (
     key_of,
 )
 from results.export.raw import RawResult
-from results.export.source import launches_of
 from results.row.row import Row, RowStatus
 from scheduler.campaign.dump import read_spec
 from scheduler.campaign.load import load_campaign
@@ -300,7 +299,7 @@ def _again(cell: RegressionCell, row: Row, there: dict[str, CellMeasurement]) ->
 
 
 def _measured_of(result: RawResult) -> CellMeasurement:
-    return CellMeasurement(result.row, launches_of(result), peaks_of(result))
+    return CellMeasurement(result.row, result.launches, peaks_of(result))
 
 
 def peaks_of(result: RawResult) -> tuple[int, ...]:

@@ -146,7 +146,7 @@ class Bench:
     with Bench(device) as bench:
         first = bench.measure("a.onnx", precision=0.02)
         print(first.median_ms, first.verdict)
-        print(bench.compare("a.onnx", "b.onnx")[0].word)
+        print(bench.compare("a.onnx", "b.onnx")[0].verdict)
     """
 
     def __init__(
@@ -262,7 +262,7 @@ class Bench:
 
         said = look(looks[0])
         for enough in looks[1:]:
-            if said.word is not ComparisonVerdict.AMBIGUOUS:
+            if said.verdict is not ComparisonVerdict.AMBIGUOUS:
                 break
             said = look(enough)
         one, other = (statistics.median(map(statistics.median, side)) / 1e6 for side in times)

@@ -1,4 +1,4 @@
-"""What `compare` and `matrix` tell programs, on the command line and over HTTP: results of this home put beside each other."""
+"""What `compare` and `matrix` give programs, on the command line and over HTTP: results of this home compared."""
 
 from __future__ import annotations
 
@@ -7,29 +7,31 @@ from typing import Any, Final
 
 from results.analysis.compare import ComparisonVerdict
 from results.analysis.matrix import MatrixCell, make_matrix
-from results.analysis.pairs import Pair, put_beside
+from results.analysis.pairs import Pair, pair_up
 from results.analysis.pareto import Axis, fronts
 from results.analysis.prices import Price
-from results.export.source import ResultSource
+from results.export.raw import ResultSource
 from results.row.form import JsonModel
 from results.row.row import Row
+from results.row.simulated import marked
+from swarm.base.text import count
 
 
 class PairInfo(JsonModel):
-    """One row of B beside its row of A."""
+    """A row of B compared with its row of A."""
 
     verdict: ComparisonVerdict
-    """What B is beside A."""
+    """What B is, compared with A."""
     ratio: float | None
     """B's time by A's."""
     ratio_low: float | None
     """Ends of its 95 % interval."""
     ratio_high: float | None
-    luck: float | None
+    p_value: float | None
     """How often chance alone puts the launches' ranks this far apart."""
     why: str
     note: str
-    """What else is to be known, such as that either row is noisy."""
+    """What else matters, such as that either row is noisy."""
     a_job: str | None
     a_model: str | None
     a_unit: str | None
@@ -52,7 +54,7 @@ class PairInfo(JsonModel):
 
 
 class ComparisonTable(JsonModel):
-    """Two sets of results beside each other: what `sark-node compare --json` prints."""
+    """Two sets of results compared: what `sark-node compare --json` prints."""
 
     a: str
     b: str
@@ -72,7 +74,7 @@ PAIR: Final = tuple(PairInfo.model_fields)
 """Columns of the table of pairs."""
 
 
-def beside(
+def compare_sources(
     one: ResultSource,
     other: ResultSource,
     *,
@@ -80,8 +82,8 @@ def beside(
     reference: str = "",
     seed: int = 0,
 ) -> tuple[ComparisonTable, list[Pair]]:
-    """`other` beside `one`, for programs and as it is. Some milliseconds for each pair: call it in a thread."""
-    pairs = put_beside(
+    """`other` compared with `one`, for programs and as it is. Some milliseconds for each pair: call it in a thread."""
+    pairs = pair_up(
         one.entries(), other.entries(), across_devices=across_devices, reference=reference, seed=seed
     )
     return ComparisonTable(a=one.name, b=other.name, pairs=tuple(pair_info(pair) for pair in pairs)), pairs
@@ -89,18 +91,45 @@ def beside(
 
 def pair_info(pair: Pair) -> PairInfo:
     """`pair` for programs."""
-    said = pair.said
+    result = pair.comparison
     return PairInfo(
-        verdict=said.word,
-        ratio=said.ratio,
-        ratio_low=said.low,
-        ratio_high=said.high,
-        luck=said.luck,
-        why=said.why,
+        verdict=result.verdict,
+        ratio=result.ratio,
+        ratio_low=result.low,
+        ratio_high=result.high,
+        p_value=result.p_value,
+        why=result.why,
         note=pair.note,
         **{f"a_{name}": value for name, value in _side(pair.a).items()},
         **{f"b_{name}": value for name, value in _side(pair.b).items()},
     )
+
+
+def pair_name(pair: Pair) -> str:
+    """`net.onnx × CPU (ONNX), 1 thread → CPU (ONNX), 2 threads × mini`: each fact once where both rows share it."""
+    return " × ".join(filter(None, (both(pair, "file_name"), both_units(pair), both(pair, "device_name"))))
+
+
+def both(pair: Pair, field: str) -> str:
+    """The two rows' fact, once where they share it. A simulated device is marked."""
+    values = [
+        marked(str(getattr(row, field)), field == "device_name" and row.simulated)
+        for row in (pair.a, pair.b)
+        if row is not None
+    ]
+    return " → ".join(dict.fromkeys(values))
+
+
+def both_units(pair: Pair) -> str:
+    """`CPU (ONNX), 2 threads`; `CPU (ONNX), 1 thread → CPU (ONNX), 2 threads`."""
+    rows = [row for row in (pair.a, pair.b) if row is not None]
+    return " → ".join(dict.fromkeys(unit_words(row.compute_units, row.threads, row.batch) for row in rows))
+
+
+def unit_words(unit: str, threads: int | None, batch: int | None) -> str:
+    """`CPU (ONNX), 2 threads, batch 8`."""
+    words = unit if threads is None else f"{unit}, {count(threads, 'thread')}"
+    return words if batch is None else f"{words}, batch {batch}"
 
 
 def _side(row: Row | None) -> dict[str, Any]:

@@ -14,8 +14,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from protocol.errors import CampaignError
-from results.export.raw import read_raw
-from results.export.source import ResultEntry, ResultSource
+from results.export.raw import ResultEntry, ResultSource, read_raw
 from results.row.row import COLUMNS, CONTRACT, Row
 from scheduler.store.opening import has_store, open_store
 from scheduler.store.queries import find_campaign

@@ -13,10 +13,10 @@ from fastapi import APIRouter, Query
 
 from protocol.errors import CampaignError
 from results.analysis.prices import Price
-from results.export.source import ResultSource
+from results.export.raw import ResultSource
 from results.row.form import JsonModel
 from results.row.row import Row
-from scheduler.output.comparisons import ComparisonTable, ResultMatrix, beside, matrix_of
+from scheduler.output.comparisons import ComparisonTable, ResultMatrix, compare_sources, matrix_of
 from scheduler.output.sources import merged, one_device, stored_source
 from scheduler.store.store import Store
 from web.http.context import ApiContext
@@ -99,7 +99,9 @@ def router(desk: ApiContext) -> APIRouter:
             return CompareReply(
                 a=one.name,
                 comparisons=tuple(
-                    beside(one, other, across_devices=by is By.DEVICE, reference=reference, seed=seed)[0]
+                    compare_sources(
+                        one, other, across_devices=by is By.DEVICE, reference=reference, seed=seed
+                    )[0]
                     for other in others
                 ),
             )

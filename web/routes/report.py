@@ -10,11 +10,12 @@ from typing import Annotated, Final
 import trio
 from fastapi import APIRouter, Path, Query, Response
 
-from results.export.source import ResultSource
-from results.report.charts_pareto import Quality
+from results.analysis.pareto import Axis
+from results.export.raw import ResultSource
+from results.report.charts import ChartKind
 from results.report.facts import Report
 from results.report.html import policy
-from scheduler.output.render import SIZES, ChartKind, ReportFormat, chart, look_up, picture, render, report_on
+from scheduler.output.render import SIZES, ReportFormat, chart, find_stored, make_report, picture, render
 from scheduler.store.results import raw_results
 from scheduler.store.store import Store
 from web.http.context import ApiContext
@@ -48,10 +49,10 @@ def router(desk: ApiContext, wall: Callable[[], float] = time.time) -> APIRouter
         """The report of what there is so far: one HTML file that needs nothing else, or Markdown."""
         source = await desk.store(lambda store: _source(store, campaign))
         other = await desk.store(lambda store: _source(store, against)) if against else None
-        kept = await desk.store(lambda store: look_up(store, source))
+        stored = await desk.store(lambda store: find_stored(store, source))
 
         def made() -> Response:
-            return _answer(report_on(source, kept, wall(), other), form)
+            return _answer(make_report(source, stored, wall(), other), form)
 
         return await trio.to_thread.run_sync(made, limiter=busy)
 
@@ -66,7 +67,7 @@ def router(desk: ApiContext, wall: Callable[[], float] = time.time) -> APIRouter
         kind: ChartKind = ChartKind.BARS,
         form: Annotated[str, Query(alias="format", pattern="^(svg|png)$")] = "svg",
         size: Annotated[str, Query(pattern=f"^({'|'.join(SIZES)})$")] = "16:9",
-        against: Annotated[Quality | None, Query(description="With kind=pareto.")] = None,
+        against: Annotated[Axis | None, Query(description="With kind=pareto.")] = None,
         dark: bool = False,
     ) -> Response:
         """A picture for a slide."""

@@ -20,7 +20,7 @@ from results.analysis.compare import (
     compare_samples,
     compare_through,
 )
-from results.row.ranks import mann_whitney, signed_rank
+from results.row.stats import mann_whitney, signed_rank
 
 TRIALS = 40
 
@@ -54,7 +54,7 @@ def words(step: float, *, paired: bool) -> Counter[ComparisonVerdict]:
             a, b = rounds(chance, 10, step)
         else:
             a, b = launches(chance, 10, 1e6), launches(chance, 10, 1e6 * step)
-        found[compare_samples(a, b, paired=paired, seed=trial).word] += 1
+        found[compare_samples(a, b, paired=paired, seed=trial).verdict] += 1
     return found
 
 
@@ -73,28 +73,28 @@ def test_a_slowdown_by_a_twentieth_is_found(paired: bool) -> None:
 
 def test_pairs_see_through_a_host_that_changes_where_groups_do_not() -> None:
     a, b = rounds(random.Random(3), 10, 1.05)
-    assert compare_samples(a, b, paired=True).word is ComparisonVerdict.SLOWER
-    assert compare_samples(a, b).word is ComparisonVerdict.AMBIGUOUS
+    assert compare_samples(a, b, paired=True).verdict is ComparisonVerdict.SLOWER
+    assert compare_samples(a, b).verdict is ComparisonVerdict.AMBIGUOUS
 
 
 def test_what_hardly_varies_is_the_same() -> None:
     chance = random.Random(4)
     a, b = (launches(chance, 8, 1e6, between=0.001, within=0.002) for _ in range(2))
     found = compare_samples(a, b)
-    assert found.word is ComparisonVerdict.SAME
+    assert found.verdict is ComparisonVerdict.SAME
     assert found.ratio == pytest.approx(1, abs=0.01)
 
 
 def test_a_half_is_faster_and_says_by_how_much() -> None:
     chance = random.Random(5)
     found = compare_samples(launches(chance, 6, 2e6), launches(chance, 6, 1e6))
-    assert found.word is ComparisonVerdict.FASTER
+    assert found.verdict is ComparisonVerdict.FASTER
     assert found.launches == (6, 6)
     assert found.low is not None
     assert found.high is not None
     assert found.low < 0.5 * 1.02
     assert found.high > 0.5 * 0.98
-    assert found.luck == pytest.approx(2 / math.comb(12, 6))
+    assert found.p_value == pytest.approx(2 / math.comb(12, 6))
 
 
 def test_the_interval_of_the_ratio_covers_the_truth() -> None:
@@ -118,10 +118,12 @@ def test_the_same_seed_gives_the_same_answer() -> None:
 def test_too_few_launches_are_ambiguous_and_it_is_said_how_many_are_needed(paired: bool, least: int) -> None:
     few = [[10**6] * 5] * (least - 1)
     found = compare_samples(few, [[2 * 10**6] * 5] * (least - 1), paired=paired)
-    assert (found.word, found.ratio, found.low) == (ComparisonVerdict.AMBIGUOUS, 2.0, None)
+    assert (found.verdict, found.ratio, found.low) == (ComparisonVerdict.AMBIGUOUS, 2.0, None)
     assert f"{least} are needed" in found.why
     enough = [[10**6] * 5] * least
-    assert compare_samples(enough, [[2 * 10**6] * 5] * least, paired=paired).word is ComparisonVerdict.SLOWER
+    assert (
+        compare_samples(enough, [[2 * 10**6] * 5] * least, paired=paired).verdict is ComparisonVerdict.SLOWER
+    )
 
 
 @pytest.mark.parametrize(
@@ -129,8 +131,8 @@ def test_too_few_launches_are_ambiguous_and_it_is_said_how_many_are_needed(paire
     [([], []), ([[1]], []), ([[0] * 3] * 9, [[1] * 3] * 9), ([[1] * 3] * 9, [[0] * 3] * 9), ([[]], [[]])],
 )
 def test_nothing_is_said_of_nothing(a: list[list[int]], b: list[list[int]]) -> None:
-    assert compare_samples(a, b).word is ComparisonVerdict.AMBIGUOUS
-    assert compare_through(a, b, a, b).word is ComparisonVerdict.AMBIGUOUS
+    assert compare_samples(a, b).verdict is ComparisonVerdict.AMBIGUOUS
+    assert compare_through(a, b, a, b).verdict is ComparisonVerdict.AMBIGUOUS
 
 
 def test_pairs_need_as_many_launches_on_either_side() -> None:
@@ -144,15 +146,15 @@ def test_through_a_reference_the_speed_of_the_devices_goes_out() -> None:
     a, reference_a = launches(chance, 10, slow), launches(chance, 10, slow / 2)
     b, reference_b = launches(chance, 10, 1.2 * quick), launches(chance, 10, quick / 2)
     found = compare_through(a, b, reference_a, reference_b)
-    assert found.word is ComparisonVerdict.SLOWER
+    assert found.verdict is ComparisonVerdict.SLOWER
     assert found.ratio == pytest.approx(1.2, rel=0.03)
-    assert compare_samples(a, b).word is ComparisonVerdict.FASTER
+    assert compare_samples(a, b).verdict is ComparisonVerdict.FASTER
 
 
 def test_medians_with_intervals_alone_are_compared_with_care() -> None:
-    assert compare_intervals((0.99, 1.0, 1.01), (1.99, 2.0, 2.01)).word is ComparisonVerdict.SLOWER
+    assert compare_intervals((0.99, 1.0, 1.01), (1.99, 2.0, 2.01)).verdict is ComparisonVerdict.SLOWER
     found = compare_intervals((0.9, 1.0, 1.1), (1.0, 1.1, 1.2))
-    assert found.word is ComparisonVerdict.AMBIGUOUS
+    assert found.verdict is ComparisonVerdict.AMBIGUOUS
     assert (found.low, found.high) == (pytest.approx(1 / 1.1), pytest.approx(1.2 / 0.9))
     assert compare_intervals((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)).ratio is None
 

@@ -13,10 +13,9 @@ from typer.testing import CliRunner
 from protocol.errors import CampaignError
 from results.analysis.compare import ComparisonVerdict
 from results.analysis.matrix import make_matrix
-from results.analysis.pairs import put_beside, unlike
+from results.analysis.pairs import pair_up, unlike
 from results.analysis.prices import Price, read_prices
-from results.export.raw import RawResult, csv_lines, json_lines
-from results.export.source import ResultEntry
+from results.export.raw import RawResult, ResultEntry, csv_lines, json_lines
 from results.row.row import Row, RowStatus
 from scheduler.cli.analysis import app
 from swarm.base.home import Home
@@ -52,44 +51,44 @@ def entry(found: Row, launches: int = 8) -> ResultEntry:
 def test_rows_are_paired_by_model_unit_threads_and_device() -> None:
     a = [entry(row("x", "one")), entry(row("y", "one")), entry(row("x", "two"))]
     b = [entry(row("x", "two", 4.0)), entry(row("x", "one")), entry(row("z", "one"))]
-    pairs = put_beside(a, b)
+    pairs = pair_up(a, b)
     assert [(pair.a and pair.a.device_name, pair.b and pair.b.device_name) for pair in pairs] == [
         ("one", "one"),
         ("one", None),
         ("two", "two"),
         (None, "one"),
     ]
-    assert [pair.said.word for pair in pairs] == [
+    assert [pair.comparison.verdict for pair in pairs] == [
         ComparisonVerdict.SAME,
         ComparisonVerdict.AMBIGUOUS,
         ComparisonVerdict.SLOWER,
         ComparisonVerdict.AMBIGUOUS,
     ]
-    assert [pair.said.why for pair in pairs[1::2]] == [
+    assert [pair.comparison.why for pair in pairs[1::2]] == [
         "not compared: only A has it",
         "not compared: only B has it",
     ]
 
 
 def test_two_models_are_compared_where_each_side_has_one() -> None:
-    (pair,) = put_beside([entry(row("old.onnx", ms=2.0))], [entry(row("new.onnx", ms=1.0))])
-    assert pair.said.word is ComparisonVerdict.FASTER
-    assert pair.said.ratio == pytest.approx(0.5, rel=0.01)
+    (pair,) = pair_up([entry(row("old.onnx", ms=2.0))], [entry(row("new.onnx", ms=1.0))])
+    assert pair.comparison.verdict is ComparisonVerdict.FASTER
+    assert pair.comparison.ratio == pytest.approx(0.5, rel=0.01)
 
 
 def test_two_rows_are_compared_whatever_they_ran_on() -> None:
-    (pair,) = put_beside(
+    (pair,) = pair_up(
         [entry(row(ms=2.0))], [entry(row(ms=1.0, compute_units="GPU (ONNX)", threads=4), launches=9)]
     )
-    assert pair.said.word is ComparisonVerdict.FASTER
-    pairs = put_beside([entry(row()), entry(row("x"))], [entry(row(threads=4))])
+    assert pair.comparison.verdict is ComparisonVerdict.FASTER
+    pairs = pair_up([entry(row()), entry(row("x"))], [entry(row(threads=4))])
     assert len(pairs) == 3, "of several rows those belong together that ran alike"
 
 
 def test_devices_are_compared_where_that_is_asked_for_or_none_is_shared() -> None:
     a, b = [entry(row(device="one"))], [entry(row(device="two", ms=3.0))]
-    assert put_beside(a, b)[0].said.word is ComparisonVerdict.SLOWER
-    assert put_beside([*a, *b], [*a, *b], across_devices=True)[0].said.word is ComparisonVerdict.SAME
+    assert pair_up(a, b)[0].comparison.verdict is ComparisonVerdict.SLOWER
+    assert pair_up([*a, *b], [*a, *b], across_devices=True)[0].comparison.verdict is ComparisonVerdict.SAME
 
 
 @pytest.mark.parametrize(
@@ -106,9 +105,9 @@ def test_rows_that_are_not_alike_are_not_compared_and_it_is_said_why(
     changes: dict[str, Any], why: str
 ) -> None:
     assert unlike(row(), row(**changes)) == why
-    (pair,) = put_beside([entry(row())], [entry(row(**changes))])
-    assert pair.said.why == (f"not compared: {why}" if why else pair.said.why)
-    assert (pair.said.ratio is None) is bool(why)
+    (pair,) = pair_up([entry(row())], [entry(row(**changes))])
+    assert pair.comparison.why == (f"not compared: {why}" if why else pair.comparison.why)
+    assert (pair.comparison.ratio is None) is bool(why)
 
 
 @pytest.mark.parametrize(
@@ -124,43 +123,43 @@ def test_rows_that_are_not_alike_are_not_compared_and_it_is_said_why(
 def test_a_difference_that_may_be_the_hosts_is_ambiguous(
     one: dict[str, Any], other: dict[str, Any], why: str
 ) -> None:
-    (pair,) = put_beside([entry(row(**one))], [entry(row(ms=4.0, **other))])
-    assert pair.said.word is (ComparisonVerdict.AMBIGUOUS if why else ComparisonVerdict.SLOWER)
-    assert pair.said.why.endswith(why)
+    (pair,) = pair_up([entry(row(**one))], [entry(row(ms=4.0, **other))])
+    assert pair.comparison.verdict is (ComparisonVerdict.AMBIGUOUS if why else ComparisonVerdict.SLOWER)
+    assert pair.comparison.why.endswith(why)
 
 
 def test_devices_with_other_numbers_of_cores_are_compared_model_by_model() -> None:
     one = [entry(row(name, "one", threads=2)) for name in ("x", "y")]
     two = [entry(row(name, "two", 1.0, threads=8)) for name in ("x", "y")]
-    assert [pair.said.word for pair in put_beside(one, two, across_devices=True)] == [
+    assert [pair.comparison.verdict for pair in pair_up(one, two, across_devices=True)] == [
         ComparisonVerdict.FASTER
     ] * 2
-    (x, *_) = put_beside(one, [*two, entry(row("x", "two", 1.0, threads=1))], across_devices=True)
-    assert x.said.why == "not compared: only A has it", "on how many threads was asked for there"
+    (x, *_) = pair_up(one, [*two, entry(row("x", "two", 1.0, threads=1))], across_devices=True)
+    assert x.comparison.why == "not compared: only A has it", "on how many threads was asked for there"
     again = [entry(row(name, "one", threads=8)) for name in ("x", "y")]
-    assert {pair.said.why[:12] for pair in put_beside(one, again)} == {"not compared"}, "of one device"
+    assert {pair.comparison.why[:12] for pair in pair_up(one, again)} == {"not compared"}, "of one device"
 
 
 def test_what_is_in_doubt_on_either_side_is_noted() -> None:
-    (pair,) = put_beside([entry(row(verdict="noisy"))], [entry(row(verdict="drift"))])
+    (pair,) = pair_up([entry(row(verdict="noisy"))], [entry(row(verdict="drift"))])
     assert pair.note == "A is noisy; B is drift"
 
 
 def test_across_devices_a_reference_takes_their_speed_out() -> None:
     a = [entry(row("m", "one", 2.0)), entry(row("ref", "one", 1.0))]
     b = [entry(row("m", "two", 8.0)), entry(row("ref", "two", 4.0))]
-    (pair,) = put_beside(a, b, reference="ref")
-    assert pair.said.word is ComparisonVerdict.SAME
-    (pair,) = put_beside(a, b[:1], reference="ref")
-    assert pair.said.why == "not compared: B has no complete row of ref on that device and unit"
+    (pair,) = pair_up(a, b, reference="ref")
+    assert pair.comparison.verdict is ComparisonVerdict.SAME
+    (pair,) = pair_up(a, b[:1], reference="ref")
+    assert pair.comparison.why == "not compared: B has no complete row of ref on that device and unit"
 
 
 def test_rows_without_raw_samples_are_compared_by_their_intervals() -> None:
-    (pair,) = put_beside([ResultEntry(row())], [ResultEntry(row(ms=4.0))])
-    assert pair.said.word is ComparisonVerdict.SLOWER
-    assert "raw samples tell more" in pair.said.why
-    (pair,) = put_beside([ResultEntry(row())], [ResultEntry(row(inference_ms_median_low=None))])
-    assert "has no interval" in pair.said.why
+    (pair,) = pair_up([ResultEntry(row())], [ResultEntry(row(ms=4.0))])
+    assert pair.comparison.verdict is ComparisonVerdict.SLOWER
+    assert "raw samples tell more" in pair.comparison.why
+    (pair,) = pair_up([ResultEntry(row())], [ResultEntry(row(inference_ms_median_low=None))])
+    assert "has no interval" in pair.comparison.why
 
 
 # -- the matrix ---------------------------------------------------------------------------------------------------------------------
@@ -266,7 +265,7 @@ def test_compare_shows_a_table_and_speaks_json_and_csv(tmp_path: Path) -> None:
     assert (pair["verdict"], pair["a_device"], pair["b_device"]) == ("SLOWER", "one", "two")
     assert pair["ratio_low"] < 3 < pair["ratio_high"]
     _, table = run(tmp_path, "compare", a, b, "--csv", "-")
-    assert table.splitlines()[0].startswith("verdict,ratio,ratio_low,ratio_high,luck")
+    assert table.splitlines()[0].startswith("verdict,ratio,ratio_low,ratio_high,p_value")
 
 
 def test_rows_that_are_not_compared_have_no_verdict_in_the_table(tmp_path: Path) -> None:

@@ -30,7 +30,6 @@ from protocol.values.task import Measure, Model, Task, Timeouts, task_body
 from protocol.words import Reason, RunOutcome
 from results.analysis.verify import check_results
 from results.export.raw import RawResult, csv_lines, json_lines, raw_result, read_raw
-from results.export.source import launches_of
 from results.row.replicas import compare_replicas
 from results.row.row import make_row
 from scheduler.cli.analysis import app
@@ -246,7 +245,7 @@ def test_results_are_read_from_a_raw_file_and_from_a_csv(tmp_path: Path) -> None
     raw = read_source(str(tmp_path / "raw.json"), home)
     assert (raw.campaign, raw.results) == ("c-1", tuple(told))
     assert [len(entry.launches) for entry in raw.entries()] == [6, 0]
-    assert sum(launches_of(told[0]), ()) == told[0].inference_ns
+    assert sum(told[0].launches, ()) == told[0].inference_ns
     table = read_source(str(tmp_path / "rows.csv"), home)
     assert "".join(csv_lines(entry.row for entry in table.entries())) == table.text
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import math
 import xml.etree.ElementTree as ET
@@ -14,38 +15,47 @@ from hypothesis import strategies as st
 from matplotlib import image
 
 from protocol.errors import CampaignError, ResourceError
-from results.analysis.pairs import put_beside
-from results.export.raw import RawResult
-from results.export.source import ResultEntry, launches_of, warmups_of
-from results.report.charts import bars, ratios, strips
-from results.report.charts_pareto import Quality, best_of, pareto
-from results.report.charts_parts import Sheet, names_of
-from results.report.charts_task import SPOTS, distribution_of, trace_of
+from protocol.values.record import Record, StageTime, pack_samples, read_record
+from results.analysis.pairs import pair_up
+from results.analysis.pareto import Axis
+from results.export.raw import RawResult, ResultEntry
+from results.report.charts import ChartKind, Sheet, bars, names_of, pareto, ratios, strips
 from results.report.drawing import (
     DARK,
-    LIGHT,
     Box,
     Dots,
     Drawing,
     Stroke,
     TextLabel,
+    Theme,
     Tone,
     Wedge,
     digits,
-    fit,
+    fit_text,
     scale_over,
     svg,
 )
-from scheduler.output.render import SIZES, ChartKind, chart, picture
+from results.report.task_charts import (
+    MAX_DOTS,
+    TaskChart,
+    distribution_chart,
+    histogram_chart,
+    host_chart,
+    task_chart,
+    trace_chart,
+)
+from results.row.record import observe
+from scheduler.output.render import SIZES, chart, picture
 from tests.scheduler.report_parts import complete, failed, launches_at, unplaced
 
 NS = "{http://www.w3.org/2000/svg}"
 HOSTILE = '"><script>alert(1)</script>\u202egnp.exe\u009b31m $\\frac{1}{0}$ & \x00]]>'
 SLIDE = Sheet(1280, 720, 20)
+THEMES: tuple[Theme, ...] = ("page", "light", "dark")
 
 
 def entries(*results: RawResult) -> list[ResultEntry]:
-    return [ResultEntry(result.row, launches_of(result)) for result in results]
+    return [result.entry() for result in results]
 
 
 def parsed(text: str) -> ET.Element:
@@ -66,20 +76,21 @@ def texts(drawing: Drawing | None) -> list[str]:
 
 def test_every_picture_is_xml_and_says_in_words_what_it_shows() -> None:
     result = complete(1)
-    row, launches = result.row, launches_of(result)
+    row, launches = result.row, result.launches
     two = entries(result, complete(2, device=1, ms=20))
     drawings = [
-        distribution_of(row, launches),
-        trace_of(row, launches, warmups_of(result)),
+        distribution_chart(launches, row),
+        trace_chart(launches, result.warmup_launches),
         bars([entry.row for entry in two]),
         strips(two, SLIDE, title="t"),
         pareto([entry.row for entry in two]),
-        ratios([("b", pair) for pair in put_beside(two[:1], two[1:])]),
+        ratios([("b", pair) for pair in pair_up(two[:1], two[1:])]),
+        *(task_chart(kind, record_with_blocks(), row) for kind in TaskChart),
     ]
     for drawing in drawings:
         assert drawing is not None
-        for palette in (None, LIGHT, DARK):
-            root = parsed(svg(drawing, name="n", palette=palette))
+        for theme in THEMES:
+            root = parsed(svg(drawing, theme, name="n"))
             assert root.tag == f"{NS}svg"
             assert root.get("role") == "img"
             title, told = root.find(f"{NS}title"), root.find(f"{NS}desc")
@@ -94,25 +105,25 @@ def test_in_a_page_marks_have_classes_and_no_colours_alone_they_have_colours_and
     drawing = Drawing(10, 10, "t", "d", [Box(0, 0, 1, 1), Stroke([(0, 0), (1, 1)], Tone.BAD)])
     assert 'class="f-first"' in svg(drawing)
     assert "#" not in svg(drawing)
-    alone = svg(drawing, palette=DARK)
+    alone = svg(drawing, "dark")
     assert DARK[Tone.BAD] in alone
     assert DARK[Tone.PAPER] in alone
     assert "class=" not in alone
     assert "style" not in alone + svg(drawing)
 
 
-@pytest.mark.parametrize("palette", [None, LIGHT], ids=["page", "alone"])
-def test_hostile_names_stay_words_in_svg(palette: Any) -> None:
+@pytest.mark.parametrize("theme", THEMES)
+def test_hostile_names_stay_words_in_svg(theme: Theme) -> None:
     result = complete(1)
     row = result.row.model_copy(update={"file_name": HOSTILE, "device_name": HOSTILE, "verdict": HOSTILE})
     other = complete(2, device=1).row
     for drawing in (
         bars([row, other]),
         pareto([row, other]),
-        strips([ResultEntry(row, launches_of(result))], SLIDE, title=HOSTILE),
+        strips([ResultEntry(row, result.launches)], SLIDE, title=HOSTILE),
     ):
         assert drawing is not None
-        text = svg(drawing, palette=palette)
+        text = svg(drawing, theme)
         root = parsed(text)
         assert {element.tag.removeprefix(NS) for element in root.iter()} <= {
             "svg",
@@ -172,7 +183,7 @@ def test_digits_never_have_an_exponent(value: float) -> None:
 
 @given(st.text(max_size=80), st.floats(5, 400))
 def test_a_text_that_is_too_long_is_cut_and_says_so(text: str, room: float) -> None:
-    told = fit(text, 12, room)
+    told = fit_text(text, 12, room)
     assert told.endswith("…") or len(told) <= len(text)
 
 
@@ -181,36 +192,36 @@ def test_a_text_that_is_too_long_is_cut_and_says_so(text: str, room: float) -> N
 
 def test_each_sample_is_a_dot_in_the_row_of_its_launch() -> None:
     result = complete(1)
-    drawing = distribution_of(result.row, launches_of(result))
+    drawing = distribution_chart(result.launches, result.row)
     spots = marks_of(drawing, Dots)
     assert [len(mark.points) for mark in spots] == [17] * 6
     rows = [sum(y for _, y in mark.points) / 17 for mark in spots]
     assert rows == sorted(rows)
     assert drawing is not None
-    assert "102 samples in 6 launches" in drawing.told
-    assert digits(result.row.inference_ms_median or 0) in drawing.told
-    assert "95 % interval" in drawing.told
+    assert "102 samples in 6 launches" in drawing.description
+    assert digits(result.row.inference_ms_median or 0) in drawing.description
+    assert "95 % interval" in drawing.description
 
 
 def test_what_lies_far_out_is_at_the_edge_counted_and_told() -> None:
     launches = [list(launch) for launch in launches_at(10.0)]
     launches[2][5] = launches[4][1] = 900_000_000
     result = complete(1, launches=launches)
-    drawing = distribution_of(result.row, launches)
+    drawing = distribution_chart(launches, result.row)
     assert len(marks_of(drawing, Wedge)) == 2
     assert sum(len(mark.points) for mark in marks_of(drawing, Dots)) == 100
     assert drawing is not None
-    assert "2 lie beyond the right edge" in drawing.told
-    assert "900" in drawing.told
-    assert not marks_of(distribution_of(complete(1).row, launches_at(10.0)), Wedge)
-    line = trace_of(result.row, launches, warmups_of(result))
+    assert "2 lie beyond the right edge" in drawing.description
+    assert "900" in drawing.description
+    assert not marks_of(distribution_chart(launches_at(10.0), complete(1).row), Wedge)
+    line = trace_chart(launches, result.warmup_launches)
     assert line is not None
-    assert "3 lie above the upper edge" in line.told
+    assert "3 lie beyond the upper edge" in line.description
 
 
 def test_a_trace_has_warm_up_and_timed_inferences_of_each_launch_in_order() -> None:
     result = complete(1)
-    drawing = trace_of(result.row, launches_of(result), warmups_of(result))
+    drawing = trace_chart(result.launches, result.warmup_launches)
     warm = [mark for mark in marks_of(drawing, Stroke) if mark.tone is Tone.SECOND]
     timed = [mark for mark in marks_of(drawing, Stroke) if mark.tone is Tone.FIRST]
     assert [len(mark.points) for mark in timed] == [17] * 6
@@ -219,20 +230,20 @@ def test_a_trace_has_warm_up_and_timed_inferences_of_each_launch_in_order() -> N
         assert [x for x, _ in before.points] == sorted(x for x, _ in before.points)
         assert before.points[-1] == after.points[0]
     assert drawing is not None
-    assert "30 warm-up and 102 timed" in drawing.told
+    assert "30 warm-up and 102 timed" in drawing.description
     assert {"warm-up", "timed"} <= set(texts(drawing))
 
 
 def test_of_very_many_samples_so_many_are_drawn_and_the_extremes_among_them() -> None:
     launches = [[10_000_000 + n for n in range(50_000)] for _ in range(2)]
     result = complete(1, launches=launches)
-    drawing = distribution_of(result.row, launches)
+    drawing = distribution_chart(launches, result.row)
     spots = marks_of(drawing, Dots)
-    assert [len(mark.points) for mark in spots] == [SPOTS] * 2
+    assert [len(mark.points) for mark in spots] == [MAX_DOTS] * 2
     assert drawing is not None
-    assert f"{SPOTS} samples at even ranks" in drawing.told
+    assert f"{MAX_DOTS} samples at even ranks" in drawing.description
     assert len(svg(drawing)) < 30_000
-    line = trace_of(result.row, launches, [])
+    line = trace_chart(launches, [])
     assert line is not None
     assert len(svg(line)) < 30_000
 
@@ -243,8 +254,8 @@ def test_of_very_many_samples_so_many_are_drawn_and_the_extremes_among_them() ->
 def test_odd_samples_are_drawn_all_the_same(samples: list[list[int]]) -> None:
     row = complete(1).row
     for drawing in (
-        distribution_of(row, samples),
-        trace_of(row, samples, []),
+        distribution_chart(samples, row),
+        trace_chart(samples, []),
         strips([ResultEntry(row, tuple(map(tuple, samples)))]),
     ):
         assert drawing is not None
@@ -252,6 +263,60 @@ def test_odd_samples_are_drawn_all_the_same(samples: list[list[int]]) -> None:
         parsed(text)
         assert "nan" not in text
         assert "inf" not in text.replace("inference", "")
+
+
+def record_with_blocks() -> Record:
+    """A measurement of device 0, whose host told how it was: two blocks for each launch."""
+    record = read_record(base64.b64decode(complete(1).record))
+    block = [
+        8,
+        10**9,
+        2 * 10**9,
+        1 + 10**8,
+        1 + 3,
+    ]  # samples, wall, CPU, stall and switches, the last two one up
+    blocks = pack_samples([*block, *block])
+    timings = tuple(
+        timing.model_copy(update={"blocks": blocks, "began_s": 10.0 * at})
+        for at, timing in enumerate(record.timings)
+    )
+    return record.model_copy(update={"timings": timings})
+
+
+def test_a_histogram_has_every_sample_in_a_bar_that_says_what_it_holds() -> None:
+    result = complete(1)
+    samples = [ns for launch in result.launches for ns in launch]
+    drawing = histogram_chart(samples, result.row)
+    bars = [mark for mark in marks_of(drawing, Box) if mark.tone is Tone.FIRST]
+    assert sum(int(mark.hint.split(": ")[1].split()[0]) for mark in bars) == 102
+    assert drawing is not None
+    assert "102 samples" in drawing.description
+    assert "<title>" in svg(drawing)
+    assert histogram_chart([]) is None
+    for odd in ([0], [7] * 40, [1, 2**62]):
+        one = histogram_chart(odd)
+        assert one is not None
+        assert "nan" not in svg(one)
+
+
+def test_the_host_is_drawn_block_by_block_and_not_where_its_system_told_nothing() -> None:
+    record = record_with_blocks()
+    drawing = host_chart(observe(record), [timing.began_s for timing in record.timings])
+    boxes = marks_of(drawing, Box)
+    assert len(boxes) == 3 * 12  # stall, processor time and switches
+    assert boxes[0].hint == "launch 1, at 0 s, for 1.000 s: 10.00 %"
+    assert boxes[2].hint.startswith("launch 2, at 10.00 s")
+    silent = read_record(base64.b64decode(complete(1).record))
+    assert task_chart(TaskChart.HOST, silent) is None
+
+
+def test_stages_follow_each_other_on_one_line() -> None:
+    record = record_with_blocks()
+    stages = tuple(StageTime(stage=name, seconds=seconds) for name, seconds in (("fetch", 1.0), ("run", 3.0)))
+    fetch, run = marks_of(task_chart(TaskChart.STAGES, record.model_copy(update={"stages": stages})), Box)
+    assert run.x == pytest.approx(fetch.x + fetch.width)
+    assert run.width == pytest.approx(3 * fetch.width)
+    assert task_chart(TaskChart.STAGES, record.model_copy(update={"stages": ()})) is None
 
 
 # -- several -----------------------------------------------------------------------------------------------------------------------
@@ -300,29 +365,24 @@ def test_rows_are_called_by_what_tells_them_apart() -> None:
     assert names_of([one, again]) == ["net.onnx · task 1", "net.onnx · task 9"]
 
 
-def test_best_is_what_nothing_beats_in_both() -> None:
-    points = [(1.0, 9.0), (2.0, 5.0), (3.0, 6.0), (4.0, 1.0), (2.0, 5.0), (5.0, 1.0)]
-    assert sorted(best_of(points)) == [0, 1, 3, 4]
-
-
 def test_a_pareto_picture_takes_energy_where_it_was_measured_and_memory_else() -> None:
     measured = [complete(1, energy_j=0.5).row, complete(2, device=1, energy_j=0.2, ms=20).row]
     assert any("energy" in text for text in texts(pareto(measured)))
     assert any("memory" in text for text in texts(pareto([complete(1).row, complete(2, device=1).row])))
-    assert any("load" in text for text in texts(pareto(measured, quality=Quality.LOAD)))
+    assert any("load" in text for text in texts(pareto(measured, axis=Axis.LOAD)))
     drawing = pareto([*measured, complete(3, device=2, energy_j=0.9, ms=30).row])
     green = [mark for mark in marks_of(drawing, Dots) if mark.tone is Tone.GOOD]
     assert len(green) == 2
-    assert pareto([complete(1, energy_j=0.5).row], quality=Quality.ENERGY) is None
+    assert pareto([complete(1, energy_j=0.5).row], axis=Axis.ENERGY) is None
 
 
 def test_ratios_show_the_interval_and_the_word() -> None:
     a, b = entries(complete(1, ms=10), complete(2, device=0, ms=20))
-    drawing = ratios([("twice", pair) for pair in put_beside([a], [b])])
+    drawing = ratios([("twice", pair) for pair in pair_up([a], [b])])
     assert any(text.endswith("SLOWER") for text in texts(drawing))
     assert len([mark for mark in marks_of(drawing, Stroke) if mark.tone is Tone.BAD]) == 3
     assert drawing is not None
-    assert "twice: SLOWER, ratio 1.99" in drawing.told
+    assert "twice: SLOWER, ratio 1.99" in drawing.description
     assert ratios([]) is None
 
 

@@ -13,13 +13,12 @@ import pytest
 from markdown_it import MarkdownIt
 
 from protocol.words import Reason
-from results.export.raw import RawResult, json_lines
-from results.export.source import ResultEntry, ResultSource, launches_of
+from results.export.raw import RawResult, ResultSource, json_lines
 from results.report.drawing import DARK, LIGHT, digits
 from results.report.facts import Report, gather
 from results.report.html import policy, style
-from results.report.results import MAX_PICTURES
-from scheduler.output.render import ReportFormat, StoredReport, render, report_on
+from results.report.measurements import MAX_CHARTS
+from scheduler.output.render import ReportFormat, StoredCampaign, make_report, render
 from scheduler.store.rows import CampaignOutcome, CampaignRow
 from tests.scheduler.report_parts import WORKERS, complete, failed, launches_at, unplaced
 
@@ -198,7 +197,8 @@ def test_each_table_has_a_caption_headers_for_columns_and_rows_and_labels_for_na
 def test_each_picture_has_a_text_alternative(document: Document) -> None:
     pictures = document.all("svg")
     assert len(pictures) >= 3 * 2 + 2  # two of each measured task, medians, ratios
-    assert len(document.text["desc"]) == len(document.text["title"]) - 1 == len(pictures)
+    titles = [title for title in document.all("title") if title.get("id")]
+    assert len(document.text["desc"]) == len(titles) == len(pictures)
     assert all(document.text["desc"])
     ids = {attrs.get("id") for _, attrs in document.elements}
     for picture in pictures:
@@ -213,7 +213,7 @@ def test_it_begins_with_what_when_who_and_which_devices(document: Document) -> N
     assert document.text["h1"] == ["vision on the edge"]
     facts = dict(zip(document.text["dt"], document.text["dd"], strict=True))
     assert facts["campaign"] == "c-ab23cd45"
-    assert facts["begun"].endswith("UTC, took 2 min 31 s")
+    assert facts["submitted"].endswith("UTC, took 2 min 31 s")
     assert facts["status"] == "failed"
     assert facts["submitted by"] == WORKERS[3].peer_id
     assert facts["devices"] == "lab-0, lab-1 and lab-2"
@@ -319,46 +319,43 @@ def test_a_campaign_that_goes_on_says_so() -> None:
 
 
 def test_beside_other_results_it_shows_each_ratio() -> None:
-    then = [
-        ResultEntry(result.row, launches_of(result))
-        for result in (complete(1, ms=20), complete(2, device=1, ms=20))
-    ]
+    then = [result.entry() for result in (complete(1, ms=20), complete(2, device=1, ms=20))]
     text = html_of(*RESULTS[:2], other=then, other_name="c-older")
     document = Document(text)
     lines = [cells for cells in document.cells if cells[1:2] == ["FASTER"]]
     assert [cells[0] for cells in lines] == ["net.onnx · lab-0"]
     assert float(lines[0][2]) == pytest.approx(0.5, abs=0.02)
-    assert any("Beside c-older: 1 FASTER" in item for item in document.text["li"])
+    assert any("Compared with c-older: 1 FASTER" in item for item in document.text["li"])
     assert "Within this campaign" in text
-    assert "Beside" not in "".join(Document(html_of(*RESULTS)).text["h3"])
+    assert "Compared with" not in "".join(Document(html_of(*RESULTS)).text["h3"])
 
 
 def test_of_very_many_tasks_so_many_are_drawn_and_the_rest_is_told() -> None:
     one = RESULTS[0]
     many = [
         one.model_copy(update={"row": one.row.model_copy(update={"job_id": f"c-1/{n}", "threads": n})})
-        for n in range(1, MAX_PICTURES + 4)
+        for n in range(1, MAX_CHARTS + 4)
     ]
     report = Report(title="t", campaign="c-1", results=many, written=NOW, version="0", tasks=len(many))
     text = render(report, ReportFormat.HTML)
-    assert text.count("Distribution of the timed inferences") == MAX_PICTURES
+    assert text.count("Distribution of the timed inferences") == MAX_CHARTS
     assert "3 more tasks are not drawn here" in text
     assert "Too large to be verified" in text
 
 
 def test_a_file_tells_no_time_and_a_csv_is_refused() -> None:
     source = ResultSource("sent by mail", "c-ab23cd45", RESULTS[:1], text="{}", whole=())
-    text = render(report_on(source, StoredReport(), NOW), ReportFormat.MD)
+    text = render(make_report(source, StoredCampaign(), NOW), ReportFormat.MD)
     assert "- begun" not in text
     assert "sark-node verify 'sent by mail' --model MODEL_FILE" in text
     assert "sark-node results" not in text
     with pytest.raises(Exception, match="is a CSV"):
-        report_on(ResultSource("x.csv", "", (), "…", (RESULTS[0].row,)), StoredReport(), NOW)
+        make_report(ResultSource("x.csv", "", (), "…", (RESULTS[0].row,)), StoredCampaign(), NOW)
 
 
 def test_a_report_of_one_task_is_verified_with_its_campaign() -> None:
     source = ResultSource("c-ab23cd45/2", "c-ab23cd45", RESULTS[1:2], whole=RESULTS)
-    report = report_on(source, StoredReport(STORED), NOW)
+    report = make_report(source, StoredCampaign(STORED), NOW)
     assert report.findings is not None
     assert [finding.task for finding in report.findings] == ["c-ab23cd45/2"]
     assert report.source == "c-ab23cd45/2"

@@ -6,9 +6,7 @@ import random
 
 import pytest
 
-from results.analysis.matrix import MatrixCell
-from results.analysis.pareto import Axis, front, fronts
-from results.row.samples import MAX_BARS, bars, thin
+from results.row.samples import MAX_BARS, histogram_bins, thin
 
 CHANCE = random.Random(7)
 MANY = [round(CHANCE.gauss(2e6, 5e4)) for _ in range(100_000)]
@@ -42,7 +40,7 @@ def test_few_samples_are_all_kept(values: list[int]) -> None:
     "values", [[5], [5] * 9, [0, 0, 10**9], [1, 2, 3], MANY, [*MANY, 2 * 10**9], [1, 2**62]]
 )
 def test_every_sample_is_in_one_bar(values: list[int]) -> None:
-    told = bars(values)
+    told = histogram_bins(values)
     assert sum(told.counts) == len(values)
     assert len(told.edges_ms) == len(told.counts) + 1 <= MAX_BARS + 1
     assert list(told.edges_ms) == sorted(told.edges_ms)
@@ -51,36 +49,7 @@ def test_every_sample_is_in_one_bar(values: list[int]) -> None:
 
 
 def test_bars_grow_by_a_factor_where_some_samples_lie_far_out() -> None:
-    assert not bars(MANY).log
-    assert bars([*MANY, 2 * 10**9]).log
-    assert not bars([0, 1, 10**9]).log  # no logarithm of 0
-    assert bars([]).counts == ()
-
-
-def cell(job: str, ms: float | None, joules: float | None) -> MatrixCell:
-    return MatrixCell("m", "d", "u", median_ms=ms, joules=joules, job=job)
-
-
-def test_the_front_holds_what_no_other_beats_in_both() -> None:
-    cells = [
-        cell("slow-thrifty", 9, 1),
-        cell("quick-thirsty", 1, 9),
-        cell("beaten", 9, 9),
-        cell("as quick, thirstier", 1, 10),
-        cell("middle", 5, 5),
-        cell("twin of the middle", 5, 5),
-        cell("no time", None, 0),
-        cell("not measured", 0.1, None),
-    ]
-    assert front(cells, Axis.ENERGY) == ("quick-thirsty", "middle", "twin of the middle", "slow-thrifty")
-    assert Axis.QUALITY not in fronts(cells)
-    assert set(fronts(cells)) == {Axis.ENERGY}
-
-
-def test_of_quality_more_is_better() -> None:
-    cells = [
-        MatrixCell("m", "d", "u", median_ms=1, rouge_l=0.2, job="quick"),
-        MatrixCell("m", "d", "u", median_ms=2, rouge_l=0.4, job="good"),
-        MatrixCell("m", "d", "u", median_ms=3, rouge_l=0.3, job="neither"),
-    ]
-    assert front(cells, Axis.QUALITY) == ("quick", "good")
+    assert not histogram_bins(MANY).log
+    assert histogram_bins([*MANY, 2 * 10**9]).log
+    assert not histogram_bins([0, 1, 10**9]).log  # no logarithm of 0
+    assert histogram_bins([]).counts == ()

@@ -17,16 +17,14 @@ from protocol.formats.phase import Phase
 from protocol.values.advert import Advert
 from protocol.values.requirement import Requirement, parse_clause
 from protocol.words import UNIT, asks_for_it
-from results.analysis.pairs import put_beside
+from results.analysis.pairs import pair_up
 from results.analysis.pareto import Axis, front
 from results.analysis.regression import CellMeasurement, RegressionCell, RegressionFinding, judge
 from results.export.columnar import jsonl_lines, parquet_bytes
-from results.export.raw import RawResult, csv_lines, json_lines
-from results.export.source import ResultEntry, launches_of
-from results.report.charts import bars, ratios, strips
-from results.report.charts_pareto import pareto
+from results.export.raw import RawResult, ResultEntry, csv_lines, json_lines
+from results.report.charts import bars, pareto, ratios, strips
 from results.report.document import make_page
-from results.report.drawing import Drawing
+from results.report.drawing import Drawing, svg
 from results.report.facts import gather
 from results.report.html import html_report
 from results.report.markdown import markdown_report
@@ -36,7 +34,6 @@ from scheduler.core.explain import explain
 from scheduler.output.comparisons import matrix_of, pair_info
 from scheduler.output.fleet import show_device
 from scheduler.output.peers import SeenPeer
-from scheduler.output.render import svg_bytes
 from scheduler.output.schemas import campaign_info, task_info
 from scheduler.output.summary import campaigns_table, peer_json, peer_remarks, peers_table
 from scheduler.output.tables import show_results
@@ -84,7 +81,7 @@ def printed(what: RenderableType) -> str:
 
 
 def entries(pretend: bool) -> list[ResultEntry]:
-    return [ResultEntry(one.row, launches_of(one)) for one in both(pretend)]
+    return [one.entry() for one in both(pretend)]
 
 
 def rows_shown(pretend: bool) -> str:
@@ -95,7 +92,7 @@ def rows_shown(pretend: bool) -> str:
 
 def drawn(drawing: Drawing | None) -> str:
     assert drawing is not None
-    return svg_bytes(drawing).decode()
+    return svg(drawing)
 
 
 def report(pretend: bool) -> str:
@@ -115,8 +112,8 @@ def in_parquet(pretend: bool) -> str:
 
 def compared(pretend: bool) -> str:
     first, second = entries(pretend)
-    (pair,) = put_beside([first], [second])
-    return pair.note + pair.said.why + str({"simulation": True} if pair_info(pair).b_simulated else "")
+    (pair,) = pair_up([first], [second])
+    return pair.note + pair.comparison.why + str({"simulation": True} if pair_info(pair).b_simulated else "")
 
 
 def detail(pretend: bool) -> str:
@@ -211,7 +208,7 @@ def test_it_is_the_best_of_nothing_where_anything_was_measured() -> None:
     (pair,) = (pair for _, pair in page.within)
     assert pair.a is not None
     assert not pair.a.simulated
-    assert pair.said.ratio is None
+    assert pair.comparison.ratio is None
     markdown = report_in_markdown(True)
     assert "lowest median is 5" not in markdown
     assert "0 of 1" not in markdown
@@ -238,7 +235,7 @@ def test_it_is_neither_a_good_result_nor_an_alarm_even_when_accepted_as_valid_be
 
 def test_ratios_are_drawn_of_no_pair_with_one_side_simulated() -> None:
     first, second = entries(True)
-    (pair,) = put_beside([first], [second])
+    (pair,) = pair_up([first], [second])
     assert ratios([("p", pair)]) is None
 
 

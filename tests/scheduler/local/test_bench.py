@@ -154,7 +154,7 @@ def test_two_models_take_turns_and_the_ratio_is_of_the_second_to_the_first(
 ) -> None:
     device = Scripted({"a.onnx": 1000, "b.onnx": micros})
     compared, first, second = Bench(device).compare("a.onnx", "b.onnx")
-    assert compared.word is word
+    assert compared.verdict is word
     assert compared.ratio == pytest.approx(micros / 1000, rel=0.002)
     assert (first.row.file_name, second.row.file_name) == ("a.onnx", "b.onnx")
     assert compared.medians_ms == pytest.approx((1.0, micros / 1000), rel=0.002)
@@ -167,12 +167,12 @@ def test_two_models_take_turns_and_the_ratio_is_of_the_second_to_the_first(
 def test_a_comparison_looks_again_as_long_as_it_cannot_tell_and_no_longer() -> None:
     device = Scripted({"a.onnx": 1000, "b.onnx": 1000}, restless=True)
     compared, _, _ = Bench(device).compare("a.onnx", "b.onnx", looks=(10, 14))
-    assert compared.word is ComparisonVerdict.AMBIGUOUS
+    assert compared.verdict is ComparisonVerdict.AMBIGUOUS
     assert len(device.asked) == 2 + 2 * 14
     compared, _, _ = Bench(Scripted({"a.onnx": 1000, "b.onnx": 1000})).compare(
         "a.onnx", "b.onnx", looks=(10, 14)
     )
-    assert (compared.word, compared.launches) == (ComparisonVerdict.SAME, (10, 10))
+    assert (compared.verdict, compared.launches) == (ComparisonVerdict.SAME, (10, 10))
 
 
 def test_models_with_inputs_of_different_shapes_are_not_compared() -> None:
@@ -277,7 +277,7 @@ def test_a_model_is_fetched_by_its_url_and_held_against_its_sha256(tmp_path: Pat
     good = hashlib.sha256(b"a model").hexdigest()
     assert bench.measure("https://example.org/a.onnx", sha256=good, runs=5).complete
     assert (
-        bench.compare("https://example.org/a.onnx", "https://example.org/a.onnx")[0].word
+        bench.compare("https://example.org/a.onnx", "https://example.org/a.onnx")[0].verdict
         is ComparisonVerdict.SAME
     )
     assert asked == ["https://example.org/a.onnx"] * 3, "once for each model, not for each launch"

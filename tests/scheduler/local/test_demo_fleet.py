@@ -16,8 +16,8 @@ from protocol.values.advert import UnitOffer
 from protocol.values.match import match
 from protocol.values.requirement import Requirement
 from results.analysis.compare import ComparisonVerdict
-from results.analysis.pairs import put_beside, unlike
-from results.export.source import ResultEntry
+from results.analysis.pairs import pair_up, unlike
+from results.export.raw import ResultEntry
 from results.row.row import Row, RowStatus
 from scheduler.campaign.load import load_campaign
 from scheduler.local.demo_fleet import KINDS, MODELS, members, script, write_campaign
@@ -106,10 +106,10 @@ def test_a_simulation_is_never_compared_with_a_measurement() -> None:
     launches = tuple((2_000_000 + n,) * 5 for n in range(8))
     real, pretended = ResultEntry(row(), launches), ResultEntry(row(simulated=True), launches)
     for a, b in ((real, pretended), (pretended, real)):
-        (pair,) = put_beside([a], [b])
-        assert pair.said.ratio is None
-        assert "is a simulation, the other was measured" in pair.said.why
+        (pair,) = pair_up([a], [b])
+        assert pair.comparison.ratio is None
+        assert "is a simulation, the other was measured" in pair.comparison.why
     assert unlike(real.row, real.row) == unlike(pretended.row, pretended.row) == ""
-    (both,) = put_beside([pretended], [pretended])
-    assert both.said.word is ComparisonVerdict.SAME
+    (both,) = pair_up([pretended], [pretended])
+    assert both.comparison.verdict is ComparisonVerdict.SAME
     assert "a simulation" in both.note

@@ -15,9 +15,9 @@ from protocol.values.record import Record, RunFacts
 from protocol.values.task import Measure, Model, Task, read_task, task_body
 from protocol.words import Reason
 from results.analysis.matrix import make_matrix
-from results.analysis.pairs import put_beside
+from results.analysis.pairs import pair_up
 from results.analysis.regression import key_of
-from results.export.source import ResultEntry
+from results.export.raw import ResultEntry
 from results.row.acceptance import not_as_asked
 from results.row.row import Row, RowStatus, make_row
 from scheduler.campaign.dump import campaign_text, read_spec
@@ -253,7 +253,7 @@ def row(
 def test_rows_are_put_beside_those_of_their_own_batch() -> None:
     before = [ResultEntry(row("m", 1.0, 1)), ResultEntry(row("m", 6.0, 8))]
     after = [ResultEntry(row("m", 12.0, 8)), ResultEntry(row("m", 1.0, 1))]
-    pairs = put_beside(before, after)
+    pairs = pair_up(before, after)
     assert [(pair.a and pair.a.batch, pair.b and pair.b.batch) for pair in pairs] == [(1, 1), (8, 8)]
     assert pairs[1].said.ratio == pytest.approx(2.0)
 

@@ -56,7 +56,7 @@ async def test_held_against_another_campaign(client: httpx.AsyncClient, kept: An
     other = kept.campaign("c-two", tasks=1)
     kept.succeed("c-two/1", body=record_body(a_record(kept.task(other, 1), ms=10.0)))
     answer = await client.get(f"{BASE}/{measured}/report", params={"against": other})
-    assert "Beside <bdi>c-two</bdi>" in answer.text
+    assert "Compared with <bdi>c-two</bdi>" in answer.text
 
 
 @pytest.mark.parametrize(
