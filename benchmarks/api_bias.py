@@ -23,9 +23,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from drivers.openai.client import Client, server_of
+from drivers.openai.client import Client, read_server
 from drivers.openai.load import Sweep, closed_loop
-from drivers.openai.sse import AnswerParser, ChatAnswer
+from drivers.openai.sse import RequestResult, ResponseParser
 
 SERVER = Path(__file__).parents[1] / "tests" / "drivers" / "api_server_process.py"
 
@@ -43,11 +43,11 @@ def body(pieces: int, number: int) -> bytes:
 
 
 async def ours(port: int, streams: int, pieces: int, first: int) -> dict[int, tuple[int, ...]]:
-    client = Client(server_of(f"http://127.0.0.1:{port}/v1"))
+    client = Client(read_server(f"http://127.0.0.1:{port}/v1"))
     await client.warm(streams)
 
-    async def ask(number: int) -> ChatAnswer:
-        answer = AnswerParser(max_tokens=pieces)
+    async def ask(number: int) -> RequestResult:
+        answer = ResponseParser(max_tokens=pieces)
         return await client.ask(
             "/v1/chat/completions", body(pieces, number), answer, 60, keep=True, keep_text=False
         )
@@ -57,8 +57,8 @@ async def ours(port: int, streams: int, pieces: int, first: int) -> dict[int, tu
     await closed_loop(sweep, ask, numbers, streams, time.perf_counter_ns, bad=0)
     client.close()
     seen = {}
-    for number, answered in sweep.answers.items():
-        assert not answered.why, answered.why
+    for number, answered in sweep.results.items():
+        assert not answered.error, answered.error
         assert answered.ttft_ns is not None
         at = answered.sent_ns + answered.ttft_ns
         seen[number] = (at, *(at := at + gap for gap in answered.itl_ns))
@@ -147,8 +147,8 @@ def main() -> None:
         process.stdin.close()  # type: ignore[union-attr]
 
 
-async def _did(port: int) -> AnswerParser:
-    client = Client(server_of(f"http://127.0.0.1:{port}/v1"))
+async def _did(port: int) -> ResponseParser:
+    client = Client(read_server(f"http://127.0.0.1:{port}/v1"))
     answer = await client.get("/did")
     client.close()
     return answer

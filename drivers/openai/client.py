@@ -1,32 +1,37 @@
-"""The client of an OpenAI-compatible server: connections that are kept, requests in parallel, each piece stamped as it arrives.
+"""The client of an OpenAI-compatible server: persistent connections, requests in parallel, each piece stamped as it arrives.
 
-One thread and one loop. What arrives is stamped and put aside (`_Inbox`), and read only when everything that was ready has been
-stamped, so that 64 streams at a time do not make each other look slow (`benchmarks/api_bias.py`).
-Sending begins on a connection that stands already: connecting is never part of a time.
+One thread and one event loop, stepped from blocking code (`ServerSession`). Bytes are stamped on arrival and queued (`_Inbox`); they are
+parsed only when everything that was ready has been stamped, so that 64 streams at a time do not make each other look slow
+(`benchmarks/api_bias.py`). httpx would stamp a piece after it has been through four layers. Sending begins on a connection that is already
+open: connecting is never part of a time.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Final
+from types import TracebackType
+from typing import Final, Protocol, Self
 from urllib.parse import urlsplit
 
-from drivers.contract.base import Unfit
-from drivers.openai.sse import AnswerParser, ChatAnswer
+from drivers.contract.base import Crashed, DriverError, Unfit
+from drivers.openai.load import Ask, Clock
+from drivers.openai.sse import RequestResult, ResponseParser, error_text
+from drivers.openai.workload import MAX_NAME, Endpoint, Workload
 
 CONNECT_S: Final = 10.0
 DOCUMENT_S: Final = 10.0
 MAX_KEY: Final = 4096
-
-Clock = Callable[[], int]
-"""Monotonic nanoseconds."""
+MAX_MODELS: Final = 1000
+MAX_RUNTIME: Final = 60
+PATHS: Final = {Endpoint.CHAT: "/chat/completions", Endpoint.COMPLETIONS: "/completions"}
 
 
 class ServerUnreachable(Exception):
@@ -35,7 +40,7 @@ class ServerUnreachable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Where the server is, as its owner said, and the key for it. Neither stands in what is printed of this."""
+    """The server's address and key, as its owner gave them. Its `repr` shows neither."""
 
     tls: bool = field(repr=False)
     host: str = field(repr=False)
@@ -44,12 +49,12 @@ class Server:
     """Of the API, such as `/v1`."""
     key: str = field(repr=False, default="")
 
-    def clean(self, text: str) -> str:
-        """`text` of the server without the key, which some servers repeat in what they say of a wrong one."""
+    def redact(self, text: str) -> str:
+        """`text` of the server without the key, which some servers repeat in their error messages."""
         return text.replace(self.key, "…") if self.key else text
 
 
-def server_of(url: str, key: str = "") -> Server:
+def read_server(url: str, key: str = "") -> Server:
     """The owner's URL and key, checked. Raises `Unfit` with a line that shows neither."""
     try:
         parts = urlsplit(url)
@@ -59,9 +64,9 @@ def server_of(url: str, key: str = "") -> Server:
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
         raise Unfit("the URL of the endpoint must look like http://127.0.0.1:8000/v1")
     if parts.username is not None or parts.password is not None:
-        raise Unfit("the URL of the endpoint must not hold a key or password: set SARK_API_KEY instead")
+        raise Unfit("the URL of the endpoint must not contain a key or password: set SARK_API_KEY instead")
     if len(key) > MAX_KEY or any(not "!" <= letter <= "~" for letter in key):
-        raise Unfit("SARK_API_KEY holds what no key can: spaces, line ends or letters beyond ASCII")
+        raise Unfit("SARK_API_KEY contains what no key can: spaces, line ends or letters beyond ASCII")
     if any(not "!" <= letter <= "~" for letter in parts.path + parts.hostname):
         raise Unfit("the URL of the endpoint must be ASCII without spaces")
     tls = parts.scheme == "https"
@@ -69,34 +74,35 @@ def server_of(url: str, key: str = "") -> Server:
 
 
 class _Inbox:
-    """What has arrived and is stamped but not read. One piece is read in each turn of the loop, which stamps what is new before."""
+    """Bytes that are stamped but not parsed. One piece is parsed in each turn of the loop, which first stamps whatever is new."""
 
     def __init__(self, clock: Clock) -> None:
-        self.clock = clock
-        self._waiting: deque[tuple[_Line, int, bytes]] = deque()
+        self._clock = clock
+        self._waiting: deque[tuple[_Connection, int, bytes]] = deque()
 
-    def put(self, line: _Line, data: bytes) -> None:
+    def put(self, connection: _Connection, data: bytes) -> None:
         """Stamp it; empty for the end of a connection."""
-        self._waiting.append((line, self.clock(), data))
+        self._waiting.append((connection, self._clock(), data))
         if len(self._waiting) == 1:
-            asyncio.get_running_loop().call_soon(self._read_one)
+            asyncio.get_running_loop().call_soon(self._parse_one)
 
-    def _read_one(self) -> None:
-        line, stamp, data = self._waiting[0]
-        line.read(stamp, data)
+    def _parse_one(self) -> None:
+        connection, stamp, data = self._waiting[0]
+        connection.parse(stamp, data)
         self._waiting.popleft()
         if self._waiting:
-            asyncio.get_running_loop().call_soon(self._read_one)
+            asyncio.get_running_loop().call_soon(self._parse_one)
 
 
-class _Line(asyncio.Protocol):
+class _Connection(asyncio.Protocol):
     """One connection: at most one request at a time."""
 
+    transport: asyncio.Transport
+
     def __init__(self, inbox: _Inbox) -> None:
-        self.transport: asyncio.Transport | None = None
         self.lost = False
-        self.answer: AnswerParser | None = None
-        self.over: asyncio.Future[None] | None = None
+        self.response: ResponseParser | None = None
+        self.finished: asyncio.Future[None] | None = None
         self._inbox = inbox
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -109,45 +115,47 @@ class _Line(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._inbox.put(self, b"")
 
-    def read(self, stamp: int, data: bytes) -> None:
-        """What came at `stamp`; nothing: the connection has ended."""
+    def parse(self, stamp: int, data: bytes) -> None:
+        """Bytes that arrived at `stamp`; none: the connection has ended."""
         self.lost = self.lost or not data
-        if self.answer is None:
-            self.close()  # nobody asked: whatever it is, it must not be taken for the next answer
+        if self.response is None:
+            self.close()  # nobody asked: it must not be taken for the next response
             return
-        if data:
-            self.answer.feed(stamp, data)
-        else:
-            self.answer.end()
-        if self.answer.done:
+        self.response.feed(stamp, data)
+        self._finish()
+
+    def expire(self, error: str) -> None:
+        """The request has taken too long."""
+        if self.response is not None and not self.response.done:
+            self.response.fail(error)
             self._finish()
 
     def _finish(self) -> None:
-        if self.over is not None and not self.over.done():
-            self.over.set_result(None)
-
-    def expire(self, why: str) -> None:
-        """The request has taken too long."""
-        if self.answer is not None and not self.answer.done:
-            self.answer.fail(why)
-            self._finish()
+        if self.response is not None and self.response.done and self.finished and not self.finished.done():
+            self.finished.set_result(None)
 
     def close(self) -> None:
-        if self.transport is not None:
-            self.transport.abort()
+        self.transport.abort()
         self.lost = True
 
 
 class Client:
-    """Asks one server. Use within one event loop."""
+    """Sends requests to one server. Use within one event loop."""
 
     def __init__(self, server: Server, clock: Clock = time.perf_counter_ns) -> None:
+        """Raises `ServerUnreachable` for a host name that does not resolve."""
         self._server = server
         self._clock = clock
         self._inbox = _Inbox(clock)
         self._tls = ssl.create_default_context() if server.tls else None
-        self._idle: list[_Line] = []
-        self.addresses = addresses_of(server)
+        self._idle: list[_Connection] = []
+        try:
+            entries = socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError):
+            raise ServerUnreachable(
+                "the endpoint does not answer: its name is not known on this device"
+            ) from None
+        self.addresses = tuple(dict.fromkeys(str(entry[4][0]) for entry in entries))
 
     def close(self) -> None:
         """End the idle connections."""
@@ -156,82 +164,87 @@ class Client:
 
     async def warm(self, count: int) -> None:
         """Have at least `count` idle connections. Raises `ServerUnreachable`."""
-        self._idle = [line for line in self._idle if not line.lost]
+        self._idle = [connection for connection in self._idle if not connection.lost]
         while len(self._idle) < count:
             self._idle.append(await self._connect())
 
-    async def get(self, path: str) -> AnswerParser:
-        """A small document: `http.status`, `http.headers`, `body`. Raises `ServerUnreachable`."""
-        answer = AnswerParser(generates=False)
-        await self._exchange(answer, self._request("GET", path, b""), DOCUMENT_S)
-        return answer
+    async def get(self, path: str) -> ResponseParser:
+        """A small document: `status`, `headers`, `body`, `error`. Raises `ServerUnreachable`."""
+        response = ResponseParser(generates=False)
+        await self._exchange(response, "GET", path, b"", DOCUMENT_S)
+        return response
 
     async def ask(
-        self, path: str, body: bytes, answer: AnswerParser, timeout_s: float, *, keep: bool, keep_text: bool
-    ) -> ChatAnswer:
-        """One request for text. A failure of any kind is told in what it returns."""
+        self,
+        path: str,
+        body: bytes,
+        response: ResponseParser,
+        timeout_s: float,
+        *,
+        keep: bool,
+        keep_text: bool,
+    ) -> RequestResult:
+        """One request for text. A failure of any kind is in the result."""
         try:
-            await self._exchange(answer, self._request("POST", path, body), timeout_s)
+            await self._exchange(response, "POST", path, body, timeout_s)
         except ServerUnreachable as why:
-            answer.fail(str(why))
-        answered = answer.result(keep=keep, keep_text=keep_text)
-        return replace(answered, why=self._server.clean(answered.why)) if answered.why else answered
+            response.fail(str(why))
+        result = response.result(keep=keep, keep_text=keep_text)
+        return replace(result, error=self._server.redact(result.error)) if result.error else result
 
-    def _request(self, method: str, path: str, body: bytes) -> bytes:
+    def _headers(self, body: bytes) -> list[tuple[str, str]]:
         server = self._server
         host = f"[{server.host}]" if ":" in server.host else server.host
-        usual = server.port == (443 if server.tls else 80)
-        lines = [
-            f"{method} {path} HTTP/1.1",
-            f"Host: {host}" if usual else f"Host: {host}:{server.port}",
-            "User-Agent: sark-node",
-            "Accept: text/event-stream, application/json, text/plain",
+        default = server.port == (443 if server.tls else 80)
+        return [
+            ("Host", host if default else f"{host}:{server.port}"),
+            ("User-Agent", "sark-node"),
+            ("Accept", "text/event-stream, application/json, text/plain"),
+            *([("Authorization", f"Bearer {server.key}")] if server.key else []),
+            *([("Content-Type", "application/json"), ("Content-Length", str(len(body)))] if body else []),
         ]
-        if server.key:
-            lines.append(f"Authorization: Bearer {server.key}")
-        if method == "POST":
-            lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
-        return "\r\n".join([*lines, "", ""]).encode("ascii") + body
 
-    async def _exchange(self, answer: AnswerParser, request: bytes, timeout_s: float) -> None:
+    async def _exchange(
+        self, response: ResponseParser, method: str, path: str, body: bytes, timeout_s: float
+    ) -> None:
         loop = asyncio.get_running_loop()
+        headers = self._headers(body)
         while True:
-            kept = self._take()
-            line = kept or await self._connect()
-            line.answer, line.over = answer, loop.create_future()
-            assert line.transport is not None
-            timer = loop.call_later(timeout_s, line.expire, f"no whole answer within {timeout_s:g} s")
+            idle = self._take()
+            connection = idle or await self._connect()
+            request = response.request(method, path, headers, body)
+            connection.response, connection.finished = response, loop.create_future()
+            timer = loop.call_later(timeout_s, connection.expire, f"no whole response within {timeout_s:g} s")
             try:
-                answer.sent_ns = self._clock()
-                line.transport.write(request)
-                await line.over
+                response.sent_ns = self._clock()
+                connection.transport.write(request)
+                await connection.finished
             finally:
                 timer.cancel()
-                gone = line.lost
-                line.answer = None
-                if answer.done and answer.http.keep and not answer.why and not line.lost:
-                    self._idle.append(line)
+                lost = connection.lost
+                connection.response = None
+                if response.keeps_connection and not lost:
+                    self._idle.append(connection)
                 else:
-                    line.close()
-            if kept is None or answer.http.begun or not answer.why or not gone:
+                    connection.close()
+            if idle is None or response.begun or not (lost and response.error):
                 return
-            answer.why, answer.http.keep = "", True  # it had been closed for being idle: once more
+            response.retry()  # the server had closed an idle connection
 
-    def _take(self) -> _Line | None:
+    def _take(self) -> _Connection | None:
         while self._idle:
-            line = self._idle.pop()
-            if not line.lost and line.transport is not None and not line.transport.is_closing():
-                return line
+            connection = self._idle.pop()
+            if not connection.lost and not connection.transport.is_closing():
+                return connection
         return None
 
-    async def _connect(self) -> _Line:
-        loop = asyncio.get_running_loop()
+    async def _connect(self) -> _Connection:
         why = "no address"
         for address in self.addresses:
             try:
                 async with asyncio.timeout(CONNECT_S):
-                    _, line = await loop.create_connection(
-                        lambda: _Line(self._inbox),
+                    _, connection = await asyncio.get_running_loop().create_connection(
+                        lambda: _Connection(self._inbox),
                         address,
                         self._server.port,
                         ssl=self._tls,
@@ -245,14 +258,131 @@ class Client:
                 why = os.strerror(exc.errno) if exc.errno and exc.errno > 0 else "no connection"
             else:
                 self.addresses = (address,)
-                return line
+                return connection
         raise ServerUnreachable(f"the endpoint does not answer: {why}")
 
 
-def addresses_of(server: Server) -> tuple[str, ...]:
-    """The server's addresses, in the system's order. Raises `ServerUnreachable`."""
-    try:
-        found = socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):
-        raise ServerUnreachable("the endpoint does not answer: its name is not known here") from None
-    return tuple(dict.fromkeys(str(entry[4][0]) for entry in found))
+class AskFactory(Protocol):
+    """Makes what sends the requests of one level. The bodies of the numbers from `base` on, `count` of them, are made at once."""
+
+    def __call__(self, base: int, count: int = 0, *, keep: bool = False, texts: int = 0) -> Ask: ...
+
+
+class ServerSession:
+    """One run's client in an event loop that is stepped from blocking code. Use as a context: loop and connections end with it."""
+
+    def __init__(
+        self, server: Server, name: str = "", clock: Callable[[], int] = time.perf_counter_ns
+    ) -> None:
+        """`name`: the owner's name for the server. Raises nothing: `models` shows whether it answers."""
+        self.server = server
+        self.clock = clock
+        self._name = name
+        self._runner = asyncio.Runner()
+        self._client: Client | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, why: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._client is not None:
+            self._client.close()
+        self._runner.close()
+
+    @property
+    def client(self) -> Client:
+        """Raises `ServerUnreachable` the first time if the server's name does not resolve."""
+        self._client = self._client or Client(self.server, self.clock)
+        return self._client
+
+    def models(self, error: type[DriverError]) -> tuple[tuple[str, ...], str]:
+        """Names of the served models, and the server's software. Raises `error` with one line when it does not answer as it should."""
+        try:
+            response = self._runner.run(self.client.get(f"{self.server.path}/models"))
+        except ServerUnreachable as why:
+            raise error(str(why)) from None
+        broken = response.error
+        if response.status in (401, 403):
+            raise error(
+                f"the endpoint refuses the key (HTTP {response.status}): set SARK_API_KEY where the worker is started"
+            )
+        if not broken and response.status != 200:
+            broken = f"HTTP {response.status}: {error_text(bytes(response.body))}"
+        if broken:
+            raise error(f"the endpoint gives no list of its models: {self.server.redact(broken)}")
+        software = response.headers.get(b"server", b"").decode("ascii", "replace")
+        runtime = self._name or (f"OpenAI API ({software})" if software else "OpenAI API")
+        return self._model_names(bytes(response.body), error), self.server.redact(runtime)[:MAX_RUNTIME]
+
+    def _model_names(self, body: bytes, error: type[DriverError]) -> tuple[str, ...]:
+        try:
+            document = json.loads(body)
+        except (ValueError, RecursionError):
+            document = None
+        data = document.get("data") if isinstance(document, dict) else None
+        if not isinstance(data, list):
+            raise error(
+                "the endpoint's list of models is not that of an OpenAI API: is the URL right, with /v1?"
+            )
+        names = [one.get("id") for one in data[:MAX_MODELS] if isinstance(one, dict)]
+        return tuple(
+            dict.fromkeys(
+                self.server.redact(name)
+                for name in names
+                if isinstance(name, str) and 0 < len(name) <= MAX_NAME
+            )
+        )
+
+    def connect(self, count: int) -> None:
+        """Open so many connections before a level begins. Raises `Crashed`."""
+        try:
+            self._runner.run(self.client.warm(count))
+        except ServerUnreachable as why:
+            raise Crashed(str(why)) from None
+
+    def requests(self, workload: Workload, body: Callable[[int], bytes]) -> AskFactory:
+        """What sends a workload's requests; `body` makes the one of a number."""
+        client = self.client
+        path = self.server.path + PATHS[workload.endpoint]
+
+        def build(base: int, count: int = 0, *, keep: bool = False, texts: int = 0) -> Ask:
+            ready = {number: body(number) for number in range(base, base + count)}
+
+            async def ask(number: int) -> RequestResult:
+                return await client.ask(
+                    path,
+                    ready.pop(number) if number in ready else body(number),
+                    ResponseParser(max_tokens=workload.max_tokens, stream=workload.stream),
+                    workload.timeout_s,
+                    keep=keep,
+                    keep_text=number - base < texts,
+                )
+
+            return ask
+
+        return build
+
+    def document(self, path: str) -> bytes:
+        """A document of the server, empty if it has none; `path` from its root."""
+        try:
+            response = self._runner.run(self.client.get(path))
+        except ServerUnreachable:
+            return b""
+        return bytes(response.body) if response.status == 200 and not response.error else b""
+
+    def steps(self, work: Coroutine[object, object, None], step_s: float) -> Iterator[None]:
+        """Do the work, yielding every `step_s` until it is done; it is cancelled when the iterator is closed. Raises what it raises."""
+
+        async def begin() -> asyncio.Task[None]:
+            return asyncio.ensure_future(work)
+
+        async def step(task: asyncio.Task[None]) -> None:
+            await asyncio.wait({task}, timeout=step_s)
+
+        task = self._runner.run(begin())
+        while not task.done():
+            self._runner.run(step(task))
+            yield
+        task.result()

@@ -2,12 +2,12 @@
 
     prepare ─▶ load: is the model served? ─▶ warm-up ─▶ one level of load after the other ─▶ check: figures
 
-The task brings a workload (`drivers.openai.workload`) in the place of a model. The server's URL and key are its owner's and come with
-the environment, which only this driver's children get. It is a black box: what was asked and answered, and when. It is a gray one
-where the server runs on this host and its owner wants it watched (`drivers.openai.server_process`).
+The task brings a workload (`drivers.openai.workload`) instead of a model. The server's URL and key are its owner's and come with
+the environment, which only this driver's children get. The server is a black box: what was sent and received, and when. It is a gray box
+if it runs on this host and its owner wants it watched (`drivers.openai.server_process`).
 
 A timed sample is one request from its sending to the last of its text, at the first level of concurrency. Nothing is loaded here,
-so there is no `Loaded`, and one launch is all.
+so there is no `LoadReport`, and one launch is all.
 """
 
 from __future__ import annotations
@@ -36,12 +36,11 @@ from drivers.contract.base import (
     WrongUnit,
 )
 from drivers.measure.timing import timer_overhead_ns
-from drivers.openai import figures as api_figures
-from drivers.openai import prompts, summaries
-from drivers.openai.client import server_of
-from drivers.openai.load import Ask, Sweep, closed_loop, exactly, open_loop, poisson
-from drivers.openai.session import ApiSession, Watch
-from drivers.openai.sse import ChatAnswer
+from drivers.openai import figures, prompts
+from drivers.openai.client import ServerSession, read_server
+from drivers.openai.load import Sweep, closed_loop, exactly, open_loop, poisson
+from drivers.openai.server_process import ServerWatch
+from drivers.openai.sse import RequestResult
 from drivers.openai.workload import MAX_CONCURRENCY, MAX_REQUESTS, Workload, WorkloadJob, read_workload
 from protocol.formats.phase import Phase
 
@@ -53,27 +52,48 @@ WATCH: Final = "SARK_API_WATCH"
 WARMUPS: Final = 2
 """Requests before the timed ones, unless the task says how many."""
 LEVEL: Final = 1_000_000
-"""Between the numbers of two levels' requests, so that no made prompt comes twice."""
+"""Between the numbers of two levels' requests, so that no synthetic prompt is sent twice."""
 STEP_S: Final = 0.5
-"""How often progress is told."""
+"""Between two progress reports."""
 MAX_TIMES: Final = 1_000_000
-"""That a record can hold in one series."""
-KEPT_TEXTS: Final = 100
-NO_REFERENCE: Final = "what a server writes has no reference here"
+"""Per series of a record."""
+MAX_TEXTS: Final = 100
 
 
 @dataclass(slots=True)
-class ServerFacts:
-    """What one run has seen so far."""
+class ServerRun:
+    """One run: its session, and what it has measured so far."""
 
+    session: ServerSession
+    total: int
+    """Requests of all levels."""
     figures: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     done: int = 0
     """Requests of the levels before."""
 
+    def level(self, sweep: Sweep, work: Coroutine[object, object, None], warmups: int = 0) -> Iterator[Event]:
+        """Run a level, reporting progress between its steps; nothing else runs in this process meanwhile."""
+        phase, total = (Phase.WARM_UP, warmups) if warmups else (Phase.RUN, self.total)
+        yield ProgressReport(phase, min(self.done, total), total)
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in self.session.steps(work, STEP_S):
+                yield ProgressReport(phase, min(self.done + len(sweep.results), total), total)
+        finally:
+            gc.enable()
+
+    def add(self, prefix: str, sweep: Sweep, workload: Workload, *, planned: bool = False) -> None:
+        """Take up the figures of a level that has ended."""
+        self.figures |= figures.of_level(prefix, sweep.in_order, sweep.wall_s, workload.slo, planned=planned)
+        if sweep.cut:
+            self.notes.append(f"{prefix.removesuffix('_')} was ended early: {sweep.cut}")
+        self.done += len(sweep.results)
+
 
 class ApiDriver:
-    """See `drivers.base.Driver`."""
+    """See `drivers.contract.base.Driver`."""
 
     name = "api"
     network = True
@@ -84,15 +104,15 @@ class ApiDriver:
 
     @property
     def watches(self) -> bool:
-        """Whether its children look at other processes of this host: the server's, if the owner wants that."""
+        """Whether its children look at the server's processes on this host: only if the owner wants it."""
         return self._environ.get(WATCH) == "1"
 
     def preload(self) -> tuple[str, ...]:
         """What each launch imports."""
-        return ("asyncio", "ssl", "yaml")
+        return ("asyncio", "h11", "ssl", "yaml")
 
     def units(self) -> tuple[UnitInfo, ...]:
-        """The unit, if an endpoint was named and answers."""
+        """The unit, if an endpoint is configured and answers."""
         if not self._environ.get(URL):
             return ()
         with self._session() as session:
@@ -105,180 +125,124 @@ class ApiDriver:
         yield ProgressReport(Phase.LOAD)
 
     def run(self, order: WorkOrder) -> Iterator[Event]:
-        """Ask, level by level, and tell what came."""
+        """Send requests level by level and report what came back."""
         if order.unit != UNIT:
             raise WrongUnit(f"asked for {order.unit}, this driver only has {UNIT}")
         yield ProgressReport(Phase.PREPARE)
         workload = read_workload(order.model)
         check(workload, order)
         if not self._environ.get(URL):
-            raise WrongUnit("no endpoint was named here: sark-node join --api http://127.0.0.1:8000/v1")
+            raise WrongUnit(
+                "no endpoint is configured on this device: sark-node join --api http://127.0.0.1:8000/v1"
+            )
         yield ProgressReport(Phase.LOAD)
         with self._session() as session:
             served, runtime = session.models(Crashed)
-            model = chosen(workload.model, served)
-            yield from self._measured(order, workload, session, model, runtime)
+            model = choose_model(workload.model, served)
+            yield from self._measure(order, workload, session, model, runtime)
 
-    def _session(self) -> ApiSession:
-        server = server_of(self._environ[URL], self._environ.get(KEY, ""))
-        return ApiSession(server, self._environ.get(NAME, ""))
+    def _session(self) -> ServerSession:
+        server = read_server(self._environ[URL], self._environ.get(KEY, ""))
+        return ServerSession(server, self._environ.get(NAME, ""))
 
-    def _measured(
-        self, order: WorkOrder, workload: Workload, session: ApiSession, model: str, runtime: str
+    def _measure(
+        self, order: WorkOrder, workload: Workload, session: ServerSession, model: str, runtime: str
     ) -> Iterator[Event]:
-        story = ServerFacts()
+        clock, first, summarises = (
+            session.clock,
+            workload.concurrency[0],
+            workload.job is WorkloadJob.SUMMARISE,
+        )
+        closed = [(c, requests_of(workload, order.runs, 4 * c)) for c in workload.concurrency[1:]]
+        opened = [(rate, requests_of(workload, order.runs, figures.MIN_TREND)) for rate in workload.rates]
+        run = ServerRun(session, order.runs + sum(count for _, count in (*closed, *opened)))
         prompt = prompts.prompts(workload, order.seed)
-        ask = session.asking(workload, lambda number: prompts.body(workload, model, prompt(number)))
-        warmups = order.warmup or WARMUPS
-        yield ProgressReport(Phase.WARM_UP, 0, warmups)
-        first = workload.concurrency[0]
-        warm = Sweep()
-        yield from self._level(
-            session,
-            warm,
-            exactly(warm, ask(LEVEL), warmups, LEVEL, 1, session.clock, bad=0),
-            Phase.WARM_UP,
-            0,
-            warmups,
-        )
-        refuse_bad(warm, warmups)
-        levels = [(c, requests_of(workload, order.runs, 4 * c)) for c in workload.concurrency[1:]]
-        open_levels = [
-            (rate, requests_of(workload, order.runs, api_figures.LEAST)) for rate in workload.rates
-        ]
-        total = order.runs + sum(count for _, count in (*levels, *open_levels))
+        ask = session.requests(workload, lambda number: prompts.body(workload, model, prompt(number)))
 
-        watch = Watch(session, self.watches)
-        base = 2 * LEVEL
-        timed = Sweep()
-        kept = ask(
-            base, order.runs, keep=True, texts=KEPT_TEXTS if workload.job is WorkloadJob.SUMMARISE else 0
+        warmups, warm = order.warmup or WARMUPS, Sweep()
+        work = exactly(warm, ask(LEVEL), warmups, LEVEL, 1, clock, bad=0)
+        yield from run.level(warm, work, warmups)
+        refuse_bad(warm, warmups)
+        watch = ServerWatch(
+            session.server.port, session.client.addresses, session.document, clock, wanted=self.watches
         )
+
+        base, timed = 2 * LEVEL, Sweep()
+        timed_ask = ask(base, order.runs, keep=True, texts=MAX_TEXTS if summarises else 0)
         session.connect(first)
-        used = time.process_time()
-        work = exactly(timed, kept, order.runs, base, first, session.clock, bad=allowed(order.runs))
-        yield from self._level(session, timed, work, Phase.RUN, 0, total)
-        used = time.process_time() - used
+        cpu_s = time.process_time()
+        work = exactly(timed, timed_ask, order.runs, base, first, clock, bad=tolerated(order.runs))
+        yield from run.level(timed, work)
+        cpu_s = time.process_time() - cpu_s
         refuse_bad(timed, order.runs)
-        story.done = order.runs
-        story.figures |= api_figures.of_level("", timed.in_order, timed.wall_s, workload.slo)
+        run.add("", timed, workload)
+        run.done = order.runs
         watch.look()
 
-        for concurrency, count in levels:
+        for concurrency, count in closed:
             base += LEVEL
             sweep = Sweep()
             session.connect(concurrency)
-            numbers = iter(range(base, base + count))
-            work = closed_loop(
-                sweep,
-                ask(base, count),
-                numbers,
-                concurrency,
-                session.clock,
-                bad=max(allowed(count), count // 2),
-            )
-            yield from self._level(session, sweep, work, Phase.RUN, story.done, total)
-            self._told(story, f"c{concurrency}_", sweep, workload, watch)
-        for at, (rate, count) in enumerate(open_levels):
+            numbers, bad = iter(range(base, base + count)), max(tolerated(count), count // 2)
+            work = closed_loop(sweep, ask(base, count), numbers, concurrency, clock, bad=bad)
+            yield from run.level(sweep, work)
+            run.add(f"c{concurrency}_", sweep, workload)
+            watch.look()
+        for index, (rate, count) in enumerate(opened):
             base += LEVEL
             sweep = Sweep()
             due = poisson(rate, count, order.seed)
-            shifted = shift(ask(base, count), base)
-            work = open_loop(sweep, shifted, due, session.clock, most=MAX_CONCURRENCY, full=saturated)
-            yield from self._level(session, sweep, work, Phase.RUN, story.done, total)
-            prefix = api_figures.rate_name(rate) + "_"
-            self._told(story, prefix, sweep, workload, watch, planned=True)
-            full = bool(sweep.cut) or bool(saturated(sweep))
-            story.figures[prefix + "saturated"] = float(full)
-            if full and at + 1 < len(open_levels):
-                left = ", ".join(f"{rate:g}" for rate, _ in open_levels[at + 1 :])
-                story.notes.append(f"full at {rate:g} requests a second: not tried: {left}")
+            work = open_loop(
+                sweep, ask(base, count), base, due, clock, most=MAX_CONCURRENCY, saturated=saturated
+            )
+            yield from run.level(sweep, work)
+            prefix = figures.rate_name(rate) + "_"
+            run.add(prefix, sweep, workload, planned=True)
+            watch.look()
+            full = bool(sweep.cut or saturated(sweep))
+            run.figures[prefix + "saturated"] = float(full)
+            if full and index + 1 < len(opened):
+                skipped = ", ".join(f"{rate:g}" for rate, _ in opened[index + 1 :])
+                run.notes.append(f"saturated at {rate:g} requests a second: not tried: {skipped}")
                 break
-        story.figures |= watch.figures()
+        run.figures |= watch.figures()
+
         yield ProgressReport(Phase.CHECK)
-        answers = [answer for answer in timed.in_order if not answer.why]
-        if workload.job is WorkloadJob.SUMMARISE:
-            story.figures |= self._rouge(story, timed)
+        complete = [result for result in timed.in_order if not result.error]
+        if summarises:
+            articles = figures.articles()
+            written = [
+                (articles[number % len(articles)], result.text)
+                for number, result in sorted(timed.results.items())
+                if result.text
+            ]
+            names = {article.name for article, _ in written}
+            run.notes.append(f"ROUGE of {len(written)} summaries of {len(names)} articles")
+            run.figures |= figures.rouge(written)
+        notes = (*notes_on(workload, model, order.runs, complete), *watch.notes, *run.notes)
         yield ModelDescription(
-            UNIT,
-            self.name,
-            runtime,
-            (f"access: {watch.access}",),
-            0,
-            {},
-            {},
-            order.seed,
-            (*notes_on(workload, model, order.runs, answers), *watch.notes, *story.notes),
+            UNIT, self.name, runtime, (f"access: {watch.access}",), 0, {}, {}, order.seed, notes
         )
-        yield RunFindings(story.figures, series_of(answers))
+        yield RunFindings(run.figures, series_of(complete))
         yield MeasureReport(
-            tuple(answer.e2e_ns or 0 for answer in answers),
-            tuple(answer.e2e_ns or 0 for answer in warm.in_order),
-            used,
+            tuple(result.e2e_ns or 0 for result in complete),
+            tuple(result.e2e_ns or 0 for result in warm.in_order),
+            cpu_s,
             timed.wall_s,
             None,
             timer_overhead_ns(),
             None,
             began_ns=timed.began_ns,
         )
-        digest = hashlib.sha256("".join(answer.sha256 for answer in answers).encode()).hexdigest()
-        yield CheckReport(None, digest, None, None, NO_REFERENCE)
-
-    def _told(
-        self,
-        story: ServerFacts,
-        prefix: str,
-        sweep: Sweep,
-        workload: Workload,
-        watch: Watch,
-        *,
-        planned: bool = False,
-    ) -> None:
-        """Take up what a level after the first has shown."""
-        story.figures |= api_figures.of_level(
-            prefix, sweep.in_order, sweep.wall_s, workload.slo, planned=planned
-        )
-        if sweep.cut:
-            story.notes.append(f"{prefix.removesuffix('_')} was ended early: {sweep.cut}")
-        story.done += len(sweep.answers)
-        watch.look()
-
-    def _rouge(self, story: ServerFacts, timed: Sweep) -> dict[str, float]:
-        texts = summaries.articles()
-        written = [
-            (texts[number % len(texts)], answer.text)
-            for number, answer in sorted(timed.answers.items())
-            if answer.text
-        ]
-        seen = len({article.name for article, _ in written})
-        story.notes.append(f"ROUGE of {len(written)} summaries of {seen} articles")
-        return summaries.rouge(written)
-
-    def _level(
-        self,
-        session: ApiSession,
-        sweep: Sweep,
-        work: Coroutine[object, object, None],
-        phase: Phase,
-        done: int,
-        total: int,
-    ) -> Iterator[Event]:
-        """Run a level, telling progress between its steps; nothing else runs in this process meanwhile."""
-        yield ProgressReport(phase, min(done, total), total)
-        gc.collect()
-        gc.disable()
-        try:
-            for _ in session.steps(work, STEP_S):
-                yield ProgressReport(phase, min(done + len(sweep.answers), total), total)
-        finally:
-            gc.enable()
+        digest = hashlib.sha256("".join(result.sha256 for result in complete).encode()).hexdigest()
+        yield CheckReport(None, digest, None, None, "a server's text has no reference to compare with")
 
 
 # -- pure parts ----------------------------------------------------------------------------------------------------------
 
 
 def check(workload: Workload, order: WorkOrder) -> None:
-    """Raises `Unfit` for what this driver cannot do of an order, or should not."""
+    """Raise `Unfit` for what this driver cannot do of an order, or should not."""
     if order.precision is not None or order.window_s is not None:
         raise Unfit("an API is measured with `runs: N` requests, not with a precision")
     if order.pre or order.post or order.dims or order.batch is not None:
@@ -290,7 +254,7 @@ def check(workload: Workload, order: WorkOrder) -> None:
     if order.runs * workload.max_tokens > MAX_TIMES:
         raise Unfit(f"runs × max_tokens ({order.runs * workload.max_tokens}) may be at most {MAX_TIMES}")
     if workload.job is WorkloadJob.SUMMARISE:
-        summaries.need_rouge()
+        figures.need_rouge()
     most = max(requests_of(workload, order.runs, 4 * max(workload.concurrency)), order.runs)
     prompts.check_size(workload, most)
 
@@ -300,68 +264,56 @@ def requests_of(workload: Workload, runs: int, least: int) -> int:
     return workload.requests or min(MAX_REQUESTS, max(runs, least))
 
 
-def allowed(requests: int) -> int:
-    """So many may fail of the timed ones before the run does."""
+def tolerated(requests: int) -> int:
+    """How many of the timed requests may fail before the run does."""
     return max(2, requests // 10)
 
 
-def chosen(wanted: str, served: tuple[str, ...]) -> str:
-    """The model to ask for. Raises `WrongUnit` when it is not served, or it is not clear which is meant."""
-    shown = ", ".join(name[:60] for name in served[:5]) + (" …" if len(served) > 5 else "")
-    match served:
-        case _ if wanted in served:
-            return wanted
-        case (only,) if not wanted:
-            return only
-        case _ if wanted:
-            raise WrongUnit(
-                f"the endpoint here does not serve {wanted[:60]!r}; it serves: {shown or 'nothing'}"
-            )
-        case _:
-            raise WrongUnit(
-                f"the workload names no model, and the endpoint here serves: {shown or 'nothing'}"
-            )
+def choose_model(wanted: str, served: tuple[str, ...]) -> str:
+    """The model to ask for. Raises `WrongUnit` if it is not served, or if the workload names none and several are."""
+    if wanted in served:
+        return wanted
+    if len(served) == 1 and not wanted:
+        return served[0]
+    shown = (", ".join(name[:60] for name in served[:5]) or "nothing") + (" …" if len(served) > 5 else "")
+    if wanted:
+        raise WrongUnit(f"this device's endpoint does not serve {wanted[:60]!r}; it serves: {shown}")
+    raise WrongUnit(f"the workload names no model, and this device's endpoint serves: {shown}")
 
 
 def refuse_bad(sweep: Sweep, wanted: int) -> None:
-    """Raises `Unfit` or `Crashed` when too many requests failed."""
+    """Raise `Unfit` or `Crashed` if too many requests failed."""
     if sweep.complete >= wanted:
         return
-    bad = [answer for answer in sweep.in_order if answer.why]
-    words = f"{len(bad)} of {len(sweep.answers)} requests failed: {bad[0].why}"
-    if all(answer.status in (400, 422) for answer in bad):
-        raise Unfit(f"the server refuses this workload: {words}")
-    raise Crashed(words)
+    bad = [result for result in sweep.in_order if result.error]
+    text = f"{len(bad)} of {len(sweep.results)} requests failed: {bad[0].error}"
+    if all(result.status in (400, 422) for result in bad):
+        raise Unfit(f"the server refuses this workload: {text}")
+    raise Crashed(text)
 
 
 def saturated(sweep: Sweep) -> str:
     """Why the server does not keep up; empty: it does."""
-    latest = islice(
-        (sweep.answers[number] for number in sorted(sweep.answers, reverse=True)), 2 * api_figures.LOOKED_AT
-    )
-    sent = sorted((one.sent_ns, one.ttft_ns or one.e2e_ns) for one in latest if not one.why)
-    if api_figures.rising([time for _, time in sent if time is not None]):
+    numbers = sorted(sweep.results, reverse=True)
+    latest = islice((sweep.results[number] for number in numbers), 2 * figures.MAX_TREND)
+    waits = sorted((one.sent_ns, one.ttft_ns or one.e2e_ns) for one in latest if not one.error)
+    if figures.rising([wait for _, wait in waits if wait is not None]):
         return "the wait for the first text keeps rising"
     return ""
 
 
-def shift(ask: Ask, base: int) -> Ask:
-    """`ask` with numbers that begin at 0."""
-    return lambda number: ask(base + number)
-
-
-def series_of(answers: list[ChatAnswer]) -> dict[str, tuple[int, ...]]:
+def series_of(results: list[RequestResult]) -> dict[str, tuple[int, ...]]:
     """Raw nanoseconds of the timed requests, in the order in which they were sent."""
-    all_series = {
-        "ttft": tuple(time for answer in answers if (time := answer.ttft_ns) is not None),
-        "itl": tuple(gap for answer in answers for gap in answer.itl_ns),
-        "tpot": tuple(time for answer in answers if (time := answer.tpot_ns) is not None),
-        "e2e": tuple(time for answer in answers if (time := answer.e2e_ns) is not None),
+    series = {
+        "ttft": tuple(time for result in results if (time := result.ttft_ns) is not None),
+        "itl": tuple(gap for result in results for gap in result.itl_ns),
+        "tpot": tuple(time for result in results if (time := result.tpot_ns) is not None),
+        "e2e": tuple(time for result in results if (time := result.e2e_ns) is not None),
     }
-    return {name: times[:MAX_TIMES] for name, times in all_series.items() if times}
+    return {name: times[:MAX_TIMES] for name, times in series.items() if times}
 
 
-def notes_on(workload: Workload, model: str, runs: int, answers: list[ChatAnswer]) -> list[str]:
+def notes_on(workload: Workload, model: str, runs: int, results: list[RequestResult]) -> list[str]:
     """What one has to know to read the figures."""
     notes = [
         f"model {model[:120]!r}, {workload.endpoint}, max_tokens {workload.max_tokens}, temperature {workload.temperature:g}",
@@ -370,19 +322,14 @@ def notes_on(workload: Workload, model: str, runs: int, answers: list[ChatAnswer
     if workload.job is WorkloadJob.SUMMARISE:
         notes.append("prompts: articles to summarise")
     elif workload.prompts:
-        notes.append(
-            f"prompts: {len(workload.prompts)} listed ones in turn; the server may have kept what it read of them"
-        )
+        notes.append(f"prompts: {len(workload.prompts)} listed ones in turn; the server may have cached them")
     else:
-        notes.append(f"prompts: made ones of {workload.prompt_tokens} words, each different")
-    if any(answer.output_tokens is None for answer in answers):
-        notes.append("the server does not tell its usage: how many tokens is not known")
+        notes.append(f"prompts: synthetic, {workload.prompt_tokens} words, each different")
+    if any(result.output_tokens is None for result in results):
+        notes.append("the server reports no usage: the number of tokens is not known")
     if not workload.stream:
         notes.append("not streamed: the time to the first text is not known")
-    if (
-        math.isclose(workload.temperature, 0)
-        and len({answer.sha256 for answer in answers}) == 1
-        and len(answers) > 1
-    ):
-        notes.append("all answers are the same")
+    same = len(results) > 1 and len({result.sha256 for result in results}) == 1
+    if math.isclose(workload.temperature, 0) and same:
+        notes.append("all responses are the same")
     return notes

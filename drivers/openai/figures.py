@@ -1,29 +1,46 @@
-"""Figures of an OpenAI-compatible server from what its client saw. Pure; what too few requests cannot show is left out.
+"""Figures of an OpenAI-compatible server from what its client saw. What too few requests cannot show is left out.
 
 One level of load at a time: the first level's have plain names (`output_tokens_per_s`), the others' begin with their level
 (`c16_output_tokens_per_s` with 16 requests in flight, `r5_…` at 5 a second, `r0p5_…` at one in two seconds).
+
+The summarisation task compares summaries with references of our own (`texts/`) by ROUGE F1 as the package `rouge-score` counts it, with
+stemming: shared words (1), shared pairs of words (2), and the longest common subsequence (L). It compares words and not meaning, and is
+worth comparing between models only on the same texts.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pathlib import Path
 from statistics import median
-from typing import Final
+from typing import Any, Final
 
-from drivers.openai.sse import ChatAnswer, StreamEnd
+from drivers.contract.base import Unfit
+from drivers.openai.sse import RequestOutcome, RequestResult
 from drivers.openai.workload import Objectives
 
 MIN_SAMPLES: Final = {90: 44, 99: 459}
-"""Samples from which a percentile is told: the least n with (p/100)^n ≤ 0.01."""
-LEAST: Final = 20
-"""Answers from which a rise can be told from chance."""
-SURE: Final = 2.58
-"""Deviations of Mann and Kendall's count from what chance gives: 99 of 100 in a two-sided test."""
+"""Samples that a percentile needs: the least n with (p/100)^n ≤ 0.01."""
+MIN_TREND: Final = 20
+"""Requests that a trend needs."""
+SIGNIFICANT: Final = 2.58
+"""z of the Mann-Kendall test: 99 % two-sided."""
 RISE: Final = 2.0
-"""The last third waits so many times as long as the first for its first piece."""
-LOOKED_AT: Final = 300
-"""The latest answers that are compared: each with each."""
+"""The median of the last third is at least this many times that of the first."""
+MAX_TREND: Final = 300
+"""Latest requests that are compared, each with each."""
+
+TEXTS: Final = Path(__file__).parent / "texts"
+DIVIDER: Final = "\n\nSummary\n\n"
+INSTRUCTION: Final = "Summarise the following article in two sentences. Answer with the summary alone."
+NEEDED: Final = "the summarisation task needs the package rouge-score: pip install 'sark-node[text]'"
+ROUGE: Final = {"rouge1": "rouge1_f", "rouge2": "rouge2_f", "rougeL": "rougel_f"}
+MAX_SUMMARY: Final = 20_000
+"""Characters of a summary that are compared: ROUGE-L takes time by the product of both lengths."""
 
 
 def rate_name(rate: float) -> str:
@@ -32,55 +49,55 @@ def rate_name(rate: float) -> str:
 
 
 def of_level(
-    prefix: str, answers: Sequence[ChatAnswer], wall_s: float, slo: Objectives, *, planned: bool = False
+    prefix: str, results: Sequence[RequestResult], wall_s: float, slo: Objectives, *, planned: bool = False
 ) -> dict[str, float]:
-    """The figures of one level. `planned`: sent at given times. `prefix` ends with an underscore; it is empty for the level whose times
-    travel raw, and no percentiles are made of these here."""
-    complete = [answer for answer in answers if answer.ended is StreamEnd.COMPLETE]
+    """The figures of one level. `planned`: sent at given times. `prefix` ends with an underscore, or is empty for the first level, whose
+    times travel raw: it gets no percentiles."""
+    complete = [result for result in results if result.outcome is RequestOutcome.COMPLETE]
     figures: dict[str, float] = {
-        "requests": len(answers),
-        "requests_failed": sum(answer.ended is StreamEnd.FAILED for answer in answers),
-        "requests_incomplete": sum(answer.ended is StreamEnd.INCOMPLETE for answer in answers),
+        "requests": len(results),
+        "requests_failed": sum(result.outcome is RequestOutcome.FAILED for result in results),
+        "requests_incomplete": sum(result.outcome is RequestOutcome.INCOMPLETE for result in results),
     }
     if wall_s > 0:
         figures["requests_per_s"] = len(complete) / wall_s
     figures |= _tokens(complete, wall_s)
     for name, times in (
-        ("ttft_ms", [answer.ttft_ns for answer in complete]),
-        ("tpot_ms", [answer.tpot_ns for answer in complete]),
-        ("e2e_ms", [answer.e2e_ns for answer in complete]),
+        ("ttft_ms", [result.ttft_ns for result in complete]),
+        ("tpot_ms", [result.tpot_ns for result in complete]),
+        ("e2e_ms", [result.e2e_ns for result in complete]),
     ):
         if prefix:
             figures |= percentiles(name, [time for time in times if time is not None])
-    if slo.any and wall_s > 0 and not _unknown(complete, slo):
-        good = sum(meets(answer, slo) for answer in complete)
+    if slo != Objectives() and wall_s > 0 and not _unobserved(complete, slo):
+        good = sum(meets(result, slo) for result in complete)
         figures["goodput_rps"] = good / wall_s
-        if answers:
-            figures["goodput_share"] = good / len(answers)
-    if planned and answers:
-        figures["lag_ms_max"] = max(answer.lag_ns for answer in answers) / 1e6
+        if results:
+            figures["goodput_share"] = good / len(results)
+    if planned and results:
+        figures["lag_ms_max"] = max(result.lag_ns for result in results) / 1e6
     return {prefix + name: value for name, value in figures.items()}
 
 
-def _tokens(complete: Sequence[ChatAnswer], wall_s: float) -> dict[str, float]:
-    """Of tokens, only where the server told them for each answer: a sum without some of them would be too small."""
+def _tokens(complete: Sequence[RequestResult], wall_s: float) -> dict[str, float]:
+    """Only of tokens that the server reported for every request: a sum without some would be too small."""
     figures: dict[str, float] = {}
-    output = [answer.output_tokens for answer in complete if answer.output_tokens is not None]
+    output = [result.output_tokens for result in complete if result.output_tokens is not None]
     if complete and len(output) == len(complete):
         figures["output_tokens"] = sum(output)
         if wall_s > 0:
             figures["output_tokens_per_s"] = sum(output) / wall_s
-        pieces = sum(answer.pieces for answer in complete)
-        if pieces and any(answer.ttft_ns is not None for answer in complete):
+        pieces = sum(result.pieces for result in complete)
+        if pieces and any(result.ttft_ns is not None for result in complete):
             figures["tokens_per_piece"] = sum(output) / pieces
-    prompt = [answer.prompt_tokens for answer in complete if answer.prompt_tokens is not None]
+    prompt = [result.prompt_tokens for result in complete if result.prompt_tokens is not None]
     if complete and len(prompt) == len(complete):
         figures["prompt_tokens"] = sum(prompt)
     return figures
 
 
 def percentiles(name: str, times: Sequence[int]) -> dict[str, float]:
-    """`ttft_ms_p50`, which is the median, and the others by nearest rank, in milliseconds, as far as `times` (nanoseconds) are enough."""
+    """In milliseconds, of `times` in nanoseconds: p50 is the median, the others by nearest rank, each only if `times` are enough."""
     if not times:
         return {}
     ordered = sorted(times)
@@ -91,35 +108,32 @@ def percentiles(name: str, times: Sequence[int]) -> dict[str, float]:
     }
 
 
-def meets(answer: ChatAnswer, slo: Objectives) -> bool:
-    """Whether a complete answer was as fast as was wanted. One token has no time between tokens."""
+def meets(result: RequestResult, slo: Objectives) -> bool:
+    """Whether a complete request met its objectives. One token has no time between tokens."""
     for limit, time in (
-        (slo.ttft_ms, answer.ttft_ns),
-        (slo.e2e_ms, answer.e2e_ns),
-        (slo.tpot_ms, answer.tpot_ns),
+        (slo.ttft_ms, result.ttft_ns),
+        (slo.e2e_ms, result.e2e_ns),
+        (slo.tpot_ms, result.tpot_ns),
     ):
         if limit is not None and time is not None and time > limit * 1e6:
             return False
     return True
 
 
-def _unknown(complete: Sequence[ChatAnswer], slo: Objectives) -> bool:
-    """Something is wanted that nobody could see."""
-    if slo.ttft_ms is not None and any(answer.ttft_ns is None for answer in complete):
+def _unobserved(complete: Sequence[RequestResult], slo: Objectives) -> bool:
+    """An objective could not be observed."""
+    if slo.ttft_ms is not None and any(result.ttft_ns is None for result in complete):
         return True
     return slo.tpot_ms is not None and any(
-        answer.output_tokens is None or answer.ttft_ns is None for answer in complete
+        result.output_tokens is None or result.ttft_ns is None for result in complete
     )
 
 
 def rising(times: Sequence[int]) -> bool:
-    """Whether times, in the order of sending, rise beyond chance and by much: the server takes in less than comes.
-
-    Mann and Kendall's test for a trend, and the median of the last third at `RISE` times that of the first.
-    """
-    recent = times[-LOOKED_AT:]
+    """Whether times, in the order of sending, rise beyond chance (Mann-Kendall) and by `RISE`: the server cannot keep up."""
+    recent = times[-MAX_TREND:]
     n = len(recent)
-    if n < LEAST:
+    if n < MIN_TREND:
         return False
     third = n // 3
     first, last = sorted(recent[:third])[third // 2], sorted(recent[-third:])[third // 2]
@@ -129,4 +143,55 @@ def rising(times: Sequence[int]) -> bool:
         (late > early) - (late < early) for at, early in enumerate(recent) for late in recent[at + 1 :]
     )
     deviation = math.sqrt(n * (n - 1) * (2 * n + 5) / 18)
-    return score > SURE * deviation
+    return score > SIGNIFICANT * deviation
+
+
+# -- summaries ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Article:
+    """A text and its reference summary."""
+
+    name: str
+    text: str
+    summary: str
+
+    @property
+    def prompt(self) -> str:
+        """The request to summarise it."""
+        return f"{INSTRUCTION}\n\n{self.text}"
+
+
+@cache
+def articles() -> tuple[Article, ...]:
+    """All articles, sorted by name."""
+    loaded = []
+    for path in sorted(TEXTS.glob("*.txt")):
+        text, _, summary = path.read_text("utf-8").partition(DIVIDER)
+        loaded.append(Article(path.stem, " ".join(text.split()), " ".join(summary.split())))
+    return tuple(loaded)
+
+
+def need_rouge() -> Any:
+    """The package `rouge-score`. Raises `Unfit` with how to install it."""
+    try:
+        return import_module("rouge_score.rouge_scorer")
+    except ImportError:
+        raise Unfit(NEEDED) from None
+
+
+def rouge(written: Iterable[tuple[Article, str]]) -> dict[str, float]:
+    """Mean F1 over all pairs, and summary words per reference word; empty for no pairs. Raises `Unfit` if the package is missing."""
+    scorer = need_rouge().RougeScorer(list(ROUGE), use_stemmer=True)
+    scores: list[dict[str, float]] = []
+    words = reference_words = 0
+    for article, text in written:
+        score = scorer.score(article.summary, text[:MAX_SUMMARY])
+        scores.append({figure: float(score[kind].fmeasure) for kind, figure in ROUGE.items()})
+        words += len(text.split())
+        reference_words += len(article.summary.split())
+    if not scores:
+        return {}
+    figures = {figure: sum(score[figure] for score in scores) / len(scores) for figure in ROUGE.values()}
+    return figures | {"summary_length_ratio": words / reference_words}

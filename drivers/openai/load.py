@@ -11,23 +11,24 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from drivers.openai.client import Clock
-from drivers.openai.sse import ChatAnswer, StreamEnd
+from drivers.openai.sse import RequestOutcome, RequestResult
 
 LOOK_NS: Final = 100_000_000
-"""Between two looks at whether the server keeps up."""
+"""Between two checks whether the server keeps up."""
 
-Ask = Callable[[int], Awaitable[ChatAnswer]]
+Clock = Callable[[], int]
+"""Monotonic nanoseconds."""
+Ask = Callable[[int], Awaitable[RequestResult]]
 """Sends the request of that number."""
 
 
 @dataclass(slots=True)
 class Sweep:
-    """A level as it goes: what has come so far, in the order in which the requests were sent."""
+    """The state of one level."""
 
-    answers: dict[int, ChatAnswer] = field(default_factory=dict)
-    flying: int = 0
-    most_flying: int = 0
+    results: dict[int, RequestResult] = field(default_factory=dict)
+    """By the request's number, which is the order of sending."""
+    in_flight: int = 0
     began_ns: int = 0
     ended_ns: int = 0
     cut: str = ""
@@ -36,24 +37,18 @@ class Sweep:
     bad: int = 0
     """Failed or incomplete."""
 
-    def put(self, number: int, answered: ChatAnswer) -> None:
-        """One more has come."""
-        self.answers[number] = answered
-        self.flying -= 1
-        if answered.ended is StreamEnd.COMPLETE:
+    def add(self, number: int, result: RequestResult) -> None:
+        """A request has ended."""
+        self.results[number] = result
+        self.in_flight -= 1
+        if result.outcome is RequestOutcome.COMPLETE:
             self.complete += 1
         else:
             self.bad += 1
 
-    def send(self) -> None:
-        """One more is on its way."""
-        self.flying += 1
-        self.most_flying = max(self.most_flying, self.flying)
-
     @property
-    def in_order(self) -> list[ChatAnswer]:
-        """What came."""
-        return [self.answers[number] for number in sorted(self.answers)]
+    def in_order(self) -> list[RequestResult]:
+        return [self.results[number] for number in sorted(self.results)]
 
     @property
     def wall_s(self) -> float:
@@ -68,8 +63,8 @@ async def closed_loop(
 
     async def stream() -> None:
         for number in numbers:
-            sweep.send()
-            sweep.put(number, await ask(number))
+            sweep.in_flight += 1
+            sweep.add(number, await ask(number))
             if sweep.bad > bad:
                 sweep.cut = "too many requests failed"
             if sweep.cut:
@@ -85,11 +80,11 @@ async def closed_loop(
 async def exactly(
     sweep: Sweep, ask: Ask, wanted: int, first: int, concurrency: int, clock: Clock, *, bad: int
 ) -> None:
-    """`wanted` complete answers: requests that fail are replaced by others, with further numbers, until more than `bad` have failed."""
+    """`wanted` complete requests: those that fail are replaced by others, with further numbers, until more than `bad` have failed."""
 
     def due() -> Iterator[int]:
-        while sweep.complete + sweep.flying < wanted:
-            yield first + len(sweep.answers) + sweep.flying
+        while sweep.complete + sweep.in_flight < wanted:
+            yield first + len(sweep.results) + sweep.in_flight
 
     while sweep.complete < wanted and not sweep.cut:
         await closed_loop(sweep, ask, due(), min(concurrency, wanted - sweep.complete), clock, bad=bad)
@@ -98,33 +93,35 @@ async def exactly(
 async def open_loop(
     sweep: Sweep,
     ask: Ask,
+    first: int,
     arrivals: Sequence[float],
     clock: Clock,
     *,
     most: int,
-    full: Callable[[Sweep], str],
+    saturated: Callable[[Sweep], str],
 ) -> None:
-    """Send request k at `arrivals[k]` seconds whatever is still in flight, until `full` says why not (asked before a request, ten times a
-    second at most: it looks through what came, and meanwhile nothing is sent or stamped).
+    """Send request `first + k` at `arrivals[k]` seconds whatever is still in flight, until there are `most` or `saturated` gives a reason.
+
+    `saturated` is called before a request, ten times a second at most: meanwhile nothing is sent or stamped.
     """
 
     async def one(number: int, due_ns: int) -> None:
-        answered = await ask(number)
-        sweep.put(number, replace(answered, lag_ns=max(0, answered.sent_ns - due_ns)))
+        result = await ask(number)
+        sweep.add(number, replace(result, lag_ns=max(0, result.sent_ns - due_ns)))
 
     sweep.began_ns = looked_ns = clock()
     async with asyncio.TaskGroup() as group:
-        for number, arrival in enumerate(arrivals):
+        for number, arrival in enumerate(arrivals, first):
             due_ns = sweep.began_ns + round(arrival * 1e9)
             await asyncio.sleep(max(0.0, (due_ns - clock()) / 1e9))
-            if sweep.flying >= most:
+            if sweep.in_flight >= most:
                 sweep.cut = "more requests were in flight than this client holds"
             elif clock() - looked_ns >= LOOK_NS:
-                sweep.cut = full(sweep)
+                sweep.cut = saturated(sweep)
                 looked_ns = clock()
             if sweep.cut:
                 break
-            sweep.send()
+            sweep.in_flight += 1
             group.create_task(one(number, due_ns))
     sweep.ended_ns = clock()
 

@@ -1,4 +1,4 @@
-"""What the API driver sends: made prompts that no server has seen before, listed ones, articles; each as the body of a request. Pure."""
+"""What the API driver sends: synthetic prompts that no server has cached, listed ones, articles; each as the body of a request. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from drivers.contract.base import Unfit
-from drivers.openai import summaries
+from drivers.openai.figures import articles
 from drivers.openai.workload import Endpoint, Workload, WorkloadJob
 
 MAX_BYTES: Final = 64 * 1024 * 1024
@@ -24,46 +24,46 @@ interest course experience effect use class control field role effort rate heart
 report decision son view town road tree rain river stone bird table glass paper train
 """
 WORDS: Final = tuple(_WORDS.split())
-"""Common words, which nearly every tokenizer has whole."""
+"""Common words: one token each for nearly every tokenizer."""
 
 Prompt = Callable[[int], str]
 """The prompt of the request with that number."""
 
 
 def prompts(workload: Workload, seed: int) -> Prompt:
-    """The prompts of a workload. Made ones differ from their first word on, so that no server can have kept their beginning."""
+    """The prompts of a workload. Synthetic ones differ from their first word on, so that no server can have cached a prefix."""
     if workload.job is WorkloadJob.SUMMARISE:
-        texts = [article.prompt for article in summaries.articles()]
+        texts = [article.prompt for article in articles()]
         return lambda number: texts[number % len(texts)]
     if workload.prompts:
         return lambda number: workload.prompts[number % len(workload.prompts)]
 
-    def made(number: int) -> str:
+    def synthetic(number: int) -> str:
         rng = random.Random(f"{seed} prompt {number}")
         return " ".join(rng.choices(WORDS, k=workload.prompt_tokens))
 
-    return made
+    return synthetic
 
 
 def body(workload: Workload, model: str, prompt: str) -> bytes:
-    """A request's body."""
-    asked: dict[str, Any] = {
+    """The JSON of a request."""
+    fields: dict[str, Any] = {
         "model": model,
         "max_tokens": workload.max_tokens,
         "temperature": workload.temperature,
         "stream": workload.stream,
     }
     if workload.endpoint is Endpoint.CHAT:
-        asked["messages"] = [{"role": "user", "content": prompt}]
+        fields["messages"] = [{"role": "user", "content": prompt}]
     else:
-        asked["prompt"] = prompt
+        fields["prompt"] = prompt
     if workload.stream:
-        asked["stream_options"] = {"include_usage": True}
+        fields["stream_options"] = {"include_usage": True}
     if workload.seed is not None:
-        asked["seed"] = workload.seed
+        fields["seed"] = workload.seed
     if workload.ignore_eos:
-        asked["ignore_eos"] = True
-    return json.dumps(asked).encode()
+        fields["ignore_eos"] = True
+    return json.dumps(fields).encode()
 
 
 def check_size(workload: Workload, requests: int) -> None:

@@ -1,7 +1,7 @@
-"""The gray box: what can be seen of the server beside its answers, where it runs on this host and its owner allows it.
+"""The gray box: what the server's own processes and counters show, if it runs on this host and its owner allows it.
 
-Its processes are found by the port they listen on; memory and processor time are read between levels and never beside a
-measured request. What cannot be seen (another user's processes, no NVML, no `/metrics`) is left out.
+Processes are found by the port they listen on; memory and processor time are read between levels, never during a measured request.
+What cannot be read (another user's processes, no NVML, no `/metrics`) is left out.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import importlib
 import ipaddress
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,19 +35,19 @@ COUNTERS: Final = {
     "llamacpp:tokens_predicted_seconds_total": "server_output_s",
     "llamacpp:n_decode_total": "server_decodes",
 }
-"""Counters of servers that are known, and the figures that their differences make."""
+"""Prometheus counters of servers, and the figures that their differences make."""
 _SAMPLE: Final = re.compile(r"([A-Za-z_:][A-Za-z0-9_:]*)(\{.*\})? +([^ ]+)( +-?[0-9]+)?")
 
 
 def is_here(addresses: Sequence[str]) -> bool:
-    """Whether all of them are this host's own loopback."""
+    """Whether all addresses are loopback."""
     return bool(addresses) and all(
         ipaddress.ip_address(one.partition("%")[0]).is_loopback for one in addresses
     )
 
 
 def server_processes(port: int) -> tuple[psutil.Process, ...]:
-    """The processes that listen on the port, and those below them; empty where that is not to be seen."""
+    """The processes that listen on the port, with their descendants; empty where that cannot be read."""
     try:
         listening = {
             connection.pid
@@ -56,30 +56,22 @@ def server_processes(port: int) -> tuple[psutil.Process, ...]:
         } - {None}
     except (psutil.Error, OSError):
         return ()
-    found: dict[int, psutil.Process] = {}
+    by_pid: dict[int, psutil.Process] = {}
     for pid in sorted(pid for pid in listening if pid is not None):
         with suppress(psutil.Error):
             root = psutil.Process(pid)
             for process in (root, *root.children(recursive=True)):
-                found[process.pid] = process
-    return tuple(found.values())[:MAX_PROCESSES]
-
-
-def name_of(process: psutil.Process) -> str:
-    """A process's name, such as `llama-server`."""
-    try:
-        return str(process.name())
-    except psutil.Error:
-        return "gone"
+                by_pid[process.pid] = process
+    return tuple(by_pid.values())[:MAX_PROCESSES]
 
 
 @dataclass(frozen=True, slots=True)
 class ServerReading:
-    """The server's processes at one moment. Sizes in bytes; None: not to be seen."""
+    """The server's processes at one moment. Sizes in bytes; None: cannot be read."""
 
     rss: int | None = None
-    highest: int | None = None
-    """Sum of the most that each has ever held."""
+    peak_rss: int | None = None
+    """Sum of the processes' own peaks."""
     cpu_s: float | None = None
     gpu: int | None = None
     counters: Mapping[str, float] | None = None
@@ -88,61 +80,57 @@ class ServerReading:
 def read_processes(
     processes: Sequence[psutil.Process], root: Path = Path("/proc")
 ) -> tuple[int | None, int | None, float | None]:
-    """Resident bytes, the most that they ever were, processor seconds; of all that still run."""
-    rss, high, cpu, seen = 0, 0, 0.0, 0
-    high_known = True
+    """Resident bytes, their peak, processor seconds; of all that still run."""
+    rss, peak, cpu, count = 0, 0, 0.0, 0
+    peak_known = True
     for process in processes:
         with suppress(psutil.Error):
             with process.oneshot():
                 times, memory = process.cpu_times(), process.memory_info()
-            rss, cpu, seen = rss + memory.rss, cpu + times.user + times.system, seen + 1
-            mark = highest_of(_text(root / str(process.pid) / "status"))
-            high_known = high_known and mark is not None
-            high += mark or 0
-    if not seen:
+            rss, cpu, count = rss + memory.rss, cpu + times.user + times.system, count + 1
+            try:
+                mark = peak_of((root / str(process.pid) / "status").read_text(errors="replace"))
+            except OSError:
+                mark = None
+            peak_known = peak_known and mark is not None
+            peak += mark or 0
+    if not count:
         return None, None, None
-    return rss, high if high_known else None, cpu
+    return rss, peak if peak_known else None, cpu
 
 
-def highest_of(status: str) -> int | None:
+def peak_of(status: str) -> int | None:
     """`VmHWM` of a process's status page, in bytes."""
-    found = re.search(r"^VmHWM:\s+([0-9]+) kB$", status, re.MULTILINE)
-    return int(found[1]) * 1024 if found else None
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""
+    match = re.search(r"^VmHWM:\s+([0-9]+) kB$", status, re.MULTILINE)
+    return int(match[1]) * 1024 if match else None
 
 
 def gpu_bytes(pids: frozenset[int], library: Any = None) -> int | None:
-    """GPU memory that these processes hold, by NVIDIA's library; None where it does not tell. `library`: pynvml, or a double."""
+    """GPU memory of these processes, by NVML; None where it cannot be read. `library`: pynvml, or a double."""
     nvml: Any = library or importlib.import_module("pynvml")
     try:
         nvml.nvmlInit()
     except nvml.NVMLError:
         return None
     try:
-        held: int | None = None
+        total: int | None = None
         for index in range(nvml.nvmlDeviceGetCount()):
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
             for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle):
                 if process.pid in pids and process.usedGpuMemory is not None:
-                    held = (held or 0) + int(process.usedGpuMemory)
+                    total = (total or 0) + int(process.usedGpuMemory)
     except nvml.NVMLError:
         return None
     else:
-        return held
+        return total
     finally:
         with suppress(nvml.NVMLError):
             nvml.nvmlShutdown()
 
 
 def read_counters(page: bytes) -> dict[str, float]:
-    """The known counters of a page in Prometheus' text form, each summed over its labels."""
-    found: dict[str, float] = {}
+    """The `COUNTERS` on a page in Prometheus' text form, each summed over its labels."""
+    counters: dict[str, float] = {}
     for line in page.decode(errors="replace").splitlines()[:MAX_LINES]:
         sample = _SAMPLE.fullmatch(line.strip())
         if sample is None or sample[1] not in COUNTERS:
@@ -152,23 +140,23 @@ def read_counters(page: bytes) -> dict[str, float]:
         except ValueError:
             continue
         if math.isfinite(value):
-            found[sample[1]] = found.get(sample[1], 0.0) + value
-    return found
+            counters[sample[1]] = counters.get(sample[1], 0.0) + value
+    return counters
 
 
 def differences(
     before: ServerReading, after: ServerReading, wall_s: float, most_rss: int | None
 ) -> dict[str, float]:
-    """The figures of the window between two readings. `most_rss`: the largest that was seen at levels' ends.
+    """The figures of the window between two readings. `most_rss`: the largest reading at the levels' ends.
 
-    The peak is what the processes themselves say, where it rose meanwhile (of several processes: the sum, though they need not have had
-    it at one time); where it did not rise, the largest reading.
+    The peak is the processes' own, if it rose meanwhile (of several processes: the sum, though not necessarily of one moment); else the
+    largest reading.
     """
     figures: dict[str, float] = {}
     if before.rss is not None and after.rss is not None:
         figures |= {"server_rss_before_bytes": before.rss, "server_rss_after_bytes": after.rss}
-        if before.highest is not None and after.highest is not None and after.highest > before.highest:
-            figures["server_rss_peak_bytes"] = after.highest
+        if before.peak_rss is not None and after.peak_rss is not None and after.peak_rss > before.peak_rss:
+            figures["server_rss_peak_bytes"] = after.peak_rss
         else:
             figures["server_rss_peak_bytes"] = max(before.rss, after.rss, most_rss or 0)
     if before.cpu_s is not None and after.cpu_s is not None and after.cpu_s >= before.cpu_s:
@@ -179,6 +167,55 @@ def differences(
         figures["server_gpu_bytes"] = after.gpu
     for name, value in (after.counters or {}).items():
         earlier = (before.counters or {}).get(name)
-        if earlier is not None and value >= earlier:  # less: it was started anew meanwhile
+        if earlier is not None and value >= earlier:  # less: the server was restarted
             figures[COUNTERS[name]] = value - earlier
     return figures
+
+
+class ServerWatch:
+    """What can be seen of the server besides its responses: nothing (`black`), or its processes and counters (`gray`)."""
+
+    def __init__(
+        self,
+        port: int,
+        addresses: Sequence[str],
+        document: Callable[[str], bytes],
+        clock: Callable[[], int],
+        *,
+        wanted: bool,
+    ) -> None:
+        """The first look, if the owner wants it and the server is on this host. `document`: gets a page of the server by its path."""
+        self._document, self._clock = document, clock
+        self._processes = server_processes(port) if wanted and is_here(addresses) else ()
+        self.access = "gray" if self._processes else "black"
+        self.notes: list[str] = []
+        if wanted and not self._processes:
+            self.notes.append("the server's processes cannot be seen from this device")
+        names = set()
+        for process in self._processes:
+            with suppress(psutil.Error):
+                names.add(str(process.name()))
+        if self._processes:
+            self.notes.append(f"server: {', '.join(sorted(names))[:80]}, {len(self._processes)} processes")
+        self._most_rss = 0
+        self._began_ns = clock()
+        self._before = self._read()
+
+    def look(self) -> None:
+        """Between two levels."""
+        if self._processes:
+            self._most_rss = max(self._most_rss, read_processes(self._processes)[0] or 0)
+
+    def figures(self) -> dict[str, float]:
+        """Of the window from the first look to now; empty for a black box."""
+        if not self._processes:
+            return {}
+        wall_s = (self._clock() - self._began_ns) / 1e9
+        return differences(self._before, self._read(), wall_s, self._most_rss)
+
+    def _read(self) -> ServerReading:
+        if not self._processes:
+            return ServerReading()
+        rss, peak, cpu_s = read_processes(self._processes)
+        gpu = gpu_bytes(frozenset(process.pid for process in self._processes))
+        return ServerReading(rss, peak, cpu_s, gpu, read_counters(self._document("/metrics")))

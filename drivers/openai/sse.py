@@ -1,52 +1,57 @@
-"""One answer of an OpenAI-compatible server, read from its raw bytes and the times at which they came. Pure.
+"""One response of an OpenAI-compatible server, read from its raw bytes and the times at which they arrived. Pure.
 
-    bytes + nanoseconds ──▶ HTTP/1.1 ──▶ lines `data: {…}` ──▶ when text came, how much, and what `usage` says
+    bytes + nanoseconds ──▶ HTTP/1.1 (h11) ──▶ lines `data: {…}` ──▶ when text arrived, how much, and what `usage` says
 
-Nothing is believed: heads, lines and whole answers are bounded, and whatever is not as it should be ends the answer with a
-sentence. A redirect is not followed.
+Nothing is trusted: heads, lines and whole responses are bounded, and whatever is not as it should be ends the response with a
+sentence. Redirects are not followed.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 from typing import Any, Final
 
-from drivers.openai.http import BrokenResponse, Http
+import h11
 
+MAX_HEAD: Final = 32 * 1024
 MAX_LINE: Final = 256 * 1024
 MAX_BODY: Final = 4 * 1024 * 1024
-"""Of an answer that is no stream."""
+"""Of a response that is no stream."""
 BYTES_PER_TOKEN: Final = 2048
-"""Of a stream, beside `MAX_LINE`: servers wrap each token in 200 to 400 bytes."""
+"""Of a stream, on top of `MAX_LINE`: servers wrap each token in 200 to 400 bytes."""
 TEXT_PER_TOKEN: Final = 64
-MAX_SAID: Final = 200
+MAX_ERROR: Final = 200
 MAX_TOKENS: Final = 2**31
 
 
-class StreamEnd(StrEnum):
+class BrokenResponse(Exception):
+    """The server sent something else than a response; one sentence."""
+
+
+class RequestOutcome(StrEnum):
     """How a request ended."""
 
     COMPLETE = "complete"
     INCOMPLETE = "incomplete"
-    """Text came, and the answer broke off."""
+    """Text arrived, and then the response broke off."""
     FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)
-class ChatAnswer:
-    """One request, as its client saw it. Times in nanoseconds from the moment at which it was sent; None: not seen."""
+class RequestResult:
+    """One request, as its client saw it. Times in nanoseconds since it was sent; None: not observed."""
 
-    ended: StreamEnd
-    why: str = ""
-    """Of one that is not complete, in one sentence."""
+    outcome: RequestOutcome
+    error: str = ""
+    """Of a request that is not complete: why, in one sentence."""
     ttft_ns: int | None = None
-    """Until the first piece with text."""
+    """To the first piece with text; None if not streamed."""
     e2e_ns: int | None = None
-    """Until the last piece with text; of one that was not streamed, until all of it was there."""
+    """To the last piece with text; if not streamed, to the end of the response."""
     itl_ns: tuple[int, ...] = ()
     """Between pieces with text."""
     pieces: int = 0
@@ -63,186 +68,206 @@ class ChatAnswer:
 
     @property
     def tpot_ns(self) -> int | None:
-        """Time for each output token after the first."""
+        """Time per output token after the first."""
         if self.ttft_ns is None or self.e2e_ns is None or not self.output_tokens or self.output_tokens < 2:
             return None
         return round((self.e2e_ns - self.ttft_ns) / (self.output_tokens - 1))
 
 
-@dataclass(slots=True)
-class AnswerParser:
-    """An answer in the making. `feed` it, `end` it, then ask for `result`. Times are of one monotonic clock."""
+class ResponseParser:
+    """Builds a `RequestResult` from bytes. Times are of one monotonic clock.
 
-    sent_ns: int = 0
-    max_tokens: int = 1
-    stream: bool = True
-    generates: bool = True
-    """False: any document, kept as `body`."""
-    http: Http = field(default_factory=Http)
-    body: bytearray = field(default_factory=bytearray)
-    """Of what is no stream, and of an error."""
-    why: str = ""
-    finished: bool = False
-    _line: bytearray = field(default_factory=bytearray)
-    _bytes: int = 0
-    _stamps: list[int] = field(default_factory=list)
-    _text: list[str] = field(default_factory=list)
-    _length: int = 0
-    _usage: tuple[int | None, int | None] = (None, None)
-    _streams: bool = False
-    _now: int = 0
+    `generates`: False for any document, kept as `body`.
+    """
+
+    def __init__(self, *, max_tokens: int = 1, stream: bool = True, generates: bool = True) -> None:
+        self.sent_ns = 0
+        self.error = ""
+        self.status = 0
+        self.headers: dict[bytes, bytes] = {}
+        self.body = bytearray()
+        """Of what is no stream, and of an error."""
+        self.begun = False
+        """The server has sent something."""
+        self._max_tokens, self._stream, self._generates = max_tokens, stream, generates
+        self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD)
+        self._streams = False
+        self._whole = False
+        self._finished = False
+        self._line = bytearray()
+        self._bytes = 0
+        self._stamps: list[int] = []
+        self._text: list[str] = []
+        self._length = 0
+        self._usage: tuple[int | None, int | None] = (None, None)
+        self._now = 0
+
+    def request(self, method: str, target: str, headers: list[tuple[str, str]], body: bytes = b"") -> bytes:
+        """The bytes of the request that this is the response to."""
+        head = self._http.send(h11.Request(method=method, target=target, headers=headers))
+        content = self._http.send(h11.Data(body)) if body else b""
+        return (head or b"") + (content or b"") + (self._http.send(h11.EndOfMessage()) or b"")
 
     @property
     def done(self) -> bool:
         """Nothing more is awaited."""
-        return bool(self.why) or self.http.done
+        return bool(self.error) or self._whole
 
     @property
-    def begun(self) -> bool:
-        """The server has said something."""
-        return self.http.begun
+    def keeps_connection(self) -> bool:
+        """Whether the connection may serve another request."""
+        states = self._http.our_state, self._http.their_state
+        return not self.error and states == (h11.DONE, h11.DONE) and not self._http.trailing_data[0]
 
     def feed(self, now_ns: int, data: bytes) -> None:
-        """Bytes that came at `now_ns`. Whatever is wrong with them ends the answer."""
-        if self.done:
-            self.http.keep = False
+        """Bytes that arrived at `now_ns`; empty: the connection has ended. Whatever is wrong with them ends the response."""
+        if self.error:
             return
-        self._now = now_ns
+        if not self.begun and not b"HTTP/".startswith(data[:5]):
+            self.fail("this is not HTTP")
+            return
+        self.begun = self.begun or bool(data)
+        self._now = now_ns if data else self._now
         try:
-            self._take(now_ns, self.http.feed(data))
+            self._http.receive_data(data)
+            while not self.done:
+                match self._http.next_event():
+                    case h11.Response(status_code=status, headers=headers):
+                        self._head(status, dict(headers))
+                    case h11.Data(data=body):
+                        self._take(bytes(body))
+                    case h11.EndOfMessage():
+                        self._end()
+                    case h11.InformationalResponse():
+                        pass
+                    case _:  # NEED_DATA
+                        break
         except BrokenResponse as why:
             self.fail(str(why))
-
-    def end(self) -> None:
-        """The connection has ended."""
-        if self.done:
-            return
-        try:
-            self.http.end()
-            self._take(self._now, b"")
-        except BrokenResponse as why:
-            self.fail(str(why))
-
-    def fail(self, why: str) -> None:
-        """End it with a sentence; the first one counts."""
-        self.why = self.why or why
-        self.http.keep = False
-
-    def _take(self, now_ns: int, data: bytes) -> None:
-        if not self.http.status:
-            return
-        if 300 <= self.http.status < 400:
-            raise BrokenResponse(
-                f"HTTP {self.http.status}: it redirects, which is not followed: give the final URL"
+        except h11.RemoteProtocolError as why:
+            broken = str(why).partition(":")[0]  # what follows quotes the server
+            self.fail(
+                f"this is not HTTP/1.1: {broken}" if data else "the connection ended before the response did"
             )
-        kind = self.http.headers.get(b"content-type", b"").lower()
-        self._streams = self.generates and self.stream and kind.startswith(b"text/event-stream")
+
+    def fail(self, error: str) -> None:
+        """End it with a sentence; the first one counts."""
+        self.error = self.error or error
+
+    def retry(self) -> None:
+        """Forget that the connection was lost before anything arrived."""
+        self.error = ""
+        self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD)
+
+    def _head(self, status: int, headers: dict[bytes, bytes]) -> None:
+        self.status, self.headers = status, headers
+        if 300 <= status < 400:
+            raise BrokenResponse(f"HTTP {status}: it redirects, which is not followed: give the final URL")
+        self._streams = (
+            self._generates
+            and self._stream
+            and status == 200
+            and headers.get(b"content-type", b"").lower().startswith(b"text/event-stream")
+        )
+
+    def _take(self, data: bytes) -> None:
         self._bytes += len(data)
-        if self._streams and self.http.status == 200:
-            if self._bytes > MAX_LINE + self.max_tokens * BYTES_PER_TOKEN:
-                raise BrokenResponse(f"the answer is longer than {self.max_tokens} tokens can be")
-            self._lines(now_ns, data)
-        else:
+        if not self._streams:
             if self._bytes > MAX_BODY:
-                raise BrokenResponse(f"the answer is longer than {MAX_BODY // 1024**2} MiB")
+                raise BrokenResponse(f"the response is longer than {MAX_BODY // 1024**2} MiB")
             self.body += data
-        if self.http.done:
-            self._whole(now_ns)
-
-    def _lines(self, now_ns: int, data: bytes) -> None:
+            return
+        if self._bytes > MAX_LINE + self._max_tokens * BYTES_PER_TOKEN:
+            raise BrokenResponse(f"the response is longer than {self._max_tokens} tokens can be")
         self._line += data
-        start = 0
-        while (end := self._line.find(b"\n", start)) >= 0:
-            self._event(now_ns, bytes(self._line[start:end]))
-            start = end + 1
-        del self._line[:start]
+        if b"\n" in data:
+            *lines, self._line = self._line.split(b"\n")
+            for line in lines:
+                self._event(bytes(line))
         if len(self._line) > MAX_LINE:
-            raise BrokenResponse(f"a line of the answer is longer than {MAX_LINE // 1024} KiB")
+            raise BrokenResponse(f"a line of the response is longer than {MAX_LINE // 1024} KiB")
 
-    def _event(self, now_ns: int, line: bytes) -> None:
+    def _event(self, line: bytes) -> None:
         if not line.startswith(b"data:"):
             return  # a comment, a blank line, the name of an event
         payload = line[5:].strip()
         if payload == b"[DONE]":
-            self.finished = True
+            self._finished = True
             return
-        said = _object(payload, "a line of the stream")
-        self._usage_of(said)
-        if "error" in said:
-            raise BrokenResponse(f"the server gave up: {words_of(payload)}")
-        for choice in _choices(said)[:1]:
-            text = text_of(choice)
-            if text:
-                self._stamps.append(now_ns)
+        chunk = _object(payload, "a line of the stream")
+        self._read_usage(chunk)
+        if "error" in chunk:
+            raise BrokenResponse(f"the server gave up: {error_text(payload)}")
+        for choice in _choices(chunk)[:1]:
+            if text := text_of(choice):
                 self._add(text)
             if choice.get("finish_reason"):
-                self.finished = True
+                self._finished = True
 
     def _add(self, text: str) -> None:
+        self._stamps.append(self._now)
+        self._text.append(text)
         self._length += len(text)
         if (
-            self._length > MAX_LINE + self.max_tokens * TEXT_PER_TOKEN
-            or len(self._stamps) > 16 + 2 * self.max_tokens
+            self._length > MAX_LINE + self._max_tokens * TEXT_PER_TOKEN
+            or len(self._stamps) > 16 + 2 * self._max_tokens
         ):
-            raise BrokenResponse(f"more text came than {self.max_tokens} tokens can hold")
-        self._text.append(text)
+            raise BrokenResponse(f"more text came than {self._max_tokens} tokens can hold")
 
-    def _whole(self, now_ns: int) -> None:
-        """The response is whole: was it an answer?"""
-        if not self.generates:
+    def _end(self) -> None:
+        """The response is whole: does it hold what was asked for?"""
+        self._whole = True
+        if not self._generates:
             return
-        kind = self.http.headers.get(b"content-type", b"").decode("ascii", "replace")
-        if self.http.status != 200:
-            raise BrokenResponse(f"HTTP {self.http.status}: {words_of(bytes(self.body))}")
+        if self.status != 200:
+            raise BrokenResponse(f"HTTP {self.status}: {error_text(bytes(self.body))}")
         if self._streams:
             if not self._stamps:
                 raise BrokenResponse("no text came")
-            if not self.finished:
+            if not self._finished:
                 raise BrokenResponse("the stream broke off without a finish_reason or [DONE]")
             return
-        if self.stream and "json" not in kind:
-            raise BrokenResponse(f"the answer is {kind[:60] or 'of no type'}, not text/event-stream")
-        said = _object(bytes(self.body), "the answer")
+        kind = self.headers.get(b"content-type", b"").decode("ascii", "replace")
+        if self._stream and "json" not in kind.lower():
+            raise BrokenResponse(f"the response is {kind[:60] or 'of no type'}, not text/event-stream")
+        document = _object(bytes(self.body), "the response")
         self.body.clear()
-        if self.stream:
-            raise BrokenResponse("the answer came in one piece although a stream was asked for")
-        self._usage_of(said)
-        text = "".join(text_of(choice) for choice in _choices(said)[:1])
+        if self._stream:
+            raise BrokenResponse("the response came in one piece although a stream was asked for")
+        self._read_usage(document)
+        text = "".join(text_of(choice) for choice in _choices(document)[:1])
         if not text:
             raise BrokenResponse("no text came")
-        self._stamps.append(now_ns)
         self._add(text)
-        self.finished = True
 
-    def _usage_of(self, said: dict[str, Any]) -> None:
-        usage = said.get("usage")
+    def _read_usage(self, chunk: dict[str, Any]) -> None:
+        usage = chunk.get("usage")
         if isinstance(usage, dict):
             self._usage = (_count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens")))
 
-    def result(self, *, keep: bool, keep_text: bool = False) -> ChatAnswer:
-        """What came. `keep`: with the times between pieces and the text's hash; else only what a level's figures need."""
+    def result(self, *, keep: bool, keep_text: bool = False) -> RequestResult:
+        """What arrived. `keep`: with the times between pieces and the text's hash; else only what a level's figures need."""
         stamps, text = self._stamps, "".join(self._text)
-        ended = StreamEnd.COMPLETE if not self.why else StreamEnd.INCOMPLETE if stamps else StreamEnd.FAILED
-        gaps = tuple(late - early for early, late in pairwise(stamps)) if keep else ()
+        broken = RequestOutcome.INCOMPLETE if stamps else RequestOutcome.FAILED
         prompt_tokens, output_tokens = self._usage
-        return ChatAnswer(
-            ended=ended,
-            why=self.why,
-            ttft_ns=stamps[0] - self.sent_ns if stamps and self.stream else None,
+        return RequestResult(
+            outcome=broken if self.error else RequestOutcome.COMPLETE,
+            error=self.error,
+            ttft_ns=stamps[0] - self.sent_ns if stamps and self._stream else None,
             e2e_ns=stamps[-1] - self.sent_ns if stamps else None,
-            itl_ns=gaps,
+            itl_ns=tuple(late - early for early, late in pairwise(stamps)) if keep else (),
             pieces=len(stamps),
             prompt_tokens=prompt_tokens,
             output_tokens=output_tokens,
             sha256=hashlib.sha256(text.encode(errors="replace")).hexdigest() if keep else "",
             text=text if keep_text else "",
-            status=self.http.status,
+            status=self.status,
             sent_ns=self.sent_ns,
         )
 
 
 def text_of(choice: dict[str, Any]) -> str:
-    """The text in one choice: of a chat's piece or whole message, or of a completion. Thinking aloud is output as well."""
+    """The text in one choice: of a chat's piece or whole message, or of a completion. Reasoning is output as well."""
     for holder in (choice.get("delta"), choice.get("message"), choice):
         if isinstance(holder, dict):
             for name in ("content", "reasoning_content", "reasoning", "text"):
@@ -252,35 +277,35 @@ def text_of(choice: dict[str, Any]) -> str:
     return ""
 
 
-def words_of(body: bytes) -> str:
-    """What an error says, in one short line: the message in its JSON, or its first words."""
+def error_text(body: bytes) -> str:
+    """An error response in one short line: the message in its JSON, or its first words."""
     text = body[:MAX_BODY].decode(errors="replace")
     try:
-        said = json.loads(text)
+        document = json.loads(text)
     except (ValueError, RecursionError):
-        said = None
-    if isinstance(said, dict):
-        inner = said.get("error", said)
+        document = None
+    if isinstance(document, dict):
+        inner = document.get("error", document)
         message = inner.get("message") if isinstance(inner, dict) else inner
         text = message if isinstance(message, str) else text
     elif "<html" in text[:1000].lower() or "<!doctype" in text[:1000].lower():
         text = "a page of HTML"
     line = " ".join("".join(letter if letter.isprintable() else " " for letter in text[:2000]).split())
-    return line[:MAX_SAID] or "without a word"
+    return line[:MAX_ERROR] or "without a word"
 
 
 def _object(payload: bytes, what: str) -> dict[str, Any]:
     try:
-        said = json.loads(payload)
+        value = json.loads(payload)
     except (ValueError, RecursionError):
-        raise BrokenResponse(f"{what} is not JSON: {words_of(payload)[:60]}") from None
-    if not isinstance(said, dict):
+        raise BrokenResponse(f"{what} is not JSON: {error_text(payload)[:60]}") from None
+    if not isinstance(value, dict):
         raise BrokenResponse(f"{what} is not a JSON object")
-    return said
+    return value
 
 
-def _choices(said: dict[str, Any]) -> list[dict[str, Any]]:
-    choices = said.get("choices")
+def _choices(chunk: dict[str, Any]) -> list[dict[str, Any]]:
+    choices = chunk.get("choices")
     return [one for one in choices if isinstance(one, dict)] if isinstance(choices, list) else []
 
 

@@ -1,13 +1,13 @@
-"""The workload file: what the driver for OpenAI-compatible servers has in the place of a model. Strict, bounded, pure.
+"""The workload file, which the driver for OpenAI-compatible servers reads instead of a model: YAML or JSON, strict and bounded.
 
-    model: llama-3.1-8b            # as the server calls it; not needed where it serves one only
-    prompts: {tokens: 128}         # made ones, each different; or a list of texts
+    model: llama-3.1-8b            # as the server calls it; optional if it serves only one
+    prompts: {tokens: 128}         # synthetic ones, each different; or a list of texts
     max_tokens: 64
-    concurrency: [1, 4, 16]        # so many requests in flight, one level after the other
-    rates: [1, 5]                  # then so many requests a second, whatever is still in flight
+    concurrency: [1, 4, 16]        # requests in flight, one level after the other
+    rates: [1, 5]                  # then requests per second, whatever is still in flight
     slo: {ttft_ms: 500, tpot_ms: 50}
 
-YAML or JSON. It says what is asked, never whom: the server belongs to the owner of the worker.
+It never names a server: that is the worker's owner's affair.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ MAX_LEVELS: Final = 6
 """Of each kind; the figures of all levels together have to fit into one record."""
 MAX_NAME: Final = 200
 MAX_DEPTH: Final = 4
-LONGEST_S: Final = 3600.0
+MAX_TIMEOUT_S: Final = 3600.0
 
 
 class Endpoint(StrEnum):
-    """Which of the two ways to make text is called."""
+    """The API method that is called."""
 
     CHAT = "chat"
     COMPLETIONS = "completions"
@@ -54,57 +54,52 @@ class WorkloadJob(StrEnum):
 
     GENERATE = "generate"
     SUMMARISE = "summarise"
-    """The articles that come with this package, and the answers are compared with their reference summaries."""
+    """Summarise the articles of this package; the summaries are compared with references."""
 
 
 @dataclass(frozen=True, slots=True)
 class Objectives:
-    """The slowest that a request may be to count as good, in milliseconds. None: not looked at."""
+    """Limits of a good request, in milliseconds; None: no limit."""
 
     ttft_ms: float | None = None
     tpot_ms: float | None = None
     e2e_ms: float | None = None
 
-    @property
-    def any(self) -> bool:
-        """Whether there is something to hold requests against."""
-        return (self.ttft_ms, self.tpot_ms, self.e2e_ms) != (None, None, None)
-
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What is asked of the server."""
+    """What requests are sent."""
 
     model: str = ""
-    """Empty: the only one that the server serves."""
+    """Empty: the only one that is served."""
     endpoint: Endpoint = Endpoint.CHAT
     prompts: tuple[str, ...] = ()
-    """Empty: made ones."""
+    """Empty: synthetic ones."""
     prompt_tokens: int = 128
-    """About so many in each made prompt: one common word each. The server's `usage` says how many it took them for."""
+    """Words of each synthetic prompt, about one token each; the server's `usage` says how many tokens it counted."""
     max_tokens: int = 128
     temperature: float = 0.0
     seed: int | None = None
-    """Sent to the server; the made prompts and arrivals follow the task's own seed."""
+    """Sent to the server; synthetic prompts and arrivals follow the task's own seed."""
     ignore_eos: bool = False
-    """Ask for exactly `max_tokens` tokens, which vLLM and llama.cpp understand."""
+    """Ask for exactly `max_tokens` tokens: an extension of vLLM and llama.cpp."""
     stream: bool = True
     job: WorkloadJob = WorkloadJob.GENERATE
     requests: int | None = None
-    """Of each level after the first; None: as many as timed ones of the task, and at least four for each stream."""
+    """Of each level after the first; None: the task's `runs`, and at least four per stream."""
     concurrency: tuple[int, ...] = (1,)
     rates: tuple[float, ...] = ()
     slo: Objectives = Objectives()
     timeout_s: float = 120.0
-    """The longest that one request may take."""
+    """Limit of one request."""
 
 
-class _Bad(Exception):
-    """Something is wrong in a file: where, what."""
+class _WorkloadError(Exception):
+    """Where and what is wrong."""
 
 
 def read_workload(path: str) -> Workload:
-    """The file as a workload. Raises `Unfit` with one line that says where and what to write."""
+    """Raises `Unfit` with one line that says where and what to write."""
     try:
         with Path(path).open("rb") as file:
             content = file.read(MAX_FILE + 1)
@@ -113,20 +108,19 @@ def read_workload(path: str) -> Workload:
     if len(content) > MAX_FILE:
         raise Unfit(f"workload {path} is larger than {MAX_FILE // 1024} KiB")
     try:
-        return workload_of(_plain(content))
-    except _Bad as why:
+        return _workload(_parse(content))
+    except _WorkloadError as why:
         raise Unfit(f"workload {Path(path).name}: {why}") from why
 
 
-def workload_of(given: object) -> Workload:
-    """The workload in plain values (what JSON holds)."""
-    table = _table(given, "the file", frozenset(KEYS))
-    made: dict[str, Any] = {}
+def _workload(document: object) -> Workload:
+    table = _table(document, "the file", frozenset(KEYS))
+    fields: dict[str, Any] = {}
     for key, value in table.items():
-        made.update(KEYS[key](value))
-    workload = Workload(**made)
+        fields.update(KEYS[key](value))
+    workload = Workload(**fields)
     if workload.job is WorkloadJob.SUMMARISE and (workload.prompts or "prompts" in table):
-        raise _Bad("prompts: the articles are the prompts of `task: summarise`; leave them out")
+        raise _WorkloadError("prompts: the articles are the prompts of `task: summarise`; leave them out")
     return workload
 
 
@@ -135,62 +129,64 @@ def workload_of(given: object) -> Workload:
 
 def _table(value: object, where: str, known: frozenset[str]) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise _Bad(f"{where} must be a table of keys such as {', '.join(sorted(known)[:3])}")
+        raise _WorkloadError(f"{where} must be a table of keys such as {', '.join(sorted(known)[:3])}")
     for key in value:
         if key not in known:
-            raise _Bad(f"{where} has an unknown key {str(key)[:60]!r}; known: {', '.join(sorted(known))}")
+            raise _WorkloadError(
+                f"{where} has an unknown key {str(key)[:60]!r}; known: {', '.join(sorted(known))}"
+            )
     return value
 
 
 def _whole(value: object, where: str, least: int, most: int) -> int:
     if type(value) is not int or not least <= value <= most:
-        raise _Bad(f"{where} must be a whole number from {least} to {most}, not {value!r:.60}")
+        raise _WorkloadError(f"{where} must be a whole number from {least} to {most}, not {value!r:.60}")
     return value
 
 
 def _real(value: object, where: str, least: float, most: float) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-        raise _Bad(f"{where} must be a number, not {value!r:.60}")
+        raise _WorkloadError(f"{where} must be a number, not {value!r:.60}")
     if not least <= value <= most:
-        raise _Bad(f"{where} must be from {least:g} to {most:g}, not {value:g}")
+        raise _WorkloadError(f"{where} must be from {least:g} to {most:g}, not {value:g}")
     return float(value)
 
 
 def _text(value: object, where: str, most: int) -> str:
     if not isinstance(value, str) or not value.strip() or len(value) > most:
-        raise _Bad(f"{where} must be a text of 1 to {most} characters, not {value!r:.60}")
+        raise _WorkloadError(f"{where} must be a text of 1 to {most} characters, not {value!r:.60}")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise _Bad(f"{where} holds half of a character") from None
+        raise _WorkloadError(f"{where} contains half of a character") from None
     return value
 
 
 def _truth(value: object, where: str) -> bool:
     if type(value) is not bool:
-        raise _Bad(f"{where} must be true or false, not {value!r:.60}")
+        raise _WorkloadError(f"{where} must be true or false, not {value!r:.60}")
     return value
 
 
 def _word(value: object, where: str, words: type[StrEnum]) -> Any:
     if value not in {str(word) for word in words}:
-        raise _Bad(f"{where} must be one of {', '.join(words)}, not {value!r:.60}")
+        raise _WorkloadError(f"{where} must be one of {', '.join(words)}, not {value!r:.60}")
     return words(str(value))
 
 
 def _list(value: object, where: str, most: int) -> list[Any]:
     if not isinstance(value, list) or not 1 <= len(value) <= most:
-        raise _Bad(f"{where} must be a list of 1 to {most} entries")
+        raise _WorkloadError(f"{where} must be a list of 1 to {most} entries")
     return value
 
 
 def _prompts(value: object) -> Mapping[str, Any]:
     if isinstance(value, dict):
-        made = _table(value, "prompts", frozenset({"tokens"}))
-        tokens = _whole(made.get("tokens", 128), "prompts.tokens", 1, MAX_PROMPT_TOKENS)
+        options = _table(value, "prompts", frozenset({"tokens"}))
+        tokens = _whole(options.get("tokens", 128), "prompts.tokens", 1, MAX_PROMPT_TOKENS)
         return {"prompt_tokens": tokens}
     if not isinstance(value, list):
-        raise _Bad("prompts must be a list of texts, or {tokens: 128} for made ones")
+        raise _WorkloadError("prompts must be a list of texts, or {tokens: 128} for synthetic ones")
     listed = _list(value, "prompts", MAX_PROMPTS)
     return {"prompts": tuple(_text(one, f"prompts[{at}]", MAX_PROMPT) for at, one in enumerate(listed))}
 
@@ -199,7 +195,7 @@ def _levels(value: object) -> Mapping[str, Any]:
     listed = _list(value, "concurrency", MAX_LEVELS)
     levels = tuple(_whole(one, f"concurrency[{at}]", 1, MAX_CONCURRENCY) for at, one in enumerate(listed))
     if len(set(levels)) != len(levels):
-        raise _Bad("concurrency names a level twice")
+        raise _WorkloadError("concurrency names a level twice")
     return {"concurrency": levels}
 
 
@@ -207,17 +203,17 @@ def _rates(value: object) -> Mapping[str, Any]:
     listed = _list(value, "rates", MAX_LEVELS)
     rates = tuple(_real(one, f"rates[{at}]", 0.01, MAX_RATE) for at, one in enumerate(listed))
     if list(rates) != sorted(set(rates)):
-        raise _Bad("rates must rise, so that the sweep can stop where the server is full")
+        raise _WorkloadError("rates must rise, so that the sweep can stop where the server is full")
     return {"rates": rates}
 
 
 def _slo(value: object) -> Mapping[str, Any]:
     names = frozenset({"ttft_ms", "tpot_ms", "e2e_ms"})
-    given = _table(value, "slo", names)
-    if not given:
-        raise _Bad("slo is empty: name at least one of ttft_ms, tpot_ms, e2e_ms")
+    limits = _table(value, "slo", names)
+    if not limits:
+        raise _WorkloadError("slo is empty: name at least one of ttft_ms, tpot_ms, e2e_ms")
     return {
-        "slo": Objectives(**{name: _real(one, f"slo.{name}", 0.001, 3.6e6) for name, one in given.items()})
+        "slo": Objectives(**{name: _real(one, f"slo.{name}", 0.001, 3.6e6) for name, one in limits.items()})
     }
 
 
@@ -235,7 +231,7 @@ KEYS: Final[Mapping[str, Callable[[object], Mapping[str, Any]]]] = {
     "concurrency": _levels,
     "rates": _rates,
     "slo": _slo,
-    "timeout_s": lambda value: {"timeout_s": _real(value, "timeout_s", 0.01, LONGEST_S)},
+    "timeout_s": lambda value: {"timeout_s": _real(value, "timeout_s", 0.01, MAX_TIMEOUT_S)},
 }
 """Every key of the file and how its value becomes fields of `Workload`."""
 
@@ -243,32 +239,32 @@ KEYS: Final[Mapping[str, Callable[[object], Mapping[str, Any]]]] = {
 # -- YAML and JSON -------------------------------------------------------------------------------------------------------
 
 
-def _plain(content: bytes) -> object:
+def _parse(content: bytes) -> object:
     """YAML or JSON as plain values: no tags, no aliases, no key twice, not deep."""
     try:
         text = content.decode()
     except UnicodeDecodeError:
-        raise _Bad("it is not text in UTF-8") from None
+        raise _WorkloadError("it is not text in UTF-8") from None
     if text.lstrip().startswith("{"):
         try:
             return json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
         except (ValueError, RecursionError) as why:
             if not isinstance(why, json.JSONDecodeError):
-                raise _Bad("it is nested too deep, or a number is too long") from None
-            raise _Bad(
+                raise _WorkloadError("it is nested too deep, or a number is too long") from None
+            raise _WorkloadError(
                 f"line {why.lineno}: {why.msg} (it begins with a brace, so it is read as JSON)"
             ) from None
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
         if node is None:
-            raise _Bad("it is empty: write at least `max_tokens: 64`")
+            raise _WorkloadError("it is empty: write at least `max_tokens: 64`")
         return _value(loader, node, 0)
     except yaml.MarkedYAMLError as why:
         at = f"line {why.problem_mark.line + 1}: " if why.problem_mark else ""
-        raise _Bad(f"{at}{why.problem or 'not YAML'}") from None
+        raise _WorkloadError(f"{at}{why.problem or 'not YAML'}") from None
     except (yaml.YAMLError, RecursionError, ValueError) as why:
-        raise _Bad(f"it is neither YAML nor JSON: {str(why).splitlines()[0]:.100}") from None
+        raise _WorkloadError(f"it is neither YAML nor JSON: {str(why).splitlines()[0]:.100}") from None
 
 
 class _Loader(yaml.SafeLoader):
@@ -276,25 +272,25 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
-            raise _Bad("it has an *alias: write the value out instead")
+            raise _WorkloadError("it contains an *alias: write the value out instead")
         return super().compose_node(parent, index)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     table = dict(pairs)
     if len(table) != len(pairs):
-        raise _Bad("a key stands there twice")
+        raise _WorkloadError("a key appears twice")
     return table
 
 
 def _no_constant(name: str) -> object:
-    raise _Bad(f"{name} is not a number")
+    raise _WorkloadError(f"{name} is not a number")
 
 
 def _value(loader: yaml.SafeLoader, node: yaml.Node, depth: int) -> object:
     at = f"line {node.start_mark.line + 1}"
     if depth > MAX_DEPTH:
-        raise _Bad(f"{at}: nested too deep")
+        raise _WorkloadError(f"{at}: nested too deep")
     if isinstance(node, yaml.SequenceNode):
         return [_value(loader, one, depth + 1) for one in node.value]
     if isinstance(node, yaml.MappingNode):
@@ -302,15 +298,15 @@ def _value(loader: yaml.SafeLoader, node: yaml.Node, depth: int) -> object:
         for key, value in node.value:
             name = key.value if isinstance(key, yaml.ScalarNode) else None
             if not isinstance(name, str):
-                raise _Bad(f"{at}: a key must be a word")
+                raise _WorkloadError(f"{at}: a key must be a word")
             if name in table:
-                raise _Bad(f"line {key.start_mark.line + 1}: {name[:60]!r} stands there twice")
+                raise _WorkloadError(f"line {key.start_mark.line + 1}: {name[:60]!r} appears twice")
             table[name] = _value(loader, value, depth + 1)
         return table
     kinds = ("str", "int", "float", "bool", "null")
     if node.tag not in {f"tag:yaml.org,2002:{kind}" for kind in kinds}:
-        raise _Bad(
+        raise _WorkloadError(
             f"{at}: {node.tag.rpartition(':')[2][:40]} is no text, number, true or false: put it in quotes"
         )
-    made: object = loader.construct_object(node)
-    return made
+    scalar: object = loader.construct_object(node)
+    return scalar

@@ -32,10 +32,10 @@ def _is_an_endpoint(text: str) -> str:
     """`URL` or `URL,NAME`; empty: none."""
     if text:
         from drivers.contract.base import Unfit
-        from drivers.openai.client import server_of  # not for every start
+        from drivers.openai.client import read_server  # not for every start
 
         try:
-            server_of(text.partition(",")[0].strip())
+            read_server(text.partition(",")[0].strip())
         except Unfit as why:
             raise ValueError(str(why)) from None
     return text

@@ -7,13 +7,15 @@ import itertools
 
 from drivers.openai.driver import saturated
 from drivers.openai.load import LOOK_NS, Sweep, open_loop
-from drivers.openai.sse import ChatAnswer, StreamEnd
+from drivers.openai.sse import RequestOutcome, RequestResult
 
 MS = 1_000_000
 
 
-def answered(ttft_ms: int, sent_ms: int) -> ChatAnswer:
-    return ChatAnswer(StreamEnd.COMPLETE, ttft_ns=ttft_ms * MS, e2e_ns=ttft_ms * MS, sent_ns=sent_ms * MS)
+def answered(ttft_ms: int, sent_ms: int) -> RequestResult:
+    return RequestResult(
+        RequestOutcome.COMPLETE, ttft_ns=ttft_ms * MS, e2e_ns=ttft_ms * MS, sent_ns=sent_ms * MS
+    )
 
 
 def test_looking_whether_the_server_keeps_up_is_not_done_before_each_request() -> None:
@@ -21,34 +23,34 @@ def test_looking_whether_the_server_keeps_up_is_not_done_before_each_request() -
     looks: list[int] = []
     sweep = Sweep()
 
-    async def ask(number: int) -> ChatAnswer:
+    async def ask(number: int) -> RequestResult:
         return answered(1, number)
 
     def full(seen: Sweep) -> str:
         looks.append(next(ticks))
         return "enough" if len(looks) == 5 else ""
 
-    asyncio.run(open_loop(sweep, ask, [0.0] * 1000, lambda: next(ticks), most=2000, full=full))
+    asyncio.run(open_loop(sweep, ask, 0, [0.0] * 1000, lambda: next(ticks), most=2000, saturated=full))
     assert (sweep.cut, len(looks)) == ("enough", 5)
     assert all(later - sooner >= LOOK_NS for sooner, later in itertools.pairwise(looks))
-    assert 5 < len(sweep.answers) < 1000
+    assert 5 < len(sweep.results) < 1000
 
 
 def test_a_client_that_holds_no_more_requests_says_so_at_once() -> None:
     sweep = Sweep()
 
-    async def ask(number: int) -> ChatAnswer:
+    async def ask(number: int) -> RequestResult:
         await asyncio.sleep(0)
         return answered(1, number)
 
-    asyncio.run(open_loop(sweep, ask, [0.0] * 10, lambda: 0, most=0, full=lambda seen: ""))
-    assert (sweep.cut, sweep.answers) == ("more requests were in flight than this client holds", {})
+    asyncio.run(open_loop(sweep, ask, 0, [0.0] * 10, lambda: 0, most=0, saturated=lambda seen: ""))
+    assert (sweep.cut, sweep.results) == ("more requests were in flight than this client holds", {})
 
 
 def test_whether_the_server_keeps_up_is_told_by_the_latest_answers() -> None:
     rising = {number: answered(1 + number, number) for number in range(300)}
-    assert saturated(Sweep(answers=rising)) == "the wait for the first text keeps rising"
+    assert saturated(Sweep(results=rising)) == "the wait for the first text keeps rising"
     flat = {number: answered(5, number) for number in range(300, 1000)}
-    assert saturated(Sweep(answers=rising | flat)) == ""
+    assert saturated(Sweep(results=rising | flat)) == ""
     again = {number: answered(number, number) for number in range(1000, 1300)}
-    assert saturated(Sweep(answers=flat | again)) == "", "within a fifth it does not double"
+    assert saturated(Sweep(results=flat | again)) == "", "within a fifth it does not double"

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drivers.openai.http import MAX_HEAD, BrokenResponse, Http
-from drivers.openai.sse import MAX_BODY, MAX_LINE, AnswerParser, StreamEnd, words_of
+from drivers.openai.sse import MAX_BODY, MAX_HEAD, MAX_LINE, RequestOutcome, ResponseParser, error_text
 
 STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 
@@ -35,9 +34,10 @@ def usage(prompt: object, output: object) -> bytes:
 END = chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
 
 
-def read(parts: Sequence[bytes], **changes: Any) -> AnswerParser:
+def read(parts: Sequence[bytes], **changes: Any) -> ResponseParser:
     """An answer whose parts come at 1, 2, 3 … ms after its sending."""
-    answer = AnswerParser(max_tokens=10, **changes)
+    answer = ResponseParser(max_tokens=10, **changes)
+    answer.request("GET", "/", [("Host", "x")])
     for at, part in enumerate(parts, start=1):
         answer.feed(at * 1_000_000, part)
     return answer
@@ -54,7 +54,7 @@ def test_the_first_text_counts_and_not_the_role_before_it_nor_the_usage_after_it
         END,
     ]
     found = read(parts).result(keep=True, keep_text=True)
-    assert found.ended is StreamEnd.COMPLETE
+    assert found.outcome is RequestOutcome.COMPLETE
     assert (found.ttft_ns, found.e2e_ns) == (2_000_000, 4_000_000)
     assert found.itl_ns == (1_000_000, 1_000_000)
     assert (found.pieces, found.prompt_tokens, found.output_tokens, found.text) == (3, 7, 4, "abc")
@@ -74,7 +74,7 @@ def test_one_token_has_no_time_between_tokens_and_no_usage_has_no_tokens() -> No
     )
     for told in (usage("7", True), usage(-1, 2.5), event({"choices": [], "usage": 3}), b""):
         found = read([STREAM + chunk(piece("a", "stop") + told), END]).result(keep=True)
-        assert found.ended is StreamEnd.COMPLETE
+        assert found.outcome is RequestOutcome.COMPLETE
         assert (found.prompt_tokens, found.output_tokens) == (None, None)
 
 
@@ -91,16 +91,16 @@ def test_an_answer_is_the_same_however_it_is_cut_into_pieces(data: st.DataObject
     found = read([whole[a:b] for a, b in zip([0, *cuts], [*cuts, len(whole)], strict=True)]).result(
         keep=True, keep_text=True
     )
-    assert (found.ended, found.text, found.output_tokens) == (StreamEnd.COMPLETE, "äb", 2)
+    assert (found.outcome, found.text, found.output_tokens) == (RequestOutcome.COMPLETE, "äb", 2)
 
 
 @given(st.lists(st.binary(max_size=200), max_size=6))
 def test_rubbish_ends_an_answer_or_leaves_it_waiting_and_never_raises(parts: list[bytes]) -> None:
     for head in (b"", STREAM):
         answer = read([head, *parts])
-        answer.end()
+        answer.feed(0, b"")
         assert answer.done
-        assert answer.result(keep=True).ended in (StreamEnd.FAILED, StreamEnd.INCOMPLETE)
+        assert answer.result(keep=True).outcome in (RequestOutcome.FAILED, RequestOutcome.INCOMPLETE)
 
 
 def failures() -> Iterator[tuple[list[bytes], str]]:
@@ -110,7 +110,7 @@ def failures() -> Iterator[tuple[list[bytes], str]]:
     yield [STREAM + chunk(event({"error": {"message": "no\x1b[31m memory"}}))], "gave up: no [31m memory"
     yield [STREAM + chunk(piece(None, "stop")), END], "no text came"
     yield [STREAM + chunk(piece("a")), b"0\r\n\r\n"], "broke off without a finish_reason"
-    yield [STREAM + b"zz\r\n"], "not in chunks"
+    yield [STREAM + b"zz\r\n"], "illegal chunk header"
     yield [STREAM, *[chunk(piece("a"))] * 40], "more text came than 10 tokens"
     yield [STREAM, *[chunk(b"x" * 60_000)] * 5], "longer than"
     yield [json_head % (b"500 No", 9) + b"{broken<b"], "HTTP 500: {broken<b"
@@ -125,10 +125,10 @@ def failures() -> Iterator[tuple[list[bytes], str]]:
         [b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 1\r\n\r\n<"],
         "text/html, not text/event-stream",
     )
-    yield [b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n"], "length is no number"
-    yield [b"SSH-2.0\r\n"], "no HTTP"
-    yield [b"HTTP/1.1 OK\r\n\r\n"], "no HTTP/1.1"
-    yield [b"HTTP/1.1 200 OK\r\nX: " + b"x" * MAX_HEAD], "head of the answer is longer"
+    yield [b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n"], "bad Content-Length"
+    yield [b"SSH-2.0\r\n"], "not HTTP"
+    yield [b"HTTP/1.1 OK\r\n\r\n"], "not HTTP/1.1: illegal status line"
+    yield [b"HTTP/1.1 200 OK\r\nX: " + b"x" * MAX_HEAD], "Receive buffer too long"
     yield [b"HTTP/1.1 200 OK\r\n\r\n", *[b"x" * 65536] * (MAX_BODY // 65536 + 1)], "longer than 4 MiB"
 
 
@@ -136,25 +136,28 @@ def failures() -> Iterator[tuple[list[bytes], str]]:
 def test_what_is_no_answer_fails_with_a_sentence(parts: list[bytes], why: str) -> None:
     answer = read(parts)
     assert answer.done
-    assert why in answer.result(keep=True).why
-    assert not answer.http.keep, "the connection is not used again"
+    assert why in answer.result(keep=True).error
+    assert not answer.keeps_connection, "the connection is not used again"
 
 
 def test_a_stream_that_breaks_off_after_text_is_incomplete() -> None:
     answer = read([STREAM + chunk(piece("a"))])
-    answer.end()
+    answer.feed(0, b"")
     found = answer.result(keep=True)
-    assert (found.ended, found.why) == (StreamEnd.INCOMPLETE, "the connection ended before the answer did")
+    assert (found.outcome, found.error) == (
+        RequestOutcome.INCOMPLETE,
+        "the connection ended before the response did",
+    )
 
 
 def test_an_endless_line_is_refused_long_before_it_fills_the_memory() -> None:
-    answer = AnswerParser(max_tokens=30_000)
+    answer = ResponseParser(max_tokens=30_000)
     answer.feed(0, STREAM)
     fed = 0
     while not answer.done:
         answer.feed(0, chunk(b"x" * 65536))
         fed += 65536
-    assert "a line of the answer is longer" in answer.why
+    assert "a line of the response is longer" in answer.error
     assert fed <= MAX_LINE + 2 * 65536
 
 
@@ -168,34 +171,30 @@ def test_an_answer_in_one_piece_has_an_end_and_no_first_text() -> None:
         answer = read(
             [b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n" + head + b"\r\n", body], stream=False
         )
-        answer.end()
+        answer.feed(0, b"")
         found = answer.result(keep=True)
-        assert (found.ended, found.ttft_ns, found.e2e_ns) == (StreamEnd.COMPLETE, None, 2_000_000)
+        assert (found.outcome, found.ttft_ns, found.e2e_ns) == (RequestOutcome.COMPLETE, None, 2_000_000)
         assert (found.output_tokens, found.tpot_ns) == (2, None)
 
 
-def test_a_connection_goes_on_only_after_a_whole_answer_that_lets_it() -> None:
+def test_a_connection_goes_on_only_after_a_whole_response_that_lets_it() -> None:
     body = b"Content-Length: 1\r\n\r\nx"
-    kept = Http()
-    assert kept.feed(b"HTTP/1.1 200 OK\r\n" + body) == b"x"
-    assert kept.done
-    assert kept.keep
-    for response in (
-        b"HTTP/1.1 200 OK\r\nConnection: close\r\n" + body,
-        b"HTTP/1.0 200 OK\r\n" + body,
-        b"HTTP/1.1 200 OK\r\n" + body + b"HTTP/1.1 200 OK",
+    kept = read([b"HTTP/1.1 200 OK\r\n" + body], generates=False)
+    assert (kept.body, kept.done, kept.keeps_connection) == (b"x", True, True)
+    for parts in (
+        [b"HTTP/1.1 200 OK\r\nConnection: close\r\n" + body],
+        [b"HTTP/1.0 200 OK\r\n" + body],
+        [b"HTTP/1.1 200 OK\r\n" + body + b"HTTP/1.1 200 OK"],
+        [b"HTTP/1.1 200 OK\r\n" + body, b"HTTP/1.1 200 OK"],
     ):
-        http = Http()
-        http.feed(response)
-        assert http.done
-        assert not http.keep
-    with pytest.raises(BrokenResponse, match="ended before"):
-        Http().end()
+        response = read(parts, generates=False)
+        assert response.done
+        assert not response.keeps_connection
 
 
 def test_what_a_server_says_of_an_error_is_one_short_clean_line() -> None:
-    assert words_of(b"<!DOCTYPE html><p>no") == "a page of HTML"
-    assert words_of(b'{"error": "no\\n room"}') == "no room"
-    assert words_of(b"") == "without a word"
-    assert len(words_of(b"x" * 10_000)) == 200
-    assert words_of(b"[" * 100_000)
+    assert error_text(b"<!DOCTYPE html><p>no") == "a page of HTML"
+    assert error_text(b'{"error": "no\\n room"}') == "no room"
+    assert error_text(b"") == "without a word"
+    assert len(error_text(b"x" * 10_000)) == 200
+    assert error_text(b"[" * 100_000)

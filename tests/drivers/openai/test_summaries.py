@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from drivers.openai import summaries
+from drivers.openai import figures
 
 
 def test_ten_articles_come_with_summaries_of_two_sentences() -> None:
-    texts = summaries.articles()
+    texts = figures.articles()
     assert len({article.text for article in texts}) == 10
     for article in texts:
         assert 150 <= len(article.text.split()) <= 250, article.name
@@ -18,23 +18,23 @@ def test_ten_articles_come_with_summaries_of_two_sentences() -> None:
 
 
 def test_the_reference_itself_is_as_near_as_can_be() -> None:
-    references = {article.prompt: article.summary for article in summaries.articles()}
-    found = summaries.rouge(summaries.pairs(summaries.articles(), references.__getitem__))
+    references = {article.prompt: article.summary for article in figures.articles()}
+    found = figures.rouge((article, references[article.prompt]) for article in figures.articles())
     assert found == {"rouge1_f": 1.0, "rouge2_f": 1.0, "rougel_f": 1.0, "summary_length_ratio": 1.0}
 
 
 def test_scores_are_those_of_shared_words() -> None:
-    article = summaries.Article("x", "", "the cat sat on the mat")
-    found = summaries.rouge([(article, "the cat lay on a mat today")])
+    article = figures.Article("x", "", "the cat sat on the mat")
+    found = figures.rouge([(article, "the cat lay on a mat today")])
     assert found["rouge1_f"] == pytest.approx(2 * (4 / 7) * (4 / 6) / (4 / 7 + 4 / 6))
     assert found["rouge2_f"] == pytest.approx(2 * (1 / 6) * (1 / 5) / (1 / 6 + 1 / 5))
     assert found["summary_length_ratio"] == pytest.approx(7 / 6)
-    assert summaries.rouge([(article, "")])["rouge1_f"] == 0.0
-    assert summaries.rouge([]) == {}
+    assert figures.rouge([(article, "")])["rouge1_f"] == 0.0
+    assert figures.rouge([]) == {}
 
 
 def test_a_text_of_its_beginning_is_nearer_than_another_texts() -> None:
-    texts = summaries.articles()
-    lead = summaries.rouge([(article, " ".join(article.text.split()[:45])) for article in texts])
-    other = summaries.rouge([(article, texts[at - 1].summary) for at, article in enumerate(texts)])
+    texts = figures.articles()
+    lead = figures.rouge([(article, " ".join(article.text.split()[:45])) for article in texts])
+    other = figures.rouge([(article, texts[at - 1].summary) for at, article in enumerate(texts)])
     assert lead["rouge1_f"] > other["rouge1_f"]

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from drivers.contract.base import Unfit, WorkOrder, WrongUnit
 from drivers.openai import figures, prompts, server_process
-from drivers.openai.driver import check, chosen, requests_of
+from drivers.openai.driver import check, choose_model, requests_of
 from drivers.openai.load import poisson
-from drivers.openai.sse import ChatAnswer, StreamEnd
+from drivers.openai.sse import RequestOutcome, RequestResult
 from drivers.openai.workload import Endpoint, Objectives, Workload, WorkloadJob, read_workload
 
 MS = 1_000_000
@@ -63,8 +63,8 @@ def test_a_workload_is_the_same_in_yaml_and_in_json(reading: Callable[[str], Wor
         ("- 1", "must be a table"),
         ("modle: x", r"unknown key 'modle'; known: concurrency"),
         ("url: http://169.254.169.254/", "unknown key 'url'"),
-        ("model: x\nmodel: y", "line 2: 'model' stands there twice"),
-        ('{"model": "x", "model": "y"}', "a key stands there twice"),
+        ("model: x\nmodel: y", "line 2: 'model' appears twice"),
+        ('{"model": "x", "model": "y"}', "a key appears twice"),
         ("a: &x [1]\nb: *x", "alias"),
         ("model: !!python/object:os.system x", "put it in quotes"),
         ("model: 2020-01-01", "timestamp is no text"),
@@ -125,11 +125,11 @@ def test_an_order_that_asks_what_an_api_has_not_is_unfit() -> None:
 
 
 def test_a_model_that_is_not_served_here_may_be_elsewhere() -> None:
-    assert chosen("a", ("a", "b")) == "a"
-    assert chosen("", ("a",)) == "a"
+    assert choose_model("a", ("a", "b")) == "a"
+    assert choose_model("", ("a",)) == "a"
     for wanted, served in (("c", ("a", "b")), ("", ("a", "b")), ("", ())):
         with pytest.raises(WrongUnit, match="serve"):
-            chosen(wanted, served)
+            choose_model(wanted, served)
 
 
 def test_made_prompts_differ_from_the_first_word_on_and_come_again_with_the_seed() -> None:
@@ -167,7 +167,9 @@ def test_arrivals_are_seeded_and_come_at_the_rate() -> None:
 # -- figures -------------------------------------------------------------------------------------------------------------
 
 
-def answered(ttft_ms: float = 10, e2e_ms: float = 100, tokens: int | None = 10, **changes: Any) -> ChatAnswer:
+def answered(
+    ttft_ms: float = 10, e2e_ms: float = 100, tokens: int | None = 10, **changes: Any
+) -> RequestResult:
     """A complete answer."""
     told = {
         "ttft_ns": round(ttft_ms * MS),
@@ -175,15 +177,15 @@ def answered(ttft_ms: float = 10, e2e_ms: float = 100, tokens: int | None = 10, 
         "output_tokens": tokens,
         "pieces": 10,
     }
-    return ChatAnswer(**{"ended": StreamEnd.COMPLETE, "prompt_tokens": 5, **told, **changes})
+    return RequestResult(**{"outcome": RequestOutcome.COMPLETE, "prompt_tokens": 5, **told, **changes})
 
 
 def test_the_figures_of_a_level_are_those_of_its_complete_requests() -> None:
     answers = [
         answered(),
         answered(20, 200),
-        ChatAnswer(StreamEnd.FAILED, "no"),
-        ChatAnswer(StreamEnd.INCOMPLETE, "cut", 5),
+        RequestResult(RequestOutcome.FAILED, "no"),
+        RequestResult(RequestOutcome.INCOMPLETE, "cut", 5),
     ]
     found = figures.of_level("c4_", answers, 2.0, Objectives(ttft_ms=15))
     assert found == {
@@ -276,5 +278,5 @@ def test_only_loopback_is_this_host() -> None:
     assert server_process.is_here(("127.0.0.1", "::1"))
     assert not server_process.is_here(("127.0.0.1", "192.0.2.7"))
     assert not server_process.is_here(())
-    assert server_process.highest_of("Name:\tx\nVmHWM:\t   12 kB\n") == 12 * 1024
-    assert server_process.highest_of("") is None
+    assert server_process.peak_of("Name:\tx\nVmHWM:\t   12 kB\n") == 12 * 1024
+    assert server_process.peak_of("") is None
