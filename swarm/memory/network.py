@@ -14,22 +14,30 @@ through a gate where it holds a place, as in the real network, but without limit
 
 from __future__ import annotations
 
+import ipaddress
+import math
 import random
+import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Final, Self
 
 import trio
 
-from protocol.errors import Unreachable
-from swarm.memory.node import MemoryNetwork
+from protocol.errors import LocalProtocolError, SarkError, Unreachable
+from swarm.memory.parts import InboundStreams, MemoryGate, MemoryTable
 from swarm.memory.streams import MemoryLink, MemoryStream, stream_pair
-from swarm.net.addresses import Address, PeerId
-from swarm.net.identity import Identity
+from swarm.net.addresses import Address, Circuit, Contact, PeerId, circuits, parse_circuit, parse_tcp
+from swarm.net.identity import Identity, routing_key
+from swarm.net.network import Handler, Path, Reservation
+from swarm.net.reservations import RelayReservations
+from swarm.p2p.dial_rules import DialRules
 
-__all__ = ["MemoryNetwork", "MemorySwarm"]
-
+HEAD_START_S: Final = 0.25
+"""Of direct addresses over circuits."""
+REFRESH_WIDTH: Final = 20
 CONNECT_ROUND_TRIPS: Final = 4
 """TCP, then the names of the security and the muxer, with Noise in between: what libp2p needs before the first stream."""
 OPEN_ROUND_TRIPS: Final = 2
@@ -37,6 +45,7 @@ RETRANSMIT_S: Final = 0.2
 """A lost packet comes so much later (the least retransmission time of TCP)."""
 NOTICE_S: Final = 8.0
 """How long a silent link seems alive; as in the real network."""
+_EVERYWHERE: Final = (ipaddress.ip_network("0.0.0.0/0"), ipaddress.ip_network("::/0"))
 Latency = float | Callable[[PeerId, PeerId], float]
 
 
@@ -101,10 +110,10 @@ class MemorySwarm:
 
     def kill(self, peer: PeerId) -> None:
         """The process is gone at once: its handlers stop, its links break, new dials are refused."""
-        links = self._links_of(peer) + [link for link in self._relayed.values() if link.via == peer]
+        links = self.links_of(peer) + [link for link in self._relayed.values() if link.via == peer]
         node = self._nodes.pop(peer, None)
         if node is not None:
-            node.stop()
+            node.inbound.stop()
         for link in links:
             link.sever()
 
@@ -120,16 +129,13 @@ class MemorySwarm:
 
     def translate(self, peer: PeerId, behind: str | None) -> None:
         """Put a node behind a NAT, or in the open (None). Links that live go on."""
-        node = self._nodes[peer]
-        node.behind = behind
+        self._nodes[peer].behind = behind
 
     def punch(self, a: PeerId, b: PeerId) -> None:
         """Give the two a direct link beside their circuit, as hole punching does. New streams take it."""
         low, high = _pair(a, b)
         if self._live(self._links, low, high) is None:
-            self._links[low, high] = MemoryLink(low, high, self._delay, self._notice_s)
-            self._nodes[a].met(b)
-            self._nodes[b].met(a)
+            self._links[low, high] = self._new_link(low, high)
 
     def partition(self, a: Iterable[PeerId], b: Iterable[PeerId]) -> None:
         """Packets between the two groups vanish."""
@@ -180,15 +186,15 @@ class MemorySwarm:
 
     @staticmethod
     def _live(links: dict[tuple[PeerId, PeerId], MemoryLink], low: PeerId, high: PeerId) -> MemoryLink | None:
-        found = links.get((low, high))
-        if found is not None and found.dead:
+        link = links.get((low, high))
+        if link is not None and link.dead:
             del links[low, high]
             return None
-        return found
+        return link
 
-    def links_of(self, peer: PeerId) -> list[MemoryLink]:
-        """Its live connections."""
-        return [link for link in self._links_of(peer) if not link.dead]
+    def _new_link(self, low: PeerId, high: PeerId, via: PeerId | None = None) -> MemoryLink:
+        self._nodes[low].met[high] = self._nodes[high].met[low] = None
+        return MemoryLink(low, high, self._delay, self._notice_s, via)
 
     async def dial(self, a: PeerId, b: PeerId) -> MemoryLink:
         """Connect; waits for ever across a cut, as packets without an answer do."""
@@ -202,10 +208,8 @@ class MemorySwarm:
         link = self.direct(a, b)
         if link is None:
             low, high = _pair(a, b)
-            link = self._links[low, high] = MemoryLink(low, high, self._delay, self._notice_s)
-            self._nodes[a].met(b)
-            self._nodes[b].met(a)
-            self._nodes[b].called()
+            link = self._links[low, high] = self._new_link(low, high)
+            self._nodes[b].called_at = trio.current_time()
         return link
 
     async def knock(self, a: PeerId, b: PeerId, address: Address) -> bool:
@@ -216,7 +220,7 @@ class MemorySwarm:
             return False
         if not self.dialable(a, b):
             await trio.sleep_forever()
-        other.called()
+        other.called_at = trio.current_time()
         return True
 
     async def call(self, a: PeerId, b: PeerId, gate: PeerId) -> MemoryLink:
@@ -224,26 +228,24 @@ class MemorySwarm:
         await self._round_trips(a, gate, OPEN_ROUND_TRIPS)
         caller, server = self._nodes.get(a), self._nodes.get(gate)
         if caller is None or server is None or server.gate is None or self.direct(a, gate) is None:
-            raise Unreachable(f"no way to {b}: the connection with the gate broke, or it lends no places")
+            raise Unreachable(f"no way to {b}: the connection with the gate broke, or it is no relay")
         if self.direct(gate, b) is None:
             server.gate.release(b)
-        passage = server.gate.begin(a, caller.seen_ip, b)
+        circuit = server.gate.begin(a, caller.seen_ip, b)
         try:
             await self._round_trips(b, gate, OPEN_ROUND_TRIPS)
             await self._round_trips(a, gate, CONNECT_ROUND_TRIPS)
             if a not in self._nodes or b not in self._nodes or gate not in self._nodes:
                 raise Unreachable(f"no way to {b}: the connection with the gate broke")
             low, high = _pair(a, b)
-            found = self._live(self._relayed, low, high)
-            if found is not None:
-                return found
-            link = self._relayed[low, high] = MemoryLink(low, high, self._delay, self._notice_s, gate)
-            server.gate.came_about(passage, link)
-            self._nodes[a].met(b)
-            self._nodes[b].met(a)
+            live = self._live(self._relayed, low, high)
+            if live is not None:
+                return live
+            link = self._relayed[low, high] = self._new_link(low, high, gate)
+            server.gate.established(circuit, link)
             return link
         finally:
-            server.gate.gave_up(passage)
+            server.gate.abandon(circuit)
 
     async def ask(self, a: PeerId, b: PeerId) -> None:
         """The time of a question and its answer on a fresh stream."""
@@ -258,7 +260,7 @@ class MemorySwarm:
             raise Unreachable(f"no way to {other}: the connection broke")
         assert self._nursery is not None
         ours, theirs = stream_pair(link, opener, protocol)
-        server.accept(self._nursery, theirs)
+        server.inbound.accept(self._nursery, theirs)
         return ours
 
     async def _round_trips(self, a: PeerId, b: PeerId, count: int, via: PeerId | None = None) -> None:
@@ -280,10 +282,11 @@ class MemorySwarm:
         on_the_line = size / self._bytes_per_s if self._bytes_per_s else 0.0
         return self.one_way(sender, receiver, via) + late, on_the_line
 
-    def _links_of(self, peer: PeerId) -> list[MemoryLink]:
+    def links_of(self, peer: PeerId) -> list[MemoryLink]:
+        """Its connections, dead ones that nobody noticed among them."""
         node = self._nodes.get(peer)
         others = (
-            node.others()
+            node.met
             if node is not None
             else [end for pair in (*self._links, *self._relayed) if peer in pair for end in pair]
         )
@@ -294,6 +297,229 @@ class MemorySwarm:
             for pair in pairs
             if (link := links.get(pair)) is not None
         ]
+
+
+class MemoryNetwork:
+    """One node of the simulated network: a `swarm.net.network.Network`, made by `MemorySwarm.node`."""
+
+    def __init__(
+        self, swarm: MemorySwarm, identity: Identity, addresses: tuple[Address, ...], behind: str | None
+    ) -> None:
+        self.behind = behind
+        """The NAT it sits behind."""
+        self.gate: MemoryGate | None = None
+        """What makes it a relay."""
+        self.inbound = InboundStreams(identity.peer_id)
+        self.met: dict[PeerId, None] = {}
+        """Every peer it ever had a link with."""
+        self.called_at = -math.inf
+        self.routes = True
+        self._reservations: dict[PeerId, tuple[MemoryLink, float, Reservation]] = {}
+        self._swarm = swarm
+        self._identity = identity
+        self._addresses = addresses
+        self._table = MemoryTable(identity.peer_id)
+        self._rules = DialRules(networks=lambda: _EVERYWHERE)
+
+    @property
+    def peer_id(self) -> PeerId:
+        return self._identity.peer_id
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        return self._addresses
+
+    @property
+    def seen_ip(self) -> str:
+        """Where its packets are seen to come from: all of a NAT from one address."""
+        address = parse_tcp(self._addresses[0]) if self._addresses and self.behind is None else None
+        if address is not None:
+            return address.host
+        return f"192.0.2.{zlib.crc32((self.behind or self.peer_id).encode()) % 256}"
+
+    def sign(self, body: bytes) -> bytes:
+        return self._identity.sign(body)
+
+    def handle(self, protocol: str, handler: Handler) -> None:
+        self.inbound.handle(protocol, handler)
+
+    # -- connections and streams -------------------------------------------------------------------------------------------
+
+    async def connect(self, peer: PeerId, addresses: Sequence[Address], *, max_wait_s: float = 5.0) -> None:
+        with _answer_within(max_wait_s, peer):
+            await self._link(peer, addresses)
+
+    async def open(
+        self, peer: PeerId, protocol: str, addresses: Sequence[Address] = (), *, max_wait_s: float = 5.0
+    ) -> MemoryStream:
+        with _answer_within(max_wait_s, peer):
+            link = await self._link(peer, addresses)
+            return await self._swarm.open(link, self.peer_id, protocol)
+
+    async def _link(self, peer: PeerId, addresses: Sequence[Address]) -> MemoryLink:
+        await trio.lowlevel.checkpoint()
+        if peer == self.peer_id:
+            raise Unreachable("that is this node itself")
+        link = self._swarm.link(self.peer_id, peer)
+        if link is not None:
+            return link
+        direct = self._table.addresses(peer)
+        direct.update(address for address in addresses if parse_circuit(address) is None)
+        relayed = circuits(addresses)
+        if not direct and not relayed:
+            raise Unreachable(f"no way to {peer}: no address of it is known")
+        if not relayed:
+            return await self._dial(peer, direct)
+        return await self._race(peer, direct, relayed)
+
+    async def _dial(self, peer: PeerId, addresses: set[Address]) -> MemoryLink:
+        target = self._swarm.alive(peer)
+        own = target.addresses if target is not None else ()
+        for address in sorted(addresses.difference(own)):
+            if not self._rules.why_not(trio.current_time(), peer, address):
+                self._swarm.strays[address] += 1
+        if target is not None and not addresses.intersection(own):
+            raise Unreachable(
+                f"no way to {peer}: nobody, or somebody else, answers at {', '.join(sorted(addresses))}"
+            )
+        return await self._swarm.dial(self.peer_id, peer)
+
+    async def _race(self, peer: PeerId, direct: set[Address], relayed: tuple[Circuit, ...]) -> MemoryLink:
+        """The first link that comes about: direct, or after its head start through a gate."""
+        links: list[MemoryLink] = []
+        failures: list[str] = []
+
+        async def attempt(scope: trio.CancelScope, circuit: Circuit | None, delay_s: float) -> None:
+            await trio.sleep(delay_s)
+            try:
+                if circuit is None:
+                    links.append(await self._dial(peer, direct))
+                else:
+                    await self._direct_link(circuit.gate, [circuit.address])
+                    links.append(await self._swarm.call(self.peer_id, peer, circuit.gate))
+            except SarkError as error:
+                failures.append(error.what)
+            else:
+                scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            if direct:
+                nursery.start_soon(attempt, nursery.cancel_scope, None, 0.0)
+            for circuit in relayed:
+                nursery.start_soon(attempt, nursery.cancel_scope, circuit, HEAD_START_S if direct else 0.0)
+        if not links:
+            raise Unreachable(f"no way to {peer}: {'; '.join(failures)}")
+        return links[0]
+
+    async def _direct_link(self, gate: PeerId, addresses: Sequence[Address]) -> MemoryLink:
+        link = self._swarm.direct(self.peer_id, gate)
+        if link is not None:
+            return link
+        direct = self._table.addresses(gate)
+        direct.update(addresses)
+        if not direct:
+            raise Unreachable(f"no way to {gate}: no address of it is known")
+        return await self._dial(gate, direct)
+
+    async def disconnect(self, peer: PeerId) -> None:
+        while (link := self._swarm.link(self.peer_id, peer)) is not None:
+            link.sever()
+        await trio.lowlevel.checkpoint()
+
+    def connected(self) -> tuple[PeerId, ...]:
+        links = self._swarm.links_of(self.peer_id)
+        return tuple(dict.fromkeys(link.other(self.peer_id) for link in links if not link.dead))
+
+    def remote_address(self, peer: PeerId) -> Address | None:
+        other = self._swarm.alive(peer)
+        if other is None or self._swarm.direct(self.peer_id, peer) is None:
+            return None
+        return next(iter(other.addresses), None)
+
+    def path(self, peer: PeerId) -> Path | None:
+        link = self._swarm.link(self.peer_id, peer)
+        if link is None:
+            return None
+        return Path(link.via is None, link.via, 2000 * self._swarm.one_way(self.peer_id, peer, link.via))
+
+    async def knock(self, peer: PeerId, address: Address, *, max_wait_s: float = 3.0) -> bool:
+        with trio.move_on_after(max_wait_s):
+            return await self._swarm.knock(self.peer_id, peer, address)
+        return False
+
+    # -- gates as relays ---------------------------------------------------------------------------------------------------
+
+    async def reserve(
+        self, gate: PeerId, addresses: Sequence[Address] = (), *, max_wait_s: float = 5.0
+    ) -> Reservation:
+        with _answer_within(max_wait_s, gate):
+            link = await self._direct_link(gate, addresses)
+            await self._swarm.ask(self.peer_id, gate)
+        server = self._swarm.alive(gate)
+        if server is None or link.dead:
+            raise Unreachable(f"no way to {gate}: the connection broke")
+        if server.gate is None:
+            raise Unreachable(f"no way to {gate}: it is no relay")
+        reservation = server.gate.reserve(self.peer_id, self.seen_ip)
+        self._reservations[gate] = (link, trio.current_time() + reservation.ttl_s, reservation)
+        return reservation
+
+    def reservations(self) -> tuple[Reservation, ...]:
+        now = trio.current_time()
+        return tuple(r for link, until, r in self._reservations.values() if until > now and not link.dead)
+
+    def serve_relay(self, reservations: RelayReservations) -> None:
+        if self.gate is not None or not self._addresses:
+            raise LocalProtocolError("this node is a relay already, or has no address")
+        self.gate = MemoryGate(self.peer_id, self._addresses[0], reservations)
+
+    # -- the routing table -------------------------------------------------------------------------------------------------
+
+    def route(self, serve: bool) -> None:
+        self.routes = serve
+
+    def closest(self, key: bytes, count: int) -> tuple[Contact, ...]:
+        return self._table.closest(key, count)
+
+    def learn(self, contact: Contact) -> None:
+        self._table.learn(contact)
+
+    def forget(self, peer: PeerId) -> None:
+        self._table.forget(peer)
+
+    async def refresh(self) -> None:
+        """Ask the peers nearest to us, and so on, until nobody nearer turns up; then look for a few far ones."""
+        await trio.lowlevel.checkpoint()
+        me = routing_key(self.peer_id)
+        for flip in (0, 0x80, 0x40, 0x20):
+            await self._look_up(bytes([me[0] ^ flip]) + me[1:])
+
+    async def _look_up(self, key: bytes) -> None:
+        queried: set[PeerId] = set()
+        while True:
+            nearest = [c.peer for c in self.closest(key, REFRESH_WIDTH) if c.peer not in queried][:8]
+            if not nearest:
+                return
+            await trio.sleep(max(2 * self._swarm.latency(self.peer_id, peer) for peer in nearest))
+            for peer in nearest:
+                queried.add(peer)
+                server = self._swarm.alive(peer)
+                if server is None or not server.routes or not self._swarm.dialable(self.peer_id, peer):
+                    self.forget(peer)
+                    continue
+                if self.behind is None and self.routes:
+                    server.learn(Contact(self.peer_id, self.addresses, holder=bool(self.addresses)))
+                for contact in server.closest(key, REFRESH_WIDTH):
+                    self._table.hear_of(contact)
+
+
+@contextmanager
+def _answer_within(seconds: float, peer: PeerId) -> Iterator[None]:
+    try:
+        with trio.fail_after(seconds):
+            yield
+    except trio.TooSlowError as error:
+        raise Unreachable(f"{peer} did not answer within {seconds:g} s") from error
 
 
 def _pair(a: PeerId, b: PeerId) -> tuple[PeerId, PeerId]:

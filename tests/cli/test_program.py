@@ -62,7 +62,7 @@ BROAD = {
     "sark.py": "the outermost edge: sorts bugs from what can be told in a line",
     "web/http/server.py": "what a stranger sends costs his connection, not the server",
     "swarm/p2p/dialler.py": "a handler's bug costs the stranger's stream, not the node",
-    "swarm/memory/node.py": "the same in the simulated network",
+    "swarm/memory/parts.py": "the same in the simulated network",
     "swarm/reach/upnp.py": "the library raises plain exceptions; each is told as an error of ours",
 }
 

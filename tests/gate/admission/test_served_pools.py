@@ -15,8 +15,7 @@ from protocol.messages.pool import POOL, ManifestStored, PoolManifest, PoolMembe
 from protocol.words import ProtocolId, Reason, Role
 from swarm.base.home import Home
 from swarm.index.index import Index
-from swarm.memory.network import MemorySwarm
-from swarm.memory.node import MemoryNetwork
+from swarm.memory.network import MemoryNetwork, MemorySwarm
 from swarm.net.addresses import Contact
 from swarm.net.identity import Identity
 from swarm.net.link import Links

@@ -15,8 +15,7 @@ from protocol.messages.work import CredentialsReply, ShowCredentials
 from protocol.wire.base import Message
 from protocol.words import ProtocolId, Reason
 from swarm.join.ephemeral import LASTS_S, Visitor
-from swarm.memory.network import MemorySwarm
-from swarm.memory.node import MemoryNetwork
+from swarm.memory.network import MemoryNetwork, MemorySwarm
 from swarm.net.identity import Identity
 from swarm.net.link import Link, serve_links
 from swarm.pools.tokens import prove

@@ -1,0 +1,159 @@
+"""Parts of a simulated node: its relay, its routing table, and the handlers of its inbound streams."""
+
+from __future__ import annotations
+
+import heapq
+from typing import Final
+
+import structlog
+import trio
+
+from protocol.errors import LocalProtocolError, Refused, SarkError, Unreachable
+from swarm.memory.streams import MemoryLink, MemoryStream
+from swarm.net.addresses import Address, Circuit, Contact, PeerId
+from swarm.net.identity import routing_key
+from swarm.net.limits import InboundLimits
+from swarm.net.network import Handler, Reservation
+from swarm.net.reservations import WORDS, CircuitEnd, OpenCircuit, RelayReservations, ReservationDeclined
+
+FORGOTTEN_S: Final = 60.0
+"""How long a peer that did not answer is left out, whoever names it again."""
+
+log = structlog.get_logger(__name__)
+
+
+class MemoryGate:
+    """A simulated gate: its reservations, and which circuit each link is."""
+
+    def __init__(self, me: PeerId, address: Address, reservations: RelayReservations) -> None:
+        self._me = me
+        self._address = address
+        self._reservations = reservations
+        self._circuits: dict[MemoryLink, OpenCircuit] = {}
+
+    def reserve(self, peer: PeerId, ip: str) -> Reservation:
+        """A reservation for `peer`. Raises `Refused`."""
+        now = trio.current_time()
+        try:
+            slot = self._reservations.reserve(peer, ip, now)
+        except ReservationDeclined as declined:
+            raise Refused(
+                f"the gate {self._me} declined a reservation: {declined.reason.value}",
+                reason=WORDS[declined.reason],
+            ) from declined
+        limits = self._reservations.limits
+        address = str(Circuit(self._me, self._address))
+        return Reservation(self._me, address, slot.until - now, limits.circuit_bytes, limits.circuit_s)
+
+    def release(self, peer: PeerId) -> None:
+        """The connection with `peer` is gone."""
+        self._reservations.release(peer)
+
+    def begin(self, source: PeerId, ip: str, target: PeerId) -> OpenCircuit:
+        """A circuit being set up. Raises `Unreachable`."""
+        for link in [link for link in self._circuits if link.dead]:
+            self._reservations.end(self._circuits.pop(link), CircuitEnd.CLOSED)
+        try:
+            return self._reservations.begin(source, ip, target, trio.current_time())
+        except ReservationDeclined as declined:
+            raise Unreachable(f"no way to {target}: its gate says {declined.reason.value}") from declined
+
+    def established(self, circuit: OpenCircuit, link: MemoryLink) -> None:
+        """The circuit is this link."""
+        self._circuits[link] = circuit
+
+    def abandon(self, circuit: OpenCircuit) -> None:
+        """End a circuit unless it was established."""
+        if circuit not in self._circuits.values():
+            self._reservations.end(circuit, None)
+
+
+class MemoryTable:
+    """Peers and their addresses."""
+
+    def __init__(self, me: PeerId) -> None:
+        self._me = me
+        self._addresses: dict[PeerId, set[Address]] = {}
+        self._table: dict[PeerId, tuple[int, Contact]] = {}
+        self._forgotten_until: dict[PeerId, float] = {}
+
+    def addresses(self, peer: PeerId) -> set[Address]:
+        """The direct addresses of a peer as reported so far; callers add to it."""
+        return self._addresses.setdefault(peer, set())
+
+    def closest(self, key: bytes, count: int) -> tuple[Contact, ...]:
+        """The nearest by XOR."""
+        target = int.from_bytes(key, "big")
+        near = heapq.nsmallest(count, self._table.values(), key=lambda entry: entry[0] ^ target)
+        return tuple(contact for _, contact in near)
+
+    def learn(self, contact: Contact) -> None:
+        """Add a peer that answered."""
+        if contact.holder and contact.peer != self._me and contact.addresses:
+            self._forgotten_until.pop(contact.peer, None)
+            self.addresses(contact.peer).update(contact.addresses)
+            self._table[contact.peer] = (int.from_bytes(routing_key(contact.peer), "big"), contact)
+
+    def hear_of(self, contact: Contact) -> None:
+        """Add a peer that another one names, unless it did not answer lately."""
+        if self._forgotten_until.get(contact.peer, 0.0) <= trio.current_time():
+            self.learn(contact)
+
+    def forget(self, peer: PeerId) -> None:
+        """Leave a peer out for a while."""
+        self._table.pop(peer, None)
+        self._forgotten_until[peer] = trio.current_time() + FORGOTTEN_S
+
+
+class InboundStreams:
+    """The handlers of one node and the streams they serve, within the limits of the real network."""
+
+    def __init__(self, me: PeerId) -> None:
+        self._me = me
+        self._handlers: dict[str, Handler] = {}
+        self._limits = InboundLimits()
+        self._serving: set[trio.CancelScope] = set()
+
+    def handle(self, protocol: str, handler: Handler) -> None:
+        """One handler for each protocol."""
+        if protocol in self._handlers:
+            raise LocalProtocolError(f"{protocol} has a handler already")
+        self._handlers[protocol] = handler
+
+    def accept(self, nursery: trio.Nursery, stream: MemoryStream) -> None:
+        """Serve one inbound stream. Raises `Unreachable`, for the opener, when it is not served."""
+        handler = self._handlers.get(stream.protocol)
+        if handler is None:
+            raise Unreachable(f"no way to {self._me}: it does not speak {stream.protocol}")
+        arriving = self._limits.arriving(stream.peer)
+        if not arriving.__enter__():
+            raise Unreachable(f"no way to {self._me}: it takes no more streams from this node")
+
+        async def serve() -> None:
+            scope = trio.CancelScope()
+            self._serving.add(scope)
+            try:
+                with scope, self._limits.speaking(stream.peer, stream.protocol) as granted:
+                    if granted:
+                        await handler(stream)
+                        await stream.aclose()
+                        return
+            except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
+                log.debug("inbound stream failed", peer=stream.peer, protocol=stream.protocol)
+            except SarkError as error:
+                log.info("inbound stream refused", peer=stream.peer, protocol=stream.protocol, why=error.what)
+            except Exception:  # as in the real network: a handler's bug costs its stream, not the node
+                log.exception(
+                    "a handler failed; its stream is reset", peer=stream.peer, protocol=stream.protocol
+                )
+            finally:
+                self._serving.discard(scope)
+                arriving.__exit__(None, None, None)
+            stream.drop()
+
+        nursery.start_soon(serve)
+
+    def stop(self) -> None:
+        """Cancel every handler where it is."""
+        for scope in tuple(self._serving):
+            scope.cancel()
