@@ -14,7 +14,7 @@ from node.device.probe import Profile
 from node.run import runner
 from node.serve.owner_control import OwnerSenses, Pause
 from node.store.cache import ModelCache
-from node.store.outbox import Outbox
+from node.store.outbox_files import OutboxFiles
 from protocol.messages.pool import PoolManifest
 from protocol.values.advert import Advert
 from swarm.download.download import EDGE, Edge
@@ -38,7 +38,7 @@ class WorkerParts:
     owners: Collection[PeerId]
     """This user's own schedulers."""
     cache: ModelCache
-    outbox: Outbox
+    outbox: OutboxFiles
     lock: DeviceLock
     launch: Callable[[WorkOrder, Limits], runner.RunLauncher]
     examine: Callable[[], str]

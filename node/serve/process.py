@@ -28,7 +28,7 @@ from node.serve.service import Worker, run_worker
 from node.settings.driver_secrets import DriverSecrets
 from node.settings.settings import WorkerSettings
 from node.store.cache import ModelCache
-from node.store.outbox import Outbox
+from node.store.outbox_files import open_outbox
 from protocol.errors import LocalProtocolError, ResourceError
 from protocol.messages.pool import PoolManifest
 from protocol.words import Role
@@ -144,7 +144,7 @@ async def run_process(
                 manifests=_kept_manifests(home, pools),
                 pause=Pause(folder / "paused"),
                 cache=await trio.to_thread.run_sync(ModelCache, home.cache / "models", settings.cache_bytes),
-                outbox=await trio.to_thread.run_sync(Outbox, folder / "outbox", time.time),
+                outbox=await trio.to_thread.run_sync(open_outbox, folder / "outbox"),
                 lock=lock,
                 warmup_floor=found.floor if found is not None else lambda unit: FLOOR_UNKNOWN,
                 launch=launch,

@@ -1,12 +1,10 @@
 """The worker: one nursery, to be read from top to bottom as the list of what it does.
 
-ledger (pure)  ◀── desk ◀── links of schedulers          what they ask changes the ledger
-    └─ orders ─▶ Run, Offer, Warn, Kill                   what the ledger orders is carried out here; a run in `node.serve.run_manager`
+links of schedulers ─▶ conversation (pure) ─▶ commands ─▶ shell: links, disk; runs in `node.serve.run_manager`
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Final
 
@@ -15,36 +13,38 @@ import trio
 
 from node.access.authorization import Authorization
 from node.access.revocation import Revocation
-from node.capacity.allocations import KillCommand, RunCommand, SlotOffer, WarnCommand
 from node.capacity.ledger import Ledger
+from node.conversation.commands import ControlDevice, SendReply
+from node.conversation.conversation import WorkerConversation
+from node.conversation.outbox import Outbox
+from node.conversation.requests import WorkerContext
 from node.device.probe import build_advert
 from node.run.self_test import Examiner
 from node.serve.announcing import Announcer
-from node.serve.delivery import Delivery, DeliveryLinks
 from node.serve.dependencies import AdvertIndex, WorkerParts
-from node.serve.handlers import WorkHandlers
 from node.serve.owner_control import OwnerControl
 from node.serve.run_manager import RunManager, RunSurroundings
+from node.serve.shell import ConversationShell
 from node.settings.settings import WorkerSettings
 from node.store.blob_sources import BlobSources
 from node.store.campaigns import CampaignStore
 from node.store.manifests import ManifestStore
-from node.store.outbox import OutboxItem
 from protocol.errors import RemoteProtocolError
 from protocol.messages.health import HEALTH, Ping, Pong
 from protocol.messages.pool import PoolManifest
-from protocol.messages.work import WORK, Control, Denied, Preempt, Ready, Start, WorkerStatus
+from protocol.messages.work import WORK, CredentialsReply, Denied, ShowCredentials
 from protocol.values.advert import Advert
 from protocol.wire.base import Message
 from protocol.words import ProtocolId, Reason
 from swarm.blobs.client import fetch_blob
 from swarm.net.addresses import PeerId
+from swarm.net.identity import verify
 from swarm.net.link import Link, serve_links
 from swarm.net.network import Network
 from swarm.pools.tokens import prove
 
 LEAVE_S: Final = 3.0
-"""The longest that leaving waits for runs to be dead and their results on disk."""
+"""The longest that leaving waits for runs to be dead, and for their results to be on disk and with schedulers that are linked."""
 WITHDRAW_S: Final = 2.0
 """And then for the swarm to be told."""
 
@@ -62,11 +62,12 @@ async def run_worker(
     """Serve until `parts.leave` is set. Started means that it can be asked. Cancelling kills what runs and returns when it is dead."""
     worker = Worker(settings, network, parts)
     async with trio.open_nursery() as nursery:
-        worker.nursery = nursery
-        serve_links(network, ProtocolId.WORK, WORK, worker.desk.answer, opened=worker.opened)
+        worker.nursery = worker.shell.nursery = nursery
+        serve_links(network, ProtocolId.WORK, WORK, worker.shell.answer, opened=worker.opened)
         serve_links(network, ProtocolId.HEALTH, HEALTH, worker.health)
         worker.sharing.serve(network)
-        nursery.start_soon(worker.keep_time)
+        nursery.start_soon(worker.shell.keep_time)
+        nursery.start_soon(worker.shell.keep_disk)
         nursery.start_soon(worker.examiner.keep)
         nursery.start_soon(worker.hand.keep)
         nursery.start_soon(worker.hand.keep_draining)
@@ -86,7 +87,7 @@ async def run_worker(
 
 
 class Worker:
-    """The shell around the ledger."""
+    """The conversation with its surroundings."""
 
     nursery: trio.Nursery
 
@@ -125,37 +126,46 @@ class Worker:
             carry_out=self.carry_out,
             stop_runs=lambda reason: self.runs.stop_all(reason),
             examine=self.examiner.examine,
-            unsettled=lambda: len(parts.outbox),
+            unsettled=lambda: len(self.conversation.outbox),
             tell=parts.tell,
         )
-        self.links = DeliveryLinks(
-            self._link_up, self._link_down, lambda link, about: self.desk.speaks(link, *about)
+        self.estate = CampaignStore(
+            ManifestStore(parts.outbox.folder.with_name("manifests"), self._take), parts.cache
         )
-        self.delivery = Delivery(self.links, parts.outbox, self._settled)
-        campaign_manifests = ManifestStore(parts.outbox.folder.with_name("manifests"), self._take)
-        self.estate = CampaignStore(parts.outbox, campaign_manifests, parts.cache, parts.cache.whose)
-        self.sharing = BlobSources(self.estate, self.permits, self.ledger.places, parts.wall)
-        self.desk = WorkHandlers(
-            ledger=self.ledger,
-            advert=self.advert,
-            permit=self.permits.check,
-            present=self.door.present,
-            presented=self.door.presented,
-            control=self._control,
-            has_model=parts.cache.has,
-            estate=self.estate,
-            phase=lambda lease: self.runs.phase(lease),
-            carry_out=self.carry_out,
-            dead=lambda lease: self.runs.dead(lease),
+        outbox = Outbox(parts.wall, parts.outbox.waiting, parts.outbox.settled)
+        self.sharing = BlobSources(
+            self.estate, outbox, parts.outbox.folder, self.permits, self.ledger.places, parts.wall
+        )
+        context = WorkerContext(
             now=trio.current_time,
-            longest_s=settings.longest_s,
+            wall=parts.wall,
+            permit=self.permits.check,
+            show_credentials=self._show_credentials,
+            advert=self.advert,
+            has_model=parts.cache.has,
+            manifests=self.estate.manifests,
+            sign=network.sign,
+            verify=verify,
+            log=log,
+            max_duration_s=settings.longest_s,
             reach=parts.reach,
         )
-        around = RunSurroundings(
-            self.carry_out, self.announcer.moved, self.delivery.tell, self.examiner.examine
+        self.conversation = WorkerConversation(self.ledger, outbox, context)
+        self.shell = ConversationShell(
+            self.conversation,
+            parts.outbox,
+            begin_run=lambda command: self.runs.begin(command.lease, self.nursery),
+            stop_run=lambda command: self.runs.stop(command.lease, command.reason),
+            control=lambda command: self.nursery.start_soon(self._control, command),
+            changed=self.hand.moved,
         )
-        self.runs = RunManager(settings, network, parts, self.ledger, self.estate, self.sharing, around)
-        self._changed = trio.Event()
+        around = RunSurroundings(
+            self.carry_out,
+            self.announcer.moved,
+            self.examiner.examine,
+            lambda: self.shell.wait_for(lambda: self.conversation.commands.disk_idle),
+        )
+        self.runs = RunManager(settings, network, parts, self.conversation, self.estate, self.sharing, around)
 
     # -- what others see -------------------------------------------------------------------------------------------------
 
@@ -196,101 +206,38 @@ class Worker:
         )
 
     async def opened(self, link: Link) -> None:
-        """Beside each scheduler's link: what waits for it goes out."""
+        """For each scheduler's link: what waits for it goes out once it may do anything here."""
         await self.door.let_in(link.peer)
-        self.links.add(link)
-        try:
-            await self.delivery.run(link)
-            await link.closed.wait()
-        finally:
-            self.links.remove(link)
-
-    # -- carrying out ----------------------------------------------------------------------------------------------------
+        await self.shell.use(link)
 
     def carry_out(self) -> None:
-        """Do what the ledger orders. Never waits."""
-        if not self.ledger.condition.gives_turns:
-            self.ledger.close_queue()
-        for order in self.ledger.take_orders():
-            match order:
-                case RunCommand():
-                    self.runs.begin(order.lease, self.nursery)
-                case SlotOffer():
-                    self.nursery.start_soon(self._offer, order.lease)
-                case WarnCommand():
-                    log.info("run.warned", lease=order.lease, grace_s=order.grace_s, priority=order.priority)
-                    self.delivery.tell(
-                        order.peer,
-                        order.about,
-                        Preempt(
-                            lease=order.lease,
-                            fence=order.fence,
-                            grace_s=order.grace_s,
-                            priority=order.priority,
-                        ),
-                    )
-                case KillCommand():
-                    log.info("run.stopping", lease=order.lease, reason=order.reason)
-                    self.runs.stop(order.lease, order.reason)
-        self._changed.set()
-        self.hand.moved()
+        """To be called after each change of the ledger. Never waits."""
+        self.shell.carry_out()
 
-    async def keep_time(self) -> None:
-        """Leases that are not renewed lapse on time."""
-        while True:
-            self._changed = trio.Event()
-            deadline = self.ledger.next_deadline()
-            with trio.move_on_at(math.inf if deadline is None else deadline):
-                await self._changed.wait()
-            now = trio.current_time()
-            if deadline is not None and deadline <= now:
-                self.ledger.expire(now)
-                self.carry_out()
-
-    async def _offer(self, lease: str) -> None:
-        place = self.ledger.place(lease)
-        if place is None:
-            return
-        asked = self.links.best(place.peer, place.wanted.about) is not None
-        answer = await self.delivery.offer(
-            place.peer, place.wanted.about, Ready(lease=lease, fence=place.fence)
-        )
-        now = trio.current_time()
-        if answer is None:
-            self.ledger.defer(lease, now, asked=asked)
-        elif isinstance(answer, Start):
-            self.ledger.start(lease, now)
+    def _show_credentials(self, peer: PeerId, message: ShowCredentials) -> CredentialsReply | Denied:
+        reply = self.door.present(peer, message)
+        if isinstance(reply, Denied):
+            log.info("token.refused", peer=peer, issuer=message.issuer, why=reply.detail)
         else:
-            self.ledger.skip(lease, now)
-        self.carry_out()
+            self.door.presented(peer)
+        return reply
 
-    def _settled(self, item: OutboxItem) -> None:
-        self.ledger.acknowledge(item.lease)
-        self.hand.moved()
+    async def _control(self, command: ControlDevice) -> None:
+        reply = await self.hand.do(command.message) or self.conversation.requests.status()
+        self.conversation.commands.emit(SendReply(command.request, reply))
+        self.carry_out()
 
     async def _take(self, peer: PeerId, sha256: str, size: int, sink: Callable[[bytearray], object]) -> None:
         await fetch_blob(self._network, peer, (), sha256, sink=sink, size=size)
 
-    async def _control(self, message: Control) -> WorkerStatus | Denied:
-        return await self.hand.do(message) or self.desk.standing()
-
     async def wind_up(self) -> None:
         """Take nothing new, end what runs, and put the results on disk; they go out as long as the links last."""
         self.ledger.condition.drain("leaving")
+        self.runs.stop_all(Reason.NOT_SERVING)
         self.carry_out()
-        await self.runs.end_all(Reason.NOT_SERVING)
-
-    # -- small questions -------------------------------------------------------------------------------------------------
+        await self.shell.wait_for(lambda: not self.conversation.busy and self.conversation.delivery.idle)
 
     def _campaigns(self) -> list[str]:
         """Those that it works for, and those whose results lie here."""
-        live = {place.wanted.task.campaign for place in self.ledger.places()}
-        return [*sorted(live), *self._parts.outbox.campaigns()]
-
-    def _link_up(self, peer: PeerId) -> None:
-        self.ledger.link_up(peer, trio.current_time())
-        self.carry_out()
-
-    def _link_down(self, peer: PeerId) -> None:
-        self.ledger.link_down(peer, trio.current_time())
-        self.carry_out()
+        live = {allocation.wanted.task.campaign for allocation in self.ledger.places()}
+        return [*sorted(live), *self.conversation.outbox.campaigns()]

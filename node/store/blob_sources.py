@@ -11,7 +11,9 @@ import trio
 
 from node.access.authorization import Authorization
 from node.capacity.allocations import Allocation
+from node.conversation.outbox import Outbox
 from node.store.campaigns import CampaignStore
+from node.store.outbox_files import record_name
 from protocol.signed.transfer_grant import TransferGrant
 from protocol.words import Reason
 from swarm.blobs.client import serve_blobs
@@ -30,6 +32,9 @@ class BlobSources:
     """Nothing is shared with other workers from before a model is loaded until it was measured: it would be in the figures."""
 
     estate: CampaignStore
+    outbox: Outbox
+    records: Path
+    """The folder of the outbox."""
     permits: Authorization
     places: Callable[[], tuple[Allocation, ...]]
     """All that the ledger holds."""
@@ -57,8 +62,9 @@ class BlobSources:
         """Large records for their schedulers; campaign manifests and models for who has to do with them."""
         if self.permits.permit_of(peer) is None:
             return Reason.NOT_ALLOWED
-        record = self.estate.outbox.find(peer, sha256)
-        return record or self.estate.find(peer, sha256, self.permits.check, self.places())
+        if self.outbox.is_for(peer, sha256):
+            return self.outbox.in_memory(sha256) or self.records / record_name(sha256)
+        return self.estate.find(peer, sha256, self.permits.check, self.places())
 
     def shared(self, peer: PeerId, sha256: str, grant: TransferGrant) -> Content | Reason:
         """A model for another worker, on the word of a scheduler that is served here."""

@@ -20,7 +20,7 @@ import trio
 from pydantic import Field, ValidationError
 
 from node.capacity.allocations import EndedLease
-from node.store.shares import gives_way
+from node.capacity.shares import gives_way
 from protocol.errors import ProtocolError, Refused, RemoteProtocolError, ResourceError, Unreachable
 from protocol.signed.campaign_manifest import MAX_MANIFEST, CampaignId, open_manifest, read_cover
 from protocol.wire.base import Count, Message, PeerName, Sha256

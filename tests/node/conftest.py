@@ -33,7 +33,7 @@ from node.serve.owner_control import OwnerSenses, Pause
 from node.serve.service import Worker, run_worker
 from node.settings.settings import WorkerSettings
 from node.store.cache import ModelCache
-from node.store.outbox import Outbox
+from node.store.outbox_files import OutboxFiles, open_outbox
 from protocol.formats.phase import Phase
 from protocol.messages.work import (
     WORK,
@@ -231,7 +231,7 @@ class World:
         self.folder = folder
         self.device = Device()
         self.board = Board()
-        self.outbox: Callable[[Path, Callable[[], float]], Outbox] = Outbox
+        self.open_outbox: Callable[[Path], OutboxFiles] = open_outbox
         self.wall = 1_000_000.0
         self.incarnation = 0
         self.free = 10**12
@@ -246,6 +246,7 @@ class World:
         self.held = held
         self.crash = Crashed
         self.parts: WorkerParts
+        self.worker: Worker
         self.network: MemoryNetwork
         self._worker: trio.CancelScope
 
@@ -263,7 +264,7 @@ class World:
             incarnation=self.incarnation,
             owners={self.ann.identity.peer_id, *self.owners},
             cache=ModelCache(self.folder / "cache", 10**9, free=lambda path: self.free),
-            outbox=self.outbox(self.folder / "outbox", lambda: self.wall),
+            outbox=self.open_outbox(self.folder / "outbox"),
             lock=DeviceLock("d-1", self.folder),
             launch=self.device.launch,
             examine=lambda: self.trouble,
@@ -276,11 +277,16 @@ class World:
             senses=OwnerSenses(lambda: self.local, lambda: self.on_battery),
         )
         self._worker = trio.CancelScope()
-        return await self.nursery.start(self._run, WorkerSettings(**settings))
+        self.worker = await self.nursery.start(self._run, WorkerSettings(**settings))
+        return self.worker
 
     async def _run(self, settings: WorkerSettings, task_status: trio.TaskStatus[Worker]) -> None:
         with self._worker:
             await run_worker(settings, self.network, self.board, self.parts, task_status=task_status)
+
+    def unsent(self) -> int:
+        """Results that wait for their schedulers."""
+        return len(self.worker.conversation.outbox)
 
     def kill(self) -> None:
         """The worker is gone, as by kill -9."""

@@ -154,8 +154,8 @@ class Faults:
         """A worker's disk is full for a while."""
         worker = self.rng.choice(self.workers)
         self._injected("worker's disk full", worker.name)
-        worker.disk_full = True
-        self.kernel.after(self.rng.uniform(1.0, 20.0), partial(setattr, worker, "disk_full", False))
+        worker.disk.full = True
+        self.kernel.after(self.rng.uniform(1.0, 20.0), partial(setattr, worker.disk, "full", False))
 
     def fill_scheduler(self) -> None:
         """A scheduler's disk is full for a while: it ends, and comes back."""
@@ -270,7 +270,7 @@ class Faults:
         for pair in sorted(self.revoked):
             self._permit(pair)
         for worker in self.workers:
-            worker.disk_full = False
+            worker.disk.full = False
             worker.runs.crashes = 0.0
             self._start_worker(worker)
         for scheduler in self.schedulers:

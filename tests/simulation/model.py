@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, Final
 
 from node.capacity.ledger import Ledger
+from node.conversation.conversation import WorkerConversation
 from protocol.errors import LocalProtocolError
 from protocol.messages.permission import CallPermission
 from protocol.values.advert import Advert, UnitOffer
@@ -54,6 +55,7 @@ class Mutant:
 
     name: str = ""
     make_ledger: Callable[..., Ledger] = Ledger
+    make_conversation: Callable[..., WorkerConversation] = WorkerConversation
     make_book: Callable[[random.Random], SchedulerState] = SchedulerState
     shelf: type[Shelf] = Shelf
     switches: frozenset[str] = frozenset()
@@ -161,8 +163,10 @@ class World(Faults):
             runs=runs,
             slots=slots,
             permit=self.permit,
+            advert=partial(self._advert, name),
             owner_first=rng.random() < 0.3,
             make_ledger=self.mutant.make_ledger,
+            make_conversation=self.mutant.make_conversation,
             mutant=self.mutant.switches,
         )
         self.history.slots[name] = slots
@@ -238,18 +242,22 @@ class World(Faults):
     def _adverts(self) -> list[Advert]:
         """The index: it also has some that have just gone, and not yet some that have just come."""
         return [
-            Advert.model_construct(
-                v=1,
-                peer=worker.name,
-                seq=worker.incarnation,
-                device=device_of(worker.name),
-                name=worker.name[-2:],
-                units=(UnitOffer.model_construct(unit=UNIT, runtime="r"),),
-                ram=8 * GIB,
-            )
+            self._advert(worker.name).model_copy(update={"seq": worker.incarnation})
             for worker in self.workers
             if worker.incarnation and (worker.process.alive or self.rng.random() < 0.5)
         ]
+
+    @staticmethod
+    def _advert(worker: str) -> Advert:
+        return Advert.model_construct(
+            v=1,
+            peer=worker,
+            seq=1,
+            device=device_of(worker),
+            name=worker[-2:],
+            units=(UnitOffer.model_construct(unit=UNIT, runtime="r"),),
+            ram=8 * GIB,
+        )
 
     def permit(self, worker: str, peer: str) -> CallPermission | None:
         """What a peer may do at a worker now: nothing, once that was taken from it or from whom it acts for."""

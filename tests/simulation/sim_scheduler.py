@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from protocol.messages.work import Accepted, Commit, Preempt, Progress, Ready, Result, Skip, Stale, Start
 from protocol.values.advert import Advert
-from protocol.values.record import Record
+from protocol.values.record import read_record
 from protocol.wire.base import Message
 from protocol.words import Reason
 from scheduler.core.allocator import ELSEWHERE_S
@@ -225,6 +224,8 @@ class SimScheduler(Lines):
             queue=True,
             preempted=order.preempted,
             left_s=order.left_s,
+            manifest="d" * 64,
+            manifest_size=1,
             proof=self._proof(order.campaign),
         )
 
@@ -314,8 +315,8 @@ class SimScheduler(Lines):
     def _settle_now(self, entry: TaskEntry, peer: str, result: Result) -> Message:
         if not _current(entry, result) and "any-fence" not in self._mutant:
             return self._old(peer, result)
-        record: Any = result.body
-        assert isinstance(record, Record)
+        assert result.body is not None
+        record = read_record(result.body)
         said = (record.task, record.attempt, record.fence, record.worker)
         if said != (entry.id, result.attempt, result.fence, peer):
             self._carry_out(self.book.lost(peer, (result.lease,), Reason.BAD_REQUEST, self.now()))

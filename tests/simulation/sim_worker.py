@@ -1,50 +1,57 @@
-"""A worker of the model: the real ledger in a shell that does what `node.serve` does around it.
+"""A worker of the model: the real conversation, ledger and outbox on virtual time, links and a disk of the model.
 
-Mirrored: permission on each verb; what a link has spoken under; orders carried out after each change; expiry on the ledger's own
-deadline; an offer that is not answered in OFFER_S is put off; a run with its phases, its timed window and its end; results on disk before
-they are sent, sent on each new link and every AGAIN_S until they are answered; a new incarnation with every start.
+Only what `node.serve.shell` and `node.serve.run_manager` do is done here by other means: carrying commands out, and runs with their
+phases, their timed window and their end. All else here tells the history what happened.
 """
 
 from __future__ import annotations
 
+import hashlib
 import random
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
-from node.capacity.allocations import HOLDS, Allocation, KillCommand, RunCommand, SlotOffer, WarnCommand
+from node.capacity.allocations import HOLDS, Allocation, KillCommand, RunCommand
 from node.capacity.ledger import Ledger
 from node.capacity.slots import MUTE_S
-from node.serve.delivery import ASIDE_S, OFFER_S
-from protocol.errors import Unreachable
+from node.conversation.commands import (
+    ControlDevice,
+    DiskCommand,
+    DropLink,
+    SendCall,
+    SendNote,
+    SendReply,
+    WriteRecord,
+)
+from node.conversation.conversation import WorkerConversation
+from node.conversation.outbox import Outbox
+from node.conversation.requests import WorkerContext
+from node.store.outbox_files import OutboxFiles
+from protocol.errors import ResourceError, Unreachable
 from protocol.formats.phase import Phase
 from protocol.messages.permission import CallPermission
 from protocol.messages.work import (
-    AdoptReply,
     AdoptRequest,
     Cancel,
     Commit,
     Denied,
     Granted,
-    ListLeases,
-    LiveLease,
-    Preempt,
-    Probe,
-    Progress,
     Queued,
-    Ready,
     Release,
-    Renew,
-    ShapeQuote,
-    Start,
-    Stopped,
+    Renewed,
+    Result,
 )
+from protocol.values.advert import Advert
 from protocol.values.lease import LeaseState
+from protocol.values.record import DeviceFacts, Record, read_record, record_body
 from protocol.wire.base import Message
 from protocol.words import Reason, RunOutcome
 from tests.simulation import adapter
 from tests.simulation.history import Kind
 from tests.simulation.kernel import Flag, Kernel, Process
-from tests.simulation.sim_results import Item, Results, Runs
+from tests.simulation.sim_disk import SimDisk
 from tests.simulation.wire import Air, End, Station
 
 Tell = Callable[..., None]
@@ -52,19 +59,68 @@ COUNTED = HOLDS | {LeaseState.QUEUED}
 """What a quota counts."""
 KILL_S = 0.4
 """The longest that processes take to die."""
+BUSY = frozenset({LeaseState.REPORTING, LeaseState.CLOSED})
 
 
 @dataclass
-class Running:
+class Runs:
+    """How runs go on this worker."""
+
+    seconds: tuple[float, float] = (0.2, 6.0)
+    crashes: float = 0.0
+    """Share of runs that crash."""
+    lies: bool = False
+    """It sends results twice, late, and some that are not its own."""
+
+
+@dataclass
+class Request:
+    """A call that is not answered yet."""
+
+    reply: Message | None = None
+    done: Flag = field(default_factory=Flag)
+
+
+@dataclass
+class Run:
     """A run in this life."""
 
     stop: Flag = field(default_factory=Flag)
-    gone: Flag = field(default_factory=Flag)
     why: Reason = Reason.CANCELLED
 
 
-class SimWorker(Results):
-    """One device. Its disk (incarnation, outbox) outlives its process."""
+@dataclass(frozen=True)
+class Entry:
+    """A campaign manifest that a worker has."""
+
+    sha256: str
+    size: int
+
+
+class SimManifests:
+    """Has every manifest that a scheduler named, at once."""
+
+    def __init__(self) -> None:
+        self._entries: dict[tuple[str, str], Entry] = {}
+
+    def of(self, campaign: str, owner: str) -> Entry | None:
+        return self._entries.get((campaign, owner))
+
+    def note(self, campaign: str, owner: str, peer: str, sha256: str, size: int) -> None:
+        self._entries[campaign, owner] = Entry(sha256, size)
+
+
+class Silence:
+    """A log that nobody reads."""
+
+    def debug(self, event: str, **fields: object) -> None:
+        """Nothing."""
+
+    info = warning = debug
+
+
+class SimWorker:
+    """One device. Its disk outlives its process."""
 
     def __init__(
         self,
@@ -77,8 +133,10 @@ class SimWorker(Results):
         runs: Runs,
         slots: int,
         permit: Callable[[str, str], CallPermission | None],
+        advert: Callable[[], Advert],
         owner_first: bool = False,
         make_ledger: Callable[..., Ledger] = Ledger,
+        make_conversation: Callable[..., WorkerConversation] = WorkerConversation,
         mutant: frozenset[str] = frozenset(),
     ) -> None:
         """`permit(worker, peer)`: what it may do now."""
@@ -88,22 +146,26 @@ class SimWorker(Results):
         self.process = Process(kernel, name, offset=rng.uniform(0, 1000), rate=rng.uniform(0.9, 1.1))
         self.station = Station(self.process, self._serve, self._opened, self._closed)
         self.incarnation = 0
-        self.outbox: dict[str, Item] = {}
-        self.kept: dict[str, Item] = {}
-        self.manifests: set[tuple[str, str]] = set()
-        self.disk_full = False
-        self.ledger: Ledger
+        self.disk = SimDisk()
+        self.conversation: WorkerConversation
+        self.broken: frozenset[str] = frozenset()
+        """Tasks whose model fails wherever it runs."""
         self._air = air
         self._rng = rng
         self._told = tell
         self._permit = permit
+        self._advert = advert
         self._owner_first = owner_first
-        self.broken: frozenset[str] = frozenset()
-        """Tasks whose model fails wherever it runs."""
+        self._manifests = SimManifests()
         self._make_ledger = make_ledger
+        self._make_conversation = make_conversation
         self._mutant = mutant
-        self._shadow: dict[str, LeaseState] = {}
         air.stations[name] = self.station
+
+    @property
+    def ledger(self) -> Ledger:
+        """That of the present life."""
+        return self.conversation.ledger
 
     # -- its life ---------------------------------------------------------------------------------------------------------
 
@@ -112,22 +174,43 @@ class SimWorker(Results):
         if "same-incarnation" not in self._mutant or not self.incarnation:
             self.incarnation += 1
         self.process.start()
-        self.ledger = adapter.new_ledger(
-            self._make_ledger, self.incarnation, self.name, self.slots, owner_first=self._owner_first
+        self._files = OutboxFiles(self.disk)
+        self._floor = 0.0
+        context = WorkerContext(
+            now=self._now,
+            wall=lambda: self.process.kernel.now,
+            permit=self._may,
+            show_credentials=self._no_credentials,
+            advert=self._advert,
+            has_model=lambda sha256: False,
+            manifests=self._manifests,
+            sign=lambda message: bytes(64),
+            verify=lambda peer, message, signature: True,
+            log=Silence(),
+            read_task=adapter.read,
         )
-        self.outbox = {sha: item for sha, item in self.outbox.items() if not item.homeless}
-        self._live: dict[str, Running] = {}
-        self._shadow = {}
+        self.conversation = self._make_conversation(
+            self._make_ledger(
+                self.incarnation, name=self.name, slots=self.slots, owner_first=self._owner_first
+            ),
+            Outbox(context.wall, self._files.waiting, self._files.settled),
+            context,
+        )
+        for item in (*self._files.waiting, *self._files.settled):
+            self._tell(Kind.RESTORED, sha256=item.sha256)
+        self._runs: dict[str, Run] = {}
+        self._disk: deque[DiskCommand] = deque()
+        self._to_disk = Flag()
+        self._shadow: dict[str, LeaseState] = {}
+        self._unsent = {item.sha256 for item in self._files.waiting}
         self._newest = 0
         self._unanswered: dict[str, float] = {}
         self._counted: dict[str, int] = {}
         self._changed = Flag()
-        self._news = Flag()
         self._let_in = Flag()
-        self._links: dict[End, None] = {}
-        self._under_way: set[str] = set()
         self._tell(Kind.BORN, fence=(self.incarnation, 0))
         self.process.spawn(self._keep_time())
+        self.process.spawn(self._keep_disk())
 
     def crash(self, *, silent: bool = False) -> None:
         """kill -9, or the power goes (`silent`)."""
@@ -136,120 +219,13 @@ class SimWorker(Results):
         self._air.lost(self.station, silent=silent)
 
     def held(self) -> int:
-        """Places and tickets, and runs that are not dead."""
-        busy = {LeaseState.REPORTING, LeaseState.CLOSED}
-        return sum(1 for place in self.ledger.places() if place.state not in busy) + len(self._live)
+        """Slots and tickets, and runs that are not dead."""
+        return sum(place.state not in BUSY for place in self.ledger.places()) + len(self._runs)
 
     def evict(self, peer: str) -> None:
         """Its permission is gone: so are its leases."""
-        adapter.evict(self.ledger, peer, self.process.now())
+        self.ledger.evict(peer, Reason.NOT_ALLOWED, self._now())
         self._carry_out()
-
-    def _tell(self, kind: Kind, **what: object) -> None:
-        self._told(kind, worker=self.name, **what)
-
-    # -- the desk -----------------------------------------------------------------------------------------------------------
-
-    async def _serve(self, end: End, message: Message) -> Message | None:
-        permit = self._permit(self.name, end.peer)
-        if permit is None and "no-permission" in self._mutant:
-            permit = CallPermission(principal=end.peer, rights=frozenset())
-        if permit is None:
-            return Denied(reason=Reason.NOT_ALLOWED)
-        answer = await self._reply(end, message, permit)
-        if not isinstance(answer, (Denied, Stopped)):
-            self._done(end.peer, message)
-        return answer
-
-    def _done(self, peer: str, message: Message) -> None:
-        """A verb has had its effect: now, though it may be answered later, when permission may be gone."""
-        may = self._permit(self.name, peer) is not None
-        self._tell(Kind.VERB, peer=peer, word=type(message).__name__.lower(), number=int(may))
-
-    async def _reply(self, end: End, message: Message, permit: CallPermission) -> Message | None:
-        now, peer, principal, ledger = self.process.now(), end.peer, permit.principal, self.ledger
-        match message:
-            case Probe():
-                ledger.expire(now)
-                self._carry_out()
-                shapes = tuple(ShapeQuote(fits=True) for _ in message.shapes)
-                return ledger.quote(now).model_copy(update={"shapes": shapes})
-            case Commit():
-                answer = ledger.commit(adapter.wanted(peer, message, permit), now)
-                campaign = adapter.task_of(message).campaign
-                stale = isinstance(answer, Denied) and answer.reason is Reason.STALE_EPOCH
-                if stale or isinstance(answer, (Granted, Queued)):
-                    end.epochs[campaign] = max(message.epoch, end.epochs.get(campaign, 0))
-                if isinstance(answer, (Granted, Queued)):
-                    ledger.speakers.keep_proof(principal, campaign, message.epoch, message.proof)
-                    self.manifests.add((campaign, principal))
-                    if answer.fence.incarnation == ledger.incarnation and answer.fence.number > self._newest:
-                        self._newest = answer.fence.number
-                        self._spoke(end, campaign, "commit", message.epoch)
-                self._carry_out()
-                return answer
-            case Renew():
-                renewed = adapter.renew(ledger, peer, principal, message, end.epochs, now)
-                for lease in renewed.renewed:
-                    self._spoke(end, self._campaign(lease), "renew")
-                self._carry_out()
-                return renewed
-            case Cancel() | Release():
-                reason = message.reason if isinstance(message, Cancel) else Reason.CANCELLED
-                if denied := adapter.refused(ledger, peer, principal, message.held, end.epochs):
-                    return denied
-                held = message.held
-                for item in held:
-                    if isinstance(message, Cancel):
-                        self._tell(Kind.CANCEL_TOLD, peer=peer, lease=item.lease)
-                before = {
-                    place.lease: (place.state, self._campaign(place.lease)) for place in ledger.places()
-                }
-                dying = ledger.stop(peer, held, reason, now)
-                for item in held:
-                    place, (state, campaign) = ledger.place(item.lease), before.get(item.lease, (None, ""))
-                    if state is not None and (place is None or place.state is not state):
-                        self._spoke(end, campaign, type(message).__name__.lower())
-                self._carry_out()
-                self._done(end.peer, message)
-                for lease in dying:
-                    running = self._live.get(lease)
-                    if running is not None and "stopped-too-soon" not in self._mutant:
-                        await running.gone.wait(self.process)
-                return Stopped(leases=tuple(item.lease for item in message.held))
-            case AdoptRequest():
-                stale = ledger.adopt(peer, principal, message.campaign, message.epoch)
-                end.epochs[message.campaign] = max(message.epoch, end.epochs.get(message.campaign, 0))
-                if stale:
-                    return stale
-                ledger.speakers.keep_proof(principal, message.campaign, message.epoch, message.proof)
-                self._spoke(end, message.campaign, "adopt", message.epoch)
-                self._carry_out()
-                self._hand_over(peer, principal, message)
-                return self._page(principal, message.campaign)
-            case ListLeases():
-                return self._page(principal, message.campaign)
-            case _:
-                raise AssertionError(f"{type(message).__name__} is not a scheduler's to say")
-
-    def _page(self, principal: str, campaign: str) -> AdoptReply:
-        places = self.ledger.of_campaign(principal, campaign)
-        held = {place.lease for place in places}
-        kept = (lease for lease in self._leases(campaign, principal) if lease.lease not in held)
-        return AdoptReply(
-            incarnation=self.ledger.incarnation,
-            leases=(*(live(place) for place in places), *kept),
-            epoch=self.ledger.epoch(principal, campaign),
-            manifest="d" * 64 if (campaign, principal) in self.manifests else None,
-        )
-
-    def _campaign(self, lease: str) -> str:
-        place = self.ledger.place(lease)
-        return place.wanted.task.campaign if place is not None else ""
-
-    def _spoke(self, end: End, campaign: str, word: str, epoch: int | None = None) -> None:
-        number = end.far.speaks.get(campaign, 0) if epoch is None else epoch
-        self._tell(Kind.SPOKE, who=end.station.process.name, campaign=campaign, word=word, number=number)
 
     def presented(self) -> None:
         """Somebody may do something now that it perhaps could not before."""
@@ -257,83 +233,249 @@ class SimWorker(Results):
             news, self._let_in = self._let_in, Flag()
             news.set()
 
-    def _opened(self, end: End) -> None:
-        self.process.spawn(self._beside(end))
+    def _now(self) -> float:
+        return max(self._floor, self.process.now())
 
-    async def _beside(self, end: End) -> None:
-        """Each scheduler's link: taken up once it may do anything here."""
+    def _tell(self, kind: Kind, **what: object) -> None:
+        self._told(kind, worker=self.name, **what)
+
+    # -- links ------------------------------------------------------------------------------------------------------------
+
+    def _may(self, peer: str, message: Message, campaign: str | None = None) -> CallPermission | Denied:
+        permission = self._permit(self.name, peer)
+        if permission is None and "no-permission" in self._mutant:
+            permission = CallPermission(principal=peer, rights=frozenset())
+        return permission or Denied(reason=Reason.NOT_ALLOWED)
+
+    @staticmethod
+    def _no_credentials(peer: str, message: Message) -> Denied:
+        raise AssertionError("schedulers of the model need no token")
+
+    async def _serve(self, end: End, message: Message) -> Message | None:
+        request = Request()
+        before = {place.lease: (place.state, place.wanted.task.campaign) for place in self.ledger.places()}
+        self.conversation.received(end, message, request)
+        self._carry_out()
+        if not isinstance(request.reply, Denied):
+            self._tell_effect(end, message, request.reply, before)
+        await request.done.wait(self.process)
+        return request.reply
+
+    def _tell_effect(
+        self, end: End, message: Message, reply: Message | None, before: dict[str, tuple[LeaseState, str]]
+    ) -> None:
+        """A request has had its effect: now, though it may be answered later, when permission may be gone."""
+        may = self._permit(self.name, end.peer) is not None
+        self._tell(Kind.VERB, peer=end.peer, word=type(message).__name__.lower(), number=int(may))
+        match message:
+            case Commit() if isinstance(reply, (Granted, Queued)):
+                if reply.fence.incarnation == self.incarnation and reply.fence.number > self._newest:
+                    self._newest = reply.fence.number
+                    self._spoke(end, adapter.task_of(message).campaign, "commit", message.epoch)
+            case AdoptRequest():
+                self._spoke(end, message.campaign, "adopt", message.epoch)
+            case Cancel() | Release():
+                for item in message.held:
+                    place, (state, campaign) = (
+                        self.ledger.place(item.lease),
+                        before.get(item.lease, (None, "")),
+                    )
+                    if isinstance(message, Cancel):
+                        self._tell(Kind.CANCEL_TOLD, peer=end.peer, lease=item.lease)
+                    if state is not None and (place is None or place.state is not state):
+                        self._spoke(end, campaign, type(message).__name__.lower())
+            case _ if isinstance(reply, Renewed):
+                for lease in reply.renewed:
+                    place = self.ledger.place(lease)
+                    self._spoke(end, place.wanted.task.campaign if place is not None else "", "renew")
+            case _:
+                pass
+
+    def _spoke(self, end: End, campaign: str, word: str, epoch: int | None = None) -> None:
+        number = end.far.speaks.get(campaign, 0) if epoch is None else epoch
+        self._tell(Kind.SPOKE, who=end.station.process.name, campaign=campaign, word=word, number=number)
+
+    def _opened(self, end: End) -> None:
+        self.process.spawn(self._use(end))
+
+    async def _use(self, end: End) -> None:
         while self._permit(self.name, end.peer) is None:
             await self._let_in.wait(self.process)
-        if end.closed.is_set:
-            return
-        self._links[end] = None
-        self.ledger.link_up(end.peer, self.process.now())
-        self._carry_out()
-        await self._send_results(end)
-
-    def _closed(self, end: End) -> None:
-        if end in self._links:
-            del self._links[end]
-            self.ledger.link_down(end.peer, self.process.now())
+        if not end.closed.is_set:
+            self.conversation.connected(end)
             self._carry_out()
 
-    def _link(self, peer: str, principal: str, campaign: str) -> End | None:
-        """The newest link over which it has spoken of the campaign; else the newest on which it may yet.
+    def _closed(self, end: End) -> None:
+        self.conversation.disconnected(end)
+        self._carry_out()
 
-        One over which it spoke under an older epoch belongs to another machine with the same key.
-        """
-        newest = self.ledger.epoch(principal, campaign)
-        links = [end for end in reversed(self._links) if end.peer == peer]
-        if "any-link" in self._mutant:
-            return next(iter(links), None)
-        fit = [end for end in links if end.epochs.get(campaign, newest) >= newest]
-        return next((end for end in fit if campaign in end.epochs), next(iter(fit), None))
+    async def _call(self, command: SendCall) -> None:
+        end: Any = command.link
+        result = command.message if isinstance(command.message, Result) else None
+        if result is not None:
+            self._tell(Kind.SENT, sha256=result.sha256)
+        try:
+            reply = await end.call(command.message, command.timeout_s)
+        except Unreachable:
+            reply = None
+        if result is not None and reply is not None:
+            self._tell(Kind.ANSWERED, sha256=result.sha256)
+            if self.runs.lies:
+                self.process.spawn(self._lie(end, result))
+        self.conversation.commands.answered(command, reply)
+        self._carry_out()
 
-    def _link_of(self, place: Allocation) -> End | None:
-        return self._link(place.peer, place.wanted.principal, place.wanted.task.campaign)
+    async def _lie(self, end: End, result: Result) -> None:
+        """It sends the result again, or something that is not so."""
+        assert result.body is not None
+        if self._rng.random() < 0.5:
+            changes: list[dict[str, Any]] = [
+                {"attempt": result.attempt + 1},
+                {"fence": result.fence.model_copy(update={"number": result.fence.number + 1})},
+                {"task": result.task[:-1] + "1"},
+                {"lease": result.lease + "0"},
+            ]
+            change = self._rng.choice(changes)
+            body = record_body(read_record(result.body).model_copy(update=change))
+            sha256 = hashlib.sha256(body).hexdigest()
+            result = result.model_copy(update={**change, "body": body, "sha256": sha256})
+        await self.process.sleep(self._rng.choice((0.0, 1.0, 10.0)))
+        try:
+            await end.call(result, 10.0)
+        except Unreachable:
+            return
 
-    # -- carrying out -----------------------------------------------------------------------------------------------------------
+    # -- carrying out -----------------------------------------------------------------------------------------------------
 
     def _carry_out(self) -> None:
-        for order in self.ledger.take_orders():
-            match order:
+        self.conversation.carry_out()
+        for command in self.conversation.commands.take():
+            match command:
+                case SendReply(Request() as request, message):
+                    request.reply = message
+                    request.done.set()
+                case SendCall():
+                    self.process.spawn(self._call(command))
+                case SendNote(link, note):
+                    end: Any = link
+                    end.tell(note)
+                case DropLink(link):
+                    self.process.kernel.after(0.0, link.drop)  # type: ignore[attr-defined]
                 case RunCommand():
-                    self._live[order.lease] = running = Running()
-                    place = self.ledger.place(order.lease)
-                    assert place is not None
-                    self._tell(
-                        Kind.BEGAN,
-                        lease=order.lease,
-                        fence=place.fence.key(),
-                        task=place.wanted.task.task,
-                        attempt=place.wanted.attempt,
-                        sha256="f" * 64 if "wrong-model" in self._mutant else place.wanted.task.model.sha256,
-                    )
-                    self.process.spawn(self._run(place, running))
-                case SlotOffer():
-                    self.process.spawn(self._offer(order.lease))
+                    self._begin_run(command.lease)
                 case KillCommand():
-                    self._tell(Kind.STOP_ORDERED, lease=order.lease, word=str(order.reason))
-                    running = self._live[order.lease]
-                    running.why = order.reason
+                    self._tell(Kind.STOP_ORDERED, lease=command.lease, word=str(command.reason))
+                    run = self._runs[command.lease]
+                    run.why = command.reason
                     if "kill-forgotten" not in self._mutant:
-                        running.stop.set()
-                case WarnCommand():
-                    end = next((end for end in reversed(self._links) if end.peer == order.peer), None)
-                    if end is not None:
-                        end.tell(
-                            Preempt(
-                                lease=order.lease,
-                                fence=order.fence,
-                                grace_s=order.grace_s,
-                                priority=order.priority,
-                            )
-                        )
+                        run.stop.set()
+                case SendReply() | ControlDevice():
+                    raise AssertionError("nobody here asks for that")
+                case _:
+                    self._disk.append(command)
+                    self._to_disk.set()
         self._look()
         self._changed.set()
 
+    async def _keep_time(self) -> None:
+        while True:
+            self._changed = Flag()
+            deadline = self.conversation.next_deadline()
+            now = self._now()
+            await self._changed.wait(self.process, None if deadline is None else deadline - now)
+            if deadline is not None and deadline <= self._now() + 1e-6:
+                self._floor = deadline  # its clock is a sum of floats
+                self.conversation.run_timers()
+                self._carry_out()
+
+    async def _keep_disk(self) -> None:
+        while True:
+            await self._to_disk.wait(self.process)
+            self._to_disk = Flag()
+            while self._disk:
+                command, data, error = self._disk[0], None, ""
+                await self.process.sleep(self._rng.uniform(0.001, 0.02))
+                self._disk.popleft()
+                try:
+                    data = self._files.carry_out(command)
+                    if isinstance(command, WriteRecord):
+                        self._tell(Kind.STORED, sha256=command.item.sha256, number=1)
+                except ResourceError as exc:
+                    error = exc.what
+                self.conversation.commands.disk_done(command, data, error)
+                if error and isinstance(command, WriteRecord):
+                    self._tell(Kind.STORED, sha256=command.item.sha256, number=0)
+                self._carry_out()
+
+    # -- runs -------------------------------------------------------------------------------------------------------------
+
+    def _begin_run(self, lease: str) -> None:
+        self._runs[lease] = run = Run()
+        place = self.ledger.place(lease)
+        assert place is not None
+        task = place.wanted.task
+        self._tell(
+            Kind.BEGAN,
+            lease=lease,
+            fence=place.fence.key(),
+            task=task.task,
+            attempt=place.wanted.attempt,
+            sha256="f" * 64 if "wrong-model" in self._mutant else task.model.sha256,
+        )
+        self.process.spawn(self._run(place, run))
+
+    async def _run(self, place: Allocation, run: Run) -> None:
+        process, lease, task = self.process, place.lease, place.wanted.task
+        seconds = self._rng.uniform(*self.runs.seconds)
+        crash = self._rng.random() < self.runs.crashes
+        for phase, share in ((Phase.FETCH, 0.2), (Phase.LOAD, 0.2), (Phase.RUN, 0.5), (Phase.CHECK, 0.1)):
+            self.conversation.report_progress(lease, phase)
+            self._set_timing(lease, on=phase is Phase.RUN)
+            if await run.stop.wait(process, seconds * share) or (crash and phase is Phase.RUN):
+                break
+        if run.stop.is_set:
+            await process.sleep(self._rng.uniform(0.006, KILL_S))
+        self._set_timing(lease, on=False)
+        outcome, reason, permanent = RunOutcome.COMPLETE, None, False
+        if run.stop.is_set:
+            outcome, reason = RunOutcome.CANCELLED, run.why
+        elif task.task in self.broken:
+            outcome, reason, permanent = RunOutcome.FAILED, Reason.BROKEN_MODEL, True
+        elif crash:
+            outcome, reason = RunOutcome.FAILED, Reason.CRASHED
+        record = Record(
+            campaign=task.campaign,
+            task=task.task,
+            attempt=place.wanted.attempt,
+            fence=place.fence,
+            worker=self.name,
+            task_sha256=place.wanted.task_sha256,
+            model_sha256=task.model.sha256,
+            outcome=outcome,
+            reason=reason,
+            permanent=permanent,
+            device=DeviceFacts(device=adapter.device_of(self.name), name=self.name[-2:]),
+        )
+        self._tell(Kind.DEAD, lease=lease)
+        del self._runs[lease]
+        self.conversation.processes_ended(lease, record)
+        self._carry_out()
+        if self.ledger.condition.suspect:
+            self.ledger.condition.examined("")  # it works
+        self.conversation.finish_run(lease, record)
+        self._carry_out()
+
+    def _set_timing(self, lease: str, *, on: bool) -> None:
+        place = self.ledger.place(lease)
+        if place is not None and place.timed is not on:
+            self._tell(Kind.TIMING, lease=lease, number=int(on))
+            self.conversation.set_timing(lease, on)
+        self._carry_out()
+
+    # -- for the history --------------------------------------------------------------------------------------------------
+
     def _look(self) -> None:
-        """Tell what has changed in the ledger, and hold it against its own limits."""
+        """Tell what has changed, and hold the ledger against its own limits."""
         now = {place.lease: place for place in self.ledger.places()}
         for lease, state in self._shadow.items():
             place = now.get(lease)
@@ -347,12 +489,19 @@ class SimWorker(Results):
                 self._count(place, counted[place.wanted.principal])
             if before is LeaseState.QUEUED and place.state is LeaseState.OFFERED:
                 self._tell(Kind.TURN, lease=lease, number=self._passed_over(place, now.values()))
+            if before is LeaseState.OFFERED and place.state is LeaseState.QUEUED:
+                self._unanswered[place.peer] = self._now()
             if before is None or before not in HOLDS:
                 if place.state in HOLDS:
                     self._tell_place(Kind.TAKEN, place)
                 elif before is None and place.state is LeaseState.QUEUED:
                     self._tell_place(Kind.QUEUED, place)
         self._shadow = {lease: place.state for lease, place in now.items()}
+        outbox = self.conversation.outbox
+        unsent = outbox.hashes()
+        for sha256 in sorted(self._unsent - unsent):
+            self._tell(Kind.LET_GO, sha256=sha256, number=int(outbox.is_settled(sha256)))
+        self._unsent = unsent
 
     def _count(self, place: Allocation, number: int) -> None:
         """Of a principal with a quota: told when it is more than before."""
@@ -367,8 +516,10 @@ class SimWorker(Results):
         """Tickets of the owner that should have been offered this place."""
         if not self._owner_first or place.wanted.owner:
             return 0
-        since = self.process.now() - MUTE_S
-        linked = {end.peer for end in self._links if self._unanswered.get(end.peer, -1e9) < since}
+        since = self._now() - MUTE_S
+        linked = {
+            peer for peer in self.conversation.links.peers() if self._unanswered.get(peer, -1e9) < since
+        }
         return sum(
             one.state is LeaseState.QUEUED and one.wanted.owner and one.peer in linked for one in places
         )
@@ -382,95 +533,3 @@ class SimWorker(Results):
             attempt=place.wanted.attempt,
             peer=place.peer,
         )
-
-    async def _keep_time(self) -> None:
-        while True:
-            self._changed = Flag()
-            deadline = self.ledger.next_deadline()
-            now = self.process.now()
-            await self._changed.wait(self.process, None if deadline is None else deadline - now)
-            now = self.process.now()
-            if deadline is not None and deadline <= now + 1e-6:
-                self.ledger.expire(max(now, deadline))
-                self._carry_out()
-
-    async def _offer(self, lease: str) -> None:
-        place = self.ledger.place(lease)
-        if place is None:
-            return
-        end = self._link_of(place)
-        asked = end is not None
-        if end is None and any(end.peer == place.peer for end in self._links):
-            await self.process.sleep(ASIDE_S)
-            end = self._link_of(place)
-        answer: Message | None = None
-        if end is not None:
-            try:
-                answer = await end.call(Ready(lease=lease, fence=place.fence), OFFER_S)
-            except Unreachable:
-                end.drop()
-        now = self.process.now()
-        if answer is None:
-            self._unanswered[place.peer] = now
-            self.ledger.defer(lease, now, asked=asked)
-        elif isinstance(answer, Start):
-            self.ledger.start(lease, now)
-        else:
-            self.ledger.skip(lease, now)
-        self._carry_out()
-
-    async def _run(self, place: Allocation, running: Running) -> None:
-        process, wanted, lease = self.process, place.wanted, place.lease
-        place.began = process.now()
-        self.ledger.condition.begin()
-        low, high = self.runs.seconds
-        seconds = self._rng.uniform(low, high)
-        crash = self._rng.random() < self.runs.crashes
-        phases = ((Phase.FETCH, 0.2), (Phase.LOAD, 0.2), (Phase.RUN, 0.5), (Phase.CHECK, 0.1))
-        for seq, (phase, share) in enumerate(phases):
-            end = self._link_of(place)
-            if end is not None:
-                end.tell(Progress(lease=lease, fence=place.fence, seq=seq, phase=phase))
-            self._timing(lease, on=phase is Phase.RUN)
-            if await running.stop.wait(process, seconds * share) or (crash and phase is Phase.RUN):
-                break
-        if running.stop.is_set:
-            await process.sleep(self._rng.uniform(0.006, KILL_S))
-        self._timing(lease, on=False)
-        stopped = running.stop.is_set
-        outcome, reason, permanent = RunOutcome.COMPLETE, None, False
-        if stopped:
-            outcome, reason = RunOutcome.CANCELLED, running.why
-        elif wanted.task.task in self.broken:
-            outcome, reason, permanent = RunOutcome.FAILED, Reason.BROKEN_MODEL, True
-        elif crash:
-            outcome, reason = RunOutcome.FAILED, Reason.CRASHED
-        self.ledger.condition.end(outcome, reason, permanent, wanted.task.model.sha256)
-        self._tell(Kind.DEAD, lease=lease)
-        running.gone.set()
-        self.ledger.finish(lease, process.now())
-        self._live.pop(lease, None)
-        self._carry_out()
-        await process.sleep(self._rng.uniform(0.001, 0.02))  # the disk
-        self._file(place, outcome, reason, permanent)
-        self.ledger.condition.clean()
-        self._carry_out()
-
-    def _timing(self, lease: str, *, on: bool) -> None:
-        place = self.ledger.place(lease)
-        if place is not None and place.timed is not on:
-            self._tell(Kind.TIMING, lease=lease, number=int(on))
-            self.ledger.timing(lease, on, self.process.now())
-            self._carry_out()
-
-
-def live(place: Allocation) -> LiveLease:
-    """As the desk says it."""
-    return LiveLease(
-        task=place.wanted.task.task,
-        attempt=place.wanted.attempt,
-        lease=place.lease,
-        fence=place.fence,
-        queued=place.state in (LeaseState.QUEUED, LeaseState.OFFERED),
-        reporting=place.state in (LeaseState.REPORTING, LeaseState.STOPPING),
-    )

@@ -38,7 +38,7 @@ from node.serve.dependencies import WorkerParts
 from node.serve.service import Worker, run_worker
 from node.settings.settings import WorkerSettings
 from node.store.cache import ModelCache
-from node.store.outbox import Outbox
+from node.store.outbox_files import open_outbox
 from protocol.formats.phase import Phase
 from protocol.signed.advert import SignedAdvert
 from protocol.values.advert import Advert, UnitOffer
@@ -137,7 +137,7 @@ class Device:
             incarnation=self.incarnation,
             owners={OWNER.peer_id},
             cache=ModelCache(self.folder / "cache", 10**9, free=lambda path: 10**12),
-            outbox=Outbox(self.folder / "outbox", storm.clock),
+            outbox=open_outbox(self.folder / "outbox"),
             lock=DeviceLock(f"d-{self.name}", self.folder),
             launch=self.launch,
             examine=lambda: "",

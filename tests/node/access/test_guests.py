@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,13 @@ import trio.testing
 
 from node.access.model_access import PROOF, ModelAccess, is_end_of, proof_offset
 from node.capacity.ledger import Ledger
-from node.serve.handlers import MAX_SPOKEN, most_seconds
+from node.conversation.commands import DiskCommand, WriteRecord
+from node.conversation.links import MAX_CAMPAIGNS, LinkTable
+from node.conversation.requests import max_seconds
 from node.serve.owner_control import OwnerControl, OwnerSenses, Pause
 from node.settings.rules import Rules
-from node.store.outbox import Outbox, OutboxItem
+from node.store.files import FileFolder
+from node.store.outbox_files import OutboxFiles
 from protocol.messages.pool import PoolManifest
 from protocol.messages.work import (
     Action,
@@ -76,7 +78,7 @@ async def test_whoever_only_knows_the_hash_of_anothers_model_is_not_given_it(wor
     link = await world.link()
     await link.ask(world.ann.commit(world.ann.task(1)), Granted)
     await world.ann.wait_for(Progress, 2)
-    while worker.advert().models != (MODEL,) or not worker.estate.whose.knows(
+    while worker.advert().models != (MODEL,) or not worker.estate.cache.whose.knows(
         MODEL, world.ann.identity.peer_id
     ):
         await trio.testing.wait_all_tasks_blocked(0.01)
@@ -96,7 +98,7 @@ async def test_whoever_only_knows_the_hash_of_anothers_model_is_not_given_it(wor
     world.device.go.clear()
     await again.ask(honest.commit(honest.task(1, campaign="c-h", task="c-h/1")), Granted)
     await honest.wait_for(Progress, 2)
-    while not worker.estate.whose.knows(MODEL, honest.identity.peer_id):
+    while not worker.estate.cache.whose.knows(MODEL, honest.identity.peer_id):
         await trio.testing.wait_all_tasks_blocked(0.01)
     assert isinstance(worker.sharing.find(honest.identity.peer_id, MODEL), Path), (
         "who shows that it has it may"
@@ -159,7 +161,7 @@ async def test_a_task_of_others_that_could_go_on_for_longer_than_the_owner_lets_
         ),
     )
     short = {**long, "timeouts": Timeouts(fetch_s=300, load_s=200, run_s=300, queue_s=1e6)}
-    assert most_seconds(guest.task(1, **short)) == 1200
+    assert max_seconds(guest.task(1, **short)) == 1200
     await link.ask(guest.commit(guest.task(1, **short)), Granted)
     (place,) = worker.ledger.places()
     assert place.wanted.longest_s == 1200.0, "nor does it wait for longer"
@@ -184,11 +186,12 @@ def test_durations_are_read_and_shown_as_people_write_them() -> None:
 async def test_a_link_that_speaks_of_campaigns_without_end_leaves_a_bounded_trace(world: Any) -> None:
     world.pools = {POOL.peer_id: "lab"}
     worker = await world.start()
-    guest, _ = await guest_of(world)
-    epochs: dict[str, int] = {}
-    for number in range(2 * MAX_SPOKEN):
-        await worker.desk.reply(guest.identity.peer_id, AdoptRequest(campaign=f"c-{number}", epoch=1), epochs)
-    assert len(epochs) == MAX_SPOKEN
+    guest, link = await guest_of(world)
+    for number in range(2 * MAX_CAMPAIGNS):
+        await link.ask(AdoptRequest(campaign=f"c-{number}", epoch=1), AdoptReply)
+    links: LinkTable = worker.conversation.links
+    (theirs,) = links.of(guest.identity.peer_id)
+    assert len(links.epochs(theirs)) == MAX_CAMPAIGNS
 
 
 async def test_who_acts_for_the_owner_in_one_campaign_sees_that_one_and_no_names_of_others(
@@ -247,23 +250,24 @@ async def test_a_run_goes_on_when_its_permission_was_renewed_before_the_old_one_
     assert str(place.state) == "running"
 
 
-class SlowDisk(Outbox):
+class SlowDisk(OutboxFiles):
     """One whose writes wait to be let go."""
 
-    def __init__(self, folder: Path, wall: Callable[[], float]) -> None:
-        super().__init__(folder, wall)
+    def __init__(self, folder: Path) -> None:
+        super().__init__(FileFolder(folder, "outbox"))
         self.writing, self.go_on = threading.Event(), threading.Event()
 
-    def _write(self, item: OutboxItem, body: bytes) -> None:
-        self.writing.set()
-        self.go_on.wait()
-        super()._write(item, body)
+    def carry_out(self, command: DiskCommand) -> bytes | None:
+        if isinstance(command, WriteRecord):
+            self.writing.set()
+            self.go_on.wait()
+        return super().carry_out(command)
 
 
 async def test_a_result_that_was_going_to_disk_when_its_campaign_was_adopted_goes_to_the_adopter(
     world: Any,
 ) -> None:
-    world.outbox = SlowDisk
+    world.open_outbox = SlowDisk
     await world.start()
     link = await world.link()
     await link.ask(world.ann.commit(world.ann.task()), Granted)

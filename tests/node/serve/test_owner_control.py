@@ -128,7 +128,7 @@ async def test_drain_lets_the_run_end_hands_over_its_result_and_leaves(world: An
         await world.parts.leave.wait()
     await until(lambda: world.board.withdrawn)
     assert world.ann.count(Result) == 1
-    assert not len(world.parts.outbox)
+    assert not world.unsent()
 
 
 async def test_drain_with_finish_runs_the_tickets_too(world: Any) -> None:

@@ -74,7 +74,7 @@ async def test_a_granted_task_is_fetched_run_and_reported(world: Any) -> None:
     assert phases == [Phase.FETCH, Phase.PREPARE, Phase.LOAD, Phase.RUN]
     seqs = [note.seq for note in world.ann.came if isinstance(note, Progress)]
     assert seqs == sorted(set(seqs))
-    await until(lambda: len(world.parts.outbox) == 0)
+    await until(lambda: world.unsent() == 0)
 
 
 async def test_the_owner_reads_a_line_when_a_run_begins_and_one_when_it_ends(world: Any) -> None:
@@ -165,13 +165,13 @@ async def test_a_result_that_found_no_link_is_delivered_by_the_next_one(world: A
     await link.ask(world.ann.commit(world.ann.task()), Granted)
     await until(lambda: world.device.launches)
     await link.reset()
-    await until(lambda: worker.links.best(world.ann.identity.peer_id, ("", "")) is None)
+    await until(lambda: worker.conversation.links.best(world.ann.identity.peer_id, ("", "")) is None)
     world.device.go.set()
-    await until(lambda: len(world.parts.outbox) == 1)
+    await until(lambda: world.unsent() == 1)
     assert world.ann.count(Result) == 0
     await world.link()
     assert (await world.ann.record()).outcome is RunOutcome.COMPLETE
-    await until(lambda: len(world.parts.outbox) == 0)
+    await until(lambda: world.unsent() == 0)
 
 
 async def test_after_a_restart_old_fences_are_void_and_old_results_still_come(world: Any) -> None:
@@ -181,7 +181,7 @@ async def test_after_a_restart_old_fences_are_void_and_old_results_still_come(wo
     await until(lambda: world.device.launches)
     await link.reset()
     world.device.go.set()
-    await until(lambda: len(world.parts.outbox) == 1)
+    await until(lambda: world.unsent() == 1)
     world.device.go.clear()
     link = await world.link()
     running = await link.ask(world.ann.commit(world.ann.task(2)), Granted)

@@ -103,7 +103,7 @@ async def test_a_run_ends_with_its_campaign_whatever_became_of_the_scheduler(wor
     link = await world.link()
     await link.ask(world.ann.commit(world.ann.task(), left_s=0.1), Granted)
     await link.reset()
-    await until(lambda: len(world.parts.outbox) == 1)
+    await until(lambda: world.unsent() == 1)
     assert world.device.launches == [] or world.device.launches[0].dead
     await world.link()
     record = await world.ann.record()

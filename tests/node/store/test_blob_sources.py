@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from node.access.authorization import Authorization
+from node.conversation.outbox import Outbox
 from node.run.model_source import model_source
 from node.store.blob_sources import BlobSources
 from node.store.cache import ModelCache
 from node.store.campaigns import CampaignStore
 from node.store.manifests import ManifestStore
-from node.store.outbox import Outbox
 from node.store.partial import PartialFile
 from protocol.errors import RunError
 from protocol.messages.blobs import PIECE_SIZE, HolderInfo, Holders
@@ -57,9 +57,7 @@ async def never(*_: object) -> None:
 
 def estate(folder: Path) -> CampaignStore:
     cache = ModelCache(folder / "cache", 10**9, free=lambda path: 10**12)
-    return CampaignStore(
-        Outbox(folder / "out", lambda: NOW), ManifestStore(folder / "manifests", never), cache, cache.whose
-    )
+    return CampaignStore(ManifestStore(folder / "manifests", never), cache)
 
 
 def served(peer: PeerId) -> Collection[str]:
@@ -76,7 +74,7 @@ async def having(folder: Path, principal: Identity | None = ANN) -> CampaignStor
     made = estate(folder)
     await made.cache.get(MODEL, bring)
     if principal is not None:
-        made.whose.note(SHA, principal.peer_id)
+        made.cache.whose.note(SHA, principal.peer_id)
     return made
 
 
@@ -137,7 +135,7 @@ async def test_nothing_is_shared_while_something_is_measured_but_while_something
     tmp_path: Path,
 ) -> None:
     made = await having(tmp_path)
-    sharing = BlobSources(made, permits(), tuple, lambda: NOW)
+    sharing = BlobSources(made, Outbox(lambda: NOW), tmp_path, permits(), tuple, lambda: NOW)
     assert not sharing.resting()
     async with sharing.still:
         assert sharing.resting()
@@ -153,7 +151,9 @@ async def test_nothing_is_shared_while_something_is_measured_but_while_something
 
 
 async def test_by_a_grant_a_worker_gives_what_its_permissions_say(tmp_path: Path) -> None:
-    sharing = BlobSources(await having(tmp_path), permits(), tuple, lambda: NOW)
+    sharing = BlobSources(
+        await having(tmp_path), Outbox(lambda: NOW), tmp_path, permits(), tuple, lambda: NOW
+    )
     assert isinstance(sharing.shared(TAKER.peer_id, SHA, grant()), Path)
     assert sharing.shared(TAKER.peer_id, SHA, grant(giver=EVE)) is Reason.UNKNOWN
     assert sharing.find(TAKER.peer_id, SHA) is Reason.NOT_ALLOWED, "without a transfer grant it is a stranger"

@@ -32,7 +32,7 @@ from node.serve.dependencies import WorkerParts as Parts
 from node.serve.service import run_worker
 from node.settings.settings import WorkerSettings
 from node.store.cache import ModelCache
-from node.store.outbox import Outbox
+from node.store.outbox_files import open_outbox
 from protocol.errors import CampaignError
 from protocol.formats.phase import Phase
 from protocol.messages.work import WORK
@@ -195,21 +195,21 @@ class World:
             incarnation=worker.incarnation,
             owners={ANN.peer_id},
             cache=ModelCache(worker.folder / "cache", 10**9, free=lambda path: 10**12),
-            outbox=Outbox(worker.folder / "outbox", time.time),
+            outbox=open_outbox(worker.folder / "outbox"),
             lock=DeviceLock(f"d-{name}", worker.folder),
             launch=worker.launch,
             examine=lambda: "",
             wall=time.time,
         )
         worker.scope = trio.CancelScope()
-        worker.unsent = parts.outbox.__len__
 
         async def run(task_status: Any) -> None:
             with worker.scope:
                 index = self.board.of(network)
                 await run_worker(WorkerSettings(), network, index, parts, task_status=task_status)
 
-        await self.nursery.start(run)
+        started = await self.nursery.start(run)
+        worker.unsent = started.conversation.outbox.__len__
 
     def kill(self, name: str) -> None:
         worker = self.workers[name]

@@ -1,0 +1,167 @@
+"""What the conversation has its shell do, and how the shell reports back.
+
+A shell takes the commands after each input and carries them out in order; disk commands one at a time, each once the one before is done.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+from typing import Protocol
+
+from node.capacity.allocations import KillCommand, RunCommand
+from node.conversation.outbox import OutboxItem
+from protocol.messages.work import Control, Preempt, Progress
+from protocol.wire.base import Message
+
+
+class Link(Protocol):
+    """A link that a scheduler opened; any hashable object that the shell sends over."""
+
+    @property
+    def peer(self) -> str: ...
+
+
+class Log(Protocol):
+    """Where events go; a structlog logger."""
+
+    def debug(self, event: str, **fields: object) -> object: ...
+    def info(self, event: str, **fields: object) -> object: ...
+    def warning(self, event: str, **fields: object) -> object: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SendReply:
+    """Answer a request. `request`: the token that it came in with."""
+
+    request: object
+    message: Message
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SendCall:
+    """Send a message that wants an answer; report with `Commands.answered`."""
+
+    link: Link
+    message: Message
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SendNote:
+    """Send a message that wants none, or drop it where the link is slow."""
+
+    link: Link
+    message: Progress | Preempt
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DropLink:
+    """Reset a link that is of no use any more."""
+
+    link: Link
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ControlDevice:
+    """Do what the owner wants, then answer the request."""
+
+    request: object
+    message: Control
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WriteRecord:
+    """Store a record, then its head: durable when done."""
+
+    item: OutboxItem
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WriteHead:
+    """Store the head of a record that is on disk, as one that waits."""
+
+    item: OutboxItem
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReadRecord:
+    """Read a record: `None` when it is gone for good. Of a large one only see that it is there."""
+
+    item: OutboxItem
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SettleRecords:
+    """Rename the heads of settled records, and remove others. Never fails; what a crash undoes is sent once more."""
+
+    settled: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+
+
+DiskCommand = WriteRecord | WriteHead | ReadRecord | SettleRecords
+Command = SendReply | SendCall | SendNote | DropLink | ControlDevice | RunCommand | KillCommand | DiskCommand
+OnReply = Callable[[Message | None], None]
+"""Called with the answer; None: the peer could not be asked."""
+OnDisk = Callable[[bytes | None, str], None]
+"""Called with the bytes of a record that was read, and with what failed (empty: nothing)."""
+
+
+class Commands:
+    """Commands on their way to the shell, and what follows once each is done or a time has come."""
+
+    def __init__(self) -> None:
+        self._commands: list[Command] = []
+        self._replies: dict[SendCall, OnReply] = {}
+        self._disk: dict[DiskCommand, OnDisk] = {}
+        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = count()
+
+    def take(self) -> tuple[Command, ...]:
+        """What is to be done now; each command comes out once."""
+        commands, self._commands = tuple(self._commands), []
+        return commands
+
+    def emit(self, command: Command) -> None:
+        """Have the shell do it."""
+        self._commands.append(command)
+
+    def call(self, link: Link, message: Message, timeout_s: float, then: OnReply) -> None:
+        """Have the shell send a call."""
+        command = SendCall(link, message, timeout_s)
+        self._replies[command] = then
+        self.emit(command)
+
+    def answered(self, command: SendCall, reply: Message | None) -> None:
+        """The shell has the answer to a call. None: the link broke, or the time was over."""
+        self._replies.pop(command)(reply)
+
+    def to_disk(self, command: DiskCommand, then: OnDisk = lambda data, error: None) -> None:
+        """Have the shell write or read."""
+        self._disk[command] = then
+        self.emit(command)
+
+    def disk_done(self, command: DiskCommand, data: bytes | None = None, error: str = "") -> None:
+        """The shell carried a disk command out. `data`: what was read; `error`: why it failed."""
+        self._disk.pop(command)(data, error)
+
+    @property
+    def disk_idle(self) -> bool:
+        """Whether nothing is on its way to or from the disk."""
+        return not self._disk
+
+    def at(self, when: float, then: Callable[[], None]) -> None:
+        """Do it at that time."""
+        heapq.heappush(self._timers, (when, next(self._numbers), then))
+
+    def next_timer(self) -> float | None:
+        """When `run_timers` has something to do next."""
+        return self._timers[0][0] if self._timers else None
+
+    def run_timers(self, now: float) -> None:
+        """Do what is due."""
+        while self._timers and self._timers[0][0] <= now:
+            heapq.heappop(self._timers)[2]()

@@ -1,0 +1,458 @@
+"""The worker between its links, ledger, disk and runs. Pure: the trio service and the seeded simulation are shells around it.
+
+    received, connected, disconnected        links        SendReply, SendCall, SendNote, DropLink
+    commands.answered                        calls
+    commands.disk_done                       disk         WriteRecord, WriteHead, ReadRecord, SettleRecords
+    report_progress, set_timing,             runs         RunCommand, KillCommand
+    processes_ended, finish_run
+    run_timers                               time         next_deadline
+
+After every input the shell takes and carries out the commands. What is promised to a scheduler:
+
+* A result is sent only once it is on disk (or, where no disk takes it, held in memory), and again until it is answered.
+* `Stopped` is sent when the processes of the runs are dead.
+* `AdoptReply` is sent when the campaign's results are the adopter's on disk too.
+* A restart is a new incarnation: leases of an earlier one are lost, their results are not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from node.capacity.allocations import Allocation, KillCommand, RunCommand, SlotOffer, WarnCommand
+from node.capacity.ledger import Ledger
+from node.conversation.commands import (
+    Commands,
+    ControlDevice,
+    DropLink,
+    Link,
+    SendNote,
+    SendReply,
+    SettleRecords,
+    WriteHead,
+    WriteRecord,
+)
+from node.conversation.delivery import ResultDelivery
+from node.conversation.links import About, LinkTable
+from node.conversation.outbox import Outbox, OutboxItem
+from node.conversation.requests import RequestHandlers, WorkerContext
+from protocol.errors import RemoteProtocolError
+from protocol.formats.phase import Phase
+from protocol.messages.permission import CallPermission
+from protocol.messages.work import (
+    AdoptRequest,
+    Cancel,
+    Commit,
+    Control,
+    Denied,
+    ListLeases,
+    Preempt,
+    Probe,
+    Progress,
+    Ready,
+    Release,
+    Renew,
+    ShowCredentials,
+    Skip,
+    Start,
+    StatusRequest,
+    Stopped,
+)
+from protocol.values.record import Record, record_body, record_message
+from protocol.wire.base import Message
+from protocol.words import Reason
+
+REQUESTS: Final = (Probe, Commit, Renew, Cancel, Release, AdoptRequest, ListLeases, Control, StatusRequest)
+"""What is answered, if the caller is permitted. `ShowCredentials`, which says why the caller is, is taken from anybody."""
+OFFER_S: Final = 5.0
+"""A scheduler that does not say Start or Skip for so long is taken for gone."""
+LINK_WAIT_S: Final = 1.0
+"""An offer waits so long for a link when those there are must not carry it."""
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """A run of this process that is not reported yet."""
+
+    allocation: Allocation
+    phase: Phase = Phase.QUEUED
+    seq: int = 0
+    alive: bool = True
+    """Its processes may be."""
+
+
+@dataclass(slots=True, eq=False)
+class _Stop:
+    """A request that is answered once runs are dead."""
+
+    request: object
+    message: Cancel | Release
+    dying: set[str]
+
+
+class WorkerConversation:
+    """What this worker answers, sends, stores and runs."""
+
+    def __init__(self, ledger: Ledger, outbox: Outbox, context: WorkerContext) -> None:
+        self.ledger = ledger
+        self.outbox = outbox
+        self.commands = Commands()
+        self.links = LinkTable(ledger.epoch)
+        self.requests = RequestHandlers(context, ledger, self.links, outbox, self.phase)
+        self.delivery = ResultDelivery(
+            self.commands,
+            self.links,
+            outbox,
+            context.now,
+            settled=self._settled,
+            unreachable=self.disconnected,
+            log=context.log,
+        )
+        self._context = context
+        self._now = context.now
+        self._runs: dict[str, _Run] = {}
+        self._storing = 0
+        self._stops: list[_Stop] = []
+
+    # -- links -----------------------------------------------------------------------------------------------------------
+
+    def connected(self, link: Link) -> None:
+        """A permitted scheduler opened a link: what waits for it goes out."""
+        self.links.add(link)
+        self.ledger.link_up(link.peer, self._now())
+        self.carry_out()
+        self.delivery.start(link)
+
+    def disconnected(self, link: Link) -> None:
+        """A link is gone, or of no use any more. Said twice changes nothing."""
+        if self.links.remove(link):
+            self.delivery.stop(link)
+            self.ledger.link_down(link.peer, self._now())
+            self.carry_out()
+
+    def received(self, link: Link, message: Message, request: object) -> None:
+        """A scheduler asks; `SendReply` bears the token `request`. Raises `RemoteProtocolError` for what is not a scheduler's to say."""
+        reply = self._reply(link, message, request)
+        self.carry_out()
+        if reply is not None:
+            self.commands.emit(SendReply(request, reply))
+
+    def _reply(self, link: Link, message: Message, request: object) -> Message | None:
+        """The reply; None: it is sent later."""
+        if isinstance(message, ShowCredentials):
+            return self._context.show_credentials(link.peer, message)
+        if not isinstance(message, REQUESTS):
+            raise RemoteProtocolError(f"a scheduler does not send {type(message).__name__}")
+        permission = self.requests.permit(link.peer, message)
+        if isinstance(permission, Denied):
+            return permission
+        match message:
+            case Probe():
+                self.ledger.expire(self._now())
+                self.carry_out()
+                return self.requests.quote(permission, message)
+            case Commit():
+                return self.requests.commit(link, message)
+            case Renew():
+                return self.requests.renew(link, permission, message)
+            case Cancel() | Release():
+                return self._stop(link, permission, message, request)
+            case AdoptRequest():
+                return self._adopt(link, permission, message, request)
+            case ListLeases():
+                return self.requests.page(permission.principal, message)
+            case Control():
+                self.commands.emit(ControlDevice(request, message))
+                return None
+            case StatusRequest():
+                return self.requests.status(permission)
+
+    def _stop(
+        self, link: Link, permission: CallPermission, message: Cancel | Release, request: object
+    ) -> Message | None:
+        for lease, why in self.requests.refusals(link, permission, message.held).items():
+            return Denied(reason=why, detail=f"lease {lease} is not yours to end; nothing was ended")
+        reason = message.reason if isinstance(message, Cancel) else Reason.CANCELLED
+        stopping = self.ledger.stop(link.peer, message.held, reason, self._now())
+        dying = {lease for lease in stopping if lease in self._runs and self._runs[lease].alive}
+        if dying:
+            self._stops.append(_Stop(request, message, dying))
+            return None
+        return _stopped(message)
+
+    def _adopt(
+        self, link: Link, permission: CallPermission, message: AdoptRequest, request: object
+    ) -> Message | None:
+        """The campaign's results go to the adopter from now on, as long as it speaks for the campaign; then it is answered."""
+        if stale := self.requests.adopt(link, permission, message):
+            return stale
+        principal = permission.principal
+        records = self.outbox.of(message.campaign, principal) if message.cursor == 0 else []
+        items = [
+            item.model_copy(update={"peer": link.peer, "owner": principal})
+            for item, settled in records
+            if message.again or not settled
+        ]
+        self._hand_over_next(iter(items), principal, message, request)
+        return None
+
+    def _hand_over_next(
+        self,
+        items: Iterator[OutboxItem],
+        principal: str,
+        message: AdoptRequest,
+        request: object,
+        error: str = "",
+    ) -> None:
+        if error:  # the adopter asks again
+            self._context.log.warning("results.not_handed_over", campaign=message.campaign, why=error)
+        current = self.ledger.epoch(principal, message.campaign) == message.epoch
+        item = None if error or not current else next(items, None)
+        if item is None:
+            self.commands.emit(SendReply(request, self.requests.page(principal, message)))
+            return
+
+        def written(error: str) -> None:
+            self._hand_over_next(items, principal, message, request, error)
+
+        self._redirect(item, written)
+
+    def _redirect(self, item: OutboxItem, then: Callable[[str], None]) -> None:
+        """A record that is here waits for `item.peer` from now on; then `then` is called with what failed."""
+        if self.outbox.in_memory(item.sha256) is not None:
+            self._put(item)
+            then("")
+            return
+
+        def written(data: bytes | None, error: str) -> None:
+            if not error:
+                self._put(item)
+            then(error)
+
+        self.commands.to_disk(WriteHead(item), written)
+
+    def _put(self, item: OutboxItem) -> None:
+        self.outbox.put(item)
+        self.delivery.outbox_changed()
+
+    # -- carrying out ----------------------------------------------------------------------------------------------------
+
+    def carry_out(self) -> None:
+        """Do what the ledger orders; to be called after each change of the ledger."""
+        if not self.ledger.condition.gives_turns:
+            self.ledger.close_queue()
+        while orders := self.ledger.take_orders():
+            for order in orders:
+                match order:
+                    case RunCommand():
+                        self._begin_run(order)
+                    case SlotOffer():
+                        self._offer(order.lease)
+                    case KillCommand():
+                        self.commands.emit(order)
+                    case WarnCommand():
+                        note = Preempt(
+                            lease=order.lease,
+                            fence=order.fence,
+                            grace_s=order.grace_s,
+                            priority=order.priority,
+                        )
+                        self._send_note(order.peer, order.about, note)
+
+    def _offer(self, lease: str) -> None:
+        """Ask the ticket's scheduler whether it starts."""
+        allocation = self.ledger.place(lease)
+        if allocation is None:
+            return
+        if self.links.best(allocation.peer, allocation.wanted.about) is not None:
+            self._call_ready(allocation, asked=True)
+        elif self.links.of(
+            allocation.peer
+        ):  # of another machine: wait a little, not to come back over and over
+            self.commands.at(self._now() + LINK_WAIT_S, lambda: self._call_ready(allocation, asked=False))
+        else:
+            self._offer_answered(allocation, None, asked=False)
+
+    def _call_ready(self, allocation: Allocation, *, asked: bool) -> None:
+        link = self.links.best(allocation.peer, allocation.wanted.about)
+        if link is None:
+            self._offer_answered(allocation, None, asked=asked)
+            return
+
+        def answered(reply: Message | None) -> None:
+            if not isinstance(reply, (Start, Skip)):
+                self._context.log.info("offer.unanswered", peer=link.peer, lease=allocation.lease)
+                self.disconnected(link)
+                self.commands.emit(DropLink(link))
+            self._offer_answered(allocation, reply, asked=asked)
+
+        ready = Ready(lease=allocation.lease, fence=allocation.fence)
+        self.commands.call(link, ready, OFFER_S, answered)
+
+    def _offer_answered(self, allocation: Allocation, reply: Message | None, *, asked: bool) -> None:
+        lease, now = allocation.lease, self._now()
+        match reply:
+            case Start():
+                self.ledger.start(lease, now)
+            case Skip():
+                self.ledger.skip(lease, now)
+            case _:
+                self.ledger.defer(lease, now, asked=asked)
+        self.carry_out()
+
+    def _send_note(self, peer: str, about: About, note: Progress | Preempt) -> None:
+        link = self.links.best(peer, about)
+        if link is not None:
+            self.commands.emit(SendNote(link, note))
+
+    # -- time ------------------------------------------------------------------------------------------------------------
+
+    def next_deadline(self) -> float | None:
+        """When `run_timers` has something to do next."""
+        times = (self.ledger.next_deadline(), self.commands.next_timer())
+        return min((time for time in times if time is not None), default=None)
+
+    def run_timers(self) -> None:
+        """Leases that are not renewed lapse, and what waited goes on."""
+        now = self._now()
+        deadline = self.ledger.next_deadline()
+        if deadline is not None and deadline <= now:
+            self.ledger.expire(now)
+            self.carry_out()
+        self.commands.run_timers(now)
+
+    # -- runs ------------------------------------------------------------------------------------------------------------
+
+    @property
+    def busy(self) -> bool:
+        """Whether something runs, or its result is not on disk yet."""
+        return bool(self._runs) or self._storing > 0
+
+    def phase(self, lease: str) -> Phase | None:
+        """How far the run of a lease is; None: it does not run here."""
+        run = self._runs.get(lease)
+        return run.phase if run is not None else None
+
+    def running(self) -> tuple[str, ...]:
+        """The leases whose runs are not reported yet."""
+        return tuple(self._runs)
+
+    def _begin_run(self, order: RunCommand) -> None:
+        allocation = self.ledger.place(order.lease)
+        assert allocation is not None, "the ledger ordered a run of a lease it does not hold"
+        allocation.began = self._now()
+        self._runs[order.lease] = _Run(allocation)
+        self.ledger.condition.begin()
+        self.commands.emit(order)
+
+    def report_progress(
+        self,
+        lease: str,
+        phase: Phase,
+        done: int = 0,
+        total: int | None = None,
+        median_ms: float | None = None,
+    ) -> None:
+        """A run reached a phase, or moved on in it. Raises `ValidationError` for what no message can hold."""
+        run = self._runs[lease]
+        run.seq += 1
+        run.phase = phase
+        note = Progress(
+            lease=lease,
+            fence=run.allocation.fence,
+            seq=run.seq,
+            phase=phase,
+            done=done,
+            total=total,
+            median_ms=median_ms,
+        )
+        self._send_note(run.allocation.peer, run.allocation.wanted.about, note)
+
+    def set_timing(self, lease: str, timed: bool) -> None:
+        """A measurement of this run begins, or is over."""
+        self.ledger.timing(lease, timed, self._now())
+        self.carry_out()
+
+    def processes_ended(self, lease: str, record: Record) -> None:
+        """The processes of a run are dead; `finish_run` is to follow, before another run begins on the device."""
+        self._runs[lease].alive = False
+        self.ledger.condition.end(record.outcome, record.reason, record.permanent, record.model_sha256)
+        for stop in tuple(self._stops):
+            stop.dying.discard(lease)
+            if not stop.dying:
+                self._stops.remove(stop)
+                self.commands.emit(SendReply(stop.request, _stopped(stop.message)))
+
+    def finish_run(self, lease: str, record: Record) -> None:
+        """The device is free again; the run's result goes to disk, then to its scheduler."""
+        run = self._runs.pop(lease)
+        self.ledger.finish(lease, self._now())
+        self._store(run.allocation, record)
+        self.carry_out()
+
+    def _store(self, allocation: Allocation, record: Record) -> None:
+        body = record_body(record)
+        item = OutboxItem(
+            peer=allocation.peer,
+            owner=allocation.wanted.principal,
+            campaign=record.campaign,
+            task=record.task,
+            attempt=record.attempt,
+            lease=allocation.lease,
+            fence=record.fence,
+            sha256=hashlib.sha256(body).hexdigest(),
+            size=len(body),
+            signature=self._context.sign(record_message(body)),
+            stored=self._context.wall(),
+        )
+        for old in self.outbox.make_room(item):
+            self._context.log.warning(
+                "result.given_up", task=old.task, attempt=old.attempt, scheduler=old.peer
+            )
+            settled, removed = self.outbox.settle(old.sha256)
+            self.commands.to_disk(SettleRecords(settled, removed))
+            self.ledger.acknowledge(old.lease)
+        self._storing += 1
+        self.commands.to_disk(
+            WriteRecord(item, body), lambda data, error: self._stored(allocation, item, body, error)
+        )
+
+    def _stored(self, allocation: Allocation, item: OutboxItem, body: bytes, error: str) -> None:
+        if error:
+            self.commands.to_disk(SettleRecords(removed=(item.sha256,)))
+            if not self.outbox.put_in_memory(item, body):
+                self._context.log.warning("result.lost", task=item.task, attempt=item.attempt, why=error)
+                self.ledger.acknowledge(item.lease)
+                self._put_away()
+                return
+            self._context.log.warning("result.in_memory", task=item.task, why=error)
+        if allocation.peer == item.peer:
+            self._put(item)
+            self._put_away()
+            return
+
+        def redirected(error: str) -> None:
+            if error:
+                self._context.log.warning("results.not_handed_over", campaign=item.campaign, why=error)
+                self._put(item)
+                self._put_away()
+            else:
+                self._stored(allocation, fresh, body, "")
+
+        fresh = item.model_copy(update={"peer": allocation.peer})  # its campaign was adopted meanwhile
+        self._redirect(fresh, redirected)
+
+    def _put_away(self) -> None:
+        self._storing -= 1
+        self.ledger.condition.clean()
+        self.carry_out()
+
+    def _settled(self, item: OutboxItem) -> None:
+        self.ledger.acknowledge(item.lease)
+
+
+def _stopped(message: Cancel | Release) -> Stopped:
+    return Stopped(leases=tuple(item.lease for item in message.held))

@@ -1,0 +1,171 @@
+"""Results on their way to their schedulers: one at a time over each link, again and again until they are answered. Pure.
+
+A result that cannot be delivered stands in no other's way, and a slow link holds up nobody else's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from node.conversation.commands import Commands, DropLink, Link, Log, ReadRecord, SettleRecords
+from node.conversation.links import LinkTable
+from node.conversation.outbox import Outbox, OutboxItem
+from protocol.messages.work import Accepted, Stale
+from protocol.wire.base import MAX_INLINE, Message
+from protocol.words import Reason
+
+RESULT_S: Final = 10.0
+LARGE_RESULT_S: Final = 120.0
+"""The scheduler pulls a large record before it answers."""
+RESEND_S: Final = 15.0
+"""Results that were not settled are sent again so often."""
+WORTHLESS: Final = frozenset({Reason.CANCELLED, Reason.BAD_REQUEST})
+"""A result that is stale for another reason is kept as if it had been taken: an adopter of the campaign may have use for it. So is one
+that is called stale by somebody who is not known to be the campaign's scheduler."""
+
+
+@dataclass(slots=True, eq=False)
+class _Round:
+    """One pass over what waits for the peer of a link."""
+
+    left: list[OutboxItem]
+    repeat: bool = False
+    """The outbox changed since it began."""
+    resend_at: float | None = None
+    """It is over; the next one begins then."""
+
+
+class ResultDelivery:
+    """Sends what waits in the outbox over the links in the table."""
+
+    def __init__(
+        self,
+        commands: Commands,
+        links: LinkTable,
+        outbox: Outbox,
+        now: Callable[[], float],
+        *,
+        settled: Callable[[OutboxItem], None],
+        unreachable: Callable[[Link], None],
+        log: Log,
+    ) -> None:
+        """`settled`: a result needs no more sending. `unreachable`: a link is of no use any more."""
+        self._commands = commands
+        self._links = links
+        self._outbox = outbox
+        self._now = now
+        self._on_settled = settled
+        self._on_unreachable = unreachable
+        self._log = log
+        self._rounds: dict[Link, _Round] = {}
+        self._sending: set[str] = set()
+        self._failures: Counter[str] = Counter()
+
+    @property
+    def idle(self) -> bool:
+        """Whether no result is on its way over a link."""
+        return not self._sending
+
+    def start(self, link: Link) -> None:
+        """Send over this link from now on."""
+        self._begin_round(link)
+
+    def stop(self, link: Link) -> None:
+        """Send over it no more."""
+        self._rounds.pop(link, None)
+
+    def outbox_changed(self) -> None:
+        """More waits than before, or for somebody else."""
+        for link, current in tuple(self._rounds.items()):
+            if current.resend_at is not None:
+                self._begin_round(link)
+            else:
+                current.repeat = True
+
+    def _begin_round(self, link: Link) -> None:
+        waiting = self._outbox.waiting(link.peer)
+        self._rounds[link] = _Round(sorted(waiting, key=lambda item: self._failures[item.sha256]))
+        self._next(link)
+
+    def _next(self, link: Link) -> None:
+        current = self._rounds.get(link)
+        if current is None:
+            return
+        while current.left:
+            item = current.left.pop(0)
+            if item.sha256 not in self._sending and self._belongs(link, item):
+                self._send(link, item)
+                return
+        if current.repeat:
+            self._begin_round(link)
+            return
+        current.resend_at = self._now() + RESEND_S
+        self._commands.at(current.resend_at, lambda: self._resend(link, current))
+
+    def _resend(self, link: Link, after: _Round) -> None:
+        if self._rounds.get(link) is after:
+            self._begin_round(link)
+
+    def _belongs(self, link: Link, item: OutboxItem) -> bool:
+        """Whether it is for who has this link, as things are."""
+        return self._outbox.is_for(link.peer, item.sha256) and self._links.may_carry(
+            link, (item.principal, item.campaign)
+        )
+
+    def _send(self, link: Link, item: OutboxItem) -> None:
+        self._sending.add(item.sha256)
+        body = self._outbox.in_memory(item.sha256)
+        if body is not None:
+            self._call(link, item, body)
+        else:
+            self._commands.to_disk(ReadRecord(item), lambda data, error: self._read(link, item, data, error))
+
+    def _read(self, link: Link, item: OutboxItem, data: bytes | None, error: str) -> None:
+        if error:  # it stays: the next try may find it
+            self._log.warning("result.unreadable", task=item.task, why=error)
+            self._failures[item.sha256] += 1
+        elif data is None:
+            self._log.warning("result.gone", task=item.task, attempt=item.attempt)
+            self._settle(item, keep=False)
+        elif link in self._rounds:
+            self._call(link, item, data)
+            return
+        self._sending.discard(item.sha256)
+        self._next(link)
+
+    def _call(self, link: Link, item: OutboxItem, body: bytes) -> None:
+        large = item.size > MAX_INLINE
+        self._commands.call(
+            link,
+            item.result(None if large else body),
+            LARGE_RESULT_S if large else RESULT_S,
+            lambda reply: self._answered(link, item, reply),
+        )
+
+    def _answered(self, link: Link, item: OutboxItem, reply: Message | None) -> None:
+        self._sending.discard(item.sha256)
+        if not isinstance(reply, (Accepted, Stale)):
+            why = "no answer" if reply is None else f"answered with {type(reply).__name__}"
+            self._log.info("result.undelivered", task=item.task, attempt=item.attempt, why=why)
+            self._failures[item.sha256] += 1
+            self._on_unreachable(link)
+            self._commands.emit(DropLink(link))
+            return
+        if self._belongs(link, item):
+            self._log.info("result.settled", task=item.task, attempt=item.attempt, answer=reply.type)
+            known = self._links.speaks_for(link, (item.principal, item.campaign))
+            keep = isinstance(reply, Accepted) or reply.reason not in WORTHLESS or not known
+            self._settle(item, keep=keep)
+        else:  # the campaign was adopted meanwhile: the result stays for the adopter
+            self._log.info("result.adopted", task=item.task, attempt=item.attempt)
+        self._next(link)
+
+    def _settle(self, item: OutboxItem, *, keep: bool) -> None:
+        del self._failures[item.sha256]
+        settled, removed = self._outbox.settle(item.sha256, keep=keep)
+        if settled or removed:
+            self._commands.to_disk(SettleRecords(settled, removed))
+        self._on_settled(item)

@@ -1,0 +1,90 @@
+"""The live links with schedulers, and which of them carries what. Pure.
+
+Two machines may have one key, as when a campaign was adopted with it while its old scheduler was still up. What is about a campaign goes
+over a link that has spoken of it under the newest epoch; over one that has not spoken of it only while there is none that has; and never
+over one that has spoken of it under an older epoch, or was refused for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from node.conversation.commands import Link
+
+MAX_CAMPAIGNS: Final = 1_024
+"""Campaigns of one link whose epochs are remembered."""
+About = tuple[str, str]
+"""Principal and campaign."""
+
+
+class LinkTable:
+    """Links by peer, newest last."""
+
+    def __init__(self, newest_epoch: Callable[[str, str], int]) -> None:
+        """`newest_epoch` of a principal's campaign, as far as is known."""
+        self._newest_epoch = newest_epoch
+        self._links: dict[str, list[Link]] = {}
+        self._epochs: WeakKeyDictionary[Link, dict[str, int]] = WeakKeyDictionary()
+
+    def add(self, link: Link) -> None:
+        """Use this link from now on."""
+        self._links.setdefault(link.peer, []).append(link)
+
+    def remove(self, link: Link) -> bool:
+        """Use it no more; False: it was not in use."""
+        links = self._links.get(link.peer, [])
+        if link not in links:
+            return False
+        links.remove(link)
+        if not links:
+            del self._links[link.peer]
+        return True
+
+    def __contains__(self, link: Link) -> bool:
+        return link in self._links.get(link.peer, [])
+
+    def peers(self) -> tuple[str, ...]:
+        """Those with a link."""
+        return tuple(self._links)
+
+    def of(self, peer: str) -> tuple[Link, ...]:
+        """The links of one peer."""
+        return tuple(self._links.get(peer, ()))
+
+    # -- epochs ----------------------------------------------------------------------------------------------------------
+
+    def epochs(self, link: Link) -> dict[str, int]:
+        """Campaign → the highest epoch that a link has spoken under, for requests that name leases without one."""
+        return self._epochs.setdefault(link, {})
+
+    def set_epoch(self, link: Link, campaign: str, epoch: int) -> None:
+        """The link spoke of the campaign under this epoch."""
+        epochs = self.epochs(link)
+        epochs[campaign] = max(epoch, epochs.pop(campaign, 0))
+        while len(epochs) > MAX_CAMPAIGNS:
+            del epochs[next(iter(epochs))]
+
+    def speaks_for(self, link: Link, about: About) -> bool | None:
+        """Whether a link has spoken of a campaign under its newest epoch; False: under an older one; None: not of it yet."""
+        epoch = self.epochs(link).get(about[1])
+        return None if epoch is None else epoch >= self._newest_epoch(*about)
+
+    def best(self, peer: str, about: About) -> Link | None:
+        """The link to speak on of a campaign: of those that serve best for it the newest."""
+        silent = None
+        for link in reversed(self.of(peer)):
+            speaks = self.speaks_for(link, about)
+            if speaks:
+                return link
+            if speaks is None:
+                silent = silent or link
+        return silent
+
+    def may_carry(self, link: Link, about: About) -> bool:
+        """Whether what is about a campaign may go over this link, as things are."""
+        speaks = self.speaks_for(link, about)
+        if speaks is None:
+            return not any(self.speaks_for(other, about) for other in self.of(link.peer))
+        return speaks

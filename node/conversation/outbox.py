@@ -1,0 +1,176 @@
+"""The records that wait for their schedulers, and settled ones for whoever adopts the campaign. Pure; `node.store` has the files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from pydantic import Field
+
+from node.capacity.shares import gives_way
+from protocol.messages.work import Attempt, Result
+from protocol.values.lease import Fence
+from protocol.wire.base import MAX_INLINE, Count, Id, Message, PeerName, Sha256, Signature
+
+RETENTION_S: Final = 24 * 3600.0
+"""A scheduler that did not come back for so long will not."""
+CLOCK_JUMP_S: Final = 30 * 24 * 3600.0
+"""What looks older than this was stored by a clock that had not been set yet, as on boards that start in 1970: no age at all."""
+MAX_ITEMS: Final = 2_000
+MAX_BYTES: Final = 512 * 1024**2
+MAX_SETTLED_BYTES: Final = 64 * 1024**2
+"""Settled records, all together; the oldest go first. They go after `RETENTION_S` too."""
+MAX_IN_MEMORY: Final = 64
+"""Records that no disk could take, each of at most MAX_INLINE bytes: better delivered late than lost."""
+
+
+class OutboxItem(Message):
+    """The head of a record: whose it is, and what it is of."""
+
+    peer: PeerName
+    """Who is to get it."""
+    owner: PeerName | None = None
+    """Whose campaign it is of, where another scheduler acts for the owner."""
+    campaign: Id
+    task: Id
+    attempt: Attempt
+    lease: Id
+    fence: Fence
+    sha256: Sha256
+    size: Count
+    signature: Signature
+    stored: float = Field(ge=0)
+    """Wall clock, seconds since the epoch: retention goes on while no process runs."""
+
+    @property
+    def principal(self) -> str:
+        """Whose campaign it is of."""
+        return self.owner or self.peer
+
+    def result(self, body: bytes | None) -> Result:
+        """The message that delivers it. A large record is only named; the scheduler pulls it."""
+        return Result(
+            campaign=self.campaign,
+            task=self.task,
+            attempt=self.attempt,
+            lease=self.lease,
+            fence=self.fence,
+            sha256=self.sha256,
+            size=self.size,
+            signature=self.signature,
+            body=body,
+        )
+
+
+class Outbox:
+    """Records by sha256. All methods are instantaneous."""
+
+    def __init__(
+        self,
+        wall: Callable[[], float],
+        waiting: Iterable[OutboxItem] = (),
+        settled: Iterable[OutboxItem] = (),
+    ) -> None:
+        """`waiting`, `settled`: what an earlier life left on disk."""
+        self._wall = wall
+        self._waiting = {item.sha256: item for item in waiting}
+        self._settled = {item.sha256: item for item in settled}
+        self._in_memory: dict[str, bytes] = {}
+
+    def __len__(self) -> int:
+        """How many wait."""
+        return len(self._waiting)
+
+    def waiting(self, peer: str) -> list[OutboxItem]:
+        """What waits for one scheduler, oldest first."""
+        return _oldest_first(item for item in self._waiting.values() if item.peer == peer)
+
+    def hashes(self) -> set[str]:
+        """Of all that wait."""
+        return set(self._waiting)
+
+    def is_for(self, peer: str, sha256: str) -> bool:
+        """Whether a record waits for this scheduler."""
+        item = self._waiting.get(sha256)
+        return item is not None and item.peer == peer
+
+    def in_memory(self, sha256: str) -> bytes | None:
+        """A record that no disk could take."""
+        return self._in_memory.get(sha256)
+
+    def is_settled(self, sha256: str) -> bool:
+        """Whether a scheduler has it, and it is kept."""
+        return sha256 in self._settled
+
+    def of(self, campaign: str, principal: str) -> list[tuple[OutboxItem, bool]]:
+        """All records of a campaign, oldest first, each with whether it is settled."""
+        items = (*self._waiting.values(), *filter(self._is_young, self._settled.values()))
+        matches = (item for item in items if (item.campaign, item.principal) == (campaign, principal))
+        return [(item, item.sha256 in self._settled) for item in _oldest_first(matches)]
+
+    def campaigns(self) -> tuple[str, ...]:
+        """Campaigns with records here, the one with the newest first."""
+        items = _oldest_first((*self._waiting.values(), *self._settled.values()))
+        return tuple(dict.fromkeys(item.campaign for item in reversed(items) if self._is_young(item)))
+
+    # -- what changes ----------------------------------------------------------------------------------------------------
+
+    def make_room(self, incoming: OutboxItem) -> list[OutboxItem]:
+        """The records to give up for another one: those that are too old; and of whoever takes the most room the oldest."""
+        items = _oldest_first(self._waiting.values())
+        old = [item for item in items if not self._is_young(item)]
+        rest = [item for item in items if self._is_young(item)]
+        excess = gives_way([*rest, incoming], _principal, _size, number=MAX_ITEMS, room=MAX_BYTES)
+        return [item for item in (*old, *excess) if item is not incoming]
+
+    def put(self, item: OutboxItem) -> None:
+        """A record that is on disk waits for `item.peer`, whoever it waited for before."""
+        self._settled.pop(item.sha256, None)
+        self._waiting[item.sha256] = item
+
+    def put_in_memory(self, item: OutboxItem, body: bytes) -> bool:
+        """Keep a record that no disk could take; False: it is too large, or there are too many."""
+        if len(body) > MAX_INLINE or len(self._in_memory) >= MAX_IN_MEMORY:
+            return False
+        self._in_memory[item.sha256] = body
+        self._waiting[item.sha256] = item
+        return True
+
+    def settle(self, sha256: str, *, keep: bool = False) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The scheduler has it, or never will. `keep` it a while: the scheduler may be lost, and the campaign adopted by another.
+
+        Gives (what to keep on disk as settled, what to remove there).
+        """
+        item = self._waiting.pop(sha256, None)
+        if item is None or self._in_memory.pop(sha256, None) is not None:
+            return (), ()
+        if keep:
+            self._settled[sha256] = item
+        excess = self._excess_settled()
+        for old in excess:
+            del self._settled[old]
+        if not keep:
+            excess.append(sha256)
+        return ((sha256,) if sha256 in self._settled else ()), tuple(excess)
+
+    def _excess_settled(self) -> list[str]:
+        items = _oldest_first(self._settled.values())
+        old = [item for item in items if not self._is_young(item)]
+        rest = [item for item in items if self._is_young(item)]
+        excess = gives_way(rest, _principal, _size, number=MAX_ITEMS, room=MAX_SETTLED_BYTES)
+        return [item.sha256 for item in (*old, *excess)]
+
+    def _is_young(self, item: OutboxItem) -> bool:
+        return not RETENTION_S < self._wall() - item.stored < CLOCK_JUMP_S
+
+
+def _oldest_first(items: Iterable[OutboxItem]) -> list[OutboxItem]:
+    return sorted(items, key=lambda item: item.stored)
+
+
+def _principal(item: OutboxItem) -> str:
+    return item.principal
+
+
+def _size(item: OutboxItem) -> int:
+    return item.size

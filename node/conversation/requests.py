@@ -1,0 +1,377 @@
+"""What a scheduler asks of this worker: may it ask, is it signed, does it fit; then the ledger decides. Pure.
+
+Every request is checked for permission by itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from node.capacity.allocations import Allocation, SlotRequest
+from node.capacity.ledger import Ledger
+from node.conversation.commands import Link, Log
+from node.conversation.links import LinkTable
+from node.conversation.outbox import Outbox, OutboxItem
+from protocol.errors import RemoteProtocolError
+from protocol.formats.model_files import may_run_code
+from protocol.formats.phase import Phase
+from protocol.messages.permission import CallPermission
+from protocol.messages.work import (
+    MAX_BATCH,
+    AdoptReply,
+    AdoptRequest,
+    Commit,
+    CredentialsReply,
+    Denied,
+    Granted,
+    HeldLease,
+    LeaseLost,
+    ListLeases,
+    LiveLease,
+    Probe,
+    Queued,
+    Quote,
+    Renew,
+    Renewed,
+    RunningJob,
+    Shape,
+    ShapeQuote,
+    ShowCredentials,
+    WorkerStatus,
+)
+from protocol.values.advert import Advert
+from protocol.values.lease import Fence, LeaseState
+from protocol.values.match import match
+from protocol.values.requirement import Requirement
+from protocol.values.task import Task, read_task, task_message
+from protocol.wire.base import Message, brief
+from protocol.words import Reason, Right
+from swarm.base.text import ascii_line, shorten
+from swarm.base.units import show_duration
+
+MAX_UNMET: Final = 8
+"""Clauses that are not met, in the quote for one shape."""
+NO_PROGRAMS: Final = (
+    "TorchScript and torch.export models carry programs, which are run only for this device's owner and for people"
+    " whom the owner let in; send ONNX, or weights as safetensors"
+)
+RESULT_CURSOR: Final = 2**52
+"""Cursors from here on go through what is in the outbox, by rising fence; no fence's number comes near."""
+
+
+class ManifestEntry(Protocol):
+    """A campaign manifest that is on this worker."""
+
+    @property
+    def sha256(self) -> str: ...
+    @property
+    def size(self) -> int: ...
+
+
+class ManifestIndex(Protocol):
+    """The campaign manifests on this worker, and those that schedulers named."""
+
+    def of(self, campaign: str, owner: str) -> ManifestEntry | None: ...
+    def note(self, campaign: str, owner: str, peer: str, sha256: str, size: int) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerContext:
+    """What the conversation has from the worker around it; nothing of it waits."""
+
+    now: Callable[[], float]
+    """Monotonic seconds."""
+    wall: Callable[[], float]
+    """Seconds since the epoch, for retention over restarts."""
+    permit: Callable[[str, Message, str | None], CallPermission | Denied]
+    """What a peer may do, if that covers the request (about the campaign, where it is one); else the refusal."""
+    show_credentials: Callable[[str, ShowCredentials], CredentialsReply | Denied]
+    advert: Callable[[], Advert]
+    """This worker's own, as others see it."""
+    has_model: Callable[[str], bool]
+    manifests: ManifestIndex
+    sign: Callable[[bytes], bytes]
+    verify: Callable[[str, bytes, bytes], bool]
+    """Whether (peer, message, signature) belong together."""
+    log: Log
+    max_duration_s: float = math.inf
+    """The most that a task of others than the owner may take by its own limits, and may wait in the queue."""
+    reach: Callable[[], str] = str
+    """How others reach this node, in words."""
+    read_task: Callable[[bytes], Task] = read_task
+
+
+@dataclass(frozen=True)
+class RequestHandlers:
+    """The replies that depend on nothing but the state of this worker."""
+
+    context: WorkerContext
+    ledger: Ledger
+    links: LinkTable
+    outbox: Outbox
+    phase: Callable[[str], Phase | None]
+    """How far the run of a lease is; None: it does not run here."""
+
+    def permit(self, peer: str, message: Message, campaign: str | None = None) -> CallPermission | Denied:
+        """What the peer may do; else the refusal."""
+        permission = self.context.permit(peer, message, campaign)
+        if isinstance(permission, Denied):
+            self.context.log.info(
+                "request.refused", request=type(message).__name__, peer=peer, why=permission.detail
+            )
+        return permission
+
+    def refusals(
+        self, link: Link, permission: CallPermission, held: Sequence[HeldLease]
+    ) -> dict[str, Reason]:
+        """The leases that the peer may not speak of over this link, with the reason."""
+        return self.ledger.refusals(
+            link.peer,
+            permission.principal,
+            held,
+            self.links.epochs(link),
+            lambda campaign: permission.speaks_of(campaign) is None,
+        )
+
+    # -- could you? ------------------------------------------------------------------------------------------------------
+
+    def unmet(self, unit: str, requirement: Requirement) -> tuple[str, ...]:
+        """Why this device does not fit, clause by clause; empty when it does."""
+        advert = self.context.advert()
+        units = [offer.unit for offer in advert.units]
+        lines = [str(item) for item in match(requirement, advert).missing]
+        if unit not in units:
+            lines.insert(0, brief(f"unit {unit}: this device has {', '.join(units) or 'no unit that works'}"))
+        return tuple(lines[:32])
+
+    def quote(self, permission: CallPermission, request: Probe) -> Quote:
+        """What the worker could do now, shape by shape."""
+        now = self.context.now()
+        outlooks = {
+            priority: self.ledger.outlook(
+                permission.principal,
+                min(priority, permission.priority),
+                permission.owner,
+                now,
+                sees_all=_sees_all(permission),
+            )
+            for priority in {shape.priority for shape in request.shapes}
+        }
+        shapes = tuple(self._shape(shape, *outlooks[shape.priority]) for shape in request.shapes)
+        return self.ledger.quote(now).model_copy(update={"shapes": shapes})
+
+    def _shape(self, shape: Shape, ahead: int, start_s: float | None, preempts: str) -> ShapeQuote:
+        unmet = self.unmet(shape.unit, shape.requirement)
+        warm = self.context.has_model(shape.model)
+        return ShapeQuote(
+            fits=not unmet,
+            unmet=unmet[:MAX_UNMET],
+            warm=warm,
+            fetch=0 if warm else shape.size,
+            ahead=ahead,
+            start_s=start_s,
+            preempts=preempts,
+        )
+
+    # -- take it, keep it ------------------------------------------------------------------------------------------------
+
+    def commit(self, link: Link, request: Commit) -> Message:
+        """Take an attempt of a task, if it is the peer's, signed, allowed and fits."""
+        peer = link.peer
+        try:
+            task = self.context.read_task(request.task)
+        except RemoteProtocolError as exc:
+            return Denied(reason=Reason.BAD_REQUEST, detail=shorten(exc.what))
+        permission = self.permit(peer, request, task.campaign)
+        if isinstance(permission, Denied):
+            return permission
+        if task.scheduler not in (peer, permission.principal):
+            return Denied(reason=Reason.NOT_ALLOWED, detail=f"the task is {task.scheduler}'s, not yours")
+        if not self.context.verify(peer, task_message(request.task), request.signature):
+            return Denied(reason=Reason.BAD_REQUEST, detail="the task's signature is not its scheduler's")
+        if permission.stranger and may_run_code(task.unit, task.model.name):
+            why = shorten(f"{ascii_line(task.model.name)}: {NO_PROGRAMS}")
+            # with a clause: it is this task that is refused, not all that this scheduler has
+            return Denied(reason=Reason.NOT_ALLOWED, detail=why, unmet=("a model that carries no program",))
+        unmet = self.unmet(task.unit, task.requirement)
+        max_s = math.inf if permission.owner else self.context.max_duration_s
+        if (task_s := max_seconds(task)) > max_s:
+            limit = f"this device's owner lets others have it for {show_duration(max_s)} at a time"
+            unmet += (
+                brief(f"the task's limits (fetch, loads, run) come to {show_duration(task_s)}; {limit}"),
+            )
+        if unmet:
+            return Denied(reason=Reason.DOES_NOT_FIT, detail=shorten("; ".join(unmet)), unmet=unmet)
+        reply = self.ledger.commit(_slot_request(peer, permission, request, task, max_s), self.context.now())
+        if isinstance(reply, (Granted, Queued)):
+            self.links.set_epoch(link, task.campaign, request.epoch)
+            self.ledger.speakers.keep_proof(permission.principal, task.campaign, request.epoch, request.proof)
+            if request.manifest is not None:
+                self.context.manifests.note(
+                    task.campaign, task.scheduler, peer, request.manifest, request.manifest_size
+                )
+        elif isinstance(reply, Denied) and reply.reason is Reason.STALE_EPOCH:
+            self.links.set_epoch(link, task.campaign, request.epoch)
+        return reply
+
+    def renew(self, link: Link, permission: CallPermission, request: Renew) -> Renewed:
+        """Renew leases. Those that the peer may not speak of any more are lost to it; the others of the same message are kept."""
+        refused = self.refusals(link, permission, request.held)
+        rest = [item for item in request.held if item.lease not in refused]
+        renewed = self.ledger.renew(link.peer, rest, self.context.now())
+        lost = tuple(LeaseLost(lease=lease, reason=reason) for lease, reason in refused.items())
+        return renewed.model_copy(update={"lost": renewed.lost + lost})
+
+    # -- carry on --------------------------------------------------------------------------------------------------------
+
+    def adopt(self, link: Link, permission: CallPermission, request: AdoptRequest) -> Denied | None:
+        """From now on the peer alone speaks for the campaign, and lower epochs are refused; else the refusal."""
+        stale = self.ledger.adopt(
+            link.peer, permission.principal, request.campaign, request.epoch, rests=permission.rests
+        )
+        self.links.set_epoch(link, request.campaign, request.epoch)
+        if stale is None:
+            self.ledger.speakers.keep_proof(
+                permission.principal, request.campaign, request.epoch, request.proof
+            )
+        return stale
+
+    def page(self, principal: str, request: AdoptRequest | ListLeases) -> AdoptReply:
+        """The leases of a campaign from the cursor on, then the results of ended leases.
+
+        In the order of the fences, which never changes: what begins to run or ends between two pages is listed once.
+        """
+        campaign, cursor = request.campaign, request.cursor
+        allocations = self.ledger.of_campaign(principal, campaign)
+        entries = [
+            (at, self._live(allocation))
+            for allocation in allocations
+            if (at := allocation.fence.number) > cursor
+        ]
+        held = {allocation.lease for allocation in allocations}
+        results = [
+            (at, _ended_lease(item, settled))
+            for item, settled in self.outbox.of(campaign, principal)
+            if item.lease not in held and (at := _result_cursor(item.fence)) > cursor
+        ]
+        entries += sorted(results, key=lambda entry: entry[0])
+        page = entries[:MAX_BATCH]
+        manifest = self.context.manifests.of(campaign, principal)
+        return AdoptReply(
+            incarnation=self.ledger.incarnation,
+            leases=tuple(lease for _, lease in page),
+            epoch=self.ledger.epoch(principal, campaign),
+            proof=self.ledger.speakers.proof(principal, campaign),
+            manifest=manifest.sha256 if manifest is not None else None,
+            manifest_size=manifest.size if manifest is not None else 0,
+            cursor=page[-1][0] if len(entries) > len(page) else None,
+        )
+
+    def _live(self, allocation: Allocation) -> LiveLease:
+        return LiveLease(
+            task=allocation.wanted.task.task,
+            attempt=allocation.wanted.attempt,
+            lease=allocation.lease,
+            fence=allocation.fence,
+            queued=allocation.state in (LeaseState.QUEUED, LeaseState.OFFERED),
+            reporting=allocation.state in (LeaseState.REPORTING, LeaseState.STOPPING),
+            phase=self.phase(allocation.lease),
+        )
+
+    # -- status ----------------------------------------------------------------------------------------------------------
+
+    def status(self, permission: CallPermission | None = None) -> WorkerStatus:
+        """The worker's status, runs before tickets. Others than the owner (None) see their own work, and how much there is in all;
+        so does who acts for the owner in some campaigns only."""
+        ledger, now = self.ledger, self.context.now()
+        position = {lease: index for index, lease in enumerate(ledger.ascii_line(now))}
+        shown = [
+            allocation
+            for allocation in ledger.places()
+            if allocation.state is not LeaseState.REPORTING
+            and (permission is None or _sees_all(permission) or _is_of(allocation, permission))
+        ]
+        shown.sort(key=lambda one: (position.get(one.lease, -1), one.fence.number))
+        return WorkerStatus(
+            incarnation=ledger.incarnation,
+            state=ledger.condition.state,
+            why=ledger.condition.why,
+            jobs=tuple(self._job(allocation, now) for allocation in shown[:MAX_BATCH]),
+            running=ledger.running,
+            queue=ledger.queue,
+            reach=ascii_line(self.context.reach()) or None,
+        )
+
+    def _job(self, allocation: Allocation, now: float) -> RunningJob:
+        request = allocation.wanted
+        return RunningJob(
+            task=request.task.task,
+            model=ascii_line(request.task.model.name),
+            principal=request.principal,
+            team=ascii_line(request.team),
+            priority=request.own,
+            state=str(allocation.state),
+            phase=self.phase(allocation.lease),
+            since_s=max(0.0, now - allocation.since),
+        )
+
+
+def max_seconds(task: Task) -> float:
+    """How long it may hold its slot by its own limits."""
+    limits = task.timeouts
+    return limits.fetch_s + task.measure.loads * limits.load_s + limits.run_s
+
+
+def _ended_lease(item: OutboxItem, settled: bool) -> LiveLease:
+    return LiveLease(
+        task=item.task,
+        attempt=item.attempt,
+        lease=item.lease,
+        fence=item.fence,
+        reporting=not settled,
+        settled=settled,
+    )
+
+
+def _result_cursor(fence: Fence) -> int:
+    """Where a result stands in the pages: fences are never used again, so what comes or goes meanwhile moves nothing."""
+    return RESULT_CURSOR + (min(fence.incarnation, 2**22 - 1) << 30) + min(fence.number, 2**30 - 1)
+
+
+def _sees_all(permission: CallPermission) -> bool:
+    return permission.owner and (permission.campaigns is None or Right.CONTROL in permission.rights)
+
+
+def _is_of(allocation: Allocation, permission: CallPermission) -> bool:
+    request = allocation.wanted
+    return request.principal == permission.principal and permission.speaks_of(request.task.campaign) is None
+
+
+def _slot_request(
+    peer: str, permission: CallPermission, request: Commit, task: Task, max_s: float
+) -> SlotRequest:
+    return SlotRequest(
+        peer=peer,
+        principal=permission.principal,
+        key=request.key,
+        task=task,
+        task_sha256=hashlib.sha256(request.task).hexdigest(),
+        attempt=request.attempt,
+        epoch=request.epoch,
+        priority=request.priority,
+        cap=permission.priority,
+        owner=permission.owner,
+        stranger=permission.stranger,
+        slots=permission.slots,
+        team=permission.team,
+        preempted=request.preempted,
+        left_s=request.left_s,
+        queue=request.queue,
+        ledger=request.ledger,
+        longest_s=max_s,
+        rests=permission.rests,
+    )

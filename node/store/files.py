@@ -1,0 +1,72 @@
+"""One folder of small files as the stores use it: the edge below their logic, where a simulation has its own disk. Blocking."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+from protocol.errors import ResourceError
+from swarm.base.durable import UNFINISHED, write_durably
+
+
+class Files(Protocol):
+    """Files by name. All raise `OSError` or `ResourceError` for a disk that does not do it."""
+
+    folder: Path
+
+    def names(self) -> Iterable[str]: ...
+    def read(self, name: str) -> bytes: ...
+    def size(self, name: str) -> int: ...
+
+    def write(self, name: str, data: bytes) -> None:
+        """Durable, and under its name whole or not at all."""
+
+    def rename(self, old: str, new: str) -> None: ...
+
+    def remove(self, name: str) -> None:
+        """One that is not there is fine."""
+
+
+class FileFolder:
+    """A real folder, created where there is none; one process at a time has it."""
+
+    def __init__(self, path: Path, what: str) -> None:
+        """`what` the folder is, for errors. Removes what a kill left half-written. Raises `ResourceError`."""
+        self.folder = path
+        self._what = what
+        with self.usable():
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for half in path.glob(".*"):
+                if UNFINISHED.fullmatch(half.name):
+                    half.unlink()
+
+    @contextlib.contextmanager
+    def usable(self) -> Iterator[None]:
+        """Turns an `OSError` of the block into a `ResourceError`."""
+        try:
+            yield
+        except OSError as exc:
+            raise ResourceError(
+                f"cannot use the {self._what} {self.folder}: {exc.strerror or exc}",
+                hint="check that the folder is yours",
+            ) from exc
+
+    def names(self) -> list[str]:
+        return sorted(path.name for path in self.folder.iterdir())
+
+    def read(self, name: str) -> bytes:
+        return (self.folder / name).read_bytes()
+
+    def size(self, name: str) -> int:
+        return (self.folder / name).stat().st_size
+
+    def write(self, name: str, data: bytes) -> None:
+        write_durably(self.folder / name, data)
+
+    def rename(self, old: str, new: str) -> None:
+        (self.folder / old).replace(self.folder / new)
+
+    def remove(self, name: str) -> None:
+        (self.folder / name).unlink(missing_ok=True)

@@ -1,0 +1,81 @@
+"""The records that wait, and settled ones: who may have them, and which give way."""
+
+from __future__ import annotations
+
+from node.capacity.shares import gives_way
+from node.conversation.outbox import MAX_ITEMS, MAX_SETTLED_BYTES, RETENTION_S, Outbox
+from tests.node.conversation.parts import ANN, BOB, item
+
+
+def test_a_record_is_its_schedulers_alone() -> None:
+    outbox = Outbox(lambda: 100.0)
+    one = item(b"one")
+    outbox.put(one)
+    assert outbox.waiting(BOB) == []
+    assert not outbox.is_for(BOB, one.sha256)
+    assert outbox.is_for(ANN, one.sha256)
+
+
+def test_what_is_too_old_is_given_up_for_what_comes() -> None:
+    now = 100.0
+    outbox = Outbox(lambda: now)
+    old = item(b"old")
+    outbox.put(old)
+    now += RETENTION_S + 1
+    assert outbox.make_room(item(b"new", stored=now)) == [old]
+
+
+def test_what_was_stored_before_the_clock_was_set_is_no_older_for_it() -> None:
+    now = 5.0  # a board without a clock of its own begins in 1970
+    outbox = Outbox(lambda: now)
+    outbox.put(item(b"early", stored=now))
+    now = 1.7e9
+    assert outbox.make_room(item(b"new", stored=now)) == []
+
+
+def test_after_a_day_a_settled_record_is_forgotten() -> None:
+    now = 100.0
+    outbox = Outbox(lambda: now)
+    old, young = item(b"old"), item(b"young", stored=100.0 + RETENTION_S + 1)
+    outbox.put(old)
+    outbox.settle(old.sha256, keep=True)
+    assert outbox.of("c-1", ANN) == [(old, True)]
+    assert outbox.of("c-1", BOB) == []
+    assert outbox.campaigns() == ("c-1",)
+    now += RETENTION_S + 1
+    assert outbox.of("c-1", ANN) == []
+    assert outbox.campaigns() == ()
+    outbox.put(young)
+    assert outbox.settle(young.sha256, keep=True) == ((young.sha256,), (old.sha256,))
+
+
+def test_the_oldest_settled_records_give_way_when_there_are_too_many_bytes() -> None:
+    outbox = Outbox(lambda: 100.0)
+    share = bytes(MAX_SETTLED_BYTES // 4)
+    made = [item(bytes([n]) + share[1:], stored=float(n)) for n in range(1, 6)]
+    for one in made:
+        outbox.put(one)
+        _, removed = outbox.settle(one.sha256, keep=True)
+    assert removed == (made[0].sha256,)
+    assert [found for found, _ in outbox.of("c-1", ANN)] == made[1:]
+
+
+def test_there_is_a_bound() -> None:
+    assert MAX_ITEMS <= 10_000
+
+
+def test_whoever_takes_the_most_of_shared_room_gives_way_first_and_its_oldest_of_that() -> None:
+    items = [("ann", 10), ("eve", 40), ("eve", 40), ("ann", 10), ("bob", 30)]
+
+    def left(number: int, room: int) -> list[tuple[str, int]]:
+        gone = gives_way(items, lambda one: one[0], lambda one: one[1], number=number, room=room)
+        rest = list(items)
+        for one in gone:
+            rest.remove(one)
+        return rest
+
+    assert left(5, 130) == items
+    assert left(5, 129) == [items[0], items[2], items[3], items[4]]
+    assert left(5, 60) == [items[0], items[3], items[4]]
+    assert left(3, 1_000) == [items[2], items[3], items[4]]
+    assert left(0, 0) == []
