@@ -288,7 +288,7 @@ class RequestHandlers:
         """The worker's status, runs before tickets. Others than the owner (None) see their own work, and how much there is in all;
         so does who acts for the owner in some campaigns only."""
         ledger, now = self.ledger, self.context.now()
-        position = {lease: index for index, lease in enumerate(ledger.ascii_line(now))}
+        position = {lease: index for index, lease in enumerate(ledger.line(now))}
         shown = [
             allocation
             for allocation in ledger.places()
